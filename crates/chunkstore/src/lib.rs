@@ -1,0 +1,9 @@
+//! Chunk stores (C3, C5, C13; design D7): the contract, the reference model, the flash engine.
+//!
+//! Invariant: never sees a socket or a master.
+
+mod contract;
+
+pub use contract::{
+    Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo,
+};

@@ -1,0 +1,7 @@
+//! CRC32C; later erasure coding (C18), compression (C19) and the offload interface (C24).
+//!
+//! Invariant: no I/O, no time, no knowledge of any format.
+
+mod crc;
+
+pub use crc::{crc32c, crc32c_extend};

@@ -1,0 +1,288 @@
+//! Buffers: aligned, pooled, counted against a hard budget, shared without copies.
+//!
+//! A payload is received into a [`BufMut`], frozen into a [`Buf`], and written to disk and sent
+//! to peers from the same memory (design D2, C10).
+
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::limits::{BUF_ALIGN, BUF_MAX, BUF_MIN, FREE_LIST_BYTES_MAX};
+
+/// Size classes: powers of two from [`BUF_MIN`] to [`BUF_MAX`].
+const CLASSES: usize = (BUF_MAX.ilog2() - BUF_MIN.ilog2() + 1) as usize;
+
+/// The pool's budget is spent. Nothing was allocated; wait for buffers to be released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub want: usize,
+    /// Bytes the pool may hold.
+    pub budget: usize,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no room for {} bytes in the buffer budget of {} bytes", self.want, self.budget)
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+/// Where buffers come from and go back to. Clones share one budget. Thread-safe.
+#[derive(Clone)]
+pub struct BufPool(Arc<Shared>);
+
+struct Shared {
+    budget: usize,
+    /// Bytes in buffers that are in use.
+    used: AtomicUsize,
+    free: [Mutex<Vec<Region>>; CLASSES],
+}
+
+/// One allocation of `capacity` initialised bytes, owned.
+struct Region {
+    start: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: a Region owns its memory; access goes through `&` or `&mut` of its owner.
+unsafe impl Send for Region {}
+// SAFETY: as above; shared access is read-only.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn layout(capacity: usize) -> Layout {
+        let align = capacity.min(BUF_ALIGN);
+        Layout::from_size_align(capacity, align).expect("capacity is a power of two within bounds")
+    }
+
+    fn allocate(capacity: usize) -> Region {
+        let layout = Region::layout(capacity);
+        // SAFETY: the layout has a non-zero size (at least BUF_MIN).
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Region { start, capacity }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `allocate` with the same layout; freed once, here.
+        unsafe { dealloc(self.start.as_ptr(), Region::layout(self.capacity)) }
+    }
+}
+
+/// A region on loan from its pool; goes back when the last user drops it.
+struct Loan {
+    region: Option<Region>,
+    pool: Arc<Shared>,
+}
+
+impl Loan {
+    fn region(&self) -> &Region {
+        self.region.as_ref().expect("present until dropped")
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let Some(region) = self.region.take() else { return };
+        self.pool.used.fetch_sub(region.capacity, Ordering::Relaxed);
+        let mut free = self.pool.free[class_of(region.capacity)].lock().expect("no panic inside");
+        if (free.len() + 1) * region.capacity <= FREE_LIST_BYTES_MAX {
+            free.push(region);
+        }
+    }
+}
+
+fn class_of(capacity: usize) -> usize {
+    (capacity.next_power_of_two().max(BUF_MIN).ilog2() - BUF_MIN.ilog2()) as usize
+}
+
+impl BufPool {
+    /// A pool whose buffers in use never exceed `budget` bytes.
+    pub fn new(budget: usize) -> BufPool {
+        BufPool(Arc::new(Shared {
+            budget,
+            used: AtomicUsize::new(0),
+            free: [(); CLASSES].map(|()| Mutex::new(Vec::new())),
+        }))
+    }
+
+    /// A buffer of `len` bytes (at most [`BUF_MAX`]) whose content is initialised but arbitrary.
+    /// Buffers of 4 KiB and more start at a multiple of [`BUF_ALIGN`].
+    pub fn alloc(&self, len: usize) -> Result<BufMut, OutOfMemory> {
+        assert!(len <= BUF_MAX, "buffer of {len} bytes asked for, {BUF_MAX} at most");
+        let class = class_of(len);
+        let capacity = BUF_MIN << class;
+        let used = self.0.used.fetch_add(capacity, Ordering::Relaxed);
+        if used + capacity > self.0.budget {
+            self.0.used.fetch_sub(capacity, Ordering::Relaxed);
+            return Err(OutOfMemory { want: len, budget: self.0.budget });
+        }
+        let kept = self.0.free[class].lock().expect("no panic inside").pop();
+        let region = kept.unwrap_or_else(|| Region::allocate(capacity));
+        let loan = Loan { region: Some(region), pool: self.0.clone() };
+        Ok(BufMut { loan: Arc::new(loan), len })
+    }
+
+    /// As [`BufPool::alloc`], filled with zeros.
+    pub fn alloc_zeroed(&self, len: usize) -> Result<BufMut, OutOfMemory> {
+        let mut buf = self.alloc(len)?;
+        buf.fill(0);
+        Ok(buf)
+    }
+
+    /// A buffer with a copy of `bytes`.
+    pub fn copy_of(&self, bytes: &[u8]) -> Result<Buf, OutOfMemory> {
+        let mut buf = self.alloc(bytes.len())?;
+        buf.copy_from_slice(bytes);
+        Ok(buf.freeze())
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> usize {
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that may be in use.
+    pub fn budget(&self) -> usize {
+        self.0.budget
+    }
+}
+
+impl fmt::Debug for BufPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufPool({} of {} bytes)", self.used(), self.0.budget)
+    }
+}
+
+/// A buffer with one owner, who may write it.
+pub struct BufMut {
+    loan: Arc<Loan>,
+    len: usize,
+}
+
+impl BufMut {
+    /// Makes it read-only and shareable. No copy.
+    pub fn freeze(self) -> Buf {
+        Buf { loan: self.loan, start: 0, len: self.len }
+    }
+
+    /// Bytes it can hold without another allocation.
+    pub fn capacity(&self) -> usize {
+        self.loan.region().capacity
+    }
+
+    /// Changes its length; bytes that become visible are initialised but arbitrary.
+    pub fn resize(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "{len} bytes in a buffer of {}", self.capacity());
+        self.len = len;
+    }
+}
+
+impl Deref for BufMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` is at most the capacity, and all capacity bytes are initialised.
+        unsafe { slice::from_raw_parts(self.loan.region().start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for BufMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; a BufMut is the only owner of its loan (made unique in `alloc`,
+        // kept so by `Buf::try_into_mut`), so no other reference to the bytes exists.
+        unsafe { slice::from_raw_parts_mut(self.loan.region().start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for BufMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufMut({} bytes)", self.len)
+    }
+}
+
+/// A read-only view of a buffer. Clones and slices share the memory.
+#[derive(Clone)]
+pub struct Buf {
+    loan: Arc<Loan>,
+    start: usize,
+    len: usize,
+}
+
+impl Buf {
+    /// The bytes in `range` of this view. No copy. Panics when out of range.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Buf {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        Buf { loan: self.loan.clone(), start: self.start + range.start, len: range.len() }
+    }
+
+    /// Back to a writable buffer when this is the only view and it starts at the front;
+    /// otherwise gives itself back.
+    pub fn try_into_mut(mut self) -> Result<BufMut, Buf> {
+        // `get_mut` synchronises with the drops of other views, on other threads too.
+        if self.start == 0 && Arc::get_mut(&mut self.loan).is_some() {
+            Ok(BufMut { loan: self.loan, len: self.len })
+        } else {
+            Err(self)
+        }
+    }
+
+    /// True when the memory starts at a multiple of what direct I/O asks for.
+    pub fn is_aligned(&self) -> bool {
+        (self.as_ptr() as usize).is_multiple_of(BUF_ALIGN)
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let start = self.loan.region().start.as_ptr();
+        // SAFETY: `start + len` is within the capacity (checked in `slice`), the bytes are
+        // initialised, and while a Buf exists nobody has a BufMut of the same loan.
+        unsafe { slice::from_raw_parts(start.add(self.start), self.len) }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_holds_and_comes_back() {
+        let pool = BufPool::new(8192);
+        let first = pool.alloc(4096).unwrap();
+        let second = pool.alloc(4000).unwrap();
+        assert_eq!(pool.alloc(1).unwrap_err(), OutOfMemory { want: 1, budget: 8192 });
+        assert!(first.freeze().is_aligned() && second.freeze().is_aligned());
+        assert_eq!(pool.used(), 0);
+        assert!(pool.alloc(8192).is_ok());
+    }
+
+    #[test]
+    fn a_view_is_unique_or_shared() {
+        let pool = BufPool::new(1 << 20);
+        let buf = pool.copy_of(b"abcdef").unwrap();
+        let tail = buf.slice(2..6);
+        assert_eq!(&*tail, b"cdef");
+        let buf = buf.try_into_mut().unwrap_err();
+        drop(tail);
+        assert_eq!(&*buf.try_into_mut().unwrap(), b"abcdef");
+    }
+}

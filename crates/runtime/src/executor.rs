@@ -1,0 +1,470 @@
+//! The single-threaded executor (C10): tasks by priority class, timers, the slice watch (C11).
+//!
+//! One executor runs on each core of a real process; one runs a whole simulated cluster. The
+//! driver decides what time is and how to wait.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::env::{Env, Inner};
+use crate::limits::{POLLS_PER_TURN, SLICE_MAX};
+use crate::task::{JoinHandle, TaskRef, join_pair};
+
+/// Priority of a task (C11). Within a class tasks run in the order they became ready; a lower
+/// class gets at least one turn in [`CLASS_SHARE`] while a higher one is busy.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Class {
+    /// Elections, leases, heartbeats: small work that others wait for.
+    Control,
+    /// A user waits for it.
+    Foreground,
+    /// Repair, scrub, checkpoints, collection.
+    Background,
+}
+
+const CLASSES: usize = 3;
+/// A lower class gets one poll after this many of higher ones.
+const CLASS_SHARE: u32 = 16;
+
+/// Nothing is ready, no timer is set and no I/O is under way: the program waits for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stalled;
+
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("every task waits and no event can wake one")
+    }
+}
+
+impl std::error::Error for Stalled {}
+
+/// What an executor asks of its driver.
+pub(crate) trait Driver {
+    /// Nanoseconds of the driver's clock.
+    fn now(&self) -> u64;
+    /// Completes what has finished, without waiting.
+    fn turn(&self);
+    /// Waits for a completion, a remote wake or `until`. False when nothing can ever come.
+    fn park(&self, until: Option<u64>) -> bool;
+    /// Picks among `ready` tasks: an index below `ready`. The simulator draws it.
+    fn pick(&self, ready: usize) -> usize;
+    /// Told before each poll; the simulator hashes it into the trace. Returns false to hold
+    /// the task back (a paused node).
+    fn before_poll(&self, node: u32, slot: u32, name: &'static str) -> bool;
+    /// Told when a poll outran its slice (C11).
+    fn overrun(&self, name: &'static str, took: Duration);
+    /// True when a poll's length is to be measured.
+    fn measures_slices(&self) -> bool;
+}
+
+/// Wakes from other threads.
+pub(crate) struct Remote {
+    woken: Mutex<Vec<Arc<TaskRef>>>,
+    any: AtomicBool,
+    notify: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Remote {
+    pub(crate) fn new(notify: Box<dyn Fn() + Send + Sync>) -> Arc<Remote> {
+        Arc::new(Remote { woken: Mutex::default(), any: AtomicBool::new(false), notify })
+    }
+
+    pub(crate) fn push(&self, task: Arc<TaskRef>) {
+        self.woken.lock().expect("no panic inside").push(task);
+        if !self.any.swap(true, Ordering::AcqRel) {
+            (self.notify)();
+        }
+    }
+
+    /// True when a wake waits to be collected.
+    pub(crate) fn has_any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    fn collect(&self) -> Vec<Arc<TaskRef>> {
+        if !self.any.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.woken.lock().expect("no panic inside"))
+    }
+}
+
+struct Slot {
+    generation: u32,
+    task: Option<TaskSlot>,
+}
+
+struct TaskSlot {
+    shared: Arc<TaskRef>,
+    /// Absent while it is being polled.
+    future: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    env: Option<Rc<Inner>>,
+    node: u32,
+    class: Class,
+    name: &'static str,
+    aborted: bool,
+}
+
+#[derive(Default)]
+struct Timers {
+    queue: BTreeMap<(u64, u64), Waker>,
+    next_seq: u64,
+}
+
+/// The state of an executor. Lives on one thread.
+pub(crate) struct Core {
+    slots: RefCell<Vec<Slot>>,
+    vacant: RefCell<Vec<u32>>,
+    ready: RefCell<[VecDeque<Arc<TaskRef>>; CLASSES]>,
+    /// Tasks of paused nodes, by node.
+    held: RefCell<BTreeMap<u32, Vec<Arc<TaskRef>>>>,
+    timers: RefCell<Timers>,
+    pub(crate) remote: Arc<Remote>,
+    driver: RefCell<Option<Rc<dyn Driver>>>,
+    higher_streak: Cell<u32>,
+    this: Weak<Core>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+pub(crate) fn with_current<R>(f: impl FnOnce(&Core) -> R) -> Option<R> {
+    CURRENT.try_with(|current| current.try_borrow().ok()?.as_deref().map(f)).ok().flatten()
+}
+
+/// Makes `core` the current executor of this thread until dropped.
+struct Entered(Option<Rc<Core>>);
+
+impl Entered {
+    fn new(core: Rc<Core>) -> Entered {
+        Entered(CURRENT.with(|current| current.borrow_mut().replace(core)))
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.with(|current| *current.borrow_mut() = self.0.take());
+    }
+}
+
+impl Core {
+    pub(crate) fn new(notify: Box<dyn Fn() + Send + Sync>) -> Rc<Core> {
+        Rc::new_cyclic(|this| Core {
+            slots: RefCell::default(),
+            vacant: RefCell::default(),
+            ready: RefCell::default(),
+            held: RefCell::default(),
+            timers: RefCell::default(),
+            remote: Remote::new(notify),
+            driver: RefCell::new(None),
+            higher_streak: Cell::new(0),
+            this: this.clone(),
+        })
+    }
+
+    pub(crate) fn set_driver(&self, driver: Rc<dyn Driver>) {
+        *self.driver.borrow_mut() = Some(driver);
+    }
+
+    fn driver(&self) -> Rc<dyn Driver> {
+        self.driver.borrow().clone().expect("set when the executor was made")
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.driver.borrow().as_ref().expect("set when the executor was made").now()
+    }
+
+    pub(crate) fn spawn<T: 'static>(
+        &self,
+        env: Option<&Env>,
+        class: Class,
+        name: &'static str,
+        future: impl Future<Output = T> + 'static,
+    ) -> JoinHandle<T> {
+        let (join, completer) = join_pair();
+        let wrapped = async move {
+            // The completer is made first and so dropped last when the task is aborted.
+            let completer = completer;
+            let value = future.await;
+            completer.complete(value);
+        };
+        let task = self.insert(env, class, name, Box::pin(wrapped));
+        self.make_ready(task.clone());
+        JoinHandle { join, task, core: self.this.clone() }
+    }
+
+    fn insert(
+        &self,
+        env: Option<&Env>,
+        class: Class,
+        name: &'static str,
+        future: Pin<Box<dyn Future<Output = ()>>>,
+    ) -> Arc<TaskRef> {
+        let slots = &mut *self.slots.borrow_mut();
+        let slot = self.vacant.borrow_mut().pop().unwrap_or_else(|| {
+            slots.push(Slot { generation: 0, task: None });
+            u32::try_from(slots.len() - 1).expect("fewer than 2^32 tasks")
+        });
+        let place = &mut slots[slot as usize];
+        place.generation += 1;
+        let shared = Arc::new(TaskRef {
+            slot,
+            generation: place.generation,
+            queued: AtomicBool::new(true),
+            remote: self.remote.clone(),
+        });
+        place.task = Some(TaskSlot {
+            shared: shared.clone(),
+            future: Some(future),
+            env: env.map(|env| env.0.clone()),
+            node: env.map_or(0, |env| env.node()),
+            class,
+            name,
+            aborted: false,
+        });
+        shared
+    }
+
+    /// Queues a task whose `queued` flag the caller has set.
+    pub(crate) fn make_ready(&self, task: Arc<TaskRef>) {
+        let slots = self.slots.borrow();
+        let slot = &slots[task.slot as usize];
+        let class = match &slot.task {
+            Some(live) if slot.generation == task.generation => live.class,
+            _ => return, // The task has ended.
+        };
+        self.ready.borrow_mut()[class as usize].push_back(task);
+    }
+
+    pub(crate) fn abort(&self, task: &Arc<TaskRef>) {
+        let future = {
+            let slots = &mut *self.slots.borrow_mut();
+            let slot = &mut slots[task.slot as usize];
+            match &mut slot.task {
+                Some(live) if slot.generation == task.generation => {
+                    live.aborted = true;
+                    live.future.take()
+                }
+                _ => return,
+            }
+        };
+        if future.is_some() {
+            self.release(task.slot);
+        } // Otherwise it is being polled: it goes when its poll returns.
+        drop(future);
+    }
+
+    fn release(&self, slot: u32) {
+        let ended = self.slots.borrow_mut()[slot as usize].task.take();
+        self.vacant.borrow_mut().push(slot);
+        drop(ended);
+    }
+
+    /// Drops every task of `node`. Their destructors run with the node's [`Env`] closed.
+    pub(crate) fn kill_node(&self, node: u32) {
+        loop {
+            let found = {
+                let slots = self.slots.borrow();
+                slots
+                    .iter()
+                    .filter_map(|slot| slot.task.as_ref())
+                    .find(|task| task.node == node && !task.aborted)
+                    .map(|task| task.shared.clone())
+            };
+            match found {
+                Some(task) => self.abort(&task),
+                None => break,
+            }
+        }
+        self.held.borrow_mut().remove(&node);
+    }
+
+    /// Lets the tasks of a paused node run again.
+    pub(crate) fn release_held(&self, node: u32) {
+        let held = self.held.borrow_mut().remove(&node).unwrap_or_default();
+        held.into_iter().for_each(|task| self.make_ready(task));
+    }
+
+    pub(crate) fn add_timer(&self, at: u64, waker: Waker) -> (u64, u64) {
+        let timers = &mut *self.timers.borrow_mut();
+        let key = (at, timers.next_seq);
+        timers.next_seq += 1;
+        timers.queue.insert(key, waker);
+        key
+    }
+
+    /// Replaces the waker of a timer; false when it has fired.
+    pub(crate) fn update_timer(&self, key: (u64, u64), waker: &Waker) -> bool {
+        match self.timers.borrow_mut().queue.get_mut(&key) {
+            Some(kept) => {
+                kept.clone_from(waker);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn remove_timer(&self, key: (u64, u64)) {
+        let removed = self.timers.borrow_mut().queue.remove(&key);
+        drop(removed);
+    }
+
+    fn fire_timers(&self, now: u64) {
+        loop {
+            let waker = {
+                let queue = &mut self.timers.borrow_mut().queue;
+                match queue.first_entry() {
+                    Some(first) if first.key().0 <= now => first.remove(),
+                    _ => return,
+                }
+            };
+            waker.wake();
+        }
+    }
+
+    /// Runs until `root` ends. `root` belongs to `env`'s node.
+    pub(crate) fn run<T>(
+        self: &Rc<Self>,
+        env: Option<&Env>,
+        root: impl Future<Output = T>,
+    ) -> Result<T, Stalled> {
+        let _entered = Entered::new(self.clone());
+        let driver = self.driver();
+        let mut root = pin!(root);
+        let root_task = self.insert(env, Class::Foreground, "root", Box::pin(async {}));
+        let root_slot = root_task.slot;
+        // The root future is not 'static, so it stays on this stack; its slot only has a place
+        // in the queues. `future` absent marks it.
+        if let Some(task) = &mut self.slots.borrow_mut()[root_slot as usize].task {
+            task.future = None;
+        }
+        let root_waker = Waker::from(root_task.clone());
+        self.make_ready(root_task.clone());
+        let result = loop {
+            let mut polled = 0;
+            let mut ended = None;
+            while polled < POLLS_PER_TURN {
+                let Some(task) = self.next_ready(&*driver) else { break };
+                polled += 1;
+                if Arc::ptr_eq(&task, &root_task) {
+                    task.queued.store(false, Ordering::Release);
+                    let _node = env.map(Env::enter);
+                    driver.before_poll(env.map_or(0, Env::node), root_slot, "root");
+                    if let Poll::Ready(value) =
+                        root.as_mut().poll(&mut Context::from_waker(&root_waker))
+                    {
+                        ended = Some(value);
+                        break;
+                    }
+                } else {
+                    self.poll_task(&task, &*driver);
+                }
+            }
+            if let Some(value) = ended {
+                break Ok(value);
+            }
+            self.remote.collect().into_iter().for_each(|task| self.make_ready(task));
+            driver.turn();
+            self.fire_timers(driver.now());
+            if self.is_idle() {
+                let until = self.timers.borrow().queue.first_key_value().map(|(key, _)| key.0);
+                if !driver.park(until) {
+                    break Err(Stalled);
+                }
+                self.remote.collect().into_iter().for_each(|task| self.make_ready(task));
+                self.fire_timers(driver.now());
+            }
+        };
+        self.release(root_slot);
+        result
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ready.borrow().iter().all(VecDeque::is_empty) && !self.remote.has_any()
+    }
+
+    fn next_ready(&self, driver: &dyn Driver) -> Option<Arc<TaskRef>> {
+        let ready = &mut *self.ready.borrow_mut();
+        let highest = (0..CLASSES).find(|&class| !ready[class].is_empty())?;
+        let lower = (highest + 1..CLASSES).find(|&class| !ready[class].is_empty());
+        let class = match lower {
+            Some(lower) if self.higher_streak.get() >= CLASS_SHARE => {
+                self.higher_streak.set(0);
+                lower
+            }
+            _ => {
+                self.higher_streak.set(self.higher_streak.get() + 1);
+                highest
+            }
+        };
+        let queue = &mut ready[class];
+        match driver.pick(queue.len()) {
+            0 => queue.pop_front(),
+            index => queue.swap_remove_back(index),
+        }
+    }
+
+    fn poll_task(&self, task: &Arc<TaskRef>, driver: &dyn Driver) {
+        let slot = task.slot as usize;
+        let (mut future, env, node, name) = {
+            let slots = &mut *self.slots.borrow_mut();
+            let place = &mut slots[slot];
+            let Some(live) = place.task.as_mut().filter(|_| place.generation == task.generation)
+            else {
+                return;
+            };
+            if !driver.before_poll(live.node, task.slot, live.name) {
+                self.held.borrow_mut().entry(live.node).or_default().push(task.clone());
+                return;
+            }
+            let Some(future) = live.future.take() else { return };
+            (future, live.env.clone(), live.node, live.name)
+        };
+        let _ = node;
+        task.queued.store(false, Ordering::Release);
+        let waker = Waker::from(task.clone());
+        let started = driver.measures_slices().then(|| driver.now());
+        let poll = {
+            let env = env.map(Env);
+            let _node = env.as_ref().map(Env::enter);
+            future.as_mut().poll(&mut Context::from_waker(&waker))
+        };
+        if let Some(started) = started {
+            let took = Duration::from_nanos(driver.now().saturating_sub(started));
+            if took > SLICE_MAX {
+                driver.overrun(name, took);
+            }
+        }
+        let aborted = {
+            let slots = &mut *self.slots.borrow_mut();
+            let live = slots[slot].task.as_mut().expect("only its own poll releases a polled task");
+            if poll.is_pending() && !live.aborted {
+                live.future = Some(future);
+                return;
+            }
+            future
+        };
+        self.release(task.slot);
+        drop(aborted);
+    }
+
+    /// Drops all tasks. For the end of an executor: breaks cycles between tasks and itself.
+    pub(crate) fn clear(&self) {
+        let all: Vec<_> = {
+            let slots = self.slots.borrow();
+            slots.iter().filter_map(|slot| slot.task.as_ref()).map(|t| t.shared.clone()).collect()
+        };
+        all.iter().for_each(|task| self.abort(task));
+        let timers = std::mem::take(&mut self.timers.borrow_mut().queue);
+        drop(timers);
+    }
+}

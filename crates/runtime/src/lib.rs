@@ -1,0 +1,30 @@
+//! The data-path runtime (C10-C12, design D2): an executor per core, buffers that are filled by
+//! the network and written by the disk, and two drivers behind one [`Env`]: `io_uring`, and a
+//! deterministic simulator.
+//!
+//! Logic reaches time, randomness, tasks, files and sockets only through [`Env`].
+//!
+//! Invariant: knows no message and no on-disk format.
+
+mod buf;
+mod env;
+mod executor;
+mod io;
+pub mod limits;
+mod rng;
+pub mod sim;
+pub mod sync;
+mod task;
+mod time;
+mod uring;
+
+pub use buf::{Buf, BufMut, BufPool, OutOfMemory};
+pub use env::{Elapsed, Env, FrameFate, Sleep};
+pub use executor::{Class, Stalled};
+pub use io::{Entry, File, Listener, OpenOptions, ReadHalf, Stream, WriteHalf, WriteMode};
+pub use rng::Rng;
+pub use task::{Aborted, JoinHandle};
+pub use time::{Instant, UnixTime};
+pub use uring::{Handle, Runtime, RuntimeConfig};
+
+pub use std::time::Duration;

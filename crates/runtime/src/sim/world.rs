@@ -1,0 +1,425 @@
+//! The simulated world: hosts, time, faults, the trace.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use super::disk::HostDisk;
+use super::net::Net;
+use super::node::SimNode;
+use crate::buf::BufPool;
+use crate::env::{Env, Host, Inner, Sleep};
+use crate::executor::{Core, Driver, Stalled};
+use crate::rng::Rng;
+use crate::time::UnixTime;
+
+/// Virtual time at which a world starts, so that subtractions near the start stay positive.
+const START_NANOS: u64 = 1_000_000_000;
+/// Wall-clock time at the start of every world: 2026-01-01.
+const START_UNIX_NANOS: u64 = 1_767_225_600_000_000_000;
+/// Buffers of one simulated node: small, so that exhaustion happens.
+const POOL_BYTES: usize = 256 << 20;
+
+/// A machine of the simulated world. Its disk content survives crashes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HostId(pub(crate) usize);
+
+/// How a host goes down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CrashMode {
+    /// The process dies, the machine stays: peers see resets, written pages survive.
+    Process,
+    /// Power is cut: peers see silence, unsynced writes are kept, torn or lost at random.
+    Power,
+}
+
+/// Faults of the network, in effect until changed. Odds are "one in n", 0 is never.
+#[derive(Clone, Debug)]
+pub struct NetFaults {
+    /// One-way latency of a segment, least and most.
+    pub latency: (Duration, Duration),
+    /// Frames lost.
+    pub drop_one_in: u64,
+    /// Frames sent twice.
+    pub duplicate_one_in: u64,
+    /// Frames held back, so that later ones overtake them.
+    pub delay_one_in: u64,
+    /// How long a held frame waits at most.
+    pub delay_max: Duration,
+    /// Segments after which a connection is reset.
+    pub reset_one_in: u64,
+}
+
+impl Default for NetFaults {
+    fn default() -> NetFaults {
+        NetFaults {
+            latency: (Duration::from_micros(10), Duration::from_micros(100)),
+            drop_one_in: 0,
+            duplicate_one_in: 0,
+            delay_one_in: 0,
+            delay_max: Duration::from_millis(50),
+            reset_one_in: 0,
+        }
+    }
+}
+
+/// Faults of one host's disks, in effect until changed.
+#[derive(Clone, Debug)]
+pub struct DiskFaults {
+    /// Latency of an operation, least and most.
+    pub latency: (Duration, Duration),
+    /// Operations that take `stall` longer. One in n, 0 is never.
+    pub stall_one_in: u64,
+    /// Length of such a stall.
+    pub stall: Duration,
+    /// Durable writes that report success and store nothing.
+    pub lost_one_in: u64,
+    /// Durable writes that land 4 KiB to 64 KiB away.
+    pub misdirected_one_in: u64,
+    /// Bytes all files of the host may take.
+    pub capacity: u64,
+}
+
+impl Default for DiskFaults {
+    fn default() -> DiskFaults {
+        DiskFaults {
+            latency: (Duration::from_micros(20), Duration::from_micros(150)),
+            stall_one_in: 0,
+            stall: Duration::from_millis(20),
+            lost_one_in: 0,
+            misdirected_one_in: 0,
+            capacity: u64::MAX,
+        }
+    }
+}
+
+pub(crate) struct SimHost {
+    pub(crate) name: String,
+    pub(crate) disk: Rc<HostDisk>,
+    /// Added to virtual time for the host's monotonic clock.
+    pub(crate) clock_offset: u64,
+    /// Parts per million by which its clock runs fast (or slow).
+    pub(crate) clock_drift_ppm: Cell<i64>,
+    /// The node that runs on it, if one does.
+    pub(crate) running: RefCell<Option<Env>>,
+    pub(crate) paused_until: Cell<u64>,
+}
+
+pub(crate) struct World {
+    pub(crate) core: Rc<Core>,
+    now: Cell<u64>,
+    pub(crate) rng: RefCell<Rng>,
+    pub(crate) hosts: RefCell<Vec<Rc<SimHost>>>,
+    /// Host of each boot, by node number; 0 is the harness.
+    boots: RefCell<Vec<HostId>>,
+    pub(crate) net: Net,
+    hash: Cell<u64>,
+    events: Cell<u64>,
+    marks: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+/// Seed and fault control of one simulated world. Clones share it.
+#[derive(Clone)]
+pub struct Sim(pub(crate) Rc<World>);
+
+impl World {
+    pub(crate) fn note(&self, a: u64, b: u64) {
+        let mixed = (self.hash.get() ^ a).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ b;
+        self.hash.set(mixed.wrapping_mul(0xff51_afd7_ed55_8ccd));
+        self.events.set(self.events.get() + 1);
+    }
+
+    pub(crate) fn host(&self, id: HostId) -> Rc<SimHost> {
+        self.hosts.borrow()[id.0].clone()
+    }
+
+    pub(crate) fn host_of_boot(&self, node: u32) -> HostId {
+        self.boots.borrow()[node as usize]
+    }
+
+    pub(crate) fn mark(&self, name: &'static str) {
+        *self.marks.borrow_mut().entry(name).or_default() += 1;
+    }
+
+    pub(crate) fn between(&self, range: (Duration, Duration)) -> Duration {
+        let (low, high) = (range.0.as_nanos() as u64, range.1.as_nanos() as u64);
+        Duration::from_nanos(self.rng.borrow_mut().between(low, high.max(low)))
+    }
+
+    pub(crate) fn one_in(&self, n: u64) -> bool {
+        self.rng.borrow_mut().one_in(n)
+    }
+
+    /// Waits in virtual time, whatever any node's clock says.
+    pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
+        self.sleep_until(self.core.now() + duration.as_nanos() as u64)
+    }
+
+    pub(crate) fn sleep_until(&self, at: u64) -> Sleep {
+        Sleep::new(self.core.clone(), at)
+    }
+}
+
+/// The executor's view of the world. It holds the world weakly: the world owns the executor.
+struct SimDriver(Weak<World>);
+
+impl SimDriver {
+    fn world(&self) -> Rc<World> {
+        self.0.upgrade().expect("the world outlives its executor's run")
+    }
+}
+
+impl Driver for SimDriver {
+    fn now(&self) -> u64 {
+        self.world().now.get()
+    }
+
+    fn turn(&self) {}
+
+    fn park(&self, until: Option<u64>) -> bool {
+        let Some(until) = until else { return false };
+        let world = self.world();
+        world.now.set(until.max(world.now.get()));
+        true
+    }
+
+    fn pick(&self, ready: usize) -> usize {
+        self.world().rng.borrow_mut().below(ready as u64) as usize
+    }
+
+    fn before_poll(&self, node: u32, slot: u32, name: &'static str) -> bool {
+        let world = self.world();
+        if node != 0 {
+            let host = world.host(world.host_of_boot(node));
+            if host.paused_until.get() > world.now.get() {
+                return false;
+            }
+        }
+        world.note(u64::from(node) << 32 | u64::from(slot), world.now.get() ^ name.len() as u64);
+        true
+    }
+
+    fn overrun(&self, _name: &'static str, _took: Duration) {}
+
+    fn measures_slices(&self) -> bool {
+        false // Virtual time stands still during a poll.
+    }
+}
+
+impl Sim {
+    /// A world whose every choice follows from `seed`.
+    pub fn new(seed: u64) -> Sim {
+        let core = Core::new(Box::new(|| {}));
+        let world = Rc::new(World {
+            core: core.clone(),
+            now: Cell::new(START_NANOS),
+            rng: RefCell::new(Rng::new(seed)),
+            hosts: RefCell::default(),
+            boots: RefCell::new(vec![HostId(usize::MAX)]),
+            net: Net::default(),
+            hash: Cell::new(seed),
+            events: Cell::new(0),
+            marks: RefCell::default(),
+        });
+        core.set_driver(Rc::new(SimDriver(Rc::downgrade(&world))));
+        Sim(world)
+    }
+
+    /// Runs the harness's `root` to its end, and every node's tasks beside it.
+    pub fn run<T>(&self, root: impl Future<Output = T>) -> Result<T, Stalled> {
+        self.0.core.run(None, root)
+    }
+
+    /// Virtual time since the start.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.0.now.get() - START_NANOS)
+    }
+
+    /// Lets virtual time pass; for the harness.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.0.sleep(duration)
+    }
+
+    /// Starts a task of the harness, which no crash ends.
+    pub fn spawn<T: 'static>(
+        &self,
+        name: &'static str,
+        future: impl Future<Output = T> + 'static,
+    ) -> crate::JoinHandle<T> {
+        self.0.core.spawn(None, crate::Class::Foreground, name, future)
+    }
+
+    /// Draws from the world's random stream; for the harness.
+    pub fn with_rng<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.0.rng.borrow_mut())
+    }
+
+    /// Adds a machine with an empty disk and a clock of its own.
+    pub fn add_host(&self, name: &str) -> HostId {
+        let clock_offset = self.0.rng.borrow_mut().below(1 << 40);
+        let mut hosts = self.0.hosts.borrow_mut();
+        hosts.push(Rc::new(SimHost {
+            name: name.to_owned(),
+            disk: Rc::new(HostDisk::default()),
+            clock_offset,
+            clock_drift_ppm: Cell::new(0),
+            running: RefCell::new(None),
+            paused_until: Cell::new(0),
+        }));
+        HostId(hosts.len() - 1)
+    }
+
+    /// The address of `port` on a host.
+    pub fn addr(&self, host: HostId, port: u16) -> SocketAddr {
+        SocketAddr::new(ip_of(host), port)
+    }
+
+    /// Starts a node on a host that runs none.
+    pub fn boot(&self, host: HostId) -> Env {
+        let machine = self.0.host(host);
+        assert!(machine.running.borrow().is_none(), "{} runs already", machine.name);
+        let node = {
+            let boots = &mut *self.0.boots.borrow_mut();
+            boots.push(host);
+            u32::try_from(boots.len() - 1).expect("fewer than 2^32 boots")
+        };
+        let env = Env(Rc::new(Inner {
+            core: self.0.core.clone(),
+            node,
+            name: machine.name.clone(),
+            host: Host::Sim(SimNode::new(self.0.clone(), host, node)),
+            pool: BufPool::new(POOL_BYTES),
+            rng: RefCell::new(self.0.rng.borrow_mut().fork()),
+            closed: Cell::new(false),
+        }));
+        *machine.running.borrow_mut() = Some(env.clone());
+        self.0.note(u64::from(node), 0xb007);
+        env
+    }
+
+    /// The node that runs on `host`.
+    pub fn env(&self, host: HostId) -> Option<Env> {
+        self.0.host(host).running.borrow().clone()
+    }
+
+    /// Takes a host down. Nothing of its node runs or has effects from here on.
+    pub fn crash(&self, host: HostId, mode: CrashMode) {
+        let machine = self.0.host(host);
+        let Some(env) = machine.running.borrow_mut().take() else { return };
+        self.0.note(u64::from(env.node()), 0xdead);
+        env.0.closed.set(true);
+        machine.paused_until.set(0);
+        self.0.net.crash(&self.0, host, env.node(), mode);
+        self.0.core.kill_node(env.node());
+        machine.disk.crash(&self.0, mode);
+    }
+
+    /// Stops a host's tasks, as SIGSTOP does; its clocks go on.
+    pub fn pause(&self, host: HostId, duration: Duration) {
+        let machine = self.0.host(host);
+        let Some(env) = self.env(host) else { return };
+        let until = self.0.now.get() + duration.as_nanos() as u64;
+        machine.paused_until.set(until);
+        let world = self.0.clone();
+        let wake = async move {
+            world.sleep_until(until).await;
+            world.core.release_held(env.node());
+        };
+        self.spawn("resume", wake);
+    }
+
+    /// Makes a host's clock run fast (positive) or slow, in parts per million.
+    pub fn set_clock_drift(&self, host: HostId, ppm: i64) {
+        assert!(ppm.abs() <= 100_000, "drift of {ppm} ppm");
+        self.0.host(host).clock_drift_ppm.set(ppm);
+    }
+
+    /// Changes the network's faults.
+    pub fn with_net_faults(&self, change: impl FnOnce(&mut NetFaults)) {
+        change(&mut self.0.net.faults.borrow_mut());
+    }
+
+    /// Changes a host's disk faults.
+    pub fn with_disk_faults(&self, host: HostId, change: impl FnOnce(&mut DiskFaults)) {
+        change(&mut self.0.host(host).disk.faults.borrow_mut());
+    }
+
+    /// Blocks or opens the one-way path between two hosts.
+    pub fn set_blocked(&self, from: HostId, to: HostId, blocked: bool) {
+        self.0.net.set_blocked(from, to, blocked);
+    }
+
+    /// Opens all paths and ends all network faults.
+    pub fn heal_network(&self) {
+        *self.0.net.faults.borrow_mut() = NetFaults::default();
+        self.0.net.unblock_all();
+    }
+
+    /// Flips one bit of a file at rest, as bit rot does. False when the byte is not stored.
+    pub fn flip_bit(&self, host: HostId, path: &Path, offset: u64, bit: u8) -> bool {
+        self.0.note(offset, 0xf11b);
+        self.0.host(host).disk.flip_bit(path, offset, bit)
+    }
+
+    /// Makes every operation on files below `prefix` fail with EIO, or work again.
+    pub fn set_failed(&self, host: HostId, prefix: &Path, failed: bool) {
+        self.0.host(host).disk.set_failed(prefix, failed);
+    }
+
+    /// Removes every file below `prefix`: a disk that is replaced by an empty one.
+    pub fn wipe(&self, host: HostId, prefix: &Path) {
+        self.0.note(0, 0x31ae);
+        self.0.host(host).disk.wipe(prefix);
+    }
+
+    /// The files of a host, with their lengths.
+    pub fn files(&self, host: HostId) -> Vec<(PathBuf, u64)> {
+        self.0.host(host).disk.files()
+    }
+
+    /// Identifies the run: equal for equal seeds of one build.
+    pub fn trace_hash(&self) -> u64 {
+        self.0.hash.get()
+    }
+
+    /// Adds a fact to the trace hash; for the harness.
+    pub fn note(&self, fact: u64) {
+        self.0.note(fact, 0x4a2e);
+    }
+
+    /// Events so far: polls, deliveries, disk operations.
+    pub fn events(&self) -> u64 {
+        self.0.events.get()
+    }
+
+    /// How often each rare path was reached (see [`Env::mark`]).
+    pub fn marks(&self) -> BTreeMap<&'static str, u64> {
+        self.0.marks.borrow().clone()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.core.clear();
+    }
+}
+
+pub(crate) fn ip_of(host: HostId) -> IpAddr {
+    let number = host.0 + 1;
+    IpAddr::V4(Ipv4Addr::new(10, (number >> 16) as u8, (number >> 8) as u8, number as u8))
+}
+
+pub(crate) fn host_of_ip(ip: IpAddr) -> Option<HostId> {
+    let IpAddr::V4(v4) = ip else { return None };
+    let [ten, a, b, c] = v4.octets();
+    let number = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+    (ten == 10 && number > 0).then(|| HostId(number - 1))
+}
+
+pub(crate) fn unix_time(global: u64) -> UnixTime {
+    UnixTime::from_nanos(START_UNIX_NANOS + global - START_NANOS)
+}

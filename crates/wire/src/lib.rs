@@ -1,0 +1,7 @@
+//! Frames, raw layouts, sectors and control messages: what crosses processes (C22, design D5, D6).
+//!
+//! Invariant: no I/O; decoders never panic and answer garbage with a typed error.
+
+pub mod control;
+pub mod data;
+pub mod sector;

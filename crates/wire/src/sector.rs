@@ -1,0 +1,264 @@
+//! Sectors: the unit on wire and media (C3, C26, N4; `protocols.md` 3).
+//!
+//! A sector is 4096 bytes: up to 4048 bytes of data, zero padding, a 48-byte footer. The client
+//! formats sectors once; replicas store them as received but for the footer's server part.
+//!
+//! Footer, little-endian, offsets within the footer:
+//!
+//! | at | bytes | part | field |
+//! |---|---|---|---|
+//! | 0 | 8 | client | chunk ID |
+//! | 8 | 8 | client | writer epoch |
+//! | 16 | 8 | client | base: offset in the file of the chunk's first byte |
+//! | 24 | 4 | client | offset in the chunk of the sector's first data byte |
+//! | 28 | 2 | client | data bytes in the sector, 1 to 4048 |
+//! | 30 | 1 | client | kind: 1 data, 2 index |
+//! | 31 | 1 | client | flags: bit 0 first sector of its append, bit 1 last |
+//! | 32 | 1 | client | fragment index of an erasure-coded chunk; 0 |
+//! | 33 | 1 | client | codec bits; 0 |
+//! | 34 | 2 | client | reserved, 0 |
+//! | 36 | 4 | client | CRC32C of the sector's bytes 0 to 4084 (data, padding, footer up to here) |
+//! | 40 | 4 | server | tag of the replica's incarnation |
+//! | 44 | 4 | server | chained check: CRC32C over the previous sector's chained check, the client CRC and the tag |
+
+use std::fmt;
+
+use base::limits::{SECTOR, SECTOR_DATA_MAX};
+use base::{ChunkId, Epoch};
+use codec::{crc32c, crc32c_extend};
+
+/// Where the footer starts.
+const FOOTER_AT: usize = SECTOR_DATA_MAX;
+/// Where the client CRC stands: all before it is covered.
+const CRC_AT: usize = FOOTER_AT + 36;
+const TAG_AT: usize = FOOTER_AT + 40;
+const CHAIN_AT: usize = FOOTER_AT + 44;
+const _: () = assert!(CHAIN_AT + 4 == SECTOR);
+
+/// First sector of its append.
+pub const FLAG_FIRST: u8 = 1;
+/// Last sector of its append.
+pub const FLAG_LAST: u8 = 2;
+
+/// What a sector holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SectorKind {
+    /// Bytes of the file.
+    Data,
+    /// The offset index of a sealed chunk (`protocols.md` 3.3).
+    Index,
+}
+
+/// The client part of a footer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Footer {
+    /// The chunk the sector belongs to.
+    pub chunk: ChunkId,
+    /// The epoch the chunk is written under.
+    pub epoch: Epoch,
+    /// Offset in the file of the chunk's first byte.
+    pub base: u64,
+    /// Offset in the chunk of the sector's first data byte.
+    pub offset: u32,
+    /// Data bytes in the sector.
+    pub len: u16,
+    /// What the sector holds.
+    pub kind: SectorKind,
+    /// [`FLAG_FIRST`], [`FLAG_LAST`].
+    pub flags: u8,
+}
+
+/// The server part of a footer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerPart {
+    /// Tag of the replica's incarnation: differs between two stays of a chunk on one disk.
+    pub tag: u32,
+    /// Chained check.
+    pub chain: u32,
+}
+
+/// Why a sector is not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SectorError {
+    /// The CRC over data and client part does not match.
+    Crc,
+    /// A field has a value that no writer produces.
+    Field(&'static str),
+    /// Not 4096 bytes.
+    Size(usize),
+}
+
+impl fmt::Display for SectorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SectorError::Crc => f.write_str("the sector's checksum does not match its bytes"),
+            SectorError::Field(name) => write!(f, "the sector's field '{name}' is out of range"),
+            SectorError::Size(len) => write!(f, "{len} bytes are no sector of {SECTOR}"),
+        }
+    }
+}
+
+impl std::error::Error for SectorError {}
+
+/// Writes footer and padding into `sector`, whose first `footer.len` bytes are the data.
+pub fn format_sector(sector: &mut [u8], footer: &Footer) {
+    assert_eq!(sector.len(), SECTOR);
+    let len = usize::from(footer.len);
+    assert!((1..=SECTOR_DATA_MAX).contains(&len), "sector with {len} data bytes");
+    sector[len..FOOTER_AT].fill(0);
+    let part = &mut sector[FOOTER_AT..];
+    part[0..8].copy_from_slice(&footer.chunk.get().to_le_bytes());
+    part[8..16].copy_from_slice(&footer.epoch.get().to_le_bytes());
+    part[16..24].copy_from_slice(&footer.base.to_le_bytes());
+    part[24..28].copy_from_slice(&footer.offset.to_le_bytes());
+    part[28..30].copy_from_slice(&footer.len.to_le_bytes());
+    part[30] = match footer.kind {
+        SectorKind::Data => 1,
+        SectorKind::Index => 2,
+    };
+    part[31] = footer.flags;
+    part[32..36].fill(0);
+    let crc = crc32c(&sector[..CRC_AT]);
+    sector[CRC_AT..TAG_AT].copy_from_slice(&crc.to_le_bytes());
+    sector[TAG_AT..].fill(0);
+}
+
+/// Verifies a sector's CRC and fields, and returns the client part of its footer.
+pub fn verify_sector(sector: &[u8]) -> Result<Footer, SectorError> {
+    if sector.len() != SECTOR {
+        return Err(SectorError::Size(sector.len()));
+    }
+    if crc32c(&sector[..CRC_AT]) != client_crc(sector) {
+        return Err(SectorError::Crc);
+    }
+    parse_footer(sector)
+}
+
+/// The client part without a look at the CRC: for sectors verified before.
+pub fn parse_footer(sector: &[u8]) -> Result<Footer, SectorError> {
+    if sector.len() != SECTOR {
+        return Err(SectorError::Size(sector.len()));
+    }
+    let part = &sector[FOOTER_AT..];
+    let u64_at = |at: usize| u64::from_le_bytes(part[at..at + 8].try_into().expect("8 bytes"));
+    let len = u16::from_le_bytes([part[28], part[29]]);
+    if !(1..=SECTOR_DATA_MAX).contains(&usize::from(len)) {
+        return Err(SectorError::Field("len"));
+    }
+    let kind = match part[30] {
+        1 => SectorKind::Data,
+        2 => SectorKind::Index,
+        _ => return Err(SectorError::Field("kind")),
+    };
+    if part[31] & !(FLAG_FIRST | FLAG_LAST) != 0 {
+        return Err(SectorError::Field("flags"));
+    }
+    if part[32..36] != [0; 4] {
+        return Err(SectorError::Field("reserved"));
+    }
+    Ok(Footer {
+        chunk: ChunkId::new(u64_at(0)),
+        epoch: Epoch::new(u64_at(8)),
+        base: u64_at(16),
+        offset: u32::from_le_bytes(part[24..28].try_into().expect("4 bytes")),
+        len,
+        kind,
+        flags: part[31],
+    })
+}
+
+/// The client CRC that stands in a sector of 4096 bytes.
+pub fn client_crc(sector: &[u8]) -> u32 {
+    u32::from_le_bytes(sector[CRC_AT..TAG_AT].try_into().expect("4 bytes"))
+}
+
+/// The server part that stands in a sector of 4096 bytes.
+pub fn server_part(sector: &[u8]) -> ServerPart {
+    let u32_at = |at: usize| u32::from_le_bytes(sector[at..at + 4].try_into().expect("4 bytes"));
+    ServerPart { tag: u32_at(TAG_AT), chain: u32_at(CHAIN_AT) }
+}
+
+/// Fills in the server part.
+pub fn set_server_part(sector: &mut [u8], part: ServerPart) {
+    sector[TAG_AT..CHAIN_AT].copy_from_slice(&part.tag.to_le_bytes());
+    sector[CHAIN_AT..].copy_from_slice(&part.chain.to_le_bytes());
+}
+
+/// The chained check of a sector behind one whose chained check is `previous` (0 for the first).
+/// A lost or misplaced sector breaks the chain at its successor.
+pub fn chain(previous: u32, client_crc: u32, tag: u32) -> u32 {
+    let crc = crc32c(&previous.to_le_bytes());
+    crc32c_extend(crc32c_extend(crc, &client_crc.to_le_bytes()), &tag.to_le_bytes())
+}
+
+/// Sectors that an append of `len` data bytes takes.
+pub const fn sectors_for(len: usize) -> usize {
+    len.div_ceil(SECTOR_DATA_MAX)
+}
+
+/// Where an append stands; what [`format_append`] needs beside the data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AppendAt {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Offset in the file of the chunk's first byte.
+    pub base: u64,
+    /// Offset in the chunk of the append's first byte.
+    pub offset: u32,
+}
+
+/// Lays `data` out in sectors. `out` has [`sectors_for`]`(data.len())` sectors.
+pub fn format_append(at: AppendAt, data: &[u8], out: &mut [u8]) {
+    let count = sectors_for(data.len());
+    assert_eq!(out.len(), count * SECTOR, "{count} sectors for {} bytes", data.len());
+    let parts = data.chunks(SECTOR_DATA_MAX).zip(out.chunks_mut(SECTOR)).enumerate();
+    for (index, (part, sector)) in parts {
+        sector[..part.len()].copy_from_slice(part);
+        let first = if index == 0 { FLAG_FIRST } else { 0 };
+        let last = if index + 1 == count { FLAG_LAST } else { 0 };
+        let footer = Footer {
+            chunk: at.chunk,
+            epoch: at.epoch,
+            base: at.base,
+            offset: at.offset + (index * SECTOR_DATA_MAX) as u32,
+            len: part.len() as u16,
+            kind: SectorKind::Data,
+            flags: first | last,
+        };
+        format_sector(sector, &footer);
+    }
+}
+
+/// Verifies that `sectors` is one run of data sectors of `at.chunk` and `at.epoch` that starts
+/// at `at.offset` without gap, and returns its data bytes. The error names the sector's index.
+pub fn verify_append(at: AppendAt, sectors: &[u8]) -> Result<u32, (usize, SectorError)> {
+    if sectors.is_empty() || !sectors.len().is_multiple_of(SECTOR) {
+        return Err((0, SectorError::Size(sectors.len())));
+    }
+    let mut expected = at.offset;
+    for (index, sector) in sectors.chunks(SECTOR).enumerate() {
+        let footer = verify_sector(sector).map_err(|error| (index, error))?;
+        let field = if footer.chunk != at.chunk {
+            Some("chunk")
+        } else if footer.epoch != at.epoch {
+            Some("epoch")
+        } else if footer.base != at.base {
+            Some("base")
+        } else if footer.offset != expected {
+            Some("offset")
+        } else if footer.kind != SectorKind::Data {
+            Some("kind")
+        } else {
+            None
+        };
+        if let Some(field) = field {
+            return Err((index, SectorError::Field(field)));
+        }
+        expected = expected
+            .checked_add(u32::from(footer.len))
+            .ok_or((index, SectorError::Field("offset")))?;
+    }
+    Ok(expected - at.offset)
+}
