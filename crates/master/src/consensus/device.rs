@@ -1,0 +1,92 @@
+//! Where a Raft log lives: durable appends at the end, in order, and a front that can be dropped.
+//! Narrow, so that a chunk store can take the place of the files (design D4).
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+
+use super::error::DeviceError;
+
+/// All that a device holds, from the first kept byte on. Behind the last durable append there
+/// may be anything: zeros, parts of an append that was under way, remains of older ones.
+#[derive(Clone, Debug, Default)]
+pub struct LogImage {
+    /// Position of the first byte: the start of a segment.
+    pub first: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl LogImage {
+    /// The bytes from `position` on; none behind the end.
+    pub fn from(&self, position: u64) -> &[u8] {
+        let skip = usize::try_from(position - self.first).unwrap_or(usize::MAX);
+        self.bytes.get(skip..).unwrap_or(&[])
+    }
+}
+
+/// One log's storage: bytes by position, in segments of equal length.
+pub trait LogDevice: 'static {
+    /// Bytes of a segment: a multiple of [`super::limits::LOG_BLOCK`]. An append stays in one.
+    fn segment_len(&self) -> u64;
+
+    /// Everything that is kept. What it returns is durable: bytes that are only cached are made
+    /// durable first, so that nothing that was read can be lost by a later power failure.
+    fn read_all(&mut self) -> impl Future<Output = Result<LogImage, DeviceError>>;
+
+    /// Writes whole blocks at `at`, which is where the last append ended or the start of the
+    /// next segment. Durable on return. After an error the device is not used again.
+    fn append(&mut self, at: u64, batch: &[u8]) -> impl Future<Output = Result<(), DeviceError>>;
+
+    /// Forgets the segments below `below`, the start of a segment. They may come back until it
+    /// returns.
+    fn drop_prefix(&mut self, below: u64) -> impl Future<Output = Result<(), DeviceError>>;
+}
+
+/// A log in memory, which clones share. For tests of the layers above, which may also damage it.
+#[derive(Clone, Debug)]
+pub struct MemoryDevice {
+    segment_len: u64,
+    image: Rc<RefCell<LogImage>>,
+}
+
+impl MemoryDevice {
+    /// An empty log.
+    pub fn new(segment_len: u64) -> MemoryDevice {
+        MemoryDevice { segment_len, image: Rc::default() }
+    }
+
+    /// Changes what is stored.
+    pub fn damage(&self, change: impl FnOnce(&mut LogImage)) {
+        change(&mut self.image.borrow_mut());
+    }
+}
+
+impl LogDevice for MemoryDevice {
+    fn segment_len(&self) -> u64 {
+        self.segment_len
+    }
+
+    async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
+        Ok(self.image.borrow().clone())
+    }
+
+    async fn append(&mut self, at: u64, batch: &[u8]) -> Result<(), DeviceError> {
+        let mut image = self.image.borrow_mut();
+        let start = (at - image.first) as usize;
+        let end = start + batch.len();
+        if image.bytes.len() < end {
+            image.bytes.resize(end, 0);
+        }
+        image.bytes[start..end].copy_from_slice(batch);
+        Ok(())
+    }
+
+    async fn drop_prefix(&mut self, below: u64) -> Result<(), DeviceError> {
+        let mut image = self.image.borrow_mut();
+        let gone = (below - image.first) as usize;
+        image.bytes.drain(..gone);
+        image.first = below;
+        Ok(())
+    }
+}

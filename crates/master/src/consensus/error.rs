@@ -1,0 +1,111 @@
+//! What goes wrong below a group, and what its owner does about it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use base::Kind;
+
+/// A log or snapshot device failed. Its state is in doubt; it is not used again before the
+/// process restarts and replays it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DeviceError {
+    /// The system refused.
+    Io {
+        /// What was done.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        kind: io::ErrorKind,
+    },
+    /// A segment between others is gone, or has another length than it was made with.
+    Segment {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The buffer pool stayed exhausted.
+    NoBuffers,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceError::Io { operation, path, kind } => {
+                write!(f, "cannot {operation} {}: {kind}", path.display())
+            }
+            DeviceError::Segment { path } => write!(
+                f,
+                "log segment {} is missing or has the wrong length: remove this voter and let it \
+                 rejoin as a learner",
+                path.display()
+            ),
+            DeviceError::NoBuffers => f.write_str("no buffers for the log: raise the memory budget"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+/// Why a Raft log cannot go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LogError {
+    /// The device failed.
+    Device(DeviceError),
+    /// A record that was known to be durable does not verify. This voter must leave the quorum
+    /// and rejoin as a learner (`protocols.md` 4.1).
+    Corrupt {
+        /// Where on the device.
+        position: u64,
+        /// Sequence of the record; 0 when it is not known.
+        seq: u64,
+    },
+    /// The snapshot that the purged entries went into does not verify. As [`LogError::Corrupt`].
+    SnapshotLost,
+    /// The log was closed, or failed before.
+    Closed,
+}
+
+impl LogError {
+    /// What to do about it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            LogError::Device(DeviceError::Io { .. } | DeviceError::NoBuffers) => Kind::Unknown,
+            LogError::Device(DeviceError::Segment { .. }) => Kind::Corrupt,
+            LogError::Corrupt { .. } | LogError::SnapshotLost => Kind::Corrupt,
+            LogError::Closed => Kind::Reroute,
+        }
+    }
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogError::Device(error) => error.fmt(f),
+            LogError::Corrupt { position, seq } => write!(
+                f,
+                "Raft log record {seq} at {position} was durable and does not verify: remove this \
+                 voter and let it rejoin as a learner"
+            ),
+            LogError::SnapshotLost => f.write_str(
+                "the snapshot in front of the Raft log does not verify: remove this voter and let \
+                 it rejoin as a learner",
+            ),
+            LogError::Closed => f.write_str("the Raft log is closed"),
+        }
+    }
+}
+
+impl std::error::Error for LogError {}
+
+impl From<DeviceError> for LogError {
+    fn from(error: DeviceError) -> LogError {
+        LogError::Device(error)
+    }
+}
+
+impl From<LogError> for io::Error {
+    fn from(error: LogError) -> io::Error {
+        io::Error::other(error)
+    }
+}

@@ -1,0 +1,418 @@
+//! A Raft group: replicated commands over a deterministic state machine.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{
+    ChangeMembershipError, ClientWriteError, Fatal, ForwardToLeader, InitializeError,
+    LinearizableReadError, RaftError,
+};
+use openraft::vote::RaftLeaderId;
+use openraft::{Config, EmptyNode, Raft, ReadPolicy, ServerState, SnapshotPolicy};
+use runtime::sync::{Semaphore, watch};
+use runtime::{Class, Env};
+
+use super::device::LogDevice;
+use super::error::LogError;
+use super::limits::{
+    APPEND_ENTRIES_MAX, COMMAND_LEN_MAX, PROPOSAL_BYTES_MAX, PROPOSALS_INFLIGHT_MAX,
+    LOG_BLOCK, READS_INFLIGHT_MAX, SNAPSHOT_LEN_MAX,
+};
+use super::log::RaftLog;
+use super::machine::{Applied, StateMachine, Worker};
+use super::net::{LocalFuture, Network, PeerReceive, PeerSend, Reply, Request, SnapshotPart};
+use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
+use super::snapshot::SnapshotStore;
+use super::types::{Command, Snapshot, SnapshotMeta, Types, Vote};
+
+/// How a group behaves. All members of a group use the same times.
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    /// The group, in every message.
+    pub group: u32,
+    /// This member.
+    pub node: u64,
+    /// A follower that hears nothing for this long stands for election; drawn anew each time.
+    pub election_timeout: (Duration, Duration),
+    /// Pause between two heartbeats of a leader.
+    pub heartbeat: Duration,
+    /// A proposal or read without an outcome by then is given up.
+    pub request_timeout: Duration,
+    /// Entries after which a snapshot is taken.
+    pub snapshot_after: u64,
+    /// Entries in front of a snapshot that are kept, for followers that are a little behind.
+    pub entries_kept: u64,
+}
+
+impl GroupConfig {
+    /// The values of a cluster in one data centre (`protocols.md` 6.5).
+    pub fn new(group: u32, node: u64) -> GroupConfig {
+        GroupConfig {
+            group,
+            node,
+            election_timeout: (Duration::from_millis(150), Duration::from_millis(300)),
+            heartbeat: Duration::from_millis(50),
+            request_timeout: Duration::from_secs(2),
+            snapshot_after: 20_000,
+            entries_kept: 5_000,
+        }
+    }
+
+    fn to_raft(&self) -> Config {
+        let millis = |duration: Duration| duration.as_millis() as u64;
+        Config {
+            cluster_name: format!("group {}", self.group),
+            election_timeout_min: millis(self.election_timeout.0),
+            election_timeout_max: millis(self.election_timeout.1),
+            heartbeat_interval: millis(self.heartbeat),
+            install_snapshot_timeout: millis(self.election_timeout.1),
+            max_payload_entries: APPEND_ENTRIES_MAX,
+            max_append_entries: Some(APPEND_ENTRIES_MAX),
+            replication_lag_threshold: self.snapshot_after + self.entries_kept,
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_after),
+            max_in_snapshot_log_to_keep: self.entries_kept,
+            purge_batch_size: (self.snapshot_after / 8).max(1),
+            api_channel_size: Some(2 * PROPOSALS_INFLIGHT_MAX as u64),
+            notification_channel_size: Some(8192),
+            state_machine_channel_size: Some(1024),
+            enable_pre_vote: Some(true),
+            // A restarted leader is elected again: its commit may be older than what it answered.
+            enable_leader_restore: Some(false),
+            backoff: "20ms 40ms ...200ms".to_owned(),
+            ..Config::default()
+        }
+    }
+}
+
+/// Who leads a group, as this member knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Leadership {
+    /// The term.
+    pub term: u64,
+    /// Its leader.
+    pub leader: Option<u64>,
+    /// This member leads: it takes proposals. It may be deposed already without knowing.
+    pub leading: bool,
+}
+
+/// One member of a group. Clones are handles of the same member.
+pub struct Group<M: StateMachine>(Rc<Member<M>>);
+
+impl<M: StateMachine> Clone for Group<M> {
+    fn clone(&self) -> Self {
+        Group(self.0.clone())
+    }
+}
+
+struct Member<M: StateMachine> {
+    env: Env,
+    config: GroupConfig,
+    raft: Raft<Types, Worker<M>>,
+    log: RaftLog,
+    applied: Rc<Applied<M>>,
+    command_len_max: usize,
+    proposals: Semaphore,
+    proposal_bytes: Semaphore,
+    reads: Semaphore,
+    leadership: watch::Receiver<Leadership>,
+    /// A snapshot of which some parts have come.
+    incoming: RefCell<Option<Incoming>>,
+}
+
+struct Incoming {
+    vote: Vote,
+    meta: SnapshotMeta,
+    len: u64,
+    bytes: Vec<u8>,
+}
+
+
+impl<M: StateMachine> Group<M> {
+    /// Recovers the member from its log and snapshot and starts it. `machine` is in its initial
+    /// state. The caller then delivers the messages of other members to [`PeerReceive`].
+    pub async fn open(
+        env: &Env,
+        config: GroupConfig,
+        device: impl LogDevice,
+        snapshots: impl SnapshotStore,
+        peers: Rc<dyn PeerSend>,
+        machine: M,
+    ) -> Result<Group<M>, OpenError> {
+        let raft_config = config.to_raft().validate();
+        let raft_config = raft_config.map_err(|error| OpenError::Config(error.to_string()))?;
+        // The largest batch must fit a segment: half of it, for commands of unusual logs.
+        let half_segment = usize::try_from(device.segment_len() / 2).unwrap_or(usize::MAX);
+        let command_len_max = COMMAND_LEN_MAX.min(half_segment.saturating_sub(LOG_BLOCK));
+        let log = RaftLog::open(env, device).await?;
+        let worker = Worker::open(machine, Box::new(snapshots), log.purged()).await?;
+        let applied = worker.applied();
+        let network = Network {
+            env: env.clone(),
+            group: config.group,
+            node: config.node,
+            peers,
+            append_timeout: config.election_timeout.0,
+        };
+        let raft = Raft::new(config.node, Arc::new(raft_config), network, log.clone(), worker);
+        let raft = raft.await.map_err(|error| OpenError::State(error.to_string()))?;
+        let leadership = watch_leadership(env, &config, &raft);
+        Ok(Group(Rc::new(Member {
+            env: env.clone(),
+            config,
+            raft,
+            log,
+            applied,
+            command_len_max,
+            proposals: Semaphore::new(PROPOSALS_INFLIGHT_MAX),
+            proposal_bytes: Semaphore::new(PROPOSAL_BYTES_MAX),
+            reads: Semaphore::new(READS_INFLIGHT_MAX),
+            leadership,
+            incoming: RefCell::new(None),
+        })))
+    }
+
+    /// Forms a new group of `members`, once, on one of them, before any has heard of another.
+    pub async fn bootstrap(&self, members: &BTreeSet<u64>) -> Result<(), MembershipError> {
+        let members: BTreeMap<u64, EmptyNode> =
+            members.iter().map(|&member| (member, EmptyNode::new())).collect();
+        self.0.raft.initialize(members).await.map_err(|error| match error {
+            RaftError::APIError(InitializeError::NotAllowed(_)) => MembershipError::Exists,
+            RaftError::APIError(error) => MembershipError::Refused(error.to_string()),
+            RaftError::Fatal(_) => MembershipError::Stopped,
+        })
+    }
+
+    /// Commits `command` and returns what the state machine answered to it. Proposals that wait
+    /// together share log writes and messages.
+    pub async fn propose(&self, command: Vec<u8>) -> Result<Vec<u8>, ProposeError> {
+        let member = &*self.0;
+        let (len, max) = (command.len(), member.command_len_max);
+        if len > max {
+            return Err(ProposeError::TooLong { len, max });
+        }
+        let Ok(_one) = member.proposals.try_acquire() else {
+            return Err(ProposeError::Busy(command));
+        };
+        let Ok(_bytes) = member.proposal_bytes.try_acquire_many(len as u32) else {
+            return Err(ProposeError::Busy(command));
+        };
+        let written = member.raft.client_write(Command(command.into()));
+        match member.env.timeout(member.config.request_timeout, written).await {
+            Ok(Ok(response)) => Ok(response.data),
+            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward)))) => {
+                Err(ProposeError::NotLeader { hint: forward.leader_id })
+            }
+            Ok(Err(RaftError::APIError(_))) | Err(_) => Err(ProposeError::Unknown),
+            Ok(Err(RaftError::Fatal(_))) => Err(ProposeError::Stopped),
+        }
+    }
+
+    /// Returns when this member has applied everything that was committed before the call, with
+    /// the index that covers it; a [`Group::read`] after it is linearizable. A quorum confirms
+    /// the leader, no lease does (`protocols.md` 4.3).
+    pub async fn read_index(&self) -> Result<u64, ReadError> {
+        let member = &*self.0;
+        let Ok(_one) = member.reads.try_acquire() else { return Err(ReadError::Busy) };
+        let confirmed = member.raft.ensure_linearizable(ReadPolicy::ReadIndex);
+        match member.env.timeout(member.config.request_timeout, confirmed).await {
+            Ok(Ok(read)) => Ok(read.index()),
+            Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)))) => {
+                Err(ReadError::NotLeader { hint: forward.leader_id })
+            }
+            Ok(Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_)))) | Err(_) => {
+                Err(ReadError::NoQuorum)
+            }
+            Ok(Err(RaftError::Fatal(_))) => Err(ReadError::Stopped),
+        }
+    }
+
+    /// Looks at this member's state, which may be older than what others have seen: see
+    /// [`Group::read_index`].
+    pub fn read<T>(&self, look: impl FnOnce(&M) -> T) -> T {
+        look(&self.0.applied.machine.borrow())
+    }
+
+    /// Index of the last entry applied here.
+    pub fn applied_index(&self) -> Option<u64> {
+        self.0.applied.last_index()
+    }
+
+    /// The leader, as far as this member knows.
+    pub fn leader(&self) -> Option<u64> {
+        self.leadership().leader
+    }
+
+    /// Who leads, as far as this member knows.
+    pub fn leadership(&self) -> Leadership {
+        *self.0.leadership.borrow()
+    }
+
+    /// Follows who leads.
+    pub fn watch_leadership(&self) -> watch::Receiver<Leadership> {
+        self.0.leadership.clone()
+    }
+
+    /// Starts to replicate to `node`, which has no vote yet. Returns when the membership is
+    /// committed, not when the learner has caught up.
+    pub async fn add_learner(&self, node: u64) -> Result<(), MembershipError> {
+        let added = self.0.raft.add_learner(node, EmptyNode::new(), false);
+        self.membership_outcome(added).await
+    }
+
+    /// Makes `voters` the members with a vote, through a joint quorum of old and new. They must
+    /// be voters or learners. Who is no longer a voter leaves the group.
+    pub async fn change_membership(&self, voters: BTreeSet<u64>) -> Result<(), MembershipError> {
+        let changed = self.0.raft.change_membership(voters, false);
+        self.membership_outcome(changed).await
+    }
+
+    async fn membership_outcome<T>(
+        &self,
+        change: impl Future<Output = Result<T, RaftError<Types, ClientWriteError<Types>>>>,
+    ) -> Result<(), MembershipError> {
+        match self.0.env.timeout(self.0.config.request_timeout, change).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(RaftError::APIError(error))) => Err(match error {
+                ClientWriteError::ForwardToLeader(ForwardToLeader { leader_id, .. }) => {
+                    MembershipError::NotLeader { hint: leader_id }
+                }
+                ClientWriteError::ChangeMembershipError(
+                    ChangeMembershipError::InProgress(_)
+                    | ChangeMembershipError::UncommittedLeaderLog(_),
+                ) => MembershipError::InProgress,
+                ClientWriteError::LogEntryDiscarded(_) => MembershipError::Unknown,
+                error => MembershipError::Refused(error.to_string()),
+            }),
+            Ok(Err(RaftError::Fatal(_))) => Err(MembershipError::Stopped),
+            Err(_) => Err(MembershipError::Unknown),
+        }
+    }
+
+    /// Members with a vote, as the last membership in this member's log says.
+    pub fn voters(&self) -> BTreeSet<u64> {
+        self.0.raft.voter_ids().collect()
+    }
+
+    /// Takes a snapshot soon, whatever the number of entries since the last.
+    pub async fn snapshot_soon(&self) {
+        // Fails only when the member has stopped.
+        let _ = self.0.raft.trigger().snapshot().await;
+    }
+
+    /// The log, for checkers.
+    pub fn log(&self) -> &RaftLog {
+        &self.0.log
+    }
+
+    /// Why the member has failed; none while it works or after a shutdown.
+    pub fn failure(&self) -> Option<LogError> {
+        self.0.log.failure().filter(|error| *error != LogError::Closed)
+    }
+
+    /// Stops the member. Proposals under way end with [`ProposeError::Stopped`].
+    pub async fn shutdown(&self) {
+        // Fails when it was shut down before.
+        let _ = self.0.raft.shutdown().await;
+        self.0.log.close().await;
+    }
+}
+
+fn watch_leadership<M: StateMachine>(
+    env: &Env,
+    config: &GroupConfig,
+    raft: &Raft<Types, Worker<M>>,
+) -> watch::Receiver<Leadership> {
+    let (sender, receiver) = watch::channel(Leadership::default());
+    let mut metrics = raft.server_metrics();
+    let node = config.node;
+    env.spawn(Class::Control, "raft leadership", async move {
+        loop {
+            let now = {
+                let metrics = metrics.borrow_and_update();
+                Leadership {
+                    term: metrics.vote.leader_id.term(),
+                    leader: metrics.current_leader,
+                    leading: metrics.state == ServerState::Leader
+                        && metrics.current_leader == Some(node),
+                }
+            };
+            sender.send_if_modified(|known| std::mem::replace(known, now) != now);
+            if metrics.changed().await.is_err() {
+                // The member has stopped; it leads nothing.
+                sender.send_modify(|known| known.leading = false);
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+impl<M: StateMachine> Member<M> {
+    async fn answer(&self, request: Request) -> Result<Reply, Fatal<Types>> {
+        let fatal = |error: RaftError<Types>| error.unwrap_fatal();
+        Ok(match request {
+            Request::Append(request) => {
+                Reply::Append(self.raft.append_entries(request).await.map_err(fatal)?)
+            }
+            Request::Vote(request) => Reply::Vote(self.raft.vote(request).await.map_err(fatal)?),
+            Request::PreVote(request) => {
+                Reply::Vote(self.raft.pre_vote(request).await.map_err(fatal)?)
+            }
+            Request::Snapshot(part) => match self.collect(part) {
+                Collected::Wants(offset) => Reply::SnapshotWants(offset),
+                Collected::Whole(vote, snapshot) => {
+                    Reply::SnapshotDone(self.raft.install_full_snapshot(vote, snapshot).await?)
+                }
+            },
+            Request::TransferLeader(request) => {
+                Reply::TransferLeader(self.raft.handle_transfer_leader(request).await?)
+            }
+        })
+    }
+
+    /// Adds a part to the snapshot that is coming in; another snapshot replaces it.
+    fn collect(&self, part: SnapshotPart) -> Collected {
+        let mut incoming = self.incoming.borrow_mut();
+        let same = incoming.as_ref().is_some_and(|incoming| {
+            incoming.vote == part.vote && incoming.meta == part.meta && incoming.len == part.len
+        });
+        if !same {
+            if part.len > SNAPSHOT_LEN_MAX {
+                return Collected::Wants(u64::MAX); // The sender gives up.
+            }
+            let SnapshotPart { vote, ref meta, len, .. } = part;
+            *incoming = Some(Incoming { vote, meta: meta.clone(), len, bytes: Vec::new() });
+        }
+        let whole = incoming.as_mut().expect("set above");
+        let have = whole.bytes.len() as u64;
+        if part.offset != have || have + part.bytes.len() as u64 > whole.len {
+            return Collected::Wants(have);
+        }
+        whole.bytes.extend_from_slice(&part.bytes);
+        if (whole.bytes.len() as u64) < whole.len {
+            return Collected::Wants(whole.bytes.len() as u64);
+        }
+        let Incoming { vote, meta, bytes, .. } = incoming.take().expect("set above");
+        Collected::Whole(vote, Snapshot { meta, snapshot: Rc::new(bytes) })
+    }
+}
+
+enum Collected {
+    Wants(u64),
+    Whole(Vote, Snapshot),
+}
+
+impl<M: StateMachine> PeerReceive for Group<M> {
+    fn receive(&self, rpc: Vec<u8>) -> LocalFuture<'_, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let request = postcard::from_bytes(&rpc).ok()?;
+            let reply = self.0.answer(request).await.ok()?;
+            postcard::to_allocvec(&reply).ok()
+        })
+    }
+}

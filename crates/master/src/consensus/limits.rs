@@ -1,0 +1,42 @@
+//! Bounds of the consensus module.
+
+use std::time::Duration;
+
+/// Bytes of one command at most. A metadata operation is a few hundred bytes; a batch of them
+/// (`link_many`) stays below this.
+pub const COMMAND_LEN_MAX: usize = 1 << 20;
+/// Proposals of one group that wait for their commit at most.
+pub const PROPOSALS_INFLIGHT_MAX: usize = 4096;
+/// Bytes of the proposals of one group that wait for their commit at most: 16 of the largest.
+pub const PROPOSAL_BYTES_MAX: usize = 16 << 20;
+/// Read-index requests of one group that wait at most.
+pub const READS_INFLIGHT_MAX: usize = 4096;
+
+/// Unit of writes to a log device, in bytes.
+pub const LOG_BLOCK: usize = 4096;
+/// Bytes of records in one group-committed write, reached before the last record is added:
+/// a larger write gains no throughput and delays its first record.
+pub const LOG_BATCH_BYTES: usize = 512 << 10;
+/// Bytes of records that wait for the log device at most; beyond it appends wait.
+pub const LOG_QUEUE_BYTES_MAX: usize = 32 << 20;
+/// Bytes of one segment file of a log.
+pub const LOG_SEGMENT_LEN: u64 = 8 << 20;
+/// Idle time after which the known-durable bound is written, so that the last acknowledged
+/// record can be told from a torn tail.
+pub const LOG_MARK_AFTER: Duration = Duration::from_millis(20);
+
+/// Bytes of entries in one AppendEntries message, reached before the last entry is added.
+pub const APPEND_BYTES: usize = 512 << 10;
+/// Entries in one AppendEntries message at most.
+pub const APPEND_ENTRIES_MAX: u64 = 1024;
+/// Bytes of a snapshot in one message.
+pub const SNAPSHOT_PART_LEN: usize = 512 << 10;
+/// Bytes of a whole snapshot at most: what a receiver will hold for one that is on its way.
+pub const SNAPSHOT_LEN_MAX: u64 = 4 << 30;
+
+const _: () = assert!(PROPOSAL_BYTES_MAX >= 16 * COMMAND_LEN_MAX);
+const _: () = assert!(LOG_QUEUE_BYTES_MAX >= PROPOSAL_BYTES_MAX);
+/// A batch of one entry on top of a nearly full one, with framing, fits a segment and a buffer.
+const _: () = assert!(LOG_BATCH_BYTES + 2 * COMMAND_LEN_MAX <= LOG_SEGMENT_LEN as usize);
+const _: () = assert!(LOG_BATCH_BYTES + 2 * COMMAND_LEN_MAX <= runtime::limits::BUF_MAX);
+const _: () = assert!(LOG_SEGMENT_LEN.is_multiple_of(LOG_BLOCK as u64));

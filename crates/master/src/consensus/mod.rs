@@ -1,0 +1,33 @@
+//! Replicated logs for the masters (design D4): `openraft`, pinned to one version and driven by our
+//! executor, behind an interface of ours, so that the library can be exchanged.
+//!
+//! [`Group`] is one member of one group; a process holds many. It owns a [`LogDevice`], where log
+//! and vote are durable (`protocols.md` 4.1), a [`SnapshotStore`], and a [`StateMachine`] of ours.
+//! Messages between members are opaque bytes: the transport carries them ([`PeerSend`]) and
+//! delivers them by group number ([`Groups`]).
+//!
+//! Invariant: no type of `openraft` is seen outside this module, and it knows no command.
+
+mod device;
+mod error;
+mod files;
+mod group;
+pub mod limits;
+mod log;
+mod machine;
+mod net;
+mod outcome;
+mod record;
+mod rt;
+mod snapshot;
+mod types;
+
+pub use device::{LogDevice, LogImage, MemoryDevice};
+pub use error::{DeviceError, LogError};
+pub use files::FileDevice;
+pub use group::{Group, GroupConfig, Leadership};
+pub use log::RaftLog;
+pub use machine::{BadSnapshot, StateMachine};
+pub use net::{Groups, LocalFuture, NetError, PeerReceive, PeerSend};
+pub use outcome::{MembershipError, OpenError, ProposeError, ReadError};
+pub use snapshot::{FileSnapshots, MemorySnapshots, SnapshotStore};

@@ -1,0 +1,316 @@
+//! Framing of the Raft log's records on a log device, and its replay (`protocols.md` 4.1).
+//!
+//! A batch of records starts at a block of 4096 bytes and is padded with zeros to the next one.
+//! It does not cross a segment: when it does not fit, it starts the next segment.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `CRrl` |
+//! | 4 | 4 | payload length in bytes |
+//! | 8 | 8 | sequence, from 1, without gaps |
+//! | 16 | 8 | known-durable bound: every record with a lower sequence was durable when this one was written |
+//! | 24 | 4 | generation: one more with each opening of the log |
+//! | 28 | 1 | kind |
+//! | 29 | 3 | zero |
+//! | 32 | 4 | CRC32C of bytes 0..32 |
+//! | 36 | 4 | CRC32C of the payload |
+//! | 40 | - | payload |
+
+use std::collections::VecDeque;
+
+use openraft::entry::RaftEntry;
+use serde::{Deserialize, Serialize};
+
+use super::device::LogImage;
+use super::error::LogError;
+use super::limits::LOG_BLOCK;
+use super::types::{Entry, LogId, Vote};
+
+/// Bytes in front of a payload.
+pub const RECORD_HEADER: usize = 40;
+const MAGIC: [u8; 4] = *b"CRrl";
+
+/// What a record does to the log that is replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordKind {
+    /// The log was opened; begins a generation.
+    Open = 1,
+    /// Adds an entry behind the last.
+    Entry = 2,
+    /// Removes the entries behind an index.
+    Truncate = 3,
+    /// Replaces the vote.
+    Vote = 4,
+    /// Removes the entries up to an index, and repeats vote and commit so that what is in front
+    /// of this record can go.
+    Purge = 5,
+    /// The commit is known, or only the known-durable bound is noted.
+    Mark = 6,
+}
+
+impl RecordKind {
+    fn from_byte(byte: u8) -> Option<RecordKind> {
+        use RecordKind::*;
+        [Open, Entry, Truncate, Vote, Purge, Mark].into_iter().find(|&kind| kind as u8 == byte)
+    }
+}
+
+/// Payload of a [`RecordKind::Purge`].
+#[derive(Serialize, Deserialize)]
+pub struct PurgePayload {
+    /// The last entry that is gone.
+    pub purged: LogId,
+    /// The vote.
+    pub vote: Option<Vote>,
+    /// The last entry known to be committed.
+    pub committed: Option<LogId>,
+}
+
+/// Order and age of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    /// Sequence of the record.
+    pub seq: u64,
+    /// Every record with a lower sequence is durable.
+    pub durable: u64,
+    /// Which opening of the log wrote it.
+    pub generation: u32,
+}
+
+/// CRC32C (Castagnoli).
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC32C of bytes that lie in several places.
+pub struct Crc32c(crc_fast::Digest);
+
+impl Crc32c {
+    /// Of no bytes yet.
+    pub fn new() -> Crc32c {
+        Crc32c(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
+    }
+
+    /// Adds `bytes`.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Of all bytes added.
+    pub fn finish(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
+/// Bytes on the device of `payload_len` bytes of payload, before padding.
+pub const fn record_len(payload_len: usize) -> usize {
+    RECORD_HEADER + payload_len
+}
+
+/// Appends a record to `batch`.
+pub fn encode(batch: &mut Vec<u8>, kind: RecordKind, stamp: Stamp, payload: &[u8]) {
+    let start = batch.len();
+    let len = u32::try_from(payload.len()).expect("payloads are bounded by COMMAND_LEN_MAX");
+    batch.extend_from_slice(&MAGIC);
+    batch.extend_from_slice(&len.to_le_bytes());
+    batch.extend_from_slice(&stamp.seq.to_le_bytes());
+    batch.extend_from_slice(&stamp.durable.to_le_bytes());
+    batch.extend_from_slice(&stamp.generation.to_le_bytes());
+    batch.extend_from_slice(&[kind as u8, 0, 0, 0]);
+    let header_crc = crc32c(&batch[start..]);
+    batch.extend_from_slice(&header_crc.to_le_bytes());
+    batch.extend_from_slice(&crc32c(payload).to_le_bytes());
+    batch.extend_from_slice(payload);
+}
+
+/// Pads `batch` to whole blocks.
+pub fn pad(batch: &mut Vec<u8>) {
+    batch.resize(batch.len().next_multiple_of(LOG_BLOCK), 0);
+}
+
+struct Record<'a> {
+    kind: RecordKind,
+    stamp: Stamp,
+    payload: &'a [u8],
+}
+
+/// The record at the start of `bytes`, if a whole one is there and its CRCs hold.
+fn decode(bytes: &[u8]) -> Option<Record<'_>> {
+    let header = bytes.get(..RECORD_HEADER)?;
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+    let long = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+    if header[..4] != MAGIC || word(32) != crc32c(&header[..32]) || header[29..32] != [0; 3] {
+        return None;
+    }
+    let kind = RecordKind::from_byte(header[28])?;
+    let payload = bytes.get(RECORD_HEADER..RECORD_HEADER.checked_add(word(4) as usize)?)?;
+    if word(36) != crc32c(payload) {
+        return None;
+    }
+    let stamp = Stamp { seq: long(8), durable: long(16), generation: word(24) };
+    Some(Record { kind, stamp, payload })
+}
+
+/// The log as its records left it.
+#[derive(Debug, Default)]
+pub struct Replayed {
+    /// Entries behind `purged`, without gaps.
+    pub entries: VecDeque<Entry>,
+    /// The last entry that was purged.
+    pub purged: Option<LogId>,
+    /// The vote.
+    pub vote: Option<Vote>,
+    /// The last entry known to be committed.
+    pub committed: Option<LogId>,
+    /// Where the next batch goes.
+    pub end: u64,
+    /// Sequence of the next record.
+    pub next_seq: u64,
+    /// The last generation.
+    pub generation: u32,
+    /// Position of each segment, with the highest entry index that was written into it.
+    pub segments: VecDeque<(u64, u64)>,
+    /// Position of the last [`RecordKind::Purge`].
+    pub purge_at: Option<u64>,
+    /// True when bytes of an unacknowledged batch were found behind the end.
+    pub torn: bool,
+}
+
+/// Replays the records of `image`. A bad record ends the log, unless a later record proves that
+/// it was durable: then the log is corrupt.
+pub fn replay(image: &LogImage, segment_len: u64) -> Result<Replayed, LogError> {
+    let mut log = Replayed { next_seq: 1, end: image.first, ..Replayed::default() };
+    let mut cursor = Cursor { image, segment_len, anchored: image.first == 0 };
+    let mut at = image.first;
+    while let Some(next) = cursor.find(at, &log)? {
+        at = next;
+        let record = decode(image.from(at)).expect("found");
+        log.apply(at, segment_len, &record)?;
+        cursor.anchored = true;
+        at += record_len(record.payload.len()) as u64;
+        log.end = at.next_multiple_of(LOG_BLOCK as u64);
+    }
+    log.torn = image.from(log.end).iter().any(|&byte| byte != 0);
+    log.committed = log.committed.min(log.last());
+    let first = log.purged.map_or(0, |id| id.index + 1);
+    if log.entries.front().is_some_and(|entry| entry.index() != first) {
+        return Err(LogError::Corrupt { position: image.first, seq: 0 });
+    }
+    Ok(log)
+}
+
+struct Cursor<'a> {
+    image: &'a LogImage,
+    segment_len: u64,
+    /// The sequence of the next record is known. It is not at the start of a log whose front
+    /// was dropped.
+    anchored: bool,
+}
+
+impl Cursor<'_> {
+    /// Position of the next record, which is at `at`, behind the padding there, or at the start
+    /// of the next segment. `None` at the end of the log.
+    fn find(&self, at: u64, log: &Replayed) -> Result<Option<u64>, LogError> {
+        let block = at.next_multiple_of(LOG_BLOCK as u64);
+        let segment = (at / self.segment_len + 1) * self.segment_len;
+        for candidate in [at, block, segment] {
+            if candidate != segment && candidate / self.segment_len != at / self.segment_len {
+                continue;
+            }
+            if self.fits(candidate, log) {
+                return Ok(Some(candidate));
+            }
+            if !self.anchored {
+                // The front was dropped after later records were durable: it was readable.
+                return Err(LogError::Corrupt { position: at, seq: 0 });
+            }
+        }
+        self.check_tail(at, log.next_seq)?;
+        Ok(None)
+    }
+
+    fn fits(&self, at: u64, log: &Replayed) -> bool {
+        let Some(record) = decode(self.image.from(at)) else { return false };
+        let opens = record.kind == RecordKind::Open;
+        !self.anchored
+            || record.stamp.seq == log.next_seq
+                && record.stamp.generation == log.generation + u32::from(opens)
+    }
+
+    /// Fails when a block behind `at` proves that the record with sequence `seq` was durable.
+    fn check_tail(&self, at: u64, seq: u64) -> Result<(), LogError> {
+        let mut block = at.next_multiple_of(LOG_BLOCK as u64);
+        while !self.image.from(block).is_empty() {
+            let proof = decode(self.image.from(block));
+            if proof.is_some_and(|record| record.stamp.durable > seq) {
+                return Err(LogError::Corrupt { position: at, seq });
+            }
+            block += LOG_BLOCK as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Replayed {
+    /// The last entry, or the last purged one.
+    pub fn last(&self) -> Option<LogId> {
+        self.entries.back().map(|entry| entry.log_id()).or(self.purged)
+    }
+
+    fn apply(&mut self, at: u64, segment_len: u64, record: &Record<'_>) -> Result<(), LogError> {
+        let bad = || LogError::Corrupt { position: at, seq: record.stamp.seq };
+        let segment = at / segment_len * segment_len;
+        if self.segments.back().is_none_or(|&(start, _)| start != segment) {
+            self.segments.push_back((segment, 0));
+        }
+        self.next_seq = record.stamp.seq + 1;
+        self.generation = record.stamp.generation;
+        match record.kind {
+            RecordKind::Open => {}
+            RecordKind::Entry => {
+                let entry: Entry = postcard::from_bytes(record.payload).map_err(|_| bad())?;
+                let index = entry.index();
+                if self.last().is_some_and(|last| index != last.index + 1) {
+                    return Err(bad());
+                }
+                let (_, highest) = self.segments.back_mut().expect("pushed above");
+                *highest = index.max(*highest);
+                self.entries.push_back(entry);
+            }
+            RecordKind::Truncate => {
+                let after: Option<LogId> = postcard::from_bytes(record.payload).map_err(|_| bad())?;
+                truncate(&mut self.entries, after);
+            }
+            RecordKind::Vote => {
+                self.vote = Some(postcard::from_bytes(record.payload).map_err(|_| bad())?);
+            }
+            RecordKind::Purge => {
+                let purge: PurgePayload = postcard::from_bytes(record.payload).map_err(|_| bad())?;
+                self.vote = purge.vote;
+                self.committed = purge.committed;
+                self.purged = Some(purge.purged);
+                self.purge_at = Some(at);
+                remove_to(&mut self.entries, purge.purged.index);
+            }
+            RecordKind::Mark => {
+                self.committed = postcard::from_bytes(record.payload).map_err(|_| bad())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes the entries behind `after`.
+pub fn truncate(entries: &mut VecDeque<Entry>, after: Option<LogId>) {
+    let keep = after.map(|id| id.index);
+    while entries.back().is_some_and(|entry| Some(entry.index()) > keep) {
+        entries.pop_back();
+    }
+}
+
+/// Removes the entries up to `index`.
+pub fn remove_to(entries: &mut VecDeque<Entry>, index: u64) {
+    while entries.front().is_some_and(|entry| entry.index() <= index) {
+        entries.pop_front();
+    }
+}

@@ -1,0 +1,5 @@
+//! Masters: namespace, streams, placement, repair and locks, on Raft.
+//!
+//! Invariant: no data of a chunk passes through here.
+
+pub mod consensus;
