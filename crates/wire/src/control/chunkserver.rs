@@ -1,0 +1,83 @@
+//! What masters ask of chunkservers on the control path.
+
+use base::{ChunkId, DiskId, Epoch};
+
+use super::stream::ReplicaPlace;
+use crate::data::ReplicaStat;
+
+/// What is asked of a chunkserver.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ChunkserverRequest {
+    /// Make a replica of a sealed chunk, or of a fenced one up to `len`, from another replica.
+    /// Answered when the copy is durable and sealed (or fenced, see `seal`).
+    Replicate {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The disk to put it on.
+        disk: DiskId,
+        /// The chunk's epoch.
+        epoch: Epoch,
+        /// Offset in the file of its first byte.
+        base: u64,
+        /// Bytes to copy.
+        len: u32,
+        /// Replicas to copy from, the best first.
+        sources: Vec<ReplicaPlace>,
+        /// The right to read them.
+        token: [u8; 16],
+        /// Seal the copy at `len`.
+        seal: bool,
+    },
+    /// Remove replicas: a committed decision of the partition that owns them.
+    Delete {
+        /// The disk.
+        disk: DiskId,
+        /// The chunks, up to 1000.
+        chunks: Vec<ChunkId>,
+    },
+    /// Drop tombstones whose tokens have long expired.
+    Forget {
+        /// The disk.
+        disk: DiskId,
+        /// The chunks, up to 1000.
+        chunks: Vec<ChunkId>,
+    },
+    /// Replicas on a disk, in order: for the comparison with what a partition knows.
+    List {
+        /// The disk.
+        disk: DiskId,
+        /// Chunks above this one.
+        after: Option<ChunkId>,
+        /// Replicas at most, 1 to 1000.
+        limit: u32,
+    },
+    /// Test only: make a disk fail with EIO, or work again. Refused unless the chunkserver was
+    /// started with `--allow-fault-injection`.
+    FailDisk {
+        /// The disk.
+        disk: DiskId,
+        /// Fail, or work again.
+        failed: bool,
+    },
+}
+
+/// A good answer of a chunkserver.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ChunkserverReply {
+    /// To `Replicate`: the new replica, and the bytes that were copied.
+    Replicated {
+        /// Facts of the new replica.
+        stat: ReplicaStat,
+        /// Bytes copied.
+        bytes: u64,
+    },
+    /// To `List`.
+    List {
+        /// Replicas in order.
+        replicas: Vec<(ChunkId, ReplicaStat)>,
+        /// True when more follow.
+        more: bool,
+    },
+    /// Done.
+    Done,
+}

@@ -1,0 +1,281 @@
+//! Cluster-wide messages: facts, registration, heartbeats, membership, locks, status.
+
+use std::net::SocketAddr;
+
+use base::{ChunkId, ClusterId, DiskId, ServerId};
+
+use super::OpId;
+
+/// A group of replicated state machines. The number identifies it on the wire and in names:
+/// `cluster`, `ns0`, `st0`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Group {
+    /// Servers, membership, locks.
+    Cluster,
+    /// A namespace partition.
+    Namespace(u16),
+    /// A stream partition.
+    Stream(u16),
+}
+
+impl Group {
+    /// Its number on the wire.
+    pub const fn number(self) -> u32 {
+        match self {
+            Group::Cluster => 0,
+            Group::Namespace(partition) => 0x1_0000 + partition as u32,
+            Group::Stream(partition) => 0x2_0000 + partition as u32,
+        }
+    }
+
+    /// The group of a number.
+    pub const fn from_number(number: u32) -> Option<Group> {
+        let partition = (number & 0xffff) as u16;
+        match number >> 16 {
+            0 if partition == 0 => Some(Group::Cluster),
+            1 => Some(Group::Namespace(partition)),
+            2 => Some(Group::Stream(partition)),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Group::Cluster => f.write_str("cluster"),
+            Group::Namespace(partition) => write!(f, "ns{partition}"),
+            Group::Stream(partition) => write!(f, "st{partition}"),
+        }
+    }
+}
+
+/// A master process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MasterInfo {
+    /// Its Raft ID, from 1.
+    pub id: u64,
+    /// Its name, e.g. `m1`.
+    pub name: String,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+}
+
+/// What is asked of any master.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ClusterRequest {
+    /// Identity, masters, partitions and leaders.
+    Info,
+    /// A chunkserver joins, or comes back. Committed before it is answered.
+    Register(Registration),
+    /// A chunkserver is alive. Sent to every master, each of which keeps its own view.
+    Heartbeat(Heartbeat),
+    /// The whole picture, for people.
+    Status,
+    /// Lock service.
+    Lock {
+        /// Identifies it across retries.
+        op: OpId,
+        /// What to do.
+        change: LockChange,
+    },
+    /// Who holds a lock.
+    LockHolder {
+        /// The lock's name.
+        name: String,
+    },
+    /// Changes the masters' membership.
+    Members {
+        /// What to do.
+        change: MemberChange,
+    },
+}
+
+/// A chunkserver as it registers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Registration {
+    /// Its name, unique in the cluster, e.g. `cs1`: the same name is the same server.
+    pub name: String,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// Its failure domain: replicas of a chunk never share one while others are there.
+    pub domain: String,
+}
+
+/// One disk of a chunkserver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskReport {
+    /// The incarnation.
+    pub disk: DiskId,
+    /// Its directory or device, for people.
+    pub path: String,
+    /// Bytes it can take.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Replicas on it.
+    pub chunks: u64,
+    /// True once it has failed.
+    pub failed: bool,
+}
+
+/// Sent by a chunkserver every heartbeat interval.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Heartbeat {
+    /// The server, as registered.
+    pub server: ServerId,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// Drawn at each start of the process: tells restarts apart.
+    pub boot: u64,
+    /// Counts heartbeats of this boot from 1.
+    pub seq: u64,
+    /// Its disks.
+    pub disks: Vec<DiskReport>,
+    /// Replicas found damaged or lost since the last heartbeat, up to a bound.
+    pub damaged: Vec<(DiskId, ChunkId)>,
+    /// Appends under way, for placement by load.
+    pub load: u32,
+}
+
+/// A change of a lock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LockChange {
+    /// Takes the lock when it is free or its lease has run out.
+    Acquire {
+        /// The lock's name, 1 to 255 bytes.
+        name: String,
+        /// Who takes it, for people.
+        owner: String,
+        /// Lease, milliseconds, 100 to 600,000.
+        ttl_ms: u64,
+    },
+    /// Extends the lease from the sending of this request.
+    Renew {
+        /// The lock's name.
+        name: String,
+        /// What `Acquire` answered.
+        fencing: u64,
+        /// Lease, milliseconds.
+        ttl_ms: u64,
+    },
+    /// Gives the lock up.
+    Release {
+        /// The lock's name.
+        name: String,
+        /// What `Acquire` answered.
+        fencing: u64,
+    },
+}
+
+/// A change of the masters' membership.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MemberChange {
+    /// A new master joins every group, as a learner first.
+    Add(MasterInfo),
+    /// A master leaves every group.
+    Remove {
+        /// Its Raft ID.
+        id: u64,
+    },
+}
+
+/// Facts that clients and chunkservers start from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterInfo {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its masters.
+    pub masters: Vec<MasterInfo>,
+    /// Number of namespace partitions.
+    pub namespace_partitions: u16,
+    /// Number of stream partitions.
+    pub stream_partitions: u16,
+    /// Leaders as this master knows them: group and master ID.
+    pub leaders: Vec<(Group, u64)>,
+}
+
+/// A chunkserver as a master sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerStatus {
+    /// The server.
+    pub server: ServerId,
+    /// Its name.
+    pub name: String,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// Its failure domain.
+    pub domain: String,
+    /// True while heartbeats come.
+    pub alive: bool,
+    /// Its disks.
+    pub disks: Vec<DiskReport>,
+}
+
+/// Repair in figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RepairStatus {
+    /// Chunks waiting.
+    pub pending: u64,
+    /// Chunks repaired since the leader took over.
+    pub done: u64,
+    /// Bytes copied since then.
+    pub bytes: u64,
+}
+
+/// What one master knows; the asker merges those of the masters that lead groups.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ClusterStatus {
+    /// This master.
+    pub master: u64,
+    /// Groups it leads.
+    pub leads: Vec<Group>,
+    /// Servers registered.
+    pub servers: Vec<ServerStatus>,
+    /// Chunks of the stream partitions it leads.
+    pub chunks: u64,
+    /// Of them, with fewer good replicas than their policy asks.
+    pub under_replicated: u64,
+    /// Of them, with too few good replicas to read.
+    pub lost: u64,
+    /// Files of the namespace partitions it leads.
+    pub files: u64,
+    /// Directories of the namespace partitions it leads.
+    pub dirs: u64,
+    /// Logical bytes in sealed chunks of the stream partitions it leads.
+    pub logical_bytes: u64,
+    /// Repair by the stream partitions it leads.
+    pub repair: RepairStatus,
+}
+
+/// A good answer of the cluster service.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ClusterReply {
+    /// To `Info`.
+    Info(ClusterInfo),
+    /// To `Register`.
+    Registered {
+        /// The server's ID: the same for the same name.
+        server: ServerId,
+        /// The cluster, so that a new chunkserver knows where it belongs.
+        cluster: ClusterId,
+    },
+    /// To `Heartbeat`: the masters as they are now.
+    Beat {
+        /// The masters.
+        masters: Vec<MasterInfo>,
+        /// False when this master does not know the server: register again.
+        known: bool,
+    },
+    /// To `Status`.
+    Status(ClusterStatus),
+    /// To `Acquire` and `Renew`: the fencing token, larger than all before it.
+    Lock {
+        /// The fencing token.
+        fencing: u64,
+    },
+    /// To `LockHolder`: owner and fencing token, when held.
+    Holder(Option<(String, u64)>),
+    /// Done.
+    Done,
+}

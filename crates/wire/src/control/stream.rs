@@ -1,0 +1,229 @@
+//! The stream service's messages: the chunks of FlatLogFiles (C1, C6-C9, C15).
+
+use std::net::SocketAddr;
+
+use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
+
+use super::OpId;
+
+/// How a file is stored: each chunk on `copies` replicas, an append acknowledged when
+/// `acks` of them have it durable (MaxCopy and MinCopy; `2 * acks > copies`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// MaxCopy, 1 to 5.
+    pub copies: u8,
+    /// MinCopy.
+    pub acks: u8,
+}
+
+impl Policy {
+    /// `repN`: N copies, all of which acknowledge.
+    pub const fn rep(copies: u8) -> Policy {
+        Policy { copies, acks: copies }
+    }
+
+    /// True when `1 <= acks <= copies <= 5` and `2 * acks > copies`.
+    pub const fn is_valid(self) -> bool {
+        self.acks >= 1 && self.acks <= self.copies && self.copies <= 5 && 2 * self.acks > self.copies
+    }
+
+    /// Fenced replicas whose answers recovery needs: F = n - m + 1 (`protocols.md`).
+    pub const fn recovery_votes(self) -> u8 {
+        self.copies - self.acks + 1
+    }
+}
+
+/// Where one replica of a chunk is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplicaPlace {
+    /// The chunkserver.
+    pub server: ServerId,
+    /// The disk incarnation it was placed on.
+    pub disk: DiskId,
+    /// Where the chunkserver is reached now.
+    pub addr: SocketAddr,
+}
+
+/// A chunk of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChunkPlace {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The epoch it is written under.
+    pub epoch: Epoch,
+    /// Offset in the file of its first byte.
+    pub base: u64,
+    /// Its committed final length; absent while open.
+    pub sealed: Option<u32>,
+    /// Replicas: fewer than the policy's copies when allocation was degraded.
+    pub replicas: Vec<ReplicaPlace>,
+    /// MinCopy for this chunk.
+    pub acks: u8,
+    /// The right to use it on the data path (D11).
+    pub token: [u8; 16],
+}
+
+/// What is asked of a stream partition. The partition is
+/// [`super::stream_partition`] of the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamRequest {
+    /// The chunk at an offset and those behind it (C8).
+    Locate {
+        /// The file.
+        file: FileId,
+        /// Offset in the file.
+        offset: u64,
+        /// Chunks at most, 1 to 256.
+        limit: u32,
+    },
+    /// Several files' chunks at once (C7).
+    LocateMany {
+        /// File and offset of each, up to 64.
+        wants: Vec<(FileId, u64)>,
+        /// Chunks at most for each.
+        limit: u32,
+    },
+    /// A replica did not serve: the service looks into it (C28 comes later).
+    ReportBad {
+        /// The file.
+        file: FileId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The replica.
+        server: ServerId,
+        /// What went wrong.
+        trouble: Trouble,
+    },
+    /// A change.
+    Change {
+        /// Identifies it across retries.
+        op: OpId,
+        /// The change.
+        change: StreamChange,
+    },
+}
+
+/// Why a replica is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// No answer, or no connection.
+    Unreachable,
+    /// Stored bytes do not verify.
+    Corrupt,
+    /// It has no such chunk, or another disk incarnation.
+    Missing,
+    /// Its disk has failed.
+    DiskFailed,
+}
+
+/// A mutation of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamChange {
+    /// Opens for append (`protocols.md` 1.1): takes the next epoch, fences and seals what older
+    /// writers had, and answers only then, with a chunk to write and spares.
+    Open {
+        /// The file.
+        file: FileId,
+        /// How it is stored, as the namespace has it.
+        policy: Policy,
+        /// The namespace's grant: the stream is made when it is not there yet.
+        grant: [u8; 16],
+        /// Spare chunks wanted beside the first, 0 to 4 (C8).
+        spares: u8,
+    },
+    /// Ends chunk `sealed` at its acknowledged length and goes on in `next`, the first of the
+    /// recorded spares (`protocols.md` 1.5). The writer acknowledges nothing in `next` before
+    /// the answer.
+    Advance {
+        /// The file.
+        file: FileId,
+        /// The writer's epoch.
+        epoch: Epoch,
+        /// The chunk that ends.
+        sealed: ChunkId,
+        /// Its length: exactly what the writer has acknowledged.
+        len: u32,
+        /// The chunk that follows.
+        next: ChunkId,
+        /// Servers that failed the writer: not chosen for the new spares.
+        avoid: Vec<ServerId>,
+        /// Spare chunks wanted, 0 to 4.
+        spares: u8,
+    },
+    /// Asks for more spares, or fresh tokens, under the writer's epoch.
+    Extend {
+        /// The file.
+        file: FileId,
+        /// The writer's epoch.
+        epoch: Epoch,
+        /// Servers that failed the writer.
+        avoid: Vec<ServerId>,
+        /// Spare chunks wanted in all, 0 to 4.
+        spares: u8,
+    },
+    /// Ends the writer: seals its open chunk at its acknowledged length, drops its spares.
+    /// The file can be opened for append again unless `finish`.
+    Close {
+        /// The file.
+        file: FileId,
+        /// The writer's epoch.
+        epoch: Epoch,
+        /// The open chunk and its acknowledged length.
+        sealed: Option<(ChunkId, u32)>,
+        /// The file takes no appends ever again.
+        finish: bool,
+    },
+    /// Seals on behalf of a writer that is gone, so that readers see the end of the tail
+    /// (`protocols.md` 1.6): fences the present epoch.
+    Seal {
+        /// The file.
+        file: FileId,
+    },
+    /// The namespace has dropped the file's last name.
+    Delete {
+        /// The file.
+        file: FileId,
+    },
+}
+
+/// What a writer gets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WriterGrant {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Length of the file: all before it is sealed.
+    pub len: u64,
+    /// The chunk to write now, empty, with `base == len`; absent in answers to `Extend`.
+    pub current: Option<ChunkPlace>,
+    /// Chunks to go on with, in order; their base is set when they are used.
+    pub spares: Vec<ChunkPlace>,
+}
+
+/// Chunks of one stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamView {
+    /// The file.
+    pub file: FileId,
+    /// Chunks from the one that holds the offset asked for.
+    pub chunks: Vec<ChunkPlace>,
+    /// Sum of the sealed chunks' lengths.
+    pub sealed_len: u64,
+    /// True while a writer's chunk is open behind them.
+    pub open: bool,
+    /// Epoch of the latest writer.
+    pub epoch: Epoch,
+}
+
+/// A good answer of a stream partition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamReply {
+    /// To `Open`, `Advance` and `Extend`.
+    Writer(WriterGrant),
+    /// To `Locate` (one) and `LocateMany` (in the order asked; files not found are left out).
+    Views(Vec<StreamView>),
+    /// Done, with the file's sealed length.
+    Done {
+        /// Sum of the sealed chunks' lengths.
+        len: u64,
+    },
+}
