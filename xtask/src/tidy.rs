@@ -1,0 +1,126 @@
+//! Rules of the tree: the crate graph, where unsafe code may stand, file lengths, pages that
+//! must stay true.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates in their order: each may import only crates before it.
+const ORDER: &[&str] = &[
+    "base", "metrics", "codec", "wire", "runtime", "transport", "chunkstore", "chunkserver",
+    "master", "client", "table", "block", "object", "file", "monitor", "sim", "craton",
+];
+/// Edges that the order allows and the design forbids.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("chunkstore", "transport"),
+    ("client", "chunkstore"),
+    ("client", "chunkserver"),
+    ("client", "master"),
+];
+/// Where unsafe code may stand (design, section 4).
+const UNSAFE_ALLOWED: &[&str] = &["crates/runtime", "crates/codec", "crates/chunkstore", "bindings"];
+/// Lines of a source file, tests apart.
+const LINES_MAX: usize = 800;
+
+/// Checks all rules; prints each breach.
+pub fn run() -> bool {
+    let mut breaches = Vec::new();
+    check_graph(&mut breaches);
+    let mut sources = Vec::new();
+    for root in ["crates", "xtask", "fuzz", "experiments"] {
+        collect(Path::new(root), &mut sources);
+    }
+    for path in &sources {
+        check_source(path, &mut breaches);
+    }
+    for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"] {
+        if !Path::new(page).is_file() {
+            breaches.push(format!("{page} is missing"));
+        }
+    }
+    for breach in &breaches {
+        println!("tidy: {breach}");
+    }
+    println!("tidy: {} files, {} breaches", sources.len(), breaches.len());
+    breaches.is_empty()
+}
+
+fn check_graph(breaches: &mut Vec<String>) {
+    let architecture = fs::read_to_string("ARCHITECTURE.md").unwrap_or_default();
+    for (rank, name) in ORDER.iter().enumerate() {
+        let Ok(manifest) = fs::read_to_string(format!("crates/{name}/Cargo.toml")) else {
+            continue; // Not there yet.
+        };
+        if !architecture.contains(&format!("`{name}`")) {
+            breaches.push(format!("ARCHITECTURE.md does not name the crate `{name}`"));
+        }
+        let mut in_dependencies = false;
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                in_dependencies = line == "[dependencies]";
+            }
+            let imported = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            let Some(other) = ORDER.iter().position(|known| *known == imported) else { continue };
+            if in_dependencies && other >= rank {
+                breaches.push(format!("crate {name} imports {imported}, which comes after it"));
+            }
+            if in_dependencies && FORBIDDEN.contains(&(*name, imported)) {
+                breaches.push(format!("crate {name} must not import {imported}"));
+            }
+        }
+    }
+    let known: BTreeSet<&str> = ORDER.iter().copied().collect();
+    for entry in fs::read_dir("crates").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().join("Cargo.toml").is_file() && !known.contains(name.as_str()) {
+            breaches.push(format!("crates/{name} has no place in the order of crates"));
+        }
+    }
+}
+
+fn collect(path: &Path, into: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(path) else { return };
+    let mut entries: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "target") {
+                collect(&path, into);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn check_source(path: &Path, breaches: &mut Vec<String>) {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let shown = path.display();
+    let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let is_test = path.components().any(|part| part.as_os_str() == "tests")
+        || path.file_name().is_some_and(|name| name.to_string_lossy().contains("tests"));
+    let lines = code.lines().count();
+    if lines > LINES_MAX && !is_test {
+        breaches.push(format!("{shown} has {lines} lines, {LINES_MAX} at most"));
+    }
+    let allowed = UNSAFE_ALLOWED.iter().any(|prefix| path.starts_with(prefix));
+    let lines: Vec<&str> = text.lines().collect();
+    for (index, line) in lines.iter().enumerate() {
+        let number = index + 1;
+        let code = line.split("//").next().unwrap_or_default();
+        let is_unsafe = code.contains("unsafe {") || code.contains("unsafe impl") || code.contains("unsafe fn");
+        if is_unsafe && !path.starts_with("xtask") {
+            if !allowed {
+                breaches.push(format!("{shown}:{number}: unsafe code has no place in this crate"));
+            }
+            let explained = lines[index.saturating_sub(8)..=index].iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety"));
+            if !explained {
+                breaches.push(format!("{shown}:{number}: unsafe code without a SAFETY comment"));
+            }
+        }
+        let forbidden = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
+        if forbidden.iter().any(|word| code.contains(word)) {
+            breaches.push(format!("{shown}:{number}: unfinished code"));
+        }
+    }
+}
