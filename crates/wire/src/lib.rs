@@ -4,4 +4,8 @@
 
 pub mod control;
 pub mod data;
+pub mod data_codec;
+pub mod frame;
+pub mod handshake;
 pub mod sector;
+pub mod token;
