@@ -1,0 +1,13 @@
+//! Whole-cluster simulation (D3): the real code of masters, chunkservers and clients in one
+//! thread and in virtual time, under faults, with checkers that stand outside of it.
+//!
+//! A scenario is a function of a seed. Seed and commit reproduce a run exactly; its trace hash
+//! proves it.
+//!
+//! Invariant: nothing but tests and the `craton` binary depends on it; no product code knows it.
+
+mod run;
+pub mod scenario;
+
+pub use run::{Failure, Outcome, run_seed, run_seeds};
+pub use scenario::{SCENARIOS, Scenario, find};

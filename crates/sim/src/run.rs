@@ -1,0 +1,97 @@
+//! Runs scenarios: one seed, a range of seeds, a time budget.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use runtime::sim::Sim;
+
+use crate::scenario::Scenario;
+
+/// What a good run was like.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Equal for equal seeds of one build.
+    pub trace_hash: u64,
+    /// Polls, deliveries and disk operations.
+    pub events: u64,
+    /// Virtual time that passed.
+    pub elapsed: Duration,
+    /// How often each rare path was reached.
+    pub marks: BTreeMap<&'static str, u64>,
+}
+
+/// A seed whose run broke an invariant or did not end.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The scenario's name.
+    pub scenario: &'static str,
+    /// The seed.
+    pub seed: u64,
+    /// What was broken.
+    pub violation: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { scenario, seed, violation } = self;
+        let first = violation.lines().next().unwrap_or_default();
+        write!(
+            f,
+            "seed {seed}: {first}; replay: craton sim replay --scenario {scenario} --seed {seed}"
+        )
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs one seed of a scenario. A panic (an assertion of the code or of a checker) and a run
+/// in which everything waits for ever are failures.
+pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
+    let failure = |violation| Failure { scenario: scenario.name, seed, violation };
+    let sim = Sim::new(seed);
+    let run = catch_unwind(AssertUnwindSafe(|| sim.run((scenario.run)(sim.clone()))));
+    let outcome = Outcome {
+        trace_hash: sim.trace_hash(),
+        events: sim.events(),
+        elapsed: sim.elapsed(),
+        marks: sim.marks(),
+    };
+    // What is left of the world goes before the next one starts.
+    let closed = catch_unwind(AssertUnwindSafe(move || sim.close()));
+    match run {
+        Err(panic) => Err(failure(panic_text(&*panic))),
+        Ok(Err(stalled)) => Err(failure(stalled.to_string())),
+        Ok(Ok(Err(violation))) => Err(failure(violation)),
+        Ok(Ok(Ok(()))) => match closed {
+            Err(panic) => Err(failure(format!("while closing: {}", panic_text(&*panic)))),
+            Ok(()) => Ok(outcome),
+        },
+    }
+}
+
+/// Runs `seeds` in order until one fails; calls `each` after every good one.
+pub fn run_seeds(
+    scenario: &Scenario,
+    seeds: Range<u64>,
+    mut each: impl FnMut(u64, &Outcome) -> bool,
+) -> Result<u64, Failure> {
+    let mut count = 0;
+    for seed in seeds {
+        let outcome = run_seed(scenario, seed)?;
+        count += 1;
+        if !each(seed, &outcome) {
+            break;
+        }
+    }
+    Ok(count)
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a message").to_owned()
+}
