@@ -1,0 +1,95 @@
+//! Bounds of the chunk stores, with unit and arithmetic.
+
+use base::limits::{APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
+use base::{KIB, MIB};
+use runtime::Duration;
+
+/// Allocation unit unless chosen at format time, bytes (C13).
+pub const UNIT_DEFAULT: u32 = MIB as u32;
+/// Allocation unit for many small files, bytes: a file of 10,000 bytes is three sectors and takes
+/// one unit, 1.6 times its size.
+pub const UNIT_SMALL: u32 = 16 * KIB as u32;
+/// Smallest unit, bytes.
+pub const UNIT_MIN: u32 = UNIT_SMALL;
+/// Largest unit, bytes.
+pub const UNIT_MAX: u32 = 16 * MIB as u32;
+
+/// Appends in flight in one store at most; beyond it [`crate::StoreError::Busy`].
+pub const APPENDS_INFLIGHT_MAX: usize = 4096;
+/// Bytes of appends in flight in one store at most: a quarter of the default buffer budget.
+pub const APPEND_BYTES_INFLIGHT_MAX: usize = 128 * MIB as usize;
+/// Sectors in flight in one chunk at most, 8 MiB. Also what recovery concludes from: a sector
+/// that stands this far behind another proves that the other was acknowledged.
+pub const CHUNK_SECTORS_INFLIGHT_MAX: u32 = 2048;
+/// Device writes in flight for one chunk at most; appends that come meanwhile are grouped.
+pub const CHUNK_WRITES_MAX: u32 = 16;
+/// Sectors of one grouped device write at most: 1 MiB, so that a small one waits no longer.
+pub const BATCH_SECTORS_MAX: u32 = APPEND_SECTORS_MAX as u32;
+/// Fences, seals, deletions and forgettings in flight at most.
+pub const ADMIN_INFLIGHT_MAX: usize = 1024;
+/// Replicas open at once at most. 500 bytes each.
+pub const OPEN_CHUNKS_MAX: usize = 1 << 17;
+
+/// Bytes of sectors one read answers at most.
+pub const READ_BYTES_MAX: usize = 4 * MIB as usize;
+
+/// Bytes that a chunk's next extent has at most, unless one append needs more.
+pub const EXTENT_BYTES_MAX: u32 = 16 * MIB as u32;
+/// Units are allocated ahead of a chunk only once it has this many sectors, so that small files
+/// take one unit.
+pub const AHEAD_MIN_SECTORS: u32 = 16;
+
+/// Bytes of one copy of the log unless chosen at format time: 4096 group commits.
+pub const LOG_BYTES_DEFAULT: u64 = 16 * MIB;
+/// Bytes of one copy of the log at least: room for the reserve below.
+pub const LOG_BYTES_MIN: u64 = 256 * KIB;
+/// Blocks of one log write at most, 1 MiB.
+pub const LOG_BATCH_BLOCKS_MAX: u64 = 256;
+/// A checkpoint starts when one part in this many of the log is used since the last one.
+pub const LOG_CHECKPOINT_SHARE: u64 = 4;
+/// New allocations wait for a checkpoint when less than one part in this many of the log is
+/// free; fences, seals and deletions go on: the reserve that lets deleting always work.
+pub const LOG_RESERVE_SHARE: u64 = 8;
+
+/// Tombstones kept at most unless chosen at format time.
+pub const TOMBSTONES_MAX_DEFAULT: u32 = 1 << 17;
+/// Bytes of offset maps of open chunks unless chosen at format time.
+pub const OPEN_MAP_BYTES_DEFAULT: u32 = 16 * MIB as u32;
+/// Bytes of cached offset maps of sealed chunks unless configured.
+pub const MAP_CACHE_BYTES_DEFAULT: usize = 32 * MIB as usize;
+/// Runs that a sealed chunk keeps in its resident entry instead of in index sectors.
+pub const INLINE_RUNS_MAX: usize = 2;
+/// Runs of one chunk at most: with this many its map fills half of the default budget.
+pub const RUNS_PER_CHUNK_MAX: usize = 1 << 19;
+
+/// Bytes by which the store file grows unless chosen at format time.
+pub const GROW_STEP_DEFAULT: u64 = 64 * MIB;
+/// Units are made ready ahead when less than one part in this many of a step is free and ready.
+pub const READY_LOW_SHARE: u64 = 2;
+/// Bytes zeroed in one write.
+pub const ZERO_WRITE_BYTES: usize = MIB as usize;
+/// Pause between two zeroing writes while nobody waits: at most 1 GiB/s per store.
+pub const ZERO_PAUSE: Duration = Duration::from_millis(1);
+/// After a refusal for want of space, growing is tried again no earlier than this.
+pub const GROW_RETRY: Duration = Duration::from_secs(1);
+
+/// How long a chunk's acknowledged length stays unlogged at most (its known-durable bound).
+pub const BOUND_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Entries that a checkpoint encodes before other tasks run, about 50 us.
+pub const CHECKPOINT_SLICE: usize = 256;
+/// Open chunks whose tails are scanned at the same time during recovery.
+pub const RECOVERY_DEPTH: usize = 32;
+/// Sectors read at a time by that scan at first; later [`RECOVERY_READ_SECTORS`].
+pub const RECOVERY_FIRST_SECTORS: u32 = 4;
+/// Sectors read at a time by that scan.
+pub const RECOVERY_READ_SECTORS: u32 = 64;
+
+/// Wait before asking again for a buffer when the pool is spent.
+pub const BUF_RETRY: Duration = Duration::from_millis(1);
+
+const _: () = assert!(CHUNK_SECTORS_INFLIGHT_MAX as usize >= 2 * APPEND_SECTORS_MAX);
+const _: () = assert!(APPEND_BYTES_INFLIGHT_MAX >= CHUNK_SECTORS_INFLIGHT_MAX as usize * SECTOR);
+const _: () = assert!(CHUNK_LEN_MAX < u32::MAX as u64);
+const _: () = assert!(READ_BYTES_MAX <= runtime::limits::BUF_MAX);
+const _: () = assert!(UNIT_MIN as usize % SECTOR == 0 && UNIT_MAX % UNIT_MIN == 0);

@@ -1,0 +1,430 @@
+//! The reference model: the contract in memory, as plainly as it can be said.
+//!
+//! A dirty reboot is an operation: [`ModelDisk::reboot`] keeps what was acknowledged and decides
+//! at random what becomes of the rest.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::limits::{APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
+use base::{ChunkId, DiskId, Epoch};
+use runtime::{Buf, Env, Rng};
+use wire::data::{ReplicaStat, ReplicaState};
+use wire::sector::{
+    self, AppendAt, FLAG_FIRST, FLAG_LAST, Footer, client_crc, parse_footer, verify_append,
+};
+
+use crate::contract::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+use crate::limits::READ_BYTES_MAX;
+
+/// The fence of a deleted chunk: no epoch may act.
+pub(crate) const DELETED: Epoch = Epoch::new(u64::MAX);
+
+#[derive(Clone, Debug)]
+struct Replica {
+    epoch: Epoch,
+    base: u64,
+    fence: Epoch,
+    repairing: bool,
+    sealed: Option<u32>,
+    /// Whole sectors, in order.
+    sectors: Vec<Buf>,
+    /// Sectors acknowledged: what a reboot keeps for sure.
+    durable: usize,
+}
+
+impl Replica {
+    fn len_of(&self, count: usize) -> u32 {
+        let Some(last) = self.sectors[..count].last() else { return 0 };
+        let footer = parse_footer(last).expect("verified when it was stored");
+        footer.offset + u32::from(footer.len)
+    }
+
+    fn len(&self) -> u32 {
+        self.sealed.unwrap_or_else(|| self.len_of(self.durable))
+    }
+
+    fn footers(&self) -> impl Iterator<Item = Footer> + '_ {
+        self.sectors.iter().map(|sector| parse_footer(sector).expect("verified"))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Entry {
+    Replica(Replica),
+    /// Holds the fence; [`DELETED`] once it has been deleted.
+    Tombstone(Epoch),
+}
+
+/// What a model store keeps across reboots.
+#[derive(Clone, Debug)]
+pub struct ModelDisk(Rc<RefCell<Disk>>);
+
+#[derive(Debug)]
+struct Disk {
+    id: DiskId,
+    chunks: BTreeMap<ChunkId, Entry>,
+    /// Counts reboots: stores of older boots do nothing more.
+    boot: u64,
+}
+
+/// A store on a [`ModelDisk`].
+#[derive(Clone, Debug)]
+pub struct ModelStore {
+    env: Option<Env>,
+    disk: ModelDisk,
+    boot: u64,
+}
+
+impl ModelDisk {
+    /// An empty disk.
+    pub fn new(id: DiskId) -> ModelDisk {
+        ModelDisk(Rc::new(RefCell::new(Disk { id, chunks: BTreeMap::new(), boot: 0 })))
+    }
+
+    /// Cuts the power: of each chunk there stays what was acknowledged, and a prefix of what was
+    /// in flight, in whole appends.
+    pub fn reboot(&self, rng: &mut Rng) {
+        let disk = &mut *self.0.borrow_mut();
+        disk.boot += 1;
+        for entry in disk.chunks.values_mut() {
+            let Entry::Replica(replica) = entry else { continue };
+            let mut keep = replica.durable;
+            let ends: Vec<usize> = replica
+                .footers()
+                .enumerate()
+                .filter(|(index, f)| *index >= keep && f.flags & FLAG_LAST != 0)
+                .map(|(index, _)| index + 1)
+                .collect();
+            let kept = rng.below(ends.len() as u64 + 1) as usize;
+            if kept > 0 {
+                keep = ends[kept - 1];
+            }
+            replica.sectors.truncate(keep);
+            replica.durable = keep;
+        }
+    }
+
+    /// Opens it. With an `Env`, appends take time and others run meanwhile; without, they are
+    /// durable at once.
+    pub fn open(&self, env: Option<Env>) -> ModelStore {
+        ModelStore { env, disk: self.clone(), boot: self.0.borrow().boot }
+    }
+}
+
+enum Submitted {
+    Done(u32),
+    /// Durable once this many sectors are.
+    Stored(usize),
+}
+
+fn sector_of(buf: &Buf, index: usize) -> Buf {
+    buf.slice(index * SECTOR..(index + 1) * SECTOR)
+}
+
+/// Checks of an append that need no state; the data bytes.
+pub(crate) fn check_append(append: &Append) -> Result<u32, StoreError> {
+    if append.create && append.offset != 0 {
+        return Err(StoreError::Invalid("a chunk is made by an append at offset 0"));
+    }
+    if append.sectors.len() > APPEND_SECTORS_MAX * SECTOR {
+        return Err(StoreError::Invalid("an append has at most 256 sectors"));
+    }
+    let at = AppendAt {
+        chunk: append.chunk,
+        epoch: append.epoch,
+        base: append.base,
+        offset: append.offset,
+    };
+    let len = verify_append(at, &append.sectors)
+        .map_err(|(index, _)| StoreError::BadSectors { index: index as u32 })?;
+    if u64::from(append.offset) + u64::from(len) > CHUNK_LEN_MAX {
+        return Err(StoreError::Invalid("a chunk has at most 2 GiB"));
+    }
+    if !append.repair {
+        // Recovery keeps whole appends, so they must be marked.
+        let last = append.sectors.len() / SECTOR - 1;
+        let flags = |index: usize| {
+            let sector = &append.sectors[index * SECTOR..(index + 1) * SECTOR];
+            parse_footer(sector).map_or(0, |footer| footer.flags)
+        };
+        if flags(0) & FLAG_FIRST == 0 {
+            return Err(StoreError::BadSectors { index: 0 });
+        }
+        if flags(last) & FLAG_LAST == 0 {
+            return Err(StoreError::BadSectors { index: last as u32 });
+        }
+    }
+    Ok(len)
+}
+
+impl ModelStore {
+    fn alive(&self) -> Result<(), StoreError> {
+        let same = self.disk.0.borrow().boot == self.boot;
+        if same { Ok(()) } else { Err(StoreError::Failed) }
+    }
+
+    fn submit(&self, append: &Append, len: u32) -> Result<Submitted, StoreError> {
+        let disk = &mut *self.disk.0.borrow_mut();
+        let fence = match disk.chunks.get(&append.chunk) {
+            Some(Entry::Replica(_)) => None,
+            Some(Entry::Tombstone(fence)) => Some(*fence),
+            None => Some(Epoch::NONE),
+        };
+        if let Some(fence) = fence {
+            if append.epoch < fence && !append.repair {
+                return Err(StoreError::Fenced { epoch: fence });
+            }
+            if append.offset != 0 || !(append.create || append.repair) {
+                return Err(StoreError::NotFound);
+            }
+            let fence = if fence == DELETED { Epoch::NONE } else { fence };
+            let replica = Replica {
+                epoch: append.epoch,
+                base: append.base,
+                fence,
+                repairing: append.repair,
+                sealed: None,
+                sectors: Vec::new(),
+                durable: 0,
+            };
+            disk.chunks.insert(append.chunk, Entry::Replica(replica));
+        }
+        let Some(Entry::Replica(replica)) = disk.chunks.get_mut(&append.chunk) else {
+            unreachable!("found or made above");
+        };
+        if let Some(len) = replica.sealed {
+            return Err(StoreError::Sealed { len });
+        }
+        if append.epoch != replica.epoch {
+            let epoch = replica.fence.max(replica.epoch);
+            let older = append.epoch < epoch;
+            return Err(if older { StoreError::Fenced { epoch } } else { StoreError::Conflict });
+        }
+        if append.base != replica.base || append.repair != replica.repairing {
+            return Err(StoreError::Conflict);
+        }
+        if !append.repair && append.epoch < replica.fence {
+            return Err(StoreError::Fenced { epoch: replica.fence });
+        }
+        let count = append.sectors.len() / SECTOR;
+        let end = replica.len_of(replica.sectors.len());
+        if append.offset > end {
+            return Err(StoreError::Gap { len: replica.len() });
+        }
+        if append.offset < end {
+            let first = replica.footers().position(|footer| footer.offset == append.offset);
+            let first = first.ok_or(StoreError::Conflict)?;
+            let same = first + count <= replica.sectors.len()
+                && (0..count).all(|index| {
+                    client_crc(&replica.sectors[first + index])
+                        == client_crc(&sector_of(&append.sectors, index))
+                });
+            if !same {
+                return Err(StoreError::Conflict);
+            }
+            if append.offset + len <= replica.len() {
+                return Ok(Submitted::Done(replica.len()));
+            }
+            return Ok(Submitted::Stored(first + count));
+        }
+        replica.sectors.extend((0..count).map(|index| sector_of(&append.sectors, index)));
+        Ok(Submitted::Stored(replica.sectors.len()))
+    }
+
+    fn with_replica<T>(
+        &self,
+        chunk: ChunkId,
+        act: impl FnOnce(&mut Replica) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.alive()?;
+        match self.disk.0.borrow_mut().chunks.get_mut(&chunk) {
+            Some(Entry::Replica(replica)) => act(replica),
+            _ => Err(StoreError::NotFound),
+        }
+    }
+
+    async fn pause(&self) -> Result<(), StoreError> {
+        if let Some(env) = &self.env {
+            let length = runtime::Duration::from_micros(env.random_below(200));
+            env.sleep(length).await;
+        }
+        self.alive()
+    }
+}
+
+fn stat_of(entry: &Entry) -> ReplicaStat {
+    match entry {
+        Entry::Tombstone(_) => ReplicaStat {
+            state: ReplicaState::Tombstone,
+            epoch: Epoch::NONE,
+            len: 0,
+            durable_bound: 0,
+            committed: 0,
+        },
+        Entry::Replica(replica) => {
+            let len = replica.len();
+            let state = if replica.sealed.is_some() {
+                ReplicaState::Sealed
+            } else if replica.repairing {
+                ReplicaState::Repairing
+            } else if replica.fence > replica.epoch {
+                ReplicaState::Fenced(replica.fence)
+            } else {
+                ReplicaState::Open
+            };
+            let committed = replica.sealed.unwrap_or(0);
+            ReplicaStat { state, epoch: replica.epoch, len, durable_bound: len, committed }
+        }
+    }
+}
+
+impl ChunkStore for ModelStore {
+    async fn append(&self, append: Append) -> Result<Appended, StoreError> {
+        self.alive()?;
+        let len = check_append(&append)?;
+        let count = match self.submit(&append, len)? {
+            Submitted::Done(len) => return Ok(Appended { len }),
+            Submitted::Stored(count) => count,
+        };
+        self.pause().await?;
+        // Lower appends become durable with this one: the order of acknowledgement is free
+        // here, the prefix is not.
+        self.with_replica(append.chunk, |replica| {
+            if replica.sealed.is_none() {
+                replica.durable = replica.durable.max(count.min(replica.sectors.len()));
+            }
+            if !append.repair && append.epoch < replica.fence {
+                return Err(StoreError::Fenced { epoch: replica.fence });
+            }
+            Ok(Appended { len: replica.len() })
+        })
+    }
+
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
+        self.with_replica(chunk, |replica| {
+            let readable = replica.len();
+            let end = offset.saturating_add(len).min(readable);
+            let wanted: Vec<&Buf> = replica
+                .sectors
+                .iter()
+                .filter(|sector| {
+                    let footer = parse_footer(sector).expect("verified");
+                    footer.offset < end && footer.offset + u32::from(footer.len) > offset
+                })
+                .take(READ_BYTES_MAX / SECTOR)
+                .collect();
+            let pool = runtime::BufPool::new(2 * READ_BYTES_MAX);
+            let mut out = pool.alloc(wanted.len() * SECTOR).map_err(|_| StoreError::Busy)?;
+            for (index, sector) in wanted.iter().enumerate() {
+                out[index * SECTOR..(index + 1) * SECTOR].copy_from_slice(sector);
+            }
+            let sealed = replica.sealed.is_some();
+            Ok(Read { sectors: out.freeze(), len: readable, sealed })
+        })
+    }
+
+    async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
+        self.alive()?;
+        let disk = &mut *self.disk.0.borrow_mut();
+        let entry = disk.chunks.entry(chunk).or_insert(Entry::Tombstone(epoch));
+        match entry {
+            Entry::Tombstone(fence) => *fence = epoch.max(*fence),
+            Entry::Replica(replica) if replica.sealed.is_none() => {
+                replica.fence = epoch.max(replica.fence);
+                if replica.fence > replica.epoch && !replica.repairing {
+                    replica.durable = replica.sectors.len();
+                }
+            }
+            Entry::Replica(_) => {}
+        }
+        Ok(stat_of(entry))
+    }
+
+    async fn seal(&self, chunk: ChunkId, len: u32) -> Result<ReplicaStat, StoreError> {
+        self.with_replica(chunk, |replica| {
+            replica.durable = replica.sectors.len();
+            match replica.sealed {
+                Some(sealed) if sealed == len => {}
+                Some(sealed) => return Err(StoreError::Sealed { len: sealed }),
+                None if replica.len() < len => {
+                    return Err(StoreError::Gap { len: replica.len() });
+                }
+                None => replica.sealed = Some(len),
+            }
+            replica.repairing = false;
+            Ok(())
+        })?;
+        self.stat(chunk)
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        self.alive()?;
+        self.disk.0.borrow_mut().chunks.insert(chunk, Entry::Tombstone(DELETED));
+        Ok(())
+    }
+
+    async fn forget(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        self.alive()?;
+        let disk = &mut *self.disk.0.borrow_mut();
+        if let Some(Entry::Replica(_)) = disk.chunks.get(&chunk) {
+            return Err(StoreError::Invalid("only a tombstone can be forgotten"));
+        }
+        disk.chunks.remove(&chunk);
+        Ok(())
+    }
+
+    fn stat(&self, chunk: ChunkId) -> Result<ReplicaStat, StoreError> {
+        self.alive()?;
+        let disk = self.disk.0.borrow();
+        disk.chunks.get(&chunk).map(stat_of).ok_or(StoreError::NotFound)
+    }
+
+    fn list(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkInfo> {
+        use std::ops::Bound;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let disk = self.disk.0.borrow();
+        let range = disk.chunks.range((from, Bound::Unbounded)).take(limit);
+        range
+            .map(|(&chunk, entry)| {
+                let sectors = match entry {
+                    Entry::Replica(replica) => replica.sectors.len(),
+                    Entry::Tombstone(_) => 0,
+                };
+                ChunkInfo { chunk, stat: stat_of(entry), physical: (sectors * SECTOR) as u64 }
+            })
+            .collect()
+    }
+
+    fn info(&self) -> StoreInfo {
+        let disk = self.disk.0.borrow();
+        let replicas = disk.chunks.values().filter_map(|entry| match entry {
+            Entry::Replica(replica) => Some(replica.sectors.len()),
+            Entry::Tombstone(_) => None,
+        });
+        let (chunks, sectors) = replicas.fold((0, 0), |(n, sum), count| (n + 1, sum + count));
+        StoreInfo {
+            disk: disk.id,
+            capacity: u64::MAX,
+            used: (sectors * SECTOR) as u64,
+            chunks,
+            unit: sector_unit(),
+            failed: false,
+        }
+    }
+
+    async fn checkpoint(&self) -> Result<(), StoreError> {
+        self.alive()
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.alive()?;
+        self.disk.0.borrow_mut().boot += 1;
+        Ok(())
+    }
+}
+
+const fn sector_unit() -> u32 {
+    sector::sectors_for(1) as u32 * SECTOR as u32
+}
