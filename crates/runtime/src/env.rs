@@ -77,9 +77,8 @@ pub(crate) struct EnterGuard(Option<Env>);
 
 impl Drop for EnterGuard {
     fn drop(&mut self) {
-        let left = CURRENT.with(|current| {
-            std::mem::replace(&mut *current.borrow_mut(), self.0.take())
-        });
+        let left =
+            CURRENT.with(|current| std::mem::replace(&mut *current.borrow_mut(), self.0.take()));
         drop(left);
     }
 }

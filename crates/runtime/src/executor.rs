@@ -79,14 +79,14 @@ impl Remote {
 
     pub(crate) fn push(&self, task: Arc<TaskRef>) {
         self.woken.lock().expect("no panic inside").push(task);
-        if !self.any.swap(true, Ordering::AcqRel) {
+        if !self.any.swap(true, Ordering::SeqCst) {
             (self.notify)();
         }
     }
 
     /// True when a wake waits to be collected.
     pub(crate) fn has_any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+        self.any.load(Ordering::SeqCst)
     }
 
     fn collect(&self) -> Vec<Arc<TaskRef>> {

@@ -25,6 +25,8 @@ pub use io::{Entry, File, Listener, OpenOptions, ReadHalf, Stream, WriteHalf, Wr
 pub use rng::Rng;
 pub use task::{Aborted, JoinHandle};
 pub use time::{Instant, UnixTime};
-pub use uring::{Handle, Runtime, RuntimeConfig};
+pub use uring::{
+    Cores, Handle, Overrun, PollPolicy, Refused, RemoteTask, Runtime, RuntimeConfig, Stats,
+};
 
 pub use std::time::Duration;

@@ -20,6 +20,28 @@ pub const BUF_ALIGN: usize = 4096;
 /// Bytes kept in the free list of one buffer class at most; beyond it memory goes back.
 pub const FREE_LIST_BYTES_MAX: usize = 64 << 20;
 
+/// Entries of a ring's submission queue: what one system call submits at most.
+pub const RING_ENTRIES: u32 = 256;
+/// Completions that wait in the ring before the kernel keeps them aside: each operation in
+/// flight has one, and a core has far fewer than 4096.
+pub const RING_COMPLETIONS: u32 = 4096;
+/// Buffers per send.
+pub const SEND_IOVECS_MAX: usize = 64;
+/// Buffers per vectored write: the kernel's own limit (`UIO_MAXIOV`).
+pub const WRITE_IOVECS_MAX: usize = 1024;
+/// Connections that wait to be accepted: all clients of a cluster that come back at once.
+pub const LISTEN_BACKLOG: i32 = 4096;
+/// Tasks from other threads that wait to be taken in by one executor.
+pub const INBOX_MAX: usize = 4096;
+/// Helper threads of one process unless configured.
+pub const HELPERS_DEFAULT: usize = 4;
+/// Work that waits for a helper thread.
+pub const HELPER_QUEUE_MAX: usize = 1024;
+/// How long a runtime that stops waits for disk operations in flight. A disk that does not
+/// answer for so long has failed; then memory is left to the kernel for ever.
+pub const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(10);
+
+const _: () = assert!(RING_COMPLETIONS >= 2 * RING_ENTRIES);
 const _: () = assert!(BUF_MAX.is_power_of_two() && BUF_MIN.is_power_of_two());
 const _: () = assert!(BUF_MAX >= base::limits::APPEND_SECTORS_MAX * base::limits::SECTOR);
 const _: () = assert!(FREE_LIST_BYTES_MAX >= BUF_MAX);

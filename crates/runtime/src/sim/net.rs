@@ -172,8 +172,7 @@ pub(crate) fn listen(
     if listeners.contains_key(&addr) {
         return Err(io::ErrorKind::AddrInUse.into());
     }
-    let backlog =
-        Rc::new(Backlog { node, waiting: RefCell::default(), arrived: Notify::new() });
+    let backlog = Rc::new(Backlog { node, waiting: RefCell::default(), arrived: Notify::new() });
     listeners.insert(addr, backlog.clone());
     Ok(SimListener { world: world.clone(), addr, backlog })
 }
@@ -191,7 +190,8 @@ pub(crate) async fn connect(
     world.sleep(round_trip).await;
     loop {
         let blocked = world.net.is_blocked(host, target) || world.net.is_blocked(target, host);
-        let powered = world.hosts.borrow().get(target.0).is_some_and(|h| h.running.borrow().is_some());
+        let powered =
+            world.hosts.borrow().get(target.0).is_some_and(|h| h.running.borrow().is_some());
         if !blocked && powered {
             break;
         }

@@ -386,6 +386,15 @@ impl Sim {
         self.0.hash.get()
     }
 
+    /// Ends the world: every host crashes and all tasks are dropped. Worlds hold cycles, so one
+    /// that is not closed is never freed.
+    pub fn close(&self) {
+        let hosts = self.0.hosts.borrow().len();
+        (0..hosts).for_each(|host| self.crash(HostId(host), CrashMode::Process));
+        self.0.core.clear();
+        self.0.hosts.borrow_mut().clear();
+    }
+
     /// Adds a fact to the trace hash; for the harness.
     pub fn note(&self, fact: u64) {
         self.0.note(fact, 0x4a2e);

@@ -1,0 +1,102 @@
+//! How many executors the machine runs, over all its processes.
+//!
+//! Each executor holds a lock on one byte of a file in shared memory, the lowest that is free.
+//! The kernel drops the lock when the process dies, however it dies. More executors than cores
+//! run when a byte at or beyond the number of cores is locked: one `fcntl` tells.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Executors that are counted at most.
+const SEATS_MAX: i64 = 1024;
+
+/// Executors of this process: all there is to count when the file cannot be used.
+static OF_PROCESS: AtomicUsize = AtomicUsize::new(0);
+
+/// One executor's seat. It leaves when dropped.
+pub(crate) struct Census {
+    file: Option<File>,
+    cores: usize,
+}
+
+impl Census {
+    pub(crate) fn join() -> Census {
+        OF_PROCESS.fetch_add(1, Ordering::Relaxed);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Census { file: Census::take_seat().ok(), cores }
+    }
+
+    fn take_seat() -> io::Result<File> {
+        // SAFETY: a system call without arguments.
+        let user = unsafe { libc::geteuid() };
+        // Locks belong to the open file, so each executor opens its own.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(format!("/dev/shm/craton-executors-{user}"))?;
+        for seat in 0..SEATS_MAX {
+            match lock(&file, libc::F_OFD_SETLK, seat, 1) {
+                Ok(_) => return Ok(file),
+                Err(error) if is_taken(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(file) // Uncounted; the machine is known to be crowded.
+    }
+
+    /// True when the machine runs more executors than it has cores.
+    pub(crate) fn more_than_cores(&self) -> bool {
+        let Some(file) = &self.file else {
+            return OF_PROCESS.load(Ordering::Relaxed) > self.cores;
+        };
+        // Length 0 is "to the end". A lock of our own does not show, and need not: if we sit
+        // beyond the cores, so did others when we came; look below us too.
+        match lock(file, libc::F_OFD_GETLK, self.cores as i64, 0) {
+            Ok(found) => found.l_type != libc::F_UNLCK as libc::c_short || self.sits_beyond(),
+            Err(_) => true,
+        }
+    }
+
+    /// True when every seat below the number of cores is another's.
+    fn sits_beyond(&self) -> bool {
+        let Some(file) = &self.file else { return false };
+        (0..self.cores as i64).all(|seat| {
+            lock(file, libc::F_OFD_GETLK, seat, 1)
+                .is_ok_and(|found| found.l_type != libc::F_UNLCK as libc::c_short)
+        })
+    }
+}
+
+impl Drop for Census {
+    fn drop(&mut self) {
+        OF_PROCESS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
+}
+
+fn lock(file: &File, command: libc::c_int, start: i64, len: i64) -> io::Result<libc::flock> {
+    let mut range = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    // SAFETY: `range` is what both lock commands take, and lives across the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) } {
+        0 => Ok(range),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
