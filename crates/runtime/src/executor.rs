@@ -18,8 +18,8 @@ use crate::env::{Env, Inner};
 use crate::limits::{POLLS_PER_TURN, SLICE_MAX};
 use crate::task::{JoinHandle, TaskRef, join_pair};
 
-/// Priority of a task (C11). Within a class tasks run in the order they became ready; a lower
-/// class gets at least one turn in [`CLASS_SHARE`] while a higher one is busy.
+/// Priority of a task (C11). Within a class tasks run in the order they became ready; while higher
+/// classes are busy, each lower one still gets one poll after 16 of theirs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Class {
     /// Elections, leases, heartbeats: small work that others wait for.
@@ -31,7 +31,7 @@ pub enum Class {
 }
 
 const CLASSES: usize = 3;
-/// A lower class gets one poll after this many of higher ones.
+/// Each lower class gets one poll after this many of higher ones.
 const CLASS_SHARE: u32 = 16;
 
 /// Nothing is ready, no timer is set and no I/O is under way: the program waits for ever.
@@ -129,7 +129,8 @@ pub(crate) struct Core {
     timers: RefCell<Timers>,
     pub(crate) remote: Arc<Remote>,
     driver: RefCell<Option<Rc<dyn Driver>>>,
-    higher_streak: Cell<u32>,
+    /// Polls of higher classes since a class had its last, while it was ready.
+    skipped: Cell<[u32; CLASSES]>,
     this: Weak<Core>,
 }
 
@@ -152,7 +153,8 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        CURRENT.with(|current| *current.borrow_mut() = self.0.take());
+        let left = CURRENT.with(|current| current.replace(self.0.take()));
+        drop(left);
     }
 }
 
@@ -166,7 +168,7 @@ impl Core {
             timers: RefCell::default(),
             remote: Remote::new(notify),
             driver: RefCell::new(None),
-            higher_streak: Cell::new(0),
+            skipped: Cell::default(),
             this: this.clone(),
         })
     }
@@ -198,7 +200,12 @@ impl Core {
             completer.complete(value);
         };
         let task = self.insert(env, class, name, Box::pin(wrapped));
-        self.make_ready(task.clone());
+        if env.is_some_and(Env::is_closed) {
+            // A destructor of a node that has crashed: its tasks must not run.
+            self.abort(&task);
+        } else {
+            self.make_ready(task.clone());
+        }
         JoinHandle { join, task, core: self.this.clone() }
     }
 
@@ -246,13 +253,13 @@ impl Core {
     }
 
     pub(crate) fn abort(&self, task: &Arc<TaskRef>) {
-        let future = {
+        let (future, env) = {
             let slots = &mut *self.slots.borrow_mut();
             let slot = &mut slots[task.slot as usize];
             match &mut slot.task {
                 Some(live) if slot.generation == task.generation => {
                     live.aborted = true;
-                    live.future.take()
+                    (live.future.take(), live.env.clone().map(Env))
                 }
                 _ => return,
             }
@@ -260,6 +267,7 @@ impl Core {
         if future.is_some() {
             self.release(task.slot);
         } // Otherwise it is being polled: it goes when its poll returns.
+        let _node = env.as_ref().map(Env::enter);
         drop(future);
     }
 
@@ -269,23 +277,25 @@ impl Core {
         drop(ended);
     }
 
-    /// Drops every task of `node`. Their destructors run with the node's [`Env`] closed.
+    /// Drops every task of `node`. Their destructors run with the node's [`Env`] closed, so what
+    /// they spawn is dropped at once.
     pub(crate) fn kill_node(&self, node: u32) {
-        loop {
-            let found = {
-                let slots = self.slots.borrow();
-                slots
-                    .iter()
-                    .filter_map(|slot| slot.task.as_ref())
-                    .find(|task| task.node == node && !task.aborted)
-                    .map(|task| task.shared.clone())
-            };
-            match found {
-                Some(task) => self.abort(&task),
-                None => break,
-            }
-        }
+        self.abort_all(|task| task.node == node);
         self.held.borrow_mut().remove(&node);
+    }
+
+    fn abort_all(&self, of: impl Fn(&TaskSlot) -> bool) {
+        loop {
+            let found: Vec<_> = {
+                let slots = self.slots.borrow();
+                let live = slots.iter().filter_map(|slot| slot.task.as_ref());
+                live.filter(|task| !task.aborted && of(task)).map(|t| t.shared.clone()).collect()
+            };
+            if found.is_empty() {
+                return;
+            }
+            found.iter().for_each(|task| self.abort(task));
+        }
     }
 
     /// Lets the tasks of a paused node run again.
@@ -304,13 +314,13 @@ impl Core {
 
     /// Replaces the waker of a timer; false when it has fired.
     pub(crate) fn update_timer(&self, key: (u64, u64), waker: &Waker) -> bool {
-        match self.timers.borrow_mut().queue.get_mut(&key) {
-            Some(kept) => {
-                kept.clone_from(waker);
-                true
-            }
-            None => false,
-        }
+        let replaced = match self.timers.borrow_mut().queue.get_mut(&key) {
+            Some(kept) if kept.will_wake(waker) => return true,
+            Some(kept) => Some(std::mem::replace(kept, waker.clone())),
+            None => None,
+        };
+        // The old waker goes with no borrow held: it may be foreign code.
+        replaced.is_some()
     }
 
     pub(crate) fn remove_timer(&self, key: (u64, u64)) {
@@ -349,43 +359,46 @@ impl Core {
         }
         let root_waker = Waker::from(root_task.clone());
         self.make_ready(root_task.clone());
-        let result = loop {
-            let mut polled = 0;
-            let mut ended = None;
-            while polled < POLLS_PER_TURN {
+        let mut slices = Slices::start(&*driver);
+        let result = 'run: loop {
+            for _ in 0..POLLS_PER_TURN {
                 let Some(task) = self.next_ready(&*driver) else { break };
-                polled += 1;
-                if Arc::ptr_eq(&task, &root_task) {
+                let name = if Arc::ptr_eq(&task, &root_task) {
                     task.queued.store(false, Ordering::Release);
                     let _node = env.map(Env::enter);
                     driver.before_poll(env.map_or(0, Env::node), root_slot, "root");
                     if let Poll::Ready(value) =
                         root.as_mut().poll(&mut Context::from_waker(&root_waker))
                     {
-                        ended = Some(value);
-                        break;
+                        break 'run Ok(value);
                     }
+                    Some("root")
                 } else {
-                    self.poll_task(&task, &*driver);
-                }
+                    self.poll_task(&task, &*driver)
+                };
+                slices.ended(&*driver, name);
             }
-            if let Some(value) = ended {
-                break Ok(value);
-            }
-            self.remote.collect().into_iter().for_each(|task| self.make_ready(task));
-            driver.turn();
-            self.fire_timers(driver.now());
+            self.collect_remote();
+            // One of the two: each is a system call at most, which submits what was queued.
             if self.is_idle() {
                 let until = self.timers.borrow().queue.first_key_value().map(|(key, _)| key.0);
                 if !driver.park(until) {
                     break Err(Stalled);
                 }
-                self.remote.collect().into_iter().for_each(|task| self.make_ready(task));
-                self.fire_timers(driver.now());
+            } else {
+                driver.turn();
             }
+            self.collect_remote();
+            let now = driver.now();
+            self.fire_timers(now);
+            slices.last = now;
         };
         self.release(root_slot);
         result
+    }
+
+    fn collect_remote(&self) {
+        self.remote.collect().into_iter().for_each(|task| self.make_ready(task));
     }
 
     fn is_idle(&self) -> bool {
@@ -395,17 +408,16 @@ impl Core {
     fn next_ready(&self, driver: &dyn Driver) -> Option<Arc<TaskRef>> {
         let ready = &mut *self.ready.borrow_mut();
         let highest = (0..CLASSES).find(|&class| !ready[class].is_empty())?;
-        let lower = (highest + 1..CLASSES).find(|&class| !ready[class].is_empty());
-        let class = match lower {
-            Some(lower) if self.higher_streak.get() >= CLASS_SHARE => {
-                self.higher_streak.set(0);
-                lower
-            }
-            _ => {
-                self.higher_streak.set(self.higher_streak.get() + 1);
-                highest
-            }
-        };
+        let mut skipped = self.skipped.get();
+        // The lowest that has waited its share goes first: so none starves behind the middle.
+        let starved = (highest + 1..CLASSES)
+            .rfind(|&class| !ready[class].is_empty() && skipped[class] >= CLASS_SHARE);
+        let class = starved.unwrap_or(highest);
+        skipped[class] = 0;
+        for lower in class + 1..CLASSES {
+            skipped[lower] += u32::from(!ready[lower].is_empty());
+        }
+        self.skipped.set(skipped);
         let queue = &mut ready[class];
         match driver.pick(queue.len()) {
             0 => queue.pop_front(),
@@ -413,58 +425,68 @@ impl Core {
         }
     }
 
-    fn poll_task(&self, task: &Arc<TaskRef>, driver: &dyn Driver) {
+    /// Polls a task; its name, unless it had ended or is held back.
+    fn poll_task(&self, task: &Arc<TaskRef>, driver: &dyn Driver) -> Option<&'static str> {
         let slot = task.slot as usize;
-        let (mut future, env, node, name) = {
+        let (mut future, env, name) = {
             let slots = &mut *self.slots.borrow_mut();
             let place = &mut slots[slot];
-            let Some(live) = place.task.as_mut().filter(|_| place.generation == task.generation)
-            else {
-                return;
-            };
+            let live = place.task.as_mut().filter(|_| place.generation == task.generation)?;
             if !driver.before_poll(live.node, task.slot, live.name) {
+                // Its `queued` flag stays set, so that no wake queues it a second time.
                 self.held.borrow_mut().entry(live.node).or_default().push(task.clone());
-                return;
+                return None;
             }
-            let Some(future) = live.future.take() else { return };
-            (future, live.env.clone(), live.node, live.name)
+            (live.future.take()?, live.env.clone().map(Env), live.name)
         };
-        let _ = node;
+        // Before the poll: a wake during it queues the task again.
         task.queued.store(false, Ordering::Release);
         let waker = Waker::from(task.clone());
-        let started = driver.measures_slices().then(|| driver.now());
-        let poll = {
-            let env = env.map(Env);
-            let _node = env.as_ref().map(Env::enter);
-            future.as_mut().poll(&mut Context::from_waker(&waker))
-        };
-        if let Some(started) = started {
-            let took = Duration::from_nanos(driver.now().saturating_sub(started));
-            if took > SLICE_MAX {
-                driver.overrun(name, took);
-            }
-        }
-        let aborted = {
+        // Its destructors, too, run in the task's Env.
+        let _node = env.as_ref().map(Env::enter);
+        let poll = future.as_mut().poll(&mut Context::from_waker(&waker));
+        {
             let slots = &mut *self.slots.borrow_mut();
             let live = slots[slot].task.as_mut().expect("only its own poll releases a polled task");
             if poll.is_pending() && !live.aborted {
                 live.future = Some(future);
-                return;
+                return Some(name);
             }
-            future
-        };
+        }
         self.release(task.slot);
-        drop(aborted);
+        drop(future);
+        Some(name)
     }
 
     /// Drops all tasks. For the end of an executor: breaks cycles between tasks and itself.
     pub(crate) fn clear(&self) {
-        let all: Vec<_> = {
-            let slots = self.slots.borrow();
-            slots.iter().filter_map(|slot| slot.task.as_ref()).map(|t| t.shared.clone()).collect()
-        };
-        all.iter().for_each(|task| self.abort(task));
+        self.abort_all(|_| true);
+        self.held.borrow_mut().clear();
         let timers = std::mem::take(&mut self.timers.borrow_mut().queue);
         drop(timers);
+    }
+}
+
+/// Measures polls (C11). The end of one is the start of the next, so a poll costs one look at
+/// the clock.
+struct Slices {
+    on: bool,
+    last: u64,
+}
+
+impl Slices {
+    fn start(driver: &dyn Driver) -> Slices {
+        Slices { on: driver.measures_slices(), last: driver.now() }
+    }
+
+    fn ended(&mut self, driver: &dyn Driver, name: Option<&'static str>) {
+        let (true, Some(name)) = (self.on, name) else { return };
+        let now = driver.now();
+        let took = Duration::from_nanos(now.saturating_sub(self.last));
+        self.last = now;
+        if took > SLICE_MAX {
+            driver.overrun(name, took);
+            self.last = driver.now();
+        }
     }
 }

@@ -64,8 +64,9 @@ pub(crate) struct Join<T> {
 impl<T> Join<T> {
     fn end(&self) {
         self.ended.set(true);
-        if let Some(waiter) = self.waiter.borrow_mut().take() {
-            waiter.wake();
+        let waiter = self.waiter.borrow_mut().take();
+        if let Some(waiter) = waiter {
+            waiter.wake(); // With no borrow held: it may be foreign code.
         }
     }
 }
@@ -102,7 +103,7 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Drops the task's future at its next turn, unless it has ended.
+    /// Drops the task's future now, or when its poll returns, unless it has ended.
     pub fn abort(&self) {
         if let Some(core) = self.core.upgrade() {
             core.abort(&self.task);
@@ -125,7 +126,8 @@ impl<T> Future for JoinHandle<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if !self.join.ended.get() {
-            *self.join.waiter.borrow_mut() = Some(cx.waker().clone());
+            let replaced = self.join.waiter.replace(Some(cx.waker().clone()));
+            drop(replaced);
             return Poll::Pending;
         }
         Poll::Ready(self.join.result.borrow_mut().take().ok_or(Aborted))

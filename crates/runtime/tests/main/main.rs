@@ -1,0 +1,6 @@
+//! Tests of the runtime through its public interface, in one binary.
+
+mod real_files;
+mod real_net;
+mod real_tasks;
+mod support;
