@@ -1,0 +1,363 @@
+//! [`Endpoint`]: what roles call and listen with.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use base::ClusterId;
+use runtime::{Class, Env, JoinHandle, Listener, Stream};
+use wire::handshake::ClusterKey;
+
+use crate::connect::{Peer, boxed};
+use crate::error::{CallError, TransportError};
+use crate::handshake::{self, Failure, Own};
+use crate::limits::Limits;
+use crate::link::{Link, Opened, Owner};
+use crate::local::{self, Caller, Local};
+use crate::message::{Handler, PeerInfo, Request, Response, check_size};
+use crate::stats::{ServiceStats, Stats};
+
+/// Pause after a failed accept (no descriptors left, most often).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Who this process is to its peers.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The cluster; zero when not known yet: then it is learned from the first peer.
+    pub cluster: ClusterId,
+    /// The secret that all roles of the cluster share. Without it only loopback is served.
+    pub key: Option<ClusterKey>,
+    /// Role and ID, for people: "chunkserver cs1".
+    pub name: String,
+}
+
+/// Calls peers and serves calls. One per node and executor; clones share it. It lives until
+/// [`Endpoint::close`], or with its executor.
+#[derive(Clone)]
+pub struct Endpoint(Rc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) limits: Rc<Limits>,
+    key: Option<ClusterKey>,
+    name: String,
+    /// As local handlers see this endpoint.
+    own_info: Rc<PeerInfo>,
+    cluster: Rc<Cell<ClusterId>>,
+    peers: RefCell<BTreeMap<SocketAddr, Rc<Peer>>>,
+    listening: RefCell<Vec<Listening>>,
+    /// Links that are up, by number.
+    links: RefCell<BTreeMap<u64, Rc<Link>>>,
+    next_link: Cell<u64>,
+    /// Accepted connections, in their handshake or up.
+    accepted: Cell<usize>,
+    closed: Cell<bool>,
+    /// Counts of links that are gone, and of events.
+    stats: RefCell<Stats>,
+    this: Weak<Inner>,
+}
+
+struct Listening {
+    addr: SocketAddr,
+    task: JoinHandle<()>,
+    local: Rc<Local>,
+}
+
+impl Endpoint {
+    /// An endpoint of `env`'s node.
+    pub fn new(env: &Env, identity: Identity, limits: Limits) -> Endpoint {
+        limits.check();
+        let unspecified = SocketAddr::from(([127, 0, 0, 1], 0));
+        Endpoint(Rc::new_cyclic(|this| Inner {
+            env: env.clone(),
+            limits: Rc::new(limits),
+            key: identity.key,
+            own_info: Rc::new(PeerInfo { name: identity.name.clone(), addr: unspecified }),
+            name: identity.name,
+            cluster: Rc::new(Cell::new(identity.cluster)),
+            peers: RefCell::default(),
+            listening: RefCell::default(),
+            links: RefCell::default(),
+            next_link: Cell::new(1),
+            accepted: Cell::new(0),
+            closed: Cell::new(false),
+            stats: RefCell::default(),
+            this: this.clone(),
+        }))
+    }
+
+    /// Serves calls at `addr`; port 0 picks a free one. An address that other machines reach
+    /// needs a cluster key.
+    pub async fn listen(
+        &self,
+        addr: SocketAddr,
+        handler: Rc<dyn Handler>,
+    ) -> Result<SocketAddr, TransportError> {
+        let inner = &self.0;
+        if !addr.ip().is_loopback() && inner.key.is_none() {
+            return Err(TransportError::NoKey(addr));
+        }
+        let listener =
+            inner.env.listen(addr).await.map_err(|error| TransportError::Listen(addr, error))?;
+        if inner.closed.get() {
+            return Err(TransportError::Closed);
+        }
+        let addr = listener.local_addr();
+        let local = Rc::new(Local {
+            name: inner.name.clone(),
+            key: inner.key.clone(),
+            cluster: inner.cluster.clone(),
+            handler: handler.clone(),
+            inflight: Rc::default(),
+            inflight_max: inner.limits.requests_inflight_max,
+            open: Cell::new(true),
+        });
+        local::register(&inner.env, addr, &local);
+        let serve = serve(inner.clone(), listener, handler);
+        let task = inner.env.spawn(Class::Control, "transport: listen", serve);
+        inner.listening.borrow_mut().push(Listening { addr, task, local });
+        Ok(addr)
+    }
+
+    /// Sends `request` to `peer` and waits for the answer, `timeout` at most. Dropping the
+    /// future cancels the call; what was sent may still take effect.
+    pub async fn call(
+        &self,
+        peer: SocketAddr,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Response, CallError> {
+        check_size(&request.body, request.payload.as_ref());
+        let inner = &*self.0;
+        if inner.closed.get() {
+            return Err(CallError::Closed);
+        }
+        if let Some(local) = local::find(&inner.env, peer) {
+            return self.call_local(local, request, timeout).await;
+        }
+        let deadline = inner.env.now() + timeout;
+        let live = inner.peers.borrow().get(&peer).and_then(|peer| peer.live());
+        let link = match live {
+            Some(link) => link,
+            None => boxed(self.connect(peer, timeout)).await?,
+        };
+        let call = link.call(request, deadline)?;
+        drop(link);
+        let left = deadline.since(inner.env.now());
+        match inner.env.timeout(left, call.answer()).await {
+            Ok(result) => result,
+            Err(_) if call.was_sent() => Err(CallError::Timeout),
+            Err(_) => Err(CallError::Unreachable(format!(
+                "{peer}: the link is congested: the request did not leave within {timeout:?}"
+            ))),
+        }
+    }
+
+    async fn call_local(
+        &self,
+        local: Rc<Local>,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Response, CallError> {
+        let inner = &*self.0;
+        inner.stats.borrow_mut().local_calls[request.service.index()] += 1;
+        let caller = Caller {
+            env: &inner.env,
+            name: &inner.own_info,
+            key: inner.key.as_ref(),
+            cluster: &inner.cluster,
+        };
+        local::call(caller, local, request, timeout).await
+    }
+
+    async fn connect(&self, addr: SocketAddr, timeout: Duration) -> Result<Rc<Link>, CallError> {
+        let inner = &self.0;
+        let peer = inner.peers.borrow_mut().entry(addr).or_insert_with(|| Peer::new(addr)).clone();
+        match inner.env.timeout(timeout, peer.link(inner)).await {
+            Ok(result) => result,
+            Err(_) => Err(CallError::Unreachable(format!("{addr}: no connection in {timeout:?}"))),
+        }
+    }
+
+    /// The cluster this endpoint belongs to, once it is known.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        Some(self.0.cluster.get()).filter(|cluster| *cluster != ClusterId::default())
+    }
+
+    /// Fixes the cluster: for whoever has formed one, or reads it from its directory.
+    pub fn set_cluster(&self, cluster: ClusterId) {
+        self.0.cluster.set(cluster);
+    }
+
+    /// Counters of this endpoint and of its links.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.0.stats.borrow().clone();
+        for link in self.0.links.borrow().values() {
+            let of_link = link.stats();
+            stats.add(&of_link.services);
+            stats.links.push(of_link);
+        }
+        stats.links.sort_by_key(|link| link.addr);
+        stats
+    }
+
+    /// Stops listening and ends all links. Calls fail with [`CallError::Closed`].
+    pub fn close(&self) {
+        let inner = &self.0;
+        if inner.closed.replace(true) {
+            return;
+        }
+        for listening in inner.listening.take() {
+            listening.local.open.set(false);
+            local::unregister(&inner.env, listening.addr);
+            listening.task.abort();
+        }
+        let links: Vec<_> = inner.links.borrow().values().cloned().collect();
+        links.iter().for_each(|link| link.fail("the endpoint was closed"));
+        let peers = inner.peers.take();
+        peers.values().for_each(|peer| peer.close());
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({})", self.0.name)
+    }
+}
+
+impl Inner {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    fn own(&self) -> Own<'_> {
+        Own {
+            env: &self.env,
+            limits: &self.limits,
+            name: &self.name,
+            key: self.key.as_ref(),
+            cluster: self.cluster.get(),
+        }
+    }
+
+    /// Takes over what a handshake has agreed on.
+    fn learn(&self, cluster: ClusterId) -> Result<(), Failure> {
+        let (zero, own) = (ClusterId::default(), self.cluster.get());
+        if own == zero {
+            self.cluster.set(cluster);
+        } else if cluster != own && cluster != zero {
+            // Another handshake taught this endpoint another cluster meanwhile.
+            return Err(Failure::Refused(format!(
+                "'{}' belongs to cluster {own}, the peer to {cluster}: correct the address",
+                self.name
+            )));
+        }
+        Ok(())
+    }
+
+    fn open_link(
+        &self,
+        opened: Opened,
+        handler: Option<Rc<dyn Handler>>,
+    ) -> Result<Rc<Link>, Failure> {
+        self.learn(opened.cluster)?;
+        if self.closed.get() {
+            return Err(Failure::Io("the endpoint was closed".to_owned()));
+        }
+        let id = self.next_link.get();
+        self.next_link.set(id + 1);
+        let owner = self.this.upgrade().expect("called through an Rc");
+        let link = Link::start(&self.env, &self.limits, owner, id, opened, handler);
+        self.links.borrow_mut().insert(id, link.clone());
+        self.stats.borrow_mut().links_opened += 1;
+        Ok(link)
+    }
+
+    fn count_failure(&self, failure: &Failure) {
+        let stats = &mut *self.stats.borrow_mut();
+        match failure {
+            Failure::Io(_) => stats.connects_failed += 1,
+            Failure::Refused(_) => stats.refused += 1,
+        }
+    }
+
+    /// One connection attempt.
+    pub(crate) async fn connect(&self, addr: SocketAddr) -> Result<Rc<Link>, Failure> {
+        let limit = self.limits.connect_timeout;
+        let attempt = async {
+            let stream = self.env.connect(addr).await?;
+            handshake::connect(self.own(), stream).await
+        };
+        let opened = match self.env.timeout(limit, attempt).await {
+            Ok(opened) => opened,
+            Err(_) => Err(Failure::Io(format!("no connection in {limit:?}"))),
+        };
+        let link = opened.and_then(|opened| self.open_link(opened, None));
+        if let Err(failure) = &link {
+            self.count_failure(failure);
+        }
+        link
+    }
+}
+
+impl Owner for Inner {
+    fn link_broke(&self, link: &Link, services: &[ServiceStats; 4]) {
+        let removed = self.links.borrow_mut().remove(&link.id);
+        if removed.is_none() {
+            return;
+        }
+        if !link.connected {
+            self.accepted.set(self.accepted.get() - 1);
+        }
+        let stats = &mut *self.stats.borrow_mut();
+        stats.links_broken += 1;
+        stats.add(services);
+    }
+
+    fn answered_busy(&self) {
+        self.stats.borrow_mut().busy += 1;
+    }
+}
+
+/// The accepting task of one address.
+async fn serve(inner: Rc<Inner>, listener: Listener, handler: Rc<dyn Handler>) {
+    loop {
+        match listener.accept().await {
+            Ok(stream) => {
+                if inner.accepted.get() >= inner.limits.links_max {
+                    inner.env.mark("transport: too many links");
+                    tracing::warn!(addr = %stream.peer, "connection dropped: too many links");
+                    continue;
+                }
+                inner.accepted.set(inner.accepted.get() + 1);
+                let task = admit(inner.clone(), stream, handler.clone());
+                inner.env.spawn(Class::Control, "transport: accept", task);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection: raise the limit of open files");
+                inner.env.sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn admit(inner: Rc<Inner>, stream: Stream, handler: Rc<dyn Handler>) {
+    let addr = stream.peer;
+    let limit = inner.limits.connect_timeout;
+    let opened = match inner.env.timeout(limit, handshake::accept(inner.own(), stream)).await {
+        Ok(opened) => opened,
+        Err(_) => Err(Failure::Io(format!("no handshake in {limit:?}"))),
+    };
+    let link = opened.and_then(|opened| inner.open_link(opened, Some(handler)));
+    if let Err(failure) = link {
+        inner.accepted.set(inner.accepted.get() - 1);
+        inner.count_failure(&failure);
+        match failure {
+            Failure::Io(why) => tracing::debug!(%addr, why, "connection without a link"),
+            Failure::Refused(why) => tracing::warn!(%addr, "connection refused: {why}"),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Bounds of the transport, with their reasons.
+
+use std::time::Duration;
+
+use wire::frame::{BODY_MAX, HEADER, PART_MAX, PAYLOAD_MAX};
+
+/// What one endpoint holds and how long it waits. The simulator randomises it.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes that wait to be sent on one link; beyond it calls get `Busy`. 16 MiB = 16 of the
+    /// largest appends. Background calls get half of it, foreground calls 7/8.
+    pub queue_bytes_max: usize,
+    /// Frames that wait to be sent on one link: 4096 x 100 bytes of state.
+    pub queue_frames_max: usize,
+    /// Requests of one peer that are being handled; beyond it they are answered `Busy`.
+    pub requests_inflight_max: usize,
+    /// Accepted links; beyond it connections are refused. 1024 x `staging_bytes`.
+    pub links_max: usize,
+    /// Bytes of the buffer that headers, bodies and small payloads of a link are received into.
+    pub staging_bytes: usize,
+    /// A payload's bytes that are not yet here and are at most this many come through the
+    /// staging buffer (one system call brings many frames); more are read straight into place.
+    pub staged_tail_max: usize,
+    /// Bytes of one part of a split message. A message is split when it has more.
+    pub part_bytes: usize,
+    /// Bytes given to the driver in one write: what a frame that comes next waits for.
+    pub batch_bytes: usize,
+    /// Frames in one write: keeps it below the kernel's 1024 pieces.
+    pub batch_frames: usize,
+    /// A peer that says nothing for this long while an answer is due is dead: its calls fail.
+    /// Half of the 1 s that a writer may stall.
+    pub silence_max: Duration,
+    /// An idle link is probed this often, so that half-open ones go away.
+    pub idle_probe: Duration,
+    /// A connection and its handshake take at most this long.
+    pub connect_timeout: Duration,
+    /// First pause after a failed connection; doubles up to `backoff_max`.
+    pub backoff_min: Duration,
+    /// Longest pause after failed connections: a peer that comes back is found this soon.
+    pub backoff_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            queue_bytes_max: 16 << 20,
+            queue_frames_max: 4096,
+            requests_inflight_max: 1024,
+            links_max: 1024,
+            staging_bytes: 64 << 10,
+            staged_tail_max: 16 << 10,
+            part_bytes: PART_MAX,
+            batch_bytes: 256 << 10,
+            batch_frames: 128,
+            silence_max: Duration::from_millis(500),
+            idle_probe: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(1),
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_millis(250),
+        }
+    }
+}
+
+/// Bytes of the smallest staging buffer.
+const STAGING_MIN: usize = 8 << 10;
+
+impl Limits {
+    /// Panics on values that cannot work together: a programming error.
+    pub(crate) fn check(&self) {
+        assert!((STAGING_MIN..=runtime::limits::BUF_MAX).contains(&self.staging_bytes));
+        assert!(self.staged_tail_max <= self.staging_bytes / 2);
+        assert!((1..=PART_MAX).contains(&self.part_bytes));
+        assert!(self.part_bytes.is_multiple_of(base::limits::SECTOR), "parts are whole sectors");
+        assert!(self.batch_frames >= 1 && self.batch_frames <= 256);
+        assert!(self.queue_bytes_max >= 2 * (BODY_MAX + PAYLOAD_MAX + HEADER));
+        assert!(self.queue_frames_max >= 8 && self.requests_inflight_max >= 1);
+        assert!(self.backoff_min <= self.backoff_max);
+        assert!(self.silence_max > Duration::ZERO && self.idle_probe > Duration::ZERO);
+    }
+}

@@ -1,0 +1,499 @@
+//! One live connection: calls of this side, requests of the other, and whether it is alive.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::{Rc, Weak};
+
+use base::Map;
+use runtime::sync::Notify;
+use runtime::{Class, Env, FrameFate, Instant, JoinHandle, WriteHalf};
+use wire::frame::{
+    FrameKind, Header, Priority, STATUS_BUSY, STATUS_DROPPED, STATUS_EXPIRED, STATUS_TRANSPORT,
+    Service,
+};
+
+use crate::error::CallError;
+use crate::limits::Limits;
+use crate::message::{Handler, Incoming, PeerInfo, Reply, Request, Response, Target};
+use crate::queue::{Outgoing, Piece, SendQueue};
+use crate::receive::{Inbound, Receiver};
+use crate::slot::Slot;
+use crate::stats::{Counters, LinkStats, ServiceStats};
+use crate::writer;
+
+/// Looks for a sign of life per `silence_max`: a peer is found dead at most one look late.
+const LOOKS: u32 = 5;
+
+/// A call that waits for its answer.
+pub(crate) struct CallState {
+    pub(crate) slot: Slot<Result<Response, CallError>>,
+    /// The request has left, or begun to: its outcome may be unknown.
+    pub(crate) sent: Cell<bool>,
+    /// Nobody waits any more.
+    pub(crate) cancelled: Cell<bool>,
+}
+
+/// A request of the peer, from its arrival until its answer has left.
+pub(crate) struct Serving {
+    link: Weak<Link>,
+    request: u64,
+    cancelled: Cell<bool>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let Some(link) = self.link.upgrade() else { return };
+        link.inflight.set(link.inflight.get() - 1);
+        let mut serving = link.serving.borrow_mut();
+        // A repeated frame has an entry of its own, which may have replaced this one's.
+        if serving.get(&self.request).is_some_and(|held| held.strong_count() == 0) {
+            serving.remove(&self.request);
+        }
+    }
+}
+
+/// What the link tells its endpoint when it breaks.
+pub(crate) trait Owner {
+    fn link_broke(&self, link: &Link, services: &[ServiceStats; 4]);
+    fn answered_busy(&self);
+}
+
+pub(crate) struct Link {
+    pub(crate) env: Env,
+    pub(crate) limits: Rc<Limits>,
+    pub(crate) peer: Rc<PeerInfo>,
+    /// Number within the endpoint.
+    pub(crate) id: u64,
+    pub(crate) connected: bool,
+    version: u8,
+    owner: Rc<dyn Owner>,
+    queue: RefCell<SendQueue>,
+    pub(crate) writable: Notify,
+    /// Told when the queue has become shorter.
+    room: Notify,
+    next_request: Cell<u64>,
+    calls: RefCell<Map<u64, Rc<CallState>>>,
+    serving: RefCell<Map<u64, Weak<Serving>>>,
+    inflight: Cell<usize>,
+    /// Something came since the last look.
+    heard: Cell<bool>,
+    watched: Cell<bool>,
+    watch: Notify,
+    broken: Cell<bool>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+    pub(crate) counters: Counters,
+}
+
+/// The halves of a connection after its handshake, and what was agreed.
+pub(crate) struct Opened {
+    pub(crate) write: WriteHalf,
+    pub(crate) receiver: Receiver,
+    pub(crate) peer: PeerInfo,
+    pub(crate) version: u8,
+    pub(crate) cluster: base::ClusterId,
+}
+
+impl Link {
+    /// Starts the tasks of a connection whose handshake is done.
+    pub(crate) fn start(
+        env: &Env,
+        limits: &Rc<Limits>,
+        owner: Rc<dyn Owner>,
+        id: u64,
+        opened: Opened,
+        handler: Option<Rc<dyn Handler>>,
+    ) -> Rc<Link> {
+        let link = Rc::new(Link {
+            env: env.clone(),
+            limits: limits.clone(),
+            peer: Rc::new(opened.peer),
+            id,
+            connected: handler.is_none(),
+            version: opened.version,
+            owner,
+            queue: RefCell::default(),
+            writable: Notify::new(),
+            room: Notify::new(),
+            next_request: Cell::new(1),
+            calls: RefCell::default(),
+            serving: RefCell::default(),
+            inflight: Cell::new(0),
+            heard: Cell::new(false),
+            watched: Cell::new(false),
+            watch: Notify::new(),
+            broken: Cell::new(false),
+            tasks: RefCell::default(),
+            counters: Counters::default(),
+        });
+        let mut receiver = opened.receiver;
+        receiver.open();
+        link.spawn("transport: receive", receive(link.clone(), receiver, handler));
+        link.spawn("transport: send", writer::run(link.clone(), opened.write));
+        link.spawn("transport: watch", watch(link.clone()));
+        link
+    }
+
+    fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
+        let task = self.env.spawn(Class::Foreground, name, task);
+        self.tasks.borrow_mut().push(task);
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    pub(crate) fn stats(&self) -> LinkStats {
+        LinkStats {
+            peer: self.peer.name.clone(),
+            addr: self.peer.addr,
+            connected: self.connected,
+            services: self.counters.snapshot(),
+            queued_bytes: self.queue.borrow().bytes(),
+            calls: self.calls.borrow().len(),
+            serving: self.inflight.get(),
+        }
+    }
+
+    /// Ends the link: calls fail, tasks end, handlers' answers are lost from here on.
+    pub(crate) fn fail(&self, reason: &str) {
+        if self.broken.replace(true) {
+            return;
+        }
+        let peer = &self.peer;
+        tracing::debug!(peer = %peer.name, addr = %peer.addr, reason, "link broken");
+        // In the order of the calls, so that runs of one seed are alike.
+        let mut calls: Vec<_> = self.calls.borrow_mut().drain().collect();
+        calls.sort_unstable_by_key(|(request, _)| *request);
+        for (_, call) in calls {
+            let error = if call.sent.get() {
+                CallError::Closed
+            } else {
+                CallError::Unreachable(format!("'{}' ({}): {reason}", peer.name, peer.addr))
+            };
+            call.slot.fill(Err(error));
+        }
+        let queued = std::mem::take(&mut *self.queue.borrow_mut());
+        drop(queued);
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        tasks.iter().for_each(JoinHandle::abort);
+        self.owner.link_broke(self, &self.counters.snapshot());
+    }
+
+    /// The next frame for the writer.
+    pub(crate) fn next_piece(&self) -> Option<Piece> {
+        let piece = self.queue.borrow_mut().pop(&self.limits);
+        if piece.is_some() {
+            self.room.notify_waiters();
+        }
+        piece
+    }
+
+    /// Queues a message, as the simulator's network lets it.
+    fn send(self: &Rc<Link>, out: Outgoing) {
+        if self.broken.get() || self.env.is_closed() {
+            return;
+        }
+        match self.env.frame_fate(self.peer.addr) {
+            FrameFate::Deliver => self.send_now(out),
+            FrameFate::Drop => {
+                self.env.mark("transport: frame dropped");
+                if let Some(call) = &out.call {
+                    call.sent.set(true);
+                }
+            }
+            FrameFate::Delay(pause) => {
+                if let Some(call) = &out.call {
+                    call.sent.set(true);
+                }
+                self.send_later(pause, out);
+            }
+            FrameFate::Duplicate(pause) => {
+                let copy = Outgoing { serving: None, ..out.clone() };
+                self.send_now(out);
+                self.send_later(pause, copy);
+            }
+        }
+    }
+
+    fn send_now(&self, out: Outgoing) {
+        self.queue.borrow_mut().push(&self.limits, out);
+        self.writable.notify_one();
+    }
+
+    fn send_later(self: &Rc<Link>, pause: std::time::Duration, out: Outgoing) {
+        let link = self.clone();
+        self.env.spawn(Class::Foreground, "transport: delayed frame", async move {
+            link.env.sleep(pause).await;
+            if !link.broken.get() {
+                link.send_now(out);
+            }
+        });
+    }
+
+    /// Sends a request. The call lasts until the guard is dropped.
+    pub(crate) fn call(
+        self: &Rc<Link>,
+        request: Request,
+        deadline: Instant,
+    ) -> Result<Call, CallError> {
+        let id = self.next_request.get();
+        let header = Header {
+            version: self.version,
+            service: Some(request.service),
+            priority: request.priority,
+            op: request.op,
+            request: id,
+            trace: request.trace,
+            token: request.token,
+            sectors: is_sectors(request.service, request.payload.as_deref()),
+            ..Header::empty(FrameKind::Request)
+        };
+        let state = Rc::new(CallState {
+            slot: Slot::new(),
+            sent: Cell::new(false),
+            cancelled: Cell::new(false),
+        });
+        let mut out = Outgoing::new(header, request.body, request.payload);
+        out.call = Some(state.clone());
+        out.deadline = Some(deadline);
+        if !self.queue.borrow().admits(&self.limits, &out) {
+            self.env.mark("transport: queue full");
+            return Err(CallError::Busy);
+        }
+        self.next_request.set(id + 1);
+        self.calls.borrow_mut().insert(id, state.clone());
+        self.start_watch();
+        self.send(out);
+        Ok(Call { link: self.clone(), id, priority: request.priority, state })
+    }
+
+    fn start_watch(&self) {
+        if !self.watched.replace(true) {
+            self.watch.notify_one();
+        }
+    }
+
+    fn take_response(&self, message: Inbound) {
+        let Some(call) = self.calls.borrow_mut().remove(&message.header.request) else {
+            self.env.mark("transport: answer nobody waits for");
+            return;
+        };
+        let result = match message.header.op {
+            _ if message.payload_lost => Err(CallError::Busy),
+            STATUS_BUSY | STATUS_EXPIRED => Err(CallError::Busy),
+            STATUS_DROPPED => Err(CallError::Closed),
+            status => Ok(Response { status, body: message.body, payload: message.payload }),
+        };
+        call.slot.fill(result);
+    }
+
+    fn take_request(self: &Rc<Link>, message: Inbound, handler: &Rc<dyn Handler>) {
+        let header = message.header;
+        let Some(service) = header.service else { return };
+        if header.deadline_us == 0 {
+            self.respond(&header, STATUS_EXPIRED, Vec::new(), None, None);
+            return;
+        }
+        if message.payload_lost || self.inflight.get() >= self.limits.requests_inflight_max {
+            self.env.mark("transport: request answered busy");
+            self.owner.answered_busy();
+            self.respond(&header, STATUS_BUSY, Vec::new(), None, None);
+            return;
+        }
+        let serving = Rc::new(Serving {
+            link: Rc::downgrade(self),
+            request: header.request,
+            cancelled: Cell::new(false),
+        });
+        self.inflight.set(self.inflight.get() + 1);
+        self.serving.borrow_mut().insert(header.request, Rc::downgrade(&serving));
+        let micros = u64::from(header.deadline_us);
+        let served = Served {
+            link: self.clone(),
+            header: Header { version: self.version, ..header },
+            serving,
+        };
+        handler.handle(Incoming {
+            request: Request {
+                service,
+                op: header.op,
+                priority: header.priority,
+                trace: header.trace,
+                token: header.token,
+                body: message.body,
+                payload: message.payload,
+            },
+            peer: self.peer.clone(),
+            deadline: self.env.now() + std::time::Duration::from_micros(micros),
+            reply: Reply::new(Target::Link(served)),
+        });
+    }
+
+    fn respond(
+        self: &Rc<Link>,
+        request: &Header,
+        status: u16,
+        body: Vec<u8>,
+        payload: Option<runtime::Buf>,
+        serving: Option<Rc<Serving>>,
+    ) {
+        let header = Header {
+            version: self.version,
+            service: request.service,
+            priority: request.priority,
+            op: status,
+            request: request.request,
+            trace: request.trace,
+            sectors: request.service.is_some_and(|service| is_sectors(service, payload.as_deref())),
+            ..Header::empty(FrameKind::Response)
+        };
+        let mut out = Outgoing::new(header, body, payload);
+        out.serving = serving;
+        self.send(out);
+    }
+
+    fn signal(self: &Rc<Link>, kind: FrameKind, priority: Priority, request: u64) {
+        let mut out = Outgoing::signal(kind, self.version, request);
+        out.header.priority = priority;
+        self.send(out);
+    }
+}
+
+/// Payloads of the data path are sectors, which carry their own CRCs.
+fn is_sectors(service: Service, payload: Option<&[u8]>) -> bool {
+    service == Service::Data
+        && payload.is_some_and(|payload| {
+            !payload.is_empty() && payload.len().is_multiple_of(base::limits::SECTOR)
+        })
+}
+
+/// A call under way. Dropping it cancels what is not answered.
+pub(crate) struct Call {
+    link: Rc<Link>,
+    id: u64,
+    priority: Priority,
+    state: Rc<CallState>,
+}
+
+impl Call {
+    pub(crate) async fn answer(&self) -> Result<Response, CallError> {
+        self.state.slot.wait().await
+    }
+
+    pub(crate) fn was_sent(&self) -> bool {
+        self.state.sent.get()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let waiting = self.link.calls.borrow_mut().remove(&self.id);
+        if waiting.is_none() {
+            return;
+        }
+        self.state.cancelled.set(true);
+        if self.state.sent.get() {
+            self.link.signal(FrameKind::Cancel, self.priority, self.id);
+        }
+    }
+}
+
+/// A request of the peer, to be answered.
+pub(crate) struct Served {
+    link: Rc<Link>,
+    header: Header,
+    serving: Rc<Serving>,
+}
+
+impl Served {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.serving.cancelled.get() || self.link.broken.get()
+    }
+
+    pub(crate) fn answer(self, result: Result<Response, CallError>) {
+        if self.serving.cancelled.get() {
+            return;
+        }
+        let (status, body, payload) = match result {
+            Ok(response) => (response.status, response.body, response.payload),
+            Err(CallError::Busy) => (STATUS_BUSY, Vec::new(), None),
+            Err(_) => (STATUS_DROPPED, Vec::new(), None),
+        };
+        debug_assert!(status < STATUS_TRANSPORT || body.is_empty());
+        self.link.respond(&self.header, status, body, payload, Some(self.serving));
+    }
+}
+
+/// The receiving task of a link.
+async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn Handler>>) {
+    loop {
+        let message = match receiver.next().await {
+            Ok(message) => message,
+            Err(error) => {
+                link.fail(&error.to_string());
+                return;
+            }
+        };
+        link.heard.set(true);
+        link.counters.received(&message.header, message.wire_len);
+        let header = message.header;
+        match (header.kind, &handler) {
+            (FrameKind::Request, Some(handler)) => link.take_request(message, handler),
+            (FrameKind::Response, None) => link.take_response(message),
+            (FrameKind::Cancel, Some(_)) => {
+                receiver.cancel(header.request);
+                let serving = link.serving.borrow().get(&header.request).and_then(Weak::upgrade);
+                if let Some(serving) = serving {
+                    link.env.mark("transport: request cancelled");
+                    serving.cancelled.set(true);
+                }
+            }
+            (FrameKind::Ping, _) => link.signal(FrameKind::Pong, Priority::Control, 0),
+            (FrameKind::Pong, _) => {}
+            _ => {
+                link.fail("the peer sent a frame that has no place on this link");
+                return;
+            }
+        }
+        // Answers without a permit (busy, pong) must not pile up for a peer that reads nothing.
+        while link.queue.borrow().frames() >= link.limits.queue_frames_max {
+            link.env.mark("transport: reading paused");
+            link.room.notified().await;
+        }
+    }
+}
+
+/// Finds silent peers: while an answer is due, or now and then on an idle link.
+async fn watch(link: Rc<Link>) {
+    let env = link.env.clone();
+    let look = link.limits.silence_max / LOOKS;
+    loop {
+        let mut probing = false;
+        if link.calls.borrow().is_empty() {
+            link.watched.set(false);
+            let idle = env.timeout(link.limits.idle_probe, link.watch.notified()).await.is_err();
+            link.watched.set(true);
+            probing = idle;
+        }
+        link.heard.set(false);
+        let mut silent_looks = 0;
+        if probing {
+            link.signal(FrameKind::Ping, Priority::Control, 0);
+        }
+        while probing || !link.calls.borrow().is_empty() {
+            env.sleep(look).await;
+            if link.heard.replace(false) {
+                silent_looks = 0;
+                probing = false;
+                continue;
+            }
+            silent_looks += 1;
+            if silent_looks >= LOOKS {
+                env.mark("transport: silent peer");
+                link.fail(&format!("the peer is silent for {:?}", link.limits.silence_max));
+                return;
+            }
+            link.signal(FrameKind::Ping, Priority::Control, 0);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Links within the process: `craton up` runs every role on one executor, and their calls need
+//! no socket. A listening address of this thread is called directly; payloads are shared.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use base::ClusterId;
+use runtime::Env;
+use wire::handshake::{ClusterKey, Hello, agree, wrong_key};
+
+use crate::error::CallError;
+use crate::message::{Handler, Incoming, LocalReply, PeerInfo, Reply, Request, Response, Target};
+use crate::slot::Slot;
+
+/// What is called within the process.
+pub(crate) struct Local {
+    pub(crate) name: String,
+    pub(crate) key: Option<ClusterKey>,
+    pub(crate) cluster: Rc<Cell<ClusterId>>,
+    pub(crate) handler: Rc<dyn Handler>,
+    pub(crate) inflight: Rc<Cell<usize>>,
+    pub(crate) inflight_max: usize,
+    pub(crate) open: Cell<bool>,
+}
+
+thread_local! {
+    /// By node (a simulated world has many in one thread) and address.
+    static LISTENING: RefCell<BTreeMap<(u32, SocketAddr), Weak<Local>>> =
+        const { RefCell::new(BTreeMap::new()) };
+}
+
+pub(crate) fn register(env: &Env, addr: SocketAddr, local: &Rc<Local>) {
+    LISTENING.with_borrow_mut(|table| {
+        table.retain(|_, held| held.strong_count() > 0);
+        table.insert((env.node(), addr), Rc::downgrade(local));
+    });
+}
+
+pub(crate) fn unregister(env: &Env, addr: SocketAddr) {
+    LISTENING.with_borrow_mut(|table| table.remove(&(env.node(), addr)));
+}
+
+pub(crate) fn find(env: &Env, addr: SocketAddr) -> Option<Rc<Local>> {
+    let found = LISTENING.with_borrow(|table| table.get(&(env.node(), addr))?.upgrade());
+    found.filter(|local| local.open.get())
+}
+
+/// Who calls.
+pub(crate) struct Caller<'a> {
+    pub(crate) env: &'a Env,
+    pub(crate) name: &'a Rc<PeerInfo>,
+    pub(crate) key: Option<&'a ClusterKey>,
+    pub(crate) cluster: &'a Cell<ClusterId>,
+}
+
+/// Marks the call as cancelled when its caller goes away.
+struct CancelOnDrop(Rc<Cell<bool>>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
+/// The same terms as over a network: one cluster, one key.
+fn admit(local: &Local, caller: &Caller<'_>) -> Result<(), String> {
+    if caller.cluster.get() == local.cluster.get() && caller.key == local.key.as_ref() {
+        return Ok(());
+    }
+    let hello = |cluster, key: Option<&ClusterKey>, name: &str| {
+        Hello::new(cluster, key.is_some(), [0; 32], name)
+    };
+    let own = hello(caller.cluster.get(), caller.key, &caller.name.name);
+    let peer = hello(local.cluster.get(), local.key.as_ref(), &local.name);
+    let agreed = agree(&own, &peer)?;
+    if caller.key != local.key.as_ref() {
+        return Err(wrong_key(&own.name, &peer.name));
+    }
+    caller.cluster.set(agreed.cluster);
+    local.cluster.set(agreed.cluster);
+    Ok(())
+}
+
+pub(crate) async fn call(
+    caller: Caller<'_>,
+    local: Rc<Local>,
+    request: Request,
+    timeout: Duration,
+) -> Result<Response, CallError> {
+    admit(&local, &caller).map_err(CallError::Refused)?;
+    if local.inflight.get() >= local.inflight_max {
+        return Err(CallError::Busy);
+    }
+    local.inflight.set(local.inflight.get() + 1);
+    let slot = Slot::new();
+    let cancelled = Rc::new(Cell::new(false));
+    let reply = LocalReply {
+        slot: slot.clone(),
+        cancelled: cancelled.clone(),
+        inflight: local.inflight.clone(),
+    };
+    let _cancel = CancelOnDrop(cancelled);
+    local.handler.handle(Incoming {
+        request,
+        peer: caller.name.clone(),
+        deadline: caller.env.now() + timeout,
+        reply: Reply::new(Target::Local(reply)),
+    });
+    drop(local);
+    caller.env.timeout(timeout, slot.wait()).await.unwrap_or(Err(CallError::Timeout))
+}

@@ -1,0 +1,163 @@
+//! Requests, responses, and what a handler gets to see.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::TraceId;
+use runtime::{Buf, Instant};
+use wire::frame::{BODY_MAX, PAYLOAD_MAX, Priority, Service};
+use wire::token::Token;
+
+use crate::error::CallError;
+use crate::link::Served;
+use crate::slot::Slot;
+
+/// A call to a peer.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Whose operation.
+    pub service: Service,
+    /// Operation; its meaning is the service's.
+    pub op: u16,
+    /// Which queue it takes. Requests of one priority keep no order when some are split.
+    pub priority: Priority,
+    /// Follows the operation across processes.
+    pub trace: TraceId,
+    /// Right to do it; [`Token::NONE`] when none is needed.
+    pub token: Token,
+    /// Encoded request, at most 1 MiB.
+    pub body: Vec<u8>,
+    /// Bulk data, at most 4 MiB. For [`Service::Data`] whole sectors.
+    pub payload: Option<Buf>,
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug, Default)]
+pub struct Response {
+    /// 0 for success, else the service's error code; the body then has the encoded error.
+    pub status: u16,
+    /// Encoded reply or error, at most 1 MiB.
+    pub body: Vec<u8>,
+    /// Bulk data, at most 4 MiB.
+    pub payload: Option<Buf>,
+}
+
+impl Response {
+    /// Success with `body`.
+    pub fn ok(body: Vec<u8>) -> Response {
+        Response { status: 0, body, payload: None }
+    }
+}
+
+/// Panics on content that no frame can carry: limits of the callers are below it.
+pub(crate) fn check_size(body: &[u8], payload: Option<&Buf>) {
+    assert!(body.len() <= BODY_MAX, "body of {} bytes, {BODY_MAX} at most", body.len());
+    let payload = payload.map_or(0, |payload| payload.len());
+    assert!(payload <= PAYLOAD_MAX, "payload of {payload} bytes, {PAYLOAD_MAX} at most");
+}
+
+/// Who is at the other end of a link.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerInfo {
+    /// Role and ID as the peer tells them (proven, when the cluster has a key).
+    pub name: String,
+    /// Its address; of a peer that connected, the port is not one that it listens on.
+    pub addr: SocketAddr,
+}
+
+/// Serves the requests that arrive at an address.
+pub trait Handler {
+    /// Called on the executor for each request, between polls: it must not wait, and spawns a
+    /// task if it has to.
+    fn handle(&self, request: Incoming);
+}
+
+impl<F: Fn(Incoming)> Handler for F {
+    fn handle(&self, request: Incoming) {
+        self(request);
+    }
+}
+
+/// A request that has arrived.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The request. Its payload is aligned; it is the only view of its buffer when it came over
+    /// a network, and may be shared with the caller when it came from this process.
+    pub request: Request,
+    /// Who asks.
+    pub peer: Rc<PeerInfo>,
+    /// When the caller stops waiting.
+    pub deadline: Instant,
+    /// Where the answer goes.
+    pub reply: Reply,
+}
+
+/// Answers one request. Dropping it without an answer gives the caller [`CallError::Closed`]:
+/// the request may have taken effect.
+#[derive(Debug)]
+pub struct Reply(Option<Target>);
+
+pub(crate) enum Target {
+    Link(Served),
+    Local(LocalReply),
+}
+
+/// The caller's side of a call within the process.
+pub(crate) struct LocalReply {
+    pub(crate) slot: Slot<Result<Response, CallError>>,
+    pub(crate) cancelled: Rc<std::cell::Cell<bool>>,
+    pub(crate) inflight: Rc<std::cell::Cell<usize>>,
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Target::Link(_) => "Link",
+            Target::Local(_) => "Local",
+        })
+    }
+}
+
+impl Reply {
+    pub(crate) fn new(target: Target) -> Reply {
+        Reply(Some(target))
+    }
+
+    /// Sends the answer. It is lost when the link has broken or the caller has gone.
+    pub fn send(mut self, response: Response) {
+        check_size(&response.body, response.payload.as_ref());
+        assert!(response.status < wire::frame::STATUS_TRANSPORT, "the transport's own status");
+        self.answer(Ok(response));
+    }
+
+    /// Tells the caller that a bound is reached and nothing happened ([`CallError::Busy`]).
+    pub fn busy(mut self) {
+        self.answer(Err(CallError::Busy));
+    }
+
+    /// True when nobody waits for the answer any more: the caller cancelled, or its link broke.
+    pub fn is_cancelled(&self) -> bool {
+        match &self.0 {
+            Some(Target::Link(served)) => served.is_cancelled(),
+            Some(Target::Local(local)) => local.cancelled.get(),
+            None => true,
+        }
+    }
+
+    fn answer(&mut self, result: Result<Response, CallError>) {
+        match self.0.take() {
+            Some(Target::Link(served)) => served.answer(result),
+            Some(Target::Local(local)) => {
+                local.inflight.set(local.inflight.get() - 1);
+                local.slot.fill(result);
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.answer(Err(CallError::Closed));
+    }
+}

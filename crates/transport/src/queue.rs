@@ -1,0 +1,271 @@
+//! What waits to be sent on one link: bounded, by priority, large messages in parts (N5).
+//!
+//! A state machine without I/O. Small messages of a class keep their order, and so do its large
+//! (split) ones; small ones overtake large ones. Of each class at most one message is under way
+//! in parts, so the receiver holds at most three half-received messages.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use runtime::{Buf, Instant};
+use wire::frame::{FrameKind, HEADER, Header, Priority};
+
+use crate::limits::Limits;
+use crate::link::{CallState, Serving};
+
+/// Pieces of higher classes after which a lower one gets a turn, as tasks do (C11).
+const CLASS_SHARE: u32 = 16;
+
+/// A message to be sent.
+#[derive(Clone)]
+pub(crate) struct Outgoing {
+    /// Lengths are set from the content.
+    pub(crate) header: Header,
+    pub(crate) body: Vec<u8>,
+    pub(crate) payload: Option<Buf>,
+    /// Of a request: skipped when cancelled, marked when it leaves.
+    pub(crate) call: Option<Rc<CallState>>,
+    /// Of a response: the request counts as being handled until this has left.
+    pub(crate) serving: Option<Rc<Serving>>,
+    /// Of a request: when its caller stops waiting.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(header: Header, body: Vec<u8>, payload: Option<Buf>) -> Outgoing {
+        let payload = payload.filter(|payload| !payload.is_empty());
+        let mut header = header;
+        header.body_len = u32::try_from(body.len()).expect("bounded by BODY_MAX");
+        let payload_len = payload.as_ref().map_or(0, |payload| payload.len());
+        header.payload_len = u32::try_from(payload_len).expect("bounded by PAYLOAD_MAX");
+        Outgoing { header, body, payload, call: None, serving: None, deadline: None }
+    }
+
+    /// A message without content.
+    pub(crate) fn signal(kind: FrameKind, version: u8, request: u64) -> Outgoing {
+        Outgoing::new(Header { version, request, ..Header::empty(kind) }, Vec::new(), None)
+    }
+
+    fn content_len(&self) -> usize {
+        self.header.body_len as usize + self.header.payload_len as usize
+    }
+
+    fn cost(&self) -> usize {
+        HEADER + self.content_len()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.call.as_ref().is_some_and(|call| call.cancelled.get())
+    }
+}
+
+/// Body bytes of a frame: all of a message's, or some.
+pub(crate) enum Body {
+    Whole(Vec<u8>),
+    Part(Rc<Vec<u8>>, std::ops::Range<usize>),
+}
+
+impl std::ops::Deref for Body {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Body::Whole(bytes) => bytes,
+            Body::Part(bytes, range) => &bytes[range.clone()],
+        }
+    }
+}
+
+/// One frame to be sent. `body_crc` and the deadline of its header are set by the writer.
+pub(crate) struct Piece {
+    pub(crate) header: Header,
+    pub(crate) body: Body,
+    pub(crate) payload: Option<Buf>,
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        HEADER + self.header.following()
+    }
+}
+
+/// A split message under way.
+struct Progress {
+    header: Header,
+    body: Rc<Vec<u8>>,
+    payload: Option<Buf>,
+    /// Content bytes sent, body first.
+    sent: usize,
+    call: Option<Rc<CallState>>,
+    /// Held until the last part has left.
+    _serving: Option<Rc<Serving>>,
+}
+
+#[derive(Default)]
+struct Class {
+    small: VecDeque<Outgoing>,
+    large: VecDeque<Outgoing>,
+    progress: Option<Progress>,
+    /// Bytes of small messages sent since the last part of a large one.
+    small_streak: usize,
+}
+
+impl Class {
+    fn is_empty(&self) -> bool {
+        self.small.is_empty() && self.large.is_empty() && self.progress.is_none()
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct SendQueue {
+    classes: [Class; 3],
+    /// Bytes of what waits, of messages under way the whole.
+    bytes: usize,
+    frames: usize,
+    /// Pieces of higher classes sent while a lower one waited.
+    streak: u32,
+}
+
+impl SendQueue {
+    /// Whether a call of this size may enter. Urgent classes have room when others have none.
+    pub(crate) fn admits(&self, limits: &Limits, out: &Outgoing) -> bool {
+        let (count, bytes) = (limits.queue_frames_max, limits.queue_bytes_max);
+        let (count, bytes) = match out.header.priority {
+            Priority::Control => (count, bytes),
+            Priority::Foreground => (count / 8 * 7, bytes / 8 * 7),
+            Priority::Background => (count / 2, bytes / 2),
+        };
+        self.frames < count && self.bytes + out.cost() <= bytes
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.frames
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn push(&mut self, limits: &Limits, out: Outgoing) {
+        self.bytes += out.cost();
+        self.frames += 1;
+        let class = &mut self.classes[out.header.priority as usize];
+        if out.content_len() > limits.part_bytes {
+            class.large.push_back(out);
+        } else {
+            class.small.push_back(out);
+        }
+    }
+
+    /// The next frame to send. Requests whose callers are gone are skipped.
+    pub(crate) fn pop(&mut self, limits: &Limits) -> Option<Piece> {
+        loop {
+            let highest = (0..self.classes.len()).find(|&i| !self.classes[i].is_empty())?;
+            let lower = (highest + 1..self.classes.len()).find(|&i| !self.classes[i].is_empty());
+            let class = match lower {
+                Some(lower) if self.streak >= CLASS_SHARE => {
+                    self.streak = 0;
+                    lower
+                }
+                Some(_) => {
+                    self.streak += 1;
+                    highest
+                }
+                None => highest,
+            };
+            if let Some(piece) = self.pop_class(class, limits) {
+                return Some(piece);
+            }
+        }
+    }
+
+    /// The next frame of a class, or `None` when what stood there was cancelled.
+    fn pop_class(&mut self, index: usize, limits: &Limits) -> Option<Piece> {
+        let class = &mut self.classes[index];
+        let large_waits = class.progress.is_some() || !class.large.is_empty();
+        let small_first = !large_waits || class.small_streak < limits.part_bytes;
+        if small_first && let Some(out) = class.small.pop_front() {
+            self.bytes -= out.cost();
+            self.frames -= 1;
+            if out.is_cancelled() {
+                return None;
+            }
+            class.small_streak += out.cost();
+            if let Some(call) = &out.call {
+                call.sent.set(true);
+            }
+            let Outgoing { header, body, payload, deadline, .. } = out;
+            return Some(Piece { header, body: Body::Whole(body), payload, deadline });
+        }
+        class.small_streak = 0;
+        if class.progress.is_some() {
+            self.continue_split(index, limits)
+        } else {
+            self.start_split(index)
+        }
+    }
+
+    fn start_split(&mut self, index: usize) -> Option<Piece> {
+        let class = &mut self.classes[index];
+        let out = class.large.pop_front()?;
+        if out.is_cancelled() {
+            self.bytes -= out.cost();
+            self.frames -= 1;
+            return None;
+        }
+        if let Some(call) = &out.call {
+            call.sent.set(true);
+        }
+        let header = Header { split: true, ..out.header };
+        class.progress = Some(Progress {
+            header,
+            body: Rc::new(out.body),
+            payload: out.payload,
+            sent: 0,
+            call: out.call,
+            _serving: out.serving,
+        });
+        let body = Body::Whole(Vec::new());
+        Some(Piece { header, body, payload: None, deadline: out.deadline })
+    }
+
+    fn continue_split(&mut self, index: usize, limits: &Limits) -> Option<Piece> {
+        let class = &mut self.classes[index];
+        let progress = class.progress.as_mut()?;
+        let body_len = progress.body.len();
+        let total = body_len + progress.header.payload_len as usize;
+        if progress.call.as_ref().is_some_and(|call| call.cancelled.get()) {
+            class.progress = None;
+            self.bytes -= HEADER + total;
+            self.frames -= 1;
+            return None; // The Cancel frame tells the receiver.
+        }
+        let from = progress.sent;
+        let mut header = Header {
+            version: progress.header.version,
+            priority: progress.header.priority,
+            sectors: progress.header.sectors,
+            request: progress.header.request,
+            ..Header::empty(FrameKind::Part)
+        };
+        let (body, payload) = if from < body_len {
+            let to = body_len.min(from + limits.part_bytes);
+            header.body_len = (to - from) as u32;
+            header.sectors = false;
+            (Body::Part(progress.body.clone(), from..to), None)
+        } else {
+            let to = total.min(from + limits.part_bytes);
+            header.payload_len = (to - from) as u32;
+            let payload = progress.payload.as_ref().expect("content beyond the body");
+            (Body::Whole(Vec::new()), Some(payload.slice(from - body_len..to - body_len)))
+        };
+        progress.sent += header.following();
+        if progress.sent == total {
+            class.progress = None;
+            self.bytes -= HEADER + total;
+            self.frames -= 1;
+        }
+        Some(Piece { header, body, payload, deadline: None })
+    }
+}

@@ -1,0 +1,323 @@
+//! The receiving side of a link: few system calls, no copy of large payloads.
+//!
+//! Headers, bodies and small payloads come through a staging buffer, so that one read brings
+//! many frames. A payload goes into its own aligned buffer: what is staged is copied there (60
+//! to 100 ns for 4 KiB), and a long rest is read straight into place.
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use runtime::{Buf, BufMut, BufPool, ReadHalf};
+use wire::frame::{BODY_MAX, FrameError, FrameKind, HEADER, Header, PAYLOAD_MAX};
+
+use crate::limits::Limits;
+
+/// While parts of a large message are expected, a staged read takes no more than this, so that
+/// their bytes are read straight into place.
+const STAGED_READ_IN_PARTS: usize = 2 << 10;
+
+/// A message that has arrived whole.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    pub(crate) header: Header,
+    pub(crate) body: Vec<u8>,
+    pub(crate) payload: Option<Buf>,
+    /// There was no memory for the payload; it is gone.
+    pub(crate) payload_lost: bool,
+    /// Bytes it took on the link.
+    pub(crate) wire_len: usize,
+}
+
+/// Why nothing more comes.
+#[derive(Debug)]
+pub(crate) enum ReceiveError {
+    Io(io::Error),
+    Ended,
+    Frame(FrameError),
+    /// A part that belongs to nothing, or a frame larger than this side allows now.
+    Protocol(&'static str),
+}
+
+impl fmt::Display for ReceiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReceiveError::Io(error) => write!(f, "cannot receive: {error}"),
+            ReceiveError::Ended => f.write_str("the peer closed the connection"),
+            ReceiveError::Frame(error) => error.fmt(f),
+            ReceiveError::Protocol(what) => write!(f, "the peer breaks the protocol: {what}"),
+        }
+    }
+}
+
+impl From<FrameError> for ReceiveError {
+    fn from(error: FrameError) -> ReceiveError {
+        ReceiveError::Frame(error)
+    }
+}
+
+/// A split message of which parts are still to come.
+struct Assembly {
+    header: Header,
+    body: Vec<u8>,
+    payload: Option<BufMut>,
+    payload_got: usize,
+    payload_lost: bool,
+    wire_len: usize,
+}
+
+impl Assembly {
+    fn is_complete(&self) -> bool {
+        self.body.len() == self.header.body_len as usize
+            && self.payload_got == self.header.payload_len as usize
+    }
+}
+
+pub(crate) struct Receiver {
+    half: ReadHalf,
+    pool: BufPool,
+    limits: Rc<Limits>,
+    /// Absent only while a read is under way.
+    staging: Option<BufMut>,
+    /// Unread bytes are `staging[start..end]`.
+    start: usize,
+    end: usize,
+    assemblies: [Option<Assembly>; 3],
+    /// Parts of a large message are expected: read little into the staging buffer.
+    narrow: bool,
+    /// Largest frame content taken: small until the peer has proven itself.
+    body_max: usize,
+    payload_max: usize,
+}
+
+impl Receiver {
+    /// A receiver that takes handshake frames only, until [`Receiver::open`].
+    pub(crate) fn new(
+        half: ReadHalf,
+        pool: &BufPool,
+        limits: &Rc<Limits>,
+    ) -> Result<Receiver, runtime::OutOfMemory> {
+        Ok(Receiver {
+            half,
+            pool: pool.clone(),
+            limits: limits.clone(),
+            staging: Some(pool.alloc(limits.staging_bytes)?),
+            start: 0,
+            end: 0,
+            assemblies: [None, None, None],
+            narrow: false,
+            body_max: wire::handshake::REFUSE_MAX,
+            payload_max: 0,
+        })
+    }
+
+    /// Takes frames of any size from here on.
+    pub(crate) fn open(&mut self) {
+        (self.body_max, self.payload_max) = (BODY_MAX, PAYLOAD_MAX);
+    }
+
+    fn staged(&self) -> &[u8] {
+        &self.staging.as_ref().expect("present between reads")[self.start..self.end]
+    }
+
+    /// Reads until at least `need` bytes are staged; `need` fits the staging buffer.
+    async fn fill(&mut self, need: usize) -> Result<(), ReceiveError> {
+        while self.end - self.start < need {
+            let mut staging = self.staging.take().expect("present between reads");
+            staging.resize(self.limits.staging_bytes);
+            if self.start == self.end {
+                (self.start, self.end) = (0, 0);
+            } else if self.start + need > staging.len() {
+                staging.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            if self.narrow {
+                let missing = need - (self.end - self.start);
+                let room = staging.len() - self.end;
+                staging.resize(self.end + room.min(missing.max(STAGED_READ_IN_PARTS)));
+            }
+            let (count, staging) = self.half.read(staging, self.end).await;
+            self.staging = Some(staging);
+            match count {
+                Ok(0) => return Err(ReceiveError::Ended),
+                Ok(count) => self.end += count,
+                Err(error) => return Err(ReceiveError::Io(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message.
+    pub(crate) async fn next(&mut self) -> Result<Inbound, ReceiveError> {
+        loop {
+            self.fill(HEADER).await?;
+            let header = Header::decode(self.staged())?;
+            self.start += HEADER;
+            if header.body_len as usize > self.body_max
+                || header.payload_len as usize > self.payload_max
+            {
+                return Err(ReceiveError::Protocol("a frame before the handshake is too large"));
+            }
+            let finished = if header.split {
+                self.start_assembly(header);
+                None
+            } else if header.kind == FrameKind::Part {
+                self.take_part(header).await?
+            } else {
+                Some(self.take_whole(header).await?)
+            };
+            if let Some(message) = finished {
+                return Ok(message);
+            }
+        }
+    }
+
+    async fn take_whole(&mut self, header: Header) -> Result<Inbound, ReceiveError> {
+        let mut body = Vec::new();
+        self.take_body(header.body_len as usize, &mut body).await?;
+        let mut payload_lost = false;
+        let payload = match header.payload_len as usize {
+            0 => None,
+            len => match self.pool.alloc(len) {
+                Ok(buf) => Some(self.take_payload(buf, 0, len).await?.freeze()),
+                Err(_) => {
+                    payload_lost = true;
+                    self.skip(len).await?;
+                    None
+                }
+            },
+        };
+        if !payload_lost {
+            header.verify_content(&body, payload.as_deref().unwrap_or(&[]))?;
+        }
+        let wire_len = HEADER + header.following();
+        Ok(Inbound { header, body, payload, payload_lost, wire_len })
+    }
+
+    /// A new head replaces a message whose rest will not come: its caller has cancelled.
+    fn start_assembly(&mut self, header: Header) {
+        let payload = match header.payload_len as usize {
+            0 => Ok(None),
+            len => self.pool.alloc(len).map(Some),
+        };
+        let payload_lost = payload.is_err();
+        self.narrow = true;
+        self.assemblies[header.priority as usize] = Some(Assembly {
+            header,
+            body: Vec::new(),
+            payload: payload.unwrap_or(None),
+            payload_got: 0,
+            payload_lost,
+            wire_len: HEADER,
+        });
+    }
+
+    async fn take_part(&mut self, part: Header) -> Result<Option<Inbound>, ReceiveError> {
+        let class = part.priority as usize;
+        let Some(mut message) =
+            self.assemblies[class].take_if(|message| message.header.request == part.request)
+        else {
+            return Err(ReceiveError::Protocol("a part belongs to no message"));
+        };
+        let (body_len, payload_len) = (part.body_len as usize, part.payload_len as usize);
+        message.wire_len += HEADER + part.following();
+        let body_left = message.header.body_len as usize - message.body.len();
+        let payload_left = message.header.payload_len as usize - message.payload_got;
+        if body_len > body_left || payload_len > payload_left || (payload_len > 0 && body_left > 0)
+        {
+            return Err(ReceiveError::Protocol("a part is too long"));
+        }
+        let more = body_len + payload_len < body_left + payload_left;
+        if payload_len == 0 {
+            let from = message.body.len();
+            self.take_body(body_len, &mut message.body).await?;
+            part.verify_content(&message.body[from..], &[])?;
+        } else if let Some(buf) = message.payload.take() {
+            let from = message.payload_got;
+            let buf = self.take_payload(buf, from, payload_len).await?;
+            part.verify_content(&[], &buf[from..from + payload_len])?;
+            message.payload = Some(buf);
+        } else {
+            self.skip(payload_len).await?;
+        }
+        message.payload_got += payload_len;
+        if more {
+            self.assemblies[class] = Some(message);
+            return Ok(None);
+        }
+        assert!(message.is_complete(), "every byte was counted");
+        self.narrow = self.assemblies.iter().any(Option::is_some);
+        let Assembly { mut header, body, payload, payload_lost, wire_len, .. } = message;
+        header.split = false;
+        let payload = payload.map(BufMut::freeze);
+        Ok(Some(Inbound { header, body, payload, payload_lost, wire_len }))
+    }
+
+    /// Forgets a split message that its sender has cancelled.
+    pub(crate) fn cancel(&mut self, request: u64) {
+        for assembly in &mut self.assemblies {
+            drop(assembly.take_if(|message| message.header.request == request));
+        }
+        self.narrow = self.assemblies.iter().any(Option::is_some);
+    }
+
+    /// Appends `len` bytes to `body`.
+    async fn take_body(&mut self, len: usize, body: &mut Vec<u8>) -> Result<(), ReceiveError> {
+        let mut left = len;
+        body.reserve_exact(len);
+        while left > 0 {
+            self.fill(left.min(self.limits.staging_bytes)).await?;
+            let count = left.min(self.end - self.start);
+            body.extend_from_slice(&self.staged()[..count]);
+            self.start += count;
+            left -= count;
+        }
+        Ok(())
+    }
+
+    /// Fills `buf[from..from + len]`; the buffer is as long as that then.
+    async fn take_payload(
+        &mut self,
+        mut buf: BufMut,
+        from: usize,
+        len: usize,
+    ) -> Result<BufMut, ReceiveError> {
+        let to = from + len;
+        buf.resize(to);
+        let mut at = from;
+        while at < to {
+            let left = to - at;
+            let staged = left.min(self.end - self.start);
+            buf[at..at + staged].copy_from_slice(&self.staged()[..staged]);
+            self.start += staged;
+            at += staged;
+            let left = to - at;
+            if left == 0 {
+                break;
+            }
+            if left <= self.limits.staged_tail_max {
+                self.fill(left).await?;
+                continue;
+            }
+            let (count, filled) = self.half.read(buf, at).await;
+            buf = filled;
+            match count {
+                Ok(0) => return Err(ReceiveError::Ended),
+                Ok(count) => at += count,
+                Err(error) => return Err(ReceiveError::Io(error)),
+            }
+        }
+        Ok(buf)
+    }
+
+    async fn skip(&mut self, len: usize) -> Result<(), ReceiveError> {
+        let mut left = len;
+        while left > 0 {
+            self.fill(1).await?;
+            let count = left.min(self.end - self.start);
+            self.start += count;
+            left -= count;
+        }
+        Ok(())
+    }
+}

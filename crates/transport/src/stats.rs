@@ -1,0 +1,107 @@
+//! Counters of links: every stage counts bytes in and out, so that amplification adds up (C29).
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+
+use wire::frame::{Header, Service};
+
+/// Frames and bytes of one service, headers included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ServiceStats {
+    /// Frames received.
+    pub frames_in: u64,
+    /// Frames sent.
+    pub frames_out: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+}
+
+impl ServiceStats {
+    fn add(&mut self, other: &ServiceStats) {
+        self.frames_in += other.frames_in;
+        self.frames_out += other.frames_out;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+    }
+}
+
+/// One link that is up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkStats {
+    /// The peer's name.
+    pub peer: String,
+    /// The peer's address.
+    pub addr: SocketAddr,
+    /// True when this side connected.
+    pub connected: bool,
+    /// By place in [`Service::ALL`]; parts and signals of the link itself come last.
+    pub services: [ServiceStats; 4],
+    /// Bytes that wait to be sent.
+    pub queued_bytes: usize,
+    /// Calls that wait for answers.
+    pub calls: usize,
+    /// Requests of the peer that are being handled.
+    pub serving: usize,
+}
+
+/// All of an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Links that are up, by address.
+    pub links: Vec<LinkStats>,
+    /// Since the start, by place in [`Service::ALL`], closed links included; last the links'
+    /// own frames and the parts of split messages.
+    pub services: [ServiceStats; 4],
+    /// Requests handed over within the process, by place in [`Service::ALL`].
+    pub local_calls: [u64; 3],
+    /// Connections made or accepted.
+    pub links_opened: u64,
+    /// Links that broke.
+    pub links_broken: u64,
+    /// Connection attempts that failed.
+    pub connects_failed: u64,
+    /// Peers and connections refused for cluster, key or version.
+    pub refused: u64,
+    /// Requests answered `Busy` here.
+    pub busy: u64,
+}
+
+impl Stats {
+    pub(crate) fn add(&mut self, services: &[ServiceStats; 4]) {
+        for (total, link) in self.services.iter_mut().zip(services) {
+            total.add(link);
+        }
+    }
+}
+
+/// What a link counts as it goes.
+#[derive(Default)]
+pub(crate) struct Counters([Cell<ServiceStats>; 4]);
+
+impl Counters {
+    fn of(&self, header: &Header) -> &Cell<ServiceStats> {
+        &self.0[header.service.map_or(Service::ALL.len(), Service::index)]
+    }
+
+    pub(crate) fn sent(&self, header: &Header, len: usize) {
+        let cell = self.of(header);
+        let mut stats = cell.get();
+        stats.frames_out += 1;
+        stats.bytes_out += len as u64;
+        cell.set(stats);
+    }
+
+    pub(crate) fn received(&self, header: &Header, len: usize) {
+        let cell = self.of(header);
+        let mut stats = cell.get();
+        stats.frames_in += 1;
+        stats.bytes_in += len as u64;
+        cell.set(stats);
+    }
+
+    pub(crate) fn snapshot(&self) -> [ServiceStats; 4] {
+        [0, 1, 2, 3].map(|index: usize| self.0[index].get())
+    }
+}

@@ -1,0 +1,193 @@
+//! Hosts with endpoints, and a handler that answers what it is asked.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ClusterId, TraceId};
+use runtime::sim::{HostId, Sim};
+use runtime::{Buf, Class, Env};
+use transport::{
+    CallError, ClusterKey, Endpoint, Handler, Identity, Incoming, Limits, Priority, Request,
+    Response, Service, Token,
+};
+
+pub const PORT: u16 = 7000;
+
+/// Gives back what came.
+pub const OP_ECHO: u16 = 1;
+/// Answers after as many microseconds as the body says.
+pub const OP_SLOW: u16 = 2;
+/// Never answers, and keeps the request for ever.
+pub const OP_HOLD: u16 = 3;
+/// Drops the request without an answer.
+pub const OP_DROP: u16 = 4;
+/// A payload of as many bytes as the body says.
+pub const OP_FETCH: u16 = 5;
+/// Tells that it is busy.
+pub const OP_BUSY: u16 = 6;
+
+pub fn key(number: u8) -> ClusterKey {
+    ClusterKey::new([number; 32])
+}
+
+pub fn identity(name: &str) -> Identity {
+    Identity { cluster: ClusterId::new(7), key: Some(key(1)), name: name.to_owned() }
+}
+
+pub fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// Byte `index` of a content that differs at each place and for each seed.
+pub fn byte_at(seed: u64, index: usize) -> u8 {
+    ((seed.wrapping_add(index as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+pub fn content(env: &Env, seed: u64, len: usize) -> Option<Buf> {
+    if len == 0 {
+        return None;
+    }
+    let mut buf = env.pool().alloc(len).expect("within the budget");
+    buf.iter_mut().enumerate().for_each(|(index, byte)| *byte = byte_at(seed, index));
+    Some(buf.freeze())
+}
+
+pub fn request(op: u16, body: Vec<u8>, payload: Option<Buf>) -> Request {
+    Request {
+        service: Service::Control,
+        op,
+        priority: Priority::Foreground,
+        trace: TraceId::new(99),
+        token: Token::NONE,
+        body,
+        payload,
+    }
+}
+
+pub struct Server {
+    pub env: Env,
+    pub held: std::cell::RefCell<Vec<Incoming>>,
+    pub seen: std::cell::Cell<u64>,
+    pub cancelled: Rc<std::cell::Cell<u64>>,
+}
+
+impl Server {
+    pub fn new(env: &Env) -> Rc<Server> {
+        Rc::new(Server {
+            env: env.clone(),
+            held: Default::default(),
+            seen: Default::default(),
+            cancelled: Rc::default(),
+        })
+    }
+}
+
+fn number(body: &[u8]) -> u64 {
+    u64::from_le_bytes(body[..8].try_into().expect("8 bytes"))
+}
+
+impl Handler for Server {
+    fn handle(&self, incoming: Incoming) {
+        self.seen.set(self.seen.get() + 1);
+        if let Some(payload) = &incoming.request.payload {
+            assert!(
+                payload.is_aligned() || payload.len() < 4096,
+                "payloads go to disk as they are"
+            );
+        }
+        let env = self.env.clone();
+        let Incoming { request, reply, .. } = incoming;
+        match request.op {
+            OP_ECHO => {
+                reply.send(Response { status: 0, body: request.body, payload: request.payload })
+            }
+            OP_SLOW => {
+                let pause = Duration::from_micros(number(&request.body));
+                let cancelled = self.cancelled.clone();
+                env.clone().spawn(Class::Foreground, "slow answer", async move {
+                    env.sleep(pause).await;
+                    if reply.is_cancelled() {
+                        cancelled.set(cancelled.get() + 1);
+                    }
+                    reply.send(Response::ok(request.body));
+                });
+            }
+            OP_FETCH => {
+                let len = number(&request.body) as usize;
+                let payload = content(&env, len as u64, len);
+                reply.send(Response { status: 0, body: Vec::new(), payload });
+            }
+            OP_DROP => drop(reply),
+            OP_BUSY => reply.busy(),
+            OP_HOLD => self.held.borrow_mut().push(Incoming {
+                request,
+                reply,
+                peer: incoming.peer,
+                deadline: incoming.deadline,
+            }),
+            op => reply.send(Response { status: op, body: Vec::new(), payload: None }),
+        }
+    }
+}
+
+/// A running host with an endpoint that serves at [`PORT`].
+pub struct Host {
+    pub id: HostId,
+    pub env: Env,
+    pub endpoint: Endpoint,
+    pub addr: SocketAddr,
+    pub server: Rc<Server>,
+}
+
+pub async fn start(sim: &Sim, id: HostId, name: &str, limits: Limits) -> Host {
+    start_as(sim, id, identity(name), limits).await
+}
+
+pub async fn start_as(sim: &Sim, id: HostId, identity: Identity, limits: Limits) -> Host {
+    let env = sim.boot(id);
+    let endpoint = Endpoint::new(&env, identity, limits);
+    let server = Server::new(&env);
+    let addr = on(&env, {
+        let (endpoint, server, addr) = (endpoint.clone(), server.clone(), sim.addr(id, PORT));
+        async move { endpoint.listen(addr, server).await.expect("a free address") }
+    })
+    .await;
+    Host { id, env, endpoint, addr, server }
+}
+
+/// Runs `work` as a task of `env`'s node.
+pub async fn on<T: 'static>(env: &Env, work: impl Future<Output = T> + 'static) -> T {
+    env.spawn(Class::Foreground, "test", work).await.expect("the node lives")
+}
+
+impl Host {
+    /// Calls `peer` from this host.
+    pub async fn call(
+        &self,
+        peer: SocketAddr,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Response, CallError> {
+        let endpoint = self.endpoint.clone();
+        on(&self.env, async move { endpoint.call(peer, request, timeout).await }).await
+    }
+}
+
+/// Two hosts with endpoints of these limits, and a world to do things to them.
+pub fn pair<F: Future<Output = ()>>(
+    seed: u64,
+    limits: Limits,
+    test: impl FnOnce(Sim, Host, Host) -> F,
+) -> Sim {
+    let sim = Sim::new(seed);
+    let (a, b) = (sim.add_host("a"), sim.add_host("b"));
+    let world = sim.clone();
+    sim.run(async {
+        let a = start(&world, a, "client a", limits.clone()).await;
+        let b = start(&world, b, "server b", limits).await;
+        test(world.clone(), a, b).await;
+    })
+    .expect("nothing stalls");
+    sim
+}
