@@ -93,6 +93,8 @@ impl RaftLog {
             env: env.clone(),
             device,
             segment_len,
+            // With a command of half a segment on top, a batch fits one segment.
+            batch_bytes: LOG_BATCH_BYTES.min(usize::try_from(segment_len / 4).unwrap_or(usize::MAX)),
             end: replayed.end,
             next_seq: replayed.next_seq,
             durable: replayed.next_seq,
@@ -332,6 +334,7 @@ struct Writer<D> {
     env: Env,
     device: D,
     segment_len: u64,
+    batch_bytes: usize,
     /// Where the next batch goes.
     end: u64,
     next_seq: u64,
@@ -349,7 +352,7 @@ impl<D: LogDevice> Writer<D> {
     async fn run(mut self, shared: Rc<Shared>) {
         let mut saved = shared.state.borrow().committed;
         loop {
-            let (mut parts, waiting) = take_batch(&shared);
+            let (mut parts, waiting) = take_batch(&shared, self.batch_bytes);
             shared.room.notify_waiters();
             let committed = shared.state.borrow().committed;
             if parts.is_empty() {
@@ -441,11 +444,11 @@ impl<D: LogDevice> Writer<D> {
     }
 }
 
-/// Takes what fits one batch from the queue.
-fn take_batch(shared: &Shared) -> (Vec<Part>, Vec<Done>) {
+/// Takes what fits one batch of `batch_bytes`, and one record on top, from the queue.
+fn take_batch(shared: &Shared, batch_bytes: usize) -> (Vec<Part>, Vec<Done>) {
     let mut state = shared.state.borrow_mut();
     let (mut parts, mut waiting, mut bytes) = (Vec::new(), Vec::new(), 0);
-    while bytes < LOG_BATCH_BYTES {
+    while bytes < batch_bytes {
         let Some(item) = state.queue.pop_front() else { break };
         bytes += record_len(item.payload.len());
         parts.push((item.kind, item.payload, item.index));

@@ -162,6 +162,9 @@ pub struct Replayed {
     pub vote: Option<Vote>,
     /// The last entry known to be committed.
     pub committed: Option<LogId>,
+    /// Index of the next entry; not known in front of the first entry of a log whose front was
+    /// dropped.
+    next_index: Option<u64>,
     /// Where the next batch goes.
     pub end: u64,
     /// Sequence of the next record.
@@ -270,9 +273,10 @@ impl Replayed {
             RecordKind::Entry => {
                 let entry: Entry = postcard::from_bytes(record.payload).map_err(|_| bad())?;
                 let index = entry.index();
-                if self.last().is_some_and(|last| index != last.index + 1) {
+                if self.next_index.is_some_and(|next| index != next) {
                     return Err(bad());
                 }
+                self.next_index = Some(index + 1);
                 let (_, highest) = self.segments.back_mut().expect("pushed above");
                 *highest = index.max(*highest);
                 self.entries.push_back(entry);
@@ -280,6 +284,7 @@ impl Replayed {
             RecordKind::Truncate => {
                 let after: Option<LogId> = postcard::from_bytes(record.payload).map_err(|_| bad())?;
                 truncate(&mut self.entries, after);
+                self.next_index = Some(after.map_or(0, |id| id.index + 1));
             }
             RecordKind::Vote => {
                 self.vote = Some(postcard::from_bytes(record.payload).map_err(|_| bad())?);
@@ -291,6 +296,9 @@ impl Replayed {
                 self.purged = Some(purge.purged);
                 self.purge_at = Some(at);
                 remove_to(&mut self.entries, purge.purged.index);
+                // A snapshot of the leader can reach beyond the last entry.
+                let behind = purge.purged.index + 1;
+                self.next_index = self.next_index.map(|next| next.max(behind));
             }
             RecordKind::Mark => {
                 self.committed = postcard::from_bytes(record.payload).map_err(|_| bad())?;

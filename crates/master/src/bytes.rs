@@ -1,0 +1,257 @@
+//! The fixed little-endian encoding of commands, answers and snapshots of our state machines.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use base::{ClientId, DirId, FileId};
+use wire::control::{OpId, Place};
+
+/// The bytes end early, go on too long, or hold a value that their writer never wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadBytes;
+
+impl fmt::Display for BadBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the bytes are of another format")
+    }
+}
+
+impl std::error::Error for BadBytes {}
+
+/// Appends values to a vector.
+#[derive(Default, Debug)]
+pub struct Writer(Vec<u8>);
+
+impl Writer {
+    /// Nothing yet.
+    pub fn new() -> Writer {
+        Writer::default()
+    }
+
+    /// What was written.
+    pub fn finish(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// One byte.
+    pub fn u8(&mut self, value: u8) -> &mut Writer {
+        self.0.push(value);
+        self
+    }
+
+    /// 0 or 1.
+    pub fn bool(&mut self, value: bool) -> &mut Writer {
+        self.u8(u8::from(value))
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self, value: u16) -> &mut Writer {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self, value: u32) -> &mut Writer {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self, value: u64) -> &mut Writer {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// Sixteen bytes.
+    pub fn u128(&mut self, value: u128) -> &mut Writer {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// A number of things that follow.
+    pub fn count(&mut self, count: usize) -> &mut Writer {
+        self.u32(u32::try_from(count).expect("tables hold fewer than 2^32 things"))
+    }
+
+    /// Length and bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.count(bytes.len()).raw(bytes)
+    }
+
+    /// Length and UTF-8.
+    pub fn str(&mut self, text: &str) -> &mut Writer {
+        self.bytes(text.as_bytes())
+    }
+
+    /// The bytes alone.
+    pub fn raw(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// A directory's identity.
+    pub fn dir(&mut self, dir: DirId) -> &mut Writer {
+        self.u128(dir.get())
+    }
+
+    /// A file's identity.
+    pub fn file(&mut self, file: FileId) -> &mut Writer {
+        self.u64(file.get())
+    }
+
+    /// A place for a name.
+    pub fn place(&mut self, place: &Place) -> &mut Writer {
+        self.dir(place.parent).str(&place.name)
+    }
+
+    /// A mutation's identity.
+    pub fn op(&mut self, op: &OpId) -> &mut Writer {
+        self.u64(op.client.get()).u64(op.seq).u64(op.acked_below)
+    }
+
+    /// An address, as text.
+    pub fn addr(&mut self, addr: SocketAddr) -> &mut Writer {
+        self.str(&addr.to_string())
+    }
+}
+
+/// Takes values from a slice, in the order in which they were written.
+#[derive(Clone, Debug)]
+pub struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// From the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader(bytes)
+    }
+
+    /// Fails unless everything was taken.
+    pub fn end(self) -> Result<(), BadBytes> {
+        if self.0.is_empty() { Ok(()) } else { Err(BadBytes) }
+    }
+
+    /// What was not taken yet.
+    pub fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// `len` bytes.
+    pub fn raw(&mut self, len: usize) -> Result<&'a [u8], BadBytes> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(BadBytes)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadBytes> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(BadBytes)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    /// One byte.
+    pub fn u8(&mut self) -> Result<u8, BadBytes> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    /// 0 or 1.
+    pub fn bool(&mut self) -> Result<bool, BadBytes> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(BadBytes),
+        }
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self) -> Result<u16, BadBytes> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> Result<u32, BadBytes> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self) -> Result<u64, BadBytes> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Sixteen bytes.
+    pub fn u128(&mut self) -> Result<u128, BadBytes> {
+        self.array().map(u128::from_le_bytes)
+    }
+
+    /// A number of things that follow, each of at least one byte.
+    pub fn count(&mut self) -> Result<usize, BadBytes> {
+        let count = self.u32()? as usize;
+        if count > self.0.len() { Err(BadBytes) } else { Ok(count) }
+    }
+
+    /// Length and bytes.
+    pub fn bytes(&mut self) -> Result<&'a [u8], BadBytes> {
+        let len = self.count()?;
+        self.raw(len)
+    }
+
+    /// Length and UTF-8.
+    pub fn str(&mut self) -> Result<&'a str, BadBytes> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| BadBytes)
+    }
+
+    /// `count` things.
+    pub fn list<T>(
+        &mut self,
+        mut take: impl FnMut(&mut Reader<'a>) -> Result<T, BadBytes>,
+    ) -> Result<Vec<T>, BadBytes> {
+        let count = self.count()?;
+        (0..count).map(|_| take(self)).collect()
+    }
+
+    /// A directory's identity.
+    pub fn dir(&mut self) -> Result<DirId, BadBytes> {
+        self.u128().map(DirId::new)
+    }
+
+    /// A file's identity.
+    pub fn file(&mut self) -> Result<FileId, BadBytes> {
+        self.u64().map(FileId::new)
+    }
+
+    /// A place for a name.
+    pub fn place(&mut self) -> Result<Place, BadBytes> {
+        Ok(Place { parent: self.dir()?, name: self.str()?.to_owned() })
+    }
+
+    /// A mutation's identity.
+    pub fn op(&mut self) -> Result<OpId, BadBytes> {
+        let client = ClientId::new(self.u64()?);
+        Ok(OpId { client, seq: self.u64()?, acked_below: self.u64()? })
+    }
+
+    /// An address.
+    pub fn addr(&mut self) -> Result<SocketAddr, BadBytes> {
+        self.str()?.parse().map_err(|_| BadBytes)
+    }
+}
+
+/// Puts magic, version and CRC32C in front of a snapshot.
+pub fn seal_snapshot(magic: [u8; 4], version: u8, body: &[u8]) -> Vec<u8> {
+    let mut sealed = Writer::new();
+    sealed.raw(&magic).u8(version).u32(crc32c(version, body)).raw(body);
+    sealed.finish()
+}
+
+/// The version and body of a snapshot, verified.
+pub fn open_snapshot(magic: [u8; 4], bytes: &[u8]) -> Result<(u8, &[u8]), BadBytes> {
+    let mut reader = Reader::new(bytes);
+    if reader.raw(4)? != magic {
+        return Err(BadBytes);
+    }
+    let (version, crc) = (reader.u8()?, reader.u32()?);
+    let body = reader.rest();
+    if crc32c(version, body) == crc { Ok((version, body)) } else { Err(BadBytes) }
+}
+
+fn crc32c(version: u8, body: &[u8]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(&[version]);
+    digest.update(body);
+    digest.finalize() as u32
+}

@@ -1,0 +1,197 @@
+//! The commands in a namespace partition's log.
+
+use base::FileId;
+use wire::control::{NamespaceChange, OpId};
+
+use super::cross::{Action, IntentId};
+use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
+use super::{Outcome, decode_outcome, encode_outcome};
+use crate::bytes::{BadBytes, Reader, Writer};
+
+/// Version of commands.
+const VERSION: u8 = 1;
+
+/// What a log entry asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// A client's mutation.
+    Change {
+        /// Identifies it across retries.
+        op: OpId,
+        /// The mutation.
+        change: NamespaceChange,
+    },
+    /// Stream partitions have confirmed these deletions.
+    Deleted {
+        /// The files.
+        files: Vec<FileId>,
+    },
+    /// Another partition's intent asks for these actions: lock what they need, or refuse.
+    Prepare {
+        /// The intent.
+        intent: IntentId,
+        /// Distinguishes the questions that one intent asks of one partition.
+        stage: u8,
+        /// What to do when it commits.
+        actions: Vec<Action>,
+    },
+    /// To the intent's own partition: its fate, once for all.
+    Decide {
+        /// The intent.
+        intent: IntentId,
+        /// Commit, or abort.
+        commit: bool,
+        /// Partitions that were asked to prepare.
+        participants: Vec<u16>,
+        /// What the client is told.
+        outcome: Outcome,
+    },
+    /// To a participant: the intent's fate.
+    Resolve {
+        /// The intent.
+        intent: IntentId,
+        /// Committed, or aborted.
+        commit: bool,
+    },
+    /// To the intent's own partition: all participants know its fate.
+    Forget {
+        /// The intent.
+        intent: IntentId,
+    },
+}
+
+/// A command at `clock_ms` of the group's clock, as bytes for the log.
+pub fn encode_command(clock_ms: u64, command: &Command) -> Vec<u8> {
+    let mut writer = Writer::new();
+    let to = writer.u8(VERSION).u64(clock_ms);
+    match command {
+        Command::Change { op, change } => put_change(to.u8(1).op(op), change),
+        Command::Deleted { files } => {
+            to.u8(2).count(files.len());
+            files.iter().for_each(|&file| {
+                to.file(file);
+            });
+        }
+        Command::Prepare { intent, stage, actions } => {
+            intent.encode(to.u8(3));
+            to.u8(*stage).count(actions.len());
+            actions.iter().for_each(|action| action.encode(to));
+        }
+        Command::Decide { intent, commit, participants, outcome } => {
+            intent.encode(to.u8(4));
+            to.bool(*commit).count(participants.len());
+            participants.iter().for_each(|&partition| {
+                to.u16(partition);
+            });
+            to.bytes(&encode_outcome(outcome));
+        }
+        Command::Resolve { intent, commit } => {
+            intent.encode(to.u8(5));
+            to.bool(*commit);
+        }
+        Command::Forget { intent } => intent.encode(to.u8(6)),
+    }
+    writer.finish()
+}
+
+/// Clock and command of bytes from the log.
+pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
+    let from = &mut Reader::new(bytes);
+    if from.u8()? != VERSION {
+        return Err(BadBytes);
+    }
+    let clock_ms = from.u64()?;
+    let command = match from.u8()? {
+        1 => Command::Change { op: from.op()?, change: take_change(from)? },
+        2 => Command::Deleted { files: from.list(Reader::file)? },
+        3 => Command::Prepare {
+            intent: IntentId::decode(from)?,
+            stage: from.u8()?,
+            actions: from.list(Action::decode)?,
+        },
+        4 => Command::Decide {
+            intent: IntentId::decode(from)?,
+            commit: from.bool()?,
+            participants: from.list(Reader::u16)?,
+            outcome: decode_outcome(from.bytes()?)?,
+        },
+        5 => Command::Resolve { intent: IntentId::decode(from)?, commit: from.bool()? },
+        6 => Command::Forget { intent: IntentId::decode(from)? },
+        _ => return Err(BadBytes),
+    };
+    from.clone().end()?;
+    Ok((clock_ms, command))
+}
+
+/// Writes a change.
+pub(super) fn put_change(to: &mut Writer, change: &NamespaceChange) {
+    match change {
+        NamespaceChange::Mkdir { place, attributes } => {
+            put_attributes(to.u8(1).place(place), attributes);
+        }
+        NamespaceChange::Create { place, policy, attributes, exclusive } => {
+            put_policy(to.u8(2).place(place), *policy);
+            put_attributes(to, attributes);
+            to.bool(*exclusive);
+        }
+        NamespaceChange::Symlink { place, target, attributes } => {
+            put_attributes(to.u8(3).place(place).str(target), attributes);
+        }
+        NamespaceChange::Link { links } => {
+            to.u8(4).count(links.len());
+            for (file, place) in links {
+                to.file(*file).place(place);
+            }
+        }
+        NamespaceChange::Unlink { place } => {
+            to.u8(5).place(place);
+        }
+        NamespaceChange::Rmdir { place } => {
+            to.u8(6).place(place);
+        }
+        NamespaceChange::Rename { from, to: then, replace } => {
+            to.u8(7).place(from).place(then).bool(*replace);
+        }
+        NamespaceChange::SetAttributes { place, attributes, len } => {
+            put_attributes(to.u8(8).place(place), attributes);
+            to.bool(len.is_some()).u64(len.unwrap_or(0));
+        }
+    }
+}
+
+/// Reads a change.
+pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, BadBytes> {
+    Ok(match from.u8()? {
+        1 => NamespaceChange::Mkdir { place: from.place()?, attributes: take_attributes(from)? },
+        2 => NamespaceChange::Create {
+            place: from.place()?,
+            policy: take_policy(from)?,
+            attributes: take_attributes(from)?,
+            exclusive: from.bool()?,
+        },
+        3 => NamespaceChange::Symlink {
+            place: from.place()?,
+            target: from.str()?.to_owned(),
+            attributes: take_attributes(from)?,
+        },
+        4 => NamespaceChange::Link {
+            links: from.list(|from| Ok((from.file()?, from.place()?)))?,
+        },
+        5 => NamespaceChange::Unlink { place: from.place()? },
+        6 => NamespaceChange::Rmdir { place: from.place()? },
+        7 => NamespaceChange::Rename {
+            from: from.place()?,
+            to: from.place()?,
+            replace: from.bool()?,
+        },
+        8 => NamespaceChange::SetAttributes {
+            place: from.place()?,
+            attributes: take_attributes(from)?,
+            len: {
+                let (present, len) = (from.bool()?, from.u64()?);
+                present.then_some(len)
+            },
+        },
+        _ => return Err(BadBytes),
+    })
+}

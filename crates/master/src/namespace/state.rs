@@ -1,0 +1,270 @@
+//! The tables of a namespace partition, and what can be asked of them.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use base::limits::NAME_MAX;
+use base::{DirId, FileId};
+use wire::control::{Attributes, Node, Place, Policy, dir_id, namespace_partition};
+
+use super::{Namespace, Refusal};
+use crate::limits::{DEPTH_MAX, LIST_MAX, NAMES_MAX, VERSIONS_PER_DIR_MAX};
+
+/// What a name stands for, in its directory's partition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// A file; what it is, the partition knows that made it.
+    File(FileId),
+    /// A directory; what is in it, its own partition knows.
+    Dir {
+        /// Its identity.
+        dir: DirId,
+        /// Its attributes.
+        attributes: Attributes,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// Where it points.
+        target: Box<str>,
+        /// Its attributes.
+        attributes: Attributes,
+    },
+}
+
+/// A directory, in its own partition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Dir {
+    /// Where it lies; the root lies in itself.
+    pub(super) parent: DirId,
+    pub(super) entries: BTreeMap<Box<str>, Entry>,
+    /// For each name that ever was a new directory here: the version of the next one.
+    pub(super) versions: BTreeMap<Box<str>, u32>,
+    /// The version of the next new directory of any other name.
+    pub(super) versions_floor: u32,
+}
+
+/// A file, in the partition that made it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inode {
+    /// How it is stored.
+    pub policy: Policy,
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Names it has, in all partitions, and those on their way.
+    pub links: u32,
+    /// Length when it was last closed.
+    pub len: u64,
+}
+
+impl Inode {
+    /// As clients see it.
+    pub fn node(&self, file: FileId) -> Node {
+        let Inode { policy, attributes, links, len } = *self;
+        Node::File { file, policy, attributes, links, len }
+    }
+}
+
+impl Dir {
+    pub(super) fn new(parent: DirId) -> Dir {
+        let (entries, versions) = (BTreeMap::new(), BTreeMap::new());
+        Dir { parent, entries, versions, versions_floor: 0 }
+    }
+
+    /// The version that a new directory `name` here gets.
+    pub(super) fn version(&self, name: &str) -> u32 {
+        self.versions.get(name).copied().unwrap_or(0).max(self.versions_floor)
+    }
+
+    /// A directory of this name and version has come into being.
+    pub(super) fn use_version(&mut self, name: &str, version: u32) {
+        if self.versions.len() >= VERSIONS_PER_DIR_MAX && !self.versions.contains_key(name) {
+            let highest = self.versions.values().copied().max().unwrap_or(0);
+            self.versions_floor = self.versions_floor.max(highest);
+            self.versions.clear();
+        }
+        let next = version.saturating_add(1);
+        let counter = self.versions.entry(name.into()).or_insert(0);
+        *counter = next.max(*counter);
+    }
+}
+
+/// What a name stands for, as one partition can tell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// All of it.
+    Node(Node),
+    /// A file whose attributes another partition knows.
+    Remote(FileId),
+}
+
+/// One page of names, and whether more follow.
+pub type Page = (Vec<(String, Found)>, bool);
+
+/// True for 1 to 255 bytes without '/' and zero bytes that are not `.` or `..`.
+pub fn is_name(name: &str) -> bool {
+    let len = 1..=NAME_MAX;
+    len.contains(&name.len()) && name != "." && name != ".." && !name.contains(['/', '\0'])
+}
+
+impl Namespace {
+    /// What `place` stands for.
+    pub fn lookup(&self, place: &Place) -> Result<Found, Refusal> {
+        self.check_readable(place.parent, Some(&place.name))?;
+        Ok(self.found(self.entry(place)?))
+    }
+
+    /// Names of `dir` above `after`, in byte order.
+    pub fn list(&self, dir: DirId, after: Option<&str>, limit: u32) -> Result<Page, Refusal> {
+        self.check_readable(dir, None)?;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut entries = self.dir(dir)?.entries.range::<str, _>((from, Bound::Unbounded));
+        let limit = limit.clamp(1, LIST_MAX) as usize;
+        let page = entries.by_ref().take(limit);
+        let page: Vec<_> =
+            page.map(|(name, entry)| (name.to_string(), self.found(entry))).collect();
+        let more = entries.next().is_some();
+        let last = if more { page.last().map(|(name, _)| name.as_str()) } else { None };
+        self.check_range_readable(dir, after, last)?;
+        Ok((page, more))
+    }
+
+    /// What a file of this partition is.
+    pub fn stat(&self, file: FileId) -> Result<Node, Refusal> {
+        if file.partition() != self.partition {
+            return Err(Refusal::Elsewhere);
+        }
+        self.inodes.get(&file).map(|inode| inode.node(file)).ok_or(Refusal::NoFile)
+    }
+
+    /// True when this partition made the file and it has a name.
+    pub fn has_file(&self, file: FileId) -> bool {
+        self.inodes.contains_key(&file)
+    }
+
+    /// Where a directory of this partition lies.
+    pub fn parent(&self, dir: DirId) -> Result<DirId, Refusal> {
+        Ok(self.dir(dir)?.parent)
+    }
+
+    /// Files in this partition.
+    pub fn files(&self) -> u64 {
+        self.inodes.len() as u64
+    }
+
+    /// Directories in this partition.
+    pub fn dirs(&self) -> u64 {
+        self.dirs.len() as u64
+    }
+
+    /// Up to `limit` files above `after` that have lost their last name and whose stream
+    /// partition has not confirmed it yet.
+    pub fn orphans(&self, after: Option<FileId>, limit: usize) -> Vec<FileId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.orphans.range((from, Bound::Unbounded)).take(limit).copied().collect()
+    }
+
+    /// Milliseconds of the group's clock at the last command.
+    pub fn clock_ms(&self) -> u64 {
+        self.clock_ms
+    }
+
+    pub(super) fn is_home(&self, dir: DirId) -> bool {
+        namespace_partition(dir, self.partitions) == self.partition
+    }
+
+    pub(super) fn dir(&self, dir: DirId) -> Result<&Dir, Refusal> {
+        self.dirs.get(&dir).ok_or_else(|| self.no_dir(dir))
+    }
+
+    pub(super) fn dir_mut(&mut self, dir: DirId) -> Result<&mut Dir, Refusal> {
+        let missing = self.no_dir(dir);
+        self.dirs.get_mut(&dir).ok_or(missing)
+    }
+
+    fn no_dir(&self, dir: DirId) -> Refusal {
+        if self.is_home(dir) { Refusal::NoDir } else { Refusal::Elsewhere }
+    }
+
+    pub(super) fn entry(&self, place: &Place) -> Result<&Entry, Refusal> {
+        self.dir(place.parent)?.entries.get(&*place.name).ok_or(Refusal::NoName)
+    }
+
+    pub(super) fn entry_mut(&mut self, place: &Place) -> Result<&mut Entry, Refusal> {
+        self.dir_mut(place.parent)?.entries.get_mut(&*place.name).ok_or(Refusal::NoName)
+    }
+
+    pub(super) fn found(&self, entry: &Entry) -> Found {
+        Found::Node(match entry {
+            Entry::File(file) => match self.inodes.get(file) {
+                Some(inode) => inode.node(*file),
+                None => return Found::Remote(*file),
+            },
+            Entry::Dir { dir, attributes } => Node::Dir { dir: *dir, attributes: *attributes },
+            Entry::Symlink { target, attributes } => {
+                Node::Symlink { target: target.to_string(), attributes: *attributes }
+            }
+        })
+    }
+
+    /// Fails unless a new name can be put at `place`.
+    pub(super) fn check_free(&self, place: &Place) -> Result<(), Refusal> {
+        if !is_name(&place.name) {
+            return Err(Refusal::BadName);
+        }
+        if self.dir(place.parent)?.entries.contains_key(&*place.name) {
+            return Err(Refusal::Exists);
+        }
+        self.check_room()
+    }
+
+    pub(super) fn check_room(&self) -> Result<(), Refusal> {
+        if self.names >= NAMES_MAX { Err(Refusal::Full) } else { Ok(()) }
+    }
+
+    pub(super) fn insert(&mut self, place: &Place, entry: Entry) {
+        let dir = self.dirs.get_mut(&place.parent).expect("checked by the caller");
+        if dir.entries.insert(place.name.as_str().into(), entry).is_none() {
+            self.names += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, place: &Place) -> Option<Entry> {
+        let removed = self.dirs.get_mut(&place.parent)?.entries.remove(&*place.name);
+        self.names -= u64::from(removed.is_some());
+        removed
+    }
+
+    /// The identity of a new directory at `place`, and its version.
+    pub(super) fn new_dir_id(&self, place: &Place) -> Result<(DirId, u32), Refusal> {
+        let version = self.dir(place.parent)?.version(&place.name);
+        if version == u32::MAX {
+            return Err(Refusal::Full);
+        }
+        Ok((dir_id(place.parent, &place.name, version), version))
+    }
+
+    /// Takes one name of a file of this partition away. Without names it is an orphan.
+    pub(super) fn uncount(&mut self, file: FileId, names: u32) {
+        let Some(inode) = self.inodes.get_mut(&file) else { return };
+        inode.links = inode.links.saturating_sub(names);
+        if inode.links == 0 {
+            self.inodes.remove(&file);
+            self.orphans.insert(file);
+        }
+    }
+
+    /// Fails when `dir` is `inner` or above it. Only for a namespace of one partition.
+    pub(super) fn check_no_cycle(&self, dir: DirId, inner: DirId) -> Result<(), Refusal> {
+        let mut at = inner;
+        for _ in 0..DEPTH_MAX {
+            if at == dir {
+                return Err(Refusal::Cycle);
+            }
+            if at == DirId::ROOT {
+                return Ok(());
+            }
+            at = self.dir(at)?.parent;
+        }
+        Err(Refusal::TooDeep)
+    }
+}

@@ -1,0 +1,221 @@
+//! The replicated reply table (`protocols.md` 4.2): a mutation that is repeated after a failover
+//! is answered, not done again.
+//!
+//! It is part of a state machine, so it depends on nothing but the commands. Time is the group's
+//! clock: milliseconds that its leaders have counted, carried in the commands.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::ClientId;
+use wire::control::OpId;
+
+use crate::bytes::{BadBytes, Reader, Writer};
+use crate::limits::{REPLY_BYTES_MAX, SESSION_IDLE, SESSION_REPLIES_MAX, SESSIONS_MAX};
+
+/// What the table knows of a mutation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// It was not done: do it, then [`ReplyTable::keep`] the answer.
+    New,
+    /// It was done: here is the answer.
+    Answered(Vec<u8>),
+    /// The client has said that it knows the answer: a late duplicate.
+    Late,
+    /// Too many sessions, or answers that wait for an acknowledgement. Nothing was done.
+    Busy,
+}
+
+/// Answers by client session and sequence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplyTable {
+    sessions: BTreeMap<ClientId, Session>,
+    /// Sessions by the second of their last use: the first is the first to go.
+    by_use: BTreeSet<(u64, ClientId)>,
+    /// Bytes of all answers.
+    bytes: usize,
+    sessions_max: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Session {
+    /// Seconds of the group's clock at the last mutation.
+    used: u64,
+    acked_below: u64,
+    replies: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Default for ReplyTable {
+    fn default() -> Self {
+        ReplyTable::new(SESSIONS_MAX)
+    }
+}
+
+impl ReplyTable {
+    /// No answers yet, room for `sessions_max` sessions. All replicas use the same bound.
+    pub fn new(sessions_max: usize) -> ReplyTable {
+        ReplyTable {
+            sessions: BTreeMap::new(),
+            by_use: BTreeSet::new(),
+            bytes: 0,
+            sessions_max,
+        }
+    }
+
+    /// What is known of `op` at `clock_ms`; notes what the client has acknowledged.
+    pub fn look(&mut self, op: &OpId, clock_ms: u64) -> Seen {
+        if !self.admit(op.client, clock_ms / 1000) {
+            return Seen::Busy;
+        }
+        let session = self.sessions.get_mut(&op.client).expect("admitted");
+        if op.acked_below > session.acked_below {
+            session.acked_below = op.acked_below;
+            let kept = session.replies.split_off(&op.acked_below);
+            let gone = std::mem::replace(&mut session.replies, kept);
+            self.bytes -= gone.values().map(Vec::len).sum::<usize>();
+        }
+        if let Some(reply) = session.replies.get(&op.seq) {
+            return Seen::Answered(reply.clone());
+        }
+        if op.seq < session.acked_below {
+            return Seen::Late;
+        }
+        let window = session.acked_below.saturating_add(SESSION_REPLIES_MAX);
+        if op.seq >= window || self.bytes >= REPLY_BYTES_MAX {
+            return Seen::Busy;
+        }
+        Seen::New
+    }
+
+    /// Remembers the answer to `op`, which [`ReplyTable::look`] called new.
+    pub fn keep(&mut self, op: &OpId, reply: &[u8]) {
+        let Some(session) = self.sessions.get_mut(&op.client) else { return };
+        self.bytes += reply.len();
+        if let Some(old) = session.replies.insert(op.seq, reply.to_vec()) {
+            self.bytes -= old.len();
+        }
+    }
+
+    /// The answer to `op`, if one is kept.
+    pub fn answer(&self, op: &OpId) -> Option<&[u8]> {
+        self.sessions.get(&op.client)?.replies.get(&op.seq).map(Vec::as_slice)
+    }
+
+    /// Sessions that are remembered.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    fn admit(&mut self, client: ClientId, now: u64) -> bool {
+        if let Some(session) = self.sessions.get_mut(&client) {
+            if now > session.used {
+                self.by_use.remove(&(session.used, client));
+                self.by_use.insert((now, client));
+                session.used = now;
+            }
+            return true;
+        }
+        if self.sessions.len() >= self.sessions_max && !self.forget_idle(now) {
+            return false;
+        }
+        self.sessions.insert(client, Session { used: now, ..Session::default() });
+        self.by_use.insert((now, client));
+        true
+    }
+
+    /// Forgets the session that was used least lately, if that was long ago.
+    fn forget_idle(&mut self, now: u64) -> bool {
+        let Some(&(used, client)) = self.by_use.first() else { return false };
+        if now < used.saturating_add(SESSION_IDLE.as_secs()) {
+            return false;
+        }
+        self.by_use.pop_first();
+        let session = self.sessions.remove(&client).expect("the two maps agree");
+        self.bytes -= session.replies.values().map(Vec::len).sum::<usize>();
+        true
+    }
+
+    /// Writes the table into a snapshot.
+    pub fn encode(&self, to: &mut Writer) {
+        to.count(self.sessions.len());
+        for (client, session) in &self.sessions {
+            to.u64(client.get()).u64(session.used).u64(session.acked_below);
+            to.count(session.replies.len());
+            for (&seq, reply) in &session.replies {
+                to.u64(seq).bytes(reply);
+            }
+        }
+    }
+
+    /// Reads what [`ReplyTable::encode`] wrote.
+    pub fn decode(from: &mut Reader<'_>) -> Result<ReplyTable, BadBytes> {
+        let mut table = ReplyTable::default();
+        for (client, session) in from.list(Session::decode)? {
+            table.bytes += session.replies.values().map(Vec::len).sum::<usize>();
+            table.by_use.insert((session.used, client));
+            if table.sessions.insert(client, session).is_some() {
+                return Err(BadBytes);
+            }
+        }
+        Ok(table)
+    }
+}
+
+impl Session {
+    fn decode(from: &mut Reader<'_>) -> Result<(ClientId, Session), BadBytes> {
+        let client = ClientId::new(from.u64()?);
+        let (used, acked_below) = (from.u64()?, from.u64()?);
+        let replies = from.list(|from| Ok((from.u64()?, from.bytes()?.to_vec())))?;
+        Ok((client, Session { used, acked_below, replies: replies.into_iter().collect() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(client: u64, seq: u64, acked_below: u64) -> OpId {
+        OpId { client: ClientId::new(client), seq, acked_below }
+    }
+
+    #[test]
+    fn a_repeat_is_answered_until_acknowledged() {
+        let mut table = ReplyTable::default();
+        assert_eq!(table.look(&op(1, 1, 0), 0), Seen::New);
+        table.keep(&op(1, 1, 0), b"one");
+        assert_eq!(table.look(&op(1, 1, 0), 0), Seen::Answered(b"one".to_vec()));
+        assert_eq!(table.look(&op(2, 1, 0), 0), Seen::New);
+        assert_eq!(table.look(&op(1, 2, 2), 0), Seen::New);
+        assert_eq!(table.look(&op(1, 1, 0), 0), Seen::Late);
+        assert_eq!(table.look(&op(1, 2 + SESSION_REPLIES_MAX, 2), 0), Seen::Busy);
+        assert_eq!(table.bytes, 0);
+    }
+
+    #[test]
+    fn only_idle_sessions_are_forgotten() {
+        let mut table = ReplyTable::new(2);
+        let idle_ms = SESSION_IDLE.as_millis() as u64;
+        assert_eq!(table.look(&op(1, 1, 0), 0), Seen::New);
+        table.keep(&op(1, 1, 0), b"one");
+        assert_eq!(table.look(&op(2, 1, 0), 5_000), Seen::New);
+        assert_eq!(table.look(&op(3, 1, 0), idle_ms - 1), Seen::Busy);
+        assert_eq!(table.look(&op(3, 1, 0), idle_ms), Seen::New);
+        assert_eq!((table.answer(&op(1, 1, 0)), table.bytes), (None, 0));
+        assert_eq!(table.look(&op(1, 1, 0), idle_ms), Seen::Busy);
+    }
+
+    #[test]
+    fn a_snapshot_is_the_table() {
+        let mut table = ReplyTable::default();
+        for seq in 1..50 {
+            let op = op(seq % 7, seq, seq.saturating_sub(20));
+            assert_eq!(table.look(&op, seq * 900), Seen::New);
+            table.keep(&op, &vec![seq as u8; seq as usize]);
+        }
+        let mut bytes = Writer::new();
+        table.encode(&mut bytes);
+        let bytes = bytes.finish();
+        let mut reader = Reader::new(&bytes);
+        assert_eq!(ReplyTable::decode(&mut reader), Ok(table));
+        assert_eq!(reader.end(), Ok(()));
+    }
+}

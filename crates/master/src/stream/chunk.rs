@@ -1,0 +1,257 @@
+//! A chunk as its stream remembers it: 72 bytes, replicas included.
+
+use std::collections::BTreeMap;
+
+use base::limits::CHUNK_LEN_MAX;
+use base::{ChunkId, Epoch};
+
+use super::encoding::Encode;
+use super::limits::SLOTS_MAX;
+use crate::bytes::{BadBytes, Reader, Writer};
+use crate::placement::Place;
+
+/// A place by its number in the partition's table: 4 bytes instead of 20.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct PlaceIndex(pub u32);
+
+/// Places that the partition has ever used, numbered in the order of their first use.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Places {
+    list: Vec<Place>,
+    index: BTreeMap<Place, PlaceIndex>,
+}
+
+impl Places {
+    /// The number of `place`, a new one when it has none.
+    pub fn intern(&mut self, place: Place) -> PlaceIndex {
+        if let Some(&index) = self.index.get(&place) {
+            return index;
+        }
+        let index = PlaceIndex(u32::try_from(self.list.len()).expect("fewer than 2^32 disks"));
+        self.list.push(place);
+        self.index.insert(place, index);
+        index
+    }
+
+    /// The number of `place`, if it has one.
+    pub fn find(&self, place: Place) -> Option<PlaceIndex> {
+        self.index.get(&place).copied()
+    }
+
+    /// The place with a number.
+    pub fn get(&self, index: PlaceIndex) -> Place {
+        self.list[index.0 as usize]
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+impl Encode for Places {
+    fn put(&self, to: &mut Writer) {
+        self.list.put(to);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Places, BadBytes> {
+        let mut places = Places::default();
+        for place in Vec::<Place>::take(from)? {
+            places.intern(place);
+        }
+        Ok(places)
+    }
+}
+
+/// What the stream knows of one replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot {
+    /// Where it is.
+    pub place: PlaceIndex,
+    /// Known to be sealed at the chunk's length.
+    pub settled: bool,
+    /// Being made by recovery or repair: no vote, no reads.
+    pub target: bool,
+}
+
+/// A chunk of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// Its identity.
+    pub id: ChunkId,
+    /// The one epoch it is written under (`protocols.md` 1.1).
+    pub epoch: Epoch,
+    /// Offset in the file of its first byte; 0 for a spare.
+    pub base: u64,
+    /// Its committed length; 0 while open: a sealed chunk is never empty.
+    len: u32,
+    /// MinCopy, as allocated.
+    pub acks: u8,
+    count: u8,
+    settled: u8,
+    target: u8,
+    slots: [PlaceIndex; SLOTS_MAX],
+}
+
+/// Figures in issue and note rest on it: below 200 bytes a sealed chunk, with 24 in the index.
+const _: () = assert!(size_of::<Chunk>() <= 72);
+
+impl Chunk {
+    /// A new chunk, whose replicas all take part in acknowledgements.
+    pub fn new(id: ChunkId, epoch: Epoch, acks: u8, places: &[PlaceIndex]) -> Chunk {
+        let mut slots = [PlaceIndex::default(); SLOTS_MAX];
+        slots[..places.len()].copy_from_slice(places);
+        let count = places.len() as u8;
+        Chunk { id, epoch, base: 0, len: 0, acks, count, settled: 0, target: 0, slots }
+    }
+
+    /// Its committed length; absent while open.
+    pub fn sealed(&self) -> Option<u32> {
+        (self.len > 0).then_some(self.len)
+    }
+
+    /// Seals it.
+    pub fn seal(&mut self, len: u32) {
+        assert!(self.len == 0 && len > 0, "a chunk is sealed once, never empty");
+        assert!(u64::from(len) <= CHUNK_LEN_MAX);
+        self.len = len;
+    }
+
+    /// Offset in the file behind its last byte.
+    pub fn end(&self) -> u64 {
+        self.base + u64::from(self.len)
+    }
+
+    /// Its replicas.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        (0..usize::from(self.count)).map(|at| Slot {
+            place: self.slots[at],
+            settled: self.settled >> at & 1 == 1,
+            target: self.target >> at & 1 == 1,
+        })
+    }
+
+    /// Replicas that take part in acknowledgements of an open chunk: its n.
+    pub fn voters(&self) -> usize {
+        usize::from(self.count) - self.target.count_ones() as usize
+    }
+
+    /// Replicas on record, those that are being made included.
+    pub fn len_slots(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// The replica at `place`.
+    pub fn slot(&self, place: PlaceIndex) -> Option<Slot> {
+        self.slots().find(|slot| slot.place == place)
+    }
+
+    /// True when every replica is settled.
+    pub fn is_settled(&self) -> bool {
+        self.settled.count_ones() == u32::from(self.count)
+    }
+
+    fn at(&self, place: PlaceIndex) -> usize {
+        let held = &self.slots[..usize::from(self.count)];
+        held.iter().position(|&slot| slot == place).expect("a replica of the chunk")
+    }
+
+    /// Records a replica that is to be made. The caller has checked that there is room and that
+    /// `place` has none.
+    pub fn add_target(&mut self, place: PlaceIndex) {
+        let at = usize::from(self.count);
+        assert!(at < SLOTS_MAX && self.slot(place).is_none());
+        self.slots[at] = place;
+        self.target |= 1 << at;
+        self.count += 1;
+    }
+
+    /// A replica that was being made is made: it counts as any other.
+    pub fn promote(&mut self, place: PlaceIndex) {
+        self.target &= !(1 << self.at(place));
+    }
+
+    /// A replica is known to be sealed.
+    pub fn settle(&mut self, place: PlaceIndex) {
+        let at = self.at(place);
+        self.target &= !(1 << at);
+        self.settled |= 1 << at;
+    }
+
+    /// Takes a replica off.
+    pub fn remove(&mut self, place: PlaceIndex) {
+        let (at, count) = (self.at(place), usize::from(self.count));
+        self.slots.copy_within(at + 1..count, at);
+        self.slots[count - 1] = PlaceIndex::default();
+        let squeeze = |mask: u8| {
+            let below = mask & ((1 << at) - 1);
+            let above = (u16::from(mask) >> (at + 1) << at) as u8;
+            below | above
+        };
+        self.settled = squeeze(self.settled);
+        self.target = squeeze(self.target);
+        self.count -= 1;
+    }
+}
+
+impl Encode for Chunk {
+    fn put(&self, to: &mut Writer) {
+        self.id.put(to);
+        self.epoch.put(to);
+        to.u64(self.base).u32(self.len).u8(self.acks);
+        to.u8(self.count).u8(self.settled).u8(self.target);
+        self.slots().for_each(|slot| {
+            to.u32(slot.place.0);
+        });
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Chunk, BadBytes> {
+        let (id, epoch) = (ChunkId::take(from)?, Epoch::take(from)?);
+        let (base, len, acks) = (from.u64()?, from.u32()?, from.u8()?);
+        let (count, settled, target) = (from.u8()?, from.u8()?, from.u8()?);
+        let mut slots = [PlaceIndex::default(); SLOTS_MAX];
+        if usize::from(count) > SLOTS_MAX || u64::from(len) > CHUNK_LEN_MAX {
+            return Err(BadBytes);
+        }
+        let beyond = !((1u16 << count) - 1) as u8;
+        if (settled | target) & beyond != 0 || settled & target != 0 {
+            return Err(BadBytes);
+        }
+        for slot in &mut slots[..usize::from(count)] {
+            *slot = PlaceIndex(from.u32()?);
+        }
+        Ok(Chunk { id, epoch, base, len, acks, count, settled, target, slots })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_come_and_go() {
+        let places: Vec<_> = (10..15).map(PlaceIndex).collect();
+        let mut chunk = Chunk::new(ChunkId::new(1), Epoch::new(1), 3, &places);
+        chunk.seal(100);
+        chunk.settle(PlaceIndex(11));
+        chunk.settle(PlaceIndex(14));
+        for target in 20..23 {
+            chunk.add_target(PlaceIndex(target));
+        }
+        assert_eq!((chunk.voters(), chunk.len_slots()), (5, 8));
+        chunk.remove(PlaceIndex(10));
+        chunk.remove(PlaceIndex(21));
+        chunk.settle(PlaceIndex(22));
+        let settled: Vec<_> =
+            chunk.slots().filter(|slot| slot.settled).map(|slot| slot.place.0).collect();
+        let targets: Vec<_> =
+            chunk.slots().filter(|slot| slot.target).map(|slot| slot.place.0).collect();
+        assert_eq!((settled, targets), (vec![11, 14, 22], vec![20]));
+        assert!(!chunk.is_settled());
+    }
+}

@@ -1,0 +1,212 @@
+//! Commands of a stream partition: decisions of its leader. Applying one checks its preconditions
+//! again and refuses what the state has overtaken.
+
+use base::{ChunkId, Epoch, FileId};
+use wire::control::{OpId, Policy};
+
+use super::encoding::{decode, encode, encode_enum, encode_struct};
+use crate::bytes::BadBytes;
+use crate::placement::Place;
+
+/// Version of the encoding of commands.
+const COMMAND_VERSION: u8 = 1;
+/// Version of the encoding of outcomes.
+const OUTCOME_VERSION: u8 = 1;
+
+/// A decision, with the group's clock at its making.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// Milliseconds that the group's leaders have counted.
+    pub clock_ms: u64,
+    /// What to do.
+    pub action: Action,
+}
+
+encode_struct!(Command { clock_ms, action });
+
+impl Command {
+    /// Its form in the log.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(COMMAND_VERSION, self)
+    }
+
+    /// From its form in the log.
+    pub fn decode(bytes: &[u8]) -> Result<Command, BadBytes> {
+        decode(COMMAND_VERSION, bytes)
+    }
+}
+
+/// What a command does. `fresh` are the replicas of new chunks, placed by the leader: the first
+/// is for the chunk to write, the others for spares.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Takes the next epoch. Grants at once when nothing of older writers is open; else recovery
+    /// follows, and [`Action::Finish`].
+    Open { op: OpId, file: FileId, policy: Policy, fresh: Vec<Vec<Place>>, file_memory_ms: u64 },
+    /// Takes the next epoch for nobody, when something is open.
+    Seal { op: OpId, file: FileId },
+    /// Seals the tail of a stream in recovery. Carries its evidence: the fenced replicas that
+    /// have a vote with their lengths, and those that hold `len` bytes now.
+    SealTail {
+        file: FileId,
+        epoch: Epoch,
+        chunk: ChunkId,
+        len: u32,
+        votes: Vec<(Place, u32)>,
+        holders: Vec<Place>,
+        delete_at_ms: u64,
+    },
+    /// Ends a recovery: drops the spares of older writers, all of which are fenced, and grants
+    /// when `fresh` has a chunk to write.
+    Finish {
+        op: Option<OpId>,
+        file: FileId,
+        epoch: Epoch,
+        fenced: Vec<ChunkId>,
+        fresh: Vec<Vec<Place>>,
+        delete_at_ms: u64,
+    },
+    /// Ends the writer's chunk and goes on in `next` (C15). `drop` are spares that are no use.
+    Advance {
+        op: OpId,
+        file: FileId,
+        epoch: Epoch,
+        sealed: ChunkId,
+        len: u32,
+        next: ChunkId,
+        drop: Vec<ChunkId>,
+        fresh: Vec<Vec<Place>>,
+        delete_at_ms: u64,
+    },
+    /// More spares; `drop` are spares that are no use.
+    Extend {
+        op: OpId,
+        file: FileId,
+        epoch: Epoch,
+        drop: Vec<ChunkId>,
+        fresh: Vec<Vec<Place>>,
+        delete_at_ms: u64,
+    },
+    /// Ends the writer.
+    Close {
+        op: OpId,
+        file: FileId,
+        epoch: Epoch,
+        sealed: Option<(ChunkId, u32)>,
+        finish: bool,
+        delete_at_ms: u64,
+    },
+    /// Records replicas that are to be made, before the command to make them goes out
+    /// (`protocols.md` 2.4). `epoch` is the recovery's for an open chunk.
+    AddReplicas { chunk: ChunkId, epoch: Epoch, places: Vec<Place> },
+    /// Replicas that are sealed at the length given.
+    Settle { replicas: Vec<(ChunkId, Place, u32)> },
+    /// Takes a replica off a sealed chunk; `remaining` are settled and stay.
+    DropReplica { chunk: ChunkId, place: Place, remaining: Vec<Place>, delete_at_ms: u64 },
+    /// Removes a stream for ever.
+    Delete { op: OpId, file: FileId, delete_at_ms: u64, file_memory_ms: u64 },
+    /// Records replicas that servers hold and nobody refers to as dead.
+    Condemn { replicas: Vec<(ChunkId, Place)>, delete_at_ms: u64 },
+    /// Dead replicas that their servers have deleted.
+    Deleted { replicas: Vec<(ChunkId, Place)>, forget_at_ms: u64 },
+    /// Ends the record of dead replicas: deleted and forgotten by their servers, or on disks that
+    /// are gone (`gone`).
+    Forget { replicas: Vec<(ChunkId, Place)>, gone: bool },
+}
+
+encode_enum!(Action {
+    1 => Open { op, file, policy, fresh, file_memory_ms },
+    2 => Seal { op, file },
+    3 => SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms },
+    4 => Finish { op, file, epoch, fenced, fresh, delete_at_ms },
+    5 => Advance { op, file, epoch, sealed, len, next, drop, fresh, delete_at_ms },
+    6 => Extend { op, file, epoch, drop, fresh, delete_at_ms },
+    7 => Close { op, file, epoch, sealed, finish, delete_at_ms },
+    8 => AddReplicas { chunk, epoch, places },
+    9 => Settle { replicas },
+    10 => DropReplica { chunk, place, remaining, delete_at_ms },
+    11 => Delete { op, file, delete_at_ms, file_memory_ms },
+    12 => Condemn { replicas, delete_at_ms },
+    13 => Deleted { replicas, forget_at_ms },
+    14 => Forget { replicas, gone },
+});
+
+/// What a command came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The file has a writer under this epoch: its grant is read from the state.
+    Writer { file: FileId, epoch: Epoch },
+    /// Older writers' chunks are to be fenced and sealed under this epoch.
+    Recover { epoch: Epoch },
+    /// Done; the sum of the sealed chunks' lengths.
+    Done { len: u64 },
+    /// Nothing was done.
+    Refused { why: Refusal },
+}
+
+encode_enum!(Outcome {
+    1 => Writer { file, epoch },
+    2 => Recover { epoch },
+    3 => Done { len },
+    4 => Refused { why },
+});
+
+impl Outcome {
+    /// Its form.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(OUTCOME_VERSION, self)
+    }
+
+    /// From its form.
+    pub fn decode(bytes: &[u8]) -> Result<Outcome, BadBytes> {
+        decode(OUTCOME_VERSION, bytes)
+    }
+}
+
+/// Why a command did nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The partition has no such stream.
+    NotFound,
+    /// The file was deleted.
+    Dead,
+    /// A newer epoch exists.
+    Fenced {
+        /// The stream's epoch.
+        epoch: Epoch,
+    },
+    /// The file takes no appends ever again.
+    Finished,
+    /// The state is not the one the decision was made on: decide again.
+    Stale,
+    /// The request contradicts the stream: sending it again gives the same answer.
+    Invalid,
+    /// A late duplicate of what the client knows to be answered.
+    Late,
+    /// Too many client sessions, or answers that wait for their acknowledgement.
+    Busy,
+    /// The command is of a version that this master does not know.
+    Unreadable,
+}
+
+encode_enum!(Refusal {
+    1 => NotFound {},
+    2 => Dead {},
+    3 => Fenced { epoch },
+    4 => Finished {},
+    5 => Stale {},
+    6 => Invalid {},
+    7 => Late {},
+    8 => Busy {},
+    9 => Unreadable {},
+});
+
+/// Decodes arbitrary bytes and checks that what decodes has one form: a fuzz target.
+pub fn fuzz_command(bytes: &[u8]) {
+    if let Ok(command) = Command::decode(bytes) {
+        assert_eq!(command.encode(), bytes, "a command has one form");
+    }
+    if let Ok(outcome) = Outcome::decode(bytes) {
+        assert_eq!(outcome.encode(), bytes, "an outcome has one form");
+    }
+}

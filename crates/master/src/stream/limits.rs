@@ -1,0 +1,100 @@
+//! Bounds and times of the stream partitions.
+
+use std::time::Duration;
+
+use base::limits::REPLICAS_MAX;
+
+/// Replicas of a chunk on record at most: those it has, and three that are being made in place of
+/// others.
+pub const SLOTS_MAX: usize = REPLICAS_MAX + 3;
+/// Spare chunks of a writer at most (C8).
+pub const SPARES_MAX: usize = 4;
+/// Chunks in one answer to `Locate` at most.
+pub const LOCATE_CHUNKS_MAX: u32 = 256;
+/// Files in one `LocateMany` at most (C7).
+pub const LOCATE_FILES_MAX: usize = 64;
+/// Chunks in one answer to `LocateMany` at most: 64 files with 64 each, about 100 bytes a replica.
+pub const LOCATE_MANY_CHUNKS_MAX: usize = 4096;
+/// Requests that wait in a stream partition at most; beyond it they are answered "retry".
+pub const REQUESTS_INFLIGHT_MAX: usize = 4096;
+/// Replicas in one command of housekeeping, and in one call to a chunkserver, at most.
+pub const BATCH_MAX: usize = 1000;
+/// Copies of a chunk that a recovery starts at the same time at most.
+pub const COPY_TARGETS_MAX: usize = 3;
+/// Chunks that wait to be settled at most; what does not fit is found again by the scan.
+pub const SETTLE_QUEUE_MAX: usize = 4096;
+/// Reports of bad replicas that wait to be looked into at most; further ones are dropped.
+pub const REPORTS_MAX: usize = 4096;
+/// Chunks a scan looks at before other tasks get their turn.
+pub const SCAN_SLICE: usize = 2048;
+
+const _: () = assert!(SLOTS_MAX <= 8, "the masks of a chunk have 8 bits");
+const _: () = assert!(COPY_TARGETS_MAX <= SLOTS_MAX - REPLICAS_MAX);
+/// A command of housekeeping (8 bytes of chunk, 20 of place, 4 of length each) fits the log.
+const _: () = assert!(BATCH_MAX * 64 <= crate::consensus::limits::COMMAND_LEN_MAX);
+
+/// Times and rates of a stream partition's leader. The simulator randomises them.
+#[derive(Clone, Debug)]
+pub struct StreamConfig {
+    /// How long a token is good. At least ten times a master failover (`protocols.md` 2.5).
+    pub token_life: Duration,
+    /// How far two clocks of the cluster may be apart.
+    pub clock_skew: Duration,
+    /// How long a deleted file is remembered, so that a delayed `Open` cannot bring it back:
+    /// the life of a namespace grant and the skew.
+    pub file_memory: Duration,
+    /// One call to a chunkserver that copies nothing.
+    pub call_timeout: Duration,
+    /// One call that copies a chunk.
+    pub copy_timeout: Duration,
+    /// After enough votes are in: how long recovery waits for the others that are alive.
+    pub vote_patience: Duration,
+    /// How long an `Open` or `Seal` tries to reach enough replicas before it answers "retry".
+    pub recover_timeout: Duration,
+    /// A server silent for so long is repaired around.
+    pub dead_grace: Duration,
+    /// An open chunk with a replica on a dead server is sealed after this time: a writer that is
+    /// there has gone on in another chunk long before.
+    pub open_grace: Duration,
+    /// Pause between two looks of the repair worker.
+    pub scan_interval: Duration,
+    /// Pause between two looks at garbage.
+    pub garbage_interval: Duration,
+    /// Pause between two comparisons with what a disk holds.
+    pub list_interval: Duration,
+    /// Copies that repair makes at the same time at most.
+    pub repair_parallel: usize,
+    /// Bytes that repair copies a second at most, per partition.
+    pub repair_bytes_per_s: u64,
+    /// Replicas a new chunk needs, when the cluster has that many disks (`protocols.md` 1.4).
+    pub copies_floor: u8,
+}
+
+impl Default for StreamConfig {
+    fn default() -> StreamConfig {
+        StreamConfig {
+            token_life: Duration::from_secs(60),
+            clock_skew: Duration::from_secs(5),
+            file_memory: Duration::from_secs(65),
+            call_timeout: Duration::from_secs(2),
+            copy_timeout: Duration::from_secs(120),
+            vote_patience: Duration::from_millis(50),
+            recover_timeout: Duration::from_secs(10),
+            dead_grace: Duration::from_secs(10),
+            open_grace: Duration::from_secs(600),
+            scan_interval: Duration::from_millis(500),
+            garbage_interval: Duration::from_secs(1),
+            list_interval: Duration::from_secs(60),
+            repair_parallel: 4,
+            repair_bytes_per_s: 64 << 20,
+            copies_floor: 2,
+        }
+    }
+}
+
+impl StreamConfig {
+    /// How long a right that was given, or a call that was sent, may still take effect.
+    pub fn rights_life(&self) -> Duration {
+        self.token_life + self.clock_skew
+    }
+}

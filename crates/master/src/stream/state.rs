@@ -1,0 +1,325 @@
+//! The state of a stream partition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{ChunkId, ClientId, Epoch, FileId};
+use wire::control::{OpId, Policy};
+
+use super::chunk::{Chunk, PlaceIndex, Places};
+use super::command::{Outcome, Refusal};
+use super::encoding::encode_struct;
+use crate::placement::Place;
+use crate::replies::{ReplyTable, Seen};
+
+/// A file's chunks and its writer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stream {
+    /// How its chunks are stored.
+    pub policy: Policy,
+    /// Epoch of the latest writer, or recovery.
+    pub epoch: Epoch,
+    /// A writer holds `epoch`: the last chunk is its, and the spares. Otherwise what is open
+    /// belongs to older writers and waits for recovery.
+    pub writing: bool,
+    /// It takes no appends ever again.
+    pub finished: bool,
+    /// The mutation that took `epoch` and was not answered yet.
+    pub opening: Option<(ClientId, u64)>,
+    /// In file order. All but the last are sealed.
+    pub chunks: Vec<Chunk>,
+    /// Recorded spares, in order (`protocols.md` 1.5).
+    pub spares: Vec<Chunk>,
+}
+
+impl Stream {
+    pub(super) fn new(policy: Policy) -> Stream {
+        Stream {
+            policy,
+            epoch: Epoch::NONE,
+            writing: false,
+            finished: false,
+            opening: None,
+            chunks: Vec::new(),
+            spares: Vec::new(),
+        }
+    }
+
+    /// The open chunk.
+    pub fn tail(&self) -> Option<&Chunk> {
+        self.chunks.last().filter(|chunk| chunk.sealed().is_none())
+    }
+
+    pub(super) fn tail_mut(&mut self) -> Option<&mut Chunk> {
+        self.chunks.last_mut().filter(|chunk| chunk.sealed().is_none())
+    }
+
+    /// Sum of the sealed chunks' lengths.
+    pub fn sealed_len(&self) -> u64 {
+        self.chunks.last().map_or(0, Chunk::end)
+    }
+
+    /// True when older writers' chunks must be fenced before another may write.
+    pub fn needs_recovery(&self) -> bool {
+        !self.writing && (self.tail().is_some() || !self.spares.is_empty())
+    }
+
+    /// A chunk of it. Identities grow along the stream, and spares are younger than its chunks.
+    pub fn chunk(&self, id: ChunkId) -> Option<&Chunk> {
+        match self.chunks.binary_search_by_key(&id, |chunk| chunk.id) {
+            Ok(at) => Some(&self.chunks[at]),
+            Err(_) => self.spares.iter().find(|chunk| chunk.id == id),
+        }
+    }
+
+    pub(super) fn sealed_chunk_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
+        let at = self.chunks.binary_search_by_key(&id, |chunk| chunk.id).ok()?;
+        Some(&mut self.chunks[at]).filter(|chunk| chunk.sealed().is_some())
+    }
+
+    /// Takes the next epoch for `op`, once. Older writers are finished from here on.
+    pub(super) fn take_epoch(&mut self, op: &OpId) -> Epoch {
+        let key = (op.client, op.seq);
+        if self.opening != Some(key) {
+            self.epoch = self.epoch.next();
+            self.opening = Some(key);
+            self.writing = false;
+        }
+        self.epoch
+    }
+}
+
+/// A replica that nobody may refer to again (`protocols.md` 2.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dead {
+    /// When every right to it has run out, and it may be deleted.
+    pub delete_at_ms: u64,
+    /// When its tombstone may be forgotten; set once the server has deleted it.
+    pub forget_at_ms: Option<u64>,
+}
+
+encode_struct!(Dead { delete_at_ms, forget_at_ms });
+
+/// A stream partition: pure state, no clock, no I/O. Every replica of the group computes it alike
+/// from the same commands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamMachine {
+    pub(super) partition: u16,
+    /// Counter of the next chunk.
+    pub(super) next_chunk: u64,
+    /// The group's clock: the largest that a command carried.
+    pub(super) clock_ms: u64,
+    pub(super) places: Places,
+    pub(super) streams: BTreeMap<FileId, Stream>,
+    /// The file of every chunk and spare.
+    pub(super) owners: BTreeMap<ChunkId, FileId>,
+    /// Sealed chunks with a replica that is not settled.
+    pub(super) unsettled: BTreeSet<ChunkId>,
+    /// Streams with something open and no writer.
+    pub(super) recovering: BTreeSet<FileId>,
+    pub(super) dead: BTreeMap<(PlaceIndex, ChunkId), Dead>,
+    /// Deleted files, until no grant for them can be alive.
+    pub(super) dead_files: BTreeMap<FileId, u64>,
+    pub(super) dead_files_by_time: BTreeSet<(u64, FileId)>,
+    pub(super) replies: ReplyTable,
+    /// Bytes in sealed chunks.
+    pub(super) logical_bytes: u64,
+}
+
+impl StreamMachine {
+    /// An empty partition.
+    pub fn new(partition: u16) -> StreamMachine {
+        StreamMachine {
+            partition,
+            next_chunk: 1,
+            clock_ms: 0,
+            places: Places::default(),
+            streams: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            recovering: BTreeSet::new(),
+            dead: BTreeMap::new(),
+            dead_files: BTreeMap::new(),
+            dead_files_by_time: BTreeSet::new(),
+            replies: ReplyTable::default(),
+            logical_bytes: 0,
+        }
+    }
+
+    /// Its number.
+    pub fn partition(&self) -> u16 {
+        self.partition
+    }
+
+    /// The group's clock at the last command.
+    pub fn clock_ms(&self) -> u64 {
+        self.clock_ms
+    }
+
+    /// A stream.
+    pub fn stream(&self, file: FileId) -> Option<&Stream> {
+        self.streams.get(&file)
+    }
+
+    /// All streams, by file.
+    pub fn streams(&self) -> impl Iterator<Item = (FileId, &Stream)> {
+        self.streams.iter().map(|(&file, stream)| (file, stream))
+    }
+
+    /// True while a deleted file is remembered.
+    pub fn is_dead(&self, file: FileId) -> bool {
+        self.dead_files.contains_key(&file)
+    }
+
+    /// The stream of a chunk.
+    pub fn owner(&self, chunk: ChunkId) -> Option<(FileId, &Stream)> {
+        let file = *self.owners.get(&chunk)?;
+        Some((file, &self.streams[&file]))
+    }
+
+    /// A chunk with its stream.
+    pub fn chunk(&self, chunk: ChunkId) -> Option<(FileId, &Stream, &Chunk)> {
+        let (file, stream) = self.owner(chunk)?;
+        Some((file, stream, stream.chunk(chunk).expect("owners match streams")))
+    }
+
+    /// The place with a number.
+    pub fn place(&self, index: PlaceIndex) -> Place {
+        self.places.get(index)
+    }
+
+    /// True when a stream refers to the replica of `chunk` at `place`.
+    pub fn refers_to(&self, chunk: ChunkId, place: Place) -> bool {
+        let Some(index) = self.places.find(place) else { return false };
+        self.chunk(chunk).is_some_and(|(_, _, chunk)| chunk.slot(index).is_some())
+    }
+
+    /// The dead record of a replica.
+    pub fn dead(&self, chunk: ChunkId, place: Place) -> Option<Dead> {
+        self.dead.get(&(self.places.find(place)?, chunk)).copied()
+    }
+
+    /// Dead records of one place, by chunk.
+    pub fn dead_at(&self, index: PlaceIndex) -> impl Iterator<Item = (ChunkId, Dead)> + '_ {
+        let all = (index, ChunkId::new(0))..=(index, ChunkId::new(u64::MAX));
+        self.dead.range(all).map(|(&(_, chunk), &dead)| (chunk, dead))
+    }
+
+    /// Replicas on record as dead.
+    pub fn dead_count(&self) -> usize {
+        self.dead.len()
+    }
+
+    /// Places ever used, with their numbers.
+    pub fn places(&self) -> impl Iterator<Item = (PlaceIndex, Place)> + '_ {
+        let all = 0..u32::try_from(self.places.len()).expect("fewer than 2^32 disks");
+        all.map(PlaceIndex).map(|index| (index, self.places.get(index)))
+    }
+
+    /// Chunks of streams; spares are none yet.
+    pub fn chunks(&self) -> u64 {
+        self.owners.len() as u64 - self.spares()
+    }
+
+    fn spares(&self) -> u64 {
+        // Only streams with a writer or in recovery have spares, but which is not indexed.
+        self.streams.values().map(|stream| stream.spares.len() as u64).sum()
+    }
+
+    /// Bytes in sealed chunks.
+    pub fn logical_bytes(&self) -> u64 {
+        self.logical_bytes
+    }
+
+    /// Sealed chunks with a replica that is not settled.
+    pub fn unsettled(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        self.unsettled.iter().copied()
+    }
+
+    /// Streams with something open and no writer.
+    pub fn recovering(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.recovering.iter().copied()
+    }
+
+    /// Chunks above `after`, in order, spares included.
+    pub fn chunk_ids(&self, after: Option<ChunkId>) -> impl Iterator<Item = ChunkId> + '_ {
+        let from = after.map_or(0, |chunk| chunk.get().saturating_add(1));
+        self.owners.range(ChunkId::new(from)..).map(|(&chunk, _)| chunk)
+    }
+
+    /// True when the partition may have made this chunk.
+    pub fn may_have_made(&self, chunk: ChunkId) -> bool {
+        chunk.partition() == self.partition
+            && chunk.get() < ChunkId::compose(self.partition, self.next_chunk).get()
+    }
+
+    /// Runs a client's mutation once: a repeat gets the first answer. What did nothing is not
+    /// remembered.
+    pub(super) fn once(
+        &mut self,
+        op: &OpId,
+        mutate: impl FnOnce(&mut StreamMachine) -> Outcome,
+    ) -> Outcome {
+        match self.replies.look(op, self.clock_ms) {
+            Seen::New => {}
+            Seen::Late => return refused(Refusal::Late),
+            Seen::Busy => return refused(Refusal::Busy),
+            Seen::Answered(bytes) => {
+                return Outcome::decode(&bytes).expect("the table keeps what was encoded");
+            }
+        }
+        let outcome = mutate(self);
+        if matches!(outcome, Outcome::Writer { .. } | Outcome::Done { .. }) {
+            self.replies.keep(op, &outcome.encode());
+        }
+        outcome
+    }
+
+    /// Makes a chunk. The leader has chosen the places.
+    pub(super) fn make_chunk(&mut self, file: FileId, places: &[Place]) -> Chunk {
+        let id = ChunkId::compose(self.partition, self.next_chunk);
+        self.next_chunk += 1;
+        let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
+        let stream = &self.streams[&file];
+        let acks = stream.policy.acks.min(places.len() as u8);
+        self.owners.insert(id, file);
+        Chunk::new(id, stream.epoch, acks, &indexes)
+    }
+
+    /// Records every replica of a chunk as dead. The caller has taken it out of its stream.
+    pub(super) fn bury(&mut self, chunk: &Chunk, delete_at_ms: u64) {
+        self.owners.remove(&chunk.id);
+        self.unsettled.remove(&chunk.id);
+        if let Some(len) = chunk.sealed() {
+            self.logical_bytes -= u64::from(len);
+        }
+        for slot in chunk.slots() {
+            self.bury_replica(chunk.id, slot.place, delete_at_ms);
+        }
+    }
+
+    pub(super) fn bury_replica(&mut self, chunk: ChunkId, place: PlaceIndex, delete_at_ms: u64) {
+        self.dead.insert((place, chunk), Dead { delete_at_ms, forget_at_ms: None });
+    }
+
+    /// Brings the index of streams in recovery up to date after a change of `file`.
+    pub(super) fn note_recovery(&mut self, file: FileId) {
+        if self.streams.get(&file).is_some_and(Stream::needs_recovery) {
+            self.recovering.insert(file);
+        } else {
+            self.recovering.remove(&file);
+        }
+    }
+}
+
+pub(super) fn refused(why: Refusal) -> Outcome {
+    Outcome::Refused { why }
+}
+
+/// True when the leader's choice of replicas for new chunks is well formed.
+pub(super) fn well_placed(policy: Policy, fresh: &[Vec<Place>]) -> bool {
+    fresh.iter().all(|places| {
+        let distinct: BTreeSet<_> = places.iter().collect();
+        let most = usize::from(policy.copies);
+        !places.is_empty() && places.len() <= most && distinct.len() == places.len()
+    })
+}

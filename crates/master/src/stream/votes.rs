@@ -1,0 +1,100 @@
+//! The length at which a lost writer's chunk is sealed (`protocols.md` 2.2, 2.3).
+
+use wire::data::{ReplicaStat, ReplicaState};
+
+use base::Epoch;
+
+/// Fenced answers that recovery of a chunk with `n` replicas, `m` of which acknowledge, needs:
+/// F = n - m + 1.
+pub fn votes_needed(n: usize, m: usize) -> usize {
+    assert!(1 <= m && m <= n, "{m} of {n}");
+    n - m + 1
+}
+
+/// The sealed length: an acknowledged byte is on at least `m - (n - votes)` of the fenced
+/// replicas, so no acknowledged length is above the so-manieth largest. `None` without enough
+/// votes.
+pub fn sealed_len(n: usize, m: usize, lens: &[u32]) -> Option<u32> {
+    if lens.len() < votes_needed(n, m) || lens.len() > n {
+        return None;
+    }
+    let rank = m - (n - lens.len());
+    let mut lens = lens.to_vec();
+    lens.sort_unstable_by(|a, b| b.cmp(a));
+    Some(lens[rank - 1])
+}
+
+/// What a fenced replica's answer counts for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vote {
+    /// It has a vote, with this length.
+    Len(u32),
+    /// It is damaged: it reads less than it once had durable, or holds something else.
+    Damaged,
+    /// It is being filled by repair.
+    None,
+}
+
+/// Judges a fenced replica's answer for a chunk written under `epoch`.
+pub fn judge(stat: &ReplicaStat, epoch: Epoch) -> Vote {
+    if stat.len < stat.durable_bound && !planted(Planted::DamagedVotes) {
+        return Vote::Damaged;
+    }
+    match stat.state {
+        ReplicaState::Tombstone => Vote::Len(0),
+        ReplicaState::Repairing => Vote::None,
+        // An open replica is not fenced: its answer is none.
+        ReplicaState::Open => Vote::None,
+        _ if stat.epoch != epoch => Vote::Damaged,
+        ReplicaState::Fenced(_) | ReplicaState::Sealed => Vote::Len(stat.len),
+    }
+}
+
+pub(crate) use super::planted::{Planted, planted};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_covers_what_may_be_acknowledged() {
+        let cases: [(usize, usize, &[u32], Option<u32>); 9] = [
+            (3, 3, &[], None),
+            (3, 3, &[7], Some(7)),
+            (3, 3, &[7, 9, 8], Some(7)),
+            (3, 2, &[7], None),
+            (3, 2, &[7, 9], Some(9)),
+            (3, 2, &[7, 9, 8], Some(8)),
+            (5, 3, &[1, 2, 3], Some(3)),
+            (5, 3, &[5, 4, 3, 2, 1], Some(3)),
+            (1, 1, &[4], Some(4)),
+        ];
+        for (n, m, lens, expected) in cases {
+            assert_eq!(sealed_len(n, m, lens), expected, "{n}/{m} {lens:?}");
+        }
+    }
+
+    /// All ways to have bytes on replicas, of which any set may answer.
+    #[test]
+    fn no_acknowledged_byte_is_cut_by_any_set_of_votes() {
+        for (n, m) in [(1, 1), (2, 2), (3, 2), (3, 3), (4, 3), (5, 3), (5, 4)] {
+            for code in 0..4u32.pow(n as u32) {
+                let lens: Vec<u32> = (0..n).map(|i| code / 4u32.pow(i as u32) % 4).collect();
+                let mut sorted = lens.clone();
+                sorted.sort_unstable_by(|a, b| b.cmp(a));
+                let acknowledged = sorted[m - 1];
+                for set in 0..1usize << n {
+                    let votes: Vec<u32> =
+                        (0..n).filter(|i| set >> i & 1 == 1).map(|i| lens[i]).collect();
+                    match sealed_len(n, m, &votes) {
+                        Some(len) => {
+                            assert!(len >= acknowledged, "{n}/{m} {lens:?} {votes:?}");
+                            assert!(votes.iter().any(|&vote| vote >= len));
+                        }
+                        None => assert!(votes.len() < n - m + 1),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Consensus: the record log alone, and whole groups in the simulator.
+
+mod checkers;
+mod cluster;
+mod network;
+mod scenarios;
+mod storage;

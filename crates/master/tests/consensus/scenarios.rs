@@ -1,0 +1,92 @@
+//! Whole groups under faults, by seed. `CRATON_SEED=n` runs one seed, `CRATON_SEEDS=a..b` a range.
+
+use std::collections::BTreeMap;
+
+use runtime::Duration;
+use runtime::sim::Sim;
+
+use super::cluster::Cluster;
+
+struct Outcome {
+    hash: u64,
+    commits: usize,
+    terms: usize,
+    marks: BTreeMap<&'static str, u64>,
+}
+
+/// Three members, five clients, disturbances for some seconds, then a quiet phase.
+fn run(seed: u64) -> Outcome {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, 3);
+    let ran = sim.run(async {
+        cluster.form(&[1, 2, 3]).await;
+        (0..5).for_each(|_| cluster.start_client());
+        let disturbances = sim.with_rng(|rng| rng.between(10, 60));
+        for _ in 0..disturbances {
+            let pause = sim.with_rng(|rng| rng.between(1, 600));
+            sim.sleep(Duration::from_millis(pause)).await;
+            cluster.disturb();
+            cluster.check_logs();
+        }
+        cluster.settle().await;
+    });
+    ran.expect("a task is always due");
+    Outcome {
+        hash: sim.trace_hash(),
+        commits: cluster.observer.commits(),
+        terms: cluster.observer.terms_led(),
+        marks: sim.marks(),
+    }
+}
+
+fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let number = |text: &str| text.parse().expect("a number");
+    if let Ok(seed) = std::env::var("CRATON_SEED") {
+        return number(&seed)..number(&seed) + 1;
+    }
+    match std::env::var("CRATON_SEEDS") {
+        Ok(range) => {
+            let (from, to) = range.split_once("..").expect("a range a..b");
+            number(from)..number(to)
+        }
+        Err(_) => default,
+    }
+}
+
+#[test]
+fn a_quiet_group_commits() {
+    let sim = Sim::new(1);
+    let cluster = Cluster::new(&sim, 3);
+    sim.run(async {
+        cluster.form(&[1, 2, 3]).await;
+        (0..5).for_each(|_| cluster.start_client());
+        sim.sleep(Duration::from_secs(3)).await;
+        cluster.settle().await;
+    })
+    .unwrap();
+    assert!(cluster.observer.commits() > 100, "{} commits", cluster.observer.commits());
+    assert!(cluster.observer.terms_led() <= 2);
+}
+
+#[test]
+fn acknowledged_commands_survive_faults() {
+    let mut marks = BTreeMap::new();
+    for seed in seeds(0..20) {
+        println!("seed {seed}");
+        let outcome = run(seed);
+        println!("  {} commits, {} terms, {:x}", outcome.commits, outcome.terms, outcome.hash);
+        for (mark, count) in outcome.marks {
+            *marks.entry(mark).or_insert(0) += count;
+        }
+    }
+    println!("{marks:?}");
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    let first = run(3).hash;
+    assert_eq!(first, run(3).hash, "two runs of one seed differ");
+    let others: Vec<u64> = (4..7).map(|seed| run(seed).hash).collect();
+    assert_eq!(first, run(3).hash, "a run depends on those before it");
+    assert!(others.iter().all(|&hash| hash != first));
+}

@@ -1,0 +1,1 @@
+//! The record log and its replay.

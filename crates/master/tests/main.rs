@@ -1,0 +1,3 @@
+//! Tests of the masters.
+
+mod consensus;
