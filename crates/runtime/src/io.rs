@@ -215,7 +215,8 @@ pub enum WriteHalf {
 }
 
 impl WriteHalf {
-    /// Sends all of `bufs` in order, in as few system calls as possible.
+    /// Sends all of `bufs` in order, in as few system calls as possible. When the future is
+    /// dropped, any part of them may be sent later or never: then drop the stream too.
     pub async fn write_all(&mut self, bufs: Vec<Buf>) -> io::Result<()> {
         match self {
             WriteHalf::Real(half) => half.write_all(bufs).await,

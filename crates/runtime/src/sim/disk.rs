@@ -192,7 +192,10 @@ impl HostDisk {
         self.check_failed(from)?;
         let mut files = self.files.borrow_mut();
         let node = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        files.insert(to.to_owned(), node);
+        if let Some(replaced) = files.insert(to.to_owned(), node) {
+            let len = replaced.state.borrow().view.len;
+            self.used.set(self.used.get().saturating_sub(len));
+        }
         Ok(())
     }
 
@@ -237,7 +240,8 @@ impl FileState {
         }
         let inflight = std::mem::take(&mut self.inflight).into_values();
         for (offset, buf) in std::mem::take(&mut self.unsynced).into_iter().chain(inflight) {
-            match world.rng.borrow_mut().below(3) {
+            let fate = world.rng.borrow_mut().below(3);
+            match fate {
                 0 => {}
                 1 => self.durable.write(offset, &buf),
                 _ => {
@@ -469,7 +473,12 @@ impl SimFile {
         self.disk.used.set(self.disk.used.get() - state.view.len.saturating_sub(len));
         state.view.set_len(len);
         state.durable.set_len(len);
-        state.unsynced.retain(|(offset, buf)| offset + buf.len() as u64 <= len);
+        // What was written below the cut is still to be synced.
+        state.unsynced.retain_mut(|(offset, buf)| {
+            let kept = len.saturating_sub(*offset).min(buf.len() as u64);
+            *buf = buf.slice(0..kept as usize);
+            kept > 0
+        });
         Ok(())
     }
 

@@ -35,20 +35,12 @@ impl SimNode {
 
     /// The host's monotonic clock at virtual time `global`.
     pub(crate) fn local_time(&self, global: u64) -> u64 {
-        let rate = 1_000_000 + self.machine.clock_drift_ppm.get();
-        let scaled = i128::from(global) * i128::from(rate) / 1_000_000;
-        scaled as u64 + self.machine.clock_offset
+        self.machine.local_time(global)
     }
 
     /// The first virtual time at which the host's clock shows `local`.
     pub(crate) fn global_time(&self, local: u64) -> u64 {
-        let rate = 1_000_000 + self.machine.clock_drift_ppm.get();
-        let unscaled = i128::from(local.saturating_sub(self.machine.clock_offset)) * 1_000_000;
-        let mut global = u64::try_from(unscaled / i128::from(rate)).unwrap_or(u64::MAX);
-        while global < u64::MAX && self.local_time(global) < local {
-            global += 1;
-        }
-        global
+        self.machine.global_time(local)
     }
 
     pub(crate) fn unix_time(&self, global: u64) -> UnixTime {

@@ -100,13 +100,36 @@ impl Default for DiskFaults {
 pub(crate) struct SimHost {
     pub(crate) name: String,
     pub(crate) disk: Rc<HostDisk>,
-    /// Added to virtual time for the host's monotonic clock.
-    pub(crate) clock_offset: u64,
+    /// A virtual time and what the host's clock showed then. Renewed when the drift changes, so
+    /// that the clock neither jumps nor runs backwards.
+    pub(crate) clock_base: Cell<(u64, u64)>,
     /// Parts per million by which its clock runs fast (or slow).
     pub(crate) clock_drift_ppm: Cell<i64>,
     /// The node that runs on it, if one does.
     pub(crate) running: RefCell<Option<Env>>,
     pub(crate) paused_until: Cell<u64>,
+}
+
+impl SimHost {
+    /// The host's monotonic clock at virtual time `global`.
+    pub(crate) fn local_time(&self, global: u64) -> u64 {
+        let (base, shown) = self.clock_base.get();
+        let rate = i128::from(1_000_000 + self.clock_drift_ppm.get());
+        shown + (i128::from(global.saturating_sub(base)) * rate / 1_000_000) as u64
+    }
+
+    /// The first virtual time, from the last change of the drift on, at which the host's clock
+    /// shows `local`.
+    pub(crate) fn global_time(&self, local: u64) -> u64 {
+        let (base, shown) = self.clock_base.get();
+        let rate = i128::from(1_000_000 + self.clock_drift_ppm.get());
+        let passed = i128::from(local.saturating_sub(shown)) * 1_000_000 / rate;
+        let mut global = u64::try_from(i128::from(base) + passed).unwrap_or(u64::MAX);
+        while global < u64::MAX && self.local_time(global) < local {
+            global += 1;
+        }
+        global
+    }
 }
 
 pub(crate) struct World {
@@ -265,7 +288,7 @@ impl Sim {
         hosts.push(Rc::new(SimHost {
             name: name.to_owned(),
             disk: Rc::new(HostDisk::default()),
-            clock_offset,
+            clock_base: Cell::new((0, clock_offset)),
             clock_drift_ppm: Cell::new(0),
             running: RefCell::new(None),
             paused_until: Cell::new(0),
@@ -335,7 +358,10 @@ impl Sim {
     /// Makes a host's clock run fast (positive) or slow, in parts per million.
     pub fn set_clock_drift(&self, host: HostId, ppm: i64) {
         assert!(ppm.abs() <= 100_000, "drift of {ppm} ppm");
-        self.0.host(host).clock_drift_ppm.set(ppm);
+        let machine = self.0.host(host);
+        let now = self.0.now.get();
+        machine.clock_base.set((now, machine.local_time(now)));
+        machine.clock_drift_ppm.set(ppm);
     }
 
     /// Changes the network's faults.

@@ -3,4 +3,5 @@
 mod real_files;
 mod real_net;
 mod real_tasks;
+mod sim_world;
 mod support;
