@@ -2,12 +2,17 @@
 
 mod chunkserver;
 mod cluster;
+mod error;
+pub mod limits;
 mod namespace;
+mod proto;
 mod stream;
 
 pub use chunkserver::*;
 pub use cluster::*;
+pub use error::WireError;
 pub use namespace::*;
+pub use proto::fuzz_control;
 pub use stream::*;
 
 use std::fmt;

@@ -187,12 +187,12 @@ pub enum NamespaceReply {
 /// The partition that holds a directory's names.
 pub fn namespace_partition(dir: DirId, partitions: u16) -> u16 {
     let folded = (dir.get() >> 64) as u64 ^ dir.get() as u64;
-    (u64::from(spread(folded)) * u64::from(partitions) >> 32) as u16
+    ((u64::from(spread(folded)) * u64::from(partitions)) >> 32) as u16
 }
 
 /// The stream partition that holds a file's chunks.
 pub fn stream_partition(file: FileId, partitions: u16) -> u16 {
-    (u64::from(spread(file.get())) * u64::from(partitions) >> 32) as u16
+    ((u64::from(spread(file.get())) * u64::from(partitions)) >> 32) as u16
 }
 
 fn spread(word: u64) -> u32 {

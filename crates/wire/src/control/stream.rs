@@ -24,7 +24,10 @@ impl Policy {
 
     /// True when `1 <= acks <= copies <= 5` and `2 * acks > copies`.
     pub const fn is_valid(self) -> bool {
-        self.acks >= 1 && self.acks <= self.copies && self.copies <= 5 && 2 * self.acks > self.copies
+        self.acks >= 1
+            && self.acks <= self.copies
+            && self.copies <= 5
+            && 2 * self.acks > self.copies
     }
 
     /// Fenced replicas whose answers recovery needs: F = n - m + 1 (`protocols.md`).

@@ -1,0 +1,54 @@
+//! Bounds of control messages. A message beyond one is refused by the conversion that meets it.
+
+use base::limits::{PATH_MAX, REPLICAS_MAX};
+
+/// Bytes of an encoded control message at most: what a frame's body carries. An answer whose
+/// elements could add up to more (a batch look-up of 64 files x 256 chunks, a page of 1000 long
+/// symbolic links) is cut by the server that makes it, with `more` set or files left out.
+pub const MESSAGE_LEN_MAX: usize = crate::frame::BODY_MAX;
+/// A batch link always fits: 1000 x (255 bytes of name + 45 of identity and framing) = 300 KB.
+const _: () = assert!(LINKS_MAX * (base::limits::NAME_MAX + 45) < MESSAGE_LEN_MAX);
+
+/// Bytes of a symbolic link's target, as POSIX file systems have it.
+pub const TARGET_MAX: usize = PATH_MAX - 1;
+/// Permission bits, setuid, setgid and sticky.
+pub const MODE_MAX: u32 = 0o7777;
+/// Names in one page of a directory.
+pub const LIST_MAX: u32 = 1000;
+/// Names in one batch link.
+pub const LINKS_MAX: usize = 1000;
+
+/// Chunks of one file in one answer (C8).
+pub const LOCATE_CHUNKS_MAX: u32 = 256;
+/// Files in one batch look-up (C7).
+pub const LOCATE_FILES_MAX: usize = 64;
+/// Spare chunks that a writer may ask for (C8).
+pub const SPARES_MAX: u8 = 4;
+/// Servers that a writer may ask to avoid.
+pub const AVOID_MAX: usize = 256;
+/// Replicas of one chunk in an answer: a policy's, and those that take the place of others.
+pub const PLACES_MAX: usize = 8;
+const _: () = assert!(PLACES_MAX > REPLICAS_MAX);
+
+/// Chunks in one order to a chunkserver, and replicas in one page of its list.
+pub const CHUNKS_MAX: usize = 1000;
+
+/// Bytes of a server's or lock's name, of a failure domain and of a lock's owner.
+pub const LABEL_MAX: usize = 255;
+/// Disks of one chunkserver.
+pub const DISKS_MAX: usize = 256;
+/// Damaged replicas in one heartbeat; more wait for the next.
+pub const DAMAGED_MAX: usize = 1000;
+/// Masters of one cluster: voters, and those about to become or cease to be voters.
+pub const MASTERS_MAX: usize = 16;
+/// Chunkservers of one cluster.
+pub const SERVERS_MAX: usize = 10_000;
+/// Groups that one message names: the cluster group, and up to 2048 partitions of each kind.
+pub const GROUPS_MAX: usize = 1 + 2 * 2048;
+/// Lease of a lock, milliseconds, at least.
+pub const LOCK_TTL_MIN_MS: u64 = 100;
+/// Lease of a lock, milliseconds, at most.
+pub const LOCK_TTL_MAX_MS: u64 = 600_000;
+
+/// Bytes of an error's message; what is longer is cut when it is encoded.
+pub const ERROR_MESSAGE_MAX: usize = 4096;

@@ -1,0 +1,413 @@
+//! Arbitrary control messages for property tests.
+
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use base::limits::CHUNK_LEN_MAX;
+use base::{ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, Kind, ServerId};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use crate::control::limits::{
+    CHUNKS_MAX, LIST_MAX, LOCATE_CHUNKS_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MODE_MAX, SPARES_MAX,
+};
+use crate::control::*;
+use crate::data::{ReplicaStat, ReplicaState};
+
+/// Maps a strategy through a tuple pattern.
+macro_rules! made {
+    ($(($name:pat, $strategy:expr)),+ => $value:expr) => {
+        ($($strategy,)+).prop_map(|($($name,)+)| $value)
+    };
+}
+
+fn addr() -> impl Strategy<Value = SocketAddr> {
+    prop_oneof![
+        any::<([u8; 4], u16)>().prop_map(SocketAddr::from),
+        any::<([u8; 16], u16, u32)>().prop_map(|(ip, port, scope)| {
+            SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into()
+        }),
+    ]
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[^/]{1,60}".prop_filter("no name", |name| name != "." && name != "..")
+}
+
+fn label() -> impl Strategy<Value = String> {
+    "\\PC{1,20}"
+}
+
+fn file() -> impl Strategy<Value = FileId> {
+    any::<u64>().prop_map(FileId::new)
+}
+
+fn chunk() -> impl Strategy<Value = ChunkId> {
+    any::<u64>().prop_map(ChunkId::new)
+}
+
+fn disk() -> impl Strategy<Value = DiskId> {
+    any::<u128>().prop_map(DiskId::new)
+}
+
+fn dir() -> impl Strategy<Value = DirId> {
+    any::<u128>().prop_map(DirId::new)
+}
+
+fn server() -> impl Strategy<Value = ServerId> {
+    any::<u32>().prop_map(ServerId::new)
+}
+
+fn epoch() -> impl Strategy<Value = Epoch> {
+    any::<u64>().prop_map(Epoch::new)
+}
+
+fn chunk_len() -> impl Strategy<Value = u32> {
+    0..=CHUNK_LEN_MAX as u32
+}
+
+fn op() -> impl Strategy<Value = OpId> {
+    made!((client, any::<u64>()), (seq, 1..=u64::MAX), (back, any::<u64>()) => OpId {
+        client: ClientId::new(client),
+        seq,
+        acked_below: seq.saturating_sub(back),
+    })
+}
+
+fn master() -> impl Strategy<Value = MasterInfo> {
+    made!((id, 1..=u64::MAX), (name, label()), (addr, addr()) => MasterInfo { id, name, addr })
+}
+
+fn group() -> impl Strategy<Value = Group> {
+    prop_oneof![
+        Just(Group::Cluster),
+        any::<u16>().prop_map(Group::Namespace),
+        any::<u16>().prop_map(Group::Stream),
+    ]
+}
+
+fn disk_report() -> impl Strategy<Value = DiskReport> {
+    made!((disk, disk()), (path, "\\PC{0,40}"), (counts, any::<[u64; 3]>()),
+        (failed, any::<bool>()) => DiskReport {
+        disk,
+        path,
+        capacity: counts[0],
+        used: counts[1],
+        chunks: counts[2],
+        failed,
+    })
+}
+
+fn registration() -> impl Strategy<Value = Registration> {
+    made!((name, label()), (addr, addr()), (domain, label()) => {
+        Registration { name, addr, domain }
+    })
+}
+
+fn heartbeat() -> impl Strategy<Value = Heartbeat> {
+    made!((server, server()), (addr, addr()), (boot, any::<u64>()), (seq, 1..=u64::MAX),
+        (disks, vec(disk_report(), 0..4)), (damaged, vec((disk(), chunk()), 0..4)),
+        (load, any::<u32>()) => Heartbeat { server, addr, boot, seq, disks, damaged, load })
+}
+
+fn lock_change() -> impl Strategy<Value = LockChange> {
+    let ttl = LOCK_TTL_MIN_MS..=LOCK_TTL_MAX_MS;
+    prop_oneof![
+        made!((name, label()), (owner, label()), (ttl_ms, ttl.clone()) => {
+            LockChange::Acquire { name, owner, ttl_ms }
+        }),
+        made!((name, label()), (fencing, any::<u64>()), (ttl_ms, ttl) => {
+            LockChange::Renew { name, fencing, ttl_ms }
+        }),
+        made!((name, label()), (fencing, any::<u64>()) => LockChange::Release { name, fencing }),
+    ]
+}
+
+fn cluster_request() -> impl Strategy<Value = ClusterRequest> {
+    let member_change = prop_oneof![
+        master().prop_map(MemberChange::Add),
+        (1..=u64::MAX).prop_map(|id| MemberChange::Remove { id }),
+    ];
+    prop_oneof![
+        Just(ClusterRequest::Info),
+        registration().prop_map(ClusterRequest::Register),
+        heartbeat().prop_map(ClusterRequest::Heartbeat),
+        Just(ClusterRequest::Status),
+        made!((op, op()), (change, lock_change()) => ClusterRequest::Lock { op, change }),
+        label().prop_map(|name| ClusterRequest::LockHolder { name }),
+        member_change.prop_map(|change| ClusterRequest::Members { change }),
+    ]
+}
+
+fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
+    let info = made!((cluster, any::<u128>()), (masters, vec(master(), 0..5)),
+        (ns, 1..=u16::MAX), (st, 1..=u16::MAX), (leaders, vec((group(), 1..=u64::MAX), 0..5)) => {
+        ClusterInfo {
+            cluster: ClusterId::new(cluster),
+            masters,
+            namespace_partitions: ns,
+            stream_partitions: st,
+            leaders,
+        }
+    });
+    let server_status = made!((server, server()), (name, label()), (addr, addr()),
+        (domain, label()), (alive, any::<bool>()), (disks, vec(disk_report(), 0..3)) => {
+        ServerStatus { server, name, addr, domain, alive, disks }
+    });
+    let status = made!((master, 1..=u64::MAX), (leads, vec(group(), 0..4)),
+        (servers, vec(server_status, 0..3)), (n, any::<[u64; 9]>()) => ClusterStatus {
+        master,
+        leads,
+        servers,
+        chunks: n[0],
+        under_replicated: n[1],
+        lost: n[2],
+        files: n[3],
+        dirs: n[4],
+        logical_bytes: n[5],
+        repair: RepairStatus { pending: n[6], done: n[7], bytes: n[8] },
+    });
+    prop_oneof![
+        info.prop_map(ClusterReply::Info),
+        made!((server, server()), (cluster, any::<u128>()) => {
+            ClusterReply::Registered { server, cluster: ClusterId::new(cluster) }
+        }),
+        made!((masters, vec(master(), 0..5)), (known, any::<bool>()) => {
+            ClusterReply::Beat { masters, known }
+        }),
+        status.prop_map(ClusterReply::Status),
+        any::<u64>().prop_map(|fencing| ClusterReply::Lock { fencing }),
+        option::of((label(), any::<u64>())).prop_map(ClusterReply::Holder),
+        Just(ClusterReply::Done),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    (1..=5u8).prop_flat_map(|copies| {
+        (copies / 2 + 1..=copies).prop_map(move |acks| Policy { copies, acks })
+    })
+}
+
+fn attributes() -> impl Strategy<Value = Attributes> {
+    made!((mode, 0..=MODE_MAX), (mtime, any::<u64>()) => Attributes { mode, mtime })
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    made!((parent, dir()), (name, name()) => Place { parent, name })
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    prop_oneof![
+        made!((file, file()), (policy, policy()), (attributes, attributes()),
+            (links, any::<u32>()), (len, any::<u64>()) => {
+            Node::File { file, policy, attributes, links, len }
+        }),
+        made!((dir, dir()), (attributes, attributes()) => Node::Dir { dir, attributes }),
+        made!((target, "\\PC{1,80}"), (attributes, attributes()) => {
+            Node::Symlink { target, attributes }
+        }),
+    ]
+}
+
+fn namespace_change() -> impl Strategy<Value = NamespaceChange> {
+    prop_oneof![
+        made!((place, place()), (attributes, attributes()) => {
+            NamespaceChange::Mkdir { place, attributes }
+        }),
+        made!((place, place()), (policy, policy()), (attributes, attributes()),
+            (exclusive, any::<bool>()) => {
+            NamespaceChange::Create { place, policy, attributes, exclusive }
+        }),
+        made!((place, place()), (target, "\\PC{1,80}"), (attributes, attributes()) => {
+            NamespaceChange::Symlink { place, target, attributes }
+        }),
+        vec((file(), place()), 0..4).prop_map(|links| NamespaceChange::Link { links }),
+        place().prop_map(|place| NamespaceChange::Unlink { place }),
+        place().prop_map(|place| NamespaceChange::Rmdir { place }),
+        made!((from, place()), (to, place()), (replace, any::<bool>()) => {
+            NamespaceChange::Rename { from, to, replace }
+        }),
+        made!((place, place()), (attributes, attributes()), (len, option::of(any::<u64>())) => {
+            NamespaceChange::SetAttributes { place, attributes, len }
+        }),
+    ]
+}
+
+fn namespace_request() -> impl Strategy<Value = NamespaceRequest> {
+    prop_oneof![
+        place().prop_map(|place| NamespaceRequest::Lookup { place }),
+        made!((dir, dir()), (after, option::of("\\PC{0,40}")), (limit, 1..=LIST_MAX) => {
+            NamespaceRequest::List { dir, after, limit }
+        }),
+        file().prop_map(|file| NamespaceRequest::StatFile { file }),
+        made!((op, op()), (change, namespace_change()) => {
+            NamespaceRequest::Change { op, change }
+        }),
+    ]
+}
+
+fn namespace_reply() -> impl Strategy<Value = NamespaceReply> {
+    let entry = made!((name, name()), (node, node()) => NamedNode { name, node });
+    prop_oneof![
+        made!((node, node()), (grant, any::<[u8; 16]>()) => NamespaceReply::Node { node, grant }),
+        made!((entries, vec(entry, 0..4)), (more, any::<bool>()) => {
+            NamespaceReply::List { entries, more }
+        }),
+        Just(NamespaceReply::Done),
+    ]
+}
+
+fn replica() -> impl Strategy<Value = ReplicaPlace> {
+    made!((server, server()), (disk, disk()), (addr, addr()) => {
+        ReplicaPlace { server, disk, addr }
+    })
+}
+
+fn chunk_place() -> impl Strategy<Value = ChunkPlace> {
+    made!((chunk, chunk()), (epoch, epoch()), (base, any::<u64>()),
+        (sealed, option::of(chunk_len())), (replicas, vec(replica(), 0..6)), (acks, 1..=5u8),
+        (token, any::<[u8; 16]>()) => {
+        ChunkPlace { chunk, epoch, base, sealed, replicas, acks, token }
+    })
+}
+
+fn stream_change() -> impl Strategy<Value = StreamChange> {
+    let spares = 0..=SPARES_MAX;
+    prop_oneof![
+        made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()),
+            (spares, spares.clone()) => StreamChange::Open { file, policy, grant, spares }),
+        made!((file, file()), (epoch, epoch()), (sealed, chunk()), (len, chunk_len()),
+            (next, chunk()), (avoid, vec(server(), 0..4)), (spares, spares.clone()) => {
+            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares }
+        }),
+        made!((file, file()), (epoch, epoch()), (avoid, vec(server(), 0..4)),
+            (spares, spares) => StreamChange::Extend { file, epoch, avoid, spares }),
+        made!((file, file()), (epoch, epoch()), (sealed, option::of((chunk(), chunk_len()))),
+            (finish, any::<bool>()) => StreamChange::Close { file, epoch, sealed, finish }),
+        file().prop_map(|file| StreamChange::Seal { file }),
+        file().prop_map(|file| StreamChange::Delete { file }),
+    ]
+}
+
+fn stream_request() -> impl Strategy<Value = StreamRequest> {
+    let limit = 1..=LOCATE_CHUNKS_MAX;
+    let trouble = prop_oneof![
+        Just(Trouble::Unreachable),
+        Just(Trouble::Corrupt),
+        Just(Trouble::Missing),
+        Just(Trouble::DiskFailed),
+    ];
+    prop_oneof![
+        made!((file, file()), (offset, any::<u64>()), (limit, limit.clone()) => {
+            StreamRequest::Locate { file, offset, limit }
+        }),
+        made!((wants, vec((file(), any::<u64>()), 0..4)), (limit, limit) => {
+            StreamRequest::LocateMany { wants, limit }
+        }),
+        made!((file, file()), (chunk, chunk()), (server, server()), (trouble, trouble) => {
+            StreamRequest::ReportBad { file, chunk, server, trouble }
+        }),
+        made!((op, op()), (change, stream_change()) => StreamRequest::Change { op, change }),
+    ]
+}
+
+fn stream_reply() -> impl Strategy<Value = StreamReply> {
+    let grant = made!((epoch, epoch()), (len, any::<u64>()),
+        (current, option::of(chunk_place())), (spares, vec(chunk_place(), 0..3)) => {
+        WriterGrant { epoch, len, current, spares }
+    });
+    let view = made!((file, file()), (chunks, vec(chunk_place(), 0..3)),
+        (sealed_len, any::<u64>()), (open, any::<bool>()), (epoch, epoch()) => {
+        StreamView { file, chunks, sealed_len, open, epoch }
+    });
+    prop_oneof![
+        grant.prop_map(StreamReply::Writer),
+        vec(view, 0..3).prop_map(StreamReply::Views),
+        any::<u64>().prop_map(|len| StreamReply::Done { len }),
+    ]
+}
+
+fn replica_stat() -> impl Strategy<Value = ReplicaStat> {
+    let state = prop_oneof![
+        Just(ReplicaState::Open),
+        epoch().prop_map(ReplicaState::Fenced),
+        Just(ReplicaState::Sealed),
+        Just(ReplicaState::Repairing),
+        Just(ReplicaState::Tombstone),
+    ];
+    made!((state, state), (epoch, epoch()), (len, chunk_len()), (durable_bound, chunk_len()),
+        (committed, chunk_len()) => ReplicaStat { state, epoch, len, durable_bound, committed })
+}
+
+fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
+    prop_oneof![
+        made!((chunk, chunk()), (disk, disk()), (epoch, epoch()), (base, any::<u64>()),
+            (len, chunk_len()), (sources, vec(replica(), 0..4)), (token, any::<[u8; 16]>()),
+            (seal, any::<bool>()) => ChunkserverRequest::Replicate {
+            chunk, disk, epoch, base, len, sources, token, seal,
+        }),
+        made!((disk, disk()), (chunks, vec(chunk(), 0..5)) => {
+            ChunkserverRequest::Delete { disk, chunks }
+        }),
+        made!((disk, disk()), (chunks, vec(chunk(), 0..5)) => {
+            ChunkserverRequest::Forget { disk, chunks }
+        }),
+        made!((disk, disk()), (after, option::of(chunk())), (limit, 1..=CHUNKS_MAX as u32) => {
+            ChunkserverRequest::List { disk, after, limit }
+        }),
+        made!((disk, disk()), (failed, any::<bool>()) => {
+            ChunkserverRequest::FailDisk { disk, failed }
+        }),
+    ]
+}
+
+fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
+    prop_oneof![
+        made!((stat, replica_stat()), (bytes, any::<u64>()) => {
+            ChunkserverReply::Replicated { stat, bytes }
+        }),
+        made!((replicas, vec((chunk(), replica_stat()), 0..4)), (more, any::<bool>()) => {
+            ChunkserverReply::List { replicas, more }
+        }),
+        Just(ChunkserverReply::Done),
+    ]
+}
+
+/// Every request.
+pub(super) fn request() -> impl Strategy<Value = ControlRequest> {
+    prop_oneof![
+        cluster_request().prop_map(ControlRequest::Cluster),
+        namespace_request().prop_map(ControlRequest::Namespace),
+        stream_request().prop_map(ControlRequest::Stream),
+        chunkserver_request().prop_map(ControlRequest::Chunkserver),
+    ]
+}
+
+/// Every reply.
+pub(super) fn reply() -> impl Strategy<Value = ControlReply> {
+    prop_oneof![
+        cluster_reply().prop_map(ControlReply::Cluster),
+        namespace_reply().prop_map(ControlReply::Namespace),
+        stream_reply().prop_map(ControlReply::Stream),
+        chunkserver_reply().prop_map(ControlReply::Chunkserver),
+    ]
+}
+
+/// Every error.
+pub(super) fn error() -> impl Strategy<Value = ControlError> {
+    let kind = prop::sample::select(vec![
+        Kind::Retry,
+        Kind::Refresh,
+        Kind::Reroute,
+        Kind::Fenced,
+        Kind::Corrupt,
+        Kind::Unknown,
+        Kind::NotFound,
+        Kind::Exists,
+        Kind::Full,
+        Kind::Invalid,
+    ]);
+    made!((kind, kind), (message, "\\PC{0,80}"), (leader, option::of(addr())) => {
+        ControlError { kind, message, leader }
+    })
+}

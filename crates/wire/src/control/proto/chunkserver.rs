@@ -1,0 +1,194 @@
+//! What masters ask of chunkservers.
+
+use base::{ChunkId, DiskId, Epoch};
+
+use super::common::{all, each, need, range_u32, secret, u128_bytes, u128_from};
+use super::stream::chunk_len;
+use super::{Proto, WireError, pb};
+use crate::control::limits::{CHUNKS_MAX, PLACES_MAX};
+use crate::control::{ChunkserverReply, ChunkserverRequest};
+use crate::data::{ReplicaStat, ReplicaState};
+
+impl Proto for ReplicaStat {
+    type Pb = pb::ReplicaStat;
+
+    fn to_pb(&self) -> pb::ReplicaStat {
+        use pb::replica_stat::State;
+        let (state, fenced_below) = match self.state {
+            ReplicaState::Open => (State::Open, 0),
+            ReplicaState::Fenced(epoch) => (State::Fenced, epoch.get()),
+            ReplicaState::Sealed => (State::Sealed, 0),
+            ReplicaState::Repairing => (State::Repairing, 0),
+            ReplicaState::Tombstone => (State::Tombstone, 0),
+        };
+        pb::ReplicaStat {
+            state: state.into(),
+            fenced_below,
+            epoch: self.epoch.get(),
+            len: self.len,
+            durable_bound: self.durable_bound,
+            committed: self.committed,
+        }
+    }
+
+    fn from_pb(pb: pb::ReplicaStat) -> Result<ReplicaStat, WireError> {
+        use pb::replica_stat::State;
+        let state = match State::try_from(pb.state) {
+            Ok(State::Open) => ReplicaState::Open,
+            Ok(State::Fenced) => ReplicaState::Fenced(Epoch::new(pb.fenced_below)),
+            Ok(State::Sealed) => ReplicaState::Sealed,
+            Ok(State::Repairing) => ReplicaState::Repairing,
+            Ok(State::Tombstone) => ReplicaState::Tombstone,
+            Ok(State::Unspecified) | Err(_) => {
+                let value = u64::from(pb.state as u32);
+                return Err(WireError::OutOfRange { field: "ReplicaStat.state", value });
+            }
+        };
+        Ok(ReplicaStat {
+            state,
+            epoch: Epoch::new(pb.epoch),
+            len: chunk_len(pb.len, "ReplicaStat.len")?,
+            durable_bound: chunk_len(pb.durable_bound, "ReplicaStat.durable_bound")?,
+            committed: chunk_len(pb.committed, "ReplicaStat.committed")?,
+        })
+    }
+}
+
+fn disk(bytes: &[u8], field: &'static str) -> Result<DiskId, WireError> {
+    u128_from(bytes, field).map(DiskId::new)
+}
+
+fn disk_chunks(disk: DiskId, chunks: &[ChunkId]) -> pb::DiskChunks {
+    pb::DiskChunks {
+        disk: u128_bytes(disk.get()),
+        chunks: chunks.iter().map(|chunk| chunk.get()).collect(),
+    }
+}
+
+fn from_disk_chunks(pb: pb::DiskChunks) -> Result<(DiskId, Vec<ChunkId>), WireError> {
+    let chunk = |chunk| Ok(ChunkId::new(chunk));
+    let chunks = each(pb.chunks, CHUNKS_MAX, "DiskChunks.chunks", chunk)?;
+    Ok((disk(&pb.disk, "DiskChunks.disk")?, chunks))
+}
+
+impl Proto for ChunkserverRequest {
+    type Pb = pb::ChunkserverRequest;
+
+    fn to_pb(&self) -> pb::ChunkserverRequest {
+        use pb::chunkserver_request::{Ask, FailDisk, List, Replicate};
+        let ask = match self {
+            ChunkserverRequest::Replicate {
+                chunk,
+                disk,
+                epoch,
+                base,
+                len,
+                sources,
+                token,
+                seal,
+            } => Ask::Replicate(Replicate {
+                chunk: chunk.get(),
+                disk: u128_bytes(disk.get()),
+                epoch: epoch.get(),
+                base: *base,
+                len: *len,
+                sources: all(sources),
+                token: token.to_vec(),
+                seal: *seal,
+            }),
+            ChunkserverRequest::Delete { disk, chunks } => Ask::Delete(disk_chunks(*disk, chunks)),
+            ChunkserverRequest::Forget { disk, chunks } => Ask::Forget(disk_chunks(*disk, chunks)),
+            ChunkserverRequest::List { disk, after, limit } => Ask::List(List {
+                disk: u128_bytes(disk.get()),
+                after: after.map(ChunkId::get),
+                limit: *limit,
+            }),
+            ChunkserverRequest::FailDisk { disk, failed } => {
+                Ask::FailDisk(FailDisk { disk: u128_bytes(disk.get()), failed: *failed })
+            }
+        };
+        pb::ChunkserverRequest { ask: Some(ask) }
+    }
+
+    fn from_pb(pb: pb::ChunkserverRequest) -> Result<ChunkserverRequest, WireError> {
+        use pb::chunkserver_request::Ask;
+        Ok(match pb.ask.ok_or(WireError::Missing { field: "ChunkserverRequest.ask" })? {
+            Ask::Replicate(pb) => ChunkserverRequest::Replicate {
+                chunk: ChunkId::new(pb.chunk),
+                disk: disk(&pb.disk, "ChunkserverRequest.Replicate.disk")?,
+                epoch: Epoch::new(pb.epoch),
+                base: pb.base,
+                len: chunk_len(pb.len, "ChunkserverRequest.Replicate.len")?,
+                sources: each(
+                    pb.sources,
+                    PLACES_MAX,
+                    "ChunkserverRequest.Replicate.sources",
+                    Proto::from_pb,
+                )?,
+                token: secret(&pb.token, "ChunkserverRequest.Replicate.token")?,
+                seal: pb.seal,
+            },
+            Ask::Delete(pb) => {
+                let (disk, chunks) = from_disk_chunks(pb)?;
+                ChunkserverRequest::Delete { disk, chunks }
+            }
+            Ask::Forget(pb) => {
+                let (disk, chunks) = from_disk_chunks(pb)?;
+                ChunkserverRequest::Forget { disk, chunks }
+            }
+            Ask::List(pb) => {
+                let limit_max = CHUNKS_MAX as u32;
+                ChunkserverRequest::List {
+                    disk: disk(&pb.disk, "ChunkserverRequest.List.disk")?,
+                    after: pb.after.map(ChunkId::new),
+                    limit: range_u32(pb.limit, 1..=limit_max, "ChunkserverRequest.List.limit")?,
+                }
+            }
+            Ask::FailDisk(pb) => ChunkserverRequest::FailDisk {
+                disk: disk(&pb.disk, "ChunkserverRequest.FailDisk.disk")?,
+                failed: pb.failed,
+            },
+        })
+    }
+}
+
+impl Proto for ChunkserverReply {
+    type Pb = pb::ChunkserverReply;
+
+    fn to_pb(&self) -> pb::ChunkserverReply {
+        use pb::chunkserver_reply::{Answer, List, ListedReplica, Replicated};
+        let answer = match self {
+            ChunkserverReply::Replicated { stat, bytes } => {
+                Answer::Replicated(Replicated { stat: Some(stat.to_pb()), bytes: *bytes })
+            }
+            ChunkserverReply::List { replicas, more } => {
+                let listed = |(chunk, stat): &(ChunkId, ReplicaStat)| ListedReplica {
+                    chunk: chunk.get(),
+                    stat: Some(stat.to_pb()),
+                };
+                Answer::List(List { replicas: replicas.iter().map(listed).collect(), more: *more })
+            }
+            ChunkserverReply::Done => Answer::Done(pb::Empty {}),
+        };
+        pb::ChunkserverReply { answer: Some(answer) }
+    }
+
+    fn from_pb(pb: pb::ChunkserverReply) -> Result<ChunkserverReply, WireError> {
+        use pb::chunkserver_reply::Answer;
+        Ok(match pb.answer.ok_or(WireError::Missing { field: "ChunkserverReply.answer" })? {
+            Answer::Replicated(pb) => ChunkserverReply::Replicated {
+                stat: need(pb.stat, "ChunkserverReply.Replicated.stat")?,
+                bytes: pb.bytes,
+            },
+            Answer::List(pb) => {
+                let field = "ChunkserverReply.List.replicas";
+                let replicas = each(pb.replicas, CHUNKS_MAX, field, |pb| {
+                    let stat = need(pb.stat, "ChunkserverReply.ListedReplica.stat")?;
+                    Ok((ChunkId::new(pb.chunk), stat))
+                })?;
+                ChunkserverReply::List { replicas, more: pb.more }
+            }
+            Answer::Done(_) => ChunkserverReply::Done,
+        })
+    }
+}

@@ -1,0 +1,386 @@
+//! Cluster messages.
+
+use base::{ChunkId, ClusterId, DiskId, ServerId};
+
+use super::common::{
+    addr_bytes, addr_from, all, bounded, each, label, need, range, text, u16_from, u128_bytes,
+    u128_from,
+};
+use super::envelope::change;
+use super::{Proto, WireError, pb};
+use crate::control::limits::{
+    DAMAGED_MAX, DISKS_MAX, GROUPS_MAX, LABEL_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MASTERS_MAX,
+    SERVERS_MAX,
+};
+use crate::control::{
+    ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, DiskReport, Group, Heartbeat,
+    LockChange, MasterInfo, MemberChange, Registration, RepairStatus, ServerStatus,
+};
+use base::limits::PATH_MAX;
+
+fn master_id(id: u64, field: &'static str) -> Result<u64, WireError> {
+    range(id, 1..=u64::MAX, field)
+}
+
+fn group(number: u32) -> Result<Group, WireError> {
+    Group::from_number(number)
+        .ok_or(WireError::OutOfRange { field: "group", value: u64::from(number) })
+}
+
+impl Proto for MasterInfo {
+    type Pb = pb::MasterInfo;
+
+    fn to_pb(&self) -> pb::MasterInfo {
+        pb::MasterInfo { id: self.id, name: self.name.clone(), addr: addr_bytes(self.addr) }
+    }
+
+    fn from_pb(pb: pb::MasterInfo) -> Result<MasterInfo, WireError> {
+        Ok(MasterInfo {
+            id: master_id(pb.id, "MasterInfo.id")?,
+            name: label(pb.name, "MasterInfo.name")?,
+            addr: addr_from(&pb.addr, "MasterInfo.addr")?,
+        })
+    }
+}
+
+impl Proto for Registration {
+    type Pb = pb::Registration;
+
+    fn to_pb(&self) -> pb::Registration {
+        pb::Registration {
+            name: self.name.clone(),
+            addr: addr_bytes(self.addr),
+            domain: self.domain.clone(),
+        }
+    }
+
+    fn from_pb(pb: pb::Registration) -> Result<Registration, WireError> {
+        Ok(Registration {
+            name: label(pb.name, "Registration.name")?,
+            addr: addr_from(&pb.addr, "Registration.addr")?,
+            domain: label(pb.domain, "Registration.domain")?,
+        })
+    }
+}
+
+impl Proto for DiskReport {
+    type Pb = pb::DiskReport;
+
+    fn to_pb(&self) -> pb::DiskReport {
+        pb::DiskReport {
+            disk: u128_bytes(self.disk.get()),
+            path: self.path.clone(),
+            capacity: self.capacity,
+            used: self.used,
+            chunks: self.chunks,
+            failed: self.failed,
+        }
+    }
+
+    fn from_pb(pb: pb::DiskReport) -> Result<DiskReport, WireError> {
+        Ok(DiskReport {
+            disk: DiskId::new(u128_from(&pb.disk, "DiskReport.disk")?),
+            path: text(pb.path, 0..=PATH_MAX, "DiskReport.path")?,
+            capacity: pb.capacity,
+            used: pb.used,
+            chunks: pb.chunks,
+            failed: pb.failed,
+        })
+    }
+}
+
+impl Proto for Heartbeat {
+    type Pb = pb::Heartbeat;
+
+    fn to_pb(&self) -> pb::Heartbeat {
+        let damaged = |&(disk, chunk): &(DiskId, ChunkId)| pb::DamagedReplica {
+            disk: u128_bytes(disk.get()),
+            chunk: chunk.get(),
+        };
+        pb::Heartbeat {
+            server: self.server.get(),
+            addr: addr_bytes(self.addr),
+            boot: self.boot,
+            seq: self.seq,
+            disks: all(&self.disks),
+            damaged: self.damaged.iter().map(damaged).collect(),
+            load: self.load,
+        }
+    }
+
+    fn from_pb(pb: pb::Heartbeat) -> Result<Heartbeat, WireError> {
+        Ok(Heartbeat {
+            server: ServerId::new(pb.server),
+            addr: addr_from(&pb.addr, "Heartbeat.addr")?,
+            boot: pb.boot,
+            seq: range(pb.seq, 1..=u64::MAX, "Heartbeat.seq")?,
+            disks: each(pb.disks, DISKS_MAX, "Heartbeat.disks", Proto::from_pb)?,
+            damaged: each(pb.damaged, DAMAGED_MAX, "Heartbeat.damaged", |one| {
+                let disk = u128_from(&one.disk, "DamagedReplica.disk")?;
+                Ok((DiskId::new(disk), ChunkId::new(one.chunk)))
+            })?,
+            load: pb.load,
+        })
+    }
+}
+
+fn ttl(ttl_ms: u64, field: &'static str) -> Result<u64, WireError> {
+    range(ttl_ms, LOCK_TTL_MIN_MS..=LOCK_TTL_MAX_MS, field)
+}
+
+impl Proto for LockChange {
+    type Pb = pb::LockChange;
+
+    fn to_pb(&self) -> pb::LockChange {
+        use pb::lock_change::{Acquire, Change, Release, Renew};
+        let change = match self.clone() {
+            LockChange::Acquire { name, owner, ttl_ms } => {
+                Change::Acquire(Acquire { name, owner, ttl_ms })
+            }
+            LockChange::Renew { name, fencing, ttl_ms } => {
+                Change::Renew(Renew { name, fencing, ttl_ms })
+            }
+            LockChange::Release { name, fencing } => Change::Release(Release { name, fencing }),
+        };
+        pb::LockChange { change: Some(change) }
+    }
+
+    fn from_pb(pb: pb::LockChange) -> Result<LockChange, WireError> {
+        use pb::lock_change::Change;
+        Ok(match pb.change.ok_or(WireError::Missing { field: "LockChange.change" })? {
+            Change::Acquire(pb) => LockChange::Acquire {
+                name: label(pb.name, "LockChange.Acquire.name")?,
+                owner: text(pb.owner, 0..=LABEL_MAX, "LockChange.Acquire.owner")?,
+                ttl_ms: ttl(pb.ttl_ms, "LockChange.Acquire.ttl_ms")?,
+            },
+            Change::Renew(pb) => LockChange::Renew {
+                name: label(pb.name, "LockChange.Renew.name")?,
+                fencing: pb.fencing,
+                ttl_ms: ttl(pb.ttl_ms, "LockChange.Renew.ttl_ms")?,
+            },
+            Change::Release(pb) => LockChange::Release {
+                name: label(pb.name, "LockChange.Release.name")?,
+                fencing: pb.fencing,
+            },
+        })
+    }
+}
+
+impl Proto for MemberChange {
+    type Pb = pb::MemberChange;
+
+    fn to_pb(&self) -> pb::MemberChange {
+        use pb::member_change::Change;
+        let change = match self {
+            MemberChange::Add(master) => Change::Add(master.to_pb()),
+            MemberChange::Remove { id } => Change::Remove(*id),
+        };
+        pb::MemberChange { change: Some(change) }
+    }
+
+    fn from_pb(pb: pb::MemberChange) -> Result<MemberChange, WireError> {
+        use pb::member_change::Change;
+        Ok(match pb.change.ok_or(WireError::Missing { field: "MemberChange.change" })? {
+            Change::Add(master) => MemberChange::Add(Proto::from_pb(master)?),
+            Change::Remove(id) => {
+                MemberChange::Remove { id: master_id(id, "MemberChange.remove")? }
+            }
+        })
+    }
+}
+
+impl Proto for ClusterRequest {
+    type Pb = pb::ClusterRequest;
+
+    fn to_pb(&self) -> pb::ClusterRequest {
+        use pb::cluster_request::{Ask, Lock};
+        let ask = match self {
+            ClusterRequest::Info => Ask::Info(pb::Empty {}),
+            ClusterRequest::Register(registration) => Ask::Register(registration.to_pb()),
+            ClusterRequest::Heartbeat(heartbeat) => Ask::Heartbeat(heartbeat.to_pb()),
+            ClusterRequest::Status => Ask::Status(pb::Empty {}),
+            ClusterRequest::Lock { op, change } => {
+                Ask::Lock(Lock { op: Some(op.to_pb()), change: Some(change.to_pb()) })
+            }
+            ClusterRequest::LockHolder { name } => Ask::LockHolder(name.clone()),
+            ClusterRequest::Members { change } => Ask::Members(change.to_pb()),
+        };
+        pb::ClusterRequest { ask: Some(ask) }
+    }
+
+    fn from_pb(pb: pb::ClusterRequest) -> Result<ClusterRequest, WireError> {
+        use pb::cluster_request::Ask;
+        Ok(match pb.ask.ok_or(WireError::Missing { field: "ClusterRequest.ask" })? {
+            Ask::Info(_) => ClusterRequest::Info,
+            Ask::Register(registration) => ClusterRequest::Register(Proto::from_pb(registration)?),
+            Ask::Heartbeat(heartbeat) => ClusterRequest::Heartbeat(Proto::from_pb(heartbeat)?),
+            Ask::Status(_) => ClusterRequest::Status,
+            Ask::Lock(lock) => {
+                let (op, change) = change(lock.op, lock.change, "ClusterRequest.Lock.change")?;
+                ClusterRequest::Lock { op, change }
+            }
+            Ask::LockHolder(name) => {
+                ClusterRequest::LockHolder { name: label(name, "ClusterRequest.lock_holder")? }
+            }
+            Ask::Members(change) => ClusterRequest::Members { change: Proto::from_pb(change)? },
+        })
+    }
+}
+
+impl Proto for ClusterInfo {
+    type Pb = pb::ClusterInfo;
+
+    fn to_pb(&self) -> pb::ClusterInfo {
+        let leader =
+            |&(group, master): &(Group, u64)| pb::GroupLeader { group: group.number(), master };
+        pb::ClusterInfo {
+            cluster: u128_bytes(self.cluster.get()),
+            masters: all(&self.masters),
+            namespace_partitions: self.namespace_partitions.into(),
+            stream_partitions: self.stream_partitions.into(),
+            leaders: self.leaders.iter().map(leader).collect(),
+        }
+    }
+
+    fn from_pb(pb: pb::ClusterInfo) -> Result<ClusterInfo, WireError> {
+        let partitions = |count, field| {
+            range(u64::from(u16_from(count, field)?), 1..=u64::from(u16::MAX), field)
+                .map(|count| count as u16)
+        };
+        Ok(ClusterInfo {
+            cluster: ClusterId::new(u128_from(&pb.cluster, "ClusterInfo.cluster")?),
+            masters: each(pb.masters, MASTERS_MAX, "ClusterInfo.masters", Proto::from_pb)?,
+            namespace_partitions: partitions(
+                pb.namespace_partitions,
+                "ClusterInfo.namespace_partitions",
+            )?,
+            stream_partitions: partitions(pb.stream_partitions, "ClusterInfo.stream_partitions")?,
+            leaders: each(pb.leaders, GROUPS_MAX, "ClusterInfo.leaders", |leader| {
+                Ok((group(leader.group)?, master_id(leader.master, "GroupLeader.master")?))
+            })?,
+        })
+    }
+}
+
+impl Proto for ServerStatus {
+    type Pb = pb::ServerStatus;
+
+    fn to_pb(&self) -> pb::ServerStatus {
+        pb::ServerStatus {
+            server: self.server.get(),
+            name: self.name.clone(),
+            addr: addr_bytes(self.addr),
+            domain: self.domain.clone(),
+            alive: self.alive,
+            disks: all(&self.disks),
+        }
+    }
+
+    fn from_pb(pb: pb::ServerStatus) -> Result<ServerStatus, WireError> {
+        Ok(ServerStatus {
+            server: ServerId::new(pb.server),
+            name: label(pb.name, "ServerStatus.name")?,
+            addr: addr_from(&pb.addr, "ServerStatus.addr")?,
+            domain: label(pb.domain, "ServerStatus.domain")?,
+            alive: pb.alive,
+            disks: each(pb.disks, DISKS_MAX, "ServerStatus.disks", Proto::from_pb)?,
+        })
+    }
+}
+
+impl Proto for RepairStatus {
+    type Pb = pb::RepairStatus;
+
+    fn to_pb(&self) -> pb::RepairStatus {
+        pb::RepairStatus { pending: self.pending, done: self.done, bytes: self.bytes }
+    }
+
+    fn from_pb(pb: pb::RepairStatus) -> Result<RepairStatus, WireError> {
+        Ok(RepairStatus { pending: pb.pending, done: pb.done, bytes: pb.bytes })
+    }
+}
+
+impl Proto for ClusterStatus {
+    type Pb = pb::ClusterStatus;
+
+    fn to_pb(&self) -> pb::ClusterStatus {
+        pb::ClusterStatus {
+            master: self.master,
+            leads: self.leads.iter().map(|group| group.number()).collect(),
+            servers: all(&self.servers),
+            chunks: self.chunks,
+            under_replicated: self.under_replicated,
+            lost: self.lost,
+            files: self.files,
+            dirs: self.dirs,
+            logical_bytes: self.logical_bytes,
+            repair: Some(self.repair.to_pb()),
+        }
+    }
+
+    fn from_pb(pb: pb::ClusterStatus) -> Result<ClusterStatus, WireError> {
+        Ok(ClusterStatus {
+            master: master_id(pb.master, "ClusterStatus.master")?,
+            leads: each(pb.leads, GROUPS_MAX, "ClusterStatus.leads", group)?,
+            servers: each(pb.servers, SERVERS_MAX, "ClusterStatus.servers", Proto::from_pb)?,
+            chunks: pb.chunks,
+            under_replicated: pb.under_replicated,
+            lost: pb.lost,
+            files: pb.files,
+            dirs: pb.dirs,
+            logical_bytes: pb.logical_bytes,
+            repair: need(pb.repair, "ClusterStatus.repair")?,
+        })
+    }
+}
+
+impl Proto for ClusterReply {
+    type Pb = pb::ClusterReply;
+
+    fn to_pb(&self) -> pb::ClusterReply {
+        use pb::cluster_reply::{Answer, Beat, Holder, Registered};
+        let answer = match self {
+            ClusterReply::Info(info) => Answer::Info(info.to_pb()),
+            ClusterReply::Registered { server, cluster } => Answer::Registered(Registered {
+                server: server.get(),
+                cluster: u128_bytes(cluster.get()),
+            }),
+            ClusterReply::Beat { masters, known } => {
+                Answer::Beat(Beat { masters: all(masters), known: *known })
+            }
+            ClusterReply::Status(status) => Answer::Status(status.to_pb()),
+            ClusterReply::Lock { fencing } => Answer::Lock(*fencing),
+            ClusterReply::Holder(None) => Answer::Holder(Holder { owner: None, fencing: 0 }),
+            ClusterReply::Holder(Some((owner, fencing))) => {
+                Answer::Holder(Holder { owner: Some(owner.clone()), fencing: *fencing })
+            }
+            ClusterReply::Done => Answer::Done(pb::Empty {}),
+        };
+        pb::ClusterReply { answer: Some(answer) }
+    }
+
+    fn from_pb(pb: pb::ClusterReply) -> Result<ClusterReply, WireError> {
+        use pb::cluster_reply::Answer;
+        Ok(match pb.answer.ok_or(WireError::Missing { field: "ClusterReply.answer" })? {
+            Answer::Info(info) => ClusterReply::Info(Proto::from_pb(info)?),
+            Answer::Registered(pb) => ClusterReply::Registered {
+                server: ServerId::new(pb.server),
+                cluster: ClusterId::new(u128_from(&pb.cluster, "ClusterReply.Registered.cluster")?),
+            },
+            Answer::Beat(pb) => {
+                let field = "ClusterReply.Beat.masters";
+                let masters = bounded(pb.masters, MASTERS_MAX, field)?;
+                let masters = masters.into_iter().map(Proto::from_pb).collect::<Result<_, _>>()?;
+                ClusterReply::Beat { masters, known: pb.known }
+            }
+            Answer::Status(status) => ClusterReply::Status(Proto::from_pb(status)?),
+            Answer::Lock(fencing) => ClusterReply::Lock { fencing },
+            Answer::Holder(pb) => {
+                let owner = |owner| text(owner, 0..=LABEL_MAX, "ClusterReply.Holder.owner");
+                let owner = pb.owner.map(owner).transpose()?;
+                ClusterReply::Holder(owner.map(|owner| (owner, pb.fencing)))
+            }
+            Answer::Done(_) => ClusterReply::Done,
+        })
+    }
+}

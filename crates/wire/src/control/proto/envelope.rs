@@ -1,0 +1,132 @@
+//! Requests, replies and errors as a whole.
+
+use base::{ClientId, Kind};
+
+use super::common::{addr_bytes, addr_from, need, range, text};
+use super::{Proto, WireError, pb};
+use crate::control::limits::ERROR_MESSAGE_MAX;
+use crate::control::{ControlError, ControlReply, ControlRequest, OpId};
+
+impl Proto for ControlRequest {
+    type Pb = pb::ControlRequest;
+
+    fn to_pb(&self) -> pb::ControlRequest {
+        use pb::control_request::To;
+        let to = match self {
+            ControlRequest::Cluster(request) => To::Cluster(request.to_pb()),
+            ControlRequest::Namespace(request) => To::Namespace(request.to_pb()),
+            ControlRequest::Stream(request) => To::Stream(request.to_pb()),
+            ControlRequest::Chunkserver(request) => To::Chunkserver(request.to_pb()),
+        };
+        pb::ControlRequest { to: Some(to) }
+    }
+
+    fn from_pb(pb: pb::ControlRequest) -> Result<ControlRequest, WireError> {
+        use pb::control_request::To;
+        Ok(match pb.to.ok_or(WireError::Missing { field: "ControlRequest.to" })? {
+            To::Cluster(request) => ControlRequest::Cluster(Proto::from_pb(request)?),
+            To::Namespace(request) => ControlRequest::Namespace(Proto::from_pb(request)?),
+            To::Stream(request) => ControlRequest::Stream(Proto::from_pb(request)?),
+            To::Chunkserver(request) => ControlRequest::Chunkserver(Proto::from_pb(request)?),
+        })
+    }
+}
+
+impl Proto for ControlReply {
+    type Pb = pb::ControlReply;
+
+    fn to_pb(&self) -> pb::ControlReply {
+        use pb::control_reply::Of;
+        let of = match self {
+            ControlReply::Cluster(reply) => Of::Cluster(reply.to_pb()),
+            ControlReply::Namespace(reply) => Of::Namespace(reply.to_pb()),
+            ControlReply::Stream(reply) => Of::Stream(reply.to_pb()),
+            ControlReply::Chunkserver(reply) => Of::Chunkserver(reply.to_pb()),
+        };
+        pb::ControlReply { of: Some(of) }
+    }
+
+    fn from_pb(pb: pb::ControlReply) -> Result<ControlReply, WireError> {
+        use pb::control_reply::Of;
+        Ok(match pb.of.ok_or(WireError::Missing { field: "ControlReply.of" })? {
+            Of::Cluster(reply) => ControlReply::Cluster(Proto::from_pb(reply)?),
+            Of::Namespace(reply) => ControlReply::Namespace(Proto::from_pb(reply)?),
+            Of::Stream(reply) => ControlReply::Stream(Proto::from_pb(reply)?),
+            Of::Chunkserver(reply) => ControlReply::Chunkserver(Proto::from_pb(reply)?),
+        })
+    }
+}
+
+const KINDS: [(Kind, pb::ErrorKind); 10] = [
+    (Kind::Retry, pb::ErrorKind::Retry),
+    (Kind::Refresh, pb::ErrorKind::Refresh),
+    (Kind::Reroute, pb::ErrorKind::Reroute),
+    (Kind::Fenced, pb::ErrorKind::Fenced),
+    (Kind::Corrupt, pb::ErrorKind::Corrupt),
+    (Kind::Unknown, pb::ErrorKind::Unknown),
+    (Kind::NotFound, pb::ErrorKind::NotFound),
+    (Kind::Exists, pb::ErrorKind::Exists),
+    (Kind::Full, pb::ErrorKind::Full),
+    (Kind::Invalid, pb::ErrorKind::Invalid),
+];
+
+/// The longest prefix that fits and ends between characters.
+fn cut(message: &str) -> &str {
+    let mut end = message.len().min(ERROR_MESSAGE_MAX);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    &message[..end]
+}
+
+impl Proto for ControlError {
+    type Pb = pb::ControlError;
+
+    fn to_pb(&self) -> pb::ControlError {
+        let kind = KINDS.iter().find(|(kind, _)| *kind == self.kind);
+        let kind = kind.map_or(pb::ErrorKind::Unspecified, |(_, kind)| *kind);
+        assert_ne!(kind, pb::ErrorKind::Unspecified, "a kind without a number on the wire");
+        pb::ControlError {
+            kind: kind.into(),
+            message: cut(&self.message).to_owned(),
+            leader: self.leader.map(addr_bytes),
+        }
+    }
+
+    fn from_pb(pb: pb::ControlError) -> Result<ControlError, WireError> {
+        let kind = KINDS.iter().find(|(_, kind)| i32::from(*kind) == pb.kind).ok_or(
+            WireError::OutOfRange { field: "ControlError.kind", value: pb.kind as u32 as u64 },
+        )?;
+        let leader = pb.leader.as_deref();
+        Ok(ControlError {
+            kind: kind.0,
+            message: text(pb.message, 0..=ERROR_MESSAGE_MAX, "ControlError.message")?,
+            leader: leader.map(|leader| addr_from(leader, "ControlError.leader")).transpose()?,
+        })
+    }
+}
+
+impl Proto for OpId {
+    type Pb = pb::OpId;
+
+    fn to_pb(&self) -> pb::OpId {
+        pb::OpId { client: self.client.get(), seq: self.seq, acked_below: self.acked_below }
+    }
+
+    fn from_pb(pb: pb::OpId) -> Result<OpId, WireError> {
+        Ok(OpId {
+            client: ClientId::new(pb.client),
+            seq: range(pb.seq, 1..=u64::MAX, "OpId.seq")?,
+            acked_below: range(pb.acked_below, 0..=pb.seq, "OpId.acked_below")?,
+        })
+    }
+}
+
+/// A mutation with its identity, as several requests have it.
+pub(super) fn change<T: Proto>(
+    op: Option<pb::OpId>,
+    change: Option<T::Pb>,
+    field: &'static str,
+) -> Result<(OpId, T), WireError> {
+    Ok((need(op, "OpId")?, need(change, field)?))
+}

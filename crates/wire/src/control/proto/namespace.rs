@@ -1,0 +1,291 @@
+//! Namespace messages.
+
+use base::limits::NAME_MAX;
+use base::{DirId, FileId};
+
+use super::common::{
+    all, each, name, need, range_u8, range_u32, secret, text, u128_bytes, u128_from,
+};
+use super::envelope::change;
+use super::{Proto, WireError, pb};
+use crate::control::limits::{LINKS_MAX, LIST_MAX, MODE_MAX, TARGET_MAX};
+use crate::control::{
+    Attributes, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest, Node, Place, Policy,
+};
+
+impl Proto for Attributes {
+    type Pb = pb::Attributes;
+
+    fn to_pb(&self) -> pb::Attributes {
+        pb::Attributes { mode: self.mode, mtime: self.mtime }
+    }
+
+    fn from_pb(pb: pb::Attributes) -> Result<Attributes, WireError> {
+        let mode = range_u32(pb.mode, 0..=MODE_MAX, "Attributes.mode")?;
+        Ok(Attributes { mode, mtime: pb.mtime })
+    }
+}
+
+impl Proto for Policy {
+    type Pb = pb::Policy;
+
+    fn to_pb(&self) -> pb::Policy {
+        pb::Policy { copies: self.copies.into(), acks: self.acks.into() }
+    }
+
+    fn from_pb(pb: pb::Policy) -> Result<Policy, WireError> {
+        let policy = Policy {
+            copies: range_u8(pb.copies, 0..=u8::MAX, "Policy.copies")?,
+            acks: range_u8(pb.acks, 0..=u8::MAX, "Policy.acks")?,
+        };
+        // The range comes first, so that no arithmetic of the check can overflow.
+        if policy.copies > 5 || policy.acks > 5 || !policy.is_valid() {
+            return Err(WireError::BadPolicy { field: "Policy", copies: pb.copies, acks: pb.acks });
+        }
+        Ok(policy)
+    }
+}
+
+fn target(target: String) -> Result<String, WireError> {
+    text(target, 1..=TARGET_MAX, "Symlink.target")
+}
+
+impl Proto for Node {
+    type Pb = pb::Node;
+
+    fn to_pb(&self) -> pb::Node {
+        use pb::node::{Dir, File, Kind, Symlink};
+        let kind = match self {
+            Node::File { file, policy, attributes, links, len } => Kind::File(File {
+                file: file.get(),
+                policy: Some(policy.to_pb()),
+                attributes: Some(attributes.to_pb()),
+                links: *links,
+                len: *len,
+            }),
+            Node::Dir { dir, attributes } => {
+                Kind::Dir(Dir { dir: u128_bytes(dir.get()), attributes: Some(attributes.to_pb()) })
+            }
+            Node::Symlink { target, attributes } => Kind::Symlink(Symlink {
+                target: target.clone(),
+                attributes: Some(attributes.to_pb()),
+            }),
+        };
+        pb::Node { kind: Some(kind) }
+    }
+
+    fn from_pb(pb: pb::Node) -> Result<Node, WireError> {
+        use pb::node::Kind;
+        Ok(match pb.kind.ok_or(WireError::Missing { field: "Node.kind" })? {
+            Kind::File(pb) => Node::File {
+                file: FileId::new(pb.file),
+                policy: need(pb.policy, "Node.File.policy")?,
+                attributes: need(pb.attributes, "Node.File.attributes")?,
+                links: pb.links,
+                len: pb.len,
+            },
+            Kind::Dir(pb) => Node::Dir {
+                dir: DirId::new(u128_from(&pb.dir, "Node.Dir.dir")?),
+                attributes: need(pb.attributes, "Node.Dir.attributes")?,
+            },
+            Kind::Symlink(pb) => Node::Symlink {
+                target: target(pb.target)?,
+                attributes: need(pb.attributes, "Node.Symlink.attributes")?,
+            },
+        })
+    }
+}
+
+impl Proto for NamedNode {
+    type Pb = pb::NamedNode;
+
+    fn to_pb(&self) -> pb::NamedNode {
+        pb::NamedNode { name: self.name.clone(), node: Some(self.node.to_pb()) }
+    }
+
+    fn from_pb(pb: pb::NamedNode) -> Result<NamedNode, WireError> {
+        Ok(NamedNode {
+            name: name(pb.name, "NamedNode.name")?,
+            node: need(pb.node, "NamedNode.node")?,
+        })
+    }
+}
+
+impl Proto for Place {
+    type Pb = pb::Place;
+
+    fn to_pb(&self) -> pb::Place {
+        pb::Place { parent: u128_bytes(self.parent.get()), name: self.name.clone() }
+    }
+
+    fn from_pb(pb: pb::Place) -> Result<Place, WireError> {
+        Ok(Place {
+            parent: DirId::new(u128_from(&pb.parent, "Place.parent")?),
+            name: name(pb.name, "Place.name")?,
+        })
+    }
+}
+
+impl Proto for NamespaceChange {
+    type Pb = pb::NamespaceChange;
+
+    fn to_pb(&self) -> pb::NamespaceChange {
+        use pb::namespace_change::{
+            Change, Create, Link, Mkdir, NewName, Rename, SetAttributes, Symlink,
+        };
+        let change = match self {
+            NamespaceChange::Mkdir { place, attributes } => Change::Mkdir(Mkdir {
+                place: Some(place.to_pb()),
+                attributes: Some(attributes.to_pb()),
+            }),
+            NamespaceChange::Create { place, policy, attributes, exclusive } => {
+                Change::Create(Create {
+                    place: Some(place.to_pb()),
+                    policy: Some(policy.to_pb()),
+                    attributes: Some(attributes.to_pb()),
+                    exclusive: *exclusive,
+                })
+            }
+            NamespaceChange::Symlink { place, target, attributes } => Change::Symlink(Symlink {
+                place: Some(place.to_pb()),
+                target: target.clone(),
+                attributes: Some(attributes.to_pb()),
+            }),
+            NamespaceChange::Link { links } => {
+                let new_name = |(file, place): &(FileId, Place)| NewName {
+                    file: file.get(),
+                    place: Some(place.to_pb()),
+                };
+                Change::Link(Link { links: links.iter().map(new_name).collect() })
+            }
+            NamespaceChange::Unlink { place } => Change::Unlink(place.to_pb()),
+            NamespaceChange::Rmdir { place } => Change::Rmdir(place.to_pb()),
+            NamespaceChange::Rename { from, to, replace } => Change::Rename(Rename {
+                from: Some(from.to_pb()),
+                to: Some(to.to_pb()),
+                replace: *replace,
+            }),
+            NamespaceChange::SetAttributes { place, attributes, len } => {
+                Change::SetAttributes(SetAttributes {
+                    place: Some(place.to_pb()),
+                    attributes: Some(attributes.to_pb()),
+                    len: *len,
+                })
+            }
+        };
+        pb::NamespaceChange { change: Some(change) }
+    }
+
+    fn from_pb(pb: pb::NamespaceChange) -> Result<NamespaceChange, WireError> {
+        use pb::namespace_change::Change;
+        Ok(match pb.change.ok_or(WireError::Missing { field: "NamespaceChange.change" })? {
+            Change::Mkdir(pb) => NamespaceChange::Mkdir {
+                place: need(pb.place, "NamespaceChange.Mkdir.place")?,
+                attributes: need(pb.attributes, "NamespaceChange.Mkdir.attributes")?,
+            },
+            Change::Create(pb) => NamespaceChange::Create {
+                place: need(pb.place, "NamespaceChange.Create.place")?,
+                policy: need(pb.policy, "NamespaceChange.Create.policy")?,
+                attributes: need(pb.attributes, "NamespaceChange.Create.attributes")?,
+                exclusive: pb.exclusive,
+            },
+            Change::Symlink(pb) => NamespaceChange::Symlink {
+                place: need(pb.place, "NamespaceChange.Symlink.place")?,
+                target: target(pb.target)?,
+                attributes: need(pb.attributes, "NamespaceChange.Symlink.attributes")?,
+            },
+            Change::Link(pb) => {
+                let links = each(pb.links, LINKS_MAX, "NamespaceChange.Link.links", |pb| {
+                    let place = need(pb.place, "NamespaceChange.NewName.place")?;
+                    Ok((FileId::new(pb.file), place))
+                })?;
+                NamespaceChange::Link { links }
+            }
+            Change::Unlink(place) => NamespaceChange::Unlink { place: Proto::from_pb(place)? },
+            Change::Rmdir(place) => NamespaceChange::Rmdir { place: Proto::from_pb(place)? },
+            Change::Rename(pb) => NamespaceChange::Rename {
+                from: need(pb.from, "NamespaceChange.Rename.from")?,
+                to: need(pb.to, "NamespaceChange.Rename.to")?,
+                replace: pb.replace,
+            },
+            Change::SetAttributes(pb) => NamespaceChange::SetAttributes {
+                place: need(pb.place, "NamespaceChange.SetAttributes.place")?,
+                attributes: need(pb.attributes, "NamespaceChange.SetAttributes.attributes")?,
+                len: pb.len,
+            },
+        })
+    }
+}
+
+impl Proto for NamespaceRequest {
+    type Pb = pb::NamespaceRequest;
+
+    fn to_pb(&self) -> pb::NamespaceRequest {
+        use pb::namespace_request::{Ask, Change, List};
+        let ask = match self {
+            NamespaceRequest::Lookup { place } => Ask::Lookup(place.to_pb()),
+            NamespaceRequest::List { dir, after, limit } => {
+                Ask::List(List { dir: u128_bytes(dir.get()), after: after.clone(), limit: *limit })
+            }
+            NamespaceRequest::StatFile { file } => Ask::StatFile(file.get()),
+            NamespaceRequest::Change { op, change } => {
+                Ask::Change(Change { op: Some(op.to_pb()), change: Some(change.to_pb()) })
+            }
+        };
+        pb::NamespaceRequest { ask: Some(ask) }
+    }
+
+    fn from_pb(pb: pb::NamespaceRequest) -> Result<NamespaceRequest, WireError> {
+        use pb::namespace_request::Ask;
+        Ok(match pb.ask.ok_or(WireError::Missing { field: "NamespaceRequest.ask" })? {
+            Ask::Lookup(place) => NamespaceRequest::Lookup { place: Proto::from_pb(place)? },
+            Ask::List(pb) => {
+                let after = |after| text(after, 0..=NAME_MAX, "NamespaceRequest.List.after");
+                NamespaceRequest::List {
+                    dir: DirId::new(u128_from(&pb.dir, "NamespaceRequest.List.dir")?),
+                    after: pb.after.map(after).transpose()?,
+                    limit: range_u32(pb.limit, 1..=LIST_MAX, "NamespaceRequest.List.limit")?,
+                }
+            }
+            Ask::StatFile(file) => NamespaceRequest::StatFile { file: FileId::new(file) },
+            Ask::Change(pb) => {
+                let (op, change) = change(pb.op, pb.change, "NamespaceRequest.Change.change")?;
+                NamespaceRequest::Change { op, change }
+            }
+        })
+    }
+}
+
+impl Proto for NamespaceReply {
+    type Pb = pb::NamespaceReply;
+
+    fn to_pb(&self) -> pb::NamespaceReply {
+        use pb::namespace_reply::{Answer, Found, List};
+        let answer = match self {
+            NamespaceReply::Node { node, grant } => {
+                Answer::Node(Found { node: Some(node.to_pb()), grant: grant.to_vec() })
+            }
+            NamespaceReply::List { entries, more } => {
+                Answer::List(List { entries: all(entries), more: *more })
+            }
+            NamespaceReply::Done => Answer::Done(pb::Empty {}),
+        };
+        pb::NamespaceReply { answer: Some(answer) }
+    }
+
+    fn from_pb(pb: pb::NamespaceReply) -> Result<NamespaceReply, WireError> {
+        use pb::namespace_reply::Answer;
+        Ok(match pb.answer.ok_or(WireError::Missing { field: "NamespaceReply.answer" })? {
+            Answer::Node(pb) => NamespaceReply::Node {
+                node: need(pb.node, "NamespaceReply.Found.node")?,
+                grant: secret(&pb.grant, "NamespaceReply.Found.grant")?,
+            },
+            Answer::List(pb) => {
+                let field = "NamespaceReply.List.entries";
+                let entries = each(pb.entries, LIST_MAX as usize, field, Proto::from_pb)?;
+                NamespaceReply::List { entries, more: pb.more }
+            }
+            Answer::Done(_) => NamespaceReply::Done,
+        })
+    }
+}

@@ -1,0 +1,320 @@
+//! Stream messages.
+
+use base::limits::{CHUNK_LEN_MAX, REPLICAS_MAX};
+use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
+
+use super::common::{
+    addr_bytes, addr_from, all, each, need, range_u8, range_u32, secret, u128_bytes, u128_from,
+};
+use super::envelope::change;
+use super::{Proto, WireError, pb};
+use crate::control::limits::{
+    AVOID_MAX, LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, PLACES_MAX, SPARES_MAX,
+};
+use crate::control::{
+    ChunkPlace, ReplicaPlace, StreamChange, StreamReply, StreamRequest, StreamView, Trouble,
+    WriterGrant,
+};
+
+pub(super) fn chunk_len(len: u32, field: &'static str) -> Result<u32, WireError> {
+    range_u32(len, 0..=CHUNK_LEN_MAX as u32, field)
+}
+
+impl Proto for ReplicaPlace {
+    type Pb = pb::ReplicaPlace;
+
+    fn to_pb(&self) -> pb::ReplicaPlace {
+        pb::ReplicaPlace {
+            server: self.server.get(),
+            disk: u128_bytes(self.disk.get()),
+            addr: addr_bytes(self.addr),
+        }
+    }
+
+    fn from_pb(pb: pb::ReplicaPlace) -> Result<ReplicaPlace, WireError> {
+        Ok(ReplicaPlace {
+            server: ServerId::new(pb.server),
+            disk: DiskId::new(u128_from(&pb.disk, "ReplicaPlace.disk")?),
+            addr: addr_from(&pb.addr, "ReplicaPlace.addr")?,
+        })
+    }
+}
+
+impl Proto for ChunkPlace {
+    type Pb = pb::ChunkPlace;
+
+    fn to_pb(&self) -> pb::ChunkPlace {
+        pb::ChunkPlace {
+            chunk: self.chunk.get(),
+            epoch: self.epoch.get(),
+            base: self.base,
+            sealed: self.sealed,
+            replicas: all(&self.replicas),
+            acks: self.acks.into(),
+            token: self.token.to_vec(),
+        }
+    }
+
+    fn from_pb(pb: pb::ChunkPlace) -> Result<ChunkPlace, WireError> {
+        let sealed = |len| chunk_len(len, "ChunkPlace.sealed");
+        Ok(ChunkPlace {
+            chunk: ChunkId::new(pb.chunk),
+            epoch: Epoch::new(pb.epoch),
+            base: pb.base,
+            sealed: pb.sealed.map(sealed).transpose()?,
+            replicas: each(pb.replicas, PLACES_MAX, "ChunkPlace.replicas", Proto::from_pb)?,
+            acks: range_u8(pb.acks, 1..=REPLICAS_MAX as u8, "ChunkPlace.acks")?,
+            token: secret(&pb.token, "ChunkPlace.token")?,
+        })
+    }
+}
+
+fn spares(count: u32, field: &'static str) -> Result<u8, WireError> {
+    range_u8(count, 0..=SPARES_MAX, field)
+}
+
+fn avoid(servers: Vec<u32>, field: &'static str) -> Result<Vec<ServerId>, WireError> {
+    each(servers, AVOID_MAX, field, |server| Ok(ServerId::new(server)))
+}
+
+fn numbers(servers: &[ServerId]) -> Vec<u32> {
+    servers.iter().map(|server| server.get()).collect()
+}
+
+impl Proto for StreamChange {
+    type Pb = pb::StreamChange;
+
+    fn to_pb(&self) -> pb::StreamChange {
+        use pb::stream_change::{Advance, Change, Close, Extend, Open};
+        let change = match self {
+            StreamChange::Open { file, policy, grant, spares } => Change::Open(Open {
+                file: file.get(),
+                policy: Some(policy.to_pb()),
+                grant: grant.to_vec(),
+                spares: (*spares).into(),
+            }),
+            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
+                Change::Advance(Advance {
+                    file: file.get(),
+                    epoch: epoch.get(),
+                    sealed: sealed.get(),
+                    len: *len,
+                    next: next.get(),
+                    avoid: numbers(avoid),
+                    spares: (*spares).into(),
+                })
+            }
+            StreamChange::Extend { file, epoch, avoid, spares } => Change::Extend(Extend {
+                file: file.get(),
+                epoch: epoch.get(),
+                avoid: numbers(avoid),
+                spares: (*spares).into(),
+            }),
+            StreamChange::Close { file, epoch, sealed, finish } => Change::Close(Close {
+                file: file.get(),
+                epoch: epoch.get(),
+                sealed: sealed.map(|(chunk, len)| pb::SealedAt { chunk: chunk.get(), len }),
+                finish: *finish,
+            }),
+            StreamChange::Seal { file } => Change::Seal(file.get()),
+            StreamChange::Delete { file } => Change::Delete(file.get()),
+        };
+        pb::StreamChange { change: Some(change) }
+    }
+
+    fn from_pb(pb: pb::StreamChange) -> Result<StreamChange, WireError> {
+        use pb::stream_change::Change;
+        Ok(match pb.change.ok_or(WireError::Missing { field: "StreamChange.change" })? {
+            Change::Open(pb) => StreamChange::Open {
+                file: FileId::new(pb.file),
+                policy: need(pb.policy, "StreamChange.Open.policy")?,
+                grant: secret(&pb.grant, "StreamChange.Open.grant")?,
+                spares: spares(pb.spares, "StreamChange.Open.spares")?,
+            },
+            Change::Advance(pb) => StreamChange::Advance {
+                file: FileId::new(pb.file),
+                epoch: Epoch::new(pb.epoch),
+                sealed: ChunkId::new(pb.sealed),
+                len: chunk_len(pb.len, "StreamChange.Advance.len")?,
+                next: ChunkId::new(pb.next),
+                avoid: avoid(pb.avoid, "StreamChange.Advance.avoid")?,
+                spares: spares(pb.spares, "StreamChange.Advance.spares")?,
+            },
+            Change::Extend(pb) => StreamChange::Extend {
+                file: FileId::new(pb.file),
+                epoch: Epoch::new(pb.epoch),
+                avoid: avoid(pb.avoid, "StreamChange.Extend.avoid")?,
+                spares: spares(pb.spares, "StreamChange.Extend.spares")?,
+            },
+            Change::Close(pb) => {
+                let sealed = |pb: pb::SealedAt| {
+                    Ok((ChunkId::new(pb.chunk), chunk_len(pb.len, "SealedAt.len")?))
+                };
+                StreamChange::Close {
+                    file: FileId::new(pb.file),
+                    epoch: Epoch::new(pb.epoch),
+                    sealed: pb.sealed.map(sealed).transpose()?,
+                    finish: pb.finish,
+                }
+            }
+            Change::Seal(file) => StreamChange::Seal { file: FileId::new(file) },
+            Change::Delete(file) => StreamChange::Delete { file: FileId::new(file) },
+        })
+    }
+}
+
+const TROUBLES: [(Trouble, pb::Trouble); 4] = [
+    (Trouble::Unreachable, pb::Trouble::Unreachable),
+    (Trouble::Corrupt, pb::Trouble::Corrupt),
+    (Trouble::Missing, pb::Trouble::Missing),
+    (Trouble::DiskFailed, pb::Trouble::DiskFailed),
+];
+
+fn trouble_number(trouble: Trouble) -> i32 {
+    let found = TROUBLES.iter().find(|(ours, _)| *ours == trouble);
+    found.map_or(0, |(_, theirs)| i32::from(*theirs))
+}
+
+fn trouble(number: i32) -> Result<Trouble, WireError> {
+    let found = TROUBLES.iter().find(|(_, theirs)| i32::from(*theirs) == number);
+    found.map(|(ours, _)| *ours).ok_or(WireError::OutOfRange {
+        field: "StreamRequest.ReportBad.trouble",
+        value: u64::from(number as u32),
+    })
+}
+
+impl Proto for StreamRequest {
+    type Pb = pb::StreamRequest;
+
+    fn to_pb(&self) -> pb::StreamRequest {
+        use pb::stream_request::{Ask, Change, Locate, LocateMany, ReportBad, Want};
+        let ask = match self {
+            StreamRequest::Locate { file, offset, limit } => {
+                Ask::Locate(Locate { file: file.get(), offset: *offset, limit: *limit })
+            }
+            StreamRequest::LocateMany { wants, limit } => {
+                let want = |&(file, offset): &(FileId, u64)| Want { file: file.get(), offset };
+                Ask::LocateMany(LocateMany {
+                    wants: wants.iter().map(want).collect(),
+                    limit: *limit,
+                })
+            }
+            StreamRequest::ReportBad { file, chunk, server, trouble } => {
+                Ask::ReportBad(ReportBad {
+                    file: file.get(),
+                    chunk: chunk.get(),
+                    server: server.get(),
+                    trouble: trouble_number(*trouble),
+                })
+            }
+            StreamRequest::Change { op, change } => {
+                Ask::Change(Change { op: Some(op.to_pb()), change: Some(change.to_pb()) })
+            }
+        };
+        pb::StreamRequest { ask: Some(ask) }
+    }
+
+    fn from_pb(pb: pb::StreamRequest) -> Result<StreamRequest, WireError> {
+        use pb::stream_request::Ask;
+        let limit = |limit, field| range_u32(limit, 1..=LOCATE_CHUNKS_MAX, field);
+        Ok(match pb.ask.ok_or(WireError::Missing { field: "StreamRequest.ask" })? {
+            Ask::Locate(pb) => StreamRequest::Locate {
+                file: FileId::new(pb.file),
+                offset: pb.offset,
+                limit: limit(pb.limit, "StreamRequest.Locate.limit")?,
+            },
+            Ask::LocateMany(pb) => {
+                let field = "StreamRequest.LocateMany.wants";
+                let wants = each(pb.wants, LOCATE_FILES_MAX, field, |want| {
+                    Ok((FileId::new(want.file), want.offset))
+                })?;
+                let limit = limit(pb.limit, "StreamRequest.LocateMany.limit")?;
+                StreamRequest::LocateMany { wants, limit }
+            }
+            Ask::ReportBad(pb) => StreamRequest::ReportBad {
+                file: FileId::new(pb.file),
+                chunk: ChunkId::new(pb.chunk),
+                server: ServerId::new(pb.server),
+                trouble: trouble(pb.trouble)?,
+            },
+            Ask::Change(pb) => {
+                let (op, change) = change(pb.op, pb.change, "StreamRequest.Change.change")?;
+                StreamRequest::Change { op, change }
+            }
+        })
+    }
+}
+
+impl Proto for WriterGrant {
+    type Pb = pb::WriterGrant;
+
+    fn to_pb(&self) -> pb::WriterGrant {
+        pb::WriterGrant {
+            epoch: self.epoch.get(),
+            len: self.len,
+            current: self.current.as_ref().map(Proto::to_pb),
+            spares: all(&self.spares),
+        }
+    }
+
+    fn from_pb(pb: pb::WriterGrant) -> Result<WriterGrant, WireError> {
+        let spares_max = usize::from(SPARES_MAX);
+        Ok(WriterGrant {
+            epoch: Epoch::new(pb.epoch),
+            len: pb.len,
+            current: pb.current.map(Proto::from_pb).transpose()?,
+            spares: each(pb.spares, spares_max, "WriterGrant.spares", Proto::from_pb)?,
+        })
+    }
+}
+
+impl Proto for StreamView {
+    type Pb = pb::StreamView;
+
+    fn to_pb(&self) -> pb::StreamView {
+        pb::StreamView {
+            file: self.file.get(),
+            chunks: all(&self.chunks),
+            sealed_len: self.sealed_len,
+            open: self.open,
+            epoch: self.epoch.get(),
+        }
+    }
+
+    fn from_pb(pb: pb::StreamView) -> Result<StreamView, WireError> {
+        let chunks_max = LOCATE_CHUNKS_MAX as usize;
+        Ok(StreamView {
+            file: FileId::new(pb.file),
+            chunks: each(pb.chunks, chunks_max, "StreamView.chunks", Proto::from_pb)?,
+            sealed_len: pb.sealed_len,
+            open: pb.open,
+            epoch: Epoch::new(pb.epoch),
+        })
+    }
+}
+
+impl Proto for StreamReply {
+    type Pb = pb::StreamReply;
+
+    fn to_pb(&self) -> pb::StreamReply {
+        use pb::stream_reply::{Answer, Done, Views};
+        let answer = match self {
+            StreamReply::Writer(grant) => Answer::Writer(grant.to_pb()),
+            StreamReply::Views(views) => Answer::Views(Views { views: all(views) }),
+            StreamReply::Done { len } => Answer::Done(Done { len: *len }),
+        };
+        pb::StreamReply { answer: Some(answer) }
+    }
+
+    fn from_pb(pb: pb::StreamReply) -> Result<StreamReply, WireError> {
+        use pb::stream_reply::Answer;
+        Ok(match pb.answer.ok_or(WireError::Missing { field: "StreamReply.answer" })? {
+            Answer::Writer(grant) => StreamReply::Writer(Proto::from_pb(grant)?),
+            Answer::Views(pb) => {
+                let field = "StreamReply.Views.views";
+                StreamReply::Views(each(pb.views, LOCATE_FILES_MAX, field, Proto::from_pb)?)
+            }
+            Answer::Done(pb) => StreamReply::Done { len: pb.len },
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! Round trips, refusals, and the replay of the fuzz corpus.
+
+use std::path::Path;
+
+use base::{DirId, FileId, Kind};
+use proptest::prelude::*;
+
+use super::arbitrary::{error, reply, request};
+use super::{Message, Proto, fuzz_control, pb};
+use crate::control::*;
+
+proptest! {
+    #[test]
+    fn requests_round_trip(value in request()) {
+        prop_assert_eq!(ControlRequest::decode(&value.encode()), Ok(value));
+    }
+
+    #[test]
+    fn replies_round_trip(value in reply()) {
+        prop_assert_eq!(ControlReply::decode(&value.encode()), Ok(value));
+    }
+
+    #[test]
+    fn errors_round_trip(value in error()) {
+        prop_assert_eq!(ControlError::decode(&value.encode()), Ok(value));
+    }
+
+    #[test]
+    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fuzz_control(&bytes);
+    }
+
+    #[test]
+    fn damaged_messages_are_answered(
+        value in request(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut bytes = value.encode();
+        if !bytes.is_empty() {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            fuzz_control(&bytes);
+            fuzz_control(&bytes[..at]);
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped(value in request()) {
+        let mut bytes = value.encode();
+        // Field 1000, a varint.
+        bytes.extend([0xc0, 0x3e, 7]);
+        prop_assert_eq!(ControlRequest::decode(&bytes), Ok(value));
+    }
+}
+
+fn place(name: &str) -> Place {
+    Place { parent: DirId::ROOT, name: name.to_owned() }
+}
+
+fn refused<T: std::fmt::Debug>(result: Result<T, WireError>, want: &str) {
+    let error = result.expect_err(want);
+    assert!(error.to_string().contains(want), "'{error}' does not name '{want}'");
+}
+
+#[test]
+fn names_are_checked() {
+    for good in ["a", "...", ".a", "ä", &"x".repeat(255)] {
+        assert_eq!(Place::decode(&place(good).encode()), Ok(place(good)));
+    }
+    for bad in ["", ".", "..", "a/b", "/", &"x".repeat(256)] {
+        let want = WireError::BadName { field: "Place.name" };
+        assert_eq!(Place::decode(&place(bad).encode()), Err(want));
+    }
+}
+
+#[test]
+fn policies_are_checked() {
+    for copies in 0..=6u8 {
+        for acks in 0..=7u8 {
+            let policy = Policy { copies, acks };
+            let valid = acks >= 1 && acks <= copies && copies <= 5 && 2 * acks > copies;
+            assert_eq!(Policy::decode(&policy.encode()).is_ok(), valid, "{policy:?}");
+        }
+    }
+    let huge = pb::Policy { copies: 300, acks: 300 }.encode_to_vec();
+    refused(Policy::decode(&huge), "Policy.copies");
+    refused(Policy::decode(&Policy { copies: 255, acks: 200 }.encode()), "Policy");
+}
+
+#[test]
+fn bounds_are_checked() {
+    let list = |limit| NamespaceRequest::List { dir: DirId::ROOT, after: None, limit }.encode();
+    refused(NamespaceRequest::decode(&list(0)), "NamespaceRequest.List.limit");
+    assert!(NamespaceRequest::decode(&list(1000)).is_ok());
+    refused(NamespaceRequest::decode(&list(1001)), "NamespaceRequest.List.limit");
+
+    let link = |count| NamespaceChange::Link {
+        links: (0..count).map(|count| (FileId::new(count), place("a"))).collect(),
+    };
+    assert!(NamespaceChange::decode(&link(1000).encode()).is_ok());
+    refused(NamespaceChange::decode(&link(1001).encode()), "NamespaceChange.Link.links");
+
+    let mode = Attributes { mode: 0o10_000, mtime: 0 };
+    refused(Attributes::decode(&mode.encode()), "Attributes.mode");
+
+    let lock = LockChange::Acquire { name: "l".into(), owner: String::new(), ttl_ms: 99 };
+    refused(LockChange::decode(&lock.encode()), "LockChange.Acquire.ttl_ms");
+
+    let long = vec![0; limits::MESSAGE_LEN_MAX + 1];
+    assert_eq!(ControlReply::decode(&long), Err(WireError::TooLong { len: long.len() }));
+}
+
+#[test]
+fn missing_and_unknown_parts_are_named() {
+    refused(ControlRequest::decode(&[]), "ControlRequest.to");
+    let no_place = pb::NamedNode { name: "a".into(), node: None };
+    refused(NamedNode::from_pb(no_place), "NamedNode.node");
+    let no_kind = pb::ControlError { kind: 77, message: String::new(), leader: None };
+    refused(ControlError::from_pb(no_kind), "ControlError.kind");
+    let short = pb::Place { parent: vec![0; 15], name: "a".into() };
+    refused(Place::from_pb(short), "Place.parent");
+    assert_eq!(ControlReply::decode(&[0xff; 9]), Err(WireError::Malformed));
+}
+
+#[test]
+fn long_error_messages_are_cut_between_characters() {
+    let error = ControlError::new(Kind::Full, "ä".repeat(3000) + "x");
+    let back = ControlError::decode(&error.encode()).expect("it was cut to fit");
+    assert_eq!(back.message, "ä".repeat(2048));
+}
+
+/// Files of `corpus/control` are inputs of [`fuzz_control`]: messages of every kind, damaged
+/// ones, and inputs that once broke it. `CRATON_WRITE_CORPUS=1` adds fresh ones.
+#[test]
+fn corpus_is_answered() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/control");
+    if std::env::var_os("CRATON_WRITE_CORPUS").is_some() {
+        write_corpus(&dir);
+    }
+    let mut files = 0;
+    for entry in std::fs::read_dir(&dir).expect("the corpus is committed") {
+        let bytes = std::fs::read(entry.expect("an entry").path()).expect("a corpus file");
+        fuzz_control(&bytes);
+        files += 1;
+    }
+    assert!(files >= 20, "only {files} files in {}", dir.display());
+}
+
+fn write_corpus(dir: &Path) {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    for index in 0..16 {
+        let request = request().new_tree(&mut runner).expect("a request").current().encode();
+        let reply = reply().new_tree(&mut runner).expect("a reply").current().encode();
+        let mut damaged = request.clone();
+        if let Some(byte) = damaged.get_mut(index) {
+            *byte ^= 0x41;
+        }
+        for (kind, bytes) in [("request", request), ("reply", reply), ("damaged", damaged)] {
+            let path = dir.join(format!("{kind}-{index:02}"));
+            std::fs::write(path, bytes).expect("the corpus can be written");
+        }
+    }
+}
