@@ -1,0 +1,132 @@
+//! Registration and heartbeats: to every master, each of which keeps its own view of who lives.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use base::{ServerId, TraceId};
+use chunkstore::ChunkStore;
+use runtime::Class;
+use transport::{Priority, Request, Service, Token};
+use wire::control::{
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Heartbeat,
+    Registration,
+};
+
+use crate::limits::{BEAT_TIMEOUT, DAMAGED_PER_BEAT_MAX, MASTERS_MAX};
+use crate::server::Chunkserver;
+
+impl<S: ChunkStore> Chunkserver<S> {
+    pub(crate) async fn run_heartbeats(self) {
+        let env = self.0.env.clone();
+        let boot = env.random_u64();
+        let mut masters: BTreeSet<SocketAddr> = self.0.config.masters.iter().copied().collect();
+        let mut server = None;
+        let mut seq = 0;
+        loop {
+            let known = match server {
+                Some(known) => known,
+                None => match self.register(&masters).await {
+                    Some(registered) => {
+                        tracing::info!(name = %self.0.config.name, server = %registered, "joined the cluster");
+                        server = Some(registered);
+                        registered
+                    }
+                    None => {
+                        env.sleep(env.jitter(self.0.config.heartbeat)).await;
+                        continue;
+                    }
+                },
+            };
+            seq += 1;
+            let beat = self.heartbeat(known, boot, seq);
+            let calls = masters.iter().map(|&master| {
+                let (this, beat) = (self.clone(), beat.clone());
+                env.spawn(Class::Control, "heartbeat", async move {
+                    this.ask(master, ClusterRequest::Heartbeat(beat)).await
+                })
+            });
+            let mut delivered = false;
+            for call in calls.collect::<Vec<_>>() {
+                let Ok(Ok(ClusterReply::Beat { masters: now, known })) = call.await else {
+                    continue;
+                };
+                delivered = true;
+                if !known {
+                    server = None;
+                }
+                masters.extend(now.iter().map(|master| master.addr));
+            }
+            if delivered {
+                self.drop_reported(&beat);
+            }
+            while masters.len() > MASTERS_MAX {
+                masters.pop_first();
+            }
+            let pause = env.jitter(self.0.config.heartbeat);
+            // A fresh piece of news does not wait for the next beat.
+            let _ = env.timeout(pause, self.0.beat_now.notified()).await;
+        }
+    }
+
+    async fn register(&self, masters: &BTreeSet<SocketAddr>) -> Option<ServerId> {
+        let registration = Registration {
+            name: self.0.config.name.clone(),
+            addr: self.addr(),
+            domain: self.0.config.domain.clone(),
+        };
+        for &master in masters {
+            let request = ClusterRequest::Register(registration.clone());
+            match self.ask(master, request).await {
+                Ok(ClusterReply::Registered { server, .. }) => return Some(server),
+                Ok(other) => tracing::warn!(%master, ?other, "not an answer to a registration"),
+                Err(error) => tracing::debug!(%master, %error, "registration not taken"),
+            }
+        }
+        None
+    }
+
+    fn heartbeat(&self, server: ServerId, boot: u64, seq: u64) -> Heartbeat {
+        let damaged = self.0.damaged.borrow();
+        Heartbeat {
+            server,
+            addr: self.addr(),
+            boot,
+            seq,
+            disks: self.disk_reports(),
+            damaged: damaged.iter().take(DAMAGED_PER_BEAT_MAX).copied().collect(),
+            load: u32::try_from(self.0.append_bytes.get() >> 12).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Forgets damage that a master has been told of. Scrub and reads report again what is
+    /// still there later.
+    fn drop_reported(&self, beat: &Heartbeat) {
+        self.0.damaged.borrow_mut().drain(..beat.damaged.len());
+    }
+
+    async fn ask(
+        &self,
+        master: SocketAddr,
+        request: ClusterRequest,
+    ) -> Result<ClusterReply, ControlError> {
+        let request = Request {
+            service: Service::Control,
+            op: 0,
+            priority: Priority::Control,
+            trace: TraceId::new(self.0.env.random_u64()),
+            token: Token::NONE,
+            body: ControlRequest::Cluster(request).encode(),
+            payload: None,
+        };
+        let invalid = |text: String| ControlError::new(base::Kind::Invalid, text);
+        let answer = self.0.endpoint.call(master, request, BEAT_TIMEOUT).await;
+        let answer = answer.map_err(|error| ControlError::new(error.kind(), error.to_string()))?;
+        if answer.status != 0 {
+            return Err(ControlError::decode(&answer.body).map_err(|e| invalid(e.to_string()))?);
+        }
+        match ControlReply::decode(&answer.body).map_err(|e| invalid(e.to_string()))? {
+            ControlReply::Cluster(reply) => Ok(reply),
+            other => Err(invalid(format!("not an answer of the cluster service: {other:?}"))),
+        }
+    }
+}

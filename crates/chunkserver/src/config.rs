@@ -1,0 +1,44 @@
+//! What a chunkserver is told at its start.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use wire::token::TokenKey;
+
+/// How a chunkserver runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name, unique in the cluster: the same name is the same server.
+    pub name: String,
+    /// Its failure domain.
+    pub domain: String,
+    /// Where it listens; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Masters to start from; the rest is learned from them.
+    pub masters: Vec<SocketAddr>,
+    /// Time between heartbeats. A master counts a server dead after a few of them.
+    pub heartbeat: Duration,
+    /// Verifies the tokens of data calls (D11). Without a key, which only a server on loopback
+    /// may lack, any token will do.
+    pub token_key: Option<TokenKey>,
+    /// Bytes a second that scrub reads at most, all disks together (C26); 0 turns it off.
+    pub scrub_rate: u64,
+    /// Allow `FailDisk`. Tests only.
+    pub fault_injection: bool,
+}
+
+impl Config {
+    /// Defaults for a server of this name.
+    pub fn new(name: &str, listen: SocketAddr, masters: Vec<SocketAddr>) -> Config {
+        Config {
+            name: name.to_owned(),
+            domain: name.to_owned(),
+            listen,
+            masters,
+            heartbeat: Duration::from_millis(250),
+            token_key: None,
+            scrub_rate: 8 << 20,
+            fault_injection: false,
+        }
+    }
+}

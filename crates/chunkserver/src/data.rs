@@ -1,0 +1,224 @@
+//! The data path: append, read, commit, fence, seal, stat.
+
+use base::limits::SECTOR;
+use base::{ChunkId, Epoch};
+use chunkstore::{Append, ChunkStore};
+use runtime::{Buf, Class};
+use transport::{Incoming, Response};
+use wire::data::{
+    AppendRequest, CommitRequest, DataError, DataReply, DataRequest, ReadRequest, ReplicaState,
+};
+use wire::data_codec::encode_answer;
+use wire::sector::parse_footer;
+use wire::token::Token;
+
+use crate::limits::{APPEND_BYTES_INFLIGHT_MAX, READ_BYTES_INFLIGHT_MAX, READ_LEN_MAX};
+use crate::server::Chunkserver;
+
+/// Gives claimed bytes back when dropped.
+struct Claim<'a> {
+    count: &'a std::cell::Cell<usize>,
+    bytes: usize,
+}
+
+impl<'a> Claim<'a> {
+    fn new(
+        count: &'a std::cell::Cell<usize>,
+        bytes: usize,
+        max: usize,
+    ) -> Result<Claim<'a>, DataError> {
+        if count.get() + bytes > max {
+            return Err(DataError::Busy);
+        }
+        count.set(count.get() + bytes);
+        Ok(Claim { count, bytes })
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - self.bytes);
+    }
+}
+
+impl<S: ChunkStore> Chunkserver<S> {
+    pub(crate) fn handle_data(&self, incoming: Incoming) {
+        let request = DataRequest::decode(incoming.request.op, &incoming.request.body);
+        let server = self.clone();
+        // One task a request: it runs to completion on this executor (C10).
+        self.0.env.spawn(Class::Foreground, "data request", async move {
+            let token = incoming.request.token;
+            let answer = match request {
+                Ok(request) => server.serve(request, token, incoming.request.payload).await,
+                Err(error) => {
+                    tracing::warn!(peer = %incoming.peer.name, %error, "data request not of its form");
+                    Err(DataError::Invalid)
+                }
+            };
+            if matches!(answer, Err(DataError::Busy)) {
+                server.count(|stats| stats.busy += 1);
+            }
+            let (answer, payload) = match answer {
+                Ok((reply, payload)) => (Ok(reply), payload),
+                Err(error) => (Err(error), None),
+            };
+            let (status, body) = encode_answer(&answer);
+            incoming.reply.send(Response { status, body, payload });
+        });
+    }
+
+    async fn serve(
+        &self,
+        request: DataRequest,
+        token: Token,
+        payload: Option<Buf>,
+    ) -> Result<(DataReply, Option<Buf>), DataError> {
+        self.authorize(&request, token)?;
+        match request {
+            DataRequest::Append(append) => {
+                let sectors = payload.ok_or(DataError::Invalid)?;
+                Ok((self.append(append, sectors).await?, None))
+            }
+            DataRequest::Commit(commit) => {
+                self.disk(commit.at)?;
+                self.note_committed(commit);
+                Ok((DataReply::Done, None))
+            }
+            DataRequest::Read(read) => self.read(read).await,
+            DataRequest::Fence(fence) => {
+                let disk = self.disk(fence.at)?;
+                let stat = disk.store.fence(fence.at.chunk, fence.epoch).await;
+                let stat = stat.map_err(|error| self.data_error(fence.at, error))?;
+                let stat = self.with_committed(fence.at.chunk, stat);
+                Ok((DataReply::Stat(stat), None))
+            }
+            DataRequest::Seal(seal) => {
+                let disk = self.disk(seal.at)?;
+                let stat = disk.store.seal(seal.at.chunk, seal.len).await;
+                let stat = stat.map_err(|error| self.data_error(seal.at, error))?;
+                self.0.committed.borrow_mut().remove(&seal.at.chunk);
+                Ok((DataReply::Stat(stat), None))
+            }
+            DataRequest::Stat(at) => {
+                let stat = self.disk(at)?.store.stat(at.chunk);
+                let stat = stat.map_err(|error| self.data_error(at, error))?;
+                Ok((DataReply::Stat(self.with_committed(at.chunk, stat)), None))
+            }
+        }
+    }
+
+    /// Checks the token's rights (D11). A server without a key serves only loopback peers, and
+    /// takes any token (`protocols.md` 2.5: tokens give rights only, fencing is the record here).
+    fn authorize(&self, request: &DataRequest, token: Token) -> Result<(), DataError> {
+        let Some(verifier) = &self.0.verifier else { return Ok(()) };
+        let (rights, epoch) = request.needs();
+        let now = self.0.env.unix_time().as_nanos() / 1_000_000_000;
+        let verified = verifier.borrow_mut().verify(token, request.at().chunk, rights, epoch, now);
+        verified.map_err(|error| {
+            tracing::warn!(chunk = %request.at().chunk, %error, "data request refused");
+            self.count(|stats| stats.denied += 1);
+            DataError::Denied
+        })
+    }
+
+    async fn append(&self, request: AppendRequest, sectors: Buf) -> Result<DataReply, DataError> {
+        let disk = self.disk(request.at)?;
+        let bytes = sectors.len();
+        let _claim = Claim::new(&self.0.append_bytes, bytes, APPEND_BYTES_INFLIGHT_MAX)?;
+        let commit =
+            CommitRequest { at: request.at, epoch: request.epoch, committed: request.committed };
+        self.note_committed(commit);
+        let append = Append {
+            chunk: request.at.chunk,
+            epoch: request.epoch,
+            base: request.base,
+            offset: request.offset,
+            sectors,
+            create: request.create,
+            repair: false,
+        };
+        let appended = disk.store.append(append).await;
+        let appended = appended.map_err(|error| self.data_error(request.at, error))?;
+        self.count(|stats| {
+            stats.appends += 1;
+            stats.append_bytes += bytes as u64;
+        });
+        Ok(DataReply::Appended { len: appended.len })
+    }
+
+    /// Remembers what a chunk's writer says is acknowledged. It only grows.
+    fn note_committed(&self, commit: CommitRequest) {
+        if commit.committed == 0 {
+            return;
+        }
+        let committed = &mut *self.0.committed.borrow_mut();
+        let entry = committed.entry(commit.at.chunk).or_insert((commit.epoch, 0));
+        if entry.0 == commit.epoch {
+            entry.1 = entry.1.max(commit.committed);
+        }
+    }
+
+    fn committed(&self, chunk: ChunkId, epoch: Epoch) -> u32 {
+        match self.0.committed.borrow().get(&chunk) {
+            Some(&(of, len)) if of == epoch => len,
+            _ => 0,
+        }
+    }
+
+    fn with_committed(
+        &self,
+        chunk: ChunkId,
+        mut stat: wire::data::ReplicaStat,
+    ) -> wire::data::ReplicaStat {
+        stat.committed = stat.committed.max(self.committed(chunk, stat.epoch)).min(stat.len);
+        stat
+    }
+
+    async fn read(&self, request: ReadRequest) -> Result<(DataReply, Option<Buf>), DataError> {
+        if request.len == 0 || request.len > READ_LEN_MAX {
+            return Err(DataError::Invalid);
+        }
+        let disk = self.disk(request.at)?;
+        let chunk = request.at.chunk;
+        let stat = disk.store.stat(chunk).map_err(|error| self.data_error(request.at, error))?;
+        let sealed = stat.state == ReplicaState::Sealed;
+        // A replica that repair is filling serves nobody; a damaged one serves what verifies.
+        let readable = match stat.state {
+            ReplicaState::Repairing | ReplicaState::Tombstone => return Err(DataError::NotFound),
+            ReplicaState::Sealed => stat.len,
+            ReplicaState::Open | ReplicaState::Fenced(_) if request.uncommitted => stat.len,
+            ReplicaState::Open | ReplicaState::Fenced(_) => {
+                self.with_committed(chunk, stat).committed
+            }
+        };
+        let reply = DataReply::Read { readable, sealed };
+        if request.offset >= readable {
+            return Ok((reply, None));
+        }
+        let len = request.len.min(readable - request.offset);
+        // Sectors hold data of 1 to 4048 bytes; what is claimed is the usual case.
+        let bytes = wire::sector::sectors_for(len as usize) * SECTOR;
+        let _claim = Claim::new(&self.0.read_bytes, bytes, READ_BYTES_INFLIGHT_MAX)?;
+        let read = disk.store.read(chunk, request.offset, len).await;
+        let read = read.map_err(|error| self.data_error(request.at, error))?;
+        let sectors = trim(read.sectors, readable);
+        self.count(|stats| {
+            stats.reads += 1;
+            stats.read_bytes += sectors.len() as u64;
+        });
+        Ok((reply, Some(sectors)))
+    }
+}
+
+/// Drops sectors at the end that start at or beyond `readable`: they are not committed yet.
+fn trim(sectors: Buf, readable: u32) -> Buf {
+    let mut end = sectors.len();
+    while end >= SECTOR {
+        let last = parse_footer(&sectors[end - SECTOR..end]).expect("verified by the store");
+        if last.offset < readable {
+            break;
+        }
+        end -= SECTOR;
+    }
+    if end == sectors.len() { sectors } else { sectors.slice(0..end) }
+}
