@@ -1,0 +1,599 @@
+//! [`Appender`]: drives the writer's protocol.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use base::limits::{APPEND_DATA_MAX, SECTOR};
+use base::{Epoch, Kind};
+use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use runtime::{Class, Duration, Env, Instant};
+use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
+use wire::data::{AppendRequest, CommitRequest, DataError, DataReply, DataRequest};
+use wire::sector::sectors_for;
+
+use crate::counters::add;
+use crate::error::Error;
+use crate::file::FlatLogFile;
+use crate::peers::{DataAnswer, PeerError};
+use crate::session::Refusal;
+use crate::stage::Staged;
+use crate::writer::{
+    Action, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterError,
+};
+
+/// Pause while the buffer pool is empty.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+
+/// The one writer of a file. Appends are acknowledged in the order of their submission.
+///
+/// Dropping it abandons what is not acknowledged and leaves the file open for readers of its
+/// tail; [`Appender::close`] ends it properly.
+pub struct Appender(Rc<Shared>);
+
+struct Shared {
+    file: FlatLogFile,
+    env: Env,
+    core: RefCell<Writer>,
+    /// Room for appends and for bytes of sectors.
+    count: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    /// Appends of several parts stay together.
+    turn: Mutex<()>,
+    queue: RefCell<Queue>,
+    /// Actions that wait for memory, and all behind them.
+    held: RefCell<VecDeque<Action>>,
+    /// When the timer is due, and what tells it that this has changed.
+    armed: Cell<Option<Instant>>,
+    rearm: Notify,
+    /// Why there is no more to be done.
+    over: RefCell<Option<Over>>,
+    closed: RefCell<Vec<oneshot::Sender<Result<u64, Error>>>>,
+    abandoned: Cell<bool>,
+}
+
+#[derive(Clone)]
+enum Over {
+    Closed(u64),
+    Failed(Error),
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Appends not released, from number `first`.
+    appends: VecDeque<Pending>,
+    first: u64,
+    acked: u64,
+    /// Offset in the file of the next append.
+    end: u64,
+    /// Who waits until appends below a number are acknowledged, in order.
+    waiters: VecDeque<(u64, oneshot::Sender<Result<(), Error>>)>,
+}
+
+struct Pending {
+    staged: Staged,
+    len: u32,
+    _room: [OwnedSemaphorePermit; 2],
+}
+
+/// An append under way. Ends, with its offset in the file, when it is durable on as many
+/// replicas as the file's policy asks; dropping it does not cancel the append.
+#[derive(Debug)]
+pub struct Append {
+    offset: u64,
+    done: Option<oneshot::Receiver<Result<(), Error>>>,
+}
+
+impl Append {
+    /// Where its first byte will stand, if it succeeds.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+impl Future for Append {
+    type Output = Result<u64, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let offset = self.offset;
+        let Some(done) = &mut self.done else { return Poll::Ready(Ok(offset)) };
+        let answer = std::task::ready!(Pin::new(done).poll(cx));
+        self.done = None;
+        Poll::Ready(match answer {
+            Ok(result) => result.map(|()| offset),
+            Err(_) => Err(Error::invalid("append", "the writer was dropped")),
+        })
+    }
+}
+
+impl Appender {
+    pub(crate) fn start(file: &FlatLogFile, grant: WriterGrant) -> Result<Appender, Error> {
+        let client = &file.0.client;
+        let (env, config) = (client.env().clone(), client.config());
+        let end = grant.len;
+        let core = Writer::new(config.writer.clone(), grant, env.now())
+            .map_err(|error| describe(file.path(), error, &config.writer.stall_budget))?;
+        let shared = Rc::new(Shared {
+            file: file.clone(),
+            env: env.clone(),
+            core: RefCell::new(core),
+            count: Arc::new(Semaphore::new(config.appends_inflight_max as usize)),
+            bytes: Arc::new(Semaphore::new(config.window_bytes as usize)),
+            turn: Mutex::new(()),
+            queue: RefCell::new(Queue { end, ..Queue::default() }),
+            held: RefCell::default(),
+            armed: Cell::new(None),
+            rearm: Notify::new(),
+            over: RefCell::default(),
+            closed: RefCell::default(),
+            abandoned: Cell::new(false),
+        });
+        env.spawn(Class::Foreground, "writer", shared.clone().keep_time());
+        Ok(Appender(shared))
+    }
+
+    /// The file.
+    pub fn file(&self) -> &FlatLogFile {
+        &self.0.file
+    }
+
+    /// The epoch it writes under.
+    pub fn epoch(&self) -> Epoch {
+        self.0.core.borrow().epoch()
+    }
+
+    /// Length of the file of which all is acknowledged.
+    pub fn acked_len(&self) -> u64 {
+        self.0.core.borrow().acked_len()
+    }
+
+    /// Length the file has when all that was submitted is acknowledged.
+    pub fn submitted_len(&self) -> u64 {
+        self.0.queue.borrow().end
+    }
+
+    /// Appends `data` and waits until it is durable; answers its offset in the file.
+    pub async fn append(&self, data: &[u8]) -> Result<u64, Error> {
+        self.submit(data).await?.await
+    }
+
+    /// Appends records, one behind the other, as one append: packed into shared sectors, on
+    /// disk and acknowledged together (up to 1 MB; longer ones are several).
+    pub async fn append_many(&self, records: &[&[u8]]) -> Result<u64, Error> {
+        self.submit_many(records).await?.await
+    }
+
+    /// Starts an append, as soon as the window has room. Those submitted first come first.
+    pub async fn submit(&self, data: &[u8]) -> Result<Append, Error> {
+        self.submit_many(&[data]).await
+    }
+
+    /// As [`Appender::submit`], of several records as with [`Appender::append_many`].
+    pub async fn submit_many(&self, records: &[&[u8]]) -> Result<Append, Error> {
+        let shared = &self.0;
+        let _turn = shared.turn.lock().await;
+        shared.check_open()?;
+        let offset = shared.queue.borrow().end;
+        let mut parts = Vec::new();
+        let mut filled = 0;
+        for mut record in records.iter().copied() {
+            while filled + record.len() > APPEND_DATA_MAX {
+                // A record that fits into one append is not cut.
+                let room = APPEND_DATA_MAX - filled;
+                let cut = if filled > 0 && record.len() <= APPEND_DATA_MAX { 0 } else { room };
+                parts.push(&record[..cut]);
+                shared.push(&parts).await?;
+                parts.clear();
+                filled = 0;
+                record = &record[cut..];
+            }
+            filled += record.len();
+            parts.push(record);
+        }
+        if filled > 0 {
+            shared.push(&parts).await?;
+        } else if shared.queue.borrow().end == offset {
+            return Ok(Append { offset, done: None });
+        }
+        Ok(Append { offset, done: shared.wait_for_all() })
+    }
+
+    /// Waits until all that was submitted is durable.
+    pub async fn sync(&self) -> Result<(), Error> {
+        self.0.check_open()?;
+        match self.0.wait_for_all() {
+            None => Ok(()),
+            done => Append { offset: 0, done }.await.map(drop),
+        }
+    }
+
+    /// Ends the writer when all is durable: the file is sealed at its length, which is
+    /// answered, and can be opened for append again.
+    pub async fn close(self) -> Result<u64, Error> {
+        self.0.clone().close(false).await
+    }
+
+    /// As [`Appender::close`]; the file takes no appends ever again.
+    pub async fn finish(self) -> Result<u64, Error> {
+        self.0.clone().close(true).await
+    }
+}
+
+impl Drop for Appender {
+    fn drop(&mut self) {
+        let open = self.0.over.borrow().is_none();
+        if open && self.0.closed.borrow().is_empty() {
+            self.0.abandoned.set(true);
+            self.0.count.close();
+            self.0.rearm.notify_one();
+        }
+    }
+}
+
+impl fmt::Debug for Appender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Appender({} at epoch {})", self.0.file.path(), self.epoch())
+    }
+}
+
+impl Shared {
+    fn check_open(&self) -> Result<(), Error> {
+        match &*self.over.borrow() {
+            None => Ok(()),
+            Some(Over::Failed(error)) => Err(error.clone()),
+            Some(Over::Closed(_)) => {
+                Err(Error::invalid(self.file.path(), "this writer is closed; open the file again"))
+            }
+        }
+    }
+
+    /// Submits one append of the protocol.
+    async fn push(self: &Rc<Self>, parts: &[&[u8]]) -> Result<(), Error> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len == 0 {
+            return Ok(());
+        }
+        let size = (sectors_for(len) * SECTOR) as u32;
+        let count = self.count.clone().acquire_owned().await;
+        let bytes = self.bytes.clone().acquire_many_owned(size).await;
+        self.check_open()?;
+        let (Ok(count), Ok(bytes)) = (count, bytes) else {
+            return Err(Error::invalid(self.file.path(), "the writer was dropped"));
+        };
+        let staged = self.stage(parts).await?;
+        self.check_open()?;
+        {
+            let queue = &mut *self.queue.borrow_mut();
+            queue.end += len as u64;
+            let len = len as u32;
+            queue.appends.push_back(Pending { staged, len, _room: [count, bytes] });
+        }
+        self.process(Event::Append { len: len as u32 });
+        Ok(())
+    }
+
+    async fn stage(&self, parts: &[&[u8]]) -> Result<Staged, Error> {
+        let start = self.env.now();
+        loop {
+            let error = match Staged::copy_of(self.env.pool(), parts) {
+                Ok(staged) => return Ok(staged),
+                Err(error) => error,
+            };
+            let waited = self.env.now() - start;
+            if waited >= self.file.0.client.config().writer.stall_budget {
+                let (what, cause) = (format!("append to {}", self.file.path()), error.to_string());
+                return Err(Error::Unavailable { what, cause, waited });
+            }
+            self.env.sleep(MEMORY_PAUSE).await;
+        }
+    }
+
+    /// Something that ends when all that was submitted is acknowledged; nothing when it is.
+    fn wait_for_all(&self) -> Option<oneshot::Receiver<Result<(), Error>>> {
+        let (sender, receiver) = oneshot::channel();
+        if let Some(Over::Failed(error)) = &*self.over.borrow() {
+            let _ = sender.send(Err(error.clone())); // The receiver is here.
+            return Some(receiver);
+        }
+        let queue = &mut *self.queue.borrow_mut();
+        let below = queue.first + queue.appends.len() as u64;
+        if below <= queue.acked {
+            return None;
+        }
+        queue.waiters.push_back((below, sender));
+        Some(receiver)
+    }
+
+    async fn close(self: Rc<Self>, finish: bool) -> Result<u64, Error> {
+        let _turn = self.turn.lock().await;
+        let (sender, closed) = oneshot::channel();
+        self.check_open()?;
+        self.closed.borrow_mut().push(sender);
+        self.process(Event::Close { finish });
+        let len = match closed.await {
+            Ok(result) => result?,
+            Err(_) => return Err(Error::invalid(self.file.path(), "the client is going down")),
+        };
+        self.record_len(len).await;
+        Ok(len)
+    }
+
+    /// Notes the length in the namespace, for listings. The stream knows the true one, so
+    /// trouble here is no trouble of the file's.
+    async fn record_len(&self, len: u64) {
+        let client = &self.file.0.client;
+        if !client.config().record_len {
+            return;
+        }
+        let mtime = self.env.unix_time().as_nanos();
+        let attributes = Attributes { mtime, ..self.file.attributes() };
+        let place = self.file.0.place.clone();
+        if let Err(error) = client.set_attributes_at(place, attributes, Some(len)).await {
+            let path = self.file.path();
+            tracing::debug!(path, cause = error.message, "length not noted in the namespace");
+        }
+    }
+
+    /// Gives the protocol an event and does what it asks for.
+    fn process(self: &Rc<Self>, event: Event) {
+        let mut actions = Vec::new();
+        self.core.borrow_mut().handle(self.env.now(), event, &mut actions);
+        for action in actions {
+            self.act(action);
+        }
+        let due = self.core.borrow().deadline();
+        if due.is_some_and(|due| self.armed.get().is_none_or(|armed| due < armed)) {
+            self.armed.set(due);
+            self.rearm.notify_one();
+        }
+    }
+
+    fn act(self: &Rc<Self>, action: Action) {
+        match action {
+            Action::Place { .. } | Action::Send { .. } => {
+                let wait = !self.held.borrow().is_empty();
+                if wait || !self.place_or_send(&action) {
+                    self.hold(action, !wait);
+                }
+            }
+            Action::Tell { replica, to, token, request } => self.tell(replica, to, token, request),
+            Action::Op(op) => self.start_op(op),
+            Action::Acked { below, .. } => self.acknowledge(below),
+            Action::Released { below } => self.release(below),
+            Action::Report { chunk, server, trouble } => {
+                let file = &self.file.0;
+                add(&file.client.0.counters.chunks_failed, 1);
+                tracing::debug!(path = file.path, %chunk, %server, ?trouble, "replica failed");
+                self.env.mark("writer: replica failed");
+                file.client.report(file.file, chunk, server, trouble);
+            }
+            Action::Closed { len } => self.end(Over::Closed(len)),
+            Action::Failed(error) => {
+                let budget = self.file.0.client.config().writer.stall_budget;
+                self.end(Over::Failed(describe(self.file.path(), error, &budget)));
+            }
+        }
+    }
+
+    /// False when there is no memory for it.
+    fn place_or_send(self: &Rc<Self>, action: &Action) -> bool {
+        let queue = &mut *self.queue.borrow_mut();
+        let index = |seq: u64| seq.checked_sub(queue.first).map(|index| index as usize);
+        match action {
+            Action::Place { seq, at } => {
+                let append = index(*seq).and_then(|index| queue.appends.get_mut(index));
+                append.is_none_or(|append| append.staged.place(self.env.pool(), *at).is_ok())
+            }
+            Action::Send { id, to, token, request } => {
+                // Released meanwhile: every living replica has it, or its chunk has ended.
+                let append = index(id.seq).and_then(|index| queue.appends.get(index));
+                if let Some(sectors) = append.and_then(|append| append.staged.sectors()) {
+                    self.send(*id, *to, *token, *request, sectors);
+                }
+                true
+            }
+            _ => unreachable!("only these wait for memory"),
+        }
+    }
+
+    /// Keeps an action until there is memory. What comes behind waits too: the order of
+    /// placements and sendings is the protocol's.
+    fn hold(self: &Rc<Self>, action: Action, first: bool) {
+        self.held.borrow_mut().push_back(action);
+        if !first {
+            return;
+        }
+        self.env.mark("writer: no memory");
+        let shared = self.clone();
+        self.env.spawn(Class::Foreground, "writer memory", async move {
+            loop {
+                let Some(action) = shared.held.borrow().front().cloned() else { return };
+                if shared.over.borrow().is_some() || shared.abandoned.get() {
+                    shared.held.borrow_mut().clear();
+                    return;
+                }
+                if shared.place_or_send(&action) {
+                    shared.held.borrow_mut().pop_front();
+                } else {
+                    shared.env.sleep(MEMORY_PAUSE).await;
+                }
+            }
+        });
+    }
+
+    fn send(
+        self: &Rc<Self>,
+        id: SendId,
+        to: SocketAddr,
+        token: [u8; 16],
+        request: AppendRequest,
+        sectors: runtime::Buf,
+    ) {
+        let client = &self.file.0.client.0;
+        add(&client.counters.sent_bytes, sectors.len() as u64);
+        add(&client.counters.resends, u64::from(id.attempt > 0));
+        let timeout = client.config.writer.call_timeout;
+        let request = DataRequest::Append(request);
+        let call = client.peers.data(to, request, token, Some(sectors), timeout);
+        let shared = self.clone();
+        self.env.spawn(Class::Foreground, "append", async move {
+            let result = sent_result(call.await);
+            shared.process_unless_abandoned(Event::Sent { id, result });
+        });
+    }
+
+    fn tell(self: &Rc<Self>, replica: u8, to: SocketAddr, token: [u8; 16], at: CommitRequest) {
+        let client = &self.file.0.client.0;
+        let timeout = client.config.writer.replica_timeout;
+        let call = client.peers.data(to, DataRequest::Commit(at), token, None, timeout);
+        let (chunk, committed) = (at.at.chunk, at.committed);
+        let shared = self.clone();
+        self.env.spawn(Class::Foreground, "commit", async move {
+            let result = match call.await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(send_error(error)),
+            };
+            shared.process_unless_abandoned(Event::Told { chunk, replica, committed, result });
+        });
+    }
+
+    fn start_op(self: &Rc<Self>, op: StreamOp) {
+        let (file, epoch) = (self.file.0.file, self.core.borrow().epoch());
+        let change = match op {
+            StreamOp::Advance { sealed, len, next, avoid, spares } => {
+                self.env.mark("writer: next chunk");
+                StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares }
+            }
+            StreamOp::Extend { avoid, spares } => {
+                StreamChange::Extend { file, epoch, avoid, spares }
+            }
+            StreamOp::Close { sealed, finish } => {
+                StreamChange::Close { file, epoch, sealed, finish }
+            }
+        };
+        let shared = self.clone();
+        self.env.spawn(Class::Foreground, "writer stream", async move {
+            let answer = shared.file.0.client.stream_change(file, change).await;
+            shared.process_unless_abandoned(Event::Op(op_result(answer)));
+        });
+    }
+
+    fn process_unless_abandoned(self: &Rc<Self>, event: Event) {
+        if !self.abandoned.get() && !self.env.is_closed() {
+            self.process(event);
+        }
+    }
+
+    fn acknowledge(&self, below: u64) {
+        let queue = &mut *self.queue.borrow_mut();
+        let counters = &self.file.0.client.0.counters;
+        let fresh = (queue.acked - queue.first) as usize..(below - queue.first) as usize;
+        let bytes: u64 = queue.appends.range(fresh).map(|append| u64::from(append.len)).sum();
+        add(&counters.appends, below - queue.acked);
+        add(&counters.append_bytes, bytes);
+        queue.acked = below;
+        while queue.waiters.front().is_some_and(|(want, _)| *want <= below) {
+            let (_, waiter) = queue.waiters.pop_front().expect("just seen");
+            let _ = waiter.send(Ok(())); // Nobody waits any more.
+        }
+    }
+
+    fn release(&self, below: u64) {
+        let queue = &mut *self.queue.borrow_mut();
+        let count = (below - queue.first) as usize;
+        queue.appends.drain(..count);
+        queue.first = below;
+    }
+
+    fn end(&self, over: Over) {
+        *self.over.borrow_mut() = Some(over.clone());
+        let queue = &mut *self.queue.borrow_mut();
+        let failure = match &over {
+            Over::Closed(_) => None,
+            Over::Failed(error) => Some(error.clone()),
+        };
+        for (_, waiter) in queue.waiters.drain(..) {
+            // Nobody waits any more, in both.
+            let _ = waiter.send(failure.clone().map_or(Ok(()), Err));
+        }
+        queue.first += queue.appends.len() as u64;
+        queue.appends.clear();
+        self.count.close();
+        self.bytes.close();
+        for closed in self.closed.borrow_mut().drain(..) {
+            let _ = closed.send(match &over {
+                Over::Closed(len) => Ok(*len),
+                Over::Failed(error) => Err(error.clone()),
+            });
+        }
+        self.rearm.notify_one();
+    }
+
+    /// Ticks at the protocol's deadlines.
+    async fn keep_time(self: Rc<Self>) {
+        while self.over.borrow().is_none() && !self.abandoned.get() {
+            let changed = self.rearm.notified();
+            let Some(due) = self.armed.get() else {
+                changed.await;
+                continue;
+            };
+            let sleep = self.env.sleep_until(due);
+            futures_util::future::select(std::pin::pin!(changed), sleep).await;
+            let due = self.armed.get();
+            if due.is_some_and(|due| due <= self.env.now()) {
+                self.armed.set(None);
+                self.process_unless_abandoned(Event::Tick);
+            }
+        }
+    }
+}
+
+fn send_error(error: PeerError<DataError>) -> SendError {
+    match error {
+        PeerError::Unreachable(_) => SendError::Unreachable,
+        PeerError::Silent(_) => SendError::Silent,
+        PeerError::Busy => SendError::Data(DataError::Busy),
+        PeerError::Foreign(_) => SendError::Data(DataError::Invalid),
+        PeerError::Refused(error) => SendError::Data(error),
+    }
+}
+
+fn sent_result(answer: Result<DataAnswer, PeerError<DataError>>) -> Result<u32, SendError> {
+    match answer {
+        Ok((DataReply::Appended { len }, _)) => Ok(len),
+        Ok(_) => Err(SendError::Data(DataError::Invalid)),
+        Err(error) => Err(send_error(error)),
+    }
+}
+
+fn op_result(answer: Result<StreamReply, Refusal>) -> Result<OpDone, OpError> {
+    match answer {
+        Ok(StreamReply::Writer(grant)) => Ok(OpDone::Writer(grant)),
+        Ok(StreamReply::Done { len }) => Ok(OpDone::Closed { len }),
+        Ok(StreamReply::Views(_)) => Err(OpError::Failed("an unexpected answer".to_owned())),
+        Err(refusal) => Err(match refusal.kind {
+            Kind::Fenced => OpError::Fenced,
+            Kind::Full => OpError::Full,
+            Kind::NotFound => OpError::Gone,
+            _ => OpError::Failed(refusal.message),
+        }),
+    }
+}
+
+fn describe(path: &str, error: WriterError, budget: &Duration) -> Error {
+    let path = path.to_owned();
+    match error {
+        WriterError::Fenced => Error::Fenced { path },
+        WriterError::Full => Error::Full { path },
+        WriterError::Gone => Error::NotFound { path },
+        WriterError::Stalled { cause } => {
+            Error::Unknown { what: format!("append to {path}"), cause, waited: *budget }
+        }
+        WriterError::Protocol(message) => Error::Invalid { path, message },
+    }
+}

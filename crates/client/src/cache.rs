@@ -1,0 +1,144 @@
+//! The chunk-information cache (C6): where chunks are, by file and offset, the files used last
+//! kept. Entries may be stale: a replica's answer tells, and the reader asks again.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{FileId, Map};
+use wire::control::{ChunkPlace, StreamView};
+
+struct FileEntry {
+    /// By base. Empty sealed chunks hold no bytes and are not kept.
+    chunks: BTreeMap<u64, Rc<ChunkPlace>>,
+    used: u64,
+}
+
+/// Chunks of files.
+pub(crate) struct Cache {
+    files: Map<FileId, FileEntry>,
+    /// Files by the time of their last use.
+    order: BTreeMap<u64, FileId>,
+    clock: u64,
+    count: usize,
+    max: usize,
+}
+
+impl Cache {
+    pub(crate) fn new(max: usize) -> Cache {
+        Cache { files: Map::default(), order: BTreeMap::new(), clock: 0, count: 0, max }
+    }
+
+    /// The chunk that holds a file's byte, or would if it were longer.
+    pub(crate) fn get(&mut self, file: FileId, offset: u64) -> Option<Rc<ChunkPlace>> {
+        self.clock += 1;
+        let entry = self.files.get_mut(&file)?;
+        self.order.remove(&entry.used);
+        entry.used = self.clock;
+        self.order.insert(self.clock, file);
+        let (base, chunk) = entry.chunks.range(..=offset).next_back()?;
+        let holds = chunk.sealed.is_none_or(|len| offset - base < u64::from(len));
+        holds.then(|| chunk.clone())
+    }
+
+    /// Takes over what the stream service told.
+    pub(crate) fn insert(&mut self, view: &StreamView) {
+        self.clock += 1;
+        let clock = self.clock;
+        let entry = self
+            .files
+            .entry(view.file)
+            .or_insert_with(|| FileEntry { chunks: BTreeMap::new(), used: clock });
+        self.order.remove(&entry.used);
+        entry.used = clock;
+        self.order.insert(clock, view.file);
+        let before = entry.chunks.len();
+        for chunk in view.chunks.iter().filter(|chunk| chunk.sealed != Some(0)) {
+            entry.chunks.insert(chunk.base, Rc::new(chunk.clone()));
+        }
+        self.count = self.count + entry.chunks.len() - before;
+        while self.count > self.max && self.order.len() > 1 {
+            let (_, oldest) = self.order.pop_first().expect("not empty");
+            let entry = self.files.remove(&oldest).expect("both have it");
+            self.count -= entry.chunks.len();
+        }
+        self.trim(view.file);
+    }
+
+    /// A single file larger than the cache keeps the chunks told last.
+    fn trim(&mut self, file: FileId) {
+        let Some(entry) = self.files.get_mut(&file) else { return };
+        while self.count > self.max {
+            entry.chunks.pop_first();
+            self.count -= 1;
+        }
+    }
+
+    /// Drops one chunk's entry.
+    pub(crate) fn forget_chunk(&mut self, file: FileId, base: u64) {
+        if let Some(entry) = self.files.get_mut(&file)
+            && entry.chunks.remove(&base).is_some()
+        {
+            self.count -= 1;
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{ChunkId, Epoch};
+
+    use super::*;
+
+    fn view(file: u64, bases: std::ops::Range<u64>, sealed: Option<u32>) -> StreamView {
+        let chunk = |base: u64| ChunkPlace {
+            chunk: ChunkId::new(file << 8 | base),
+            epoch: Epoch::new(1),
+            base: base * 10,
+            sealed,
+            replicas: Vec::new(),
+            acks: 1,
+            token: [0; 16],
+        };
+        StreamView {
+            file: FileId::new(file),
+            chunks: bases.map(chunk).collect(),
+            sealed_len: 0,
+            open: sealed.is_none(),
+            epoch: Epoch::new(1),
+        }
+    }
+
+    #[test]
+    fn finds_what_holds_a_byte() {
+        let mut cache = Cache::new(100);
+        let file = FileId::new(1);
+        cache.insert(&view(1, 0..2, Some(10)));
+        assert_eq!(cache.get(file, 9).unwrap().base, 0);
+        assert_eq!(cache.get(file, 10).unwrap().base, 10);
+        assert!(cache.get(file, 20).is_none() && cache.get(FileId::new(2), 0).is_none());
+        cache.insert(&view(1, 2..3, None));
+        assert_eq!(cache.get(file, 1 << 40).unwrap().base, 20, "an open chunk has no end");
+        cache.forget_chunk(file, 10);
+        assert!(cache.get(file, 10).is_none());
+    }
+
+    #[test]
+    fn keeps_the_files_used_last() {
+        let mut cache = Cache::new(8);
+        for file in 1..=4 {
+            cache.insert(&view(file, 0..2, Some(10)));
+        }
+        assert!(cache.get(FileId::new(1), 0).is_some());
+        cache.insert(&view(5, 0..2, Some(10)));
+        assert!(cache.get(FileId::new(1), 0).is_some());
+        assert!(cache.get(FileId::new(2), 0).is_none());
+        cache.insert(&view(6, 0..20, Some(10)));
+        assert_eq!(cache.len(), 8);
+        assert!(cache.get(FileId::new(6), 199).is_some());
+    }
+}

@@ -1,0 +1,233 @@
+//! [`Client`]: one program's session with a cluster.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::{ChunkId, ClientId, ClusterId, FileId, ServerId};
+use runtime::{Class, Duration, Env, Instant};
+use wire::control::{
+    ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlReply, ControlRequest, Group,
+    OpId, StreamChange, StreamReply, StreamRequest, Trouble, stream_partition,
+};
+
+use crate::config::Config;
+use crate::counters::{Counters, Totals};
+use crate::error::Error;
+use crate::limits::REPORTS_MAX;
+use crate::locate::Locator;
+use crate::peers::Peers;
+use crate::session::{Question, Refusal, Session, misfit};
+
+/// A session with a cluster. Cheap to clone; clones share the session, its caches and counters.
+/// Stays on its thread: see [`crate::BlockingClient`] for one that does not.
+#[derive(Clone)]
+pub struct Client(pub(crate) Rc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) peers: Rc<dyn Peers>,
+    pub(crate) config: Config,
+    pub(crate) counters: Rc<Counters>,
+    pub(crate) session: Rc<Session>,
+    pub(crate) locator: Locator,
+    /// Replicas' servers that did not serve, and until when they are asked last.
+    pub(crate) penalties: RefCell<Vec<(SocketAddr, Instant)>>,
+    /// Troubles reported lately.
+    reports: RefCell<Vec<(ChunkId, ServerId, Instant)>>,
+}
+
+impl Client {
+    /// Connects over `peers`: asks `masters` in turn until one answers.
+    pub async fn connect_over(
+        env: &Env,
+        peers: Rc<dyn Peers>,
+        masters: Vec<SocketAddr>,
+        config: Config,
+    ) -> Result<Client, Error> {
+        if masters.is_empty() {
+            return Err(Error::invalid("cluster", "name at least one master's address"));
+        }
+        let config = config.clamped();
+        let counters = Rc::new(Counters::default());
+        let names: Vec<String> = masters.iter().map(SocketAddr::to_string).collect();
+        let times = (config.control_attempt, config.control_budget);
+        let session = Session::new(env, peers.clone(), counters.clone(), masters, times);
+        session.connect().await.map_err(|error| error.about("reach masters", &names.join(",")))?;
+        let session = Rc::new(session);
+        let locator = Locator::new(env, session.clone(), counters.clone(), &config);
+        Ok(Client(Rc::new(Inner {
+            env: env.clone(),
+            peers,
+            config,
+            counters,
+            session,
+            locator,
+            penalties: RefCell::default(),
+            reports: RefCell::default(),
+        })))
+    }
+
+    /// Its environment.
+    pub fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The session's identity.
+    pub fn id(&self) -> ClientId {
+        self.0.session.client()
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.0.session.info().map(|info| info.cluster).unwrap_or_default()
+    }
+
+    /// What the client has done so far.
+    pub fn totals(&self) -> Totals {
+        self.0.counters.totals()
+    }
+
+    /// Identity, masters, partitions and leaders, fresh from a master.
+    pub async fn cluster_info(&self) -> Result<ClusterInfo, Error> {
+        self.0.session.connect().await.map_err(|error| error.about("ask about", "the cluster"))
+    }
+
+    /// The pictures of all masters that answer, each with its address; an error when none does.
+    pub async fn status(&self) -> Result<Vec<(SocketAddr, ClusterStatus)>, Error> {
+        let info = self.cluster_info().await?;
+        let request = ControlRequest::Cluster(ClusterRequest::Status);
+        let asked = info.masters.iter().map(|master| {
+            let attempt = self.0.config.control_attempt;
+            let call = self.0.peers.control(master.addr, request.clone(), attempt);
+            async move { (master.addr, call.await) }
+        });
+        let mut found = Vec::new();
+        let mut cause = String::new();
+        for (addr, answer) in futures_util::future::join_all(asked).await {
+            match answer {
+                Ok(ControlReply::Cluster(ClusterReply::Status(status))) => {
+                    found.push((addr, status));
+                }
+                Ok(other) => cause = misfit(&other).message,
+                Err(error) => cause = error.to_string(),
+            }
+        }
+        if found.is_empty() {
+            let what = "ask all masters for their status".to_owned();
+            let waited = self.0.config.control_attempt;
+            return Err(Error::Unavailable { what, cause, waited });
+        }
+        Ok(found)
+    }
+
+    /// Runs a request of the cluster service that changes nothing.
+    pub async fn cluster_ask(&self, request: ClusterRequest) -> Result<ClusterReply, Error> {
+        let question = Question {
+            group: Group::Cluster,
+            request: ControlRequest::Cluster(request),
+            attempt: self.0.config.control_attempt,
+        };
+        let reply = self.0.session.ask(question, false).await;
+        cluster_reply(reply).map_err(|error| error.about("ask about", "the cluster"))
+    }
+
+    /// Runs a mutation of the cluster service; `build` gets the identity under which it is done
+    /// once.
+    pub async fn cluster_change(
+        &self,
+        what: &str,
+        build: impl FnOnce(OpId) -> ClusterRequest,
+    ) -> Result<ClusterReply, Error> {
+        let attempt = self.0.config.control_attempt;
+        let build = |op| ControlRequest::Cluster(build(op));
+        let reply = self.0.session.change(Group::Cluster, attempt, build).await;
+        cluster_reply(reply).map_err(|error| error.about("change", what))
+    }
+
+    /// Runs a mutation of a stream.
+    pub(crate) async fn stream_change(
+        &self,
+        file: FileId,
+        change: StreamChange,
+    ) -> Result<StreamReply, Refusal> {
+        let config = &self.0.config;
+        let attempt = match &change {
+            StreamChange::Open { .. } | StreamChange::Seal { .. } => config.fence_attempt,
+            _ => config.control_attempt,
+        };
+        let group = self.stream_group(file);
+        let build = |op| ControlRequest::Stream(StreamRequest::Change { op, change });
+        match self.0.session.change(group, attempt, build).await? {
+            ControlReply::Stream(reply) => Ok(reply),
+            other => Err(misfit(&other)),
+        }
+    }
+
+    fn stream_group(&self, file: FileId) -> Group {
+        let (_, partitions) = self.0.session.partitions();
+        Group::Stream(stream_partition(file, partitions))
+    }
+
+    /// Tells the stream service that a replica did not serve, once a second at most for each.
+    pub(crate) fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, trouble: Trouble) {
+        let now = self.0.env.now();
+        {
+            let reports = &mut *self.0.reports.borrow_mut();
+            reports.retain(|&(_, _, at)| now - at < Duration::from_secs(1));
+            let known = reports.iter().any(|&(c, s, _)| (c, s) == (chunk, server));
+            if known || reports.len() == REPORTS_MAX {
+                return;
+            }
+            reports.push((chunk, server, now));
+        }
+        let question = Question {
+            group: self.stream_group(file),
+            request: ControlRequest::Stream(StreamRequest::ReportBad {
+                file,
+                chunk,
+                server,
+                trouble,
+            }),
+            attempt: self.0.config.control_attempt,
+        };
+        let session = self.0.session.clone();
+        self.0.env.spawn(Class::Background, "report", async move {
+            if let Err(error) = session.ask(question, false).await {
+                tracing::debug!(%chunk, %server, cause = error.message, "not reported");
+            }
+        });
+    }
+
+    /// Notes that a server did not serve.
+    pub(crate) fn penalise(&self, addr: SocketAddr) {
+        let until = self.0.env.now() + self.0.config.read_penalty;
+        let penalties = &mut *self.0.penalties.borrow_mut();
+        penalties.retain(|&(other, at)| other != addr && at > self.0.env.now());
+        penalties.push((addr, until));
+    }
+
+    pub(crate) fn is_penalised(&self, addr: SocketAddr) -> bool {
+        let now = self.0.env.now();
+        self.0.penalties.borrow().iter().any(|&(other, until)| other == addr && until > now)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({})", self.id())
+    }
+}
+
+fn cluster_reply(reply: Result<ControlReply, Refusal>) -> Result<ClusterReply, Refusal> {
+    match reply? {
+        ControlReply::Cluster(reply) => Ok(reply),
+        other => Err(misfit(&other)),
+    }
+}

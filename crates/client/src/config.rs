@@ -1,0 +1,91 @@
+//! What a program may choose.
+
+use runtime::Duration;
+
+use crate::limits::{
+    APPENDS_INFLIGHT_DEFAULT, APPENDS_INFLIGHT_MAX, CACHE_CHUNKS_DEFAULT, CHUNK_LEN_DEFAULT,
+    CHUNK_LEN_MIN, PREFETCH_DEFAULT, PREFETCH_MAX, SPARES_DEFAULT, SPARES_MAX,
+    WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
+};
+use crate::writer::WriterConfig;
+
+/// Behaviour of a [`crate::Client`]. The defaults suit a cluster on one machine and on a LAN.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Appends of one writer in flight, 1 to 4096.
+    pub appends_inflight_max: u32,
+    /// Bytes of sectors of one writer in flight, from 1 MiB.
+    pub window_bytes: u32,
+    /// The writers' protocol.
+    pub writer: WriterConfig,
+    /// Wait for one answer of a master before another is asked.
+    pub control_attempt: Duration,
+    /// Wait for one answer to `open` and `seal`, which fence replicas that may be gone.
+    pub fence_attempt: Duration,
+    /// Time after which an operation on the masters fails.
+    pub control_budget: Duration,
+    /// Wait for one answer of a replica to a read before another is asked.
+    pub read_attempt: Duration,
+    /// Time after which a read that makes no progress fails.
+    pub read_budget: Duration,
+    /// How long a replica that did not serve is asked last.
+    pub read_penalty: Duration,
+    /// Chunks in the chunk-information cache (C6).
+    pub cache_chunks: usize,
+    /// Chunks that one look-up brings (C8), 1 to 256.
+    pub prefetch: u32,
+    /// Write the file's length and time to the namespace when a writer closes.
+    pub record_len: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            appends_inflight_max: APPENDS_INFLIGHT_DEFAULT,
+            window_bytes: WINDOW_BYTES_DEFAULT,
+            writer: WriterConfig::default(),
+            control_attempt: Duration::from_millis(600),
+            fence_attempt: Duration::from_secs(4),
+            control_budget: Duration::from_secs(20),
+            read_attempt: Duration::from_millis(500),
+            read_budget: Duration::from_secs(20),
+            read_penalty: Duration::from_secs(5),
+            cache_chunks: CACHE_CHUNKS_DEFAULT,
+            prefetch: PREFETCH_DEFAULT,
+            record_len: true,
+        }
+    }
+}
+
+impl Config {
+    /// The same with every value within its bounds.
+    pub fn clamped(mut self) -> Config {
+        self.appends_inflight_max = self.appends_inflight_max.clamp(1, APPENDS_INFLIGHT_MAX);
+        self.window_bytes = self.window_bytes.max(WINDOW_BYTES_MIN);
+        self.writer.chunk_len_max =
+            self.writer.chunk_len_max.clamp(CHUNK_LEN_MIN, base::limits::CHUNK_LEN_MAX as u32);
+        self.writer.spares = self.writer.spares.min(SPARES_MAX);
+        self.prefetch = self.prefetch.clamp(1, PREFETCH_MAX);
+        self.cache_chunks = self.cache_chunks.max(PREFETCH_MAX as usize);
+        self
+    }
+}
+
+impl Default for WriterConfig {
+    fn default() -> WriterConfig {
+        WriterConfig {
+            chunk_len_max: CHUNK_LEN_DEFAULT,
+            spares: SPARES_DEFAULT,
+            resend_after: Duration::from_millis(150),
+            replica_timeout: Duration::from_millis(500),
+            unreachable_timeout: Duration::from_millis(150),
+            stuck_timeout: Duration::from_secs(5),
+            retry_pause: Duration::from_millis(2),
+            commit_idle: Duration::from_millis(5),
+            stall_budget: Duration::from_secs(30),
+            avoid_for: Duration::from_secs(30),
+            extend_pause: Duration::from_secs(1),
+            call_timeout: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What goes wrong, and what to do about it.
+
+use std::fmt;
+
+use base::Kind;
+use runtime::Duration;
+
+/// Why an operation of the client was not done. The text names the thing and the way out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// Nothing has this name.
+    NotFound {
+        /// The name.
+        path: String,
+    },
+    /// The name exists already.
+    Exists {
+        /// The name.
+        path: String,
+    },
+    /// Another writer has opened the file, or it was sealed: this writer is finished. Appends
+    /// that were not acknowledged may or may not be in the file.
+    Fenced {
+        /// The file.
+        path: String,
+    },
+    /// The cluster has no room for more data. Reads and removals go on.
+    Full {
+        /// What was to be written.
+        path: String,
+    },
+    /// Nobody who could answer did so in time. Nothing was changed.
+    Unavailable {
+        /// What was asked for.
+        what: String,
+        /// The last trouble met.
+        cause: String,
+        /// How long it was tried.
+        waited: Duration,
+    },
+    /// As [`Error::Unavailable`], but the change may have been made.
+    Unknown {
+        /// What was asked for.
+        what: String,
+        /// The last trouble met.
+        cause: String,
+        /// How long it was tried.
+        waited: Duration,
+    },
+    /// No replica has bytes that verify.
+    Corrupt {
+        /// The file.
+        path: String,
+        /// Offset in it.
+        offset: u64,
+    },
+    /// The request can not be granted as it is: asking again gives the same answer.
+    Invalid {
+        /// The thing.
+        path: String,
+        /// Why, and what would do.
+        message: String,
+    },
+}
+
+impl Error {
+    /// What the receiver may do about it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::NotFound { .. } => Kind::NotFound,
+            Error::Exists { .. } => Kind::Exists,
+            Error::Fenced { .. } => Kind::Fenced,
+            Error::Full { .. } => Kind::Full,
+            Error::Unavailable { .. } => Kind::Retry,
+            Error::Unknown { .. } => Kind::Unknown,
+            Error::Corrupt { .. } => Kind::Corrupt,
+            Error::Invalid { .. } => Kind::Invalid,
+        }
+    }
+
+    pub(crate) fn invalid(path: impl Into<String>, message: impl Into<String>) -> Error {
+        Error::Invalid { path: path.into(), message: message.into() }
+    }
+
+    pub(crate) fn not_found(path: impl Into<String>) -> Error {
+        Error::NotFound { path: path.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NotFound { path } => write!(f, "{path}: no such file or directory"),
+            Error::Exists { path } => {
+                write!(f, "{path}: exists already; remove it first, or choose another name")
+            }
+            Error::Fenced { path } => write!(
+                f,
+                "{path}: another writer opened this file; open it again to go on behind what it \
+                 wrote"
+            ),
+            Error::Full { path } => write!(
+                f,
+                "{path}: the cluster is full; remove files or add a chunkserver, then write again"
+            ),
+            Error::Unavailable { what, cause, waited } => write!(
+                f,
+                "{what}: no answer within {waited:.1?} ({cause}); check the cluster with 'craton \
+                 status', then try again"
+            ),
+            Error::Unknown { what, cause, waited } => write!(
+                f,
+                "{what}: no answer within {waited:.1?} ({cause}); it may or may not have been \
+                 done: look before you repeat it"
+            ),
+            Error::Corrupt { path, offset } => write!(
+                f,
+                "{path}: no replica has intact bytes at offset {offset}; 'craton status' shows \
+                 what is lost"
+            ),
+            Error::Invalid { path, message } => write!(f, "{path}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,141 @@
+//! [`FlatLogFile`]: one append-only file (C1).
+
+use std::rc::Rc;
+
+use base::{DirId, FileId, Kind};
+use wire::control::{
+    Attributes, Place, Policy, StreamChange, StreamReply, StreamView, WriterGrant,
+};
+
+use crate::appender::Appender;
+use crate::client::Client;
+use crate::error::Error;
+use crate::reader::Reader;
+
+/// A file: append-only bytes under one or more names. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct FlatLogFile(pub(crate) Rc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) client: Client,
+    /// As the caller named it, for messages.
+    pub(crate) path: String,
+    pub(crate) place: Place,
+    pub(crate) file: FileId,
+    pub(crate) policy: Policy,
+    pub(crate) attributes: Attributes,
+    grant: [u8; 16],
+}
+
+impl FlatLogFile {
+    pub(crate) fn new(
+        client: &Client,
+        path: &str,
+        place: Place,
+        file: FileId,
+        policy: Policy,
+        attributes: Attributes,
+        grant: [u8; 16],
+    ) -> FlatLogFile {
+        let (client, path) = (client.clone(), path.to_owned());
+        FlatLogFile(Rc::new(Inner { client, path, place, file, policy, attributes, grant }))
+    }
+
+    /// Its identity, whatever its names.
+    pub fn id(&self) -> FileId {
+        self.0.file
+    }
+
+    /// How it is stored.
+    pub fn policy(&self) -> Policy {
+        self.0.policy
+    }
+
+    /// Its attributes when it was opened.
+    pub fn attributes(&self) -> Attributes {
+        self.0.attributes
+    }
+
+    /// The name it was opened by.
+    pub fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    /// The directory of that name.
+    pub fn parent(&self) -> DirId {
+        self.0.place.parent
+    }
+
+    /// Opens it for append. Any other writer is fenced: its appends are not acknowledged from
+    /// here on (`protocols.md` 1.1).
+    pub async fn append_handle(&self) -> Result<Appender, Error> {
+        let grant = self.open_stream().await?;
+        Appender::start(self, grant)
+    }
+
+    async fn open_stream(&self) -> Result<WriterGrant, Error> {
+        let inner = &*self.0;
+        let change = StreamChange::Open {
+            file: inner.file,
+            policy: inner.policy,
+            grant: inner.grant,
+            spares: inner.client.config().writer.spares,
+        };
+        match inner.client.stream_change(inner.file, change).await {
+            Ok(StreamReply::Writer(grant)) => Ok(grant),
+            Ok(_) => Err(Error::invalid(&inner.path, "the stream service answered something else")),
+            Err(refusal) => Err(refusal.about("open for append", &inner.path)),
+        }
+    }
+
+    /// Opens it for reading.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self)
+    }
+
+    /// Its present length. Of a file that is being written: what readers may see.
+    pub async fn len(&self) -> Result<u64, Error> {
+        self.reader().refresh_len().await
+    }
+
+    /// True when nothing is in it.
+    pub async fn is_empty(&self) -> Result<bool, Error> {
+        Ok(self.len().await? == 0)
+    }
+
+    /// Ends a writer that is gone, so that all it wrote can be read; the length is final until
+    /// the file is opened for append again.
+    pub async fn seal(&self) -> Result<u64, Error> {
+        let inner = &*self.0;
+        let change = StreamChange::Seal { file: inner.file };
+        match inner.client.stream_change(inner.file, change).await {
+            Ok(StreamReply::Done { len }) => Ok(len),
+            Ok(_) => Err(Error::invalid(&inner.path, "the stream service answered something else")),
+            // Never opened for append: there is nothing to seal.
+            Err(refusal) if refusal.kind == Kind::NotFound => Ok(0),
+            Err(refusal) => Err(refusal.about("seal", &inner.path)),
+        }
+    }
+
+    /// All its chunks in order, fresh; for people and tools.
+    pub async fn chunks(&self) -> Result<StreamView, Error> {
+        let inner = &*self.0;
+        let locator = &inner.client.0.locator;
+        let mut view = locator.locate(inner.file, 0, &inner.path).await?;
+        loop {
+            let Some(last) = view.chunks.last() else { return Ok(view) };
+            let Some(len) = last.sealed else { return Ok(view) };
+            let end = last.base + u64::from(len);
+            let more = locator.locate(inner.file, end, &inner.path).await?;
+            let known = |id| view.chunks.iter().any(|chunk| chunk.chunk == id);
+            let fresh: Vec<_> =
+                more.chunks.into_iter().filter(|chunk| !known(chunk.chunk)).collect();
+            if fresh.is_empty() {
+                return Ok(view);
+            }
+            view.chunks.extend(fresh);
+            (view.sealed_len, view.open, view.epoch) = (more.sealed_len, more.open, more.epoch);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! FlatLogFiles for programs: the heavy client (C2) that replicates, retries and goes on when
+//! parts of the cluster fail.
+//!
+//! Invariant: imports no server's crate; formats and verifies every sector itself.
+
+mod appender;
+mod cache;
+mod client;
+mod config;
+mod counters;
+mod error;
+mod extent;
+mod file;
+pub mod limits;
+mod locate;
+mod namespace;
+mod path;
+mod peers;
+mod reader;
+mod session;
+mod stage;
+mod tree;
+pub mod writer;
+
+pub use appender::{Append, Appender};
+pub use client::Client;
+pub use config::Config;
+pub use counters::Totals;
+pub use error::Error;
+pub use file::FlatLogFile;
+pub use namespace::{Found, Page, child_path};
+pub use peers::{DataAnswer, PeerError, Peers};
+pub use reader::Reader;

@@ -1,0 +1,75 @@
+//! Bounds of the client, with reason and arithmetic.
+
+use base::limits::{APPEND_DATA_MAX, APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
+use base::{KIB, MIB};
+
+/// Appends of one writer that wait for their acknowledgement at most, unless configured: depth
+/// 32 of eight callers.
+pub const APPENDS_INFLIGHT_DEFAULT: u32 = 256;
+/// Appends of one writer in flight, whatever is configured.
+pub const APPENDS_INFLIGHT_MAX: u32 = 4096;
+
+/// Bytes of sectors of one writer in flight at most, unless configured: 16 appends of the
+/// largest size. A disk at 1 GB/s takes 16 ms for them, ten times a durable write.
+pub const WINDOW_BYTES_DEFAULT: u32 = 16 << 20;
+/// Smallest window: one append of the largest size.
+pub const WINDOW_BYTES_MIN: u32 = (APPEND_SECTORS_MAX * SECTOR) as u32;
+
+/// Length at which a writer ends a chunk, unless configured. The p95 of the paper's block
+/// store (C5); one chunk is repaired in a second at 64 MB/s, the switch between chunks drains
+/// the window once per 64 MiB (about 1 % of the time at 1 GB/s), and 10 TB are 160,000 chunks.
+pub const CHUNK_LEN_DEFAULT: u32 = 64 << 20;
+/// Smallest such length (C5).
+pub const CHUNK_LEN_MIN: u32 = 1 << 20;
+
+/// Spare chunks that a writer holds, unless configured: one to switch to at once, one more for
+/// the time until the master's answer to that switch.
+pub const SPARES_DEFAULT: u8 = 2;
+/// Spare chunks at most (the stream service's bound).
+pub const SPARES_MAX: u8 = 4;
+
+/// Ended chunks whose successor is not committed yet. Each is a chunk that failed before
+/// anything in it was acknowledged; past this the writer waits for the stream service.
+pub const CHAIN_MAX: usize = 8;
+
+/// Servers that a writer remembers as failed.
+pub const AVOID_MAX: usize = 16;
+
+/// Chunks in the chunk-information cache (C6), unless configured: about 200 bytes each, 13 MB.
+pub const CACHE_CHUNKS_DEFAULT: usize = 65_536;
+/// Chunks that one look-up brings (C8), unless configured: the next GiB of a large file.
+pub const PREFETCH_DEFAULT: u32 = 16;
+/// Chunks that one look-up brings at most (the stream service's bound).
+pub const PREFETCH_MAX: u32 = 256;
+/// Files of one batched look-up (C7, the stream service's bound).
+pub const LOCATE_BATCH_MAX: usize = 64;
+
+/// Bytes of one read request at most.
+pub const READ_PIECE: u32 = APPEND_DATA_MAX as u32;
+/// Read requests of one `read_at` in flight at most: 8 MiB of buffers.
+pub const READ_DEPTH: usize = 8;
+/// Bytes of one `read_at` at most.
+pub const READ_MAX: usize = 256 << 20;
+
+/// Names looked up in parallel by one path resolution (C4).
+pub const RESOLVE_PARALLEL_MAX: usize = 16;
+/// Symbolic links that one path resolution follows, as Linux has it.
+pub const SYMLINKS_MAX: u32 = 40;
+/// Mutations of one client session in flight: bounds the masters' reply tables.
+pub const CHANGES_INFLIGHT_MAX: usize = 256;
+/// Names of one page of a listing (the namespace service's bound).
+pub const LIST_MAX: u32 = 1000;
+/// Files and directories that a tree removal works on at once.
+pub const REMOVE_PARALLEL: usize = 32;
+/// Bytes of a symbolic link's target.
+pub const TARGET_MAX: usize = 4095;
+
+/// Troubles remembered, so that each is reported once a second at most.
+pub const REPORTS_MAX: usize = 1024;
+
+const _: () = assert!(CHUNK_LEN_MIN as usize >= APPEND_DATA_MAX);
+const _: () = assert!(CHUNK_LEN_DEFAULT as u64 <= CHUNK_LEN_MAX);
+const _: () = assert!(CHUNK_LEN_MIN as u64 == MIB && MIB == KIB * KIB);
+const _: () = assert!(WINDOW_BYTES_MIN <= WINDOW_BYTES_DEFAULT);
+const _: () = assert!(APPENDS_INFLIGHT_DEFAULT <= APPENDS_INFLIGHT_MAX);
+const _: () = assert!(SPARES_DEFAULT <= SPARES_MAX && PREFETCH_DEFAULT <= PREFETCH_MAX);

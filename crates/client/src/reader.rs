@@ -1,0 +1,414 @@
+//! [`Reader`]: verified reads of any range, from any replica that serves.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::Kind;
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use runtime::{Duration, Instant};
+use wire::control::{ChunkPlace, ReplicaPlace, StreamView, Trouble};
+use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest, ReplicaState};
+
+use crate::client::Client;
+use crate::counters::add;
+use crate::error::Error;
+use crate::extent::Extent;
+use crate::file::FlatLogFile;
+use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE};
+use crate::peers::PeerError;
+
+/// Pause after all replicas were asked in vain, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// Reads a file. What it has once shown it never takes back, also of a file that is being
+/// written.
+#[derive(Debug)]
+pub struct Reader {
+    file: FlatLogFile,
+    /// Bytes that are known to be readable.
+    seen: Cell<u64>,
+}
+
+/// Bytes of one chunk, or where it ends.
+#[derive(Debug)]
+enum Piece {
+    Bytes(Extent),
+    /// No replica shows the byte.
+    End(ChunkEnd),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ChunkEnd {
+    /// It is sealed below the offset: the stream has gone on behind it.
+    Sealed,
+    /// It is open and shows no more yet.
+    Open,
+}
+
+/// What one replica answered.
+enum Answer {
+    Bytes(Extent),
+    End {
+        sealed: bool,
+    },
+    /// It has other data, or none: the view may be stale.
+    Stale(Trouble),
+    Bad(Trouble),
+    /// It can not say now.
+    Later,
+}
+
+impl Reader {
+    pub(crate) fn new(file: &FlatLogFile) -> Reader {
+        Reader { file: file.clone(), seen: Cell::new(0) }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &FlatLogFile {
+        &self.file
+    }
+
+    fn client(&self) -> &Client {
+        &self.file.0.client
+    }
+
+    /// Up to `len` bytes from `offset` on: fewer only at the file's end.
+    pub async fn read_at(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let path = self.file.path();
+        if len > READ_MAX {
+            let message = format!("{len} bytes asked for at once; read {READ_MAX} at most");
+            return Err(Error::invalid(path, message));
+        }
+        let Some(end) = offset.checked_add(len as u64) else {
+            return Err(Error::invalid(path, format!("offset {offset} is beyond any file")));
+        };
+        let mut out = Vec::with_capacity(len.min(4 * READ_PIECE as usize));
+        let mut budget = Budget::start(self.client());
+        while offset + (out.len() as u64) < end {
+            let at = offset + out.len() as u64;
+            let Some(chunk) = self.chunk_at(at).await? else { break };
+            let before = out.len();
+            let ended = self.read_chunk(&chunk, at, end, &mut out).await?;
+            if out.len() > before {
+                budget = Budget::start(self.client());
+            }
+            self.seen.set(self.seen.get().max(offset + out.len() as u64));
+            if let Some(ended) = ended {
+                let at = offset + out.len() as u64;
+                if self.at_end(&chunk, at, ended, &mut budget).await? {
+                    break;
+                }
+            }
+        }
+        add(&self.client().0.counters.read_bytes, out.len() as u64);
+        Ok(out)
+    }
+
+    /// The present length of what can be read; asks the stream service and the tail's replicas.
+    pub async fn refresh_len(&self) -> Result<u64, Error> {
+        let mut budget = Budget::start(self.client());
+        loop {
+            let Some(view) = self.locate(u64::MAX >> 1).await? else { return Ok(0) };
+            let mut len = view.sealed_len;
+            if view.open
+                && let Some(tail) = self.locate(view.sealed_len).await?
+            {
+                len = len.max(tail.sealed_len);
+                if let Some(chunk) = tail.chunks.iter().find(|chunk| chunk.sealed.is_none()) {
+                    len = len.max(chunk.base + u64::from(self.shown(chunk).await));
+                }
+            }
+            if len >= self.seen.get() {
+                self.seen.set(len);
+                return Ok(len);
+            }
+            // Replicas that have not heard of what another one has shown.
+            budget.pause(self, self.seen.get(), "the tail's replicas lag behind").await?;
+        }
+    }
+
+    /// Readable length of an open chunk: the longest that a replica shows.
+    async fn shown(&self, chunk: &ChunkPlace) -> u32 {
+        let attempt = self.client().config().read_attempt;
+        let stats = chunk.replicas.iter().map(|replica| {
+            let request = DataRequest::Stat(ChunkRef { chunk: chunk.chunk, disk: replica.disk });
+            let peers = &self.client().0.peers;
+            peers.data(replica.addr, request, chunk.token, None, attempt)
+        });
+        let answers = futures_util::future::join_all(stats).await;
+        let shown = answers.into_iter().filter_map(|answer| match answer {
+            Ok((DataReply::Stat(stat), _)) if stat.epoch == chunk.epoch => Some(match stat.state {
+                ReplicaState::Sealed => stat.len,
+                ReplicaState::Open | ReplicaState::Fenced(_) => stat.committed.min(stat.len),
+                ReplicaState::Repairing | ReplicaState::Tombstone => 0,
+            }),
+            _ => None,
+        });
+        shown.max().unwrap_or(0)
+    }
+
+    /// The stream from an offset on; nothing when the file was never opened for append.
+    async fn locate(&self, offset: u64) -> Result<Option<StreamView>, Error> {
+        let locator = &self.client().0.locator;
+        match locator.locate(self.file.id(), offset, self.file.path()).await {
+            Ok(view) => Ok(Some(view)),
+            Err(error) if error.kind() == Kind::NotFound => {
+                // The stream is made with the first writer, and goes with the last name.
+                self.client().stat_file(self.file.id()).await.map_err(|error| match error {
+                    Error::NotFound { .. } => Error::not_found(self.file.path()),
+                    other => other,
+                })?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The chunk that holds a byte, or the open one at the end.
+    async fn chunk_at(&self, at: u64) -> Result<Option<Rc<ChunkPlace>>, Error> {
+        let locator = &self.client().0.locator;
+        if let Some(chunk) = locator.cached(self.file.id(), at) {
+            return Ok(Some(chunk));
+        }
+        Ok(self.locate(at).await?.as_ref().and_then(|view| chunk_in(view, at)))
+    }
+
+    /// Reads from one chunk until its end or `end`; answers how it ended before `end`, if it
+    /// did.
+    async fn read_chunk(
+        &self,
+        chunk: &Rc<ChunkPlace>,
+        at: u64,
+        end: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ChunkEnd>, Error> {
+        let limit = chunk.sealed.map_or(u64::from(u32::MAX), u64::from);
+        let stop = (end - chunk.base).min(limit) as u32;
+        let mut next = (at - chunk.base) as u32;
+        let mut done = next;
+        let mut pieces = FuturesOrdered::new();
+        // An open tail is asked for piece by piece: what lies behind is not there yet.
+        let depth = if chunk.sealed.is_some() { READ_DEPTH } else { 2 };
+        loop {
+            while next < stop && pieces.len() < depth {
+                let len = (stop - next).min(READ_PIECE);
+                let offset = next;
+                pieces.push_back(async move { (len, self.piece(chunk, offset, len).await) });
+                next += len;
+            }
+            let Some((len, piece)) = pieces.next().await else { return Ok(None) };
+            match piece? {
+                Piece::Bytes(extent) => {
+                    extent.copy_to(out);
+                    done += extent.len() as u32;
+                    if extent.len() < len as usize {
+                        // Many short appends: the answer had its limit. Go on from there.
+                        pieces = FuturesOrdered::new();
+                        next = done;
+                    }
+                }
+                Piece::End(ended) => return Ok(Some(ended)),
+            }
+        }
+    }
+
+    /// Decides whether the end that a chunk showed is the file's. False: read on.
+    async fn at_end(
+        &self,
+        chunk: &ChunkPlace,
+        at: u64,
+        ended: ChunkEnd,
+        budget: &mut Budget,
+    ) -> Result<bool, Error> {
+        self.client().0.locator.forget(self.file.id(), chunk.base);
+        let Some(view) = self.locate(at).await? else { return Ok(true) };
+        let fresh = chunk_in(&view, at);
+        let gone_on = match &fresh {
+            None => false,
+            Some(fresh) if fresh.chunk != chunk.chunk => true,
+            // The service says that the byte is there; the replicas are about to learn it.
+            Some(fresh) => fresh.sealed.is_some(),
+        };
+        if fresh.as_ref().is_some_and(|fresh| fresh.chunk != chunk.chunk) {
+            return Ok(false);
+        }
+        let lags = ended == ChunkEnd::Sealed && fresh.is_some();
+        if gone_on || lags || at < self.seen.get() {
+            budget.pause(self, at, "replicas show less than there is").await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// A piece of a chunk from the first replica that serves it.
+    async fn piece(&self, chunk: &ChunkPlace, offset: u32, len: u32) -> Result<Piece, Error> {
+        let mut fresh: Option<Rc<ChunkPlace>> = None;
+        let mut budget = Budget::start(self.client());
+        loop {
+            let view = fresh.as_deref().unwrap_or(chunk);
+            let round = self.ask_replicas(view, offset, len, fresh.is_some()).await;
+            let damaged = match round {
+                Round::Piece(piece) => return Ok(piece),
+                Round::None { damaged } => damaged,
+            };
+            if damaged && fresh.is_some() {
+                let path = self.file.path().to_owned();
+                return Err(Error::Corrupt { path, offset: chunk.base + u64::from(offset) });
+            }
+            let at = chunk.base + u64::from(offset);
+            if fresh.is_some() {
+                budget.pause(self, at, "no replica serves it").await?;
+            }
+            self.client().0.locator.forget(self.file.id(), chunk.base);
+            let Some(view) = self.locate(at).await? else {
+                return Ok(Piece::End(ChunkEnd::Open));
+            };
+            fresh = chunk_in(&view, at);
+            if fresh.as_ref().is_none_or(|fresh| fresh.chunk != chunk.chunk) {
+                return Ok(Piece::End(ChunkEnd::Sealed));
+            }
+        }
+    }
+
+    /// Asks replicas one after the other, the likely ones first.
+    async fn ask_replicas(&self, chunk: &ChunkPlace, offset: u32, len: u32, sure: bool) -> Round {
+        let client = self.client();
+        let mut ended = None;
+        let mut damaged = 0;
+        let replicas = order(client, &chunk.replicas);
+        for (index, replica) in replicas.iter().enumerate() {
+            add(&client.0.counters.read_failovers, u64::from(index > 0));
+            let trouble = match self.ask_replica(chunk, replica, offset, len).await {
+                Answer::Bytes(extent) => return Round::Piece(Piece::Bytes(extent)),
+                Answer::End { sealed: true } => {
+                    // A replica's seal is the stream's; but it must not be below what the
+                    // stream service says.
+                    if chunk.sealed.is_none_or(|len| len <= offset) {
+                        return Round::Piece(Piece::End(ChunkEnd::Sealed));
+                    }
+                    Some(Trouble::Missing)
+                }
+                Answer::End { sealed: false } => {
+                    ended = Some(ChunkEnd::Open);
+                    None
+                }
+                Answer::Stale(trouble) => sure.then_some(trouble),
+                Answer::Bad(trouble) => {
+                    damaged += u32::from(trouble == Trouble::Corrupt);
+                    Some(trouble)
+                }
+                Answer::Later => None,
+            };
+            if let Some(trouble) = trouble {
+                client.penalise(replica.addr);
+                client.report(self.file.id(), chunk.chunk, replica.server, trouble);
+            }
+        }
+        match ended {
+            Some(ended) => Round::Piece(Piece::End(ended)),
+            None => Round::None { damaged: damaged as usize == replicas.len() && damaged > 0 },
+        }
+    }
+
+    async fn ask_replica(
+        &self,
+        chunk: &ChunkPlace,
+        replica: &ReplicaPlace,
+        offset: u32,
+        len: u32,
+    ) -> Answer {
+        let client = self.client();
+        let at = ChunkRef { chunk: chunk.chunk, disk: replica.disk };
+        let request = DataRequest::Read(ReadRequest { at, offset, len, uncommitted: false });
+        let attempt = client.config().read_attempt;
+        let answer = client.0.peers.data(replica.addr, request, chunk.token, None, attempt).await;
+        let error = match answer {
+            Ok((DataReply::Read { readable, sealed }, sectors)) => {
+                let Some(sectors) = sectors.filter(|sectors| !sectors.is_empty()) else {
+                    return Answer::End { sealed: sealed && readable <= offset };
+                };
+                add(&client.0.counters.received_bytes, sectors.len() as u64);
+                return match Extent::verify(chunk, offset, len, sectors) {
+                    Ok(mut extent) => {
+                        // The last sector may go past what is committed or sealed.
+                        extent.truncate(readable.saturating_sub(offset) as usize);
+                        if extent.len() == 0 {
+                            return Answer::End { sealed };
+                        }
+                        Answer::Bytes(extent)
+                    }
+                    Err(_) => {
+                        client.env().mark("reader: damaged sectors");
+                        Answer::Bad(Trouble::Corrupt)
+                    }
+                };
+            }
+            Ok(_) => return Answer::Bad(Trouble::Corrupt),
+            Err(error) => error,
+        };
+        match error {
+            PeerError::Unreachable(_) | PeerError::Silent(_) | PeerError::Foreign(_) => {
+                Answer::Bad(Trouble::Unreachable)
+            }
+            PeerError::Busy => Answer::Later,
+            PeerError::Refused(error) => match error {
+                DataError::NotFound | DataError::WrongDisk => Answer::Stale(Trouble::Missing),
+                DataError::DiskFailed => Answer::Bad(Trouble::DiskFailed),
+                DataError::Corrupt { .. } => Answer::Bad(Trouble::Corrupt),
+                _ => Answer::Later,
+            },
+        }
+    }
+}
+
+enum Round {
+    Piece(Piece),
+    /// No replica served; `damaged` when every one of them has bad bytes.
+    None {
+        damaged: bool,
+    },
+}
+
+/// The chunk of a view that holds a byte, or would.
+fn chunk_in(view: &StreamView, at: u64) -> Option<Rc<ChunkPlace>> {
+    let holds = |chunk: &&ChunkPlace| {
+        chunk.base <= at && chunk.sealed.is_none_or(|len| at - chunk.base < u64::from(len))
+    };
+    view.chunks.iter().rev().find(holds).map(|chunk| Rc::new(chunk.clone()))
+}
+
+/// Replicas in the order to ask them: at random, those that failed lately last.
+fn order(client: &Client, replicas: &[ReplicaPlace]) -> Vec<ReplicaPlace> {
+    let mut order = replicas.to_vec();
+    if !order.is_empty() {
+        let first = client.env().random_below(order.len() as u64) as usize;
+        order.rotate_left(first);
+        order.sort_by_key(|replica| client.is_penalised(replica.addr));
+    }
+    order
+}
+
+/// Time for one step of a read to make progress.
+struct Budget {
+    start: Instant,
+    pause: Duration,
+}
+
+impl Budget {
+    fn start(client: &Client) -> Budget {
+        Budget { start: client.env().now(), pause: PAUSE_MIN }
+    }
+
+    async fn pause(&mut self, reader: &Reader, at: u64, cause: &str) -> Result<(), Error> {
+        let client = reader.client();
+        let waited = client.env().now() - self.start;
+        if waited >= client.config().read_budget {
+            let what = format!("read {} at offset {at}", reader.file.path());
+            return Err(Error::Unavailable { what, cause: cause.to_owned(), waited });
+        }
+        client.env().sleep(client.env().jitter(self.pause)).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+}

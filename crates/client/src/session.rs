@@ -1,0 +1,338 @@
+//! Questions to masters: who leads, retries with a budget, mutations that are done once.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::{ClientId, Kind};
+use runtime::sync::Semaphore;
+use runtime::{Duration, Env};
+use wire::control::{
+    ClusterInfo, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Group,
+    OpId,
+};
+
+use crate::counters::{Counters, add};
+use crate::error::Error;
+use crate::limits::CHANGES_INFLIGHT_MAX;
+use crate::peers::{PeerError, Peers};
+
+/// Pause after all masters were asked in vain, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(160);
+
+/// A question to one group.
+pub(crate) struct Question {
+    pub(crate) group: Group,
+    pub(crate) request: ControlRequest,
+    /// Wait for one answer.
+    pub(crate) attempt: Duration,
+}
+
+/// No good answer.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+    pub(crate) waited: Duration,
+    /// The request may have taken effect.
+    pub(crate) unknown: bool,
+}
+
+impl Refusal {
+    /// As an error about `path`, in doing `what`.
+    pub(crate) fn about(self, what: &str, path: &str) -> Error {
+        let path = path.to_owned();
+        match self.kind {
+            Kind::NotFound => Error::NotFound { path },
+            Kind::Exists => Error::Exists { path },
+            Kind::Fenced => Error::Fenced { path },
+            Kind::Full => Error::Full { path },
+            Kind::Corrupt => Error::Corrupt { path, offset: 0 },
+            Kind::Invalid => Error::Invalid { path, message: self.message },
+            Kind::Retry | Kind::Refresh | Kind::Reroute | Kind::Unknown => {
+                let (what, cause) = (format!("{what} {path}"), self.message);
+                if self.unknown {
+                    Error::Unknown { what, cause, waited: self.waited }
+                } else {
+                    Error::Unavailable { what, cause, waited: self.waited }
+                }
+            }
+        }
+    }
+}
+
+struct State {
+    masters: Vec<SocketAddr>,
+    /// Leaders as last heard of.
+    leaders: BTreeMap<Group, SocketAddr>,
+    /// The master to ask when no leader is known.
+    turn: usize,
+    info: Option<ClusterInfo>,
+    next_seq: u64,
+    /// Mutations without an answer yet.
+    open: BTreeSet<u64>,
+}
+
+/// One client session.
+pub(crate) struct Session {
+    env: Env,
+    peers: Rc<dyn Peers>,
+    counters: Rc<Counters>,
+    budget: Duration,
+    attempt: Duration,
+    client: ClientId,
+    changes: Semaphore,
+    state: RefCell<State>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        env: &Env,
+        peers: Rc<dyn Peers>,
+        counters: Rc<Counters>,
+        masters: Vec<SocketAddr>,
+        (attempt, budget): (Duration, Duration),
+    ) -> Session {
+        let mut id = [0; 8];
+        env.fill_secret(&mut id);
+        let turn = env.random_below(masters.len().max(1) as u64) as usize;
+        let state = State {
+            masters,
+            leaders: BTreeMap::new(),
+            turn,
+            info: None,
+            next_seq: 1,
+            open: BTreeSet::new(),
+        };
+        Session {
+            env: env.clone(),
+            peers,
+            counters,
+            budget,
+            attempt,
+            client: ClientId::new(u64::from_le_bytes(id)),
+            changes: Semaphore::new(CHANGES_INFLIGHT_MAX),
+            state: RefCell::new(state),
+        }
+    }
+
+    /// The session's identity.
+    pub(crate) fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// The cluster's facts as last heard; those of one partition before that.
+    pub(crate) fn info(&self) -> Option<ClusterInfo> {
+        self.state.borrow().info.clone()
+    }
+
+    /// Partitions of the namespace and of streams.
+    pub(crate) fn partitions(&self) -> (u16, u16) {
+        let state = self.state.borrow();
+        state.info.as_ref().map_or((1, 1), |info| {
+            (info.namespace_partitions.max(1), info.stream_partitions.max(1))
+        })
+    }
+
+    /// Asks masters until one tells the cluster's facts.
+    pub(crate) async fn connect(&self) -> Result<ClusterInfo, Refusal> {
+        let question = Question {
+            group: Group::Cluster,
+            request: ControlRequest::Cluster(ClusterRequest::Info),
+            attempt: self.attempt,
+        };
+        match self.ask(question, false).await? {
+            ControlReply::Cluster(ClusterReply::Info(info)) => {
+                self.learn(&info);
+                Ok(info)
+            }
+            other => Err(misfit(&other)),
+        }
+    }
+
+    fn learn(&self, info: &ClusterInfo) {
+        let state = &mut *self.state.borrow_mut();
+        let addr_of = |id: u64| info.masters.iter().find(|master| master.id == id);
+        for &(group, leader) in &info.leaders {
+            if let Some(master) = addr_of(leader) {
+                state.leaders.entry(group).or_insert(master.addr);
+            }
+        }
+        if !info.masters.is_empty() {
+            state.masters = info.masters.iter().map(|master| master.addr).collect();
+        }
+        state.info = Some(info.clone());
+    }
+
+    /// Runs a mutation: `build` gets the identity under which it is done once.
+    pub(crate) async fn change(
+        &self,
+        group: Group,
+        attempt: Duration,
+        build: impl FnOnce(OpId) -> ControlRequest,
+    ) -> Result<ControlReply, Refusal> {
+        let _permit = self.changes.acquire().await.expect("never closed");
+        let open = OpenChange::begin(self);
+        let request = build(open.op);
+        self.ask(Question { group, request, attempt }, true).await
+    }
+
+    /// Asks the leader of a group until there is an answer or the budget is spent.
+    pub(crate) async fn ask(
+        &self,
+        question: Question,
+        mutation: bool,
+    ) -> Result<ControlReply, Refusal> {
+        let start = self.env.now();
+        let mut tries = Tries { asked: 0, pause: PAUSE_MIN, unknown: false };
+        loop {
+            let to = self.target(question.group);
+            let request = question.request.clone();
+            let result = self.peers.control(to, request, question.attempt).await;
+            let error = match result {
+                Ok(reply) => {
+                    self.state.borrow_mut().leaders.insert(question.group, to);
+                    return Ok(reply);
+                }
+                Err(error) => error,
+            };
+            tries.unknown |= mutation && may_have_happened(&error);
+            add(&self.counters.control_retries, 1);
+            let message = error.to_string();
+            let kind = self.after(question.group, to, error, &mut tries).await;
+            let waited = self.env.now() - start;
+            if let Some(kind) = kind {
+                let unknown = tries.unknown && kind == Kind::Unknown;
+                return Err(Refusal { kind, message, waited, unknown });
+            }
+            if waited >= self.budget {
+                let kind = if tries.unknown { Kind::Unknown } else { Kind::Retry };
+                return Err(Refusal { kind, message, waited, unknown: tries.unknown });
+            }
+        }
+    }
+
+    fn target(&self, group: Group) -> SocketAddr {
+        let state = self.state.borrow();
+        let any = || state.masters[state.turn % state.masters.len()];
+        state.leaders.get(&group).copied().unwrap_or_else(any)
+    }
+
+    /// Prepares the next try; a kind when the answer is final.
+    async fn after(
+        &self,
+        group: Group,
+        asked: SocketAddr,
+        error: PeerError<ControlError>,
+        tries: &mut Tries,
+    ) -> Option<Kind> {
+        match error {
+            PeerError::Foreign(_) => return Some(Kind::Invalid),
+            PeerError::Unreachable(_) | PeerError::Silent(_) => self.forget(group, asked),
+            PeerError::Busy => {}
+            PeerError::Refused(error) => match error.kind {
+                Kind::Reroute => {
+                    self.forget(group, asked);
+                    if let Some(leader) = error.leader.filter(|&leader| leader != asked) {
+                        self.state.borrow_mut().leaders.insert(group, leader);
+                        // A hint is followed at once, but two masters that point at each
+                        // other are not asked in a loop without a pause.
+                        tries.asked += 1;
+                        if !tries.asked.is_multiple_of(3) {
+                            return None;
+                        }
+                    }
+                }
+                Kind::Refresh => self.refresh().await,
+                Kind::Retry | Kind::Unknown => {
+                    tries.asked = 0;
+                    self.pause(tries).await;
+                    return None;
+                }
+                kind => return Some(kind),
+            },
+        }
+        tries.asked += 1;
+        let masters = self.state.borrow().masters.len() as u32;
+        if tries.asked.is_multiple_of(masters.max(1)) {
+            self.pause(tries).await;
+            self.refresh().await;
+        }
+        None
+    }
+
+    async fn pause(&self, tries: &mut Tries) {
+        self.env.sleep(self.env.jitter(tries.pause)).await;
+        tries.pause = (tries.pause * 2).min(PAUSE_MAX);
+    }
+
+    /// `asked` is not the leader any more, or is gone: ask another master next.
+    fn forget(&self, group: Group, asked: SocketAddr) {
+        let state = &mut *self.state.borrow_mut();
+        if state.leaders.get(&group) == Some(&asked) {
+            state.leaders.remove(&group);
+        }
+        if state.masters[state.turn % state.masters.len()] == asked {
+            state.turn = (state.turn + 1) % state.masters.len();
+        }
+    }
+
+    /// Asks one master for the cluster's facts; fine when it does not answer.
+    async fn refresh(&self) {
+        let to = {
+            let state = self.state.borrow();
+            state.masters[self.env.random_below(state.masters.len() as u64) as usize]
+        };
+        let request = ControlRequest::Cluster(ClusterRequest::Info);
+        let answer = self.peers.control(to, request, self.attempt / 4).await;
+        if let Ok(ControlReply::Cluster(ClusterReply::Info(info))) = answer {
+            self.learn(&info);
+        }
+    }
+}
+
+struct Tries {
+    /// Masters asked since the last pause.
+    asked: u32,
+    pause: Duration,
+    unknown: bool,
+}
+
+/// A mutation without an answer. Its number stays open until it is dropped.
+struct OpenChange<'a> {
+    session: &'a Session,
+    op: OpId,
+}
+
+impl<'a> OpenChange<'a> {
+    fn begin(session: &'a Session) -> OpenChange<'a> {
+        let state = &mut *session.state.borrow_mut();
+        let seq = state.next_seq;
+        state.next_seq += 1;
+        state.open.insert(seq);
+        let acked_below = *state.open.first().expect("just inserted");
+        OpenChange { session, op: OpId { client: session.client, seq, acked_below } }
+    }
+}
+
+impl Drop for OpenChange<'_> {
+    fn drop(&mut self) {
+        self.session.state.borrow_mut().open.remove(&self.op.seq);
+    }
+}
+
+fn may_have_happened(error: &PeerError<ControlError>) -> bool {
+    match error {
+        PeerError::Unreachable(_) | PeerError::Busy | PeerError::Foreign(_) => false,
+        PeerError::Silent(_) => true,
+        PeerError::Refused(error) => error.kind == Kind::Unknown,
+    }
+}
+
+/// An answer of the wrong kind.
+pub(crate) fn misfit(reply: &ControlReply) -> Refusal {
+    let message = format!("a master answered something else: {reply:?}");
+    Refusal { kind: Kind::Invalid, message, waited: Duration::ZERO, unknown: false }
+}

@@ -1,0 +1,76 @@
+//! Whole trees of names.
+
+use base::{DirId, Kind};
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{StreamExt, iter};
+use wire::control::{NamespaceChange, Node, Place};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::limits::{LIST_MAX, REMOVE_PARALLEL};
+use crate::namespace::child_path;
+
+impl Client {
+    /// Removes what `path` names, a directory with all that is in it. Names that others remove
+    /// at the same time are no trouble. Answers how many names were removed.
+    pub async fn remove_tree(&self, path: &str) -> Result<u64, Error> {
+        let found = self.lookup(path).await?;
+        match (found.node, found.place) {
+            (_, None) => {
+                Err(Error::invalid(path, "the root directory stays; remove what is in it"))
+            }
+            (Node::Dir { dir, .. }, Some(place)) => self.remove_dir(dir, place, path).await,
+            (_, Some(place)) => self.remove_name(place, path).await,
+        }
+    }
+
+    fn remove_dir<'a>(
+        &'a self,
+        dir: DirId,
+        place: Place,
+        path: &'a str,
+    ) -> LocalBoxFuture<'a, Result<u64, Error>> {
+        Box::pin(async move {
+            let mut removed = 0;
+            loop {
+                // The first page again and again: what was on it is gone.
+                let page = match self.list_dir(dir, path, None, LIST_MAX).await {
+                    Err(Error::NotFound { .. }) => return Ok(removed),
+                    page => page?,
+                };
+                if page.entries.is_empty() {
+                    break;
+                }
+                let removals = page.entries.into_iter().map(|entry| async move {
+                    let path = child_path(path, &entry.name);
+                    let place = Place { parent: dir, name: entry.name };
+                    match entry.node {
+                        Node::Dir { dir, .. } => self.remove_dir(dir, place, &path).await,
+                        Node::File { .. } | Node::Symlink { .. } => {
+                            self.remove_name(place, &path).await
+                        }
+                    }
+                });
+                let mut removals = iter(removals).buffer_unordered(REMOVE_PARALLEL);
+                while let Some(count) = removals.next().await {
+                    removed += count?;
+                }
+            }
+            let parent = place.parent;
+            match self.change_done(parent, NamespaceChange::Rmdir { place }).await {
+                Ok(()) => Ok(removed + 1),
+                Err(error) if error.kind == Kind::NotFound => Ok(removed),
+                Err(error) => Err(error.about("remove directory", path)),
+            }
+        })
+    }
+
+    async fn remove_name(&self, place: Place, path: &str) -> Result<u64, Error> {
+        let parent = place.parent;
+        match self.change_done(parent, NamespaceChange::Unlink { place }).await {
+            Ok(()) => Ok(1),
+            Err(error) if error.kind == Kind::NotFound => Ok(0),
+            Err(error) => Err(error.about("remove", path)),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The chunk being written: its replicas, and the appends placed in it.
+
+use base::ChunkId;
+use base::limits::REPLICAS_MAX;
+use runtime::Instant;
+use wire::control::{ChunkPlace, ReplicaPlace};
+use wire::data::ChunkRef;
+
+/// Where one append stands at one replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Copy {
+    /// Not sent yet.
+    Unsent,
+    /// Sent; an answer may come.
+    Flying,
+    /// To be sent again then.
+    Waiting(Instant),
+    /// Refused because lower bytes are missing: sent again when they are there.
+    Gapped,
+    /// Durable.
+    Done,
+}
+
+#[derive(Clone, core::marker::Copy, PartialEq, Eq, Debug)]
+pub(super) struct Progress {
+    pub(super) copy: Copy,
+    pub(super) attempt: u16,
+}
+
+/// An append that some replica may still need.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) len: u32,
+    /// Offset in the current chunk, once placed.
+    pub(super) offset: u32,
+    pub(super) copies: [Progress; REPLICAS_MAX],
+}
+
+impl Slot {
+    pub(super) fn new(len: u32) -> Slot {
+        let progress = Progress { copy: Copy::Unsent, attempt: 0 };
+        Slot { len, offset: 0, copies: [progress; REPLICAS_MAX] }
+    }
+
+    pub(super) fn end(&self) -> u32 {
+        self.offset + self.len
+    }
+}
+
+/// A replica of the chunk being written.
+#[derive(Clone, Debug)]
+pub(super) struct Replica {
+    pub(super) place: ReplicaPlace,
+    pub(super) failed: bool,
+    /// All bytes below are durable there.
+    pub(super) durable: u32,
+    /// First append that is not durable there.
+    pub(super) next: u64,
+    /// First append that was never sent there.
+    pub(super) unsent: u64,
+    /// Appends in state [`Copy::Gapped`].
+    pub(super) gapped: u32,
+    /// When `durable` last grew, or waiting began.
+    pub(super) progress_at: Instant,
+    /// When it last answered anything.
+    pub(super) heard_at: Instant,
+    /// When its oldest append was last sent again.
+    pub(super) resent_at: Instant,
+    /// Since when there is no connection.
+    pub(super) unreachable_since: Option<Instant>,
+    /// Committed length that it is known to know.
+    pub(super) told: u32,
+    /// A commit message is under way.
+    pub(super) telling: bool,
+    /// No commit message before.
+    pub(super) tell_after: Instant,
+}
+
+impl Replica {
+    /// True while something sent is not durable.
+    pub(super) fn owes(&self) -> bool {
+        self.next < self.unsent
+    }
+
+    pub(super) fn silent_since(&self) -> Instant {
+        self.progress_at.max(self.heard_at)
+    }
+}
+
+/// The chunk being written.
+#[derive(Clone, Debug)]
+pub(super) struct OpenChunk {
+    pub(super) place: ChunkPlace,
+    pub(super) base: u64,
+    /// Acknowledged bytes.
+    pub(super) acked: u32,
+    /// Bytes placed.
+    pub(super) end: u32,
+    /// Takes no more appends; ends once all are acknowledged.
+    pub(super) full: bool,
+    pub(super) replicas: Vec<Replica>,
+}
+
+impl OpenChunk {
+    /// The chunk, empty, with the next append `seq`.
+    pub(super) fn new(place: ChunkPlace, base: u64, seq: u64, now: Instant) -> OpenChunk {
+        let replica = |&place: &ReplicaPlace| Replica {
+            place,
+            failed: false,
+            durable: 0,
+            next: seq,
+            unsent: seq,
+            gapped: 0,
+            progress_at: now,
+            heard_at: now,
+            resent_at: now,
+            unreachable_since: None,
+            told: 0,
+            telling: false,
+            tell_after: now,
+        };
+        let replicas = place.replicas.iter().map(replica).collect();
+        OpenChunk { place, base, acked: 0, end: 0, full: false, replicas }
+    }
+
+    pub(super) fn id(&self) -> ChunkId {
+        self.place.chunk
+    }
+
+    pub(super) fn alive(&self) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().filter(|replica| !replica.failed)
+    }
+
+    pub(super) fn acks(&self) -> usize {
+        usize::from(self.place.acks)
+    }
+
+    pub(super) fn replica_ref(&self, index: usize) -> ChunkRef {
+        ChunkRef { chunk: self.place.chunk, disk: self.replicas[index].place.disk }
+    }
+
+    /// Length that `acks` replicas have durable.
+    pub(super) fn agreed(&self) -> u32 {
+        let mut lengths = [0u32; REPLICAS_MAX];
+        let mut count = 0;
+        for replica in self.alive() {
+            lengths[count] = replica.durable;
+            count += 1;
+        }
+        if count < self.acks() {
+            return 0;
+        }
+        lengths[..count].sort_unstable_by(|a, b| b.cmp(a));
+        lengths[self.acks() - 1]
+    }
+}
+
+/// A chunk that has ended, while the stream service does not know it yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ended {
+    pub(super) chunk: ChunkId,
+    pub(super) base: u64,
+    pub(super) len: u32,
+}

@@ -1,0 +1,243 @@
+//! What the writer is told and what it asks for.
+
+use std::net::SocketAddr;
+
+use base::{ChunkId, ServerId};
+use runtime::Duration;
+use wire::control::{Trouble, WriterGrant};
+use wire::data::{AppendRequest, CommitRequest, DataError};
+use wire::sector::AppendAt;
+
+/// Parameters of the protocol.
+///
+/// A killed chunkserver stalls the writer for `unreachable_timeout`, a silent one for
+/// `replica_timeout`, and both for the stream service's answer beside it: below 1 s together.
+#[derive(Clone, Debug)]
+pub struct WriterConfig {
+    /// Length at which a chunk ends, 1 MiB to 2 GiB (C5).
+    pub chunk_len_max: u32,
+    /// Spare chunks held (C8), 0 to 4.
+    pub spares: u8,
+    /// Silence of a replica after which its oldest append is sent again.
+    pub resend_after: Duration,
+    /// Silence of a replica after which it has failed the writer (C15).
+    pub replica_timeout: Duration,
+    /// Time without a connection to a replica after which it has failed the writer.
+    pub unreachable_timeout: Duration,
+    /// Time without progress of a replica that answers (busy, gap), after which it has failed.
+    pub stuck_timeout: Duration,
+    /// Pause before a refused append is sent again; doubles with each attempt.
+    pub retry_pause: Duration,
+    /// Idle time after which replicas are told the committed length (`protocols.md` 1.6).
+    pub commit_idle: Duration,
+    /// Time without any acknowledgement after which the writer gives up.
+    pub stall_budget: Duration,
+    /// How long a server that failed is not wanted for new chunks.
+    pub avoid_for: Duration,
+    /// Pause between requests for spares that are not needed at once.
+    pub extend_pause: Duration,
+    /// Wait of the transport for one answer: longer than all of the above that resend.
+    pub call_timeout: Duration,
+}
+
+/// One sending of one append to one replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SendId {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Index of the replica in the chunk.
+    pub replica: u8,
+    /// The append's number.
+    pub seq: u64,
+    /// Sendings of the append to this replica in this chunk before this one.
+    pub attempt: u16,
+    /// The committed length it tells.
+    pub committed: u32,
+}
+
+/// Why a sending brought no success.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SendError {
+    /// No connection.
+    Unreachable,
+    /// No answer, or the connection broke: the append may be there.
+    Silent,
+    /// The replica refused.
+    Data(DataError),
+}
+
+/// What happens to a writer.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// The caller appends `len` bytes, 1 to the largest append. Numbered from 0.
+    Append {
+        /// Data bytes.
+        len: u32,
+    },
+    /// A sending has ended; with the durable length of the replica when it went well.
+    Sent {
+        /// Which one.
+        id: SendId,
+        /// How.
+        result: Result<u32, SendError>,
+    },
+    /// A commit message has ended.
+    Told {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Index of the replica.
+        replica: u8,
+        /// The length told.
+        committed: u32,
+        /// How it ended.
+        result: Result<(), SendError>,
+    },
+    /// The stream operation asked for has ended, after all its retries.
+    Op(Result<OpDone, OpError>),
+    /// The caller wants no more appends.
+    Close {
+        /// Never again, by anyone.
+        finish: bool,
+    },
+    /// The deadline has come.
+    Tick,
+}
+
+/// A stream operation that went well.
+#[derive(Clone, PartialEq, Debug)]
+pub enum OpDone {
+    /// Advance or extend.
+    Writer(WriterGrant),
+    /// Close, with the file's length.
+    Closed {
+        /// The file's length.
+        len: u64,
+    },
+}
+
+/// A stream operation that did not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpError {
+    /// A newer epoch exists.
+    Fenced,
+    /// No room for more chunks.
+    Full,
+    /// The file was removed.
+    Gone,
+    /// Anything else, after all retries.
+    Failed(String),
+}
+
+/// What a writer asks for.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Lay the append out at this place, replacing an earlier layout. Comes before its sendings.
+    Place {
+        /// The append.
+        seq: u64,
+        /// Where.
+        at: AppendAt,
+    },
+    /// Send the append as it is laid out.
+    Send {
+        /// Identifies the sending.
+        id: SendId,
+        /// The replica's address.
+        to: SocketAddr,
+        /// The right to append.
+        token: [u8; 16],
+        /// The request.
+        request: AppendRequest,
+    },
+    /// Tell an idle replica the committed length.
+    Tell {
+        /// Index of the replica.
+        replica: u8,
+        /// The replica's address.
+        to: SocketAddr,
+        /// The right to append.
+        token: [u8; 16],
+        /// The request.
+        request: CommitRequest,
+    },
+    /// Do this at the stream service; one at a time.
+    Op(StreamOp),
+    /// Appends below `below` are acknowledged; the file has `len` bytes.
+    Acked {
+        /// First append that is not.
+        below: u64,
+        /// Acknowledged length of the file.
+        len: u64,
+    },
+    /// Appends below `below` are not needed any more.
+    Released {
+        /// First append that is.
+        below: u64,
+    },
+    /// A replica failed the writer.
+    Report {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The replica's server.
+        server: ServerId,
+        /// How.
+        trouble: Trouble,
+    },
+    /// The writer has ended well.
+    Closed {
+        /// The file's length.
+        len: u64,
+    },
+    /// The writer has ended: no append is acknowledged any more.
+    Failed(WriterError),
+}
+
+/// What a writer does at the stream service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamOp {
+    /// End a chunk and go on in the next.
+    Advance {
+        /// The chunk that ends.
+        sealed: ChunkId,
+        /// Its acknowledged length.
+        len: u32,
+        /// The chunk that follows.
+        next: ChunkId,
+        /// Servers not wanted for new spares.
+        avoid: Vec<ServerId>,
+        /// Spares wanted.
+        spares: u8,
+    },
+    /// Get spares.
+    Extend {
+        /// Servers not wanted for new spares.
+        avoid: Vec<ServerId>,
+        /// Spares wanted in all.
+        spares: u8,
+    },
+    /// End the writer.
+    Close {
+        /// The chunk that is current at the stream service, and its acknowledged length.
+        sealed: Option<(ChunkId, u32)>,
+        /// The file takes no appends ever again.
+        finish: bool,
+    },
+}
+
+/// Why a writer has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WriterError {
+    /// A newer epoch exists.
+    Fenced,
+    /// The cluster is full.
+    Full,
+    /// The file was removed.
+    Gone,
+    /// Nothing was acknowledged for the stall budget.
+    Stalled {
+        /// The last trouble met.
+        cause: String,
+    },
+    /// A peer broke the protocol.
+    Protocol(String),
+}

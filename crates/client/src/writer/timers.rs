@@ -1,0 +1,170 @@
+//! What time does to a writer.
+
+use base::ChunkId;
+use runtime::Instant;
+use wire::control::Trouble;
+use wire::data::{CommitRequest, DataError};
+
+use super::chunk::Copy;
+use super::core::{Life, Writer};
+use super::event::{Action, SendError, WriterError};
+
+impl Writer {
+    /// When [`super::Event::Tick`] is due, if time matters at all.
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.life == Life::Over {
+            return None;
+        }
+        let mut due = self.resend_at;
+        let mut add = |at: Instant| due = Some(due.map_or(at, |now| now.min(at)));
+        if self.acked < self.next_seq() {
+            add(self.progress_at + self.config.stall_budget);
+        }
+        if self.op.is_none() && self.needs_spares() {
+            add(self.need_after);
+        }
+        if self.op.is_none() && self.wants_spares() {
+            add(self.extend_after);
+        }
+        let Some(current) = &self.current else {
+            if self.may_open() {
+                add(self.open_after);
+            }
+            return due;
+        };
+        let config = &self.config;
+        for replica in current.alive().filter(|replica| replica.owes()) {
+            let silent = replica.silent_since();
+            add(silent + config.replica_timeout);
+            add(replica.progress_at + config.stuck_timeout);
+            add(silent.max(replica.resent_at) + config.resend_after);
+            if let Some(since) = replica.unreachable_since {
+                add(since + config.unreachable_timeout);
+            }
+        }
+        if self.is_idle() {
+            let wants =
+                |replica: &&super::chunk::Replica| !replica.telling && replica.told < current.acked;
+            if let Some(at) = current.alive().filter(wants).map(|replica| replica.tell_after).min()
+            {
+                add(at.max(self.progress_at + config.commit_idle));
+            }
+        }
+        due
+    }
+
+    /// Nothing is to be sent, and the chunk is known to be current.
+    fn is_idle(&self) -> bool {
+        self.chain.is_empty() && self.acked == self.next_seq()
+    }
+
+    pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.acked < self.next_seq() && now >= self.progress_at + self.config.stall_budget {
+            let cause = if self.trouble.is_empty() {
+                "the stream service did not answer".to_owned()
+            } else {
+                std::mem::take(&mut self.trouble)
+            };
+            return self.fail(WriterError::Stalled { cause }, out);
+        }
+        let count = self.current.as_ref().map_or(0, |current| current.replicas.len());
+        for index in 0..count {
+            if self.current.is_some() {
+                self.check_replica(now, index, out);
+            }
+        }
+    }
+
+    fn check_replica(&mut self, now: Instant, index: usize, out: &mut Vec<Action>) {
+        let current = self.current.as_mut().expect("checked");
+        let replica = &mut current.replicas[index];
+        if replica.failed || !replica.owes() {
+            return;
+        }
+        let config = &self.config;
+        let silent = replica.silent_since();
+        let failed = if now >= silent + config.replica_timeout {
+            Some("no answer")
+        } else if now >= replica.progress_at + config.stuck_timeout {
+            Some("no progress")
+        } else if replica.unreachable_since.is_some_and(|at| now >= at + config.unreachable_timeout)
+        {
+            Some("no connection")
+        } else {
+            None
+        };
+        if let Some(text) = failed {
+            let trouble = Some(Trouble::Unreachable);
+            return self.fail_replica(now, index, trouble, text.to_owned(), out);
+        }
+        if now >= silent.max(replica.resent_at) + config.resend_after {
+            replica.resent_at = now;
+            let seq = replica.next;
+            let slot = &self.slots[(seq - self.first) as usize];
+            if slot.copies[index].copy == Copy::Flying {
+                self.send(seq, index, out);
+            }
+        }
+    }
+
+    /// Tells idle replicas what is committed, so that readers of the tail go on.
+    pub(super) fn tell(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if !self.is_idle() || now < self.progress_at + self.config.commit_idle {
+            return;
+        }
+        let epoch = self.epoch;
+        let Some(current) = &mut self.current else { return };
+        for index in 0..current.replicas.len() {
+            let at = current.replica_ref(index);
+            let (committed, token) = (current.acked, current.place.token);
+            let replica = &mut current.replicas[index];
+            let due = !replica.failed && !replica.telling && replica.told < committed;
+            if !due || now < replica.tell_after {
+                continue;
+            }
+            replica.telling = true;
+            let request = CommitRequest { at, epoch, committed };
+            let to = replica.place.addr;
+            out.push(Action::Tell { replica: index as u8, to, token, request });
+        }
+    }
+
+    pub(super) fn on_told(
+        &mut self,
+        now: Instant,
+        chunk: ChunkId,
+        replica: u8,
+        committed: u32,
+        result: Result<(), SendError>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(current) = &mut self.current else { return };
+        if current.id() != chunk {
+            return;
+        }
+        let index = usize::from(replica);
+        let replica = &mut current.replicas[index];
+        replica.telling = false;
+        if replica.failed {
+            return;
+        }
+        match result {
+            Ok(()) => replica.told = replica.told.max(committed),
+            Err(SendError::Data(DataError::Fenced { .. } | DataError::Sealed { .. })) => {
+                self.fail(WriterError::Fenced, out);
+            }
+            Err(SendError::Data(DataError::NotFound | DataError::WrongDisk))
+                if replica.durable > 0 =>
+            {
+                let text = "has lost the chunk".to_owned();
+                self.fail_replica(now, index, Some(Trouble::Missing), text, out);
+            }
+            Err(SendError::Data(DataError::DiskFailed)) => {
+                let text = "its disk has failed".to_owned();
+                self.fail_replica(now, index, Some(Trouble::DiskFailed), text, out);
+            }
+            // The next append finds out; until then readers use the other replicas.
+            Err(_) => replica.tell_after = now + self.config.replica_timeout,
+        }
+    }
+}
