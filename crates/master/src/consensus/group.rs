@@ -160,6 +160,9 @@ impl<M: StateMachine> Group<M> {
         };
         let raft = Raft::new(config.node, Arc::new(raft_config), network, log.clone(), worker);
         let raft = raft.await.map_err(|error| OpenError::State(error.to_string()))?;
+        // After one turn of its core the library has published what it recovered.
+        let recovered = raft.with_raft_state(|_| ()).await;
+        recovered.map_err(|error| OpenError::State(error.to_string()))?;
         let leadership = watch_leadership(env, &config, &raft);
         Ok(Group(Rc::new(Member {
             env: env.clone(),
@@ -260,15 +263,46 @@ impl<M: StateMachine> Group<M> {
     /// Starts to replicate to `node`, which has no vote yet. Returns when the membership is
     /// committed, not when the learner has caught up.
     pub async fn add_learner(&self, node: u64) -> Result<(), MembershipError> {
+        self.check_leads_itself()?;
         let added = self.0.raft.add_learner(node, EmptyNode::new(), false);
         self.membership_outcome(added).await
     }
 
     /// Makes `voters` the members with a vote, through a joint quorum of old and new. They must
-    /// be voters or learners. Who is no longer a voter leaves the group.
+    /// be voters or learners. Who is no longer a voter leaves the group. A leader does not remove
+    /// itself: it hands over to a voter that stays, and names it.
     pub async fn change_membership(&self, voters: BTreeSet<u64>) -> Result<(), MembershipError> {
+        self.check_leads_itself()?;
+        if !voters.contains(&self.0.config.node) {
+            return Err(self.hand_over(&voters).await);
+        }
         let changed = self.0.raft.change_membership(voters, false);
         self.membership_outcome(changed).await
+    }
+
+    /// openraft 0.10.0-alpha.37 lets a leader that is no voter any more lead for some time, and
+    /// panics when it is asked for another change then (a debug assertion of its
+    /// `ReplicationHandler::append_membership`). So no leader of ours is asked to.
+    fn check_leads_itself(&self) -> Result<(), MembershipError> {
+        let leads = self.leadership().leading && self.voters().contains(&self.0.config.node);
+        let hint = self.leader().filter(|&leader| leader != self.0.config.node);
+        if leads { Ok(()) } else { Err(MembershipError::NotLeader { hint }) }
+    }
+
+    /// Transfers leadership to the voter among `successors` that has most of the log.
+    async fn hand_over(&self, successors: &BTreeSet<u64>) -> MembershipError {
+        let matched = self.0.raft.metrics().borrow_watched().replication.clone();
+        let voters = self.voters();
+        let stays = |node: &u64| successors.contains(node) && voters.contains(node);
+        let candidates = matched.iter().flatten().filter(|(node, _)| stays(node));
+        match candidates.max_by_key(|&(node, matched)| (*matched, *node)) {
+            Some((&successor, _)) => {
+                // Fails only when this member has stopped: then another will lead.
+                let _ = self.0.raft.trigger().transfer_leader(successor).await;
+                MembershipError::NotLeader { hint: Some(successor) }
+            }
+            None => MembershipError::Refused("keep one voter, and replace it after".to_owned()),
+        }
     }
 
     async fn membership_outcome<T>(
@@ -366,6 +400,7 @@ impl<M: StateMachine> Member<M> {
             Request::Snapshot(part) => match self.collect(part) {
                 Collected::Wants(offset) => Reply::SnapshotWants(offset),
                 Collected::Whole(vote, snapshot) => {
+                    self.env.mark("raft: snapshot received");
                     Reply::SnapshotDone(self.raft.install_full_snapshot(vote, snapshot).await?)
                 }
             },

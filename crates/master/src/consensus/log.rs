@@ -31,6 +31,7 @@ use super::types::{Entry, LogId, Types, Vote};
 pub struct RaftLog(Rc<Shared>);
 
 struct Shared {
+    env: Env,
     state: RefCell<State>,
     /// The writer has something to do.
     work: Notify,
@@ -89,6 +90,9 @@ impl RaftLog {
         let segment_len = device.segment_len();
         let replayed = record::replay(&image, segment_len)?;
         drop(image);
+        if replayed.torn {
+            env.mark("raft log: torn tail cut");
+        }
         let mut writer = Writer {
             env: env.clone(),
             device,
@@ -118,6 +122,7 @@ impl RaftLog {
             closed: false,
         };
         let shared = Rc::new(Shared {
+            env: env.clone(),
             state: RefCell::new(state),
             work: Notify::new(),
             room: Notify::new(),
@@ -290,6 +295,7 @@ impl RaftLogStorage<Types> for RaftLog {
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        self.0.env.mark("raft log: truncated");
         record::truncate(&mut self.0.state.borrow_mut().entries, last);
         self.push_durable(RecordKind::Truncate, to_bytes(&last)).await?;
         Ok(())
@@ -439,7 +445,7 @@ impl<D: LogDevice> Writer<D> {
             self.segments.pop_front();
         }
         let Some(below) = below else { return Ok(()) };
-        self.env.mark("raft log prefix dropped");
+        self.env.mark("raft log: prefix dropped");
         Ok(self.device.drop_prefix(below).await?)
     }
 }

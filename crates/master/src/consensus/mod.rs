@@ -20,6 +20,8 @@ mod outcome;
 mod record;
 mod rt;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use device::{LogDevice, LogImage, MemoryDevice};

@@ -1,14 +1,14 @@
 //! A group of masters in the simulator, with clients and a source of trouble.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 
 use master::consensus::{
     FileDevice, FileSnapshots, Group, GroupConfig, Groups, OpenError, ProposeError,
 };
-use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::sim::{CrashMode, DiskFaults, HostId, Sim};
 use runtime::{Class, Duration, Env};
 
 use super::checkers::{
@@ -244,8 +244,34 @@ impl Cluster {
             }
             _ => {
                 let stalls = self.sim.with_rng(|rng| *rng.pick(&[0, 0, 20, 200]));
-                let host = self.host(node);
-                self.sim.with_disk_faults(host, |faults| faults.stall_one_in = stalls);
+                let slowest = self.sim.with_rng(|rng| *rng.pick(&[150, 150, 2_000, 20_000]));
+                self.sim.with_disk_faults(self.host(node), |faults| {
+                    faults.stall_one_in = stalls;
+                    faults.latency.1 = Duration::from_micros(slowest);
+                });
+            }
+        }
+    }
+
+    /// Replaces the voters by `voters`, through whoever leads, as an operator would.
+    pub async fn replace_voters(self: &Rc<Self>, voters: &[u64]) {
+        let wanted: BTreeSet<u64> = voters.iter().copied().collect();
+        loop {
+            self.sim.sleep(Duration::from_millis(30)).await;
+            let leader = self.nodes().into_iter().find(|&node| {
+                self.group(node).is_some_and(|group| group.leadership().leading)
+            });
+            let Some(leader) = leader else { continue };
+            let wanted = wanted.clone();
+            let done = self.on(leader, |group| async move {
+                let fresh: Vec<u64> = wanted.difference(&group.voters()).copied().collect();
+                for node in fresh {
+                    group.add_learner(node).await?;
+                }
+                group.change_membership(wanted).await
+            });
+            if done.await == Some(Ok(())) {
+                return;
             }
         }
     }
@@ -259,17 +285,22 @@ impl Cluster {
         }
     }
 
-    /// Ends all faults, and requires the group to work and to agree within a bound.
-    pub async fn settle(self: &Rc<Self>) {
-        self.stop.set(true);
+    /// Heals the network and the disks, and starts who is down.
+    pub fn end_faults(self: &Rc<Self>) {
         self.net.heal();
         self.net.set_faults(Faults::default());
         for node in self.nodes() {
-            self.sim.with_disk_faults(self.host(node), |faults| faults.stall_one_in = 0);
+            self.sim.with_disk_faults(self.host(node), |faults| *faults = DiskFaults::default());
             if !self.is_up(node) {
                 self.start(node);
             }
         }
+    }
+
+    /// Ends all faults, and requires the group to work and to agree within a bound.
+    pub async fn settle(self: &Rc<Self>) {
+        self.stop.set(true);
+        self.end_faults();
         let deadline = self.sim.elapsed() + Duration::from_secs(15);
         let value = self.next_value.replace(self.next_value.get() + 1);
         loop {

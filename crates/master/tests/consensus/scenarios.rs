@@ -14,6 +14,17 @@ struct Outcome {
     marks: BTreeMap<&'static str, u64>,
 }
 
+impl Outcome {
+    fn of(sim: &Sim, cluster: &Cluster) -> Outcome {
+        Outcome {
+            hash: sim.trace_hash(),
+            commits: cluster.observer.commits(),
+            terms: cluster.observer.terms_led(),
+            marks: sim.marks(),
+        }
+    }
+}
+
 /// Three members, five clients, disturbances for some seconds, then a quiet phase.
 fn run(seed: u64) -> Outcome {
     let sim = Sim::new(seed);
@@ -31,12 +42,7 @@ fn run(seed: u64) -> Outcome {
         cluster.settle().await;
     });
     ran.expect("a task is always due");
-    Outcome {
-        hash: sim.trace_hash(),
-        commits: cluster.observer.commits(),
-        terms: cluster.observer.terms_led(),
-        marks: sim.marks(),
-    }
+    Outcome::of(&sim, &cluster)
 }
 
 fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
@@ -80,6 +86,43 @@ fn acknowledged_commands_survive_faults() {
         }
     }
     println!("{marks:?}");
+}
+
+/// Five machines, of which other three have the votes every so often.
+fn run_with_changes(seed: u64) -> Outcome {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, 5);
+    let ran = sim.run(async {
+        cluster.form(&[1, 2, 3]).await;
+        [4, 5].into_iter().for_each(|node| cluster.start(node));
+        (0..3).for_each(|_| cluster.start_client());
+        let changer = cluster.clone();
+        let changes = sim.spawn("changes", async move {
+            for voters in [[2, 3, 4], [3, 4, 5], [1, 2, 5], [1, 2, 3]] {
+                changer.replace_voters(&voters).await;
+            }
+        });
+        for _ in 0..20 {
+            sim.sleep(Duration::from_millis(sim.with_rng(|rng| rng.between(1, 300)))).await;
+            cluster.disturb();
+            cluster.check_logs();
+        }
+        cluster.end_faults();
+        changes.await.expect("never aborted");
+        cluster.replace_voters(&[1, 2, 3, 4, 5]).await;
+        cluster.settle().await;
+    });
+    ran.expect("a task is always due");
+    Outcome::of(&sim, &cluster)
+}
+
+#[test]
+fn voters_change_under_faults() {
+    for seed in seeds(0..10) {
+        println!("seed {seed}");
+        let outcome = run_with_changes(seed);
+        println!("  {} commits, {} terms, {:x}", outcome.commits, outcome.terms, outcome.hash);
+    }
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! openraft's own suite for log and state machine stores, on ours.
+
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use runtime::sim::Sim;
+use runtime::{Class, Env};
+
+use super::log::RaftLog;
+use super::machine::Worker;
+use super::types::Types;
+use super::{BadSnapshot, MemoryDevice, MemorySnapshots, StateMachine};
+
+/// Counts commands.
+struct Counter(u64);
+
+impl StateMachine for Counter {
+    fn apply(&mut self, _index: u64, _command: &[u8]) -> Vec<u8> {
+        self.0 += 1;
+        Vec::new()
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.0.to_le_bytes().to_vec()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
+        self.0 = u64::from_le_bytes(bytes.try_into().map_err(|_| BadSnapshot)?);
+        Ok(())
+    }
+}
+
+struct Stores;
+
+impl StoreBuilder<Types, RaftLog, Worker<Counter>> for Stores {
+    async fn build(&self) -> Result<((), RaftLog, Worker<Counter>), StorageError<Types>> {
+        let log = RaftLog::open(&Env::current(), MemoryDevice::new(64 << 10)).await;
+        let snapshots = Box::new(MemorySnapshots::default());
+        let worker = Worker::open(Counter(0), snapshots, None).await;
+        Ok(((), log.expect("an empty log"), worker.expect("no snapshot")))
+    }
+}
+
+#[test]
+fn the_stores_satisfy_the_librarys_suite() {
+    let sim = Sim::new(1);
+    let env = sim.boot(sim.add_host("master"));
+    let suite = env.spawn(Class::Foreground, "suite", Suite::test_all(Stores));
+    sim.run(suite).expect("timers are set").expect("no crash").expect("all tests pass");
+}
