@@ -40,7 +40,9 @@ impl fmt::Display for DeviceError {
                  rejoin as a learner",
                 path.display()
             ),
-            DeviceError::NoBuffers => f.write_str("no buffers for the log: raise the memory budget"),
+            DeviceError::NoBuffers => {
+                f.write_str("no buffers for the log: raise the memory budget")
+            }
         }
     }
 }

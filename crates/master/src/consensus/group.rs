@@ -20,8 +20,8 @@ use runtime::{Class, Env};
 use super::device::LogDevice;
 use super::error::LogError;
 use super::limits::{
-    APPEND_ENTRIES_MAX, COMMAND_LEN_MAX, PROPOSAL_BYTES_MAX, PROPOSALS_INFLIGHT_MAX,
-    LOG_BLOCK, READS_INFLIGHT_MAX, SNAPSHOT_LEN_MAX,
+    APPEND_ENTRIES_MAX, COMMAND_LEN_MAX, LOG_BLOCK, PROPOSAL_BYTES_MAX, PROPOSALS_INFLIGHT_MAX,
+    READS_INFLIGHT_MAX, SNAPSHOT_LEN_MAX,
 };
 use super::log::RaftLog;
 use super::machine::{Applied, StateMachine, Worker};
@@ -130,7 +130,6 @@ struct Incoming {
     len: u64,
     bytes: Vec<u8>,
 }
-
 
 impl<M: StateMachine> Group<M> {
     /// Recovers the member from its log and snapshot and starts it. `machine` is in its initial

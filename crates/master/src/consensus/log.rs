@@ -13,14 +13,12 @@ use std::rc::Rc;
 
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
-use runtime::{Class, Env};
 use runtime::sync::{Notify, oneshot};
+use runtime::{Class, Env};
 
 use super::device::LogDevice;
 use super::error::LogError;
-use super::limits::{
-    APPEND_BYTES, LOG_BATCH_BYTES, LOG_MARK_AFTER, LOG_QUEUE_BYTES_MAX,
-};
+use super::limits::{APPEND_BYTES, LOG_BATCH_BYTES, LOG_MARK_AFTER, LOG_QUEUE_BYTES_MAX};
 use super::record::{
     self, PurgePayload, RecordKind, Replayed, Stamp, encode, pad, record_len, remove_to,
 };
@@ -98,7 +96,8 @@ impl RaftLog {
             device,
             segment_len,
             // With a command of half a segment on top, a batch fits one segment.
-            batch_bytes: LOG_BATCH_BYTES.min(usize::try_from(segment_len / 4).unwrap_or(usize::MAX)),
+            batch_bytes: LOG_BATCH_BYTES
+                .min(usize::try_from(segment_len / 4).unwrap_or(usize::MAX)),
             end: replayed.end,
             next_seq: replayed.next_seq,
             durable: replayed.next_seq,
@@ -155,7 +154,9 @@ impl RaftLog {
     pub fn entries(&self) -> Vec<(u64, u64, Vec<u8>)> {
         let state = self.0.state.borrow();
         let entries = state.entries.iter();
-        entries.map(|entry| (entry.index(), entry.log_id().leader_id.term, to_bytes(entry))).collect()
+        entries
+            .map(|entry| (entry.index(), entry.log_id().leader_id.term, to_bytes(entry)))
+            .collect()
     }
 
     async fn wait_for_room(&self) {
@@ -283,7 +284,10 @@ impl RaftLogStorage<Types> for RaftLog {
             });
             let mut state = self.0.state.borrow_mut();
             let next = state.next_index();
-            assert!(next.is_none_or(|next| next == index), "hole in the log: {index} after {next:?}");
+            assert!(
+                next.is_none_or(|next| next == index),
+                "hole in the log: {index} after {next:?}"
+            );
             state.entries.push_back(entry);
         }
         match items.last_mut() {

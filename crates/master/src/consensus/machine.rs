@@ -129,9 +129,7 @@ impl<M: StateMachine> Applied<M> {
         self.last.set(Some(id));
         let answer = match entry.payload {
             EntryPayload::Blank => Vec::new(),
-            EntryPayload::Normal(command) => {
-                self.machine.borrow_mut().apply(id.index, &command.0)
-            }
+            EntryPayload::Normal(command) => self.machine.borrow_mut().apply(id.index, &command.0),
             EntryPayload::Membership(membership) => {
                 *self.membership.borrow_mut() = StoredMembership::new(Some(id), membership);
                 Vec::new()

@@ -54,7 +54,8 @@ impl std::error::Error for NetError {}
 pub trait PeerSend {
     /// Sends `rpc` of group `group` to member `to` and returns its answer. The caller gives up
     /// by dropping the future. A request may arrive late, twice, or after its sender gave up.
-    fn send(&self, to: u64, group: u32, rpc: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, NetError>>;
+    fn send(&self, to: u64, group: u32, rpc: Vec<u8>)
+    -> LocalFuture<'_, Result<Vec<u8>, NetError>>;
 }
 
 /// Answers requests of other members.

@@ -282,7 +282,8 @@ impl Replayed {
                 self.entries.push_back(entry);
             }
             RecordKind::Truncate => {
-                let after: Option<LogId> = postcard::from_bytes(record.payload).map_err(|_| bad())?;
+                let after: Option<LogId> =
+                    postcard::from_bytes(record.payload).map_err(|_| bad())?;
                 truncate(&mut self.entries, after);
                 self.next_index = Some(after.map_or(0, |id| id.index + 1));
             }
@@ -290,7 +291,8 @@ impl Replayed {
                 self.vote = Some(postcard::from_bytes(record.payload).map_err(|_| bad())?);
             }
             RecordKind::Purge => {
-                let purge: PurgePayload = postcard::from_bytes(record.payload).map_err(|_| bad())?;
+                let purge: PurgePayload =
+                    postcard::from_bytes(record.payload).map_err(|_| bad())?;
                 self.vote = purge.vote;
                 self.committed = purge.committed;
                 self.purged = Some(purge.purged);

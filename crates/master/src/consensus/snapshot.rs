@@ -8,8 +8,8 @@ use std::rc::Rc;
 use runtime::{Env, File, OpenOptions, WriteMode};
 
 use super::error::{DeviceError, LogError};
-use super::net::LocalFuture;
 use super::files::{buffer_of, io_error, read_to_end};
+use super::net::LocalFuture;
 
 /// Keeps one snapshot.
 pub trait SnapshotStore: 'static {

@@ -101,7 +101,8 @@ impl Observer {
 /// Log matching: where two logs have an entry of the same index and term, all entries in front of
 /// it that both keep are the same.
 pub fn check_log_matching(left: &[(u64, u64, Vec<u8>)], right: &[(u64, u64, Vec<u8>)]) {
-    let right: BTreeMap<u64, _> = right.iter().map(|(index, term, e)| (*index, (term, e))).collect();
+    let right: BTreeMap<u64, _> =
+        right.iter().map(|(index, term, e)| (*index, (term, e))).collect();
     let mut must_match = false;
     for (index, term, entry) in left.iter().rev() {
         let Some((other_term, other)) = right.get(index) else { continue };
@@ -115,8 +116,13 @@ pub fn check_log_matching(left: &[(u64, u64, Vec<u8>)], right: &[(u64, u64, Vec<
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Sets a register to a value, and saw the old one if it was answered.
-    Write { value: u64, old: Option<u64> },
-    Read { value: u64 },
+    Write {
+        value: u64,
+        old: Option<u64>,
+    },
+    Read {
+        value: u64,
+    },
 }
 
 /// One operation of a client on one register. `end` is none when its outcome is not known.
@@ -165,7 +171,8 @@ fn is_linearizable(operations: &[Operation]) -> bool {
         let open = || operations.iter().enumerate().filter(|(index, _)| !is_done(*index));
         // Whoever ended first must come before all that started later.
         let limit = open().filter_map(|(_, operation)| operation.end).min();
-        let startable = open().take_while(|(_, operation)| limit.is_none_or(|l| operation.start <= l));
+        let startable =
+            open().take_while(|(_, operation)| limit.is_none_or(|l| operation.start <= l));
         let mut candidates: Vec<_> = startable
             .filter_map(|(index, operation)| match operation.action {
                 Action::Read { value: saw } => (saw == value).then_some((index, value, false)),

@@ -1,12 +1,13 @@
 //! A group of masters in the simulator, with clients and a source of trouble.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
 
 use master::consensus::{
-    FileDevice, FileSnapshots, Group, GroupConfig, Groups, OpenError, ProposeError,
+    DeviceError, FileDevice, FileSnapshots, Group, GroupConfig, Groups, LogDevice, LogImage,
+    OpenError, ProposeError,
 };
 use runtime::sim::{CrashMode, DiskFaults, HostId, Sim};
 use runtime::{Class, Duration, Env};
@@ -18,6 +19,36 @@ use super::network::{Faults, Network};
 
 pub const GROUP: u32 = 7;
 const REGISTERS: u64 = 4;
+
+/// Acknowledges batches that it has not written.
+struct Lying {
+    inner: FileDevice,
+    withheld: VecDeque<(u64, Vec<u8>)>,
+    limit: usize,
+}
+
+impl LogDevice for Lying {
+    fn segment_len(&self) -> u64 {
+        self.inner.segment_len()
+    }
+
+    async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
+        self.inner.read_all().await
+    }
+
+    async fn append(&mut self, at: u64, batch: &[u8]) -> Result<(), DeviceError> {
+        self.withheld.push_back((at, batch.to_vec()));
+        while self.withheld.len() > self.limit {
+            let (at, batch) = self.withheld.pop_front().expect("not empty");
+            self.inner.append(at, &batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn drop_prefix(&mut self, below: u64) -> Result<(), DeviceError> {
+        self.inner.drop_prefix(below).await
+    }
+}
 
 pub struct Cluster {
     pub sim: Sim,
@@ -32,10 +63,17 @@ pub struct Cluster {
     /// Bytes of a log segment, randomised (house style 3.4).
     segment_len: u64,
     snapshot_after: u64,
+    /// Acknowledged batches that a log keeps to itself: 0 in all tests but the canary.
+    withheld: usize,
 }
 
 impl Cluster {
     pub fn new(sim: &Sim, members: u64) -> Rc<Cluster> {
+        Cluster::with_lying_logs(sim, members, 0)
+    }
+
+    /// Logs acknowledge `withheld` batches before they write them.
+    pub fn with_lying_logs(sim: &Sim, members: u64, withheld: usize) -> Rc<Cluster> {
         let hosts = (1..=members).map(|node| (node, sim.add_host(&format!("master-{node}"))));
         let hosts: BTreeMap<u64, HostId> = hosts.collect();
         for &host in hosts.values() {
@@ -55,6 +93,7 @@ impl Cluster {
             stop: Cell::new(false),
             segment_len: sim.with_rng(|rng| *rng.pick(&[32 << 10, 64 << 10, 256 << 10])),
             snapshot_after: sim.with_rng(|rng| *rng.pick(&[20, 100, 1000])),
+            withheld,
         })
     }
 
@@ -97,7 +136,8 @@ impl Cluster {
     async fn open(&self, env: &Env, node: u64) -> Result<Group<Registers>, OpenError> {
         let dir = Path::new("/data/raft");
         let device = FileDevice::open(env, dir, self.segment_len).await;
-        let device = device.map_err(|error| OpenError::Log(error.into()))?;
+        let inner = device.map_err(|error| OpenError::Log(error.into()))?;
+        let device = Lying { inner, withheld: VecDeque::new(), limit: self.withheld };
         let snapshots = FileSnapshots::open(env, dir).await;
         let snapshots = snapshots.map_err(|error| OpenError::Log(error.into()))?;
         let machine = Registers::new(&self.observer);
@@ -258,9 +298,10 @@ impl Cluster {
         let wanted: BTreeSet<u64> = voters.iter().copied().collect();
         loop {
             self.sim.sleep(Duration::from_millis(30)).await;
-            let leader = self.nodes().into_iter().find(|&node| {
-                self.group(node).is_some_and(|group| group.leadership().leading)
-            });
+            let leader = self
+                .nodes()
+                .into_iter()
+                .find(|&node| self.group(node).is_some_and(|group| group.leadership().leading));
             let Some(leader) = leader else { continue };
             let wanted = wanted.clone();
             let done = self.on(leader, |group| async move {

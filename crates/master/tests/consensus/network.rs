@@ -88,7 +88,12 @@ struct Endpoint {
 }
 
 impl PeerSend for Endpoint {
-    fn send(&self, to: u64, group: u32, rpc: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, NetError>> {
+    fn send(
+        &self,
+        to: u64,
+        group: u32,
+        rpc: Vec<u8>,
+    ) -> LocalFuture<'_, Result<Vec<u8>, NetError>> {
         let (sender, receiver) = oneshot::channel();
         let answer: Answer = Rc::new(RefCell::new(Some(sender)));
         for arrival in self.net.arrivals() {

@@ -27,8 +27,12 @@ impl Outcome {
 
 /// Three members, five clients, disturbances for some seconds, then a quiet phase.
 fn run(seed: u64) -> Outcome {
+    run_with(seed, 0)
+}
+
+fn run_with(seed: u64, withheld: usize) -> Outcome {
     let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, 3);
+    let cluster = Cluster::with_lying_logs(&sim, 3, withheld);
     let ran = sim.run(async {
         cluster.form(&[1, 2, 3]).await;
         (0..5).for_each(|_| cluster.start_client());
@@ -123,6 +127,13 @@ fn voters_change_under_faults() {
         let outcome = run_with_changes(seed);
         println!("  {} commits, {} terms, {:x}", outcome.commits, outcome.terms, outcome.hash);
     }
+}
+
+/// The canary: logs that acknowledge too early lose commits, and the checkers notice.
+#[test]
+fn the_checkers_notice_a_lying_log() {
+    let caught = (0..10).filter(|&seed| std::panic::catch_unwind(|| run_with(seed, 6)).is_err());
+    assert!(caught.count() >= 3);
 }
 
 #[test]

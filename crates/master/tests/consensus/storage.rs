@@ -1,5 +1,6 @@
 //! The record log alone: what it recovers from whole, torn and damaged devices.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -150,6 +151,62 @@ fn a_lost_snapshot_is_noticed() {
         fill(&env, &device, &snapshots, 400).await;
         let opened = open(&env, &device, &MemorySnapshots::default()).await;
         assert_eq!(opened.err(), Some(OpenError::Log(LogError::SnapshotLost)));
+    });
+}
+
+/// Counts appends, each of which takes a disk's time.
+struct Counting {
+    inner: MemoryDevice,
+    env: Env,
+    appends: Rc<Cell<u64>>,
+}
+
+impl LogDevice for Counting {
+    fn segment_len(&self) -> u64 {
+        self.inner.segment_len()
+    }
+
+    async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
+        self.inner.read_all().await
+    }
+
+    async fn append(&mut self, at: u64, batch: &[u8]) -> Result<(), DeviceError> {
+        self.appends.set(self.appends.get() + 1);
+        self.env.sleep(Duration::from_micros(100)).await;
+        self.inner.append(at, batch).await
+    }
+
+    async fn drop_prefix(&mut self, below: u64) -> Result<(), DeviceError> {
+        self.inner.drop_prefix(below).await
+    }
+}
+
+#[test]
+fn proposals_that_wait_share_log_writes() {
+    on_node(|env| async move {
+        let appends: Rc<Cell<u64>> = Rc::default();
+        let (inner, env_of) = (MemoryDevice::new(1 << 20), env.clone());
+        let device = Counting { inner, env: env_of, appends: appends.clone() };
+        let observer: Rc<Observer> = Rc::default();
+        let machine = Registers::new(&observer);
+        let (config, snapshots) = (GroupConfig::new(1, 1), MemorySnapshots::default());
+        let group = Group::open(&env, config, device, snapshots, Rc::new(Nobody), machine).await;
+        let group = group.expect("opens");
+        group.bootstrap(&BTreeSet::from([1])).await.expect("new");
+        while !group.leadership().leading {
+            env.sleep(Duration::from_millis(10)).await;
+        }
+        let before = appends.get();
+        let proposals = (1..=256).map(|n| {
+            let group = group.clone();
+            let command = set_command(n % 8, n, 0);
+            env.spawn(Class::Foreground, "propose", async move { group.propose(command).await })
+        });
+        for proposal in proposals.collect::<Vec<_>>() {
+            proposal.await.expect("no crash").expect("committed");
+        }
+        let writes = appends.get() - before;
+        assert!(writes <= 16, "{writes} log writes for 256 proposals");
     });
 }
 
