@@ -3,3 +3,9 @@
 //! Invariant: no data of a chunk passes through here.
 
 pub mod consensus;
+pub mod bytes;
+pub mod limits;
+pub mod namespace;
+pub mod placement;
+pub mod replies;
+pub mod stream;

@@ -38,11 +38,12 @@ impl Command {
 
 /// What a command does. `fresh` are the replicas of new chunks, placed by the leader: the first
 /// is for the chunk to write, the others for spares.
+#[allow(missing_docs)] // Fields mean what they mean in `wire::control`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Takes the next epoch. Grants at once when nothing of older writers is open; else recovery
     /// follows, and [`Action::Finish`].
-    Open { op: OpId, file: FileId, policy: Policy, fresh: Vec<Vec<Place>>, file_memory_ms: u64 },
+    Open { op: OpId, file: FileId, policy: Policy, fresh: Vec<Vec<Place>> },
     /// Takes the next epoch for nobody, when something is open.
     Seal { op: OpId, file: FileId },
     /// Seals the tail of a stream in recovery. Carries its evidence: the fenced replicas that
@@ -115,7 +116,7 @@ pub enum Action {
 }
 
 encode_enum!(Action {
-    1 => Open { op, file, policy, fresh, file_memory_ms },
+    1 => Open { op, file, policy, fresh },
     2 => Seal { op, file },
     3 => SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms },
     4 => Finish { op, file, epoch, fenced, fresh, delete_at_ms },
@@ -132,6 +133,7 @@ encode_enum!(Action {
 });
 
 /// What a command came to.
+#[allow(missing_docs)] // The file and its epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The file has a writer under this epoch: its grant is read from the state.

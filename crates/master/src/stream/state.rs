@@ -123,6 +123,8 @@ pub struct StreamMachine {
     pub(super) replies: ReplyTable,
     /// Bytes in sealed chunks.
     pub(super) logical_bytes: u64,
+    /// Spares of all streams.
+    pub(super) spares: u64,
 }
 
 impl StreamMachine {
@@ -142,6 +144,7 @@ impl StreamMachine {
             dead_files_by_time: BTreeSet::new(),
             replies: ReplyTable::default(),
             logical_bytes: 0,
+            spares: 0,
         }
     }
 
@@ -217,12 +220,7 @@ impl StreamMachine {
 
     /// Chunks of streams; spares are none yet.
     pub fn chunks(&self) -> u64 {
-        self.owners.len() as u64 - self.spares()
-    }
-
-    fn spares(&self) -> u64 {
-        // Only streams with a writer or in recovery have spares, but which is not indexed.
-        self.streams.values().map(|stream| stream.spares.len() as u64).sum()
+        self.owners.len() as u64 - self.spares
     }
 
     /// Bytes in sealed chunks.

@@ -1,0 +1,313 @@
+//! Where replicas go: a pure function of a view of the cluster and of random numbers.
+//!
+//! Replicas of a chunk never share a failure domain while others are there. Among the disks that
+//! remain, two are drawn with odds by free space, and the one with less load for its space is
+//! taken: close to the best choice at the cost of two looks, and no herd after a new disk.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use base::{DiskId, GIB, ServerId};
+
+#[cfg(test)]
+mod tests;
+
+/// A disk incarnation of a server: where a replica is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    /// The chunkserver.
+    pub server: ServerId,
+    /// The disk incarnation.
+    pub disk: DiskId,
+}
+
+/// A chunkserver as the masters see it now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerView {
+    /// The server.
+    pub server: ServerId,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// Its failure domain.
+    pub domain: String,
+    /// True while heartbeats come.
+    pub alive: bool,
+    /// Appends under way.
+    pub load: u32,
+    /// Its disks, as last reported; empty when it was not heard of since the masters' start.
+    pub disks: Vec<DiskView>,
+}
+
+/// A disk as its server reported it last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskView {
+    /// The incarnation.
+    pub disk: DiskId,
+    /// Bytes it can take.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// True once it has failed.
+    pub failed: bool,
+}
+
+impl DiskView {
+    /// Bytes that new chunks may take: what is free, less a reserve of 1/32 (1 GiB at most), so
+    /// that open chunks can grow and deleting always works.
+    pub fn room(&self) -> u64 {
+        let reserve = (self.capacity / 32).min(GIB);
+        self.capacity.saturating_sub(self.used).saturating_sub(reserve)
+    }
+}
+
+/// All registered chunkservers, dead ones too, with an index of the disks that take new replicas.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterView {
+    servers: Vec<ServerView>,
+    candidates: Vec<Candidate>,
+    domains: u32,
+    disks: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Candidate {
+    place: Place,
+    room: u64,
+    /// Appends under way per disk of the server.
+    load: u64,
+    /// Sum of `room` of this one and those before it.
+    room_to_here: u64,
+}
+
+/// What is known of a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlaceState {
+    /// Server alive, disk there.
+    Good(SocketAddr),
+    /// The server does not answer, or was not heard of yet.
+    Silent,
+    /// The server is alive and says that the disk has failed, or is not there any more.
+    Gone,
+}
+
+impl ClusterView {
+    /// Of the servers given, in any order.
+    pub fn new(mut servers: Vec<ServerView>) -> ClusterView {
+        servers.sort_by_key(|server| server.server);
+        let names: BTreeSet<_> = servers.iter().map(|server| server.domain.clone()).collect();
+        let mut view = ClusterView {
+            domains: names.len() as u32,
+            // A server that was not heard of yet has one disk at least.
+            disks: servers.iter().map(|server| server.disks.len().max(1) as u32).sum(),
+            ..ClusterView::default()
+        };
+        let mut room_to_here = 0u64;
+        for server in servers.iter().filter(|server| server.alive) {
+            let load = u64::from(server.load) / server.disks.len().max(1) as u64;
+            for disk in server.disks.iter().filter(|disk| !disk.failed && disk.room() > 0) {
+                room_to_here = room_to_here.saturating_add(disk.room());
+                let place = Place { server: server.server, disk: disk.disk };
+                let room = disk.room();
+                view.candidates.push(Candidate { place, room, load, room_to_here });
+            }
+        }
+        view.servers = servers;
+        view
+    }
+
+    /// A server.
+    pub fn server(&self, server: ServerId) -> Option<&ServerView> {
+        let at = self.servers.binary_search_by_key(&server, |server| server.server).ok()?;
+        Some(&self.servers[at])
+    }
+
+    /// All servers, by ID.
+    pub fn servers(&self) -> &[ServerView] {
+        &self.servers
+    }
+
+    /// What is known of a place.
+    pub fn state(&self, place: Place) -> PlaceState {
+        let Some(server) = self.server(place.server).filter(|server| server.alive) else {
+            return PlaceState::Silent;
+        };
+        if server.disks.is_empty() {
+            return PlaceState::Silent; // Heard of, but not yet of its disks.
+        }
+        match server.disks.iter().find(|disk| disk.disk == place.disk) {
+            Some(disk) if !disk.failed => PlaceState::Good(server.addr),
+            _ => PlaceState::Gone,
+        }
+    }
+
+    /// Where a server is reached, alive or not.
+    pub fn addr(&self, server: ServerId) -> Option<SocketAddr> {
+        self.server(server).map(|server| server.addr)
+    }
+
+    /// Disks registered, of dead servers too.
+    pub fn disks(&self) -> u32 {
+        self.disks
+    }
+
+    /// What replicas must differ in: the coarsest that the whole cluster, dead servers included,
+    /// has enough of. So a cluster of three servers with two disks each that loses one server
+    /// makes two copies, and one server with three disks makes three.
+    fn spread(&self, copies: u8) -> Spread {
+        if self.domains >= u32::from(copies) {
+            Spread::Domains
+        } else if self.servers.len() >= usize::from(copies) {
+            Spread::Servers
+        } else {
+            Spread::Disks
+        }
+    }
+
+    fn domain_of(&self, server: ServerId) -> Option<&str> {
+        self.server(server).map(|server| server.domain.as_str())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Spread {
+    Disks,
+    Servers,
+    Domains,
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Copies the chunk is to have.
+    pub copies: u8,
+    /// Replicas it has: the new ones are placed apart from them.
+    pub have: &'a [Place],
+    /// Places that must not be used.
+    pub never: &'a [Place],
+    /// Servers that failed somebody: used only where the floor is not reached without them.
+    pub avoid: &'a [ServerId],
+    /// Fewest replicas to answer with, those in `have` included; fewer when the cluster has
+    /// fewer disks.
+    pub floor: u8,
+}
+
+/// Why there are no places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoPlace {
+    /// Fewer servers are alive than a chunk needs at least.
+    TooFewAlive,
+    /// The disks of those that are alive are full.
+    Full,
+}
+
+/// Chooses places for `wanted.copies - wanted.have.len()` new replicas: fewer when fewer failure
+/// domains are alive (degraded allocation, `protocols.md` 1.4), but never below the floor.
+/// `random(bound)` draws a number below `bound`.
+pub fn choose(
+    view: &ClusterView,
+    wanted: &Wanted<'_>,
+    random: &mut dyn FnMut(u64) -> u64,
+) -> Result<Vec<Place>, NoPlace> {
+    let mut choice = Choice::new(view, wanted);
+    let copies = usize::from(wanted.copies);
+    while choice.taken.len() < copies && choice.add(&wanted.avoid.iter().collect(), random) {}
+    let floor = wanted.floor.min(wanted.copies);
+    let floor = usize::from(floor).min(view.disks as usize);
+    while choice.taken.len() < floor && choice.add(&BTreeSet::new(), random) {}
+    if choice.taken.len() < floor {
+        let full = view.servers.iter().any(|server| {
+            server.alive && server.disks.iter().any(|disk| !disk.failed && disk.room() == 0)
+        });
+        return Err(if full { NoPlace::Full } else { NoPlace::TooFewAlive });
+    }
+    Ok(choice.taken.split_off(wanted.have.len()))
+}
+
+/// Draws before every candidate is looked at.
+const DRAWS_MAX: usize = 12;
+
+struct Choice<'a> {
+    view: &'a ClusterView,
+    wanted: &'a Wanted<'a>,
+    spread: Spread,
+    /// Replicas that are there and those chosen.
+    taken: Vec<Place>,
+}
+
+impl<'a> Choice<'a> {
+    fn new(view: &'a ClusterView, wanted: &'a Wanted<'a>) -> Choice<'a> {
+        let spread = view.spread(wanted.copies);
+        Choice { view, wanted, spread, taken: wanted.have.to_vec() }
+    }
+
+    /// How far apart a candidate is from what is taken; `None` when it is not far enough.
+    fn apart(&self, candidate: &Candidate) -> Option<Spread> {
+        let place = candidate.place;
+        if self.wanted.never.contains(&place) || self.taken.contains(&place) {
+            return None;
+        }
+        let domain = self.view.domain_of(place.server);
+        let spread = if self.taken.iter().any(|other| other.server == place.server) {
+            Spread::Disks
+        } else if self.taken.iter().any(|other| self.view.domain_of(other.server) == domain) {
+            Spread::Servers
+        } else {
+            Spread::Domains
+        };
+        (spread >= self.spread).then_some(spread)
+    }
+
+    /// Adds the better of two candidates, of those that are farthest apart from what is taken.
+    fn add(&mut self, avoid: &BTreeSet<&ServerId>, random: &mut dyn FnMut(u64) -> u64) -> bool {
+        let fits = |candidate: &Candidate| match avoid.contains(&candidate.place.server) {
+            true => None,
+            false => self.apart(candidate),
+        };
+        let mut found: Vec<&Candidate> = Vec::with_capacity(2);
+        for _ in 0..DRAWS_MAX {
+            let Some(drawn) = draw(&self.view.candidates, random) else { return false };
+            if fits(drawn) == Some(Spread::Domains) {
+                found.push(drawn);
+                if found.len() == 2 {
+                    break;
+                }
+            }
+        }
+        if found.is_empty() {
+            let best = self.view.candidates.iter().filter_map(fits).max();
+            let rest: Vec<_> = self
+                .view
+                .candidates
+                .iter()
+                .filter(|candidate| best.is_some() && fits(candidate) == best)
+                .collect();
+            let total: u64 = rest.iter().fold(0, |sum, disk| disk.room.saturating_add(sum));
+            let pick = |mut at: u64| {
+                rest.iter().find(|disk| {
+                    let here = at < disk.room;
+                    at = at.saturating_sub(disk.room);
+                    here
+                })
+            };
+            found.extend([random(total), random(total)].into_iter().filter_map(pick));
+        }
+        let better = |a: &&Candidate, b: &&Candidate| cost(a, b).cmp(&cost(b, a));
+        let Some(best) = found.into_iter().min_by(better) else { return false };
+        self.taken.push(best.place);
+        true
+    }
+}
+
+/// The load of `a` weighed with the room of `b`: the lower side has less load for its room.
+fn cost(a: &Candidate, b: &Candidate) -> u128 {
+    u128::from(a.load + 1) * u128::from(b.room)
+}
+
+/// A candidate, with odds by its room.
+fn draw<'a>(
+    candidates: &'a [Candidate],
+    random: &mut dyn FnMut(u64) -> u64,
+) -> Option<&'a Candidate> {
+    let at = random(candidates.last()?.room_to_here);
+    candidates.get(candidates.partition_point(|candidate| candidate.room_to_here <= at))
+}

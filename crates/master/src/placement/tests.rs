@@ -1,0 +1,165 @@
+//! Placement: spread, distribution, degraded clusters.
+
+use std::collections::BTreeMap;
+
+use runtime::Rng;
+
+use super::*;
+
+fn server(id: u32, domain: &str, disks: &[(u128, u64, u64)]) -> ServerView {
+    let disks = disks.iter().map(|&(disk, capacity, used)| DiskView {
+        disk: DiskId::new(disk),
+        capacity,
+        used,
+        failed: false,
+    });
+    ServerView {
+        server: ServerId::new(id),
+        addr: SocketAddr::from(([127, 0, 0, 1], id as u16)),
+        domain: domain.to_owned(),
+        alive: true,
+        load: 0,
+        disks: disks.collect(),
+    }
+}
+
+/// `servers` servers, `disks` disks each, every server in its own domain.
+fn plain(servers: u32, disks: u128) -> Vec<ServerView> {
+    let disks = |id: u32| -> Vec<_> {
+        (0..disks).map(|disk| (u128::from(id) * 10 + disk, 100 * GIB, 10 * GIB)).collect()
+    };
+    (1..=servers).map(|id| server(id, &format!("rack{id}"), &disks(id))).collect()
+}
+
+fn wanted(copies: u8) -> Wanted<'static> {
+    Wanted { copies, have: &[], never: &[], avoid: &[], floor: 2 }
+}
+
+fn chosen(servers: &[ServerView], wanted: &Wanted<'_>, seed: u64) -> Result<Vec<Place>, NoPlace> {
+    let mut rng = Rng::new(seed);
+    choose(&ClusterView::new(servers.to_vec()), wanted, &mut |bound| rng.below(bound))
+}
+
+/// Servers of the replicas of one choice, sorted.
+fn servers_of(places: &[Place]) -> Vec<u32> {
+    let mut ids: Vec<_> = places.iter().map(|place| place.server.get()).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn replicas_never_share_a_domain_while_others_are_there() {
+    let mut servers = plain(6, 2);
+    for (at, server) in servers.iter_mut().enumerate() {
+        server.domain = format!("rack{}", at / 2);
+    }
+    for seed in 0..500 {
+        let places = chosen(&servers, &wanted(3), seed).unwrap();
+        let racks: BTreeSet<_> = places.iter().map(|place| (place.server.get() - 1) / 2).collect();
+        assert_eq!(racks.len(), 3, "{places:?}");
+    }
+}
+
+#[test]
+fn a_cluster_with_dead_servers_gets_fewer_copies_but_not_one() {
+    let mut servers = plain(3, 2);
+    servers[1].alive = false;
+    for seed in 0..100 {
+        assert_eq!(servers_of(&chosen(&servers, &wanted(3), seed).unwrap()), [1, 3]);
+    }
+    servers[0].alive = false;
+    assert_eq!(chosen(&servers, &wanted(3), 0), Err(NoPlace::TooFewAlive));
+    assert_eq!(chosen(&servers, &wanted(1), 0).unwrap().len(), 1);
+}
+
+#[test]
+fn one_server_uses_its_disks() {
+    for (disks, copies) in [(1, 1), (2, 2), (3, 3), (5, 3)] {
+        let places = chosen(&plain(1, disks), &wanted(3), 7).unwrap();
+        let distinct: BTreeSet<_> = places.iter().collect();
+        assert_eq!((places.len(), distinct.len()), (copies, copies));
+    }
+    let places = chosen(&plain(2, 2), &wanted(3), 7).unwrap();
+    assert_eq!(BTreeSet::from_iter(servers_of(&places)), BTreeSet::from([1, 2]));
+}
+
+#[test]
+fn servers_that_failed_are_used_for_the_floor_only() {
+    let avoid = [ServerId::new(1), ServerId::new(2)];
+    let mut want = Wanted { avoid: &avoid, ..wanted(3) };
+    for seed in 0..100 {
+        assert_eq!(servers_of(&chosen(&plain(6, 1), &want, seed).unwrap()).len(), 3);
+        let ids = servers_of(&chosen(&plain(6, 1), &want, seed).unwrap());
+        assert!(ids.iter().all(|&id| id > 2), "{ids:?}");
+        assert_eq!(chosen(&plain(3, 1), &want, seed).unwrap().len(), 2);
+    }
+    want.avoid = &avoid[..1];
+    assert_eq!(servers_of(&chosen(&plain(3, 1), &want, 1).unwrap()), [2, 3]);
+}
+
+#[test]
+fn repair_places_apart_from_what_is_there() {
+    let servers = plain(5, 1);
+    let at = |id: u32| Place { server: ServerId::new(id), disk: DiskId::new(u128::from(id) * 10) };
+    let (have, never) = ([at(1), at(2)], [at(3)]);
+    let want = Wanted { have: &have, never: &never, ..wanted(3) };
+    for seed in 0..100 {
+        let ids = servers_of(&chosen(&servers, &want, seed).unwrap());
+        assert!(ids == [4] || ids == [5], "{ids:?}");
+    }
+    assert!(chosen(&servers[..3], &want, 1).unwrap().is_empty());
+}
+
+#[test]
+fn full_disks_take_nothing_and_are_named() {
+    let mut servers = plain(3, 1);
+    servers.iter_mut().for_each(|server| server.disks[0].used = 99 * GIB);
+    assert_eq!(chosen(&servers, &wanted(3), 1), Err(NoPlace::Full));
+    servers[0].disks[0].used = 0;
+    servers[1].disks[0].used = 0;
+    assert_eq!(servers_of(&chosen(&servers, &wanted(3), 1).unwrap()), [1, 2]);
+}
+
+fn shares(servers: &[ServerView], copies: u8) -> BTreeMap<u32, f64> {
+    let view = ClusterView::new(servers.to_vec());
+    let mut rng = Rng::new(42);
+    let mut counts = BTreeMap::new();
+    let rounds = 20_000;
+    for _ in 0..rounds {
+        for place in choose(&view, &wanted(copies), &mut |bound| rng.below(bound)).unwrap() {
+            *counts.entry(place.server.get()).or_insert(0.0) += 1.0 / f64::from(rounds);
+        }
+    }
+    counts
+}
+
+#[test]
+fn equal_servers_share_alike() {
+    for share in shares(&plain(12, 3), 3).values() {
+        assert!((0.22..0.28).contains(share), "{share}");
+    }
+}
+
+#[test]
+fn free_space_and_load_weigh() {
+    let mut servers = plain(8, 1);
+    servers[0].disks[0].used = 55 * GIB; // Half the room of the others.
+    servers[1].load = 100;
+    let shares = shares(&servers, 3);
+    let usual = shares[&5];
+    assert!(shares[&1] < 0.6 * usual, "less room, fewer chunks: {shares:?}");
+    assert!(shares[&2] < 0.5 * usual, "more load, fewer chunks: {shares:?}");
+    assert!(shares[&2] > 0.02, "two choices, not the least loaded: no herd: {shares:?}");
+}
+
+#[test]
+fn a_place_is_judged_by_what_its_server_says() {
+    let mut servers = plain(2, 1);
+    servers[1].alive = false;
+    let view = ClusterView::new(servers.clone());
+    let at = |id: u32, disk: u128| Place { server: ServerId::new(id), disk: DiskId::new(disk) };
+    assert_eq!(view.state(at(1, 10)), PlaceState::Good(servers[0].addr));
+    assert_eq!(view.state(at(1, 11)), PlaceState::Gone);
+    assert_eq!(view.state(at(2, 20)), PlaceState::Silent);
+    assert_eq!(view.state(at(3, 30)), PlaceState::Silent);
+}

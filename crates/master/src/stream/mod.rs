@@ -1,0 +1,28 @@
+//! The stream service (C1, C6-C9, C15; `protocols.md` 1 and 2): which chunks a FlatLogFile has,
+//! who may write it, and how long each chunk is.
+//!
+//! [`StreamMachine`] is the replicated state of one partition: pure, without clock or I/O. Its
+//! commands are decisions of the leader, which [`StreamService`] makes: it chooses places, fences
+//! and asks replicas, and commits what follows.
+//!
+//! Invariant: no data of a chunk passes through here, and nothing is deleted, sealed or copied
+//! without a committed command that says so.
+
+mod chunk;
+mod command;
+pub(crate) mod encoding;
+pub mod limits;
+mod machine;
+mod planted;
+mod state;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+mod votes;
+mod writers;
+
+pub use chunk::{Chunk, PlaceIndex, Places, Slot};
+pub use command::{Action, Command, Outcome, Refusal, fuzz_command};
+pub use limits::StreamConfig;
+pub use machine::{Violation, fuzz_snapshot};
+pub use state::{Dead, Stream, StreamMachine};

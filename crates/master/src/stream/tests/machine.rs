@@ -1,0 +1,358 @@
+//! The state machine under random commands, good, stale and wrong, with its named invariants and
+//! an oracle of what must never change.
+
+use std::collections::BTreeMap;
+
+use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
+use proptest::prelude::*;
+use runtime::Rng;
+use wire::control::{OpId, Policy};
+
+use crate::consensus::StateMachine;
+use crate::placement::Place;
+use crate::stream::planted::{Planted, plant};
+use crate::stream::*;
+
+/// What the outside has been told, and holds the machine to.
+#[derive(Default)]
+struct Oracle {
+    sealed: BTreeMap<ChunkId, (FileId, u32)>,
+    epochs: BTreeMap<FileId, Epoch>,
+    deleted: BTreeMap<FileId, u64>,
+}
+
+impl Oracle {
+    fn check(&mut self, state: &StreamMachine) -> Result<(), String> {
+        state.check().map_err(|violation| format!("{violation:?}"))?;
+        for (file, stream) in state.streams() {
+            let known = self.epochs.entry(file).or_default();
+            if stream.epoch < *known {
+                return Err(format!("3: the epoch of {file} fell"));
+            }
+            *known = stream.epoch;
+            if self.deleted.get(&file).is_some_and(|&until| state.clock_ms() < until) {
+                return Err(format!("5: {file} was deleted and is back"));
+            }
+            for chunk in &stream.chunks {
+                let Some(len) = chunk.sealed() else { continue };
+                let first = *self.sealed.entry(chunk.id).or_insert((file, len));
+                if first != (file, len) {
+                    return Err(format!("2: the sealed length of {} changed", chunk.id));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const FILE_MEMORY_MS: u64 = 500;
+
+struct Driver {
+    rng: Rng,
+    state: StreamMachine,
+    twin: StreamMachine,
+    oracle: Oracle,
+    clock_ms: u64,
+    seqs: [u64; 3],
+    past: Vec<Command>,
+    granted: u64,
+}
+
+impl Driver {
+    fn new(seed: u64) -> Driver {
+        Driver {
+            rng: Rng::new(seed),
+            state: StreamMachine::new(3),
+            twin: StreamMachine::new(3),
+            oracle: Oracle::default(),
+            clock_ms: 0,
+            seqs: [0; 3],
+            past: Vec::new(),
+            granted: 0,
+        }
+    }
+
+    fn op(&mut self) -> OpId {
+        let client = self.rng.below(3);
+        self.seqs[client as usize] += 1;
+        let seq = self.seqs[client as usize];
+        OpId { client: ClientId::new(client), seq, acked_below: seq.saturating_sub(5) }
+    }
+
+    fn place(&mut self) -> Place {
+        let server = self.rng.between(1, 6);
+        Place { server: ServerId::new(server as u32), disk: DiskId::new(u128::from(server)) }
+    }
+
+    fn places(&mut self) -> Vec<Place> {
+        let count = self.rng.between(1, 3) as usize;
+        let mut places: Vec<_> = (0..count).map(|_| self.place()).collect();
+        if !self.rng.one_in(20) {
+            places.sort_unstable();
+            places.dedup();
+        }
+        places
+    }
+
+    fn fresh(&mut self, most: u64) -> Vec<Vec<Place>> {
+        (0..self.rng.between(0, most)).map(|_| self.places()).collect()
+    }
+
+    fn file(&mut self) -> FileId {
+        FileId::new(self.rng.between(1, 4))
+    }
+
+    /// A chunk: mostly one of the file.
+    fn chunk(&mut self, file: FileId) -> ChunkId {
+        let ids: Vec<_> = self.state.stream(file).map_or_else(Vec::new, |stream| {
+            stream.chunks.iter().rev().take(2).chain(&stream.spares).map(|c| c.id).collect()
+        });
+        if ids.is_empty() || self.rng.one_in(20) {
+            return ChunkId::compose(3, self.rng.below(50));
+        }
+        *self.rng.pick(&ids)
+    }
+
+    fn epoch(&mut self, file: FileId) -> Epoch {
+        let epoch = self.state.stream(file).map_or(Epoch::NONE, |stream| stream.epoch);
+        match self.rng.below(12) {
+            0 => Epoch::new(epoch.get().saturating_sub(1)),
+            1 => epoch.next(),
+            _ => epoch,
+        }
+    }
+
+    /// A seal with evidence that is right more often than not.
+    fn seal_tail(&mut self, file: FileId) -> Action {
+        let (epoch, mut chunk) = (self.epoch(file), self.chunk(file));
+        let (mut votes, mut holders, mut len) = (Vec::new(), Vec::new(), 0);
+        if let Some(tail) = self.state.stream(file).and_then(Stream::tail).cloned() {
+            chunk = tail.id;
+            for slot in tail.slots() {
+                let place = self.state.place(slot.place);
+                if !slot.target && !self.rng.one_in(4) {
+                    votes.push((place, self.rng.below(3) as u32 * 10));
+                }
+                if !self.rng.one_in(3) {
+                    holders.push(place);
+                }
+            }
+            let lens: Vec<_> = votes.iter().map(|vote| vote.1).collect();
+            let sealed =
+                super::super::votes::sealed_len(tail.voters(), usize::from(tail.acks), &lens);
+            len = sealed.unwrap_or(10);
+        }
+        Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms: self.clock_ms }
+    }
+
+    fn replicas(&mut self) -> Vec<(ChunkId, Place)> {
+        let referred: Vec<_> = self.state.chunk_ids(None).collect();
+        (0..self.rng.between(1, 6))
+            .map(|_| {
+                let any = ChunkId::compose(3, self.rng.below(60));
+                let chunk = match referred.is_empty() || self.rng.one_in(2) {
+                    true => any,
+                    false => *self.rng.pick(&referred),
+                };
+                (chunk, self.place())
+            })
+            .collect()
+    }
+
+    fn action(&mut self) -> Action {
+        let (op, file) = (self.op(), self.file());
+        let epoch = self.epoch(file);
+        let delete_at_ms = self.clock_ms + 100;
+        let policy = *self.rng.pick(&[Policy::rep(3), Policy { copies: 3, acks: 2 }]);
+        match self.rng.below(20) {
+            0..4 => Action::Open { op, file, policy, fresh: self.fresh(3) },
+            4 => Action::Seal { op, file },
+            5..8 => self.seal_tail(file),
+            8..10 => {
+                let fenced = self.state.stream(file).map_or_else(Vec::new, |stream| {
+                    stream.spares.iter().map(|spare| spare.id).collect()
+                });
+                let (op, fresh) = (Some(op).filter(|_| !self.rng.one_in(5)), self.fresh(3));
+                Action::Finish { op, file, epoch, fenced, fresh, delete_at_ms }
+            }
+            10..13 => {
+                let (sealed, len) = (self.chunk(file), self.rng.below(3) as u32 * 100);
+                let next = self.chunk(file);
+                let drop = vec![self.chunk(file)];
+                let fresh = self.fresh(2);
+                Action::Advance { op, file, epoch, sealed, len, next, drop, fresh, delete_at_ms }
+            }
+            13 => {
+                let (drop, fresh) = (vec![self.chunk(file)], self.fresh(2));
+                Action::Extend { op, file, epoch, drop, fresh, delete_at_ms }
+            }
+            14 => {
+                let sealed = (self.chunk(file), self.rng.below(3) as u32 * 100);
+                let sealed = Some(sealed).filter(|_| !self.rng.one_in(4));
+                let finish = self.rng.one_in(10);
+                Action::Close { op, file, epoch, sealed, finish, delete_at_ms }
+            }
+            15 => {
+                let (chunk, places) = (self.chunk(file), self.places());
+                Action::AddReplicas { chunk, epoch, places }
+            }
+            16 => {
+                let lens: BTreeMap<_, _> = self.oracle.sealed.clone();
+                let replicas = self.replicas().into_iter().map(|(chunk, place)| {
+                    (chunk, place, lens.get(&chunk).map_or(7, |&(_, len)| len))
+                });
+                Action::Settle { replicas: replicas.collect() }
+            }
+            17 => {
+                let chunk = self.chunk(file);
+                let settled: Vec<_> = self.state.chunk(chunk).map_or_else(Vec::new, |found| {
+                    let slots = found.2.slots().filter(|slot| slot.settled);
+                    slots.map(|slot| self.state.place(slot.place)).collect()
+                });
+                let place = self.place();
+                let remaining = settled.into_iter().filter(|&other| other != place).collect();
+                Action::DropReplica { chunk, place, remaining, delete_at_ms }
+            }
+            18 => match self.rng.below(3) {
+                0 => Action::Condemn { replicas: self.replicas(), delete_at_ms },
+                1 => Action::Deleted { replicas: self.replicas(), forget_at_ms: delete_at_ms },
+                _ => Action::Forget { replicas: self.replicas(), gone: self.rng.one_in(2) },
+            },
+            _ => Action::Delete { op, file, delete_at_ms, file_memory_ms: FILE_MEMORY_MS },
+        }
+    }
+
+    /// One command, and everything that must hold after it.
+    fn step(&mut self) -> Result<(), String> {
+        self.clock_ms += self.rng.below(30);
+        let repeat = !self.past.is_empty() && self.rng.one_in(8);
+        let command = match repeat {
+            true => self.rng.pick(&self.past).clone(),
+            false => {
+                let action = self.action();
+                Command { clock_ms: self.clock_ms, action }
+            }
+        };
+        let before = self.state.clone();
+        let bytes = command.encode();
+        assert_eq!(Command::decode(&bytes), Ok(command.clone()));
+        let answer = self.state.apply(1, &bytes);
+        if self.twin.apply(1, &bytes) != answer || self.twin != self.state {
+            return Err("the same commands give another state".into());
+        }
+        let outcome = Outcome::decode(&answer).expect("an outcome");
+        self.check_effect(&before, &command, outcome)?;
+        self.oracle.check(&self.state)?;
+        self.past.push(command);
+        if self.rng.one_in(16) {
+            let mut restored = StreamMachine::new(3);
+            restored.restore(&self.state.snapshot()).map_err(|_| "bad snapshot")?;
+            if restored != self.state {
+                return Err("a snapshot is not the state".into());
+            }
+            self.twin = restored;
+        }
+        Ok(())
+    }
+
+    fn check_effect(
+        &mut self,
+        before: &StreamMachine,
+        command: &Command,
+        outcome: Outcome,
+    ) -> Result<(), String> {
+        match (&outcome, &command.action) {
+            (Outcome::Refused { .. }, _) => {
+                let mut after = self.state.clone();
+                after.clock_ms = before.clock_ms;
+                after.replies = before.replies.clone();
+                after.dead_files = before.dead_files.clone();
+                after.dead_files_by_time = before.dead_files_by_time.clone();
+                if after != *before {
+                    return Err(format!("a refused command changed the state: {command:?}"));
+                }
+            }
+            (Outcome::Writer { file, epoch }, Action::Advance { epoch: asked, .. })
+                if before.stream(*file).is_some_and(|stream| stream.epoch > *asked)
+                    && before.streams != self.state.streams =>
+            {
+                return Err(format!("3: an advance of epoch {asked} under {epoch} was taken"));
+            }
+            (Outcome::Writer { .. }, _) => self.granted += 1,
+            (Outcome::Done { .. }, Action::Delete { file, .. })
+                if before.stream(*file).is_some() && self.state.stream(*file).is_none() =>
+            {
+                let until = self.state.clock_ms() + FILE_MEMORY_MS;
+                self.oracle.deleted.insert(*file, until);
+                self.oracle.epochs.remove(file);
+            }
+            _ => {}
+        }
+        if let Outcome::Writer { file, epoch } = outcome {
+            let stream = self.state.stream(file);
+            let older = |stream: &Stream| stream.writing && stream.epoch < epoch;
+            if stream.is_some_and(older) {
+                return Err("3: a grant of an epoch that the stream does not have".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(seed: u64, steps: usize) -> Result<u64, String> {
+    let mut driver = Driver::new(seed);
+    for step in 0..steps {
+        driver.step().map_err(|error| format!("seed {seed}, step {step}: {error}"))?;
+    }
+    Ok(driver.granted)
+}
+
+#[test]
+fn invariants_hold_under_any_commands() {
+    let granted: u64 = (0..200).map(|seed| run(seed, 400).unwrap()).sum();
+    assert!(granted > 10_000, "the commands reach deep: {granted}");
+}
+
+#[test]
+fn planted_bugs_in_commands_are_found() {
+    for bug in [Planted::CondemnReferenced, Planted::ForgetDeletedFile, Planted::OldEpochAdvances] {
+        plant(Some(bug));
+        let found = (0..100).find_map(|seed| run(seed, 400).err());
+        plant(None);
+        println!("{bug:?}: {found:?}");
+        assert!(found.is_some(), "{bug:?} was not found");
+    }
+}
+
+proptest! {
+    #[test]
+    fn decoders_answer_garbage(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fuzz_command(&bytes);
+        fuzz_snapshot(&bytes);
+    }
+}
+
+/// Commands and snapshots with one byte changed: decoded to something else, or refused.
+#[test]
+fn decoders_survive_flipped_bytes() {
+    let mut driver = Driver::new(1);
+    for _ in 0..300 {
+        driver.step().unwrap();
+    }
+    let mut rng = Rng::new(2);
+    let commands: Vec<_> = driver.past.iter().map(Command::encode).collect();
+    let body = driver.state.snapshot()[9..].to_vec();
+    for round in 0..20_000 {
+        let mut bytes = match round % 10 {
+            0 => body.clone(),
+            _ => rng.pick(&commands).clone(),
+        };
+        let at = rng.below(bytes.len() as u64) as usize;
+        bytes[at] = rng.next_u64() as u8;
+        bytes.truncate(bytes.len() - rng.below(3) as usize);
+        match round % 10 {
+            0 => fuzz_snapshot(&bytes),
+            _ => fuzz_command(&bytes),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the stream service: the state machine alone, then the service in the simulator.
+
+mod machine;

@@ -1,0 +1,164 @@
+//! Commands of repair and collection, and the removal of streams (`protocols.md` 2.4).
+
+use base::{ChunkId, Epoch, FileId};
+
+use super::chunk::Slot;
+use super::command::{Outcome, Refusal};
+use super::limits::SLOTS_MAX;
+use super::planted::{Planted, planted};
+use super::state::{StreamMachine, refused};
+use crate::placement::Place;
+
+const DONE: Outcome = Outcome::Done { len: 0 };
+
+impl StreamMachine {
+    pub(super) fn add_replicas(
+        &mut self,
+        chunk: ChunkId,
+        epoch: Epoch,
+        places: &[Place],
+    ) -> Outcome {
+        let Some((file, stream, found)) = self.chunk(chunk) else {
+            return refused(Refusal::NotFound);
+        };
+        if found.sealed().is_none() {
+            let in_recovery = !stream.writing && stream.epoch == epoch;
+            if !in_recovery || stream.tail().map(|tail| tail.id) != Some(chunk) {
+                return refused(Refusal::Stale);
+            }
+        }
+        let known =
+            |place: Place| self.refers_to(chunk, place) || self.dead(chunk, place).is_some();
+        let twice = (1..places.len()).any(|at| places[..at].contains(&places[at]));
+        if twice || found.len_slots() + places.len() > SLOTS_MAX || places.iter().any(|&p| known(p))
+        {
+            return refused(Refusal::Stale);
+        }
+        let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
+        let stream = self.streams.get_mut(&file).expect("found above");
+        let at = stream.chunks.binary_search_by_key(&chunk, |chunk| chunk.id).expect("no spare");
+        let found = &mut stream.chunks[at];
+        indexes.into_iter().for_each(|place| found.add_target(place));
+        if found.sealed().is_some() {
+            self.unsettled.insert(chunk);
+        }
+        DONE
+    }
+
+    pub(super) fn settle(&mut self, replicas: &[(ChunkId, Place, u32)]) -> Outcome {
+        for &(chunk, place, len) in replicas {
+            let (Some(&file), Some(place)) = (self.owners.get(&chunk), self.places.find(place))
+            else {
+                continue;
+            };
+            let stream = self.streams.get_mut(&file).expect("owners match streams");
+            let Some(found) = stream.sealed_chunk_mut(chunk) else { continue };
+            if found.sealed() == Some(len) && found.slot(place).is_some() {
+                found.settle(place);
+                if found.is_settled() {
+                    self.unsettled.remove(&chunk);
+                }
+            }
+        }
+        DONE
+    }
+
+    pub(super) fn drop_replica(
+        &mut self,
+        chunk: ChunkId,
+        place: Place,
+        remaining: &[Place],
+        delete_at_ms: u64,
+    ) -> Outcome {
+        let Some(index) = self.places.find(place) else { return refused(Refusal::NotFound) };
+        let slot_at = |machine: &StreamMachine, place: Place| -> Option<Slot> {
+            let index = machine.places.find(place)?;
+            machine.chunk(chunk)?.2.slot(index)
+        };
+        let Some(slot) = slot_at(self, place) else { return refused(Refusal::NotFound) };
+        let stay = |&other: &Place| {
+            other != place && slot_at(self, other).is_some_and(|slot| slot.settled)
+        };
+        // What is being made is no redundancy yet; anything else leaves settled replicas behind.
+        if !remaining.iter().all(stay) || (remaining.is_empty() && !slot.target) {
+            return refused(Refusal::Stale);
+        }
+        let file = self.owners[&chunk];
+        let stream = self.streams.get_mut(&file).expect("owners match streams");
+        let Some(found) = stream.sealed_chunk_mut(chunk) else { return refused(Refusal::Stale) };
+        found.remove(index);
+        if found.is_settled() {
+            self.unsettled.remove(&chunk);
+        }
+        self.bury_replica(chunk, index, delete_at_ms);
+        DONE
+    }
+
+    pub(super) fn delete(
+        &mut self,
+        file: FileId,
+        delete_at_ms: u64,
+        file_memory_ms: u64,
+    ) -> Outcome {
+        if let Some(stream) = self.streams.remove(&file) {
+            self.spares -= stream.spares.len() as u64;
+            for chunk in stream.chunks.iter().chain(&stream.spares) {
+                self.bury(chunk, delete_at_ms);
+            }
+            self.recovering.remove(&file);
+        }
+        if !planted(Planted::ForgetDeletedFile) {
+            let until = self.clock_ms.saturating_add(file_memory_ms);
+            if let Some(before) = self.dead_files.insert(file, until) {
+                self.dead_files_by_time.remove(&(before, file));
+            }
+            self.dead_files_by_time.insert((until, file));
+        }
+        DONE
+    }
+
+    /// Forgets deleted files whose grants have all run out: a few with each command.
+    pub(super) fn forget_files(&mut self) {
+        for _ in 0..8 {
+            let Some(&(until, file)) = self.dead_files_by_time.first() else { return };
+            if until > self.clock_ms {
+                return;
+            }
+            self.dead_files_by_time.pop_first();
+            self.dead_files.remove(&file);
+        }
+    }
+
+    pub(super) fn condemn(&mut self, replicas: &[(ChunkId, Place)], delete_at_ms: u64) -> Outcome {
+        for &(chunk, place) in replicas {
+            let kept = self.refers_to(chunk, place) && !planted(Planted::CondemnReferenced);
+            if kept || !self.may_have_made(chunk) || self.dead(chunk, place).is_some() {
+                continue;
+            }
+            let index = self.places.intern(place);
+            self.bury_replica(chunk, index, delete_at_ms);
+        }
+        DONE
+    }
+
+    pub(super) fn deleted(&mut self, replicas: &[(ChunkId, Place)], forget_at_ms: u64) -> Outcome {
+        for &(chunk, place) in replicas {
+            let Some(index) = self.places.find(place) else { continue };
+            if let Some(dead) = self.dead.get_mut(&(index, chunk)) {
+                dead.forget_at_ms.get_or_insert(forget_at_ms);
+            }
+        }
+        DONE
+    }
+
+    pub(super) fn forget(&mut self, replicas: &[(ChunkId, Place)], gone: bool) -> Outcome {
+        for &(chunk, place) in replicas {
+            let Some(index) = self.places.find(place) else { continue };
+            let record = self.dead.get(&(index, chunk));
+            if record.is_some_and(|dead| gone || dead.forget_at_ms.is_some()) {
+                self.dead.remove(&(index, chunk));
+            }
+        }
+        DONE
+    }
+}

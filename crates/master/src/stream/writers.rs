@@ -1,0 +1,322 @@
+//! Commands of writers and of recovery: epochs, seals, spares (`protocols.md` 1 and 2).
+
+use std::collections::BTreeSet;
+
+use base::limits::CHUNK_LEN_MAX;
+use base::{ChunkId, Epoch, FileId};
+use wire::control::{OpId, Policy};
+
+use super::chunk::Chunk;
+use super::command::{Outcome, Refusal};
+use super::limits::SPARES_MAX;
+use super::planted::{Planted, planted};
+use super::state::{Stream, StreamMachine, refused, well_placed};
+use super::votes::sealed_len;
+use crate::placement::Place;
+
+/// The parts of [`super::Action::SealTail`].
+pub(super) struct TailSeal {
+    pub epoch: Epoch,
+    pub chunk: ChunkId,
+    pub len: u32,
+    pub votes: Vec<(Place, u32)>,
+    pub holders: Vec<Place>,
+    pub delete_at_ms: u64,
+}
+
+/// What a writer asks to do with its spares.
+pub(super) struct SpareChange<'a> {
+    pub drop: &'a [ChunkId],
+    pub fresh: &'a [Vec<Place>],
+    pub delete_at_ms: u64,
+}
+
+impl StreamMachine {
+    pub(super) fn open(
+        &mut self,
+        op: &OpId,
+        file: FileId,
+        policy: Policy,
+        fresh: &[Vec<Place>],
+    ) -> Outcome {
+        if self.dead_files.contains_key(&file) {
+            return refused(Refusal::Dead);
+        }
+        let policy = self.streams.get(&file).map_or(policy, |stream| stream.policy);
+        if !policy.is_valid() || !well_placed(policy, fresh) || fresh.len() > 1 + SPARES_MAX {
+            return refused(Refusal::Invalid);
+        }
+        let stream = self.streams.entry(file).or_insert_with(|| Stream::new(policy));
+        if stream.finished {
+            return refused(Refusal::Finished);
+        }
+        let epoch = stream.take_epoch(op);
+        let outcome = if stream.needs_recovery() || fresh.is_empty() {
+            Outcome::Recover { epoch }
+        } else {
+            self.grant(file, fresh)
+        };
+        self.note_recovery(file);
+        outcome
+    }
+
+    /// Gives the stream's epoch to a writer, with a chunk to write and spares.
+    fn grant(&mut self, file: FileId, fresh: &[Vec<Place>]) -> Outcome {
+        let mut chunks: Vec<_> = fresh.iter().map(|places| self.make_chunk(file, places)).collect();
+        self.spares += chunks.len() as u64 - 1;
+        let stream = self.streams.get_mut(&file).expect("the caller has it");
+        assert!(!stream.writing && stream.tail().is_none() && stream.spares.is_empty());
+        let mut first = chunks.remove(0);
+        first.base = stream.sealed_len();
+        stream.chunks.push(first);
+        stream.spares = chunks;
+        stream.writing = true;
+        stream.opening = None;
+        Outcome::Writer { file, epoch: stream.epoch }
+    }
+
+    pub(super) fn seal(&mut self, op: &OpId, file: FileId) -> Outcome {
+        let Some(stream) = self.streams.get_mut(&file) else {
+            return refused(Refusal::NotFound);
+        };
+        if !stream.writing && !stream.needs_recovery() {
+            return Outcome::Done { len: stream.sealed_len() };
+        }
+        let epoch = stream.take_epoch(op);
+        self.note_recovery(file);
+        Outcome::Recover { epoch }
+    }
+
+    pub(super) fn seal_tail(&mut self, file: FileId, seal: &TailSeal) -> Outcome {
+        let Some(stream) = self.streams.get(&file) else { return refused(Refusal::NotFound) };
+        if stream.epoch != seal.epoch {
+            return refused(Refusal::Fenced { epoch: stream.epoch });
+        }
+        let Some(tail) = stream.tail().filter(|tail| tail.id == seal.chunk && !stream.writing)
+        else {
+            return refused(Refusal::Stale);
+        };
+        if let Err(why) = self.check_evidence(tail, seal) {
+            return refused(why);
+        }
+        let holders: BTreeSet<_> =
+            seal.holders.iter().filter_map(|&place| self.places.find(place)).collect();
+        let targets: Vec<_> = tail.slots().filter(|slot| slot.target).collect();
+        let stream = self.streams.get_mut(&file).expect("found above");
+        if seal.len > 0 {
+            let tail = stream.tail_mut().expect("found above");
+            for target in &targets {
+                if holders.contains(&target.place) {
+                    tail.promote(target.place);
+                } else {
+                    tail.remove(target.place);
+                }
+            }
+            for target in targets.iter().filter(|target| !holders.contains(&target.place)) {
+                self.bury_replica(seal.chunk, target.place, seal.delete_at_ms);
+            }
+        }
+        self.end_tail(file, seal.len, seal.delete_at_ms);
+        self.note_recovery(file);
+        Outcome::Done { len: self.streams[&file].sealed_len() }
+    }
+
+    /// The votes are of replicas that take part, enough, and give this length; who holds it is on
+    /// record.
+    fn check_evidence(&self, tail: &Chunk, seal: &TailSeal) -> Result<(), Refusal> {
+        let slot = |place| self.places.find(place).and_then(|index| tail.slot(index));
+        let voters: BTreeSet<_> = seal.votes.iter().map(|&(place, _)| place).collect();
+        let vote = |place: &Place| slot(*place).is_some_and(|slot| !slot.target);
+        let lens: Vec<_> = seal.votes.iter().map(|&(_, len)| len).collect();
+        if voters.len() != lens.len() || !voters.iter().all(vote) {
+            return Err(Refusal::Stale);
+        }
+        let (n, m) = (tail.voters(), usize::from(tail.acks));
+        let good = sealed_len(n, m, &lens) == Some(seal.len)
+            || planted(Planted::ShortestVote)
+            || planted(Planted::OneVote);
+        let held = seal.holders.iter().all(|&place| slot(place).is_some());
+        if !good || !held || (seal.len > 0 && seal.holders.is_empty()) {
+            return Err(Refusal::Invalid);
+        }
+        Ok(())
+    }
+
+    /// Seals the open chunk at `len`; an empty one leaves the stream.
+    fn end_tail(&mut self, file: FileId, len: u32, delete_at_ms: u64) {
+        let stream = self.streams.get_mut(&file).expect("the caller has it");
+        let tail = stream.tail_mut().expect("the caller has checked");
+        if len > 0 {
+            tail.seal(len);
+            let id = tail.id;
+            self.logical_bytes += u64::from(len);
+            self.unsettled.insert(id);
+        } else {
+            let empty = stream.chunks.pop().expect("the tail");
+            self.bury(&empty, delete_at_ms);
+        }
+    }
+
+    pub(super) fn finish(
+        &mut self,
+        file: FileId,
+        epoch: Epoch,
+        fenced: &[ChunkId],
+        fresh: &[Vec<Place>],
+        delete_at_ms: u64,
+    ) -> Outcome {
+        let Some(stream) = self.streams.get_mut(&file) else {
+            return refused(Refusal::NotFound);
+        };
+        if stream.epoch != epoch {
+            return refused(Refusal::Fenced { epoch: stream.epoch });
+        }
+        let all_fenced = stream.spares.iter().all(|spare| fenced.contains(&spare.id));
+        if stream.writing || stream.tail().is_some() || !all_fenced {
+            return refused(Refusal::Stale);
+        }
+        if !fresh.is_empty() && stream.finished {
+            return refused(Refusal::Finished);
+        }
+        if !well_placed(stream.policy, fresh) || fresh.len() > 1 + SPARES_MAX {
+            return refused(Refusal::Invalid);
+        }
+        let spares = std::mem::take(&mut stream.spares);
+        let len = stream.sealed_len();
+        self.bury_spares(&spares, delete_at_ms);
+        self.note_recovery(file);
+        if fresh.is_empty() {
+            return Outcome::Done { len };
+        }
+        self.grant(file, fresh)
+    }
+
+    fn bury_spares(&mut self, spares: &[Chunk], delete_at_ms: u64) {
+        self.spares -= spares.len() as u64;
+        spares.iter().for_each(|spare| self.bury(spare, delete_at_ms));
+    }
+
+    /// The stream that a writer under `epoch` still owns.
+    fn written(&mut self, file: FileId, epoch: Epoch) -> Result<&mut Stream, Refusal> {
+        let Some(stream) = self.streams.get_mut(&file) else {
+            let dead = self.dead_files.contains_key(&file);
+            return Err(if dead { Refusal::Dead } else { Refusal::NotFound });
+        };
+        if planted(Planted::OldEpochAdvances) && stream.tail().is_some() {
+            return Ok(stream);
+        }
+        if stream.epoch != epoch || !stream.writing {
+            return Err(Refusal::Fenced { epoch: stream.epoch });
+        }
+        Ok(stream)
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        file: FileId,
+        epoch: Epoch,
+        sealed: (ChunkId, u32),
+        next: ChunkId,
+        change: &SpareChange<'_>,
+    ) -> Outcome {
+        let stream = match self.written(file, epoch) {
+            Ok(stream) => stream,
+            Err(why) => return refused(why),
+        };
+        let policy = stream.policy;
+        let at = stream.spares.iter().position(|spare| spare.id == next);
+        let is_tail = stream.tail().is_some_and(|tail| tail.id == sealed.0);
+        let Some(at) = at.filter(|_| is_tail && !change.drop.contains(&next)) else {
+            return refused(Refusal::Stale);
+        };
+        if u64::from(sealed.1) > CHUNK_LEN_MAX || !well_placed(policy, change.fresh) {
+            return refused(Refusal::Invalid);
+        }
+        // Spares in front of the one that the writer goes on in are passed over for good.
+        let mut passed: Vec<_> = stream.spares.drain(..=at).collect();
+        let mut successor = passed.pop().expect("the spare found");
+        self.spares -= 1;
+        self.bury_spares(&passed, change.delete_at_ms);
+        self.end_tail(file, sealed.1, change.delete_at_ms);
+        let stream = self.streams.get_mut(&file).expect("found above");
+        successor.base = stream.sealed_len();
+        stream.chunks.push(successor);
+        self.change_spares(file, change);
+        Outcome::Writer { file, epoch }
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        file: FileId,
+        epoch: Epoch,
+        change: &SpareChange<'_>,
+    ) -> Outcome {
+        let policy = match self.written(file, epoch) {
+            Ok(stream) => stream.policy,
+            Err(why) => return refused(why),
+        };
+        if !well_placed(policy, change.fresh) {
+            return refused(Refusal::Invalid);
+        }
+        self.change_spares(file, change);
+        Outcome::Writer { file, epoch }
+    }
+
+    /// Drops the spares that are no use and adds new ones behind the others, as far as there is
+    /// room. The writer sends nothing to a spare before it goes on in it by name.
+    fn change_spares(&mut self, file: FileId, change: &SpareChange<'_>) {
+        let stream = self.streams.get_mut(&file).expect("the caller has it");
+        let dropped: Vec<_> =
+            stream.spares.extract_if(.., |spare| change.drop.contains(&spare.id)).collect();
+        let room = SPARES_MAX.saturating_sub(stream.spares.len());
+        self.bury_spares(&dropped, change.delete_at_ms);
+        let fresh: Vec<_> =
+            change.fresh.iter().take(room).map(|places| self.make_chunk(file, places)).collect();
+        self.spares += fresh.len() as u64;
+        self.streams.get_mut(&file).expect("found above").spares.extend(fresh);
+    }
+
+    pub(super) fn close(
+        &mut self,
+        op: &OpId,
+        file: FileId,
+        epoch: Epoch,
+        sealed: Option<(ChunkId, u32)>,
+        finish: bool,
+        delete_at_ms: u64,
+    ) -> Outcome {
+        let key = (op.client, op.seq);
+        // A repeat of a close without a length, whose recovery is under way.
+        if let Some(stream) = self.streams.get(&file)
+            && stream.opening == Some(key)
+        {
+            return Outcome::Recover { epoch: stream.epoch };
+        }
+        let stream = match self.written(file, epoch) {
+            Ok(stream) => stream,
+            Err(why) => return refused(why),
+        };
+        let tail = stream.tail().expect("a writer has an open chunk").id;
+        let Some((chunk, len)) = sealed else {
+            // The writer does not say how long its chunk is: its replicas do.
+            stream.finished |= finish;
+            let epoch = stream.take_epoch(op);
+            self.note_recovery(file);
+            return Outcome::Recover { epoch };
+        };
+        if chunk != tail {
+            return refused(Refusal::Stale);
+        }
+        if u64::from(len) > CHUNK_LEN_MAX {
+            return refused(Refusal::Invalid);
+        }
+        stream.finished |= finish;
+        stream.writing = false;
+        let spares = std::mem::take(&mut stream.spares);
+        self.bury_spares(&spares, delete_at_ms);
+        self.end_tail(file, len, delete_at_ms);
+        let stream = self.streams.get_mut(&file).expect("found above");
+        stream.chunks.shrink_to_fit();
+        Outcome::Done { len: stream.sealed_len() }
+    }
+}
