@@ -25,6 +25,9 @@ pub const NAMES_MAX: u64 = 100_000_000;
 /// Directories on the way to the root at most; bounds the walk of the cycle check.
 pub const DEPTH_MAX: usize = 4096;
 
+/// Changes across partitions that one partition coordinates at the same time.
+pub const INTENTS_MAX: usize = 10_000;
+
 /// Client sessions in one reply table at most.
 pub const SESSIONS_MAX: usize = 65_536;
 /// Mutations of one session that are not acknowledged at most.

@@ -95,6 +95,13 @@ impl ReplyTable {
         }
     }
 
+    /// Drops the answer to `op`: nothing happened, and it may be tried again.
+    pub fn forget(&mut self, op: &OpId) {
+        let session = self.sessions.get_mut(&op.client);
+        let old = session.and_then(|session| session.replies.remove(&op.seq));
+        self.bytes -= old.map_or(0, |old| old.len());
+    }
+
     /// The answer to `op`, if one is kept.
     pub fn answer(&self, op: &OpId) -> Option<&[u8]> {
         self.sessions.get(&op.client)?.replies.get(&op.seq).map(Vec::as_slice)

@@ -30,6 +30,8 @@ pub enum Command {
     Prepare {
         /// The intent.
         intent: IntentId,
+        /// The lowest live intent of its partition.
+        floor: u64,
         /// Distinguishes the questions that one intent asks of one partition.
         stage: u8,
         /// What to do when it commits.
@@ -50,6 +52,8 @@ pub enum Command {
     Resolve {
         /// The intent.
         intent: IntentId,
+        /// The lowest live intent of its partition.
+        floor: u64,
         /// Committed, or aborted.
         commit: bool,
     },
@@ -72,9 +76,9 @@ pub fn encode_command(clock_ms: u64, command: &Command) -> Vec<u8> {
                 to.file(file);
             });
         }
-        Command::Prepare { intent, stage, actions } => {
+        Command::Prepare { intent, floor, stage, actions } => {
             intent.encode(to.u8(3));
-            to.u8(*stage).count(actions.len());
+            to.u64(*floor).u8(*stage).count(actions.len());
             actions.iter().for_each(|action| action.encode(to));
         }
         Command::Decide { intent, commit, participants, outcome } => {
@@ -85,9 +89,9 @@ pub fn encode_command(clock_ms: u64, command: &Command) -> Vec<u8> {
             });
             to.bytes(&encode_outcome(outcome));
         }
-        Command::Resolve { intent, commit } => {
+        Command::Resolve { intent, floor, commit } => {
             intent.encode(to.u8(5));
-            to.bool(*commit);
+            to.u64(*floor).bool(*commit);
         }
         Command::Forget { intent } => intent.encode(to.u8(6)),
     }
@@ -106,6 +110,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
         2 => Command::Deleted { files: from.list(Reader::file)? },
         3 => Command::Prepare {
             intent: IntentId::decode(from)?,
+            floor: from.u64()?,
             stage: from.u8()?,
             actions: from.list(Action::decode)?,
         },
@@ -115,7 +120,11 @@ pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
             participants: from.list(Reader::u16)?,
             outcome: decode_outcome(from.bytes()?)?,
         },
-        5 => Command::Resolve { intent: IntentId::decode(from)?, commit: from.bool()? },
+        5 => Command::Resolve {
+            intent: IntentId::decode(from)?,
+            floor: from.u64()?,
+            commit: from.bool()?,
+        },
         6 => Command::Forget { intent: IntentId::decode(from)? },
         _ => return Err(BadBytes),
     };

@@ -6,7 +6,7 @@ use std::fmt;
 use base::{FileId, Kind};
 use wire::control::{Attributes, ControlError, Node, Policy};
 
-use super::IntentId;
+use super::{Entry, IntentId};
 use crate::bytes::{BadBytes, Reader, Writer};
 
 /// What a change came to.
@@ -23,6 +23,8 @@ pub enum Answer {
     Remote(FileId),
     /// The change spans partitions: its answer comes with the end of the intent.
     Pending(IntentId),
+    /// To another partition's intent: all is locked. With what the new name replaces.
+    Prepared(Option<Entry>),
 }
 
 /// A change did not take effect. The numbers are in logs and snapshots: never reused.
@@ -227,6 +229,10 @@ pub fn encode_outcome(outcome: &Outcome) -> Vec<u8> {
             to.u8(2).file(*file);
         }
         Ok(Answer::Pending(intent)) => intent.encode(to.u8(3)),
+        Ok(Answer::Prepared(None)) => {
+            to.u8(4);
+        }
+        Ok(Answer::Prepared(Some(entry))) => entry.encode(to.u8(5)),
         Err(refusal) => {
             to.u8(0xff).u8(*refusal as u8);
         }
@@ -242,6 +248,8 @@ pub fn decode_outcome(bytes: &[u8]) -> Result<Outcome, BadBytes> {
         1 => Ok(Answer::Node(take_node(from)?)),
         2 => Ok(Answer::Remote(from.file()?)),
         3 => Ok(Answer::Pending(IntentId::decode(from)?)),
+        4 => Ok(Answer::Prepared(None)),
+        5 => Ok(Answer::Prepared(Some(Entry::decode(from)?))),
         0xff => Err(Refusal::from_number(from.u8()?).ok_or(BadBytes)?),
         _ => return Err(BadBytes),
     };
