@@ -1,0 +1,17 @@
+//! What a process counts about itself (D12, C25): counters, gauges and histograms of which each
+//! core has its own cell, their text in Prometheus form, and a ring of traced operations.
+//!
+//! Times come in from the caller, in nanoseconds of its `Env`: there is no clock here.
+//!
+//! Invariant: no I/O, no clock, no task; a lock only at registration and at a scrape.
+
+mod histogram;
+pub mod limits;
+mod registry;
+mod text;
+mod trace;
+
+pub use histogram::{Distribution, Histogram};
+pub use registry::{Counter, Gauge, Registry};
+pub use text::{Exposition, Family, Unit};
+pub use trace::{Fact, Key, Operation, Outcome, Stage, TraceRing};
