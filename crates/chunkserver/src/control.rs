@@ -1,6 +1,6 @@
 //! What masters ask: copies, deletions, lists.
 
-use base::limits::SECTOR;
+use base::limits::{APPEND_SECTORS_MAX, SECTOR};
 use base::{ChunkId, DiskId, Kind};
 use chunkstore::{Append, ChunkStore, StoreError};
 use runtime::{Buf, Class, Env};
@@ -207,7 +207,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             uncommitted: true,
         });
         let sectors = call_read(&self.0.env, &self.0.endpoint, place, read, copy.token).await?;
-        let mut end = sectors.len();
+        // Short appends make many sectors: one append takes a part of them.
+        let mut end = sectors.len().min(APPEND_SECTORS_MAX * SECTOR);
         while end >= SECTOR {
             let last = parse_footer(&sectors[end - SECTOR..end]).map_err(|e| e.to_string())?;
             if last.offset < copy.len {

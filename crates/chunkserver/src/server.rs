@@ -193,7 +193,10 @@ impl<S: ChunkStore> Chunkserver<S> {
                 self.0.beat_now.notify_one();
                 DataError::DiskFailed
             }
-            StoreError::Invalid(_) => DataError::Invalid,
+            StoreError::Invalid(why) => {
+                tracing::warn!(chunk = %at.chunk, why, "request against the store's contract");
+                DataError::Invalid
+            }
         }
     }
 }

@@ -1,0 +1,291 @@
+//! Chunkservers over the simulated network, on model stores.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use base::{ChunkId, DiskId, Epoch, ServerId, TraceId};
+use chunkserver::{Chunkserver, Config};
+use chunkstore::model::{ModelDisk, ModelStore};
+use runtime::Env;
+use runtime::sim::Sim;
+use transport::{ClusterKey, Endpoint, Identity, Limits, Priority, Request, Service, Token};
+use wire::control::{
+    ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
+};
+use wire::data::{
+    AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, FenceRequest,
+    ReadRequest, ReplicaState, SealRequest,
+};
+use wire::data_codec::decode_answer;
+use wire::sector::{AppendAt, format_append, sectors_for};
+use wire::token::{Rights, TokenKey};
+
+const PORT: u16 = 7100;
+const CHUNK: ChunkId = ChunkId::new(0x11);
+const EPOCH: Epoch = Epoch::new(3);
+const BASE: u64 = 1 << 20;
+
+/// Servers with one model disk each, and a caller.
+struct Bed {
+    env: Env,
+    endpoint: Endpoint,
+    key: TokenKey,
+    servers: Vec<(SocketAddr, DiskId, Chunkserver<ModelStore>)>,
+}
+
+fn identity(name: &str) -> Identity {
+    let key = ClusterKey::new([7; 32]);
+    Identity { cluster: base::ClusterId::new(5), key: Some(key), name: name.to_owned() }
+}
+
+impl Bed {
+    async fn start(sim: &Sim, count: usize) -> Bed {
+        let key = TokenKey::derive(&ClusterKey::new([7; 32]));
+        let mut servers = Vec::new();
+        for index in 0..count {
+            let host = sim.add_host(&format!("cs{index}"));
+            let env = sim.boot(host);
+            let endpoint = Endpoint::new(&env, identity("chunkserver"), Limits::default());
+            let disk = DiskId::new(100 + index as u128);
+            let store = ModelDisk::new(disk).open(Some(env.clone()));
+            let mut config = Config::new(&format!("cs{index}"), sim.addr(host, PORT), Vec::new());
+            config.token_key = Some(key.clone());
+            config.fault_injection = true;
+            let disks = vec![("/disk".to_owned(), store)];
+            let server = Chunkserver::start(&env, endpoint, config, disks).await.unwrap();
+            servers.push((sim.addr(host, PORT), disk, server));
+        }
+        let env = sim.boot(sim.add_host("caller"));
+        let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
+        Bed { env, endpoint, key, servers }
+    }
+
+    fn at(&self, server: usize) -> ChunkRef {
+        ChunkRef { chunk: CHUNK, disk: self.servers[server].1 }
+    }
+
+    fn token(&self) -> Token {
+        let expiry = self.env.unix_time().as_nanos() / 1_000_000_000 + 60;
+        self.key.issue(CHUNK, Rights::ALL, EPOCH, expiry)
+    }
+
+    async fn data(
+        &self,
+        server: usize,
+        request: DataRequest,
+        payload: Option<runtime::Buf>,
+    ) -> Result<(DataReply, Vec<u8>), DataError> {
+        self.data_with(server, request, payload, self.token()).await
+    }
+
+    async fn data_with(
+        &self,
+        server: usize,
+        request: DataRequest,
+        payload: Option<runtime::Buf>,
+        token: Token,
+    ) -> Result<(DataReply, Vec<u8>), DataError> {
+        let request = Request {
+            service: Service::Data,
+            op: request.op(),
+            priority: Priority::Foreground,
+            trace: TraceId::new(1),
+            token,
+            body: request.encode(),
+            payload,
+        };
+        let answer = self.endpoint.call(self.servers[server].0, request, Duration::from_secs(2));
+        let answer = answer.await.unwrap();
+        let reply = decode_answer(answer.status, &answer.body).unwrap()?;
+        Ok((reply, answer.payload.map(|payload| payload.to_vec()).unwrap_or_default()))
+    }
+
+    async fn control(
+        &self,
+        server: usize,
+        request: ChunkserverRequest,
+    ) -> Result<ChunkserverReply, ControlError> {
+        let request = Request {
+            service: Service::Control,
+            op: 0,
+            priority: Priority::Control,
+            trace: TraceId::new(2),
+            token: Token::NONE,
+            body: ControlRequest::Chunkserver(request).encode(),
+            payload: None,
+        };
+        let answer = self.endpoint.call(self.servers[server].0, request, Duration::from_secs(9));
+        let answer = answer.await.unwrap();
+        if answer.status != 0 {
+            return Err(ControlError::decode(&answer.body).unwrap());
+        }
+        match ControlReply::decode(&answer.body).unwrap() {
+            ControlReply::Chunkserver(reply) => Ok(reply),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn append(
+        &self,
+        server: usize,
+        offset: u32,
+        data: &[u8],
+        committed: u32,
+    ) -> Result<u32, DataError> {
+        let mut sectors = self.env.pool().alloc(sectors_for(data.len()) * 4096).unwrap();
+        let at = AppendAt { chunk: CHUNK, epoch: EPOCH, base: BASE, offset };
+        format_append(at, data, &mut sectors);
+        let request = DataRequest::Append(AppendRequest {
+            at: self.at(server),
+            epoch: EPOCH,
+            base: BASE,
+            offset,
+            len: data.len() as u32,
+            committed,
+            create: offset == 0,
+        });
+        match self.data(server, request, Some(sectors.freeze())).await?.0 {
+            DataReply::Appended { len } => Ok(len),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn read(&self, server: usize, uncommitted: bool) -> Result<(u32, usize), DataError> {
+        let request = ReadRequest { at: self.at(server), offset: 0, len: 100_000, uncommitted };
+        match self.data(server, DataRequest::Read(request), None).await? {
+            (DataReply::Read { readable, .. }, sectors) => Ok((readable, sectors.len())),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn check(count: usize, test: impl AsyncFnOnce(Bed)) {
+    let sim = Sim::new(1);
+    sim.run(async {
+        let bed = Bed::start(&sim, count).await;
+        test(bed).await;
+    })
+    .unwrap();
+    sim.close();
+}
+
+#[test]
+fn an_open_chunk_shows_its_committed_bytes_alone() {
+    check(1, async |bed| {
+        assert_eq!(bed.append(0, 0, &[1; 5000], 0).await, Ok(5000));
+        assert_eq!(bed.read(0, false).await, Ok((0, 0)));
+        assert_eq!(bed.read(0, true).await, Ok((5000, 8192)));
+        assert_eq!(bed.append(0, 5000, &[2; 100], 5000).await, Ok(5100));
+        assert_eq!(bed.read(0, false).await, Ok((5000, 8192)));
+        let commit = CommitRequest { at: bed.at(0), epoch: EPOCH, committed: 5100 };
+        bed.data(0, DataRequest::Commit(commit), None).await.unwrap();
+        assert_eq!(bed.read(0, false).await, Ok((5100, 12_288)));
+    });
+}
+
+#[test]
+fn gaps_and_wrong_disks_are_told() {
+    check(1, async |bed| {
+        bed.append(0, 0, &[1; 100], 0).await.unwrap();
+        assert_eq!(bed.append(0, 200, &[1; 10], 0).await, Err(DataError::Gap { len: 100 }));
+        let elsewhere = ChunkRef { chunk: CHUNK, disk: DiskId::new(999) };
+        let asked = bed.data(0, DataRequest::Stat(elsewhere), None).await;
+        assert_eq!(asked, Err(DataError::WrongDisk));
+    });
+}
+
+#[test]
+fn a_fence_shuts_the_writer_out() {
+    check(1, async |bed| {
+        bed.append(0, 0, &[1; 100], 0).await.unwrap();
+        let fence = FenceRequest { at: bed.at(0), epoch: EPOCH.next() };
+        // The token is of the writer's epoch: it must not fence for a later one.
+        let refused = bed.data(0, DataRequest::Fence(fence), None).await;
+        assert_eq!(refused, Err(DataError::Denied));
+        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+        bed.data_with(0, DataRequest::Fence(fence), None, token).await.unwrap();
+        let late = bed.append(0, 100, &[1; 100], 0).await;
+        assert_eq!(late, Err(DataError::Fenced { epoch: EPOCH.next() }));
+        let seal = SealRequest { at: bed.at(0), len: 100 };
+        let (reply, _) = bed.data(0, DataRequest::Seal(seal), None).await.unwrap();
+        let DataReply::Stat(stat) = reply else { panic!("{reply:?}") };
+        assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, 100));
+    });
+}
+
+#[test]
+fn calls_without_rights_are_refused() {
+    check(1, async |bed| {
+        let stat = DataRequest::Stat(bed.at(0));
+        let none = bed.data_with(0, stat.clone(), None, Token::NONE).await;
+        assert_eq!(none, Err(DataError::Denied));
+        let other = TokenKey::derive(&ClusterKey::new([8; 32]));
+        let forged = other.issue(CHUNK, Rights::ALL, EPOCH, u64::MAX);
+        assert_eq!(bed.data_with(0, stat, None, forged).await, Err(DataError::Denied));
+    });
+}
+
+#[test]
+fn a_copy_is_equal_and_sealed() {
+    check(2, async |bed| {
+        let (mut len, mut turn) = (0, 0);
+        while len < 3_000_000 {
+            let data = vec![turn as u8; 1 + (turn * 7919) % 50_000];
+            len = bed.append(0, len, &data, len).await.unwrap();
+            turn += 1;
+        }
+        let (addr, disk, _) = bed.servers[0];
+        let replicate = ChunkserverRequest::Replicate {
+            chunk: CHUNK,
+            disk: bed.servers[1].1,
+            epoch: EPOCH,
+            base: BASE,
+            len,
+            sources: vec![
+                // The first source has no such disk: the copy goes on from the next.
+                ReplicaPlace { server: ServerId::new(1), disk: DiskId::new(999), addr },
+                ReplicaPlace { server: ServerId::new(1), disk, addr },
+            ],
+            token: bed.token().0,
+            seal: true,
+        };
+        let reply = bed.control(1, replicate.clone()).await.unwrap();
+        let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, len));
+        assert_eq!(bed.read(1, false).await, bed.read(0, true).await);
+        // Asked again after its answer was lost: the same answer, nothing copied.
+        let again = bed.control(1, replicate).await.unwrap();
+        assert_eq!(again, ChunkserverReply::Replicated { stat, bytes: 0 });
+    });
+}
+
+#[test]
+fn deleted_replicas_do_not_come_back() {
+    check(1, async |bed| {
+        bed.append(0, 0, &[1; 100], 0).await.unwrap();
+        let disk = bed.servers[0].1;
+        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK] };
+        assert_eq!(bed.control(0, delete).await, Ok(ChunkserverReply::Done));
+        // A creation that was delayed meets the tombstone.
+        assert!(bed.append(0, 0, &[1; 100], 0).await.is_err());
+        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK] };
+        assert_eq!(bed.control(0, forget).await, Ok(ChunkserverReply::Done));
+        let list = ChunkserverRequest::List { disk, after: None, limit: 10 };
+        let listed = ChunkserverReply::List { replicas: Vec::new(), more: false };
+        assert_eq!(bed.control(0, list).await, Ok(listed));
+    });
+}
+
+#[test]
+fn a_failed_disk_is_out_and_the_process_stays() {
+    check(1, async |bed| {
+        bed.append(0, 0, &[1; 100], 100).await.unwrap();
+        let disk = bed.servers[0].1;
+        let fail = |failed| ChunkserverRequest::FailDisk { disk, failed };
+        bed.control(0, fail(true)).await.unwrap();
+        assert_eq!(bed.read(0, false).await, Err(DataError::DiskFailed));
+        assert!(bed.servers[0].2.disk_reports()[0].failed);
+        bed.control(0, fail(false)).await.unwrap();
+        assert_eq!(bed.read(0, false).await, Ok((100, 4096)));
+    });
+}
