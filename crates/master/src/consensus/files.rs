@@ -175,8 +175,8 @@ impl LogDevice for FileDevice {
 
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
         self.env.sync_dir(&self.dir).await.map_err(io_error("sync", &self.dir))?;
-        let mut image = LogImage::default();
-        image.first = self.segments.keys().next().map_or(0, |number| number * self.segment_len);
+        let first = self.segments.keys().next().map_or(0, |number| number * self.segment_len);
+        let mut image = LogImage { first, bytes: Vec::new() };
         for (&number, file) in &self.segments {
             let path = segment_path(&self.dir, number);
             file.sync().await.map_err(io_error("sync", &path))?;

@@ -40,7 +40,10 @@ struct Shared {
 struct State {
     entries: VecDeque<Entry>,
     purged: Option<LogId>,
+    /// The vote that is durable.
     vote: Option<Vote>,
+    /// The vote of the last record that entered the queue.
+    vote_queued: Option<Vote>,
     committed: Option<LogId>,
     queue: VecDeque<Item>,
     queue_bytes: usize,
@@ -113,6 +116,7 @@ impl RaftLog {
             entries,
             purged,
             vote,
+            vote_queued: vote,
             committed,
             queue: VecDeque::new(),
             queue_bytes: 0,
@@ -252,6 +256,7 @@ impl RaftLogStorage<Types> for RaftLog {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        self.0.state.borrow_mut().vote_queued = Some(*vote);
         self.push_durable(RecordKind::Vote, to_bytes(vote)).await?;
         self.0.state.borrow_mut().vote = Some(*vote);
         Ok(())
@@ -311,7 +316,7 @@ impl RaftLogStorage<Types> for RaftLog {
             assert!(state.purged.is_none_or(|purged| purged <= upto), "purge goes back");
             state.purged = Some(upto);
             remove_to(&mut state.entries, upto.index);
-            PurgePayload { purged: upto, vote: state.vote, committed: state.committed }
+            PurgePayload { purged: upto, vote: state.vote_queued, committed: state.committed }
         };
         self.push(Item {
             kind: RecordKind::Purge,

@@ -3,5 +3,6 @@
 mod checkers;
 mod cluster;
 mod network;
+mod real;
 mod scenarios;
 mod storage;
