@@ -109,6 +109,11 @@ impl Env {
         &self.0.name
     }
 
+    /// True when both are of one boot of one node, on one executor.
+    pub fn is_same_node(&self, other: &Env) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
     /// True once the node has crashed (simulator) or its runtime stops.
     pub fn is_closed(&self) -> bool {
         self.0.closed.get()

@@ -62,6 +62,9 @@ pub(crate) fn clock_nanos(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// A sleep shorter than this did not happen: its submission completed at once. In ns.
+const INSTANT_NANOS: u64 = 2_000;
+
 pub(crate) struct RealDriver {
     ring: Rc<Ring>,
     remote: Arc<Remote>,
@@ -112,11 +115,11 @@ impl RealDriver {
     /// Looks for completions for a while. True when something came.
     fn spin(&self, started: u64, until: Option<u64>) -> bool {
         let Some(limit) = self.spinner.budget_nanos(started) else { return false };
+        // What the submission itself completes was no wait.
         if self.ring.turn() > 0 {
             return true;
         }
         let end = started.saturating_add(limit).min(until.unwrap_or(u64::MAX));
-        self.counters.spins.add(1);
         let mut last = started;
         let found = loop {
             if self.ring.has_completions() || self.remote.has_any() {
@@ -130,13 +133,36 @@ impl RealDriver {
             }
             std::hint::spin_loop();
         };
+        self.counters.spins.add(1);
         self.counters.spun_us.add((last - started) / 1000);
-        self.spinner.spun(found);
         if found {
             self.counters.spins_paid.add(1);
             self.ring.turn();
+            self.spinner.waited(now_nanos() - started);
         }
         found
+    }
+
+    /// Submits and sleeps until a completion, a wake or `left`.
+    fn sleep(&self, started: u64, left: Option<u64>) {
+        self.arm_wake();
+        self.signal.sleeping.store(true, Ordering::SeqCst);
+        let came = if self.remote.has_any() {
+            self.ring.turn();
+            true
+        } else {
+            self.ring.wait(left.map(Duration::from_nanos)) > 0
+        };
+        self.signal.sleeping.store(false, Ordering::SeqCst);
+        let now = now_nanos();
+        self.slices.look(now);
+        let waited = now - started;
+        // What completed at once was no wait; what a timer ended says nothing about completions.
+        if came && waited > INSTANT_NANOS {
+            self.spinner.waited(waited);
+        }
+        self.counters.sleeps.add(1);
+        self.counters.slept_us.add(waited / 1000);
     }
 }
 
@@ -153,26 +179,11 @@ impl Driver for RealDriver {
     fn park(&self, until: Option<u64>) -> bool {
         let started = now_nanos();
         let left = until.map(|until| until.saturating_sub(started));
-        if left == Some(0) || self.spin(started, until) {
+        if left == Some(0) {
             self.ring.turn();
-            return true;
+        } else if !self.spin(started, until) {
+            self.sleep(started, left);
         }
-        let slept_from = now_nanos();
-        let left = until.map(|until| until.saturating_sub(slept_from));
-        self.arm_wake();
-        self.signal.sleeping.store(true, Ordering::SeqCst);
-        if self.remote.has_any() {
-            self.ring.turn();
-        } else {
-            self.ring.wait(left.map(Duration::from_nanos));
-        }
-        self.signal.sleeping.store(false, Ordering::SeqCst);
-        let now = now_nanos();
-        let slept = now - slept_from;
-        self.slices.look(now);
-        self.spinner.slept(slept);
-        self.counters.sleeps.add(1);
-        self.counters.slept_us.add(slept / 1000);
         true
     }
 
