@@ -61,9 +61,9 @@ pub(crate) struct Inner {
 }
 
 struct Listening {
-    addr: SocketAddr,
     task: JoinHandle<()>,
-    local: Rc<Local>,
+    /// Owned by the task: a handler often has the endpoint, which must not have the handler.
+    local: Weak<Local>,
 }
 
 impl Endpoint {
@@ -107,18 +107,20 @@ impl Endpoint {
         }
         let addr = listener.local_addr();
         let local = Rc::new(Local {
+            env: inner.env.clone(),
             name: inner.name.clone(),
             key: inner.key.clone(),
             cluster: inner.cluster.clone(),
-            handler: handler.clone(),
+            handler,
             inflight: Rc::default(),
             inflight_max: inner.limits.requests_inflight_max,
             open: Cell::new(true),
         });
-        local::register(&inner.env, addr, &local);
-        let serve = serve(inner.clone(), listener, handler);
+        local::register(addr, &local);
+        let weak = Rc::downgrade(&local);
+        let serve = serve(inner.clone(), listener, local);
         let task = inner.env.spawn(Class::Control, "transport: listen", serve);
-        inner.listening.borrow_mut().push(Listening { addr, task, local });
+        inner.listening.borrow_mut().push(Listening { task, local: weak });
         Ok(addr)
     }
 
@@ -211,8 +213,9 @@ impl Endpoint {
             return;
         }
         for listening in inner.listening.take() {
-            listening.local.open.set(false);
-            local::unregister(&inner.env, listening.addr);
+            if let Some(local) = listening.local.upgrade() {
+                local.open.set(false);
+            }
             listening.task.abort();
         }
         let links: Vec<_> = inner.links.borrow().values().cloned().collect();
@@ -269,8 +272,7 @@ impl Inner {
         }
         let id = self.next_link.get();
         self.next_link.set(id + 1);
-        let owner = self.this.upgrade().expect("called through an Rc");
-        let link = Link::start(&self.env, &self.limits, owner, id, opened, handler);
+        let link = Link::start(&self.env, &self.limits, self.this.clone(), id, opened, handler);
         self.links.borrow_mut().insert(id, link.clone());
         self.stats.borrow_mut().links_opened += 1;
         Ok(link)
@@ -323,7 +325,7 @@ impl Owner for Inner {
 }
 
 /// The accepting task of one address.
-async fn serve(inner: Rc<Inner>, listener: Listener, handler: Rc<dyn Handler>) {
+async fn serve(inner: Rc<Inner>, listener: Listener, local: Rc<Local>) {
     loop {
         match listener.accept().await {
             Ok(stream) => {
@@ -333,7 +335,7 @@ async fn serve(inner: Rc<Inner>, listener: Listener, handler: Rc<dyn Handler>) {
                     continue;
                 }
                 inner.accepted.set(inner.accepted.get() + 1);
-                let task = admit(inner.clone(), stream, handler.clone());
+                let task = admit(inner.clone(), stream, local.handler.clone());
                 inner.env.spawn(Class::Control, "transport: accept", task);
             }
             Err(error) => {

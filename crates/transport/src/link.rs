@@ -37,7 +37,8 @@ pub(crate) struct CallState {
 pub(crate) struct Serving {
     link: Weak<Link>,
     request: u64,
-    cancelled: Cell<bool>,
+    /// The caller no longer waits.
+    pub(crate) cancelled: Cell<bool>,
 }
 
 impl Drop for Serving {
@@ -66,7 +67,7 @@ pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) connected: bool,
     version: u8,
-    owner: Rc<dyn Owner>,
+    owner: Weak<dyn Owner>,
     queue: RefCell<SendQueue>,
     pub(crate) writable: Notify,
     /// Told when the queue has become shorter.
@@ -98,7 +99,7 @@ impl Link {
     pub(crate) fn start(
         env: &Env,
         limits: &Rc<Limits>,
-        owner: Rc<dyn Owner>,
+        owner: Weak<dyn Owner>,
         id: u64,
         opened: Opened,
         handler: Option<Rc<dyn Handler>>,
@@ -176,7 +177,9 @@ impl Link {
         drop(queued);
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
         tasks.iter().for_each(JoinHandle::abort);
-        self.owner.link_broke(self, &self.counters.snapshot());
+        if let Some(owner) = self.owner.upgrade() {
+            owner.link_broke(self, &self.counters.snapshot());
+        }
     }
 
     /// The next frame for the writer.
@@ -236,6 +239,9 @@ impl Link {
         request: Request,
         deadline: Instant,
     ) -> Result<Call, CallError> {
+        if self.broken.get() {
+            return Err(CallError::Unreachable(format!("{}: the link is broken", self.peer.addr)));
+        }
         let id = self.next_request.get();
         let header = Header {
             version: self.version,
@@ -296,7 +302,9 @@ impl Link {
         }
         if message.payload_lost || self.inflight.get() >= self.limits.requests_inflight_max {
             self.env.mark("transport: request answered busy");
-            self.owner.answered_busy();
+            if let Some(owner) = self.owner.upgrade() {
+                owner.answered_busy();
+            }
             self.respond(&header, STATUS_BUSY, Vec::new(), None, None);
             return;
         }
@@ -440,6 +448,7 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
         match (header.kind, &handler) {
             (FrameKind::Request, Some(handler)) => link.take_request(message, handler),
             (FrameKind::Response, None) => link.take_response(message),
+            (FrameKind::Cancel, None) => receiver.cancel(header.request),
             (FrameKind::Cancel, Some(_)) => {
                 receiver.cancel(header.request);
                 let serving = link.serving.borrow().get(&header.request).and_then(Weak::upgrade);

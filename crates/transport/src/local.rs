@@ -17,6 +17,7 @@ use crate::slot::Slot;
 
 /// What is called within the process.
 pub(crate) struct Local {
+    pub(crate) env: Env,
     pub(crate) name: String,
     pub(crate) key: Option<ClusterKey>,
     pub(crate) cluster: Rc<Cell<ClusterId>>,
@@ -27,25 +28,27 @@ pub(crate) struct Local {
 }
 
 thread_local! {
-    /// By node (a simulated world has many in one thread) and address.
-    static LISTENING: RefCell<BTreeMap<(u32, SocketAddr), Weak<Local>>> =
+    /// What listens on this thread, by address. A simulated world has many nodes in one thread,
+    /// and there may be several worlds: the node is compared too.
+    static LISTENING: RefCell<BTreeMap<SocketAddr, Vec<Weak<Local>>>> =
         const { RefCell::new(BTreeMap::new()) };
 }
 
-pub(crate) fn register(env: &Env, addr: SocketAddr, local: &Rc<Local>) {
+pub(crate) fn register(addr: SocketAddr, local: &Rc<Local>) {
     LISTENING.with_borrow_mut(|table| {
-        table.retain(|_, held| held.strong_count() > 0);
-        table.insert((env.node(), addr), Rc::downgrade(local));
+        table.retain(|_, held| {
+            held.retain(|local| local.strong_count() > 0);
+            !held.is_empty()
+        });
+        table.entry(addr).or_default().push(Rc::downgrade(local));
     });
 }
 
-pub(crate) fn unregister(env: &Env, addr: SocketAddr) {
-    LISTENING.with_borrow_mut(|table| table.remove(&(env.node(), addr)));
-}
-
 pub(crate) fn find(env: &Env, addr: SocketAddr) -> Option<Rc<Local>> {
-    let found = LISTENING.with_borrow(|table| table.get(&(env.node(), addr))?.upgrade());
-    found.filter(|local| local.open.get())
+    LISTENING.with_borrow(|table| {
+        let held = table.get(&addr)?.iter().filter_map(Weak::upgrade);
+        held.into_iter().find(|local| local.open.get() && local.env.is_same_node(env))
+    })
 }
 
 /// Who calls.

@@ -23,7 +23,7 @@ pub(crate) struct Outgoing {
     pub(crate) header: Header,
     pub(crate) body: Vec<u8>,
     pub(crate) payload: Option<Buf>,
-    /// Of a request: skipped when cancelled, marked when it leaves.
+    /// Of a request: marked when it leaves.
     pub(crate) call: Option<Rc<CallState>>,
     /// Of a response: the request counts as being handled until this has left.
     pub(crate) serving: Option<Rc<Serving>>,
@@ -55,8 +55,14 @@ impl Outgoing {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.call.as_ref().is_some_and(|call| call.cancelled.get())
+        is_cancelled(&self.call, &self.serving)
     }
+}
+
+/// Nobody waits for this request or response any more.
+fn is_cancelled(call: &Option<Rc<CallState>>, serving: &Option<Rc<Serving>>) -> bool {
+    call.as_ref().is_some_and(|call| call.cancelled.get())
+        || serving.as_ref().is_some_and(|serving| serving.cancelled.get())
 }
 
 /// Body bytes of a frame: all of a message's, or some.
@@ -99,7 +105,7 @@ struct Progress {
     sent: usize,
     call: Option<Rc<CallState>>,
     /// Held until the last part has left.
-    _serving: Option<Rc<Serving>>,
+    serving: Option<Rc<Serving>>,
 }
 
 #[derive(Default)]
@@ -158,7 +164,7 @@ impl SendQueue {
         }
     }
 
-    /// The next frame to send. Requests whose callers are gone are skipped.
+    /// The next frame to send. What nobody waits for is skipped.
     pub(crate) fn pop(&mut self, limits: &Limits) -> Option<Piece> {
         loop {
             let highest = (0..self.classes.len()).find(|&i| !self.classes[i].is_empty())?;
@@ -224,7 +230,7 @@ impl SendQueue {
             payload: out.payload,
             sent: 0,
             call: out.call,
-            _serving: out.serving,
+            serving: out.serving,
         });
         let body = Body::Whole(Vec::new());
         Some(Piece { header, body, payload: None, deadline: out.deadline })
@@ -235,11 +241,15 @@ impl SendQueue {
         let progress = class.progress.as_mut()?;
         let body_len = progress.body.len();
         let total = body_len + progress.header.payload_len as usize;
-        if progress.call.as_ref().is_some_and(|call| call.cancelled.get()) {
+        if is_cancelled(&progress.call, &progress.serving) {
+            // The receiver forgets what it has of the message.
+            let Header { version, priority, request, .. } = progress.header;
+            let cancel = Header { version, priority, request, ..Header::empty(FrameKind::Cancel) };
             class.progress = None;
             self.bytes -= HEADER + total;
             self.frames -= 1;
-            return None; // The Cancel frame tells the receiver.
+            let body = Body::Whole(Vec::new());
+            return Some(Piece { header: cancel, body, payload: None, deadline: None });
         }
         let from = progress.sent;
         let mut header = Header {

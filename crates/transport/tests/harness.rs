@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, TraceId};
-use runtime::sim::{HostId, Sim};
+use runtime::sim::{HostId, NetFaults, Sim};
 use runtime::{Buf, Class, Env};
 use transport::{
     CallError, ClusterKey, Endpoint, Handler, Identity, Incoming, Limits, Priority, Request,
@@ -172,6 +172,16 @@ impl Host {
         let endpoint = self.endpoint.clone();
         on(&self.env, async move { endpoint.call(peer, request, timeout).await }).await
     }
+}
+
+pub fn set_net(sim: &Sim, faults: NetFaults) {
+    sim.with_net_faults(|now| *now = faults);
+}
+
+/// Nothing passes between two hosts.
+pub fn partition(sim: &Sim, a: HostId, b: HostId) {
+    sim.set_blocked(a, b, true);
+    sim.set_blocked(b, a, true);
 }
 
 /// Two hosts with endpoints of these limits, and a world to do things to them.

@@ -1,4 +1,11 @@
 //! The transport in the simulator, its decoders under arbitrary bytes, and refusals.
 
+#![allow(missing_docs)]
+
 mod calls;
+mod decoders;
 mod harness;
+mod identity;
+mod local;
+mod random;
+mod sickness;
