@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use master::consensus::{
@@ -131,6 +131,24 @@ impl Cluster {
                 Err(error) => panic!("member {node} does not open: {error}"),
             }
         });
+    }
+
+    /// Boots a node whose member must refuse to open, and takes it down again.
+    pub async fn start_refused(self: &Rc<Self>, node: u64) -> OpenError {
+        let env = self.sim.boot(self.host(node));
+        let this = self.clone();
+        let opened = env.clone().spawn(Class::Control, "master", async move {
+            this.open(&env, node).await.err().expect("the member opens")
+        });
+        let error = opened.await.expect("no crash");
+        self.crash(node, CrashMode::Power);
+        error
+    }
+
+    /// The files of a member's log, in order.
+    pub fn log_segments(&self, node: u64) -> Vec<PathBuf> {
+        let files = self.sim.files(self.host(node)).into_iter().map(|(path, _)| path);
+        files.filter(|path| path.to_string_lossy().contains("/segment-")).collect()
     }
 
     async fn open(&self, env: &Env, node: u64) -> Result<Group<Registers>, OpenError> {

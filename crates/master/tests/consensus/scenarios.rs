@@ -1,9 +1,11 @@
 //! Whole groups under faults, by seed. `CRATON_SEED=n` runs one seed, `CRATON_SEEDS=a..b` a range.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use master::consensus::{LogError, OpenError};
 use runtime::Duration;
-use runtime::sim::Sim;
+use runtime::sim::{CrashMode, Sim};
 
 use super::cluster::Cluster;
 
@@ -126,6 +128,31 @@ fn voters_change_under_faults() {
         println!("seed {seed}");
         let outcome = run_with_changes(seed);
         println!("  {} commits, {} terms, {:x}", outcome.commits, outcome.terms, outcome.hash);
+    }
+}
+
+/// Bit rot in a log: the member refuses to vote, leaves, and rejoins as a learner.
+#[test]
+fn a_corrupt_member_rejoins_as_a_learner() {
+    for seed in seeds(0..5) {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, 3);
+        sim.run(async {
+            cluster.form(&[1, 2, 3]).await;
+            (0..5).for_each(|_| cluster.start_client());
+            sim.sleep(Duration::from_secs(3)).await;
+            cluster.crash(3, CrashMode::Power);
+            let oldest = cluster.log_segments(3).remove(0);
+            assert!(sim.flip_bit(cluster.host(3), &oldest, 9, 3));
+            let error = cluster.start_refused(3).await;
+            assert!(matches!(error, OpenError::Log(LogError::Corrupt { .. })), "{error}");
+            cluster.replace_voters(&[1, 2]).await;
+            sim.wipe(cluster.host(3), Path::new("/data"));
+            cluster.start(3);
+            cluster.replace_voters(&[1, 2, 3]).await;
+            cluster.settle().await;
+        })
+        .unwrap();
     }
 }
 
