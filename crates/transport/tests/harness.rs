@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use base::{ClusterId, TraceId};
 use runtime::sim::{HostId, NetFaults, Sim};
-use runtime::{Buf, Class, Env};
+use runtime::{Buf, Class, Env, Stream};
 use transport::{
     CallError, ClusterKey, Endpoint, Handler, Identity, Incoming, Limits, Priority, Request,
     Response, Service, Token,
 };
+use wire::frame::{FrameKind, HEADER, Header};
+use wire::handshake::{Hello, Side, Transcript};
 
 pub const PORT: u16 = 7000;
 
@@ -200,4 +202,62 @@ pub fn pair<F: Future<Output = ()>>(
     })
     .expect("nothing stalls");
     sim
+}
+
+/// A peer that speaks bytes.
+pub struct Raw {
+    env: Env,
+    stream: Stream,
+    got: Vec<u8>,
+}
+
+impl Raw {
+    pub async fn connect(env: &Env, addr: SocketAddr) -> Raw {
+        let stream = env.connect(addr).await.expect("a connection");
+        Raw { env: env.clone(), stream, got: Vec::new() }
+    }
+
+    pub async fn send_bytes(&mut self, bytes: &[u8]) {
+        let buf = self.env.pool().copy_of(bytes).expect("room");
+        let _ = self.stream.write.write_all(vec![buf]).await;
+    }
+
+    pub async fn send(&mut self, kind: FrameKind, body: &[u8]) {
+        let mut header = Header { body_len: body.len() as u32, ..Header::empty(kind) };
+        header.body_crc = header.content_crc(body, &[]);
+        self.send_bytes(&[&header.encode()[..], body].concat()).await;
+    }
+
+    /// The next frame, or `None` when the peer has closed.
+    pub async fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
+        loop {
+            if let Ok(header) = Header::decode(&self.got) {
+                let end = HEADER + header.following();
+                if self.got.len() >= end {
+                    let frame: Vec<u8> = self.got.drain(..end).collect();
+                    return Some((header, frame[HEADER..].to_vec()));
+                }
+            }
+            let buf = self.env.pool().alloc(4096).expect("room");
+            let (count, buf) = self.stream.read.read(buf, 0).await;
+            match count {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.got.extend_from_slice(&buf[..count]),
+            }
+        }
+    }
+
+    /// A connection whose handshake is done, with the cluster key.
+    pub async fn admitted(env: &Env, addr: SocketAddr) -> Raw {
+        let mut raw = Raw::connect(env, addr).await;
+        let own = Hello::new(ClusterId::new(7), true, [5; 32], "raw").encode();
+        raw.send(FrameKind::Hello, &own).await;
+        let (_, peer) = raw.receive().await.expect("a hello");
+        raw.receive().await.expect("a proof");
+        let transcript = Transcript { connecting: &own, accepting: &peer };
+        raw.send(FrameKind::Proof, &transcript.prove(&key(1), Side::Connecting)).await;
+        let (header, _) = raw.receive().await.expect("a welcome");
+        assert_eq!(header.kind, FrameKind::Welcome);
+        raw
+    }
 }

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use base::ClusterId;
+use runtime::Env;
 use runtime::sim::Sim;
-use runtime::{Env, Stream};
 use transport::{CallError, Endpoint, Identity, Limits, TransportError};
-use wire::frame::{FrameKind, HEADER, Header};
+use wire::frame::{FrameKind, Header};
 use wire::handshake::{Hello, Side, Transcript};
 
-use crate::harness::{Host, OP_ECHO, Server, identity, key, millis, on, request, start_as};
+use crate::harness::{Host, OP_ECHO, Raw, Server, identity, key, millis, on, request, start_as};
 
 /// What `client` gets from a call to `server`.
 fn meet(client: Identity, server: Identity) -> (Result<(), CallError>, Option<ClusterId>) {
@@ -74,50 +74,6 @@ fn only_loopback_is_served_without_a_key() {
         assert!(!matches!(result, Err(TransportError::NoKey(_))));
     })
     .expect("nothing stalls");
-}
-
-/// A peer that speaks bytes.
-struct Raw {
-    env: Env,
-    stream: Stream,
-    got: Vec<u8>,
-}
-
-impl Raw {
-    async fn connect(env: &Env, addr: SocketAddr) -> Raw {
-        let stream = env.connect(addr).await.expect("a connection");
-        Raw { env: env.clone(), stream, got: Vec::new() }
-    }
-
-    async fn send_bytes(&mut self, bytes: &[u8]) {
-        let buf = self.env.pool().copy_of(bytes).expect("room");
-        let _ = self.stream.write.write_all(vec![buf]).await;
-    }
-
-    async fn send(&mut self, kind: FrameKind, body: &[u8]) {
-        let mut header = Header { body_len: body.len() as u32, ..Header::empty(kind) };
-        header.body_crc = header.content_crc(body, &[]);
-        self.send_bytes(&[&header.encode()[..], body].concat()).await;
-    }
-
-    /// The next frame, or `None` when the peer has closed.
-    async fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
-        loop {
-            if let Ok(header) = Header::decode(&self.got) {
-                let end = HEADER + header.following();
-                if self.got.len() >= end {
-                    let frame: Vec<u8> = self.got.drain(..end).collect();
-                    return Some((header, frame[HEADER..].to_vec()));
-                }
-            }
-            let buf = self.env.pool().alloc(4096).expect("room");
-            let (count, buf) = self.stream.read.read(buf, 0).await;
-            match count {
-                Ok(0) | Err(_) => return None,
-                Ok(count) => self.got.extend_from_slice(&buf[..count]),
-            }
-        }
-    }
 }
 
 /// Runs `talk` from a host of its own against a server with a key.
