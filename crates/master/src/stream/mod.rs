@@ -9,11 +9,15 @@
 //! without a committed command that says so.
 
 mod chunk;
+mod clock;
 mod command;
 pub(crate) mod encoding;
 pub mod limits;
 mod machine;
 mod planted;
+mod ports;
+mod recover;
+mod service;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -25,4 +29,6 @@ pub use chunk::{Chunk, PlaceIndex, Places, Slot};
 pub use command::{Action, Command, Outcome, Refusal, fuzz_command};
 pub use limits::StreamConfig;
 pub use machine::{Violation, fuzz_snapshot};
+pub use ports::{CallError, ChunkserverCalls, ClusterSource, CopyOrder, Listing, Log};
+pub use service::{GrantCheck, StreamParts, StreamService, StreamStatus};
 pub use state::{Dead, Stream, StreamMachine};

@@ -1,0 +1,355 @@
+//! Recovery of a lost writer's chunks: fence, vote, copy, seal (`protocols.md` 2.1 to 2.3).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use base::{ChunkId, Epoch, FileId, Kind};
+use futures_util::future::{join, join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use runtime::sync::Notify;
+use runtime::{Class, Duration, Instant};
+use wire::control::ControlError;
+use wire::data::ReplicaStat;
+use wire::token::Rights;
+
+use super::chunk::Chunk;
+use super::command::{Action, Outcome, Refusal};
+use super::limits::{COPY_TARGETS_MAX, SLOTS_MAX};
+use super::planted::{Planted, planted};
+use super::ports::{CallError, CopyOrder, Log};
+use super::service::{Service, refusal};
+use super::votes::{Vote, judge, sealed_len, votes_needed};
+use crate::placement::{Place, Wanted, choose};
+
+/// A recovery under way.
+pub(crate) struct Flight {
+    result: RefCell<Option<Result<Vec<ChunkId>, ControlError>>>,
+    done: Notify,
+}
+
+/// A fenced replica's answer.
+#[derive(Clone, Copy)]
+struct Answer {
+    place: Place,
+    stat: ReplicaStat,
+    vote: Vote,
+}
+
+/// Pauses between two tries to reach a replica: first and longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+
+impl<L: Log> Service<L> {
+    /// Fences and seals all that older writers have open in `file`, under `epoch`, which is
+    /// committed. Returns the spares that are fenced. Goes on when its caller is dropped.
+    pub(super) async fn recover(
+        self: &Rc<Self>,
+        file: FileId,
+        epoch: Epoch,
+    ) -> Result<Vec<ChunkId>, ControlError> {
+        let running = self.flights.borrow().get(&(file, epoch)).cloned();
+        let flight = running.unwrap_or_else(|| self.launch(file, epoch));
+        loop {
+            let done = flight.done.notified();
+            if let Some(result) = &*flight.result.borrow() {
+                return result.clone();
+            }
+            done.await;
+        }
+    }
+
+    fn launch(self: &Rc<Self>, file: FileId, epoch: Epoch) -> Rc<Flight> {
+        let flight = Rc::new(Flight { result: RefCell::new(None), done: Notify::new() });
+        self.flights.borrow_mut().insert((file, epoch), flight.clone());
+        let (service, landing) = (self.clone(), flight.clone());
+        self.env.spawn(Class::Foreground, "stream recovery", async move {
+            let result = service.recover_once(file, epoch).await;
+            if let Err(error) = &result {
+                tracing::debug!(%file, %epoch, %error, "recovery of a stream did not finish");
+            }
+            service.flights.borrow_mut().remove(&(file, epoch));
+            *landing.result.borrow_mut() = Some(result);
+            landing.done.notify_waiters();
+        });
+        flight
+    }
+
+    async fn recover_once(
+        self: &Rc<Self>,
+        file: FileId,
+        epoch: Epoch,
+    ) -> Result<Vec<ChunkId>, ControlError> {
+        let found = self.stream(file, |stream| {
+            let spares: Vec<_> = stream.spares.clone();
+            (stream.epoch, stream.writing, stream.tail().cloned(), spares)
+        });
+        let Some((now, writing, tail, spares)) = found else {
+            return Err(refusal(Refusal::NotFound));
+        };
+        if now != epoch {
+            return Err(refusal(Refusal::Fenced { epoch: now }));
+        }
+        if writing {
+            return Ok(Vec::new()); // Another request with the same operation has finished it.
+        }
+        let deadline = self.env.now() + self.config.recover_timeout;
+        let tail_sealed = async {
+            match &tail {
+                Some(tail) => self.seal_lost_tail(file, epoch, tail, deadline).await,
+                None => Ok(()),
+            }
+        };
+        let fence = |spare| self.fence_quorum(spare, epoch, deadline);
+        let (tail_sealed, fenced) = join(tail_sealed, join_all(spares.iter().map(fence))).await;
+        tail_sealed?;
+        fenced.into_iter().collect::<Result<Vec<_>, _>>()?;
+        self.env.mark("stream recovered");
+        Ok(spares.iter().map(|spare| spare.id).collect())
+    }
+
+    /// The replicas of a chunk that take part in acknowledgements.
+    fn voters(&self, chunk: &Chunk) -> Vec<Place> {
+        self.log.with_state(|state| {
+            let voters = chunk.slots().filter(|slot| !slot.target);
+            voters.map(|slot| state.place(slot.place)).collect()
+        })
+    }
+
+    /// Fences replicas until enough have a vote, then waits a little for the others.
+    async fn fence_quorum(
+        &self,
+        chunk: &Chunk,
+        epoch: Epoch,
+        deadline: Instant,
+    ) -> Result<Vec<Answer>, ControlError> {
+        let voters = self.voters(chunk);
+        let needed = votes_needed(voters.len(), usize::from(chunk.acks));
+        let needed = if planted(Planted::OneVote) { 1 } else { needed };
+        let mut calls: FuturesUnordered<_> =
+            voters.iter().map(|&place| self.fence_one(place, chunk, epoch, deadline)).collect();
+        let mut answers = Vec::new();
+        let votes = |answers: &Vec<Answer>| {
+            answers.iter().filter(|answer| matches!(answer.vote, Vote::Len(_))).count()
+        };
+        while votes(&answers) < needed {
+            match calls.next().await {
+                Some(answer) => answers.extend(answer),
+                None => {
+                    let text = format!(
+                        "{} of {needed} replicas needed to recover {} answered: start their \
+                         chunkservers, then retry",
+                        votes(&answers),
+                        chunk.id
+                    );
+                    return Err(ControlError::new(Kind::Retry, text));
+                }
+            }
+        }
+        let rest = async {
+            while let Some(answer) = calls.next().await {
+                answers.extend(answer);
+            }
+        };
+        if self.env.timeout(self.config.vote_patience, rest).await.is_err() {
+            self.env.mark("recovery without all votes");
+        }
+        Ok(answers)
+    }
+
+    /// Fences one replica. `None` when it cannot be reached in time, or is not there any more.
+    async fn fence_one(
+        &self,
+        place: Place,
+        chunk: &Chunk,
+        epoch: Epoch,
+        deadline: Instant,
+    ) -> Option<Answer> {
+        let mut pause = RETRY.0;
+        loop {
+            let token = self.chunk_token(chunk.id, Rights::ALL, epoch);
+            let to = self.address(place);
+            let call = if planted(Planted::NoFence) {
+                self.calls.stat(to, chunk.id, token)
+            } else {
+                self.calls.fence(to, chunk.id, epoch, token)
+            };
+            let answer = self.env.timeout(self.config.call_timeout, call).await;
+            match answer.unwrap_or(Err(CallError::Unreachable)) {
+                Ok(stat) => {
+                    let vote = match judge(&stat, chunk.epoch) {
+                        Vote::None if planted(Planted::NoFence) => Vote::Len(stat.len),
+                        vote => vote,
+                    };
+                    if vote == Vote::Damaged {
+                        self.env.mark("damaged replica does not vote");
+                        tracing::warn!(chunk = %chunk.id, ?place, ?stat, "a damaged replica");
+                    }
+                    return Some(Answer { place, stat, vote });
+                }
+                Err(error) if !error.is_passing() => {
+                    tracing::debug!(chunk = %chunk.id, ?place, %error, "a replica is gone");
+                    return None;
+                }
+                Err(_) => {}
+            }
+            if self.env.now() + pause >= deadline {
+                return None;
+            }
+            self.env.sleep(self.env.jitter(pause)).await;
+            pause = (pause * 2).min(RETRY.1);
+        }
+    }
+
+    /// Seals a lost writer's chunk at a length that covers every acknowledged byte.
+    async fn seal_lost_tail(
+        self: &Rc<Self>,
+        file: FileId,
+        epoch: Epoch,
+        tail: &Chunk,
+        deadline: Instant,
+    ) -> Result<(), ControlError> {
+        let answers = self.fence_quorum(tail, epoch, deadline).await?;
+        let votes: Vec<(Place, u32)> = answers
+            .iter()
+            .filter_map(|answer| match answer.vote {
+                Vote::Len(len) => Some((answer.place, len)),
+                _ => None,
+            })
+            .collect();
+        let lens: Vec<_> = votes.iter().map(|vote| vote.1).collect();
+        let (n, m) = (tail.voters(), usize::from(tail.acks));
+        let len = match sealed_len(n, m, &lens) {
+            _ if planted(Planted::ShortestVote) => lens.iter().copied().min().expect("a vote"),
+            None if planted(Planted::OneVote) => lens[0],
+            len => len.expect("enough votes"),
+        };
+        let told = answers.iter().map(|answer| answer.stat.committed).max().unwrap_or(0);
+        if told > len && !planted(Planted::ShortestVote) && !planted(Planted::OneVote) {
+            // More replicas than the redundancy allows have lost bytes. Better no answer than a
+            // length below what was acknowledged: a missing replica may still come back.
+            let text = format!(
+                "{} has {len} bytes on {} of {n} replicas, and {told} were acknowledged: bring \
+                 the missing chunkservers back",
+                tail.id,
+                votes.len()
+            );
+            return Err(ControlError::new(Kind::Corrupt, text));
+        }
+        let mut holders: Vec<_> =
+            votes.iter().filter(|vote| vote.1 >= len).map(|vote| vote.0).collect();
+        if len > 0 && holders.len() < m {
+            self.env.mark("recovery copies before the seal");
+            self.copy_to_quorum(epoch, tail, len, &votes, &mut holders).await?;
+        }
+        let delete_at_ms = self.rights_end_ms();
+        let action =
+            Action::SealTail { file, epoch, chunk: tail.id, len, votes, holders, delete_at_ms };
+        match self.decide(action).await? {
+            Outcome::Refused { why } => Err(refusal(why)),
+            _ => {
+                tracing::info!(%file, chunk = %tail.id, len, %epoch, "sealed a lost writer's chunk");
+                self.work.notify_one();
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies the first `len` bytes of a fenced chunk until MinCopy replicas hold them: to fenced
+    /// replicas that are shorter, then to new ones. Where the cluster has no places, to as many
+    /// as a new chunk would get.
+    async fn copy_to_quorum(
+        self: &Rc<Self>,
+        epoch: Epoch,
+        tail: &Chunk,
+        len: u32,
+        votes: &[(Place, u32)],
+        holders: &mut Vec<Place>,
+    ) -> Result<(), ControlError> {
+        let sources = holders.clone();
+        let copy = |place: Place| self.copy_fenced(place, tail, len, &sources);
+        let shorter = votes.iter().filter(|vote| vote.1 < len).map(|vote| vote.0);
+        let done = join_all(shorter.map(copy)).await;
+        holders.extend(done.into_iter().flatten());
+        let m = usize::from(tail.acks);
+        if holders.len() < m {
+            let targets = self.new_targets(epoch, tail, holders).await?;
+            let done = join_all(targets.into_iter().map(copy)).await;
+            holders.extend(done.into_iter().flatten());
+        }
+        let view = self.cluster.view();
+        let floor = usize::from(self.config.copies_floor).min(view.disks() as usize).min(m);
+        if holders.len() < floor {
+            let text = format!(
+                "{} of {floor} replicas of {} needed before it is sealed: start more \
+                 chunkservers, then retry",
+                holders.len(),
+                tail.id
+            );
+            return Err(ControlError::new(Kind::Retry, text));
+        }
+        Ok(())
+    }
+
+    /// Records new replicas of a tail in recovery; none when the cluster has no places. Those of
+    /// an attempt before are used again.
+    async fn new_targets(
+        &self,
+        epoch: Epoch,
+        tail: &Chunk,
+        holders: &[Place],
+    ) -> Result<Vec<Place>, ControlError> {
+        let (slots, dead) = self.log.with_state(|state| {
+            let slots = state.chunk(tail.id).map_or_else(Vec::new, |(_, _, chunk)| {
+                chunk.slots().map(|slot| (state.place(slot.place), slot.target)).collect()
+            });
+            let places = state.places().map(|(_, place)| place);
+            let dead: Vec<_> =
+                places.filter(|&place| state.dead(tail.id, place).is_some()).collect();
+            (slots, dead)
+        });
+        let mut targets: Vec<_> = slots.iter().filter(|slot| slot.1).map(|slot| slot.0).collect();
+        let have: Vec<_> = holders.iter().chain(&targets).copied().collect();
+        let missing = usize::from(tail.acks).saturating_sub(have.len());
+        let room = (SLOTS_MAX - slots.len()).min(COPY_TARGETS_MAX).min(missing);
+        let never: Vec<_> = slots.iter().map(|slot| slot.0).chain(dead).collect();
+        let copies = (have.len() + room) as u8;
+        let wanted = Wanted { copies, have: &have, never: &never, avoid: &[], floor: 0 };
+        let view = self.cluster.view();
+        let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
+        let chosen = chosen.unwrap_or_default();
+        if !chosen.is_empty() {
+            let action = Action::AddReplicas { chunk: tail.id, epoch, places: chosen.clone() };
+            if let Outcome::Refused { why } = self.decide(action).await? {
+                return Err(refusal(why));
+            }
+            targets.extend(chosen);
+        }
+        Ok(targets)
+    }
+
+    /// Copies to one place. `None` when it did not work out.
+    async fn copy_fenced(
+        &self,
+        place: Place,
+        tail: &Chunk,
+        len: u32,
+        sources: &[Place],
+    ) -> Option<Place> {
+        let order = CopyOrder {
+            chunk: tail.id,
+            epoch: tail.epoch,
+            base: tail.base,
+            len,
+            sources: sources.iter().map(|&source| self.address(source)).collect(),
+            token: self.chunk_token(tail.id, Rights::READ, Epoch::NONE),
+            seal: false,
+        };
+        let call = self.calls.replicate(self.address(place), order);
+        match self.env.timeout(self.config.copy_timeout, call).await {
+            Ok(Ok((stat, _))) if stat.len >= len => Some(place),
+            failed => {
+                tracing::debug!(chunk = %tail.id, ?place, ?failed, "a copy before the seal failed");
+                None
+            }
+        }
+    }
+}

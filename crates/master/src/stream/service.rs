@@ -1,0 +1,556 @@
+//! The stream service of one partition: requests in, decisions committed, answers out.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use base::{ChunkId, Epoch, FileId, Kind, ServerId};
+use runtime::sync::{Notify, Semaphore};
+use runtime::{Duration, Env};
+use wire::control::{
+    ChunkPlace, ControlError, OpId, Policy, RepairStatus, ReplicaPlace, StreamChange, StreamReply,
+    StreamRequest, StreamView, Trouble, WriterGrant,
+};
+use wire::token::{Rights, Token, TokenKey};
+
+use super::chunk::{Chunk, PlaceIndex};
+use super::clock::{GroupClock, ReadGate};
+use super::command::{Action, Command, Outcome, Refusal};
+use super::limits::{
+    LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, LOCATE_MANY_CHUNKS_MAX, REPORTS_MAX,
+    REQUESTS_INFLIGHT_MAX, SPARES_MAX, StreamConfig,
+};
+use super::ports::{ChunkserverCalls, ClusterSource, Log, replica_place};
+use super::recover::Flight;
+use super::state::{Stream, StreamMachine};
+use crate::consensus::{ProposeError, ReadError};
+use crate::placement::{ClusterView, NoPlace, Place, PlaceState, Wanted, choose};
+
+/// Says whether a namespace grant allows to open a file's stream.
+pub type GrantCheck = Rc<dyn Fn(FileId, &[u8; 16]) -> bool>;
+
+/// What a stream partition needs to work.
+pub struct StreamParts<L> {
+    /// Its log and state.
+    pub log: L,
+    /// The masters' view of chunkservers.
+    pub cluster: Rc<dyn ClusterSource>,
+    /// Calls to chunkservers.
+    pub calls: Rc<dyn ChunkserverCalls>,
+    /// Issues tokens for chunks.
+    pub tokens: TokenKey,
+    /// Checks namespace grants.
+    pub grants: GrantCheck,
+    /// Times and rates.
+    pub config: StreamConfig,
+}
+
+/// The stream service of one partition on one master. It decides only while its master leads
+/// the partition. Clones are handles of the same service.
+pub struct StreamService<L: Log>(pub(crate) Rc<Service<L>>);
+
+impl<L: Log> Clone for StreamService<L> {
+    fn clone(&self) -> Self {
+        StreamService(self.0.clone())
+    }
+}
+
+/// Figures of the partition, for `craton status`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StreamStatus {
+    /// Chunks of its streams.
+    pub chunks: u64,
+    /// Of them, with fewer good replicas than their policy asks.
+    pub under_replicated: u64,
+    /// Of them, with too few good replicas to read.
+    pub lost: u64,
+    /// Bytes in sealed chunks.
+    pub logical_bytes: u64,
+    /// Repair in figures.
+    pub repair: RepairStatus,
+}
+
+pub(crate) struct Service<L> {
+    pub(crate) env: Env,
+    pub(crate) log: L,
+    pub(crate) cluster: Rc<dyn ClusterSource>,
+    pub(crate) calls: Rc<dyn ChunkserverCalls>,
+    tokens: TokenKey,
+    grants: GrantCheck,
+    pub(crate) config: StreamConfig,
+    clock: GroupClock,
+    gate: Rc<ReadGate<L>>,
+    requests: Semaphore,
+    /// Recoveries under way: requests for the same wait for the same.
+    pub(super) flights: RefCell<BTreeMap<(FileId, Epoch), Rc<Flight>>>,
+    /// There are chunks to settle, or reports to look into.
+    pub(crate) work: Notify,
+    /// Replicas reported as bad, to be looked into.
+    pub(crate) reports: RefCell<BTreeSet<(ChunkId, Place)>>,
+    pub(crate) repair: Cell<RepairStatus>,
+    /// Under-replicated and lost chunks at the last scan.
+    pub(crate) ailing: Cell<(u64, u64)>,
+}
+
+impl<L: Log> StreamService<L> {
+    /// A service that waits for requests. [`StreamService::start_background`] starts its repair.
+    pub fn new(env: &Env, parts: StreamParts<L>) -> StreamService<L> {
+        let gate = ReadGate::new(env, &parts.log);
+        StreamService(Rc::new(Service {
+            env: env.clone(),
+            log: parts.log,
+            cluster: parts.cluster,
+            calls: parts.calls,
+            tokens: parts.tokens,
+            grants: parts.grants,
+            config: parts.config,
+            clock: GroupClock::new(),
+            gate,
+            requests: Semaphore::new(REQUESTS_INFLIGHT_MAX),
+            flights: RefCell::default(),
+            work: Notify::new(),
+            reports: RefCell::default(),
+            repair: Cell::default(),
+            ailing: Cell::default(),
+        }))
+    }
+
+    /// Serves one request. [`Kind::Reroute`] without a leader: the caller knows who leads the
+    /// group, and says so.
+    pub async fn handle(&self, request: StreamRequest) -> Result<StreamReply, ControlError> {
+        let service = &self.0;
+        let Ok(_permit) = service.requests.try_acquire() else {
+            return Err(ControlError::new(Kind::Retry, "too many requests wait: retry later"));
+        };
+        match request {
+            StreamRequest::Locate { file, offset, limit } => {
+                service.read().await?;
+                let limit = limit.clamp(1, LOCATE_CHUNKS_MAX) as usize;
+                let view = service.view(file, offset, limit).ok_or_else(no_stream)?;
+                Ok(StreamReply::Views(vec![view]))
+            }
+            StreamRequest::LocateMany { wants, limit } => {
+                if wants.len() > LOCATE_FILES_MAX {
+                    return Err(invalid("too many files in one request: 64 are allowed"));
+                }
+                service.read().await?;
+                let most = LOCATE_MANY_CHUNKS_MAX / wants.len().max(1);
+                let limit = (limit.clamp(1, LOCATE_CHUNKS_MAX) as usize).min(most);
+                let views = wants.iter().filter_map(|&(file, at)| service.view(file, at, limit));
+                Ok(StreamReply::Views(views.collect()))
+            }
+            StreamRequest::ReportBad { file, chunk, server, trouble } => {
+                service.report(file, chunk, server, trouble);
+                Ok(StreamReply::Done { len: 0 })
+            }
+            StreamRequest::Change { op, change } => service.change(op, change).await,
+        }
+    }
+
+    /// A chunkserver says that a replica is damaged or lost.
+    pub fn report_damaged(&self, place: Place, chunk: ChunkId) {
+        self.0.note_report(chunk, place);
+    }
+
+    /// Figures, as of the last scan.
+    pub fn status(&self) -> StreamStatus {
+        let (chunks, logical_bytes) =
+            self.0.log.with_state(|state| (state.chunks(), state.logical_bytes()));
+        let (under_replicated, lost) = self.0.ailing.get();
+        let repair = self.0.repair.get();
+        StreamStatus { chunks, under_replicated, lost, logical_bytes, repair }
+    }
+}
+
+impl<L: Log> Service<L> {
+    /// The group's clock.
+    pub(crate) fn clock_ms(&self) -> u64 {
+        self.clock.now_ms(&self.env, &self.log)
+    }
+
+    /// When rights that are alive now have run out, by the group's clock.
+    pub(crate) fn rights_end_ms(&self) -> u64 {
+        self.clock_ms() + self.config.rights_life().as_millis() as u64
+    }
+
+    /// A linearizable read begins.
+    pub(crate) async fn read(&self) -> Result<(), ControlError> {
+        self.gate.pass().await.map_err(|error| match error {
+            ReadError::NotLeader { .. } | ReadError::Stopped => not_leader(),
+            error => ControlError::new(error.kind(), error.to_string()),
+        })
+    }
+
+    /// Commits a decision.
+    pub(crate) async fn decide(&self, action: Action) -> Result<Outcome, ControlError> {
+        let command = Command { clock_ms: self.clock_ms(), action }.encode();
+        let answer = self.log.propose(command).await.map_err(|error| match error {
+            ProposeError::NotLeader { .. } => not_leader(),
+            error => ControlError::new(error.kind(), error.to_string()),
+        })?;
+        Outcome::decode(&answer).map_err(|_| {
+            ControlError::new(Kind::Unknown, "this master is older than the group: upgrade it")
+        })
+    }
+
+    async fn change(
+        self: &Rc<Self>,
+        op: OpId,
+        change: StreamChange,
+    ) -> Result<StreamReply, ControlError> {
+        match change {
+            StreamChange::Open { file, policy, grant, spares } => {
+                if !(self.grants)(file, &grant) {
+                    let text = "the grant to open is not valid any more: look the file up again";
+                    return Err(ControlError::new(Kind::Refresh, text));
+                }
+                if !policy.is_valid() {
+                    return Err(invalid("copies and acknowledgements do not fit each other"));
+                }
+                self.open(op, file, policy, spares).await
+            }
+            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
+                let (drop, fresh) = self.spares(file, Some(next), &avoid, spares);
+                let delete_at_ms = self.rights_end_ms();
+                let action = Action::Advance {
+                    op,
+                    file,
+                    epoch,
+                    sealed,
+                    len,
+                    next,
+                    drop,
+                    fresh,
+                    delete_at_ms,
+                };
+                let outcome = self.decide(action).await?;
+                self.work.notify_one();
+                self.writer(outcome, true)
+            }
+            StreamChange::Extend { file, epoch, avoid, spares } => {
+                let (drop, fresh) = self.spares(file, None, &avoid, spares);
+                let delete_at_ms = self.rights_end_ms();
+                let action = Action::Extend { op, file, epoch, drop, fresh, delete_at_ms };
+                let outcome = self.decide(action).await?;
+                self.writer(outcome, false)
+            }
+            StreamChange::Close { file, epoch, sealed, finish } => {
+                let delete_at_ms = self.rights_end_ms();
+                let action = Action::Close { op, file, epoch, sealed, finish, delete_at_ms };
+                let outcome = self.decide(action).await?;
+                self.work.notify_one();
+                self.end(op, file, outcome).await
+            }
+            StreamChange::Seal { file } => {
+                let outcome = self.decide(Action::Seal { op, file }).await?;
+                self.end(op, file, outcome).await
+            }
+            StreamChange::Delete { file } => {
+                let delete_at_ms = self.rights_end_ms();
+                let file_memory_ms = self.config.file_memory.as_millis() as u64;
+                let action = Action::Delete { op, file, delete_at_ms, file_memory_ms };
+                match self.decide(action).await? {
+                    Outcome::Refused { why } => Err(refusal(why)),
+                    _ => Ok(StreamReply::Done { len: 0 }),
+                }
+            }
+        }
+    }
+
+    /// Opens for append: answers only after all chunks of older epochs are fenced and sealed.
+    async fn open(
+        self: &Rc<Self>,
+        op: OpId,
+        file: FileId,
+        policy: Policy,
+        spares: u8,
+    ) -> Result<StreamReply, ControlError> {
+        let chunks = 1 + usize::from(spares).min(SPARES_MAX);
+        let policy = self.log.with_state(|s| s.stream(file).map_or(policy, |found| found.policy));
+        let busy = self.log.with_state(|state| {
+            state.stream(file).is_some_and(|stream| stream.writing || stream.needs_recovery())
+        });
+        // No place for a new chunk: nobody is fenced for it.
+        let fresh = self.fresh(policy, chunks, &[])?;
+        let fresh = if busy { Vec::new() } else { fresh };
+        let outcome = self.decide(Action::Open { op, file, policy, fresh }).await?;
+        let Outcome::Recover { epoch } = outcome else { return self.writer(outcome, true) };
+        let outcome = self.finish(Some(op), file, epoch, Some((policy, chunks))).await?;
+        self.writer(outcome, true)
+    }
+
+    /// What follows on the end of a writer: recovery, when its length is not known.
+    async fn end(
+        self: &Rc<Self>,
+        op: OpId,
+        file: FileId,
+        outcome: Outcome,
+    ) -> Result<StreamReply, ControlError> {
+        let outcome = match outcome {
+            Outcome::Recover { epoch } => self.finish(Some(op), file, epoch, None).await?,
+            outcome => outcome,
+        };
+        match outcome {
+            Outcome::Done { len } => Ok(StreamReply::Done { len }),
+            Outcome::Refused { why } => Err(refusal(why)),
+            Outcome::Writer { .. } | Outcome::Recover { .. } => {
+                Err(invalid("the operation was used for another change before"))
+            }
+        }
+    }
+
+    /// Recovers what older writers left, then grants (`chunks` new ones) or ends.
+    pub(super) async fn finish(
+        self: &Rc<Self>,
+        op: Option<OpId>,
+        file: FileId,
+        epoch: Epoch,
+        grant: Option<(Policy, usize)>,
+    ) -> Result<Outcome, ControlError> {
+        for _ in 0..3 {
+            let fenced = self.recover(file, epoch).await?;
+            let fresh = match grant {
+                Some((policy, chunks)) => self.fresh(policy, chunks, &[])?,
+                None => Vec::new(),
+            };
+            let delete_at_ms = self.rights_end_ms();
+            let action = Action::Finish { op, file, epoch, fenced, fresh, delete_at_ms };
+            match self.decide(action).await? {
+                Outcome::Refused { why: Refusal::Stale } => {}
+                outcome => return Ok(outcome),
+            }
+        }
+        Err(ControlError::new(Kind::Retry, "the stream changes too fast: retry"))
+    }
+
+    /// Replicas for `count` new chunks: the first must have places, the others may be left out.
+    fn fresh(
+        &self,
+        policy: Policy,
+        count: usize,
+        avoid: &[ServerId],
+    ) -> Result<Vec<Vec<Place>>, ControlError> {
+        let view = self.cluster.view();
+        let first = self.place(&view, policy, avoid).map_err(no_place)?;
+        let mut used: Vec<_> = first.iter().map(|place| place.server).collect();
+        let mut chunks = vec![first];
+        self.more_chunks(&view, policy, count, avoid, &mut used, &mut chunks);
+        Ok(chunks)
+    }
+
+    /// Adds places for chunks up to `count`, on other servers than those `used` where there are
+    /// enough: a spare is for the time when one of them fails.
+    fn more_chunks(
+        &self,
+        view: &ClusterView,
+        policy: Policy,
+        count: usize,
+        avoid: &[ServerId],
+        used: &mut Vec<ServerId>,
+        chunks: &mut Vec<Vec<Place>>,
+    ) {
+        while chunks.len() < count {
+            let apart: Vec<_> = avoid.iter().chain(&*used).copied().collect();
+            let whole = |places: &Vec<Place>| places.len() == usize::from(policy.copies);
+            let elsewhere = self.place(view, policy, &apart).ok().filter(whole);
+            let places = elsewhere.or_else(|| self.place(view, policy, avoid).ok());
+            let Some(places) = places else { return };
+            used.extend(places.iter().map(|place| place.server));
+            chunks.push(places);
+        }
+    }
+
+    fn place(
+        &self,
+        view: &ClusterView,
+        policy: Policy,
+        avoid: &[ServerId],
+    ) -> Result<Vec<Place>, NoPlace> {
+        let floor = self.config.copies_floor;
+        let wanted = Wanted { copies: policy.copies, have: &[], never: &[], avoid, floor };
+        choose(view, &wanted, &mut |bound| self.env.random_below(bound))
+    }
+
+    /// Spares that are no use to a writer that avoids some servers, and new ones in their place:
+    /// `wanted` in all behind `next`.
+    fn spares(
+        &self,
+        file: FileId,
+        next: Option<ChunkId>,
+        avoid: &[ServerId],
+        wanted: u8,
+    ) -> (Vec<ChunkId>, Vec<Vec<Place>>) {
+        let view = self.cluster.view();
+        let is_bad = |place: Place| {
+            avoid.contains(&place.server) || !matches!(view.state(place), PlaceState::Good(_))
+        };
+        let found = self.log.with_state(|state| {
+            let stream = state.stream(file)?;
+            let at = |slot: super::chunk::Slot| state.place(slot.place);
+            let behind = next.map_or(0, |next| next.get() + 1);
+            let spares = stream.spares.iter().filter(|spare| spare.id.get() >= behind);
+            let (bad, good): (Vec<_>, Vec<_>) =
+                spares.partition(|spare| spare.slots().any(|slot| is_bad(at(slot))));
+            let near = stream.chunks.last().into_iter().chain(good.iter().copied());
+            let used: Vec<_> =
+                near.flat_map(|chunk| chunk.slots().map(at)).map(|place| place.server).collect();
+            let bad: Vec<_> = bad.iter().map(|spare| spare.id).collect();
+            Some((stream.policy, bad, good.len(), used))
+        });
+        let Some((policy, drop, good, mut used)) = found else { return Default::default() };
+        let missing = usize::from(wanted).min(SPARES_MAX).saturating_sub(good);
+        let mut fresh = Vec::new();
+        self.more_chunks(&view, policy, missing, avoid, &mut used, &mut fresh);
+        (drop, fresh)
+    }
+
+    /// The answer to a writer, from the state as it is now.
+    fn writer(&self, outcome: Outcome, current: bool) -> Result<StreamReply, ControlError> {
+        let (file, epoch) = match outcome {
+            Outcome::Writer { file, epoch } => (file, epoch),
+            Outcome::Refused { why } => return Err(refusal(why)),
+            Outcome::Done { .. } | Outcome::Recover { .. } => {
+                return Err(invalid("the operation was used for another change before"));
+            }
+        };
+        let view = self.cluster.view();
+        self.log.with_state(|state| {
+            let stream = state.stream(file).ok_or_else(no_stream)?;
+            if !stream.writing || stream.epoch != epoch {
+                return Err(refusal(Refusal::Fenced { epoch: stream.epoch }));
+            }
+            let place = |chunk| self.chunk_place(&view, state, chunk, Rights::WRITER);
+            let current = stream.tail().filter(|_| current).map(place);
+            let spares = stream.spares.iter().map(place).collect();
+            let grant = WriterGrant { epoch, len: stream.sealed_len(), current, spares };
+            Ok(StreamReply::Writer(grant))
+        })
+    }
+
+    fn view(&self, file: FileId, offset: u64, limit: usize) -> Option<StreamView> {
+        let view = self.cluster.view();
+        self.log.with_state(|state| {
+            let stream = state.stream(file)?;
+            let from = stream
+                .chunks
+                .partition_point(|chunk| chunk.sealed().is_some() && chunk.end() <= offset);
+            let chunks = stream.chunks[from..].iter().take(limit);
+            let place = |chunk| self.chunk_place(&view, state, chunk, Rights::READ);
+            Some(StreamView {
+                file,
+                chunks: chunks.map(place).collect(),
+                sealed_len: stream.sealed_len(),
+                open: stream.tail().is_some(),
+                epoch: stream.epoch,
+            })
+        })
+    }
+
+    /// A chunk as clients see it: settled replicas first, none that is being made.
+    fn chunk_place(
+        &self,
+        view: &ClusterView,
+        state: &StreamMachine,
+        chunk: &Chunk,
+        rights: Rights,
+    ) -> ChunkPlace {
+        let at = |index: PlaceIndex| {
+            let place = state.place(index);
+            replica_place(view, place.server, place.disk)
+        };
+        let mut slots: Vec<_> = chunk.slots().filter(|slot| !slot.target).collect();
+        slots.sort_by_key(|slot| !slot.settled);
+        ChunkPlace {
+            chunk: chunk.id,
+            epoch: chunk.epoch,
+            base: chunk.base,
+            sealed: chunk.sealed(),
+            replicas: slots.iter().map(|slot| at(slot.place)).collect(),
+            acks: chunk.acks,
+            token: self.chunk_token(chunk.id, rights, chunk.epoch).0,
+        }
+    }
+
+    /// A right to a chunk (D11).
+    pub(crate) fn chunk_token(&self, chunk: ChunkId, rights: Rights, epoch: Epoch) -> Token {
+        let now = Duration::from_nanos(self.env.unix_time().as_nanos());
+        self.tokens.issue(chunk, rights, epoch, (now + self.config.token_life).as_secs())
+    }
+
+    /// A place on the wire.
+    pub(crate) fn address(&self, place: Place) -> ReplicaPlace {
+        replica_place(&self.cluster.view(), place.server, place.disk)
+    }
+
+    fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, trouble: Trouble) {
+        let places = self.log.with_state(|state| {
+            let (owner, _, chunk) = state.chunk(chunk)?;
+            let places = chunk.slots().map(|slot| state.place(slot.place));
+            let bad = places.filter(|place| place.server == server).collect::<Vec<_>>();
+            Some(bad).filter(|_| owner == file)
+        });
+        tracing::debug!(%file, %chunk, %server, ?trouble, "a client reports a bad replica");
+        for place in places.unwrap_or_default() {
+            self.note_report(chunk, place);
+        }
+    }
+
+    pub(crate) fn note_report(&self, chunk: ChunkId, place: Place) {
+        let mut reports = self.reports.borrow_mut();
+        if reports.len() < REPORTS_MAX && self.log.leading().is_some() {
+            reports.insert((chunk, place));
+            self.work.notify_one();
+        }
+    }
+
+    /// The state of a stream, for drivers.
+    pub(crate) fn stream<T>(&self, file: FileId, look: impl FnOnce(&Stream) -> T) -> Option<T> {
+        self.log.with_state(|state| state.stream(file).map(look))
+    }
+}
+
+fn invalid(text: &str) -> ControlError {
+    ControlError::new(Kind::Invalid, text)
+}
+
+fn no_stream() -> ControlError {
+    ControlError::new(Kind::NotFound, "the file was never opened for append, or was deleted")
+}
+
+pub(super) fn not_leader() -> ControlError {
+    ControlError::new(Kind::Reroute, "another master leads this stream partition")
+}
+
+fn no_place(why: NoPlace) -> ControlError {
+    match why {
+        NoPlace::Full => ControlError::new(
+            Kind::Full,
+            "the chunkservers' disks are full: delete files, or add a chunkserver",
+        ),
+        NoPlace::TooFewAlive => ControlError::new(
+            Kind::Retry,
+            "too few chunkservers are alive for a new chunk: start them, or wait",
+        ),
+    }
+}
+
+/// What a client is told of a refused command.
+pub(super) fn refusal(why: Refusal) -> ControlError {
+    let (kind, text) = match why {
+        Refusal::NotFound => return no_stream(),
+        Refusal::Dead => (Kind::NotFound, "the file was deleted"),
+        Refusal::Fenced { epoch } => {
+            let text = format!("epoch {epoch} has taken the file over: this writer is finished");
+            return ControlError::new(Kind::Fenced, text);
+        }
+        Refusal::Finished => (Kind::Invalid, "the file is finished: it takes no appends"),
+        Refusal::Stale => (Kind::Refresh, "the stream has other chunks by now: ask for them"),
+        Refusal::Invalid => (Kind::Invalid, "the change contradicts the stream"),
+        Refusal::Late => (Kind::Invalid, "a late duplicate of an operation that was answered"),
+        Refusal::Busy => (Kind::Retry, "too many clients, or unacknowledged answers: retry later"),
+        Refusal::Unreadable => {
+            (Kind::Retry, "some masters are older than the leader: upgrade them")
+        }
+    };
+    ControlError::new(kind, text)
+}
