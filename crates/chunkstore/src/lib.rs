@@ -3,10 +3,9 @@
 //! Invariant: never sees a socket or a master.
 
 mod contract;
+pub mod flash;
 pub mod limits;
 pub mod map;
 pub mod model;
 
-pub use contract::{
-    Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo,
-};
+pub use contract::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};

@@ -106,6 +106,18 @@ impl ModelDisk {
         }
     }
 
+    /// Makes an empty replica: what a crash may leave of a creation in flight.
+    pub fn make_empty(&self, chunk: ChunkId, epoch: Epoch, base: u64, repairing: bool) {
+        let chunks = &mut self.0.borrow_mut().chunks;
+        let fence = match chunks.get(&chunk) {
+            Some(Entry::Tombstone(fence)) if *fence != DELETED => *fence,
+            _ => Epoch::NONE,
+        };
+        let sectors = Vec::new();
+        let replica = Replica { epoch, base, fence, repairing, sealed: None, sectors, durable: 0 };
+        chunks.insert(chunk, Entry::Replica(replica));
+    }
+
     /// Opens it. With an `Env`, appends take time and others run meanwhile; without, they are
     /// durable at once.
     pub fn open(&self, env: Option<Env>) -> ModelStore {
@@ -298,7 +310,12 @@ impl ChunkStore for ModelStore {
             if !append.repair && append.epoch < replica.fence {
                 return Err(StoreError::Fenced { epoch: replica.fence });
             }
-            Ok(Appended { len: replica.len() })
+            match replica.sealed {
+                Some(sealed) if sealed < append.offset + len => {
+                    Err(StoreError::Sealed { len: sealed })
+                }
+                _ => Ok(Appended { len: replica.len() }),
+            }
         })
     }
 
@@ -311,7 +328,9 @@ impl ChunkStore for ModelStore {
                 .iter()
                 .filter(|sector| {
                     let footer = parse_footer(sector).expect("verified");
-                    footer.offset < end && footer.offset + u32::from(footer.len) > offset
+                    offset < end
+                        && footer.offset < end
+                        && footer.offset + u32::from(footer.len) > offset
                 })
                 .take(READ_BYTES_MAX / SECTOR)
                 .collect();

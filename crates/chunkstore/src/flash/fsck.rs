@@ -1,0 +1,1 @@
+//! Looks into a store that is offline.

@@ -1,0 +1,616 @@
+//! The flash engine: one preallocated file or raw block device per disk (C13).
+//!
+//! An append is one device write; metadata goes to a log by group commit, and from time to time
+//! to a checkpoint. See `docs/formats/chunkstore.md` for what is on the medium and in which
+//! order recovery reads it.
+
+mod admin;
+mod alloc;
+mod append;
+pub mod block;
+mod bytes;
+mod cache;
+mod checkpoint;
+mod fsck;
+pub mod layout;
+mod log;
+mod prepare;
+mod read;
+pub mod record;
+mod recover;
+mod scan;
+mod store;
+mod table;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use base::limits::SECTOR;
+use base::{ChunkId, DiskId, Epoch, GIB};
+use runtime::{Class, Env, File, OpenOptions, WriteMode};
+use wire::data::ReplicaStat;
+
+pub use checkpoint::Header as CheckpointHeader;
+pub use read::{decode_index, encode_index};
+pub use store::Counters;
+
+use crate::contract::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+use crate::limits::{
+    GROW_STEP_DEFAULT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN, MAP_CACHE_BYTES_DEFAULT,
+    OPEN_MAP_BYTES_DEFAULT, TOMBSTONES_MAX_DEFAULT, UNIT_DEFAULT, UNIT_MAX, UNIT_MIN, UNIT_SMALL,
+    ZERO_WRITE_BYTES,
+};
+use cache::MapCache;
+use layout::{BLOCK, FLAG_RAW, SUPER_AT, Super};
+use log::Log;
+use record::Record;
+use recover::{Medium, claim_units};
+use store::{Inner, Signals, State, Syncer};
+use table::{Entry, TOMBSTONE};
+
+/// How to format a store.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Allocation unit, bytes: a power of two from 16 KiB to 16 MiB.
+    pub unit: u32,
+    /// Bytes of units at most. A file grows up to it; of a raw device it is an upper bound.
+    pub capacity: u64,
+    /// Bytes of one copy of the log.
+    pub log_bytes: u64,
+    /// Tombstones at most.
+    pub tombstones: u32,
+    /// Bytes of offset maps of open chunks at most.
+    pub open_map_bytes: u32,
+    /// Bytes by which the file grows.
+    pub grow_step: u64,
+    /// The path is a block device.
+    pub raw: bool,
+    /// Format even where a store is.
+    pub force: bool,
+}
+
+impl Default for FormatOptions {
+    fn default() -> FormatOptions {
+        FormatOptions {
+            unit: UNIT_DEFAULT,
+            capacity: 1024 * GIB,
+            log_bytes: LOG_BYTES_DEFAULT,
+            tombstones: TOMBSTONES_MAX_DEFAULT,
+            open_map_bytes: OPEN_MAP_BYTES_DEFAULT,
+            grow_step: GROW_STEP_DEFAULT,
+            raw: false,
+            force: false,
+        }
+    }
+}
+
+impl FormatOptions {
+    /// For many small files: what `craton up` uses.
+    pub fn small_files() -> FormatOptions {
+        FormatOptions {
+            unit: UNIT_SMALL,
+            capacity: 64 * GIB,
+            open_map_bytes: OPEN_MAP_BYTES_DEFAULT / 4,
+            tombstones: TOMBSTONES_MAX_DEFAULT / 4,
+            grow_step: GROW_STEP_DEFAULT / 4,
+            ..FormatOptions::default()
+        }
+    }
+}
+
+/// How writes become durable; measured per device (`protocols.md` 3.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SyncMode {
+    /// Each write by itself (`O_DSYNC`): best where the device has no volatile cache.
+    #[default]
+    PerWrite,
+    /// Writes, then one flush for all that have returned.
+    Group,
+}
+
+/// How to run a store.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How writes become durable.
+    pub sync: SyncMode,
+    /// Bytes of cached offset maps of sealed chunks.
+    pub map_cache_bytes: usize,
+    /// Mount a store whose log has lost records: read-only, and it must not vote.
+    pub salvage: bool,
+    /// A bug on purpose, for tests of the tests.
+    #[doc(hidden)]
+    pub planted: Option<Planted>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            sync: SyncMode::default(),
+            map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
+            salvage: false,
+            planted: None,
+        }
+    }
+}
+
+/// Bugs on purpose: each must be found by a test.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// Acknowledges before the write ends.
+    AckEarly,
+    /// Answers a fence without a record.
+    FenceUnlogged,
+    /// Answers a seal without a record.
+    SealUnlogged,
+    /// Answers a deletion without a record.
+    DeleteUnlogged,
+    /// Reuses units before the deletion is on record.
+    ReuseEarly,
+    /// Serves sectors without verifying them.
+    ReadUnverified,
+    /// Recovery accepts sectors whatever their tag and chain.
+    ScanLax,
+    /// Recovery forgets what was known to be durable.
+    IgnoreBound,
+    /// Replay takes blocks of older mounts.
+    StaleLog,
+    /// Replay does not look behind the log's end.
+    LogGap,
+}
+
+/// Why a store cannot be formatted, opened or inspected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MountError {
+    /// Another process or another opening has it.
+    Locked {
+        /// The store.
+        path: PathBuf,
+    },
+    /// There is a store already.
+    Exists {
+        /// The store.
+        path: PathBuf,
+    },
+    /// No superblock.
+    NotAStore,
+    /// Formatted by a newer program.
+    Version {
+        /// The version found.
+        found: u32,
+    },
+    /// What cannot be made good. The text says what.
+    Damaged(String),
+    /// No room.
+    Full,
+    /// The buffer pool is spent.
+    Memory,
+    /// An option is out of range.
+    Option(&'static str),
+    /// The medium's answer.
+    Io {
+        /// Its kind.
+        kind: io::ErrorKind,
+        /// Its text.
+        text: String,
+    },
+}
+
+impl MountError {
+    pub(crate) fn io(error: &io::Error) -> MountError {
+        if prepare::is_full(error) {
+            return MountError::Full;
+        }
+        MountError::Io { kind: error.kind(), text: error.to_string() }
+    }
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountError::Locked { path } => write!(
+                f,
+                "the store {} is in use; stop the process that has it open",
+                path.display()
+            ),
+            MountError::Exists { path } => {
+                write!(f, "{} exists; remove it or format with force", path.display())
+            }
+            MountError::NotAStore => {
+                f.write_str("there is no chunk store here; format it, or correct the path")
+            }
+            MountError::Version { found } => write!(
+                f,
+                "the store has format version {found}, this program knows {}; use a newer one",
+                layout::VERSION
+            ),
+            MountError::Damaged(what) => write!(
+                f,
+                "the store is damaged: {what}. Replace the disk; its replicas are repaired \
+                 from others. To read what is left, mount it with salvage"
+            ),
+            MountError::Full => f.write_str("the medium is full; make room or choose another"),
+            MountError::Memory => f.write_str("no buffer is free; raise the memory budget"),
+            MountError::Option(what) => f.write_str(what),
+            MountError::Io { text, .. } => write!(f, "the medium answers: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// Formats a store at `path`; the new disk's incarnation.
+pub async fn format(env: &Env, path: &Path, options: &FormatOptions) -> Result<DiskId, MountError> {
+    let io = |error: io::Error| MountError::io(&error);
+    let open = OpenOptions { create: !options.raw, ..OpenOptions::CREATE }.direct();
+    let file = env.open_file(path, open).await.map_err(io)?;
+    lock(&file, path)?;
+    let medium = Medium { env, file: &file };
+    if !options.force && !matches!(medium.read_super().await, Err(MountError::NotAStore)) {
+        return Err(MountError::Exists { path: path.to_owned() });
+    }
+    let device_len = if options.raw { file.len().await.map_err(io)? } else { u64::MAX };
+    let mut secret = [0; 16];
+    env.fill_secret(&mut secret);
+    let sb = plan(options, DiskId::new(u128::from_le_bytes(secret)), env, device_len)?;
+    // No superblock until all else is in place.
+    let mut zeros = env.pool().alloc_zeroed(ZERO_WRITE_BYTES).map_err(|_| MountError::Memory)?;
+    zeros.fill(0);
+    let zeros = zeros.freeze();
+    let ready = if sb.is_raw() { sb.units } else { sb.units.min(first_units(&sb)) };
+    let (data, end) = (sb.unit_at(0), sb.unit_at(ready));
+    let mut ranges = vec![(0, layout::LOG_AT)];
+    for copy in 0..2 {
+        ranges.push((sb.log_at(copy), sb.log_bytes()));
+        ranges.push((sb.area_at(copy), BLOCK));
+    }
+    if !sb.is_raw() {
+        file.set_len(0).await.map_err(io)?;
+        for area in 0..2 {
+            let len = sb.area_blocks(ready) * BLOCK;
+            prepare::allocate(&file, sb.area_at(area), len).await.map_err(io)?;
+        }
+        prepare::allocate(&file, data, end - data).await.map_err(io)?;
+        ranges.push((data, end - data));
+    }
+    for (start, len) in ranges {
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(ZERO_WRITE_BYTES as u64);
+            let zeros = zeros.slice(0..part as usize);
+            file.write_at(start + done, zeros, WriteMode::Cached).await.map_err(io)?;
+            done += part;
+        }
+    }
+    let store = sb.disk.get() as u64;
+    let mut packer = checkpoint::Packer::new(store, 0, 0);
+    packer.push(&Record::Ready { units: ready });
+    packer.finish_block();
+    let header = CheckpointHeader { number: 0, mount: 0, log_seq: 0, blocks: 1 };
+    let block = |fill: &dyn Fn(&mut [u8])| {
+        let mut block = env.pool().alloc_zeroed(SECTOR).map_err(|_| MountError::Memory)?;
+        fill(&mut block);
+        Ok(block.freeze())
+    };
+    let records = block(&|out| out.copy_from_slice(&packer.blocks))?;
+    let head = block(&|out| header.encode(store, out))?;
+    file.write_at(sb.area_at(0) + BLOCK, records, WriteMode::Cached).await.map_err(io)?;
+    file.write_at(sb.area_at(0), head, WriteMode::Cached).await.map_err(io)?;
+    file.sync().await.map_err(io)?;
+    for at in SUPER_AT {
+        let superblock = block(&|out| sb.encode(out))?;
+        file.write_at(at, superblock, WriteMode::Durable).await.map_err(io)?;
+    }
+    file.sync().await.map_err(io)?;
+    if let (false, Some(parent)) = (options.raw, path.parent()) {
+        env.sync_dir(parent).await.map_err(io)?;
+    }
+    Ok(sb.disk)
+}
+
+/// Units made ready by formatting.
+fn first_units(sb: &Super) -> u32 {
+    (sb.grow_step / u64::from(sb.unit)) as u32
+}
+
+fn plan(
+    options: &FormatOptions,
+    disk: DiskId,
+    env: &Env,
+    device_len: u64,
+) -> Result<Super, MountError> {
+    if !options.unit.is_power_of_two() || !(UNIT_MIN..=UNIT_MAX).contains(&options.unit) {
+        return Err(MountError::Option("the unit must be a power of two, 16 KiB to 16 MiB"));
+    }
+    if options.log_bytes < LOG_BYTES_MIN || options.log_bytes > 16 * GIB {
+        return Err(MountError::Option("a copy of the log has 256 KiB to 16 GiB"));
+    }
+    let unit = u64::from(options.unit);
+    let units_of = |bytes: u64| (bytes / unit).min(u64::from(u32::MAX / 2 - 1)) as u32;
+    let mut sb = Super {
+        disk,
+        created: env.unix_time().as_nanos(),
+        unit: options.unit,
+        flags: if options.raw { FLAG_RAW } else { 0 },
+        units: units_of(options.capacity),
+        log_blocks: (options.log_bytes / BLOCK) as u32,
+        tombstones: options.tombstones,
+        open_map_bytes: options.open_map_bytes,
+        grow_step: options.grow_step.next_multiple_of(unit).max(unit),
+    };
+    if options.raw {
+        // Fewer units need smaller checkpoint areas: two rounds come close enough.
+        for _ in 0..2 {
+            sb.units = sb.units.min(units_of(device_len.saturating_sub(sb.data_at())));
+        }
+        while sb.units > 0 && sb.unit_at(sb.units) > device_len {
+            sb.units -= 1;
+        }
+    }
+    if sb.units == 0 {
+        return Err(MountError::Full);
+    }
+    Ok(sb)
+}
+
+fn lock(file: &File, path: &Path) -> Result<(), MountError> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(MountError::Locked { path: path.to_owned() })
+        }
+        Err(error) => Err(MountError::io(&error)),
+    }
+}
+
+/// Opens the store at `path`.
+pub async fn open(env: &Env, path: &Path) -> Result<FlashStore, MountError> {
+    open_with(env, path, Config::default()).await
+}
+
+/// Opens the store at `path`.
+pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashStore, MountError> {
+    let options = OpenOptions { write: true, ..OpenOptions::READ }.direct();
+    let file = match env.open_file(path, options).await {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MountError::NotAStore),
+        Err(error) => return Err(MountError::io(&error)),
+    };
+    lock(&file, path)?;
+    // A process that died may have left writes in the device's cache that read back and are not
+    // durable: what recovery reports must not vanish in a power cut.
+    file.sync().await.map_err(|error| MountError::io(&error))?;
+    let medium = Medium { env, file: &file };
+    let (sb, bad_supers) = medium.read_super().await?;
+    let loaded = medium.load(&sb, config.planted).await?;
+    if let (Some(lost), false) = (&loaded.lost, config.salvage) {
+        return Err(MountError::Damaged(lost.clone()));
+    }
+    let Some(alloc) = claim_units(&sb, &loaded.table) else {
+        return Err(MountError::Damaged("two replicas claim one unit".to_owned()));
+    };
+    for mended in &loaded.mended {
+        tracing::warn!(disk = %sb.disk, "{mended}; the one before it replaces it");
+    }
+    let read_only = loaded.lost.is_some();
+    let open_chunks = loaded.table.chunks.values().filter(|e| matches!(e, Entry::Open(_))).count();
+    let header = loaded.header;
+    let state = State {
+        alloc,
+        log: Log::new(sb.log_blocks, loaded.next_seq, header.log_seq, loaded.tail_seq),
+        cache: MapCache::new(config.map_cache_bytes),
+        failed: false,
+        closed: false,
+        appends_inflight: 0,
+        bytes_inflight: 0,
+        open_chunks,
+        open_map_bytes: 0,
+        admin: Default::default(),
+        admin_inflight: 0,
+        holds: Default::default(),
+        next_hold: 0,
+        bound_dirty: Vec::new(),
+        damage: Default::default(),
+        tags: 0,
+        checkpoint: header.number,
+        checkpoint_requests: 0,
+        checkpoints_served: 0,
+        grow_after: env.now(),
+        grow_refused: false,
+        ready_waiters: 0,
+        counters: Counters::default(),
+        table: loaded.table,
+    };
+    let inner = Rc::new_cyclic(|weak| Inner {
+        env: env.clone(),
+        file: RefCell::new(Some(Rc::new(file))),
+        sb,
+        config,
+        mount: loaded.mount + 1,
+        state: RefCell::new(state),
+        signals: Rc::new(Signals::default()),
+        syncer: RefCell::new(Syncer::default()),
+        checkpointing: runtime::sync::Mutex::new(()),
+        weak: weak.clone(),
+    });
+    let failed = |_| MountError::Io {
+        kind: io::ErrorKind::Other,
+        text: "the medium fails while the store is mounted".to_owned(),
+    };
+    inner.recover_tails().await.map_err(failed)?;
+    if read_only {
+        inner.state.borrow_mut().failed = true;
+        return Ok(FlashStore(Rc::new(Handle(inner))));
+    }
+    for copy in bad_supers {
+        let mut block = inner.alloc(SECTOR).await;
+        sb.encode(&mut block);
+        inner.write_durable(SUPER_AT[copy], block.freeze()).await.map_err(failed)?;
+    }
+    // Before anything else of this mount: its blocks must be told from those of mounts before.
+    let lsn = inner.push(&Record::Mount { mount: inner.mount });
+    inner.logged(lsn).await.map_err(failed)?;
+    let tasks = inner.signals.clone();
+    let weak = Rc::downgrade(&inner);
+    let task = checkpoint::checkpoint_task(weak.clone(), tasks.clone());
+    env.spawn(Class::Background, "chunkstore checkpoint", task);
+    let task = prepare::prepare_task(weak.clone(), tasks.clone());
+    env.spawn(Class::Background, "chunkstore prepare", task);
+    env.spawn(Class::Background, "chunkstore bounds", prepare::bound_task(weak, tasks));
+    if inner.state.borrow().log.wants_checkpoint() {
+        inner.signals.checkpoint.notify_one();
+    }
+    Ok(FlashStore(Rc::new(Handle(inner))))
+}
+
+/// A mounted store. Clones share it; the last one to go releases the file.
+#[derive(Clone)]
+pub struct FlashStore(Rc<Handle>);
+
+struct Handle(Rc<Inner>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Background tasks hold the store weakly: let them see that it is gone.
+        self.0.signals.prepare.notify_one();
+        self.0.signals.checkpoint.notify_one();
+        self.0.signals.bound.notify_one();
+        if let Ok(mut file) = self.0.file.try_borrow_mut() {
+            *file = None;
+        }
+    }
+}
+
+impl fmt::Debug for FlashStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FlashStore({})", self.0.0.disk())
+    }
+}
+
+impl FlashStore {
+    fn inner(&self) -> &Rc<Inner> {
+        &self.0.0
+    }
+
+    /// Counts since the mount.
+    pub fn counters(&self) -> Counters {
+        self.inner().state.borrow().counters
+    }
+
+    /// Bytes of offset maps in memory: of open chunks, and cached ones of sealed chunks.
+    pub fn map_bytes(&self) -> (usize, usize) {
+        let state = self.inner().state.borrow();
+        (state.open_map_bytes, state.cache.bytes())
+    }
+}
+
+impl ChunkStore for FlashStore {
+    async fn append(&self, append: Append) -> Result<Appended, StoreError> {
+        self.inner().append(append).await
+    }
+
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
+        self.inner().read(chunk, offset, len).await
+    }
+
+    async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
+        let act = async move |inner: Rc<Inner>| inner.fence(chunk, epoch).await;
+        self.inner().admin(chunk, "chunkstore fence", act).await
+    }
+
+    async fn seal(&self, chunk: ChunkId, len: u32) -> Result<ReplicaStat, StoreError> {
+        let act = async move |inner: Rc<Inner>| inner.seal(chunk, len).await;
+        self.inner().admin(chunk, "chunkstore seal", act).await
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        let act = async move |inner: Rc<Inner>| inner.delete(chunk).await;
+        self.inner().admin(chunk, "chunkstore delete", act).await
+    }
+
+    async fn forget(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        let act = async move |inner: Rc<Inner>| inner.forget(chunk).await;
+        self.inner().admin(chunk, "chunkstore forget", act).await
+    }
+
+    fn stat(&self, chunk: ChunkId) -> Result<ReplicaStat, StoreError> {
+        self.inner().stat(chunk)
+    }
+
+    fn list(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkInfo> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let inner = self.inner();
+        let state = inner.state.borrow();
+        let from = after.map_or(Unbounded, Excluded);
+        let mut chunks = state.table.chunks.range((from, Unbounded)).peekable();
+        let mut tombstones = state.table.tombstones.range((from, Unbounded)).peekable();
+        let mut infos = Vec::with_capacity(limit.min(1024));
+        while infos.len() < limit {
+            let dead = match (chunks.peek(), tombstones.peek()) {
+                (None, None) => break,
+                (Some((chunk, _)), Some((dead, _))) => dead < chunk,
+                (chunk, _) => chunk.is_none(),
+            };
+            if dead {
+                let (&chunk, _) = tombstones.next().expect("peeked");
+                infos.push(ChunkInfo { chunk, stat: TOMBSTONE, physical: 0 });
+                continue;
+            }
+            let (&chunk, entry) = chunks.next().expect("peeked");
+            let mut stat = entry.stat();
+            if let Some(&damaged) = state.damage.get(&chunk) {
+                stat.len = stat.len.min(damaged);
+            }
+            let physical = u64::from(entry.units()) * u64::from(inner.sb.unit);
+            infos.push(ChunkInfo { chunk, stat, physical });
+        }
+        infos
+    }
+
+    fn info(&self) -> StoreInfo {
+        let inner = self.inner();
+        let state = inner.state.borrow();
+        let unit = u64::from(inner.sb.unit);
+        StoreInfo {
+            disk: inner.sb.disk,
+            capacity: u64::from(inner.sb.units) * unit,
+            used: u64::from(state.alloc.used()) * unit,
+            chunks: state.table.chunks.len() as u64,
+            unit: inner.sb.unit,
+            failed: state.failed,
+        }
+    }
+
+    async fn checkpoint(&self) -> Result<(), StoreError> {
+        self.inner().checkpoint().await
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.inner().close().await
+    }
+}
+
+impl Inner {
+    async fn close(self: &Rc<Self>) -> Result<(), StoreError> {
+        self.check_open()?;
+        self.state.borrow_mut().closed = true;
+        // What was accepted ends first.
+        let open: Vec<_> = {
+            let state = self.state.borrow();
+            state.table.chunks.iter().map(|(&chunk, entry)| (chunk, entry.tag())).collect()
+        };
+        for (chunk, tag) in open {
+            self.drain(chunk, tag).await?;
+        }
+        let result = self.take_checkpoint().await;
+        self.file.borrow_mut().take();
+        self.fail_log();
+        self.signals.prepare.notify_one();
+        self.signals.checkpoint.notify_one();
+        self.signals.bound.notify_one();
+        result
+    }
+}

@@ -1,0 +1,188 @@
+//! Makes units ready ahead of use: grows the file in steps, writes zeros, syncs. So an append
+//! never meets an extent that the file system has yet to convert (`protocols.md` 3.5). Beside
+//! it, the task that logs how far replicas are known to be durable.
+
+use std::io;
+use std::rc::{Rc, Weak};
+
+use runtime::WriteMode;
+
+use super::log::Room;
+use super::record::Record;
+use super::store::{Inner, Signals};
+use super::table::Entry;
+use crate::contract::StoreError;
+use crate::limits::{BOUND_INTERVAL, GROW_RETRY, READY_LOW_SHARE, ZERO_PAUSE, ZERO_WRITE_BYTES};
+
+/// Bytes made ready at a time while someone waits.
+const URGENT_STEP: u64 = 4 << 20;
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl Inner {
+    /// Ready free units below which more are made.
+    pub(crate) fn ready_low(&self) -> u32 {
+        let step = self.sb.grow_step / u64::from(self.sb.unit);
+        (step / READY_LOW_SHARE).max(1) as u32
+    }
+
+    /// Waits until a ready unit is free.
+    pub(crate) async fn wait_ready(&self) -> Result<(), StoreError> {
+        loop {
+            let ready = self.signals.ready.notified();
+            {
+                let state = &mut *self.state.borrow_mut();
+                if state.failed {
+                    return Err(StoreError::Failed);
+                }
+                if state.alloc.free_ready() > 0 {
+                    return Ok(());
+                }
+                let refused = state.grow_refused && self.env.now() < state.grow_after;
+                if !state.alloc.can_grow() || refused {
+                    return Err(StoreError::Full);
+                }
+                state.counters.ready_waits += 1;
+                state.ready_waiters += 1;
+            }
+            self.env.mark("chunkstore: append waits for ready units");
+            self.signals.prepare.notify_one();
+            ready.await;
+            self.state.borrow_mut().ready_waiters -= 1;
+        }
+    }
+
+    fn wants_ready(&self) -> bool {
+        let state = self.state.borrow();
+        let refused = state.grow_refused && self.env.now() < state.grow_after;
+        let low = state.alloc.free_ready() < self.ready_low();
+        low && state.alloc.can_grow() && !refused && !state.failed && !state.closed
+    }
+
+    async fn make_ready(&self) -> Result<(), StoreError> {
+        let (ready, urgent) = {
+            let state = self.state.borrow();
+            (state.alloc.ready(), state.ready_waiters > 0)
+        };
+        let step = if urgent { self.sb.grow_step.min(URGENT_STEP) } else { self.sb.grow_step };
+        let mut units = (step / u64::from(self.sb.unit)).max(1) as u32;
+        units = units.min(self.sb.units - ready);
+        loop {
+            match self.zero_units(ready, units).await {
+                Ok(()) => break,
+                Err(error) if is_full(&error) && units > 1 => units /= 2,
+                Err(error) if is_full(&error) => {
+                    let state = &mut *self.state.borrow_mut();
+                    state.grow_refused = true;
+                    state.grow_after = self.env.now() + GROW_RETRY;
+                    self.env.mark("chunkstore: the medium is full");
+                    break;
+                }
+                Err(error) => {
+                    self.fail(&error);
+                    return Err(StoreError::Failed);
+                }
+            }
+        }
+        let state = &mut *self.state.borrow_mut();
+        if !state.grow_refused || self.env.now() >= state.grow_after {
+            state.grow_refused = false;
+            state.alloc.set_ready(ready + units);
+            if state.log.has_room(Room::Allocation) {
+                state.log.push(&Record::Ready { units: ready + units });
+            }
+        }
+        self.signals.ready.notify_waiters();
+        Ok(())
+    }
+
+    async fn zero_units(&self, ready: u32, units: u32) -> io::Result<()> {
+        let closed = |_| io::Error::other("the store is closed");
+        let file = self.file().map_err(closed)?;
+        // First the room for a checkpoint of them: it must not fail on a full medium.
+        let area = self.sb.area_blocks(ready + units) * super::layout::BLOCK;
+        for index in 0..2 {
+            allocate(&file, self.sb.area_at(index), area).await?;
+        }
+        let (start, end) = (self.sb.unit_at(ready), self.sb.unit_at(ready + units));
+        allocate(&file, start, end - start).await?;
+        let mut zeros = self.alloc(ZERO_WRITE_BYTES).await;
+        zeros.fill(0);
+        let zeros = zeros.freeze();
+        let mut at = start;
+        while at < end {
+            let len = (end - at).min(ZERO_WRITE_BYTES as u64);
+            let part = zeros.slice(0..len as usize);
+            file.write_at(at, part, WriteMode::Cached).await?;
+            self.state.borrow_mut().counters.bytes_out += len;
+            at += len;
+            if self.state.borrow().ready_waiters == 0 {
+                self.env.sleep(ZERO_PAUSE).await;
+            }
+        }
+        file.sync().await?;
+        self.state.borrow_mut().counters.syncs += 1;
+        Ok(())
+    }
+}
+
+/// Reserves space; where the file system cannot, the writes that follow do.
+pub(crate) async fn allocate(file: &runtime::File, at: u64, len: u64) -> io::Result<()> {
+    match file.allocate(at, len).await {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        result => result,
+    }
+}
+
+/// Keeps units ready until the store goes.
+pub(crate) async fn prepare_task(inner: Weak<Inner>, signals: Rc<Signals>) {
+    loop {
+        loop {
+            let Some(inner) = inner.upgrade() else { return };
+            if inner.state.borrow().failed || inner.file.borrow().is_none() {
+                return;
+            }
+            if !inner.wants_ready() {
+                // Whoever waits learns that there is nothing to wait for.
+                if inner.state.borrow().ready_waiters > 0 {
+                    inner.signals.ready.notify_waiters();
+                }
+                break;
+            }
+            if inner.make_ready().await.is_err() {
+                return;
+            }
+        }
+        signals.prepare.notified().await;
+    }
+}
+
+/// Logs known-durable lengths, a little behind the appends, until the store goes.
+pub(crate) async fn bound_task(inner: Weak<Inner>, signals: Rc<Signals>) {
+    loop {
+        signals.bound.notified().await;
+        let Some(strong) = inner.upgrade() else { return };
+        if strong.state.borrow().failed || strong.file.borrow().is_none() {
+            return;
+        }
+        let env = strong.env.clone();
+        drop(strong);
+        env.sleep(BOUND_INTERVAL).await;
+        let Some(inner) = inner.upgrade() else { return };
+        {
+            let state = &mut *inner.state.borrow_mut();
+            for chunk in std::mem::take(&mut state.bound_dirty) {
+                let Some(Entry::Open(open)) = state.table.chunks.get_mut(&chunk) else { continue };
+                open.bound_dirty = false;
+                let (tag, len) = (open.id.tag, open.map.len());
+                if len > open.bound && open.logged && state.log.has_room(Room::Allocation) {
+                    open.bound = len;
+                    state.log.push(&Record::Bound { chunk, tag, len });
+                }
+            }
+        }
+        inner.kick_log();
+    }
+}

@@ -1,0 +1,320 @@
+//! Reads: find the sectors, read them, verify every one.
+
+use std::rc::Rc;
+
+use base::ChunkId;
+use base::limits::{SECTOR, SECTOR_DATA_MAX};
+use runtime::{Buf, BufMut};
+use wire::sector::{SectorKind, server_part, verify_sector};
+
+use super::Planted;
+use super::record::{Extent, Identity, MapPlace};
+use super::scan::Scan;
+use super::store::Inner;
+use super::table::{Entry, place};
+use crate::contract::{Read, StoreError};
+use crate::limits::{BUF_RETRY, READ_BYTES_MAX};
+use crate::map::{RUN_BYTES, Run, is_sound, locate};
+
+/// Runs that one index sector holds.
+pub(crate) const INDEX_RUNS: usize = SECTOR_DATA_MAX / RUN_BYTES;
+
+/// What a read needs of a replica, taken at one moment.
+struct View {
+    id: Identity,
+    len: u32,
+    sealed: bool,
+    map: MapRef,
+    extents: Vec<Extent>,
+}
+
+enum MapRef {
+    /// The sectors of the range asked for: the map is resident.
+    Places(Option<(crate::map::Place, u32)>),
+    Runs(Rc<[Run]>),
+    Stored(MapPlace),
+}
+
+/// First place and last sector of the range, in `runs`.
+fn range(runs: &[Run], offset: u32, end: u32) -> Option<(crate::map::Place, u32)> {
+    let first = locate(runs, offset)?;
+    let last = locate(runs, end - 1)?;
+    Some((first, last.sector))
+}
+
+impl Inner {
+    /// See [`crate::ChunkStore::read`].
+    pub(crate) async fn read(
+        self: &Rc<Self>,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+    ) -> Result<Read, StoreError> {
+        let view = self.view(chunk, offset, len)?;
+        let end = offset.saturating_add(len).min(view.len);
+        if offset >= end {
+            let empty = self.env.pool().alloc(0).map_err(|_| StoreError::Busy)?;
+            return Ok(Read { sectors: empty.freeze(), len: view.len, sealed: view.sealed });
+        }
+        let places = match &view.map {
+            MapRef::Places(places) => *places,
+            MapRef::Runs(runs) => range(runs, offset, end),
+            MapRef::Stored(map) => match self.load_map(&view, map).await {
+                Ok(runs) => range(&runs, offset, end),
+                Err(error) => return Err(self.judge(&view.id, error)),
+            },
+        };
+        let Some((first, last)) = places else { return Err(StoreError::Corrupt { offset }) };
+        let count = (last - first.sector + 1).min((READ_BYTES_MAX / SECTOR) as u32);
+        let result = match self.read_sectors(&view.extents, first.sector, count).await {
+            Ok(buf) => self.verify(&view.id, first.offset, buf),
+            Err(error) => Err(error),
+        };
+        let sectors = result.map_err(|error| self.judge(&view.id, error))?;
+        Ok(Read { sectors, len: view.len, sealed: view.sealed })
+    }
+
+    /// What a failed read of a replica means.
+    fn judge(&self, id: &Identity, error: StoreError) -> StoreError {
+        let state = self.state.borrow();
+        let current = state.table.chunks.get(&id.chunk).is_some_and(|entry| entry.tag() == id.tag);
+        drop(state);
+        if !current {
+            return StoreError::NotFound; // Its units may have gone to another chunk meanwhile.
+        }
+        if let StoreError::Corrupt { offset } = error {
+            self.note_damage(id.chunk, offset);
+        }
+        error
+    }
+
+    fn view(&self, chunk: ChunkId, offset: u32, want: u32) -> Result<View, StoreError> {
+        let state = &mut *self.state.borrow_mut();
+        if state.closed {
+            return Err(StoreError::Invalid("the store is closed"));
+        }
+        let entry = state.table.chunks.get(&chunk).ok_or(StoreError::NotFound)?;
+        let id = entry.id(chunk);
+        let extents = entry.extents().to_vec();
+        Ok(match entry {
+            Entry::Open(open) => {
+                let len_now = open.map.len();
+                let end = offset.saturating_add(want).min(len_now);
+                let places = (offset < end).then(|| range(open.map.runs(), offset, end)).flatten();
+                View { id, len: len_now, sealed: false, map: MapRef::Places(places), extents }
+            }
+            Entry::Sealed(sealed) => {
+                let len = sealed.len;
+                let map = match sealed.map {
+                    MapPlace::Inline { count, runs } => {
+                        let end = offset.saturating_add(want).min(len);
+                        let runs = &runs[..usize::from(count)];
+                        MapRef::Places((offset < end).then(|| range(runs, offset, end)).flatten())
+                    }
+                    place => match state.cache.get(chunk) {
+                        Some(runs) => MapRef::Runs(runs),
+                        None => MapRef::Stored(place),
+                    },
+                };
+                View { id, len, sealed: true, map, extents }
+            }
+        })
+    }
+
+    fn is_current(&self, id: &Identity) -> bool {
+        let state = self.state.borrow();
+        state.table.chunks.get(&id.chunk).is_some_and(|entry| entry.tag() == id.tag)
+    }
+
+    fn note_damage(&self, chunk: ChunkId, offset: u32) {
+        let state = &mut *self.state.borrow_mut();
+        state.counters.corrupt_sectors += 1;
+        let first = state.damage.entry(chunk).or_insert(offset);
+        *first = offset.min(*first);
+        tracing::info!(%chunk, offset, disk = %self.disk(), "stored bytes do not verify");
+        self.env.mark("chunkstore: damage met");
+    }
+
+    /// Reads `count` sectors of a chunk into one buffer.
+    pub(crate) async fn read_sectors(
+        &self,
+        extents: &[Extent],
+        first: u32,
+        count: u32,
+    ) -> Result<BufMut, StoreError> {
+        let mut parts = Vec::with_capacity(1);
+        let mut at = first;
+        while at < first + count {
+            let (unit, inner, run) =
+                place(extents, self.sb.unit_sectors(), at).ok_or(StoreError::Failed)?;
+            let part = run.min(first + count - at);
+            let device = self.sb.unit_at(unit) + u64::from(inner) * SECTOR as u64;
+            parts.push((device, part as usize * SECTOR));
+            at += part;
+        }
+        if let [(device, len)] = parts[..] {
+            return self.read_exact(device, len).await;
+        }
+        let mut whole =
+            self.env.pool().alloc(count as usize * SECTOR).map_err(|_| StoreError::Busy)?;
+        let reads = parts.iter().map(|&(device, len)| self.read_exact(device, len));
+        let mut done = 0;
+        for part in futures_util::future::try_join_all(reads).await? {
+            whole[done..done + part.len()].copy_from_slice(&part);
+            done += part.len();
+        }
+        Ok(whole)
+    }
+
+    /// As [`Inner::read_sectors`], waiting for memory.
+    pub(crate) async fn read_patiently(
+        &self,
+        extents: &[Extent],
+        first: u32,
+        count: u32,
+    ) -> Result<BufMut, StoreError> {
+        loop {
+            match self.read_sectors(extents, first, count).await {
+                Err(StoreError::Busy) => self.env.sleep(BUF_RETRY).await,
+                result => return result,
+            }
+        }
+    }
+
+    /// Checks that `sectors` are the chunk's from `offset` on.
+    fn verify(&self, id: &Identity, offset: u32, sectors: BufMut) -> Result<Buf, StoreError> {
+        if self.config.planted == Some(Planted::ReadUnverified) {
+            return Ok(sectors.freeze());
+        }
+        let mut expected = offset;
+        for sector in sectors.chunks(SECTOR) {
+            let footer = verify_sector(sector).ok().filter(|footer| {
+                footer.chunk == id.chunk
+                    && footer.epoch == id.epoch
+                    && footer.base == id.base
+                    && footer.offset == expected
+                    && footer.kind == SectorKind::Data
+                    && server_part(sector).tag == id.tag
+            });
+            let Some(footer) = footer else {
+                return Err(StoreError::Corrupt { offset: expected });
+            };
+            expected += u32::from(footer.len);
+        }
+        Ok(sectors.freeze())
+    }
+
+    /// The map of a sealed replica that is not resident.
+    async fn load_map(&self, view: &View, place: &MapPlace) -> Result<Rc<[Run]>, StoreError> {
+        let runs = match place {
+            MapPlace::Index { first, runs } => self.read_index(view, *first, *runs).await?,
+            _ => None,
+        };
+        let runs: Rc<[Run]> = match runs {
+            Some(runs) => runs.into(),
+            None => {
+                // No index, or a damaged one: the footers tell the same.
+                self.env.mark("chunkstore: map rebuilt from footers");
+                let mut scan = Scan::new(view.id, Some(view.len));
+                scan.run(self, &view.extents).await?;
+                let map = scan.finish_by_sector().map;
+                if map.len() < view.len {
+                    return Err(StoreError::Corrupt { offset: map.len() });
+                }
+                map.truncated(view.len).into()
+            }
+        };
+        if self.is_current(&view.id) {
+            self.state.borrow_mut().cache.insert(view.id.chunk, runs.clone());
+        }
+        Ok(runs)
+    }
+
+    async fn read_index(
+        &self,
+        view: &View,
+        first: u32,
+        runs: u32,
+    ) -> Result<Option<Vec<Run>>, StoreError> {
+        let count = (runs as usize).div_ceil(INDEX_RUNS) as u32;
+        let mut all = Vec::with_capacity(runs as usize);
+        let step = (READ_BYTES_MAX / SECTOR) as u32;
+        for at in (0..count).step_by(step as usize) {
+            let part = step.min(count - at);
+            let sectors = self.read_sectors(&view.extents, first + at, part).await?;
+            for (index, sector) in sectors.chunks(SECTOR).enumerate() {
+                let before = (at as usize + index) * INDEX_RUNS;
+                match decode_index(&view.id, before as u32, sector) {
+                    Some(runs) => all.extend(runs),
+                    None => return Ok(None),
+                }
+            }
+        }
+        let sound = all.len() == runs as usize && is_sound(&all, view.len);
+        Ok(sound.then_some(all))
+    }
+
+    /// Whether the chunk holds exactly these sectors from `offset` on.
+    pub(crate) async fn is_stored(
+        self: &Rc<Self>,
+        chunk: ChunkId,
+        tag: u32,
+        offset: u32,
+        sectors: &Buf,
+    ) -> Result<bool, StoreError> {
+        let found = {
+            let state = &mut *self.state.borrow_mut();
+            let open = state.open_mut(chunk, tag).ok_or(StoreError::NotFound)?;
+            let count = (sectors.len() / SECTOR) as u32;
+            locate(open.map.runs(), offset)
+                .filter(|at| at.offset == offset && at.sector + count <= open.map.sectors())
+                .map(|at| (open.id, open.extents.clone(), at.sector, count))
+        };
+        let Some((id, extents, first, count)) = found else { return Ok(false) };
+        let stored = self.read_sectors(&extents, first, count).await?;
+        let stored = self.verify(&id, offset, stored)?;
+        Ok(stored
+            .chunks(SECTOR)
+            .zip(sectors.chunks(SECTOR))
+            .all(|(a, b)| wire::sector::client_crc(a) == wire::sector::client_crc(b)))
+    }
+}
+
+/// The runs in an index sector whose first run has `before` runs in front of it.
+pub fn decode_index(id: &Identity, before: u32, sector: &[u8]) -> Option<Vec<Run>> {
+    let footer = verify_sector(sector).ok()?;
+    let mine = footer.chunk == id.chunk
+        && footer.epoch == id.epoch
+        && footer.base == id.base
+        && footer.offset == before
+        && footer.kind == SectorKind::Index
+        && server_part(sector).tag == id.tag;
+    let len = usize::from(footer.len);
+    if !mine || !len.is_multiple_of(RUN_BYTES) {
+        return None;
+    }
+    sector[..len].chunks(RUN_BYTES).map(Run::decode).collect()
+}
+
+/// Writes index sectors of `runs` into `out`, from index sector `first` on.
+pub fn encode_index(id: &Identity, runs: &[Run], first: u32, out: &mut [u8]) {
+    use wire::sector::{Footer, ServerPart, chain, client_crc, format_sector, set_server_part};
+    let parts = runs.chunks(INDEX_RUNS).enumerate().skip(first as usize);
+    for ((index, part), sector) in parts.zip(out.chunks_mut(SECTOR)) {
+        let mut bytes = Vec::with_capacity(SECTOR_DATA_MAX);
+        part.iter().for_each(|run| run.encode(&mut bytes));
+        sector[..bytes.len()].copy_from_slice(&bytes);
+        let footer = Footer {
+            chunk: id.chunk,
+            epoch: id.epoch,
+            base: id.base,
+            offset: (index * INDEX_RUNS) as u32,
+            len: bytes.len() as u16,
+            kind: SectorKind::Index,
+            flags: 0,
+        };
+        format_sector(sector, &footer);
+        let chain = chain(0, client_crc(sector), id.tag);
+        set_server_part(sector, ServerPart { tag: id.tag, chain });
+    }
+}

@@ -1,0 +1,328 @@
+//! The state of a mounted flash store, shared by its operations.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::rc::Rc;
+
+use base::limits::SECTOR;
+use base::{ChunkId, DiskId, Map};
+use codec::crc32c;
+use runtime::sync::{Notify, oneshot};
+use runtime::{Buf, BufMut, Class, Env, File, WriteMode};
+
+use super::alloc::Allocator;
+use super::cache::MapCache;
+use super::layout::Super;
+use super::log::Log;
+use super::table::{Entry, Open, Table};
+use super::{Config, SyncMode};
+use crate::contract::StoreError;
+use crate::limits::BUF_RETRY;
+
+/// Counts since the mount: amplification adds up from them (C29).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Appends acknowledged.
+    pub appends: u64,
+    /// Device writes of appends' sectors.
+    pub append_writes: u64,
+    /// Data bytes of appends acknowledged.
+    pub bytes_in: u64,
+    /// Bytes written to the medium, of all kinds.
+    pub bytes_out: u64,
+    /// Writes of the log (both copies count as one).
+    pub log_writes: u64,
+    /// Flushes.
+    pub syncs: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Appends that copied their sectors because they did not own them alone.
+    pub copies: u64,
+    /// Times an append waited for units to be made ready.
+    pub ready_waits: u64,
+    /// Appends into units that were not ready: always 0.
+    pub unready_writes: u64,
+    /// Sectors that did not verify when they were read.
+    pub corrupt_sectors: u64,
+}
+
+/// Wake-ups of background tasks and of waiters.
+#[derive(Default)]
+pub(crate) struct Signals {
+    pub(crate) prepare: Notify,
+    pub(crate) ready: Notify,
+    pub(crate) checkpoint: Notify,
+    pub(crate) checkpointed: Notify,
+    pub(crate) log_room: Notify,
+    pub(crate) bound: Notify,
+}
+
+#[derive(Default)]
+pub(crate) struct Syncer {
+    running: bool,
+    waiters: Vec<oneshot::Sender<bool>>,
+}
+
+pub(crate) struct State {
+    pub(crate) table: Table,
+    pub(crate) alloc: Allocator,
+    pub(crate) log: Log,
+    pub(crate) cache: MapCache,
+    pub(crate) failed: bool,
+    pub(crate) closed: bool,
+    pub(crate) appends_inflight: usize,
+    pub(crate) bytes_inflight: usize,
+    pub(crate) open_chunks: usize,
+    pub(crate) open_map_bytes: usize,
+    /// Who acts on a chunk, and who waits for it.
+    pub(crate) admin: Map<ChunkId, VecDeque<oneshot::Sender<()>>>,
+    pub(crate) admin_inflight: usize,
+    /// Where in the log replay must start for the operations under way.
+    pub(crate) holds: BTreeMap<u64, u64>,
+    pub(crate) next_hold: u64,
+    pub(crate) bound_dirty: Vec<ChunkId>,
+    /// Sealed replicas whose reads have met damage: its first byte.
+    pub(crate) damage: BTreeMap<ChunkId, u32>,
+    pub(crate) tags: u32,
+    /// Number of the newest checkpoint; its area is its parity.
+    pub(crate) checkpoint: u64,
+    pub(crate) checkpoint_requests: u64,
+    pub(crate) checkpoints_served: u64,
+    /// No growing before this time: the medium was full.
+    pub(crate) grow_after: runtime::Instant,
+    pub(crate) grow_refused: bool,
+    pub(crate) ready_waiters: u32,
+    pub(crate) counters: Counters,
+}
+
+impl State {
+    pub(crate) fn open_mut(&mut self, chunk: ChunkId, tag: u32) -> Option<&mut Open> {
+        match self.table.chunks.get_mut(&chunk) {
+            Some(Entry::Open(open)) if open.id.tag == tag => Some(open),
+            _ => None,
+        }
+    }
+
+    /// Entries that the checkpoint area has room for.
+    pub(crate) fn chunk_count(&self) -> usize {
+        self.table.chunks.len()
+    }
+}
+
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) file: RefCell<Option<Rc<File>>>,
+    pub(crate) sb: Super,
+    pub(crate) config: Config,
+    pub(crate) mount: u64,
+    pub(crate) state: RefCell<State>,
+    pub(crate) signals: Rc<Signals>,
+    pub(crate) syncer: RefCell<Syncer>,
+    /// Held while a checkpoint is taken.
+    pub(crate) checkpointing: runtime::sync::Mutex<()>,
+    pub(crate) weak: std::rc::Weak<Inner>,
+}
+
+/// Keeps the log from the time it was taken: see [`Inner::hold`].
+pub(crate) struct Hold {
+    inner: Rc<Inner>,
+    id: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.inner.state.borrow_mut().holds.remove(&self.id);
+    }
+}
+
+impl Inner {
+    pub(crate) fn store_low(&self) -> u64 {
+        self.sb.disk.get() as u64
+    }
+
+    pub(crate) fn disk(&self) -> DiskId {
+        self.sb.disk
+    }
+
+    pub(crate) fn file(&self) -> Result<Rc<File>, StoreError> {
+        self.file.borrow().clone().ok_or(StoreError::Invalid("the store is closed"))
+    }
+
+    /// A checkpoint that starts while the hold lives is replayed with the log from here on: for
+    /// operations that push a record before they change the table.
+    pub(crate) fn hold(self: &Rc<Self>) -> Hold {
+        let state = &mut *self.state.borrow_mut();
+        let id = state.next_hold;
+        state.next_hold += 1;
+        state.holds.insert(id, state.log.next_seq);
+        Hold { inner: self.clone(), id }
+    }
+
+    /// The tag of the next incarnation: never 0, and not met again on this disk but by chance.
+    pub(crate) fn next_tag(&self, state: &mut State) -> u32 {
+        state.tags += 1;
+        let mut bytes = [0; 28];
+        bytes[..16].copy_from_slice(&self.sb.disk.get().to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.mount.to_le_bytes());
+        bytes[24..].copy_from_slice(&state.tags.to_le_bytes());
+        crc32c(&bytes).max(1)
+    }
+
+    /// A buffer, as soon as the pool has one. For work that must not fail for want of memory;
+    /// what it waits for is bounded by appends in flight and reads.
+    pub(crate) async fn alloc(&self, len: usize) -> BufMut {
+        loop {
+            match self.env.pool().alloc(len) {
+                Ok(buf) => return buf,
+                Err(_) => self.env.sleep(BUF_RETRY).await,
+            }
+        }
+    }
+
+    /// Writes, and returns when it is durable. An error makes the store read-only.
+    pub(crate) async fn write_durable(&self, at: u64, buf: Buf) -> Result<(), StoreError> {
+        let file = self.file()?;
+        let len = buf.len() as u64;
+        let result = match self.config.sync {
+            SyncMode::PerWrite => file.write_at(at, buf, WriteMode::Durable).await,
+            SyncMode::Group => file.write_at(at, buf, WriteMode::Cached).await,
+        };
+        self.written(len, result)?;
+        match self.config.sync {
+            SyncMode::PerWrite => Ok(()),
+            SyncMode::Group => self.group_sync().await,
+        }
+    }
+
+    /// As [`Inner::write_durable`], for several buffers one behind the other.
+    pub(crate) async fn write_durable_all(
+        &self,
+        at: u64,
+        mut bufs: Vec<Buf>,
+    ) -> Result<(), StoreError> {
+        if bufs.len() == 1 {
+            return self.write_durable(at, bufs.remove(0)).await;
+        }
+        let file = self.file()?;
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let mode = match self.config.sync {
+            SyncMode::PerWrite => WriteMode::Durable,
+            SyncMode::Group => WriteMode::Cached,
+        };
+        let result = file.write_vectored_at(at, bufs, mode).await;
+        self.written(len, result)?;
+        match self.config.sync {
+            SyncMode::PerWrite => Ok(()),
+            SyncMode::Group => self.group_sync().await,
+        }
+    }
+
+    /// Writes; durable with the next [`Inner::sync`].
+    pub(crate) async fn write_cached(&self, at: u64, buf: Buf) -> Result<(), StoreError> {
+        let len = buf.len() as u64;
+        let result = self.file()?.write_at(at, buf, WriteMode::Cached).await;
+        self.written(len, result)
+    }
+
+    pub(crate) async fn sync(&self) -> Result<(), StoreError> {
+        let result = self.file()?.sync().await;
+        self.state.borrow_mut().counters.syncs += 1;
+        self.written(0, result)
+    }
+
+    fn written(&self, len: u64, result: std::io::Result<()>) -> Result<(), StoreError> {
+        match result {
+            Ok(()) => {
+                self.state.borrow_mut().counters.bytes_out += len;
+                Ok(())
+            }
+            Err(error) => {
+                self.fail(&error);
+                Err(StoreError::Failed)
+            }
+        }
+    }
+
+    /// One flush for all writes that have returned when it starts.
+    async fn group_sync(&self) -> Result<(), StoreError> {
+        let (sender, receiver) = oneshot::channel();
+        let leads = {
+            let syncer = &mut *self.syncer.borrow_mut();
+            syncer.waiters.push(sender);
+            !std::mem::replace(&mut syncer.running, true)
+        };
+        if leads {
+            // A task of its own: the leader's future may be dropped.
+            let file = self.file()?;
+            let Some(this) = self.this() else { return Err(StoreError::Failed) };
+            self.env.spawn(Class::Foreground, "chunkstore sync", async move {
+                loop {
+                    let waiters = std::mem::take(&mut this.syncer.borrow_mut().waiters);
+                    if waiters.is_empty() {
+                        this.syncer.borrow_mut().running = false;
+                        return;
+                    }
+                    let result = file.sync().await;
+                    this.state.borrow_mut().counters.syncs += 1;
+                    let good = this.written(0, result).is_ok();
+                    for waiter in waiters {
+                        let _ = waiter.send(good);
+                    }
+                }
+            });
+        }
+        match receiver.await {
+            Ok(true) => Ok(()),
+            _ => Err(StoreError::Failed),
+        }
+    }
+
+    fn this(&self) -> Option<Rc<Inner>> {
+        self.weak.upgrade()
+    }
+
+    /// Makes the store read-only for good: what was in flight is unknown (house style 3.6).
+    pub(crate) fn fail(&self, why: &dyn fmt::Display) {
+        {
+            let state = &mut *self.state.borrow_mut();
+            if state.failed {
+                return;
+            }
+            state.failed = true;
+        }
+        if !self.env.is_closed() {
+            tracing::warn!(disk = %self.sb.disk, "the store takes no more writes: {why}. \
+                Replace the disk; its replicas are repaired from others");
+        }
+        self.fail_log();
+        self.fail_appends();
+        self.signals.ready.notify_waiters();
+        self.signals.log_room.notify_waiters();
+        self.signals.checkpointed.notify_waiters();
+        self.signals.prepare.notify_one();
+        self.signals.checkpoint.notify_one();
+        self.signals.bound.notify_one();
+    }
+
+    /// As [`Inner::read_exact`], waiting for memory.
+    pub(crate) async fn read_device(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
+        let buf = self.alloc(len).await;
+        read_full(&*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
+    }
+
+    /// Reads `len` bytes; what lies behind the file's end reads as zeros.
+    pub(crate) async fn read_exact(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
+        debug_assert!(len.is_multiple_of(SECTOR));
+        let buf = self.env.pool().alloc(len).map_err(|_| StoreError::Busy)?;
+        read_full(&*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
+    }
+}
+
+/// Reads the whole of `buf`; what lies behind the file's end reads as zeros.
+pub(crate) async fn read_full(file: &File, at: u64, buf: BufMut) -> std::io::Result<BufMut> {
+    let (result, mut buf) = file.read_at(at, buf).await;
+    let count = result?;
+    buf[count..].fill(0);
+    Ok(buf)
+}

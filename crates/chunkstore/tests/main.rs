@@ -1,0 +1,5 @@
+//! Conformance, recovery and format tests of the chunk stores, in the simulator.
+
+mod conformance;
+mod engine;
+mod suite;
