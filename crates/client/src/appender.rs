@@ -580,6 +580,7 @@ fn op_result(answer: Result<StreamReply, Refusal>) -> Result<OpDone, OpError> {
             Kind::Fenced => OpError::Fenced,
             Kind::Full => OpError::Full,
             Kind::NotFound => OpError::Gone,
+            Kind::Refresh => OpError::Stale,
             _ => OpError::Failed(refusal.message),
         }),
     }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use base::{ChunkId, ClientId, ClusterId, FileId, ServerId};
 use runtime::{Class, Duration, Env, Instant};
+use transport::Endpoint;
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlReply, ControlRequest, Group,
     OpId, StreamChange, StreamReply, StreamRequest, Trouble, stream_partition,
@@ -17,6 +18,7 @@ use crate::counters::{Counters, Totals};
 use crate::error::Error;
 use crate::limits::REPORTS_MAX;
 use crate::locate::Locator;
+use crate::network::Network;
 use crate::peers::Peers;
 use crate::session::{Question, Refusal, Session, misfit};
 
@@ -39,6 +41,17 @@ pub(crate) struct Inner {
 }
 
 impl Client {
+    /// Connects through `endpoint`: asks `masters` in turn until one answers.
+    pub async fn connect(
+        env: &Env,
+        endpoint: Endpoint,
+        masters: Vec<SocketAddr>,
+        config: Config,
+    ) -> Result<Client, Error> {
+        let peers = Rc::new(Network::new(env, endpoint));
+        Client::connect_over(env, peers, masters, config).await
+    }
+
     /// Connects over `peers`: asks `masters` in turn until one answers.
     pub async fn connect_over(
         env: &Env,

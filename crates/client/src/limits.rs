@@ -9,9 +9,10 @@ pub const APPENDS_INFLIGHT_DEFAULT: u32 = 256;
 /// Appends of one writer in flight, whatever is configured.
 pub const APPENDS_INFLIGHT_MAX: u32 = 4096;
 
-/// Bytes of sectors of one writer in flight at most, unless configured: 16 appends of the
-/// largest size. A disk at 1 GB/s takes 16 ms for them, ten times a durable write.
-pub const WINDOW_BYTES_DEFAULT: u32 = 16 << 20;
+/// Bytes of sectors of one writer in flight at most, unless configured: 8 appends of the
+/// largest size. A disk at 1 GB/s takes 8 ms for them, several times a durable write; one link
+/// takes 14 MiB before it is busy.
+pub const WINDOW_BYTES_DEFAULT: u32 = 8 << 20;
 /// Smallest window: one append of the largest size.
 pub const WINDOW_BYTES_MIN: u32 = (APPEND_SECTORS_MAX * SECTOR) as u32;
 
@@ -27,10 +28,6 @@ pub const CHUNK_LEN_MIN: u32 = 1 << 20;
 pub const SPARES_DEFAULT: u8 = 2;
 /// Spare chunks at most (the stream service's bound).
 pub const SPARES_MAX: u8 = 4;
-
-/// Ended chunks whose successor is not committed yet. Each is a chunk that failed before
-/// anything in it was acknowledged; past this the writer waits for the stream service.
-pub const CHAIN_MAX: usize = 8;
 
 /// Servers that a writer remembers as failed.
 pub const AVOID_MAX: usize = 16;

@@ -353,6 +353,8 @@ impl Reader {
             }
             PeerError::Busy => Answer::Later,
             PeerError::Refused(error) => match error {
+                // A chunk is made with its first bytes (C9): an open one may have none yet.
+                DataError::NotFound if chunk.sealed.is_none() => Answer::End { sealed: false },
                 DataError::NotFound | DataError::WrongDisk => Answer::Stale(Trouble::Missing),
                 DataError::DiskFailed => Answer::Bad(Trouble::DiskFailed),
                 DataError::Corrupt { .. } => Answer::Bad(Trouble::Corrupt),

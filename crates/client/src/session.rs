@@ -201,7 +201,7 @@ impl Session {
             tries.unknown |= mutation && may_have_happened(&error);
             add(&self.counters.control_retries, 1);
             let message = error.to_string();
-            let kind = self.after(question.group, to, error, &mut tries).await;
+            let kind = self.after(question.group, to, error, mutation, &mut tries).await;
             let waited = self.env.now() - start;
             if let Some(kind) = kind {
                 let unknown = tries.unknown && kind == Kind::Unknown;
@@ -226,6 +226,7 @@ impl Session {
         group: Group,
         asked: SocketAddr,
         error: PeerError<ControlError>,
+        mutation: bool,
         tries: &mut Tries,
     ) -> Option<Kind> {
         match error {
@@ -245,6 +246,8 @@ impl Session {
                         }
                     }
                 }
+                // A decision was made on an old state: the caller makes it again.
+                Kind::Refresh if mutation => return Some(Kind::Refresh),
                 Kind::Refresh => self.refresh().await,
                 Kind::Retry | Kind::Unknown => {
                     tries.asked = 0;

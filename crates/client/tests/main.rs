@@ -1,1 +1,4 @@
-//! Tests of the client.
+//! Tests of the client: the writer's protocol against an oracle, and the whole client against a
+//! cluster in memory under faults.
+
+mod model;

@@ -155,10 +155,17 @@ impl OpenChunk {
     }
 }
 
-/// A chunk that has ended, while the stream service does not know it yet.
+/// The chunk that is current at the stream service, with the length at which it has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ended {
     pub(super) chunk: ChunkId,
     pub(super) base: u64,
     pub(super) len: u32,
+}
+
+impl Ended {
+    /// Offset in the file of the byte behind it.
+    pub(super) fn end(&self) -> u64 {
+        self.base + u64::from(self.len)
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use base::limits::APPEND_DATA_MAX;
-use base::{Epoch, ServerId};
+use base::{ChunkId, Epoch, ServerId};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, Trouble, WriterGrant};
 use wire::data::{AppendRequest, DataError};
@@ -12,7 +12,7 @@ use wire::sector::AppendAt;
 use super::chunk::{Copy, Ended, OpenChunk, Progress, Slot};
 use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
 use super::ops::OpState;
-use crate::limits::{AVOID_MAX, CHAIN_MAX};
+use crate::limits::AVOID_MAX;
 
 /// Refusals of one append's bytes by one replica, or gaps below what it had acknowledged, after
 /// which it is given up: a damaged frame happens once.
@@ -35,15 +35,15 @@ pub struct Writer {
     pub(super) config: WriterConfig,
     pub(super) epoch: Epoch,
     pub(super) life: Life,
-    /// Ended chunks the stream service does not know to have ended, oldest first. The first is
-    /// current there.
-    pub(super) chain: VecDeque<Ended>,
+    /// The chunk that is current at the stream service, when it has ended here. Nothing is
+    /// acknowledged until the service knows of its end.
+    pub(super) ended: Option<Ended>,
     /// The chunk being written.
     pub(super) current: Option<OpenChunk>,
-    /// Base of the chunk after the last of `chain`, while there is no current one.
-    pub(super) next_base: u64,
     /// Chunks recorded to follow, in order.
     pub(super) spares: VecDeque<ChunkPlace>,
+    /// The youngest chunk that was ever written; spares up to it have been passed over.
+    pub(super) youngest: ChunkId,
     /// The spares' tokens have expired.
     pub(super) tokens_stale: bool,
     /// Appends `first..first + slots.len()`.
@@ -93,9 +93,9 @@ impl Writer {
             config,
             epoch: grant.epoch,
             life: Life::Open,
-            chain: VecDeque::new(),
+            ended: None,
+            youngest: current.chunk,
             current: Some(OpenChunk::new(current, base, 0, now)),
-            next_base: base,
             spares: VecDeque::new(),
             tokens_stale: false,
             slots: VecDeque::new(),
@@ -112,7 +112,7 @@ impl Writer {
             progress_at: now,
             trouble: String::new(),
         };
-        writer.adopt_spares(grant.spares, &[])?;
+        writer.adopt_spares(grant.spares, &[], &mut Vec::new())?;
         Ok(writer)
     }
 
@@ -123,10 +123,10 @@ impl Writer {
 
     /// Acknowledged length of the file.
     pub fn acked_len(&self) -> u64 {
-        match (self.chain.front(), &self.current) {
-            (Some(ended), _) => ended.base + u64::from(ended.len),
+        match (&self.ended, &self.current) {
+            (Some(ended), _) => ended.end(),
             (None, Some(current)) => current.base + u64::from(current.acked),
-            (None, None) => self.next_base,
+            (None, None) => unreachable!("a chunk is current at the stream service"),
         }
     }
 
@@ -197,15 +197,15 @@ impl Writer {
     fn open_next(&mut self, now: Instant, out: &mut Vec<Action>) {
         while self.current.is_none() && now >= self.open_after && self.may_open() {
             let place = self.spares.pop_front().expect("checked");
-            let base = self.next_base;
+            let base = self.ended.as_ref().expect("the chunk before it has ended").end();
+            self.youngest = place.chunk;
             let mut chunk = OpenChunk::new(place, base, self.placed, now);
             for replica in &mut chunk.replicas {
                 let server = replica.place.server;
                 replica.failed = self.avoid.iter().any(|&(id, until)| id == server && until > now);
             }
             if chunk.alive().count() < chunk.acks() {
-                self.chain.push_back(Ended { chunk: chunk.id(), base, len: 0 });
-                continue;
+                continue; // Passed over: the stream service drops it when the next one follows.
             }
             out.reserve(self.slots.len() * (1 + chunk.replicas.len()));
             self.current = Some(chunk);
@@ -214,7 +214,7 @@ impl Writer {
 
     /// True when a spare is there that may be opened.
     pub(super) fn may_open(&self) -> bool {
-        !self.spares.is_empty() && !self.tokens_stale && self.chain.len() < CHAIN_MAX
+        !self.spares.is_empty() && !self.tokens_stale
     }
 
     /// Gives appends their places in the current chunk.
@@ -537,8 +537,13 @@ impl Writer {
     /// be placed anew.
     fn end_current(&mut self, out: &mut Vec<Action>) {
         let current = self.current.take().expect("a chunk is open");
-        self.chain.push_back(Ended { chunk: current.id(), base: current.base, len: current.acked });
-        self.next_base = current.base + u64::from(current.acked);
+        if self.ended.is_none() {
+            let (chunk, base, len) = (current.id(), current.base, current.acked);
+            self.ended = Some(Ended { chunk, base, len });
+        } else {
+            // The stream service still has the chunk before it, or will be told of its end.
+            assert_eq!(current.acked, 0, "acknowledged before the switch");
+        }
         self.release_below(self.acked, out);
         self.placed = self.acked;
         self.resend_at = None;
@@ -548,9 +553,15 @@ impl Writer {
         }
     }
 
+    /// The stream service has dropped the chunk that is written: it goes on in the next.
+    pub(super) fn abandon_current(&mut self, out: &mut Vec<Action>) {
+        assert!(self.ended.is_some(), "only before the switch is known");
+        self.end_current(out);
+    }
+
     /// The acknowledgement rule: all below, `acks` replicas, and the chunk known to be current.
     fn acknowledge(&mut self, now: Instant, out: &mut Vec<Action>) {
-        if !self.chain.is_empty() {
+        if self.ended.is_some() {
             return;
         }
         let Some(current) = &mut self.current else { return };
@@ -600,10 +611,11 @@ impl Writer {
         let end = self.next_seq();
         assert!(self.first <= self.acked && self.acked <= self.placed && self.placed <= end);
         let Some(current) = &self.current else {
+            assert!(self.ended.is_some(), "a chunk is current at the stream service");
             return assert_eq!(self.placed, self.acked, "placed in no chunk");
         };
-        assert!(current.acked <= current.end);
-        assert!(self.chain.is_empty() || current.acked == 0, "acknowledged before the switch");
+        assert!(current.acked <= current.end && current.id() <= self.youngest);
+        assert!(self.ended.is_none() || current.acked == 0, "acknowledged before the switch");
         for replica in current.alive() {
             assert!(replica.durable <= current.end && replica.told <= current.acked);
             assert!(replica.next <= replica.unsent && replica.unsent <= self.placed);

@@ -30,6 +30,8 @@ pub struct WriterConfig {
     pub retry_pause: Duration,
     /// Idle time after which replicas are told the committed length (`protocols.md` 1.6).
     pub commit_idle: Duration,
+    /// Idle time after which replicas are told again: one may have restarted and forgotten.
+    pub commit_repeat: Duration,
     /// Time without any acknowledgement after which the writer gives up.
     pub stall_budget: Duration,
     /// How long a server that failed is not wanted for new chunks.
@@ -124,6 +126,8 @@ pub enum OpError {
     Full,
     /// The file was removed.
     Gone,
+    /// The request does not fit what is recorded.
+    Stale,
     /// Anything else, after all retries.
     Failed(String),
 }

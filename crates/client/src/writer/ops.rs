@@ -1,9 +1,10 @@
 //! What the writer does at the stream service: one operation at a time.
 
-use base::ServerId;
+use base::{ChunkId, ServerId};
 use runtime::Instant;
 use wire::control::{ChunkPlace, WriterGrant};
 
+use super::chunk::Ended;
 use super::core::{Life, Writer, check_place};
 use super::event::{Action, OpDone, OpError, StreamOp, WriterError};
 
@@ -17,7 +18,8 @@ pub(super) struct OpState {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OpKind {
-    Advance,
+    /// To the chunk, with its base.
+    Advance(ChunkId, u64),
     /// `true`: nothing can be written before it ends.
     Extend(bool),
     Close,
@@ -34,27 +36,22 @@ impl Writer {
         {
             return self.ask_close(finish, out);
         }
-        let Some(&ended) = self.chain.front() else {
+        let Some(ended) = self.ended else {
             return self.ask_ahead(now, out);
-        };
-        let next = match (self.chain.get(1), &self.current) {
-            (Some(next), _) => Some(next.chunk),
-            (None, Some(current)) => Some(current.id()),
-            (None, None) => None,
         };
         let avoid = self.avoided(now);
         let spares = self.config.spares.max(1);
-        match next {
-            Some(next) => {
-                let (sealed, len) = (ended.chunk, ended.len);
-                self.op = Some(OpState { kind: OpKind::Advance, avoid: avoid.clone() });
-                out.push(Action::Op(StreamOp::Advance { sealed, len, next, avoid, spares }));
-            }
-            None if self.needs_spares() && now >= self.need_after => {
+        let Some(current) = &self.current else {
+            if self.needs_spares() && now >= self.need_after {
                 self.ask_spares(now, true, spares, avoid, out);
             }
-            None => {}
-        }
+            return;
+        };
+        let next = current.id();
+        let kind = OpKind::Advance(next, current.base);
+        self.op = Some(OpState { kind, avoid: avoid.clone() });
+        let (sealed, len) = (ended.chunk, ended.len);
+        out.push(Action::Op(StreamOp::Advance { sealed, len, next, avoid, spares }));
     }
 
     /// True when nothing can be written without an answer of the stream service.
@@ -92,9 +89,9 @@ impl Writer {
     }
 
     fn ask_close(&mut self, finish: bool, out: &mut Vec<Action>) {
-        // What is current at the stream service is the first chunk it does not know to have
-        // ended; the chunks behind it hold nothing that was acknowledged.
-        let sealed = match (self.chain.front(), &self.current) {
+        // When the current chunk of the stream service has ended here, the one behind it holds
+        // nothing that was acknowledged.
+        let sealed = match (&self.ended, &self.current) {
             (Some(ended), _) => Some((ended.chunk, ended.len)),
             (None, Some(current)) => Some((current.id(), current.acked)),
             (None, None) => None,
@@ -115,10 +112,12 @@ impl Writer {
     ) {
         let op = self.op.take().expect("an operation is under way");
         let taken = match (op.kind, result) {
-            (OpKind::Advance, Ok(OpDone::Writer(grant))) => self.on_advanced(now, grant, &op.avoid),
+            (OpKind::Advance(next, base), Ok(OpDone::Writer(grant))) => {
+                self.on_advanced(now, (next, base), grant, &op.avoid, out)
+            }
             (OpKind::Extend(_), Ok(OpDone::Writer(grant))) => {
                 self.tokens_stale = false;
-                self.adopt_spares(grant.spares, &op.avoid)
+                self.adopt_spares(grant.spares, &op.avoid, out)
             }
             (OpKind::Close, Ok(OpDone::Closed { len })) => {
                 return self.on_closed(len, out);
@@ -128,12 +127,24 @@ impl Writer {
             }
             (_, Err(OpError::Fenced)) => Err(WriterError::Fenced),
             (_, Err(OpError::Gone)) => Err(WriterError::Gone),
+            // The chunk that was to follow is not recorded any more: see what is.
+            (OpKind::Advance(next, _), Err(OpError::Stale)) => {
+                if self.current.as_ref().is_some_and(|current| current.id() == next) {
+                    self.abandon_current(out);
+                }
+                self.spares.clear();
+                Ok(())
+            }
             // Nothing waits for it: ask again later.
             (OpKind::Extend(false), Err(_)) => {
                 self.extend_after = now + self.config.extend_pause;
                 Ok(())
             }
             (_, Err(OpError::Full)) => Err(WriterError::Full),
+            (_, Err(OpError::Stale)) => {
+                let text = "the stream service does not agree on the open chunk".to_owned();
+                Err(WriterError::Protocol(text))
+            }
             (_, Err(OpError::Failed(cause))) => Err(WriterError::Stalled { cause }),
         };
         if let Err(error) = taken {
@@ -144,43 +155,51 @@ impl Writer {
     fn on_advanced(
         &mut self,
         now: Instant,
+        next: (ChunkId, u64),
         grant: WriterGrant,
         avoided: &[ServerId],
+        out: &mut Vec<Action>,
     ) -> Result<(), WriterError> {
-        let ended = self.chain.pop_front().expect("asked for it");
-        let next = match (self.chain.front(), &self.current) {
-            (Some(next), _) => (next.chunk, next.base),
-            (None, Some(current)) => (current.id(), current.base),
-            (None, None) => unreachable!("asked with a successor, which stays"),
-        };
-        assert_eq!(ended.base + u64::from(ended.len), next.1);
+        let (chunk, base) = next;
+        let ended = self.ended.take().expect("asked for it");
+        assert_eq!(ended.end(), base);
         if let Some(current) = &grant.current
             && (current.chunk, current.base) != next
         {
             let text = format!(
-                "{} at {} follows, the stream service says {} at {}",
-                next.0, next.1, current.chunk, current.base
+                "{chunk} at {base} follows, the stream service says {} at {}",
+                current.chunk, current.base
             );
             return Err(WriterError::Protocol(text));
         }
-        self.progress_at = self.progress_at.max(now);
-        self.adopt_spares(grant.spares, avoided)
+        if self.current.as_ref().is_none_or(|current| current.id() != chunk) {
+            // It has failed meanwhile, with nothing acknowledged in it.
+            self.ended = Some(Ended { chunk, base, len: 0 });
+        }
+        self.progress_at = now;
+        self.adopt_spares(grant.spares, avoided, out)
     }
 
-    /// Takes over the recorded spares. The answer lists all of them in order; those in use here
-    /// already are passed over.
+    /// Takes over the recorded spares. The answer lists all of them in order; those that were
+    /// written here are passed over.
     pub(super) fn adopt_spares(
         &mut self,
         granted: Vec<ChunkPlace>,
         avoided: &[ServerId],
+        out: &mut Vec<Action>,
     ) -> Result<(), WriterError> {
+        if let Some(current) = &self.current
+            && self.ended.is_some()
+            && granted.iter().all(|place| place.chunk != current.id())
+        {
+            // Judged to be no use before the service was told that it is written.
+            self.abandon_current(out);
+        }
         let known: Vec<_> = self.spares.iter().map(|place| place.chunk).collect();
         self.spares.clear();
         for place in granted {
             check_place(&place, self.epoch)?;
-            let used = self.chain.iter().any(|ended| ended.chunk == place.chunk)
-                || self.current.as_ref().is_some_and(|current| current.id() == place.chunk);
-            if used {
+            if place.chunk <= self.youngest {
                 continue;
             }
             if !known.contains(&place.chunk) {

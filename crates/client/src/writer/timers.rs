@@ -5,7 +5,7 @@ use runtime::Instant;
 use wire::control::Trouble;
 use wire::data::{CommitRequest, DataError};
 
-use super::chunk::Copy;
+use super::chunk::{Copy, Replica};
 use super::core::{Life, Writer};
 use super::event::{Action, SendError, WriterError};
 
@@ -53,9 +53,18 @@ impl Writer {
         due
     }
 
+    /// When a replica is to be told the committed length.
+    fn tell_at(&self, replica: &Replica, committed: u32) -> Instant {
+        if replica.told < committed {
+            replica.tell_after
+        } else {
+            replica.tell_after.max(replica.heard_at + self.config.commit_repeat)
+        }
+    }
+
     /// Nothing is to be sent, and the chunk is known to be current.
     fn is_idle(&self) -> bool {
-        self.chain.is_empty() && self.acked == self.next_seq()
+        self.ended.is_none() && self.acked == self.next_seq()
     }
 
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Action>) {
@@ -112,21 +121,26 @@ impl Writer {
         if !self.is_idle() || now < self.progress_at + self.config.commit_idle {
             return;
         }
-        let epoch = self.epoch;
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &self.current else { return };
         for index in 0..current.replicas.len() {
-            let at = current.replica_ref(index);
-            let (committed, token) = (current.acked, current.place.token);
-            let replica = &mut current.replicas[index];
-            let due = !replica.failed && !replica.telling && replica.told < committed;
-            if !due || now < replica.tell_after {
-                continue;
-            }
-            replica.telling = true;
-            let request = CommitRequest { at, epoch, committed };
-            let to = replica.place.addr;
-            out.push(Action::Tell { replica: index as u8, to, token, request });
+            self.tell_replica(now, index, out);
         }
+    }
+
+    fn tell_replica(&mut self, now: Instant, index: usize, out: &mut Vec<Action>) {
+        let current = self.current.as_ref().expect("checked");
+        let (committed, replica) = (current.acked, &current.replicas[index]);
+        if replica.failed || replica.telling || committed == 0 {
+            return;
+        }
+        if now < self.tell_at(replica, committed) {
+            return;
+        }
+        let request =
+            CommitRequest { at: current.replica_ref(index), epoch: self.epoch, committed };
+        let (to, token) = (replica.place.addr, current.place.token);
+        out.push(Action::Tell { replica: index as u8, to, token, request });
+        self.current.as_mut().expect("checked").replicas[index].telling = true;
     }
 
     pub(super) fn on_told(
@@ -149,7 +163,10 @@ impl Writer {
             return;
         }
         match result {
-            Ok(()) => replica.told = replica.told.max(committed),
+            Ok(()) => {
+                replica.told = replica.told.max(committed);
+                replica.heard_at = now;
+            }
             Err(SendError::Data(DataError::Fenced { .. } | DataError::Sealed { .. })) => {
                 self.fail(WriterError::Fenced, out);
             }
