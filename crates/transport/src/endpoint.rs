@@ -8,14 +8,14 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::ClusterId;
-use runtime::{Class, Env, JoinHandle, Listener, Stream};
+use runtime::{BufPool, Class, Env, JoinHandle, Listener, Stream};
 use wire::handshake::ClusterKey;
 
 use crate::connect::{Peer, boxed};
 use crate::error::{CallError, TransportError};
 use crate::handshake::{self, Failure, Own};
-use crate::limits::Limits;
-use crate::link::{Link, Opened, Owner};
+use crate::limits::{Limits, RESERVE_BYTES};
+use crate::link::{Common, Link, Opened, Owner};
 use crate::local::{self, Caller, Local};
 use crate::message::{Handler, PeerInfo, Request, Response, check_size};
 use crate::stats::{ServiceStats, Stats};
@@ -42,6 +42,7 @@ pub struct Endpoint(Rc<Inner>);
 pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) limits: Rc<Limits>,
+    reserve: BufPool,
     key: Option<ClusterKey>,
     name: String,
     /// As local handlers see this endpoint.
@@ -74,6 +75,7 @@ impl Endpoint {
         Endpoint(Rc::new_cyclic(|this| Inner {
             env: env.clone(),
             limits: Rc::new(limits),
+            reserve: BufPool::new(RESERVE_BYTES),
             key: identity.key,
             own_info: Rc::new(PeerInfo { name: identity.name.clone(), addr: unspecified }),
             name: identity.name,
@@ -272,7 +274,13 @@ impl Inner {
         }
         let id = self.next_link.get();
         self.next_link.set(id + 1);
-        let link = Link::start(&self.env, &self.limits, self.this.clone(), id, opened, handler);
+        let common = Common {
+            env: self.env.clone(),
+            limits: self.limits.clone(),
+            reserve: self.reserve.clone(),
+            owner: self.this.clone(),
+        };
+        let link = Link::start(common, id, opened, handler);
         self.links.borrow_mut().insert(id, link.clone());
         self.stats.borrow_mut().links_opened += 1;
         Ok(link)

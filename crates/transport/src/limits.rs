@@ -61,6 +61,11 @@ impl Default for Limits {
     }
 }
 
+/// Bytes kept for headers and bodies when the buffer budget is spent: what holds the budget may
+/// itself wait to be sent. Two of the largest writes (`batch_bytes` + one part, as a buffer of
+/// 1 MiB).
+pub(crate) const RESERVE_BYTES: usize = 2 << 20;
+
 /// Bytes of the smallest staging buffer.
 const STAGING_MIN: usize = 8 << 10;
 
@@ -71,6 +76,8 @@ impl Limits {
         assert!(self.staged_tail_max <= self.staging_bytes / 2);
         assert!((1..=PART_MAX).contains(&self.part_bytes));
         assert!(self.part_bytes.is_multiple_of(base::limits::SECTOR), "parts are whole sectors");
+        let batch = self.batch_bytes + self.part_bytes + self.batch_frames * 2 * HEADER;
+        assert!(batch.next_power_of_two() <= RESERVE_BYTES / 2);
         assert!(self.batch_frames >= 1 && self.batch_frames <= 256);
         assert!(self.queue_bytes_max >= 2 * (BODY_MAX + PAYLOAD_MAX + HEADER));
         assert!(self.queue_frames_max >= 8 && self.requests_inflight_max >= 1);

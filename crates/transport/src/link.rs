@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use base::Map;
 use runtime::sync::Notify;
-use runtime::{Class, Env, FrameFate, Instant, JoinHandle, WriteHalf};
+use runtime::{BufPool, Class, Env, FrameFate, Instant, JoinHandle, WriteHalf};
 use wire::frame::{
     FrameKind, Header, Priority, STATUS_BUSY, STATUS_DROPPED, STATUS_EXPIRED, STATUS_TRANSPORT,
     Service,
@@ -62,6 +62,8 @@ pub(crate) trait Owner {
 pub(crate) struct Link {
     pub(crate) env: Env,
     pub(crate) limits: Rc<Limits>,
+    /// See [`RESERVE_BYTES`](crate::limits::RESERVE_BYTES).
+    pub(crate) reserve: BufPool,
     pub(crate) peer: Rc<PeerInfo>,
     /// Number within the endpoint.
     pub(crate) id: u64,
@@ -94,24 +96,32 @@ pub(crate) struct Opened {
     pub(crate) cluster: base::ClusterId,
 }
 
+/// What the links of an endpoint share.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub(crate) env: Env,
+    pub(crate) limits: Rc<Limits>,
+    pub(crate) reserve: BufPool,
+    pub(crate) owner: Weak<dyn Owner>,
+}
+
 impl Link {
     /// Starts the tasks of a connection whose handshake is done.
     pub(crate) fn start(
-        env: &Env,
-        limits: &Rc<Limits>,
-        owner: Weak<dyn Owner>,
+        common: Common,
         id: u64,
         opened: Opened,
         handler: Option<Rc<dyn Handler>>,
     ) -> Rc<Link> {
         let link = Rc::new(Link {
-            env: env.clone(),
-            limits: limits.clone(),
+            env: common.env,
+            limits: common.limits,
+            reserve: common.reserve,
+            owner: common.owner,
             peer: Rc::new(opened.peer),
             id,
             connected: handler.is_none(),
             version: opened.version,
-            owner,
             queue: RefCell::default(),
             writable: Notify::new(),
             room: Notify::new(),
@@ -128,14 +138,18 @@ impl Link {
         });
         let mut receiver = opened.receiver;
         receiver.open();
-        link.spawn("transport: receive", receive(link.clone(), receiver, handler));
-        link.spawn("transport: send", writer::run(link.clone(), opened.write));
-        link.spawn("transport: watch", watch(link.clone()));
+        link.spawn(
+            Class::Foreground,
+            "transport: receive",
+            receive(link.clone(), receiver, handler),
+        );
+        link.spawn(Class::Foreground, "transport: send", writer::run(link.clone(), opened.write));
+        link.spawn(Class::Control, "transport: watch", watch(link.clone()));
         link
     }
 
-    fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
-        let task = self.env.spawn(Class::Foreground, name, task);
+    fn spawn(&self, class: Class, name: &'static str, task: impl Future<Output = ()> + 'static) {
+        let task = self.env.spawn(class, name, task);
         self.tasks.borrow_mut().push(task);
     }
 

@@ -61,7 +61,8 @@ pub(crate) fn check_size(body: &[u8], payload: Option<&Buf>) {
 pub struct PeerInfo {
     /// Role and ID as the peer tells them (proven, when the cluster has a key).
     pub name: String,
-    /// Its address; of a peer that connected, the port is not one that it listens on.
+    /// Its address; of a peer that connected, the port is not one that it listens on. Port 0 of
+    /// loopback is a caller in this process.
     pub addr: SocketAddr,
 }
 

@@ -12,7 +12,7 @@ use crate::queue::Piece;
 /// Payloads up to this size are copied behind their headers; a piece of their own in the
 /// vector would cost about as much.
 const INLINE_MAX: usize = 512;
-/// Pause before the next try when the buffer budget is spent.
+/// Pause before the next try when the buffer budget and the reserve are spent.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Sends what is queued until the link breaks.
@@ -24,7 +24,9 @@ pub(crate) async fn run(link: Rc<Link>, mut write: WriteHalf) {
             continue;
         }
         let bufs = loop {
-            match encode(link.env.pool(), &mut pieces) {
+            let encoded = encode(link.env.pool(), &mut pieces)
+                .or_else(|_| encode(&link.reserve, &mut pieces));
+            match encoded {
                 Ok(bufs) => break bufs,
                 Err(OutOfMemory { .. }) => {
                     link.env.mark("transport: no memory to send");

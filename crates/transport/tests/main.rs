@@ -8,4 +8,5 @@ mod harness;
 mod identity;
 mod local;
 mod random;
+mod real;
 mod sickness;
