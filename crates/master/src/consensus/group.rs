@@ -12,6 +12,7 @@ use openraft::errors::{
     ChangeMembershipError, ClientWriteError, Fatal, ForwardToLeader, InitializeError,
     LinearizableReadError, RaftError,
 };
+use openraft::raft::SnapshotResponse;
 use openraft::vote::RaftLeaderId;
 use openraft::{Config, EmptyNode, Raft, ReadPolicy, ServerState, SnapshotPolicy};
 use runtime::sync::{Semaphore, watch};
@@ -20,8 +21,8 @@ use runtime::{Class, Env};
 use super::device::LogDevice;
 use super::error::LogError;
 use super::limits::{
-    APPEND_ENTRIES_MAX, COMMAND_LEN_MAX, LOG_BLOCK, PROPOSAL_BYTES_MAX, PROPOSALS_INFLIGHT_MAX,
-    READS_INFLIGHT_MAX, SNAPSHOT_LEN_MAX,
+    APPEND_ENTRIES_MAX, APPENDS_TOGETHER, COMMAND_LEN_MAX, LOG_BLOCK, PROPOSAL_BYTES_MAX,
+    PROPOSALS_INFLIGHT_MAX, READS_INFLIGHT_MAX, SNAPSHOT_LEN_MAX,
 };
 use super::log::RaftLog;
 use super::machine::{Applied, StateMachine, Worker};
@@ -120,6 +121,8 @@ struct Member<M: StateMachine> {
     proposal_bytes: Semaphore,
     reads: Semaphore,
     leadership: watch::Receiver<Leadership>,
+    /// Appends take one permit, the installation of a snapshot all.
+    installing: Semaphore,
     /// A snapshot of which some parts have come.
     incoming: RefCell<Option<Incoming>>,
 }
@@ -174,6 +177,7 @@ impl<M: StateMachine> Group<M> {
             proposal_bytes: Semaphore::new(PROPOSAL_BYTES_MAX),
             reads: Semaphore::new(READS_INFLIGHT_MAX),
             leadership,
+            installing: Semaphore::new(APPENDS_TOGETHER as usize),
             incoming: RefCell::new(None),
         })))
     }
@@ -390,6 +394,9 @@ impl<M: StateMachine> Member<M> {
         let fatal = |error: RaftError<Types>| error.unwrap_fatal();
         Ok(match request {
             Request::Append(request) => {
+                // Heartbeats do not wait for a snapshot.
+                let entries = !request.entries.is_empty();
+                let _turn = if entries { self.installing.acquire().await.ok() } else { None };
                 Reply::Append(self.raft.append_entries(request).await.map_err(fatal)?)
             }
             Request::Vote(request) => Reply::Vote(self.raft.vote(request).await.map_err(fatal)?),
@@ -399,14 +406,35 @@ impl<M: StateMachine> Member<M> {
             Request::Snapshot(part) => match self.collect(part) {
                 Collected::Wants(offset) => Reply::SnapshotWants(offset),
                 Collected::Whole(vote, snapshot) => {
-                    self.env.mark("raft: snapshot received");
-                    Reply::SnapshotDone(self.raft.install_full_snapshot(vote, snapshot).await?)
+                    Reply::SnapshotDone(self.install(vote, snapshot).await?)
                 }
             },
             Request::TransferLeader(request) => {
                 Reply::TransferLeader(self.raft.handle_transfer_leader(request).await?)
             }
         })
+    }
+
+    /// Installs a snapshot, unless the log reaches beyond it already: a late or repeated one.
+    /// openraft 0.10.0-alpha.37 would move the progress of its log back then (an assertion of
+    /// its `IOProgress::advance` in debug builds). No entries are appended meanwhile.
+    async fn install(
+        &self,
+        vote: Vote,
+        snapshot: Snapshot,
+    ) -> Result<SnapshotResponse<Types>, Fatal<Types>> {
+        let all = self.installing.acquire_many(APPENDS_TOGETHER).await;
+        let _turn = all.map_err(|_| Fatal::Stopped)?;
+        if self.log.extends(&vote, snapshot.meta.last_log_id) {
+            self.env.mark("raft: late snapshot ignored");
+            // The answer says that all the snapshot covers is durable here, under this vote.
+            self.log.flush().await.map_err(|_| Fatal::Stopped)?;
+            if self.log.extends(&vote, snapshot.meta.last_log_id) {
+                return Ok(SnapshotResponse::new(vote));
+            }
+        }
+        self.env.mark("raft: snapshot received");
+        self.raft.install_full_snapshot(vote, snapshot).await
     }
 
     /// Adds a part to the snapshot that is coming in; another snapshot replaces it.

@@ -29,6 +29,9 @@ pub const LOG_MARK_AFTER: Duration = Duration::from_millis(20);
 pub const APPEND_BYTES: usize = 512 << 10;
 /// Entries in one AppendEntries message at most.
 pub const APPEND_ENTRIES_MAX: u64 = 1024;
+/// AppendEntries messages with entries that a member handles at once; more wait. A leader has
+/// one under way, the others are late ones.
+pub const APPENDS_TOGETHER: u32 = 64;
 /// Bytes of a snapshot in one message.
 pub const SNAPSHOT_PART_LEN: usize = 512 << 10;
 /// Bytes of a whole snapshot at most: what a receiver will hold for one that is on its way.

@@ -163,6 +163,21 @@ impl RaftLog {
             .collect()
     }
 
+    /// True when the log has entries behind `id`, has `id` itself, and `vote` is its vote.
+    pub(super) fn extends(&self, vote: &Vote, id: Option<LogId>) -> bool {
+        let state = self.0.state.borrow();
+        let Some(id) = id else { return false };
+        let ahead = state.next_index().is_some_and(|next| next > id.index + 1);
+        let holds = || state.range(id.index, id.index + 1).any(|entry| entry.log_id() == id);
+        state.vote.as_ref() == Some(vote) && ahead && (state.purged >= Some(id) || holds())
+    }
+
+    /// Returns when everything that has entered the log is durable.
+    pub(super) async fn flush(&self) -> Result<(), LogError> {
+        let committed = self.0.state.borrow().committed;
+        self.push_durable(RecordKind::Mark, to_bytes(&committed)).await
+    }
+
     async fn wait_for_room(&self) {
         loop {
             let room = self.0.room.notified();
