@@ -51,3 +51,8 @@ fn flash_conforms_with_group_sync() {
         check_flash(seed, None, SyncMode::Group, PLAN).unwrap();
     }
 }
+
+/// As [`flash_conforms`] does it, with a bug on purpose.
+pub fn check_planted(seed: u64, planted: Planted) -> Result<(), String> {
+    check_flash(seed, Some(planted), SyncMode::PerWrite, PLAN)
+}

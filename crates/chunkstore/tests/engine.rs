@@ -15,7 +15,7 @@ pub trait Engine {
     type Store: ChunkStore;
 
     /// Starts the node and opens its store.
-    async fn boot(&mut self) -> Self::Store;
+    async fn boot(&mut self) -> Result<Self::Store, String>;
 
     /// Takes the node down.
     fn crash(&mut self, mode: CrashMode);
@@ -71,8 +71,8 @@ impl Flash {
 impl Engine for Flash {
     type Store = FlashStore;
 
-    async fn boot(&mut self) -> FlashStore {
-        self.try_boot().await.expect("the store mounts")
+    async fn boot(&mut self) -> Result<FlashStore, String> {
+        self.try_boot().await.map_err(|error| error.to_string())
     }
 
     fn crash(&mut self, mode: CrashMode) {
@@ -96,9 +96,9 @@ impl Model {
 impl Engine for Model {
     type Store = ModelStore;
 
-    async fn boot(&mut self) -> ModelStore {
+    async fn boot(&mut self) -> Result<ModelStore, String> {
         let env = self.sim.boot(self.host);
-        self.disk.open(Some(env))
+        Ok(self.disk.open(Some(env)))
     }
 
     fn crash(&mut self, mode: CrashMode) {

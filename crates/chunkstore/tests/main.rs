@@ -2,4 +2,6 @@
 
 mod conformance;
 mod engine;
+mod planted;
+mod recovery;
 mod suite;

@@ -11,7 +11,7 @@ use chunkstore::{Append, Appended, ChunkStore, StoreError};
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Duration, Rng};
 use wire::data::{ReplicaStat, ReplicaState};
-use wire::sector::{client_crc, parse_footer};
+use wire::sector::{client_crc, parse_footer, verify_sector};
 
 use crate::engine::{Engine, append_of, data_of};
 
@@ -87,7 +87,8 @@ pub async fn contents<S: ChunkStore>(
         let read = store.read(chunk, offset, 1 << 20).await?;
         for sector in read.sectors.chunks(4096) {
             let footer = parse_footer(sector).expect("reads are verified");
-            sectors.push((footer.offset, client_crc(sector)));
+            let good = verify_sector(sector).is_ok();
+            sectors.push((footer.offset, if good { client_crc(sector) } else { 0 }));
             offset = footer.offset + u32::from(footer.len);
         }
         if read.sectors.is_empty() || offset >= read.len {
@@ -206,7 +207,7 @@ where
     }
 
     pub async fn run(&mut self) -> Result<(), String> {
-        self.store = Some(self.engine.boot().await);
+        self.store = Some(self.engine.boot().await?);
         for step in 0..self.plan.steps {
             let result = match self.rng.below(20) {
                 _ if self.rng.one_in(self.plan.crash_one_in) => self.crash_step().await,
@@ -273,7 +274,7 @@ where
         store.close().await.map_err(|error| format!("close: {error}"))?;
         drop(store);
         self.engine.crash(CrashMode::Power);
-        self.store = Some(self.engine.boot().await);
+        self.store = Some(self.engine.boot().await?);
         self.check_all().await
     }
 
@@ -323,7 +324,7 @@ where
         let answers = answers.borrow().clone();
         tasks.iter().for_each(|task| task.abort());
         drop(tasks);
-        self.store = Some(self.engine.boot().await);
+        self.store = Some(self.engine.boot().await?);
         self.reconcile(&ops, &answers).await?;
         self.check_all().await
     }
@@ -349,17 +350,16 @@ where
             let found = store.stat(chunk);
             let acked = admin
                 .is_some_and(|(_, answer)| matches!(answer, Some(Answer::Done | Answer::Stat(_))));
+            let fence = self.fence_of(chunk).await;
             let took_effect = admin.is_some_and(|(op, _)| match (op, &found) {
-                (Op::Delete { .. }, Ok(stat)) => stat.state == ReplicaState::Tombstone,
+                (Op::Delete { .. }, Ok(_)) => fence == Some(Epoch::new(u64::MAX)),
                 (Op::Forget { .. }, Err(StoreError::NotFound)) => true,
                 (Op::Seal { len, .. }, Ok(stat)) => {
                     stat.state == ReplicaState::Sealed && stat.len == *len
                 }
-                (Op::Fence { epoch, .. }, Ok(stat)) => match stat.state {
-                    ReplicaState::Fenced(found) => found.get() >= *epoch,
-                    ReplicaState::Tombstone => true,
-                    _ => false,
-                },
+                (Op::Fence { epoch, .. }, Ok(_)) => {
+                    fence.is_some_and(|fence| fence.get() >= *epoch)
+                }
                 _ => false,
             });
             self.create(chunk, &found);
@@ -382,6 +382,15 @@ where
             }
         }
         Ok(())
+    }
+
+    /// The fence of a chunk, told by the refusal of an append that no state takes.
+    async fn fence_of(&self, chunk: ChunkId) -> Option<Epoch> {
+        let probe = Append { create: false, ..append_of(chunk, 0, 0, b"probe") };
+        match self.store().append(probe).await {
+            Err(StoreError::Fenced { epoch }) => Some(epoch),
+            _ => None,
+        }
     }
 
     /// Lets the model have a replica whose creation was in flight.

@@ -382,11 +382,11 @@ impl Inner {
                 let _ = waiter.send(());
             });
         }
-        let (logged, fence) = (open.logged, open.fence);
+        let (logged, replaced) = (open.logged, open.replaced);
         if !logged {
             state.table.chunks.remove(&chunk);
             state.open_chunks -= 1;
-            if fence != Epoch::NONE {
+            if let Some(fence) = replaced {
                 state.table.tombstones.insert(chunk, fence);
             }
         }
@@ -431,9 +431,9 @@ impl Inner {
 }
 
 fn make_replica(state: &mut State, id: Identity, repair: bool) {
-    let fence = state.table.tombstones.remove(&id.chunk).unwrap_or(Epoch::NONE);
-    let fence = if fence == DELETED { Epoch::NONE } else { fence };
-    let open = Open::new(id, fence, repair);
+    let replaced = state.table.tombstones.remove(&id.chunk);
+    let fence = replaced.filter(|&fence| fence != DELETED).unwrap_or(Epoch::NONE);
+    let open = Open { replaced, ..Open::new(id, fence, repair) };
     state.table.chunks.insert(id.chunk, Entry::Open(Box::new(open)));
     state.open_chunks += 1;
 }

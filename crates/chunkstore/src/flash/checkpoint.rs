@@ -154,7 +154,12 @@ impl Packer {
                     chain: open.chain,
                 });
             }
-            Entry::Open(_) => {} // Not on record yet: the log will have it.
+            // Not on record yet: the log will have it.
+            Entry::Open(open) => {
+                if let Some(fence) = open.replaced {
+                    self.push(&Record::Tombstone { chunk, fence });
+                }
+            }
         }
     }
 }

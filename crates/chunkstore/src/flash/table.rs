@@ -98,6 +98,8 @@ pub(crate) struct Open {
     pub(crate) chain: u32,
     /// True when bytes below `bound` are not readable.
     pub(crate) damaged: bool,
+    /// Fence of the tombstone whose place it took: that comes back when there is no room.
+    pub(crate) replaced: Option<Epoch>,
     /// True once its record is on its way to the log.
     pub(crate) logged: bool,
     pub(crate) bound_dirty: bool,
@@ -131,6 +133,7 @@ impl Open {
             map: RunMap::default(),
             chain: 0,
             damaged: false,
+            replaced: None,
             logged: false,
             bound_dirty: false,
             closing: Closing::No,
