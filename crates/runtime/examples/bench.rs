@@ -1,7 +1,7 @@
 //! The runtime beside raw system calls, in one run on one machine: 4 KiB echo round trips and
 //! 4 KiB durable writes.
 //!
-//! `cargo run --release -p runtime --example bench -- DIR [ROUNDS]`
+//! `cargo run --release -p runtime --example bench -- DIR [ROUNDS] [echo|write]`
 //!
 //! Expected (two cores of a virtual machine): disk ratios within 1.1; echo within 1.1 asleep and
 //! a quarter or less where polling pays.
@@ -316,7 +316,7 @@ fn policies() -> Vec<(&'static str, PollPolicy)> {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let dir = args.next().expect("DIR [ROUNDS]");
+    let dir = args.next().expect("DIR [ROUNDS] [echo|write]");
     let rounds: usize = args.next().map_or(20_000, |text| text.parse().unwrap());
     let path = Path::new(&dir).join("runtime-bench.tmp");
     println!(
@@ -324,7 +324,8 @@ fn main() {
         "work", "mean us", "p50", "p99", "op/s", "cpu us", "x op/s", "x cpu"
     );
     let config = |poll| RuntimeConfig { poll, ..RuntimeConfig::named("bench") };
-    for clients in [1, 32] {
+    let only = args.next().unwrap_or_default();
+    for clients in [1, 32].into_iter().filter(|_| only != "write") {
         let raw = measure(|| raw_echo(clients, rounds));
         print(&format!("echo {clients}: blocking threads"), &raw, &raw);
         for (name, poll) in policies() {
@@ -335,7 +336,7 @@ fn main() {
         }
     }
     zero_written(&path);
-    for depth in [1, 32] {
+    for depth in [1, 32].into_iter().filter(|_| only != "echo") {
         let raw = measure(|| raw_writes(&path, depth, rounds));
         print(&format!("write {depth}: pwritev2, threads"), &raw, &raw);
         for (name, fixed) in [("plain", false), ("registered", true)] {

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::limits::{BUF_ALIGN, BUF_MAX, BUF_MIN, FREE_LIST_BYTES_MAX};
+use crate::slab::{Piece, Slabs};
 
 /// Size classes: powers of two from [`BUF_MIN`] to [`BUF_MAX`].
-const CLASSES: usize = (BUF_MAX.ilog2() - BUF_MIN.ilog2() + 1) as usize;
+pub(crate) const CLASSES: usize = (BUF_MAX.ilog2() - BUF_MIN.ilog2() + 1) as usize;
 
 /// The pool's budget is spent. Nothing was allocated; wait for buffers to be released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,13 +44,22 @@ struct Shared {
     budget: usize,
     /// Bytes in buffers that are in use.
     used: AtomicUsize,
-    free: [Mutex<Vec<Region>>; CLASSES],
+    memory: Memory,
+}
+
+enum Memory {
+    /// The allocator's, with a list of free regions per class: for small pools.
+    Heap([Mutex<Vec<Region>>; CLASSES]),
+    /// Slabs on huge pages: for processes.
+    Slabs(Mutex<Slabs>),
 }
 
 /// One allocation of `capacity` initialised bytes, owned.
 struct Region {
     start: NonNull<u8>,
     capacity: usize,
+    /// The slab it is a piece of; `None` when it is the allocator's.
+    slab: Option<u32>,
 }
 
 // SAFETY: a Region owns its memory; access goes through `&` or `&mut` of its owner.
@@ -68,12 +78,13 @@ impl Region {
         // SAFETY: the layout has a non-zero size (at least BUF_MIN).
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Region { start, capacity }
+        Region { start, capacity, slab: None }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
+        assert!(self.slab.is_none(), "a piece of a slab goes back to it");
         // SAFETY: allocated in `allocate` with the same layout; freed once, here.
         unsafe { dealloc(self.start.as_ptr(), Region::layout(self.capacity)) }
     }
@@ -94,11 +105,22 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         let Some(region) = self.region.take() else { return };
-        self.pool.used.fetch_sub(region.capacity, Ordering::Relaxed);
-        let mut free = self.pool.free[class_of(region.capacity)].lock().expect("no panic inside");
-        if (free.len() + 1) * region.capacity <= FREE_LIST_BYTES_MAX {
-            free.push(region);
+        let capacity = region.capacity;
+        match &self.pool.memory {
+            Memory::Heap(free) => {
+                let mut free = free[class_of(capacity)].lock().expect("no panic inside");
+                if (free.len() + 1) * capacity <= FREE_LIST_BYTES_MAX {
+                    free.push(region);
+                }
+            }
+            Memory::Slabs(slabs) => {
+                let (start, slab) = (region.start, region.slab.expect("a piece of a slab"));
+                std::mem::forget(region); // Its memory is the slab's.
+                slabs.lock().expect("no panic inside").give(Piece { start, slab });
+            }
         }
+        // Last, so that who sees the budget sees the memory too.
+        self.pool.used.fetch_sub(capacity, Ordering::Release);
     }
 }
 
@@ -107,13 +129,23 @@ fn class_of(capacity: usize) -> usize {
 }
 
 impl BufPool {
-    /// A pool whose buffers in use never exceed `budget` bytes.
+    /// A pool whose buffers in use never exceed `budget` bytes, from the allocator.
     pub fn new(budget: usize) -> BufPool {
-        BufPool(Arc::new(Shared {
-            budget,
-            used: AtomicUsize::new(0),
-            free: [(); CLASSES].map(|()| Mutex::new(Vec::new())),
-        }))
+        let free = [(); CLASSES].map(|()| Mutex::new(Vec::new()));
+        BufPool::with(budget, Memory::Heap(free))
+    }
+
+    /// As [`BufPool::new`], from slabs on huge pages: reserved ones if the operator has set
+    /// some aside (`vm.nr_hugepages`), else such as the kernel merges. What is mapped exceeds
+    /// `budget` by one slab of 4 MiB per size class at most; when buffers of some sizes are
+    /// scattered over all slabs, buffers of another size may be refused before the budget is
+    /// spent.
+    pub fn on_huge_pages(budget: usize) -> BufPool {
+        BufPool::with(budget, Memory::Slabs(Mutex::new(Slabs::new(budget))))
+    }
+
+    fn with(budget: usize, memory: Memory) -> BufPool {
+        BufPool(Arc::new(Shared { budget, used: AtomicUsize::new(0), memory }))
     }
 
     /// A buffer of `len` bytes (at most [`BUF_MAX`]) whose content is initialised but arbitrary.
@@ -122,13 +154,30 @@ impl BufPool {
         assert!(len <= BUF_MAX, "buffer of {len} bytes asked for, {BUF_MAX} at most");
         let class = class_of(len);
         let capacity = BUF_MIN << class;
-        let used = self.0.used.fetch_add(capacity, Ordering::Relaxed);
+        let refused = OutOfMemory { want: len, budget: self.0.budget };
+        let used = self.0.used.fetch_add(capacity, Ordering::Acquire);
         if used + capacity > self.0.budget {
             self.0.used.fetch_sub(capacity, Ordering::Relaxed);
-            return Err(OutOfMemory { want: len, budget: self.0.budget });
+            return Err(refused);
         }
-        let kept = self.0.free[class].lock().expect("no panic inside").pop();
-        let region = kept.unwrap_or_else(|| Region::allocate(capacity));
+        let region = match &self.0.memory {
+            Memory::Heap(free) => {
+                let kept = free[class].lock().expect("no panic inside").pop();
+                Some(kept.unwrap_or_else(|| Region::allocate(capacity)))
+            }
+            Memory::Slabs(slabs) => {
+                let piece = slabs.lock().expect("no panic inside").take(class);
+                let region = |piece: Piece| {
+                    let (start, slab) = (piece.start, Some(piece.slab));
+                    Region { start, capacity, slab }
+                };
+                piece.map(region)
+            }
+        };
+        let Some(region) = region else {
+            self.0.used.fetch_sub(capacity, Ordering::Relaxed);
+            return Err(refused);
+        };
         let loan = Loan { region: Some(region), pool: self.0.clone() };
         Ok(BufMut { loan: Arc::new(loan), len })
     }
@@ -150,6 +199,14 @@ impl BufPool {
     /// Bytes in use.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the process holds for the pool; 0 for one from the allocator.
+    pub fn mapped(&self) -> usize {
+        match &self.0.memory {
+            Memory::Heap(_) => 0,
+            Memory::Slabs(slabs) => slabs.lock().expect("no panic inside").mapped(),
+        }
     }
 
     /// Bytes that may be in use.
@@ -273,6 +330,40 @@ mod tests {
         assert!(first.freeze().is_aligned() && second.freeze().is_aligned());
         assert_eq!(pool.used(), 0);
         assert!(pool.alloc(8192).is_ok());
+    }
+
+    #[test]
+    fn slabs_move_between_classes_and_stay_bounded() {
+        let budget = 32 << 20;
+        let pool = BufPool::on_huge_pages(budget);
+        let mut rng = crate::Rng::new(1);
+        let mut kept: Vec<BufMut> = Vec::new();
+        for round in 0..200_000 {
+            // Phases that prefer one size, so that slabs have to change their class.
+            let size = BUF_MIN << ((round / 20_000 * 4 + rng.below(3)) % CLASSES as u64);
+            if rng.one_in(2) {
+                if let Ok(mut buf) = pool.alloc(size) {
+                    assert!(size < BUF_ALIGN || (buf.as_ptr() as usize).is_multiple_of(BUF_ALIGN));
+                    let len = buf.len();
+                    (buf[0], buf[len - 1]) = (round as u8, round as u8);
+                    kept.push(buf);
+                }
+            } else if !kept.is_empty() {
+                let buf = kept.swap_remove(rng.below(kept.len() as u64) as usize);
+                assert_eq!(buf[0], buf[buf.len() - 1], "two buffers share memory");
+            }
+            if kept.len() > 300 {
+                kept.clear();
+            }
+            assert!(pool.used() <= budget && pool.mapped() <= budget + CLASSES * (4 << 20));
+        }
+        kept.clear();
+        assert_eq!(pool.used(), 0);
+        // All of it can be one class again.
+        let all: Vec<_> = (0..8).map(|_| pool.alloc(BUF_MAX).unwrap()).collect();
+        assert!(pool.alloc(1).is_err());
+        drop(pool);
+        drop(all);
     }
 
     #[test]

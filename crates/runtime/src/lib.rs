@@ -13,6 +13,7 @@ mod io;
 pub mod limits;
 mod rng;
 pub mod sim;
+mod slab;
 pub mod sync;
 mod task;
 mod time;

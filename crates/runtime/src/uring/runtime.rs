@@ -59,7 +59,11 @@ impl RuntimeConfig {
     }
 
     fn shared(&self) -> (BufPool, Helpers) {
-        (BufPool::new(self.pool_bytes), Helpers::new(&self.name, self.helpers))
+        let pool = match self.huge_pages {
+            true => BufPool::on_huge_pages(self.pool_bytes),
+            false => BufPool::new(self.pool_bytes),
+        };
+        (pool, Helpers::new(&self.name, self.helpers))
     }
 }
 
