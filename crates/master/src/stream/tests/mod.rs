@@ -1,3 +1,7 @@
 //! Tests of the stream service: the state machine alone, then the service in the simulator.
 
+mod log;
 mod machine;
+mod model;
+mod service;
+mod writer;

@@ -1,0 +1,200 @@
+//! One log in memory behind several masters, of which one leads, and the outside view of what was
+//! acknowledged: every command is followed by all checks.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{ChunkId, FileId};
+use runtime::Duration;
+use runtime::sim::Sim;
+
+use crate::consensus::{ProposeError, ReadError, StateMachine};
+use crate::placement::Place;
+use crate::stream::*;
+
+/// State, leader, and the oracle of acknowledged bytes.
+pub struct World {
+    sim: Sim,
+    pub state: RefCell<StreamMachine>,
+    pub leader: Cell<u64>,
+    term: Cell<u64>,
+    pub fault_one_in: Cell<u64>,
+    /// Bytes of each chunk that its writer has acknowledged to its caller.
+    acknowledged: RefCell<BTreeMap<ChunkId, (FileId, Vec<u8>)>>,
+    sealed: RefCell<BTreeMap<ChunkId, u32>>,
+    deleted: RefCell<Vec<FileId>>,
+    pub violation: RefCell<Option<String>>,
+    pub commands: Cell<u64>,
+}
+
+impl World {
+    pub fn new(sim: &Sim) -> Rc<World> {
+        Rc::new(World {
+            sim: sim.clone(),
+            state: RefCell::new(StreamMachine::new(0)),
+            leader: Cell::new(1),
+            term: Cell::new(1),
+            fault_one_in: Cell::new(0),
+            acknowledged: RefCell::default(),
+            sealed: RefCell::default(),
+            deleted: RefCell::default(),
+            violation: RefCell::default(),
+            commands: Cell::new(0),
+        })
+    }
+
+    pub fn elect(&self, node: u64) {
+        self.leader.set(node);
+        self.term.set(self.term.get() + 1);
+    }
+
+    pub fn violate(&self, text: String) {
+        self.violation.borrow_mut().get_or_insert(text);
+    }
+
+    /// A writer acknowledges bytes to its caller.
+    pub fn acknowledge(&self, file: FileId, chunk: ChunkId, offset: u32, bytes: &[u8]) {
+        let mut all = self.acknowledged.borrow_mut();
+        let known = &mut all.entry(chunk).or_insert((file, Vec::new())).1;
+        known.truncate(offset as usize);
+        assert_eq!(known.len(), offset as usize, "writers acknowledge in order");
+        known.extend(bytes);
+        let len = known.len() as u32;
+        if let Some(&sealed) = self.sealed.borrow().get(&chunk)
+            && sealed < len
+        {
+            self.violate(format!("2: {chunk} is sealed at {sealed}, and {len} is acknowledged"));
+        }
+    }
+
+    /// Bytes that must be in a file.
+    pub fn acknowledged(&self, chunk: ChunkId) -> Vec<u8> {
+        self.acknowledged.borrow().get(&chunk).map_or_else(Vec::new, |known| known.1.clone())
+    }
+
+    pub fn acknowledged_bytes(&self) -> usize {
+        self.acknowledged.borrow().values().map(|known| known.1.len()).sum()
+    }
+
+    fn check(&self) {
+        let state = self.state.borrow();
+        if let Err(violation) = state.check() {
+            self.violate(format!("{violation:?}"));
+        }
+        let mut sealed = self.sealed.borrow_mut();
+        for (_, stream) in state.streams() {
+            for chunk in &stream.chunks {
+                let Some(len) = chunk.sealed() else { continue };
+                let first = *sealed.entry(chunk.id).or_insert(len);
+                if first != len {
+                    self.violate(format!("2: {} sealed at {first}, then {len}", chunk.id));
+                }
+            }
+        }
+        for (chunk, (file, bytes)) in &*self.acknowledged.borrow() {
+            let acknowledged = bytes.len() as u32;
+            if self.deleted.borrow().contains(file) {
+                continue;
+            }
+            match state.chunk(*chunk) {
+                Some((_, _, found)) if found.sealed().is_none_or(|len| len >= acknowledged) => {}
+                found => self.violate(format!(
+                    "1: {acknowledged} bytes of {chunk} are acknowledged, and it is {:?}",
+                    found.map(|found| found.2.clone())
+                )),
+            }
+        }
+    }
+
+    /// Seals go out at the committed length only.
+    pub fn check_seal(&self, chunk: ChunkId, len: u32) {
+        let state = self.state.borrow();
+        let sealed = state.chunk(chunk).map(|found| found.2.sealed());
+        if sealed.is_some_and(|sealed| sealed != Some(len)) {
+            self.violate(format!("2: a seal of {chunk} at {len}, committed is {sealed:?}"));
+        }
+    }
+
+    /// Copies go to places on record only.
+    pub fn check_copy(&self, chunk: ChunkId, place: Place) {
+        let state = self.state.borrow();
+        let known = state.refers_to(chunk, place) || state.dead(chunk, place).is_some();
+        if !known && state.chunk(chunk).is_some() {
+            self.violate(format!("5: a copy of {chunk} goes to {place:?}, not on record"));
+        }
+    }
+
+    /// Deletion never removes what a file refers to.
+    pub fn check_delete(&self, chunk: ChunkId, place: Place) {
+        if self.state.borrow().refers_to(chunk, place) {
+            self.violate(format!("5: {chunk} at {place:?} is deleted, and referred to"));
+        }
+    }
+
+    pub fn note_deleted(&self, file: FileId) {
+        self.deleted.borrow_mut().push(file);
+    }
+}
+
+/// A master's handle of the log.
+#[derive(Clone)]
+pub struct MemoryLog {
+    pub node: u64,
+    pub world: Rc<World>,
+}
+
+impl MemoryLog {
+    async fn pause(&self) {
+        let pause = self.world.sim.with_rng(|rng| rng.between(20, 800));
+        self.world.sim.sleep(Duration::from_micros(pause)).await;
+    }
+
+    fn leads(&self) -> bool {
+        self.world.leader.get() == self.node
+    }
+
+    fn fails(&self) -> bool {
+        let odds = self.world.fault_one_in.get();
+        self.world.sim.with_rng(|rng| rng.one_in(odds))
+    }
+}
+
+impl Log for MemoryLog {
+    async fn propose(&self, command: Vec<u8>) -> Result<Vec<u8>, ProposeError> {
+        self.pause().await;
+        if !self.leads() {
+            return Err(ProposeError::NotLeader { hint: None });
+        }
+        if self.fails() {
+            return Err(ProposeError::Unknown);
+        }
+        let world = &self.world;
+        let answer = world.state.borrow_mut().apply(world.commands.get(), &command);
+        world.commands.set(world.commands.get() + 1);
+        if let Ok(Command { action: Action::Delete { file, .. }, .. }) = Command::decode(&command) {
+            world.note_deleted(file);
+        }
+        world.check();
+        if world.sim.with_rng(|rng| rng.one_in(50)) {
+            let mut restored = StreamMachine::new(0);
+            restored.restore(&world.state.borrow().snapshot()).expect("our own snapshot");
+            *world.state.borrow_mut() = restored;
+        }
+        self.pause().await;
+        if self.fails() { Err(ProposeError::Unknown) } else { Ok(answer) }
+    }
+
+    async fn read_index(&self) -> Result<(), ReadError> {
+        self.pause().await;
+        if self.leads() { Ok(()) } else { Err(ReadError::NotLeader { hint: None }) }
+    }
+
+    fn leading(&self) -> Option<u64> {
+        self.leads().then(|| self.world.term.get())
+    }
+
+    fn with_state<T>(&self, look: impl FnOnce(&StreamMachine) -> T) -> T {
+        look(&self.world.state.borrow())
+    }
+}

@@ -1,0 +1,515 @@
+//! Chunkservers in memory: replicas with their bytes, what of them is durable, crashes, damage.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::{ChunkId, DiskId, Epoch, GIB, ServerId};
+use runtime::sim::Sim;
+use runtime::{Duration, Env};
+use wire::control::ReplicaPlace;
+use wire::data::{DataError, ReplicaStat, ReplicaState};
+use wire::token::Token;
+
+use super::log::World;
+use crate::consensus::LocalFuture;
+use crate::placement::{ClusterView, DiskView, Place, ServerView};
+use crate::stream::*;
+
+#[derive(Clone, Debug)]
+pub struct Replica {
+    pub state: ReplicaState,
+    pub epoch: Epoch,
+    pub base: u64,
+    pub bytes: Vec<u8>,
+    pub durable: u32,
+    pub committed: u32,
+}
+
+impl Replica {
+    fn stat(&self) -> ReplicaStat {
+        let len = self.bytes.len() as u32;
+        // What is not durable yet does not count; less than what was durable is damage.
+        let len = if self.state == ReplicaState::Open { len.min(self.durable) } else { len };
+        ReplicaStat {
+            state: self.state,
+            epoch: self.epoch,
+            len,
+            durable_bound: self.durable,
+            committed: self.committed,
+        }
+    }
+}
+
+pub struct Server {
+    pub id: ServerId,
+    pub domain: String,
+    pub up: bool,
+    /// Counts restarts.
+    pub boot: u64,
+    pub disks: Vec<DiskId>,
+    pub replicas: BTreeMap<(DiskId, ChunkId), Replica>,
+}
+
+/// All chunkservers of a world.
+pub struct Model {
+    pub sim: Sim,
+    pub env: RefCell<Env>,
+    pub world: Rc<World>,
+    pub servers: RefCell<BTreeMap<ServerId, Server>>,
+    /// One call in so many is lost before, or after, it took effect; 0 is none.
+    pub loss_one_in: Cell<u64>,
+    next_disk: Cell<u128>,
+    view: RefCell<Option<Rc<ClusterView>>>,
+}
+
+/// One append of a writer.
+#[derive(Clone, Debug)]
+pub struct Append {
+    pub chunk: ChunkId,
+    pub epoch: Epoch,
+    pub base: u64,
+    pub offset: u32,
+    pub bytes: Vec<u8>,
+    pub committed: u32,
+}
+
+impl Model {
+    pub fn new(sim: &Sim, env: &Env, world: &Rc<World>, servers: u32, disks: u32) -> Rc<Model> {
+        let model = Rc::new(Model {
+            sim: sim.clone(),
+            env: RefCell::new(env.clone()),
+            world: world.clone(),
+            servers: RefCell::default(),
+            loss_one_in: Cell::new(0),
+            next_disk: Cell::new(1),
+            view: RefCell::default(),
+        });
+        (1..=servers).for_each(|id| model.add_server(id, disks));
+        model
+    }
+
+    pub fn add_server(&self, id: u32, disks: u32) {
+        let server = Server {
+            id: ServerId::new(id),
+            domain: format!("rack{id}"),
+            up: true,
+            boot: 1,
+            disks: (0..disks).map(|_| self.new_disk()).collect(),
+            replicas: BTreeMap::new(),
+        };
+        self.servers.borrow_mut().insert(server.id, server);
+        self.changed();
+    }
+
+    fn new_disk(&self) -> DiskId {
+        self.next_disk.set(self.next_disk.get() + 1);
+        DiskId::new(self.next_disk.get())
+    }
+
+    fn changed(&self) {
+        *self.view.borrow_mut() = None;
+    }
+
+    fn draw(&self, bound: u64) -> u64 {
+        self.sim.with_rng(|rng| rng.below(bound))
+    }
+
+    async fn pause(&self, most_us: u64) {
+        let pause = Duration::from_micros(self.draw(most_us) + 1);
+        self.sim.sleep(pause).await;
+    }
+
+    /// Stops a server. What was not durable is lost, wholly or in part.
+    pub fn crash(&self, id: ServerId) {
+        let mut servers = self.servers.borrow_mut();
+        let server = servers.get_mut(&id).expect("a server");
+        server.up = false;
+        server.boot += 1;
+        for replica in server.replicas.values_mut() {
+            let durable = replica.durable as usize;
+            let loose = replica.bytes.len().saturating_sub(durable) as u64;
+            let kept = durable + self.draw(loose + 1) as usize;
+            replica.bytes.truncate(kept);
+            // After a restart what is readable was made durable by recovery.
+            replica.durable = replica.durable.max(replica.bytes.len() as u32);
+        }
+        drop(servers);
+        self.changed();
+    }
+
+    pub fn restart(&self, id: ServerId) {
+        self.servers.borrow_mut().get_mut(&id).expect("a server").up = true;
+        self.changed();
+    }
+
+    /// Replaces a disk by an empty one.
+    pub fn wipe(&self, id: ServerId) {
+        let fresh = self.new_disk();
+        let mut servers = self.servers.borrow_mut();
+        let server = servers.get_mut(&id).expect("a server");
+        let old = std::mem::replace(&mut server.disks[0], fresh);
+        server.replicas.retain(|&(disk, _), _| disk != old);
+        server.boot += 1;
+        drop(servers);
+        self.changed();
+    }
+
+    /// Cuts durable bytes off every replica of a server's first disk.
+    pub fn damage(&self, id: ServerId) -> Vec<(Place, ChunkId)> {
+        let mut servers = self.servers.borrow_mut();
+        let server = servers.get_mut(&id).expect("a server");
+        let disk = server.disks[0];
+        let mut damaged = Vec::new();
+        for (&(at, chunk), replica) in &mut server.replicas {
+            if at == disk && replica.durable > 0 && self.sim.with_rng(|rng| rng.one_in(2)) {
+                let len = self.draw(u64::from(replica.durable)) as usize;
+                replica.bytes.truncate(len);
+                damaged.push((Place { server: id, disk }, chunk));
+            }
+        }
+        damaged
+    }
+
+    fn on<T>(
+        &self,
+        to: Place,
+        act: impl FnOnce(&mut Server) -> Result<T, DataError>,
+    ) -> Result<T, CallError> {
+        let mut servers = self.servers.borrow_mut();
+        let server = servers.get_mut(&to.server).filter(|server| server.up);
+        let server = server.ok_or(CallError::Unreachable)?;
+        if !server.disks.contains(&to.disk) {
+            return Err(CallError::Data(DataError::WrongDisk));
+        }
+        act(server).map_err(CallError::Data)
+    }
+
+    /// A call over a network that may lose request or answer.
+    async fn call<T>(
+        &self,
+        to: ReplicaPlace,
+        act: impl AsyncFnOnce(Place) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        let place = Place { server: to.server, disk: to.disk };
+        self.pause(500).await;
+        let lost = |model: &Model| {
+            let odds = model.loss_one_in.get();
+            model.sim.with_rng(|rng| rng.one_in(odds))
+        };
+        if lost(self) {
+            self.pause(5_000).await;
+            return Err(CallError::Unreachable);
+        }
+        let up = self.servers.borrow()[&place.server].up;
+        if !up {
+            self.pause(5_000).await;
+            return Err(CallError::Unreachable);
+        }
+        let result = act(place).await;
+        self.pause(500).await;
+        if lost(self) { Err(CallError::Unreachable) } else { result }
+    }
+
+    /// Appends at one replica; retries what came out of order.
+    pub async fn append(&self, to: Place, append: &Append) -> Result<u32, CallError> {
+        for _ in 0..8 {
+            self.pause(300).await;
+            match self.append_once(to, append).await {
+                Err(CallError::Data(DataError::Gap { .. })) => self.pause(500).await,
+                other => return other,
+            }
+        }
+        Err(CallError::Unreachable)
+    }
+
+    async fn append_once(&self, to: Place, append: &Append) -> Result<u32, CallError> {
+        let end = append.offset + append.bytes.len() as u32;
+        let check = |replica: &Replica| match replica.state {
+            ReplicaState::Open if replica.epoch == append.epoch => Ok(()),
+            ReplicaState::Fenced(epoch) if epoch <= append.epoch => Ok(()),
+            ReplicaState::Fenced(epoch) => Err(DataError::Fenced { epoch }),
+            ReplicaState::Tombstone => Err(DataError::Fenced { epoch: append.epoch.next() }),
+            ReplicaState::Sealed => Err(DataError::Sealed { len: replica.bytes.len() as u32 }),
+            ReplicaState::Open | ReplicaState::Repairing => Err(DataError::Conflict),
+        };
+        let boot = self.on(to, |server| {
+            let key = (to.disk, append.chunk);
+            if append.offset == 0 {
+                server.replicas.entry(key).or_insert_with(|| Replica {
+                    state: ReplicaState::Open,
+                    epoch: append.epoch,
+                    base: append.base,
+                    bytes: Vec::new(),
+                    durable: 0,
+                    committed: 0,
+                });
+            }
+            let replica = server.replicas.get_mut(&key).ok_or(DataError::Gap { len: 0 })?;
+            check(replica)?;
+            let have = replica.bytes.len() as u32;
+            if have < append.offset {
+                return Err(DataError::Gap { len: have });
+            }
+            let overlap = &replica.bytes[append.offset as usize..have.min(end) as usize];
+            if overlap != &append.bytes[..overlap.len()] {
+                return Err(DataError::Conflict);
+            }
+            let fresh = append.bytes[overlap.len()..].to_vec();
+            replica.bytes.extend(fresh);
+            replica.committed = replica.committed.max(append.committed);
+            Ok(server.boot)
+        })?;
+        self.pause(400).await;
+        self.on(to, |server| {
+            if server.boot != boot {
+                return Err(DataError::Unknown);
+            }
+            let key = (to.disk, append.chunk);
+            let replica = server.replicas.get_mut(&key).ok_or(DataError::Unknown)?;
+            check(replica)?;
+            if replica.durable < append.offset {
+                return Err(DataError::Gap { len: replica.durable });
+            }
+            replica.durable = replica.durable.max(end);
+            Ok(())
+        })?;
+        self.pause(300).await;
+        Ok(end)
+    }
+}
+
+impl ClusterSource for Model {
+    fn view(&self) -> Rc<ClusterView> {
+        if let Some(view) = &*self.view.borrow() {
+            return view.clone();
+        }
+        let servers = self.servers.borrow();
+        let servers = servers.values().map(|server| ServerView {
+            server: server.id,
+            addr: SocketAddr::from(([10, 0, 0, server.id.get() as u8], 7000)),
+            domain: server.domain.clone(),
+            alive: server.up,
+            load: 0,
+            disks: server
+                .disks
+                .iter()
+                .map(|&disk| DiskView { disk, capacity: 100 * GIB, used: 0, failed: false })
+                .collect(),
+        });
+        let view = Rc::new(ClusterView::new(servers.collect()));
+        *self.view.borrow_mut() = Some(view.clone());
+        view
+    }
+}
+
+impl ChunkserverCalls for Model {
+    fn fence(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        epoch: Epoch,
+        _token: Token,
+    ) -> LocalFuture<'_, Result<ReplicaStat, CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.on(place, |server| {
+                let replica = server.replicas.entry((place.disk, chunk)).or_insert(Replica {
+                    state: ReplicaState::Tombstone,
+                    epoch: Epoch::NONE,
+                    base: 0,
+                    bytes: Vec::new(),
+                    durable: 0,
+                    committed: 0,
+                });
+                replica.state = match replica.state {
+                    ReplicaState::Open => {
+                        // What is in flight fails; what it has written is made durable.
+                        replica.durable = replica.durable.max(replica.bytes.len() as u32);
+                        ReplicaState::Fenced(epoch)
+                    }
+                    ReplicaState::Fenced(old) => ReplicaState::Fenced(old.max(epoch)),
+                    other => other,
+                };
+                Ok(replica.stat())
+            })
+        }))
+    }
+
+    fn seal(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        len: u32,
+        _token: Token,
+    ) -> LocalFuture<'_, Result<ReplicaStat, CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.world.check_seal(chunk, len);
+            self.on(place, |server| {
+                let key = (place.disk, chunk);
+                let replica = server.replicas.get_mut(&key).ok_or(DataError::NotFound)?;
+                let have = replica.bytes.len() as u32;
+                match replica.state {
+                    ReplicaState::Tombstone => return Err(DataError::NotFound),
+                    ReplicaState::Sealed if replica.durable != len => {
+                        return Err(DataError::Sealed { len: replica.durable });
+                    }
+                    _ if have < replica.durable => {
+                        return Err(DataError::Corrupt { offset: have });
+                    }
+                    _ if have < len => return Err(DataError::Gap { len: have }),
+                    _ => {}
+                }
+                replica.bytes.truncate(len as usize);
+                replica.durable = len;
+                replica.state = ReplicaState::Sealed;
+                Ok(replica.stat())
+            })
+        }))
+    }
+
+    fn stat(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        _token: Token,
+    ) -> LocalFuture<'_, Result<ReplicaStat, CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.on(place, |server| {
+                let replica = server.replicas.get(&(place.disk, chunk));
+                replica.map(Replica::stat).ok_or(DataError::NotFound)
+            })
+        }))
+    }
+
+    fn replicate(
+        &self,
+        to: ReplicaPlace,
+        order: CopyOrder,
+    ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.world.check_copy(order.chunk, place);
+            self.pause(3_000).await;
+            let mut bytes = None;
+            for source in &order.sources {
+                let at = Place { server: source.server, disk: source.disk };
+                let found = self.on(at, |server| {
+                    let replica = server.replicas.get(&(at.disk, order.chunk));
+                    Ok(replica.map(|replica| replica.bytes.clone()))
+                });
+                if let Ok(Some(found)) = found
+                    && found.len() >= order.len as usize
+                {
+                    bytes = Some(found[..order.len as usize].to_vec());
+                    break;
+                }
+            }
+            let bytes = bytes.ok_or(CallError::Data(DataError::NotFound))?;
+            self.on(place, |server| {
+                let key = (place.disk, order.chunk);
+                let replica = server.replicas.entry(key).or_insert(Replica {
+                    state: ReplicaState::Repairing,
+                    epoch: order.epoch,
+                    base: order.base,
+                    bytes: Vec::new(),
+                    durable: 0,
+                    committed: 0,
+                });
+                let have = replica.bytes.len();
+                match replica.state {
+                    ReplicaState::Tombstone => return Err(DataError::Conflict),
+                    ReplicaState::Sealed if have != bytes.len() => {
+                        return Err(DataError::Sealed { len: have as u32 });
+                    }
+                    ReplicaState::Open => return Err(DataError::Conflict),
+                    _ if have < replica.durable as usize => {
+                        return Err(DataError::Corrupt { offset: have as u32 });
+                    }
+                    _ => {}
+                }
+                let copied = bytes.len().saturating_sub(have) as u64;
+                if have < bytes.len() {
+                    replica.bytes = bytes;
+                    replica.durable = order.len;
+                }
+                if order.seal {
+                    replica.bytes.truncate(order.len as usize);
+                    replica.durable = order.len;
+                    replica.state = ReplicaState::Sealed;
+                } else if replica.state == ReplicaState::Repairing {
+                    replica.state = ReplicaState::Fenced(order.epoch.next());
+                }
+                Ok((replica.stat(), copied))
+            })
+        }))
+    }
+
+    fn delete(
+        &self,
+        to: ReplicaPlace,
+        chunks: Vec<ChunkId>,
+    ) -> LocalFuture<'_, Result<(), CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.on(place, |server| {
+                for chunk in chunks {
+                    self.world.check_delete(chunk, place);
+                    let tombstone = Replica {
+                        state: ReplicaState::Tombstone,
+                        epoch: Epoch::NONE,
+                        base: 0,
+                        bytes: Vec::new(),
+                        durable: 0,
+                        committed: 0,
+                    };
+                    server.replicas.insert((place.disk, chunk), tombstone);
+                }
+                Ok(())
+            })
+        }))
+    }
+
+    fn forget(
+        &self,
+        to: ReplicaPlace,
+        chunks: Vec<ChunkId>,
+    ) -> LocalFuture<'_, Result<(), CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.on(place, |server| {
+                for chunk in chunks {
+                    let key = (place.disk, chunk);
+                    let gone = server.replicas.remove(&key);
+                    let was = gone.map(|replica| replica.state);
+                    assert!(
+                        was.is_none_or(|state| state == ReplicaState::Tombstone),
+                        "forgetting {chunk} at {place:?}, which is {was:?}"
+                    );
+                }
+                Ok(())
+            })
+        }))
+    }
+
+    fn list(
+        &self,
+        to: ReplicaPlace,
+        after: Option<ChunkId>,
+        limit: u32,
+    ) -> LocalFuture<'_, Result<Listing, CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.on(place, |server| {
+                let from = after.map_or(0, |chunk| chunk.get() + 1);
+                let from = (place.disk, ChunkId::new(from));
+                let to = (place.disk, ChunkId::new(u64::MAX));
+                let mut all: Vec<_> = server
+                    .replicas
+                    .range(from..=to)
+                    .map(|(&(_, chunk), replica)| (chunk, replica.stat()))
+                    .take(limit as usize + 1)
+                    .collect();
+                let more = all.len() > limit as usize;
+                all.truncate(limit as usize);
+                Ok((all, more))
+            })
+        }))
+    }
+}

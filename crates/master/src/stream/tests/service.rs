@@ -1,0 +1,172 @@
+//! The service end to end without faults: what each request answers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{Epoch, FileId, Kind};
+use runtime::sim::Sim;
+use runtime::{Class, Duration};
+use wire::control::{Policy, StreamChange, StreamReply, StreamRequest, StreamView};
+use wire::handshake::ClusterKey;
+use wire::token::TokenKey;
+
+use super::log::{MemoryLog, World};
+use super::model::Model;
+use super::writer::{Client, Cluster, Writer};
+use crate::stream::{ClusterSource, StreamConfig, StreamParts, StreamService};
+
+/// Short times, so that a run sees all of them pass.
+pub fn config() -> StreamConfig {
+    StreamConfig {
+        token_life: Duration::from_secs(2),
+        clock_skew: Duration::from_millis(200),
+        file_memory: Duration::from_secs(3),
+        call_timeout: Duration::from_millis(200),
+        copy_timeout: Duration::from_secs(1),
+        recover_timeout: Duration::from_secs(2),
+        dead_grace: Duration::from_secs(1),
+        open_grace: Duration::from_secs(20),
+        list_interval: Duration::from_secs(3),
+        ..StreamConfig::default()
+    }
+}
+
+impl Cluster {
+    /// Two masters, of which the first leads.
+    pub fn new(sim: &Sim, policy: Policy, servers: u32) -> Rc<Cluster> {
+        let host = sim.add_host("masters");
+        let env = sim.boot(host);
+        let world = World::new(sim);
+        let model = Model::new(sim, &env, &world, servers, 1);
+        let services = [1, 2].map(|node| {
+            let parts = StreamParts {
+                log: MemoryLog { node, world: world.clone() },
+                cluster: model.clone() as Rc<dyn ClusterSource>,
+                calls: model.clone() as _,
+                tokens: TokenKey::derive(&ClusterKey::new([7; 32])),
+                grants: Rc::new(|_, _| true),
+                config: config(),
+            };
+            StreamService::new(&env, parts)
+        });
+        Rc::new(Cluster {
+            sim: sim.clone(),
+            world,
+            model,
+            services: services.into(),
+            policy,
+            clients: Cell::new(0),
+            stop: Cell::new(false),
+        })
+    }
+
+    /// Runs `test` on a node of the world, and fails on a violation.
+    pub fn run<F: Future<Output = ()> + 'static>(
+        sim: &Sim,
+        cluster: &Rc<Cluster>,
+        test: impl FnOnce(Rc<Cluster>) -> F,
+    ) {
+        let env = cluster.model.env.borrow().clone();
+        let task = env.spawn(Class::Foreground, "test", test(cluster.clone()));
+        sim.run(task).expect("no stall").expect("no crash");
+        assert_eq!(*cluster.world.violation.borrow(), None);
+    }
+
+    pub async fn locate(self: &Rc<Self>, file: FileId, offset: u64) -> Option<StreamView> {
+        let request = StreamRequest::Locate { file, offset, limit: 256 };
+        match Client::new(self).ask(request).await {
+            Ok(StreamReply::Views(views)) => views.into_iter().next(),
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => None,
+        }
+    }
+}
+
+#[test]
+fn a_file_is_written_and_located() {
+    let sim = Sim::new(1);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 6);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let file = FileId::new(1);
+        assert_eq!(cluster.locate(file, 0).await, None);
+        let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+        assert_eq!((writer.grant.epoch, writer.grant.spares.len()), (Epoch::new(1), 2));
+        writer.append(&[1; 100]).await.unwrap();
+        writer.advance(Vec::new()).await.unwrap();
+        assert_eq!((writer.current.base, writer.grant.spares.len()), (100, 2));
+        writer.append(&[2; 50]).await.unwrap();
+        let view = cluster.locate(file, 20).await.unwrap();
+        assert_eq!((view.chunks.len(), view.sealed_len, view.open), (2, 100, true));
+        let current = writer.current.chunk;
+        assert_eq!(writer.close(false).await, Ok(150));
+        let view = cluster.locate(file, 100).await.unwrap();
+        assert_eq!((view.chunks.len(), view.sealed_len, view.open), (1, 150, false));
+        assert_eq!((view.chunks[0].chunk, view.chunks[0].sealed), (current, Some(50)));
+        assert_eq!(cluster.locate(file, 150).await.unwrap().chunks, []);
+    });
+}
+
+#[test]
+fn an_open_fences_the_writer_before() {
+    let sim = Sim::new(2);
+    let cluster = Cluster::new(&sim, Policy { copies: 3, acks: 2 }, 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let file = FileId::new(1);
+        let mut first = Writer::open(Client::new(&cluster), file).await.unwrap();
+        first.append(&[1; 30]).await.unwrap();
+        let second = Writer::open(Client::new(&cluster), file).await.unwrap();
+        assert_eq!((second.grant.epoch, second.current.base), (Epoch::new(2), 30));
+        assert_eq!(first.append(&[2; 10]).await.unwrap_err().kind, Kind::Fenced);
+        assert_eq!(second.close(true).await, Ok(30));
+        let again = Writer::open(Client::new(&cluster), file).await;
+        assert_eq!(again.err().unwrap().kind, Kind::Invalid);
+    });
+}
+
+#[test]
+fn a_reader_seals_what_a_lost_writer_left() {
+    let sim = Sim::new(3);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let file = FileId::new(1);
+        let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+        writer.append(&[1; 30]).await.unwrap();
+        let client = Client::new(&cluster);
+        let seal = client.change(StreamChange::Seal { file });
+        assert_eq!(seal.await, Ok(StreamReply::Done { len: 30 }));
+        assert!(!cluster.locate(file, 0).await.unwrap().open);
+        let none = client.change(StreamChange::Seal { file: FileId::new(9) }).await;
+        assert_eq!(none.unwrap_err().kind, Kind::NotFound);
+    });
+}
+
+#[test]
+fn a_deleted_file_does_not_come_back() {
+    let sim = Sim::new(4);
+    let cluster = Cluster::new(&sim, Policy::rep(2), 3);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let file = FileId::new(1);
+        let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+        writer.append(&[1; 30]).await.unwrap();
+        let client = Client::new(&cluster);
+        client.change(StreamChange::Delete { file }).await.unwrap();
+        assert_eq!(cluster.locate(file, 0).await, None);
+        assert_eq!(client.open(file).await.unwrap_err().kind, Kind::NotFound);
+        assert_eq!(writer.advance(Vec::new()).await.unwrap_err().kind, Kind::NotFound);
+    });
+}
+
+#[test]
+fn without_enough_servers_the_answer_says_what_to_do() {
+    let sim = Sim::new(5);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let ids: Vec<_> = cluster.model.servers.borrow().keys().copied().collect();
+        cluster.model.crash(ids[0]);
+        let writer = Writer::open(Client::new(&cluster), FileId::new(1)).await.unwrap();
+        assert_eq!((writer.current.replicas.len(), writer.current.acks), (2, 2));
+        cluster.model.crash(ids[1]);
+        let error = Client::new(&cluster).open(FileId::new(2)).await.unwrap_err();
+        assert_eq!(error.kind, Kind::Retry, "{error}");
+    });
+}

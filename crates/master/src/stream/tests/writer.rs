@@ -1,0 +1,257 @@
+//! Writers as clients are: they send to all replicas, acknowledge in order, go on in a spare when
+//! a replica fails, and vanish at any moment.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{ClientId, FileId, Kind, ServerId};
+use runtime::sim::Sim;
+use runtime::sync::mpsc;
+use runtime::{Duration, Env};
+use wire::control::{
+    ChunkPlace, ControlError, OpId, Policy, StreamChange, StreamReply, StreamRequest, WriterGrant,
+};
+
+use super::log::{MemoryLog, World};
+use super::model::{Append, Model};
+use crate::placement::Place;
+use crate::stream::StreamService;
+
+/// Masters, chunkservers and the oracle, for writers and tests.
+pub struct Cluster {
+    pub sim: Sim,
+    pub world: Rc<World>,
+    pub model: Rc<Model>,
+    pub services: Vec<StreamService<MemoryLog>>,
+    pub policy: Policy,
+    pub clients: Cell<u64>,
+    /// Stops writers.
+    pub stop: Cell<bool>,
+}
+
+/// A client session.
+pub struct Client {
+    pub cluster: Rc<Cluster>,
+    id: ClientId,
+    seq: Cell<u64>,
+}
+
+impl Client {
+    pub fn new(cluster: &Rc<Cluster>) -> Client {
+        cluster.clients.set(cluster.clients.get() + 1);
+        let id = ClientId::new(cluster.clients.get());
+        Client { cluster: cluster.clone(), id, seq: Cell::new(0) }
+    }
+
+    fn env(&self) -> Env {
+        self.cluster.model.env.borrow().clone()
+    }
+
+    pub async fn ask(&self, request: StreamRequest) -> Result<StreamReply, ControlError> {
+        let leader = self.cluster.world.leader.get() as usize;
+        let service = self.cluster.services[leader - 1].clone();
+        service.handle(request).await
+    }
+
+    /// A change, repeated until its outcome is known. Gives up after a while.
+    pub async fn change(&self, change: StreamChange) -> Result<StreamReply, ControlError> {
+        self.seq.set(self.seq.get() + 1);
+        let seq = self.seq.get();
+        let op = OpId { client: self.id, seq, acked_below: seq };
+        let mut last = ControlError::new(Kind::Unknown, "no try");
+        for _ in 0..60 {
+            let request = StreamRequest::Change { op, change: change.clone() };
+            let patience = self.cluster.sim.with_rng(|rng| rng.between(100, 5000));
+            let answer = self.ask(request);
+            match self.env().timeout(Duration::from_millis(patience), answer).await {
+                Ok(Ok(reply)) => return Ok(reply),
+                Ok(Err(error))
+                    if !matches!(error.kind, Kind::Retry | Kind::Reroute | Kind::Unknown) =>
+                {
+                    return Err(error);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => {}
+            }
+            let pause = self.cluster.sim.with_rng(|rng| rng.between(1, 100));
+            self.cluster.sim.sleep(Duration::from_millis(pause)).await;
+        }
+        Err(last)
+    }
+
+    pub async fn open(&self, file: FileId) -> Result<WriterGrant, ControlError> {
+        let policy = self.cluster.policy;
+        let change = StreamChange::Open { file, policy, grant: [0; 16], spares: 2 };
+        match self.change(change).await? {
+            StreamReply::Writer(grant) => Ok(grant),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A writer of one file.
+pub struct Writer {
+    pub client: Client,
+    pub file: FileId,
+    pub grant: WriterGrant,
+    pub current: ChunkPlace,
+    /// Acknowledged bytes of the current chunk.
+    pub acked: u32,
+}
+
+impl Writer {
+    pub async fn open(client: Client, file: FileId) -> Result<Writer, ControlError> {
+        let grant = client.open(file).await?;
+        let current = grant.current.clone().expect("an open grants a chunk");
+        assert_eq!((current.base, current.sealed), (grant.len, None));
+        Ok(Writer { client, file, grant, current, acked: 0 })
+    }
+
+    /// Sends to all replicas; `Err` with the servers that did not answer well, when too few did.
+    async fn send(&self, bytes: &[u8]) -> Result<(), Vec<ServerId>> {
+        let cluster = &self.client.cluster;
+        let chunk = &self.current;
+        let append = Append {
+            chunk: chunk.chunk,
+            epoch: chunk.epoch,
+            base: chunk.base,
+            offset: self.acked,
+            bytes: bytes.to_vec(),
+            committed: self.acked,
+        };
+        let (sender, mut answers) = mpsc::channel(8);
+        for replica in &chunk.replicas {
+            let (model, sender) = (cluster.model.clone(), sender.clone());
+            let (append, server) = (append.clone(), replica.server);
+            let place = Place { server, disk: replica.disk };
+            cluster.sim.spawn("replica append", async move {
+                let result = model.append(place, &append).await;
+                let _ = sender.send((server, result.is_ok())).await;
+            });
+        }
+        drop(sender);
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        let collect = async {
+            while good.len() < usize::from(chunk.acks) {
+                match answers.recv().await {
+                    Some((server, true)) => good.push(server),
+                    Some((server, false)) => bad.push(server),
+                    None => return false,
+                }
+            }
+            true
+        };
+        let patience = Duration::from_millis(30);
+        if let Ok(true) = self.client.env().timeout(patience, collect).await {
+            return Ok(());
+        }
+        let silent = chunk.replicas.iter().map(|replica| replica.server);
+        let failed = silent.filter(|server| !good.contains(server)).collect();
+        Err(failed)
+    }
+
+    /// Appends and acknowledges. `Err` when this writer is finished.
+    pub async fn append(&mut self, bytes: &[u8]) -> Result<(), ControlError> {
+        for _ in 0..40 {
+            match self.send(bytes).await {
+                Ok(()) => {
+                    let world = &self.client.cluster.world;
+                    world.acknowledge(self.file, self.current.chunk, self.acked, bytes);
+                    self.acked += bytes.len() as u32;
+                    return Ok(());
+                }
+                Err(failed) => self.advance(failed).await?,
+            }
+        }
+        Err(ControlError::new(Kind::Retry, "no chunk works"))
+    }
+
+    /// Goes on in the next spare.
+    pub async fn advance(&mut self, avoid: Vec<ServerId>) -> Result<(), ControlError> {
+        let (file, epoch) = (self.file, self.grant.epoch);
+        let usable = |spare: &&ChunkPlace| {
+            !spare.replicas.iter().any(|replica| avoid.contains(&replica.server))
+        };
+        let good = self.grant.spares.iter().find(usable).map(|spare| spare.chunk);
+        let next = match good.or(self.grant.spares.first().map(|spare| spare.chunk)) {
+            Some(next) => next,
+            None => {
+                let change = StreamChange::Extend { file, epoch, avoid, spares: 2 };
+                match self.client.change(change).await? {
+                    StreamReply::Writer(grant) => self.grant.spares = grant.spares,
+                    other => panic!("{other:?}"),
+                }
+                return Ok(());
+            }
+        };
+        let change = StreamChange::Advance {
+            file,
+            epoch,
+            sealed: self.current.chunk,
+            len: self.acked,
+            next,
+            avoid,
+            spares: 2,
+        };
+        match self.client.change(change).await? {
+            StreamReply::Writer(grant) => {
+                self.current = grant.current.clone().expect("an advance answers the chunk");
+                assert_eq!((self.current.chunk, self.current.base), (next, grant.len));
+                self.grant = grant;
+                self.acked = 0;
+                Ok(())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn close(self, finish: bool) -> Result<u64, ControlError> {
+        let sealed = Some((self.current.chunk, self.acked));
+        let (file, epoch) = (self.file, self.grant.epoch);
+        let change = StreamChange::Close { file, epoch, sealed, finish };
+        match self.client.change(change).await? {
+            StreamReply::Done { len } => Ok(len),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Opens, writes, and ends in one of the ways writers end.
+    pub async fn life(cluster: Rc<Cluster>, file: FileId, tag: u8) {
+        let Ok(mut writer) = Writer::open(Client::new(&cluster), file).await else { return };
+        let draw = |bound: u64| cluster.sim.with_rng(|rng| rng.below(bound));
+        for _ in 0..draw(12) {
+            if cluster.stop.get() {
+                return;
+            }
+            let bytes: Vec<u8> = (0..1 + draw(40)).map(|_| tag ^ draw(8) as u8).collect();
+            if writer.append(&bytes).await.is_err() {
+                return;
+            }
+            match draw(6) {
+                0 if writer.advance(Vec::new()).await.is_err() => return,
+                1 => cluster.sim.sleep(Duration::from_millis(draw(30))).await,
+                _ => {}
+            }
+        }
+        match draw(6) {
+            0 => {
+                let _ = writer.close(false).await;
+            }
+            1 => {
+                let (file, epoch) = (writer.file, writer.grant.epoch);
+                let change = StreamChange::Close { file, epoch, sealed: None, finish: false };
+                let _ = writer.client.change(change).await;
+            }
+            2..4 => {
+                // Vanishes with appends under way, some of them cut short.
+                for _ in 0..draw(3) {
+                    let bytes: Vec<u8> = (0..1 + draw(40)).map(|_| tag).collect();
+                    let patience = Duration::from_micros(draw(1500));
+                    let sent = writer.send(&bytes);
+                    let _ = cluster.model.env.borrow().clone().timeout(patience, sent).await;
+                }
+            }
+            _ => {}
+        }
+    }
+}
