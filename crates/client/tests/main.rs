@@ -1,4 +1,6 @@
 //! Tests of the client: the writer's protocol against an oracle, and the whole client against a
 //! cluster in memory under faults.
 
+mod cluster;
+mod fake;
 mod model;

@@ -14,8 +14,8 @@ use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
 use super::ops::OpState;
 use crate::limits::AVOID_MAX;
 
-/// Refusals of one append's bytes by one replica, or gaps below what it had acknowledged, after
-/// which it is given up: a damaged frame happens once.
+/// Refusals of one append's bytes by one replica after which it is given up: a damaged frame
+/// happens once.
 const REFUSALS_MAX: u16 = 3;
 
 /// Where the writer's life stands.
@@ -306,6 +306,7 @@ impl Writer {
             seq,
             attempt: progress.attempt,
             committed,
+            known: current.replicas[index].durable,
         };
         let request = AppendRequest {
             at: current.replica_ref(index),
@@ -421,12 +422,16 @@ impl Writer {
         replica.heard_at = now;
         replica.unreachable_since = None;
         let trouble = match error {
-            DataError::Fenced { .. } | DataError::Sealed { .. } => {
+            // Perhaps by our own close: its answer tells.
+            DataError::Fenced { .. } | DataError::Sealed { .. } if self.is_closing_now() => return,
+            DataError::Fenced { .. } | DataError::Sealed { .. } if self.ended.is_none() => {
                 return self.fail(WriterError::Fenced, out);
             }
+            // A spare that the stream service dropped, or a newer writer: its answer tells.
+            DataError::Fenced { .. } | DataError::Sealed { .. } => None,
             DataError::Gap { len } => return self.on_gap(now, id, *len, out),
             // The creation that goes before has not arrived yet.
-            DataError::NotFound if replica.durable == 0 && !self.is_first(id) => {
+            DataError::NotFound if id.known == 0 && !self.is_first(id) => {
                 return self.on_gap(now, id, 0, out);
             }
             DataError::Busy | DataError::Unknown => {
@@ -444,7 +449,7 @@ impl Writer {
             DataError::Corrupt { .. } | DataError::Conflict => Some(Trouble::Corrupt),
             DataError::Full | DataError::BadSectors { .. } | DataError::Invalid => None,
         };
-        let avoid = *error != DataError::Denied;
+        let avoid = !matches!(error.kind(), base::Kind::Refresh | base::Kind::Fenced);
         self.fail_replica_with(now, index, trouble, error.to_string(), avoid, out);
     }
 
@@ -459,10 +464,9 @@ impl Writer {
             let text = format!("a replica of {} has {len} bytes of {}", id.chunk, current.end);
             return self.fail_replica(now, index, Some(Trouble::Corrupt), text, out);
         }
-        let durable = current.replicas[index].durable;
-        if len < durable && id.attempt >= REFUSALS_MAX {
-            // Not a reply that was overtaken: what it acknowledged is gone.
-            let text = format!("has lost bytes {len} to {durable} of {}", id.chunk);
+        if len < id.known {
+            // It had acknowledged more before this was sent.
+            let text = format!("has lost bytes {len} to {} of {}", id.known, id.chunk);
             return self.fail_replica(now, index, Some(Trouble::Missing), text, out);
         }
         self.advance_replica(now, index, len);

@@ -55,6 +55,8 @@ pub struct SendId {
     pub attempt: u16,
     /// The committed length it tells.
     pub committed: u32,
+    /// What the replica had acknowledged before it was sent.
+    pub known: u32,
 }
 
 /// Why a sending brought no success.

@@ -82,7 +82,7 @@ impl Writer {
         out: &mut Vec<Action>,
     ) {
         // Needed ones are asked for often, until the stall budget ends.
-        self.need_after = now + self.config.extend_pause / 20;
+        self.need_after = now + self.config.extend_pause / 50;
         self.extend_after = now + self.config.extend_pause;
         self.op = Some(OpState { kind: OpKind::Extend(needed), avoid: avoid.clone() });
         out.push(Action::Op(StreamOp::Extend { avoid, spares }));
@@ -98,6 +98,11 @@ impl Writer {
         };
         self.op = Some(OpState { kind: OpKind::Close, avoid: Vec::new() });
         out.push(Action::Op(StreamOp::Close { sealed, finish }));
+    }
+
+    /// True while the stream service closes the writer.
+    pub(super) fn is_closing_now(&self) -> bool {
+        self.op.as_ref().is_some_and(|op| op.kind == OpKind::Close)
     }
 
     fn avoided(&self, now: Instant) -> Vec<ServerId> {

@@ -64,7 +64,7 @@ impl Writer {
 
     /// Nothing is to be sent, and the chunk is known to be current.
     fn is_idle(&self) -> bool {
-        self.ended.is_none() && self.acked == self.next_seq()
+        self.ended.is_none() && self.acked == self.next_seq() && !self.is_closing_now()
     }
 
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Action>) {
@@ -152,6 +152,7 @@ impl Writer {
         result: Result<(), SendError>,
         out: &mut Vec<Action>,
     ) {
+        let closing = self.is_closing_now();
         let Some(current) = &mut self.current else { return };
         if current.id() != chunk {
             return;
@@ -159,7 +160,7 @@ impl Writer {
         let index = usize::from(replica);
         let replica = &mut current.replicas[index];
         replica.telling = false;
-        if replica.failed {
+        if replica.failed || closing {
             return;
         }
         match result {

@@ -1,0 +1,249 @@
+//! A cluster in memory: masters with a leader, a namespace, streams, chunkservers. Faults are
+//! the test's to set.
+
+mod masters;
+mod names;
+mod servers;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
+use client::{DataAnswer, PeerError, Peers};
+use futures_util::future::{FutureExt, LocalBoxFuture};
+use runtime::{Buf, Duration, Env};
+use wire::control::{
+    ControlError, ControlReply, ControlRequest, Node, Place, Policy, ReplicaPlace, Trouble,
+};
+use wire::data::{DataError, DataRequest};
+
+/// What a server does with requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    Good,
+    /// The process is gone: connections are refused.
+    Dead,
+    /// Nothing comes back.
+    Silent,
+}
+
+/// One replica.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    pub epoch: Epoch,
+    pub base: u64,
+    /// Start of each sector's data, and the sector.
+    pub sectors: Vec<(u32, Vec<u8>)>,
+    pub len: u32,
+    pub fence: Epoch,
+    pub sealed: Option<u32>,
+    pub committed: u32,
+}
+
+impl Replica {
+    pub fn new(epoch: Epoch, base: u64) -> Replica {
+        let (sectors, fence) = (vec![], Epoch::NONE);
+        Replica { epoch, base, sectors, len: 0, fence, sealed: None, committed: 0 }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    pub id: ChunkId,
+    pub epoch: Epoch,
+    pub base: u64,
+    pub sealed: Option<u32>,
+    pub servers: Vec<usize>,
+    pub acks: u8,
+}
+
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub policy: Policy,
+    pub epoch: Epoch,
+    pub writing: bool,
+    pub finished: bool,
+    pub chunks: Vec<Chunk>,
+    pub spares: Vec<Chunk>,
+}
+
+pub struct State {
+    pub masters: Vec<SocketAddr>,
+    pub masters_alive: Vec<bool>,
+    /// Index of the leader of all groups.
+    pub leader: Option<usize>,
+    pub names: BTreeMap<Place, Node>,
+    pub versions: BTreeMap<Place, u32>,
+    pub streams: BTreeMap<FileId, Stream>,
+    pub health: Vec<Health>,
+    pub full: bool,
+    pub replicas: BTreeMap<(ChunkId, usize), Replica>,
+    pub replies: BTreeMap<(ClientId, u64), Result<ControlReply, ControlError>>,
+    pub next_file: u64,
+    pub next_chunk: u64,
+    pub reports: Vec<(ChunkId, ServerId, Trouble)>,
+    /// Requests lost, one in n; answers lost, one in n; 0 is never.
+    pub lose_one_in: u64,
+    /// Longest latency of one way, microseconds.
+    pub latency_us: u64,
+    /// Control requests by kind, for counting.
+    pub locates: u64,
+    pub changes: u64,
+}
+
+/// The cluster; clones share it.
+#[derive(Clone)]
+pub struct Fake(pub Rc<RefCell<State>>);
+
+/// The cluster as one client's node reaches it.
+struct Link {
+    env: Env,
+    fake: Fake,
+}
+
+impl Fake {
+    pub fn new(masters: usize, servers: usize) -> Fake {
+        let addr = |index: usize| SocketAddr::from(([10, 1, 0, index as u8 + 1], 7000));
+        Fake(Rc::new(RefCell::new(State {
+            masters: (0..masters).map(addr).collect(),
+            masters_alive: vec![true; masters],
+            leader: Some(0),
+            names: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            health: vec![Health::Good; servers],
+            full: false,
+            replicas: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            next_file: 1,
+            next_chunk: 1,
+            reports: vec![],
+            lose_one_in: 0,
+            latency_us: 50,
+            locates: 0,
+            changes: 0,
+        })))
+    }
+
+    pub fn peers(&self, env: &Env) -> Rc<dyn Peers> {
+        Rc::new(Link { env: env.clone(), fake: self.clone() })
+    }
+
+    pub fn masters(&self) -> Vec<SocketAddr> {
+        self.0.borrow().masters.clone()
+    }
+
+    pub fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.0.borrow_mut())
+    }
+}
+
+impl State {
+    pub fn replica_place(&self, server: usize) -> ReplicaPlace {
+        ReplicaPlace {
+            server: ServerId::new(server as u32),
+            disk: DiskId::new(server as u128 + 100),
+            addr: server_addr(server),
+        }
+    }
+}
+
+pub fn server_addr(server: usize) -> SocketAddr {
+    SocketAddr::from(([10, 2, 0, server as u8 + 1], 7100))
+}
+
+enum Arrival {
+    Refused,
+    Lost,
+    Here,
+}
+
+impl Link {
+    async fn travel(&self) {
+        let most = self.fake.0.borrow().latency_us;
+        let wait = self.env.random_below(most) + 5;
+        self.env.sleep(Duration::from_micros(wait)).await;
+    }
+
+    fn loses(&self) -> bool {
+        let odds = self.fake.0.borrow().lose_one_in;
+        odds > 0 && self.env.random_below(odds) == 0
+    }
+
+    async fn arrive(&self, health: impl Fn(&State) -> Health) -> Arrival {
+        self.travel().await;
+        let health = health(&self.fake.0.borrow());
+        match health {
+            Health::Dead => Arrival::Refused,
+            Health::Silent => Arrival::Lost,
+            Health::Good if self.loses() => Arrival::Lost,
+            Health::Good => Arrival::Here,
+        }
+    }
+
+    /// Runs one call: `serve` at the other end, unless it is lost on the way.
+    async fn call<T, E>(
+        self,
+        health: impl Fn(&State) -> Health,
+        serve: impl FnOnce(&Env, &mut State) -> Result<T, E>,
+        timeout: Duration,
+    ) -> Result<T, PeerError<E>> {
+        let work = async {
+            match self.arrive(&health).await {
+                Arrival::Refused => return Err(PeerError::Unreachable("refused".to_owned())),
+                Arrival::Lost => std::future::pending().await,
+                Arrival::Here => {}
+            }
+            let answer = serve(&self.env, &mut self.fake.0.borrow_mut());
+            match self.arrive(&health).await {
+                Arrival::Refused => Err(PeerError::Silent("the link broke".to_owned())),
+                Arrival::Lost => std::future::pending().await,
+                Arrival::Here => answer.map_err(PeerError::Refused),
+            }
+        };
+        match self.env.timeout(timeout, work).await {
+            Ok(answer) => answer,
+            Err(_) => Err(PeerError::Silent("timed out".to_owned())),
+        }
+    }
+}
+
+impl Peers for Link {
+    fn control(
+        &self,
+        to: SocketAddr,
+        request: ControlRequest,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {
+        // What crosses the wire must survive it.
+        let request = ControlRequest::decode(&request.encode()).expect("a valid request");
+        let link = Link { env: self.env.clone(), fake: self.fake.clone() };
+        let index = self.fake.0.borrow().masters.iter().position(|&addr| addr == to);
+        let index = index.expect("only masters are asked");
+        let health = move |state: &State| {
+            if state.masters_alive[index] { Health::Good } else { Health::Dead }
+        };
+        link.call(health, move |_, state| state.serve_control(index, request), timeout)
+            .boxed_local()
+    }
+
+    fn data(
+        &self,
+        to: SocketAddr,
+        request: DataRequest,
+        token: [u8; 16],
+        payload: Option<Buf>,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, Result<DataAnswer, PeerError<DataError>>> {
+        assert_eq!(token, [9; 16], "the chunk's token");
+        let link = Link { env: self.env.clone(), fake: self.fake.clone() };
+        let server = (0..100).find(|&server| server_addr(server) == to).expect("a server");
+        let health = move |state: &State| state.health[server];
+        let serve = move |env: &Env, state: &mut State| {
+            state.serve_data(env, server, &request, payload.as_ref())
+        };
+        link.call(health, serve, timeout).boxed_local()
+    }
+}

@@ -1,0 +1,142 @@
+//! The chunkservers' data path.
+
+use base::limits::SECTOR;
+use client::DataAnswer;
+use runtime::{Buf, Env};
+use wire::data::{
+    AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, ReadRequest,
+    ReplicaStat, ReplicaState,
+};
+use wire::sector::{AppendAt, parse_footer, verify_append};
+
+use super::{Replica, State};
+
+impl State {
+    pub fn serve_data(
+        &mut self,
+        env: &Env,
+        server: usize,
+        request: &DataRequest,
+        payload: Option<&Buf>,
+    ) -> Result<DataAnswer, DataError> {
+        match request {
+            DataRequest::Append(append) => {
+                let sectors = payload.expect("an append has sectors");
+                Ok((DataReply::Appended { len: self.append(server, append, sectors)? }, None))
+            }
+            DataRequest::Commit(commit) => {
+                self.commit(server, commit)?;
+                Ok((DataReply::Done, None))
+            }
+            DataRequest::Read(read) => self.read(env, server, read),
+            DataRequest::Stat(at) => {
+                let replica = self.replica(server, *at)?;
+                let state = match replica.sealed {
+                    Some(_) => ReplicaState::Sealed,
+                    None if replica.fence > replica.epoch => ReplicaState::Fenced(replica.fence),
+                    None => ReplicaState::Open,
+                };
+                let stat = ReplicaStat {
+                    state,
+                    epoch: replica.epoch,
+                    len: replica.sealed.unwrap_or(replica.len),
+                    durable_bound: replica.len,
+                    committed: replica.committed,
+                };
+                Ok((DataReply::Stat(stat), None))
+            }
+            DataRequest::Fence(_) | DataRequest::Seal(_) => panic!("no business of a client"),
+        }
+    }
+
+    fn replica(&mut self, server: usize, at: ChunkRef) -> Result<&mut Replica, DataError> {
+        if at.disk != self.replica_place(server).disk {
+            return Err(DataError::WrongDisk);
+        }
+        self.replicas.get_mut(&(at.chunk, server)).ok_or(DataError::NotFound)
+    }
+
+    fn append(
+        &mut self,
+        server: usize,
+        append: &AppendRequest,
+        sectors: &Buf,
+    ) -> Result<u32, DataError> {
+        let at = AppendAt {
+            chunk: append.at.chunk,
+            epoch: append.epoch,
+            base: append.base,
+            offset: append.offset,
+        };
+        assert_eq!(verify_append(at, sectors), Ok(append.len), "formatted as announced");
+        if self.full {
+            return Err(DataError::Full);
+        }
+        if append.create {
+            let replica = Replica::new(append.epoch, append.base);
+            self.replicas.entry((append.at.chunk, server)).or_insert(replica);
+        }
+        let replica = self.replica(server, append.at)?;
+        if let Some(len) = replica.sealed {
+            return Err(DataError::Sealed { len });
+        }
+        if replica.fence > append.epoch {
+            return Err(DataError::Fenced { epoch: replica.fence });
+        }
+        assert_eq!((replica.epoch, replica.base), (append.epoch, append.base));
+        replica.committed = replica.committed.max(append.committed);
+        if append.offset > replica.len {
+            return Err(DataError::Gap { len: replica.len });
+        }
+        if append.offset < replica.len {
+            let at = replica.sectors.binary_search_by_key(&append.offset, |(start, _)| *start);
+            let at = at.map_err(|_| DataError::Conflict)?;
+            let stored = replica.sectors[at..].iter().map(|(_, sector)| &sector[..]);
+            let same = stored.zip(sectors.chunks(SECTOR)).all(|(a, b)| a == b);
+            return if same { Ok(replica.len) } else { Err(DataError::Conflict) };
+        }
+        for sector in sectors.chunks(SECTOR) {
+            let footer = parse_footer(sector).unwrap();
+            replica.sectors.push((footer.offset, sector.to_vec()));
+        }
+        replica.len += append.len;
+        Ok(replica.len)
+    }
+
+    fn commit(&mut self, server: usize, commit: &CommitRequest) -> Result<(), DataError> {
+        let replica = self.replica(server, commit.at)?;
+        if let Some(len) = replica.sealed {
+            return Err(DataError::Sealed { len });
+        }
+        if replica.fence > commit.epoch {
+            return Err(DataError::Fenced { epoch: replica.fence });
+        }
+        replica.committed = replica.committed.max(commit.committed);
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        env: &Env,
+        server: usize,
+        read: &ReadRequest,
+    ) -> Result<DataAnswer, DataError> {
+        assert!(!read.uncommitted && read.len > 0);
+        let replica = self.replica(server, read.at)?;
+        let sealed = replica.sealed.is_some();
+        let readable = replica.sealed.unwrap_or(replica.committed).min(replica.len);
+        let reply = DataReply::Read { readable, sealed };
+        if read.offset >= readable {
+            return Ok((reply, None));
+        }
+        let end = readable.min(read.offset + read.len);
+        let first = replica.sectors.partition_point(|(start, _)| *start <= read.offset) - 1;
+        let chosen: Vec<u8> = replica.sectors[first..]
+            .iter()
+            .take(512)
+            .take_while(|(start, _)| *start < end)
+            .flat_map(|(_, sector)| sector.iter().copied())
+            .collect();
+        Ok((reply, Some(env.pool().copy_of(&chosen).expect("memory"))))
+    }
+}
