@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, TraceId};
-use runtime::{Class, Cores, Env, Handle, PollPolicy, RuntimeConfig};
+use runtime::{Buf, Class, Cores, Env, Handle, PollPolicy, RuntimeConfig};
 use transport::{
     ClusterKey, Endpoint, Identity, Incoming, Limits, Priority, Request, Response, Service, Token,
 };
@@ -31,6 +31,40 @@ async fn listen(env: Env) -> SocketAddr {
     endpoint(&env, "server").listen(addr, Rc::new(handler)).await.expect("a free port")
 }
 
+fn request(payload: Option<Buf>, priority: Priority) -> Request {
+    Request {
+        service: Service::Data,
+        op: 1,
+        priority,
+        trace: TraceId::new(1),
+        token: Token::NONE,
+        body: vec![0; 56],
+        payload,
+    }
+}
+
+/// Latencies of small calls while `loaders` tasks send 1 MiB appends on the same link.
+async fn beside(env: Env, addr: SocketAddr, loaders: usize, calls: usize) -> Vec<u64> {
+    let endpoint = endpoint(&env, "client");
+    let payload = env.pool().alloc_zeroed(1 << 20).expect("room").freeze();
+    for _ in 0..loaders {
+        let (endpoint, payload) = (endpoint.clone(), payload.clone());
+        env.spawn(Class::Background, "loader", async move {
+            let large = || request(Some(payload.clone()), Priority::Background);
+            while endpoint.call(addr, large(), TIMEOUT).await.is_ok() {}
+        });
+    }
+    let mut took = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let before = env.now();
+        let small = request(None, Priority::Control);
+        endpoint.call(addr, small, TIMEOUT).await.expect("an answer");
+        took.push(env.now().since(before).as_nanos() as u64);
+    }
+    endpoint.close();
+    took
+}
+
 /// Latencies in nanoseconds.
 async fn drive(env: Env, addr: SocketAddr, depth: usize, calls: usize, len: usize) -> Vec<u64> {
     let endpoint = endpoint(&env, "client");
@@ -41,15 +75,7 @@ async fn drive(env: Env, addr: SocketAddr, depth: usize, calls: usize, len: usiz
             env.clone().spawn(Class::Foreground, "caller", async move {
                 let mut took = Vec::with_capacity(calls / depth);
                 for _ in 0..calls / depth {
-                    let request = Request {
-                        service: Service::Data,
-                        op: 1,
-                        priority: Priority::Foreground,
-                        trace: TraceId::new(1),
-                        token: Token::NONE,
-                        body: vec![0; 56],
-                        payload: Some(payload.clone()),
-                    };
+                    let request = request(Some(payload.clone()), Priority::Foreground);
                     let before = env.now();
                     endpoint.call(addr, request, TIMEOUT).await.expect("an answer");
                     took.push(env.now().since(before).as_nanos() as u64);
@@ -130,4 +156,16 @@ fn rows(poll: PollPolicy, calls: usize) {
     }
     measure("TCP, 1 MiB, depth 4", client, remote, 4, calls / 50, 1 << 20);
     measure("within the executor, 4 KiB", client, local, 1, calls, 4096);
+    for loaders in [0, 1, 8] {
+        let calls = calls / 50;
+        let mut took = client
+            .spawn(move |env| beside(env, remote, loaders, calls))
+            .wait()
+            .expect("the executor lives");
+        took.sort_unstable();
+        let at = |part: f64| took[(took.len() as f64 * part) as usize] as f64 / 1e3;
+        let mean = took.iter().sum::<u64>() as f64 / took.len() as f64 / 1e3;
+        let what = format!("120 B beside {loaders} x 1 MiB");
+        println!("{what:<34}{mean:>9.1}{:>9.1}{:>9.1}", at(0.5), at(0.99));
+    }
 }

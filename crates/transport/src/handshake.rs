@@ -58,7 +58,8 @@ struct Connection<'a> {
 impl Connection<'_> {
     async fn send(&mut self, kind: FrameKind, body: Vec<u8>) -> Result<(), Failure> {
         let header = Header { body_len: body.len() as u32, ..Header::empty(kind) };
-        let piece = Piece { header, body: Body::Whole(body), payload: None, deadline: None };
+        let body = Body::Whole(body);
+        let piece = Piece { header, service: None, body, payload: None, deadline: None };
         Ok(send_now(self.own.env, &mut self.write, piece).await?)
     }
 
@@ -71,10 +72,9 @@ impl Connection<'_> {
     }
 
     async fn receive(&mut self, kind: FrameKind) -> Result<Inbound, Failure> {
-        let message = self.receiver.next().await?;
-        match message.header.kind {
-            got if got == kind => Ok(message),
-            FrameKind::Refuse => {
+        match self.receiver.next().await? {
+            Some(message) if message.header.kind == kind => Ok(message),
+            Some(message) if message.header.kind == FrameKind::Refuse => {
                 Err(Failure::Refused(String::from_utf8_lossy(&message.body).into_owned()))
             }
             _ => Err(Failure::Refused(format!(

@@ -374,6 +374,16 @@ impl Link {
         self.send(out);
     }
 
+    /// Not subject to the simulated network's losses, as the parts are not: a stream that loses
+    /// bytes is broken.
+    fn send_credit(&self, parts: u16) {
+        if !self.broken.get() && !self.env.is_closed() {
+            let mut out = Outgoing::signal(FrameKind::Credit, self.version, 0);
+            out.header.op = parts;
+            self.send_now(out);
+        }
+    }
+
     fn signal(self: &Rc<Link>, kind: FrameKind, priority: Priority, request: u64) {
         let mut out = Outgoing::signal(kind, self.version, request);
         out.header.priority = priority;
@@ -457,7 +467,12 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
             }
         };
         link.heard.set(true);
-        link.counters.received(&message.header, message.wire_len);
+        match receiver.take_credits() {
+            0 => {}
+            parts => link.send_credit(parts),
+        }
+        let Some(message) = message else { continue };
+        link.counters.received(message.header.service, message.frames, message.wire_len);
         let header = message.header;
         match (header.kind, &handler) {
             (FrameKind::Request, Some(handler)) => link.take_request(message, handler),
@@ -473,6 +488,10 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
             }
             (FrameKind::Ping, _) => link.signal(FrameKind::Pong, Priority::Control, 0),
             (FrameKind::Pong, _) => {}
+            (FrameKind::Credit, _) => {
+                link.queue.borrow_mut().credit(header.op);
+                link.writable.notify_one();
+            }
             _ => {
                 link.fail("the peer sent a frame that has no place on this link");
                 return;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use runtime::{Buf, Instant};
-use wire::frame::{FrameKind, HEADER, Header, Priority};
+use wire::frame::{FrameKind, HEADER, Header, Priority, Service};
 
 use crate::limits::Limits;
 use crate::link::{CallState, Serving};
@@ -85,6 +85,8 @@ impl std::ops::Deref for Body {
 /// One frame to be sent. `body_crc` and the deadline of its header are set by the writer.
 pub(crate) struct Piece {
     pub(crate) header: Header,
+    /// Whose message it is (of): parts do not say.
+    pub(crate) service: Option<Service>,
     pub(crate) body: Body,
     pub(crate) payload: Option<Buf>,
     pub(crate) deadline: Option<Instant>,
@@ -118,8 +120,8 @@ struct Class {
 }
 
 impl Class {
-    fn is_empty(&self) -> bool {
-        self.small.is_empty() && self.large.is_empty() && self.progress.is_none()
+    fn large_waits(&self) -> bool {
+        self.progress.is_some() || !self.large.is_empty()
     }
 }
 
@@ -131,6 +133,8 @@ pub(crate) struct SendQueue {
     frames: usize,
     /// Pieces of higher classes sent while a lower one waited.
     streak: u32,
+    /// Parts sent that the peer has not yet taken in.
+    parts_inflight: u32,
 }
 
 impl SendQueue {
@@ -164,11 +168,22 @@ impl SendQueue {
         }
     }
 
+    /// The peer has taken in `parts` more.
+    pub(crate) fn credit(&mut self, parts: u16) {
+        self.parts_inflight = self.parts_inflight.saturating_sub(u32::from(parts));
+    }
+
+    fn may_pop(&self, class: usize, limits: &Limits) -> bool {
+        let class = &self.classes[class];
+        let parts = self.parts_inflight < limits.parts_inflight_max;
+        !class.small.is_empty() || (class.large_waits() && parts)
+    }
+
     /// The next frame to send. What nobody waits for is skipped.
     pub(crate) fn pop(&mut self, limits: &Limits) -> Option<Piece> {
         loop {
-            let highest = (0..self.classes.len()).find(|&i| !self.classes[i].is_empty())?;
-            let lower = (highest + 1..self.classes.len()).find(|&i| !self.classes[i].is_empty());
+            let highest = (0..self.classes.len()).find(|&i| self.may_pop(i, limits))?;
+            let lower = (highest + 1..self.classes.len()).find(|&i| self.may_pop(i, limits));
             let class = match lower {
                 Some(lower) if self.streak >= CLASS_SHARE => {
                     self.streak = 0;
@@ -189,7 +204,8 @@ impl SendQueue {
     /// The next frame of a class, or `None` when what stood there was cancelled.
     fn pop_class(&mut self, index: usize, limits: &Limits) -> Option<Piece> {
         let class = &mut self.classes[index];
-        let large_waits = class.progress.is_some() || !class.large.is_empty();
+        let parts = self.parts_inflight < limits.parts_inflight_max;
+        let large_waits = class.large_waits() && parts;
         let small_first = !large_waits || class.small_streak < limits.part_bytes;
         if small_first && let Some(out) = class.small.pop_front() {
             self.bytes -= out.cost();
@@ -202,7 +218,8 @@ impl SendQueue {
                 call.sent.set(true);
             }
             let Outgoing { header, body, payload, deadline, .. } = out;
-            return Some(Piece { header, body: Body::Whole(body), payload, deadline });
+            let service = header.service;
+            return Some(Piece { header, service, body: Body::Whole(body), payload, deadline });
         }
         class.small_streak = 0;
         if class.progress.is_some() {
@@ -233,7 +250,8 @@ impl SendQueue {
             serving: out.serving,
         });
         let body = Body::Whole(Vec::new());
-        Some(Piece { header, body, payload: None, deadline: out.deadline })
+        let (service, deadline) = (header.service, out.deadline);
+        Some(Piece { header, service, body, payload: None, deadline })
     }
 
     fn continue_split(&mut self, index: usize, limits: &Limits) -> Option<Piece> {
@@ -249,7 +267,13 @@ impl SendQueue {
             self.bytes -= HEADER + total;
             self.frames -= 1;
             let body = Body::Whole(Vec::new());
-            return Some(Piece { header: cancel, body, payload: None, deadline: None });
+            return Some(Piece {
+                header: cancel,
+                service: None,
+                body,
+                payload: None,
+                deadline: None,
+            });
         }
         let from = progress.sent;
         let mut header = Header {
@@ -271,11 +295,13 @@ impl SendQueue {
             (Body::Whole(Vec::new()), Some(payload.slice(from - body_len..to - body_len)))
         };
         progress.sent += header.following();
+        let service = progress.header.service;
+        self.parts_inflight += 1;
         if progress.sent == total {
             class.progress = None;
             self.bytes -= HEADER + total;
             self.frames -= 1;
         }
-        Some(Piece { header, body, payload, deadline: None })
+        Some(Piece { header, service, body, payload, deadline: None })
     }
 }

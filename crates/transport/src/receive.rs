@@ -25,6 +25,8 @@ pub(crate) struct Inbound {
     pub(crate) payload: Option<Buf>,
     /// There was no memory for the payload; it is gone.
     pub(crate) payload_lost: bool,
+    /// Frames it came in.
+    pub(crate) frames: u32,
     /// Bytes it took on the link.
     pub(crate) wire_len: usize,
 }
@@ -63,6 +65,7 @@ struct Assembly {
     payload: Option<BufMut>,
     payload_got: usize,
     payload_lost: bool,
+    frames: u32,
     wire_len: usize,
 }
 
@@ -85,6 +88,8 @@ pub(crate) struct Receiver {
     assemblies: [Option<Assembly>; 3],
     /// Parts of a large message are expected: read little into the staging buffer.
     narrow: bool,
+    /// Parts taken in that the sender has not been told of.
+    credits: u16,
     /// Largest frame content taken: small until the peer has proven itself.
     body_max: usize,
     payload_max: usize,
@@ -106,6 +111,7 @@ impl Receiver {
             end: 0,
             assemblies: [None, None, None],
             narrow: false,
+            credits: 0,
             body_max: wire::handshake::REFUSE_MAX,
             payload_max: 0,
         })
@@ -147,8 +153,13 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next message.
-    pub(crate) async fn next(&mut self) -> Result<Inbound, ReceiveError> {
+    /// Parts taken in since the last call.
+    pub(crate) fn take_credits(&mut self) -> u16 {
+        std::mem::take(&mut self.credits)
+    }
+
+    /// The next message, or `None` when a part has come of one that is not yet whole.
+    pub(crate) async fn next(&mut self) -> Result<Option<Inbound>, ReceiveError> {
         loop {
             self.fill(HEADER).await?;
             let header = Header::decode(self.staged())?;
@@ -158,16 +169,14 @@ impl Receiver {
             {
                 return Err(ReceiveError::Protocol("a frame before the handshake is too large"));
             }
-            let finished = if header.split {
+            if header.split {
                 self.start_assembly(header);
-                None
             } else if header.kind == FrameKind::Part {
-                self.take_part(header).await?
+                let finished = self.take_part(header).await?;
+                self.credits += 1;
+                return Ok(finished);
             } else {
-                Some(self.take_whole(header).await?)
-            };
-            if let Some(message) = finished {
-                return Ok(message);
+                return self.take_whole(header).await.map(Some);
             }
         }
     }
@@ -191,7 +200,7 @@ impl Receiver {
             header.verify_content(&body, payload.as_deref().unwrap_or(&[]))?;
         }
         let wire_len = HEADER + header.following();
-        Ok(Inbound { header, body, payload, payload_lost, wire_len })
+        Ok(Inbound { header, body, payload, payload_lost, frames: 1, wire_len })
     }
 
     /// A new head replaces a message whose rest will not come: its caller has cancelled.
@@ -208,6 +217,7 @@ impl Receiver {
             payload: payload.unwrap_or(None),
             payload_got: 0,
             payload_lost,
+            frames: 1,
             wire_len: HEADER,
         });
     }
@@ -220,6 +230,7 @@ impl Receiver {
             return Err(ReceiveError::Protocol("a part belongs to no message"));
         };
         let (body_len, payload_len) = (part.body_len as usize, part.payload_len as usize);
+        message.frames += 1;
         message.wire_len += HEADER + part.following();
         let body_left = message.header.body_len as usize - message.body.len();
         let payload_left = message.header.payload_len as usize - message.payload_got;
@@ -247,10 +258,10 @@ impl Receiver {
         }
         assert!(message.is_complete(), "every byte was counted");
         self.narrow = self.assemblies.iter().any(Option::is_some);
-        let Assembly { mut header, body, payload, payload_lost, wire_len, .. } = message;
+        let Assembly { mut header, body, payload, payload_lost, frames, wire_len, .. } = message;
         header.split = false;
         let payload = payload.map(BufMut::freeze);
-        Ok(Some(Inbound { header, body, payload, payload_lost, wire_len }))
+        Ok(Some(Inbound { header, body, payload, payload_lost, frames, wire_len }))
     }
 
     /// Forgets a split message that its sender has cancelled.

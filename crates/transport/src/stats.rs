@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 
-use wire::frame::{Header, Service};
+use wire::frame::Service;
 
 /// Frames and bytes of one service, headers included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,7 +36,7 @@ pub struct LinkStats {
     pub addr: SocketAddr,
     /// True when this side connected.
     pub connected: bool,
-    /// By place in [`Service::ALL`]; parts and signals of the link itself come last.
+    /// By place in [`Service::ALL`]; the link's own signals come last.
     pub services: [ServiceStats; 4],
     /// Bytes that wait to be sent.
     pub queued_bytes: usize,
@@ -52,7 +52,7 @@ pub struct Stats {
     /// Links that are up, by address.
     pub links: Vec<LinkStats>,
     /// Since the start, by place in [`Service::ALL`], closed links included; last the links'
-    /// own frames and the parts of split messages.
+    /// own signals.
     pub services: [ServiceStats; 4],
     /// Requests handed over within the process, by place in [`Service::ALL`].
     pub local_calls: [u64; 3],
@@ -81,22 +81,22 @@ impl Stats {
 pub(crate) struct Counters([Cell<ServiceStats>; 4]);
 
 impl Counters {
-    fn of(&self, header: &Header) -> &Cell<ServiceStats> {
-        &self.0[header.service.map_or(Service::ALL.len(), Service::index)]
+    fn of(&self, service: Option<Service>) -> &Cell<ServiceStats> {
+        &self.0[service.map_or(Service::ALL.len(), Service::index)]
     }
 
-    pub(crate) fn sent(&self, header: &Header, len: usize) {
-        let cell = self.of(header);
+    pub(crate) fn sent(&self, service: Option<Service>, len: usize) {
+        let cell = self.of(service);
         let mut stats = cell.get();
         stats.frames_out += 1;
         stats.bytes_out += len as u64;
         cell.set(stats);
     }
 
-    pub(crate) fn received(&self, header: &Header, len: usize) {
-        let cell = self.of(header);
+    pub(crate) fn received(&self, service: Option<Service>, frames: u32, len: usize) {
+        let cell = self.of(service);
         let mut stats = cell.get();
-        stats.frames_in += 1;
+        stats.frames_in += u64::from(frames);
         stats.bytes_in += len as u64;
         cell.set(stats);
     }

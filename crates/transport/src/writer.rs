@@ -55,7 +55,7 @@ fn take_batch(link: &Link) -> Vec<Piece> {
             piece.header.deadline_us = micros.max(1);
         }
         bytes += piece.len();
-        link.counters.sent(&piece.header, piece.len());
+        link.counters.sent(piece.service, piece.len());
         pieces.push(piece);
     }
     pieces

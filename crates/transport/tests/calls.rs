@@ -51,6 +51,10 @@ fn every_size_comes_back_unchanged() {
         }
         let stats = a.endpoint.stats();
         assert_eq!((stats.links_opened, stats.links_broken), (1, 0), "one link for all calls");
+        for (here, there) in stats.services.iter().zip(b.endpoint.stats().services).take(3) {
+            assert_eq!((here.frames_out, here.bytes_out), (there.frames_in, there.bytes_in));
+            assert_eq!((here.frames_in, here.bytes_in), (there.frames_out, there.bytes_out));
+        }
         assert_eq!(b.env.pool().used(), 64 << 10, "only the staging buffer stays");
     });
 }
@@ -209,8 +213,8 @@ fn a_small_request_does_not_wait_behind_megabytes() {
         (Priority::Foreground, Priority::Foreground),
         (Priority::Control, Priority::Foreground),
     ] {
-        // A round trip is 10 to 20 ms, and up to 1.5 MiB are in the socket and in the write
-        // under way, each way. Behind all 40 MiB it would be 400 ms at least.
+        // A round trip is 10 to 20 ms, and what stands in the socket before it is at most three
+        // parts, each way. Behind all 40 MiB it would be 400 ms at least.
         let took = small_among_large(small, large);
         assert!(took < millis(60), "{small:?} took {took:?} among {large:?}");
     }

@@ -118,7 +118,7 @@ prop_compose! {
         kind in prop::sample::select(vec![
             FrameKind::Hello, FrameKind::Proof, FrameKind::Welcome, FrameKind::Refuse,
             FrameKind::Request, FrameKind::Response, FrameKind::Part, FrameKind::Cancel,
-            FrameKind::Ping, FrameKind::Pong,
+            FrameKind::Ping, FrameKind::Pong, FrameKind::Credit,
         ]),
         service in any_service(),
         priority in any_priority(),

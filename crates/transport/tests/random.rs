@@ -69,6 +69,7 @@ fn size(kind: u64, draw: u64) -> usize {
 fn limits(rng: &mut Rng) -> Limits {
     Limits {
         part_bytes: 4096 << rng.below(7),
+        parts_inflight_max: rng.between(1, 4) as u32,
         staging_bytes: 8192 << rng.below(4),
         staged_tail_max: 1024 << rng.below(3),
         batch_bytes: 1 << rng.between(10, 18),

@@ -84,6 +84,8 @@ pub enum FrameKind {
     Ping = 9,
     /// Yes.
     Pong = 10,
+    /// `op` more parts have been taken in: so many more may be sent.
+    Credit = 11,
 }
 
 impl FrameKind {
@@ -99,6 +101,7 @@ impl FrameKind {
             8 => FrameKind::Cancel,
             9 => FrameKind::Ping,
             10 => FrameKind::Pong,
+            11 => FrameKind::Credit,
             _ => return None,
         })
     }
