@@ -2,10 +2,20 @@
 //!
 //! Invariant: no data of a chunk passes through here.
 
-pub mod consensus;
 pub mod bytes;
+mod calls;
+pub mod cluster;
+pub mod consensus;
+pub mod grant;
+pub mod identity;
 pub mod limits;
+pub mod master;
 pub mod namespace;
+pub mod peers;
 pub mod placement;
+mod repair;
 pub mod replies;
+pub mod service;
 pub mod stream;
+
+pub use master::{Master, MasterConfig, MasterTiming, StartError};

@@ -10,6 +10,11 @@ use crate::consensus::limits::COMMAND_LEN_MAX;
 pub const TARGET_MAX: usize = 4095;
 /// Names in one page of a list at most.
 pub const LIST_MAX: u32 = 1000;
+/// Bytes of one name in an answer beside the name itself, and a symbolic link's target.
+pub const ENTRY_BYTES: usize = 96;
+/// Bytes of one page of a list: half of what an answer may have.
+pub const LIST_BYTES_MAX: usize = wire::frame::BODY_MAX / 2;
+const _: () = assert!(TARGET_MAX + NAME_MAX + ENTRY_BYTES <= LIST_BYTES_MAX);
 /// Names in one batch link at most.
 pub const LINKS_MAX: usize = 1000;
 /// Bytes of a place and a file's identity in a command: 16 + 4 + name + 8.
@@ -64,3 +69,6 @@ pub const PARTITIONS_MAX: u16 = 256;
 pub const DELETES_INFLIGHT_MAX: usize = 64;
 /// A file's grant is good for so long; the stream partition remembers deleted files longer.
 pub const GRANT_LIFE: Duration = Duration::from_secs(60);
+
+/// Requests that one master serves at the same time at most; beyond it they are answered "busy".
+pub const REQUESTS_INFLIGHT_MAX: usize = 16_384;

@@ -53,12 +53,7 @@ impl Default for ReplyTable {
 impl ReplyTable {
     /// No answers yet, room for `sessions_max` sessions. All replicas use the same bound.
     pub fn new(sessions_max: usize) -> ReplyTable {
-        ReplyTable {
-            sessions: BTreeMap::new(),
-            by_use: BTreeSet::new(),
-            bytes: 0,
-            sessions_max,
-        }
+        ReplyTable { sessions: BTreeMap::new(), by_use: BTreeSet::new(), bytes: 0, sessions_max }
     }
 
     /// What is known of `op` at `clock_ms`; notes what the client has acknowledged.

@@ -1,3 +1,4 @@
 //! Tests of the masters.
 
 mod consensus;
+mod namespace;

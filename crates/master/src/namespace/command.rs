@@ -183,9 +183,7 @@ pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, BadB
             target: from.str()?.to_owned(),
             attributes: take_attributes(from)?,
         },
-        4 => NamespaceChange::Link {
-            links: from.list(|from| Ok((from.file()?, from.place()?)))?,
-        },
+        4 => NamespaceChange::Link { links: from.list(|from| Ok((from.file()?, from.place()?)))? },
         5 => NamespaceChange::Unlink { place: from.place()? },
         6 => NamespaceChange::Rmdir { place: from.place()? },
         7 => NamespaceChange::Rename {

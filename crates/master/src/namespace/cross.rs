@@ -12,9 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{DirId, FileId};
-use wire::control::{
-    Attributes, NamespaceChange, Node, OpId, Place, namespace_partition,
-};
+use wire::control::{Attributes, NamespaceChange, Node, OpId, Place, namespace_partition};
 
 use super::state::{Dir, Entry};
 use super::{Answer, Namespace, Outcome, Refusal};
@@ -256,10 +254,7 @@ impl Namespace {
 
     /// The plan of a change and its answer; none when this partition can do it alone.
     /// The change itself is valid as far as its text goes.
-    pub(super) fn plan(
-        &self,
-        change: &NamespaceChange,
-    ) -> Result<Option<(Plan, Answer)>, Refusal> {
+    pub(super) fn plan(&self, change: &NamespaceChange) -> Result<Option<(Plan, Answer)>, Refusal> {
         if self.partitions == 1 {
             return Ok(None);
         }
@@ -319,7 +314,8 @@ impl Namespace {
                 {
                     return Ok(None);
                 }
-                let put = Action::Put { place: to.clone(), entry: entry.clone(), replace: *replace };
+                let put =
+                    Action::Put { place: to.clone(), entry: entry.clone(), replace: *replace };
                 add(target, put);
                 add(self.partition, Action::Take { place: from.clone(), entry });
             }
@@ -378,11 +374,7 @@ impl Namespace {
         Ok(Answer::Prepared(replaced))
     }
 
-    fn prepare_one(
-        &mut self,
-        intent: IntentId,
-        action: &Action,
-    ) -> Result<Option<Entry>, Refusal> {
+    fn prepare_one(&mut self, intent: IntentId, action: &Action) -> Result<Option<Entry>, Refusal> {
         match action {
             Action::Put { place, entry, replace } => {
                 self.dir(place.parent)?;
@@ -529,6 +521,9 @@ impl Namespace {
                     inode.len = len.unwrap_or(inode.len);
                 }
             }
+            // The turn of an own intent ends when all others have done their part, or the next
+            // one could meet a directory's old parent.
+            Action::RenameTurn if intent.partition == self.partition => {}
             Action::RenameTurn => self.cross.turn = None,
         }
     }
@@ -611,6 +606,9 @@ impl Namespace {
             && self.cross.intents.get(&intent.index).is_some_and(decided)
         {
             self.cross.intents.remove(&intent.index);
+            if self.cross.turn == Some(intent) {
+                self.cross.turn = None;
+            }
         }
         Ok(Answer::Done)
     }

@@ -11,7 +11,10 @@
 mod change;
 mod command;
 pub mod cross;
+mod drive;
 mod outcome;
+mod question;
+mod service;
 mod snapshot;
 mod state;
 
@@ -23,6 +26,7 @@ use wire::control::namespace_partition;
 pub use command::{Command, decode_command, encode_command};
 pub use cross::{Action, Intent, IntentId};
 pub use outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
+pub use service::{NamespaceService, NamespaceTiming, StreamEnd};
 pub use snapshot::{fuzz_command, fuzz_snapshot};
 pub use state::{Entry, Found, Inode, Page, is_name};
 
@@ -89,9 +93,7 @@ impl Namespace {
                     }
                     outcome
                 }
-                Seen::Answered(bytes) => {
-                    decode_outcome(&bytes).unwrap_or(Err(Refusal::BadCommand))
-                }
+                Seen::Answered(bytes) => decode_outcome(&bytes).unwrap_or(Err(Refusal::BadCommand)),
                 Seen::Late => Err(Refusal::Late),
                 Seen::Busy => Err(Refusal::Busy),
             },

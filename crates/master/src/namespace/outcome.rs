@@ -185,7 +185,7 @@ pub(super) fn take_policy(from: &mut Reader<'_>) -> Result<Policy, BadBytes> {
     Ok(Policy { copies: from.u8()?, acks: from.u8()? })
 }
 
-fn put_node(to: &mut Writer, node: &Node) {
+pub(super) fn put_node(to: &mut Writer, node: &Node) {
     match node {
         Node::File { file, policy, attributes, links, len } => {
             to.u8(1).file(*file);
@@ -204,7 +204,7 @@ fn put_node(to: &mut Writer, node: &Node) {
     }
 }
 
-fn take_node(from: &mut Reader<'_>) -> Result<Node, BadBytes> {
+pub(super) fn take_node(from: &mut Reader<'_>) -> Result<Node, BadBytes> {
     Ok(match from.u8()? {
         1 => {
             let (file, policy) = (from.file()?, take_policy(from)?);

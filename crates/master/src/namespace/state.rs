@@ -8,7 +8,9 @@ use base::{DirId, FileId};
 use wire::control::{Attributes, Node, Place, Policy, dir_id, namespace_partition};
 
 use super::{Namespace, Refusal};
-use crate::limits::{DEPTH_MAX, LIST_MAX, NAMES_MAX, VERSIONS_PER_DIR_MAX};
+use crate::limits::{
+    DEPTH_MAX, ENTRY_BYTES, LIST_BYTES_MAX, LIST_MAX, NAMES_MAX, VERSIONS_PER_DIR_MAX,
+};
 
 /// What a name stands for, in its directory's partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -113,16 +115,22 @@ impl Namespace {
         Ok(self.found(self.entry(place)?))
     }
 
-    /// Names of `dir` above `after`, in byte order.
+    /// Names of `dir` above `after`, in byte order, as many as fit one answer.
     pub fn list(&self, dir: DirId, after: Option<&str>, limit: u32) -> Result<Page, Refusal> {
         self.check_readable(dir, None)?;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut entries = self.dir(dir)?.entries.range::<str, _>((from, Bound::Unbounded));
         let limit = limit.clamp(1, LIST_MAX) as usize;
-        let page = entries.by_ref().take(limit);
-        let page: Vec<_> =
-            page.map(|(name, entry)| (name.to_string(), self.found(entry))).collect();
-        let more = entries.next().is_some();
+        let (mut page, mut bytes, mut more) = (Vec::new(), 0, false);
+        for (name, entry) in entries.by_ref() {
+            let target = if let Entry::Symlink { target, .. } = entry { target.len() } else { 0 };
+            bytes += name.len() + target + ENTRY_BYTES;
+            more = page.len() == limit || bytes > LIST_BYTES_MAX;
+            if more {
+                break;
+            }
+            page.push((name.to_string(), self.found(entry)));
+        }
         let last = if more { page.last().map(|(name, _)| name.as_str()) } else { None };
         self.check_range_readable(dir, after, last)?;
         Ok((page, more))

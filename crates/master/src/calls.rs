@@ -1,0 +1,183 @@
+//! Calls from the stream service to chunkservers, over the transport.
+
+use std::time::Duration;
+
+use base::{ChunkId, Epoch, Kind, TraceId};
+use runtime::Env;
+use transport::{Endpoint, Priority, Request, Response, Service, Token};
+use wire::control::{
+    ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
+};
+use wire::data::{ChunkRef, DataReply, DataRequest, FenceRequest, ReplicaStat, SealRequest};
+use wire::data_codec::decode_answer;
+
+use crate::consensus::LocalFuture;
+use crate::stream::{CallError, ChunkserverCalls, CopyOrder, Listing};
+
+/// No call takes longer; callers give up far earlier.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// [`ChunkserverCalls`] over an endpoint.
+pub struct TransportCalls {
+    env: Env,
+    endpoint: Endpoint,
+}
+
+impl TransportCalls {
+    /// Calls through `endpoint`.
+    pub fn new(env: &Env, endpoint: Endpoint) -> TransportCalls {
+        TransportCalls { env: env.clone(), endpoint }
+    }
+
+    async fn call(&self, to: ReplicaPlace, request: Request) -> Result<Response, CallError> {
+        let trace = TraceId::new(self.env.random_u64());
+        let answer = self.endpoint.call(to.addr, Request { trace, ..request }, TIMEOUT).await;
+        answer.map_err(|error| match error.kind() {
+            // Nothing was done; the service may try again.
+            Kind::Retry | Kind::Unknown => CallError::Unreachable,
+            kind => CallError::Control(ControlError::new(kind, error.to_string())),
+        })
+    }
+
+    async fn data(
+        &self,
+        to: ReplicaPlace,
+        request: DataRequest,
+        token: Token,
+    ) -> Result<ReplicaStat, CallError> {
+        let request = Request {
+            service: Service::Data,
+            op: request.op(),
+            priority: Priority::Control,
+            trace: TraceId::default(),
+            token,
+            body: request.encode(),
+            payload: None,
+        };
+        let answer = self.call(to, request).await?;
+        match decode_answer(answer.status, &answer.body) {
+            Ok(Ok(DataReply::Stat(stat))) => Ok(stat),
+            Ok(Ok(_)) => Err(confused("an answer to another question")),
+            Ok(Err(error)) => Err(CallError::Data(error)),
+            Err(error) => Err(confused(&error.to_string())),
+        }
+    }
+
+    async fn control(
+        &self,
+        to: ReplicaPlace,
+        request: ChunkserverRequest,
+    ) -> Result<ChunkserverReply, CallError> {
+        let request = Request {
+            service: Service::Control,
+            op: 0,
+            priority: Priority::Background,
+            trace: TraceId::default(),
+            token: Token::NONE,
+            body: ControlRequest::Chunkserver(request).encode(),
+            payload: None,
+        };
+        let answer = self.call(to, request).await?;
+        if answer.status != 0 {
+            let error = ControlError::decode(&answer.body);
+            return Err(error.map_or_else(|it| confused(&it.to_string()), CallError::Control));
+        }
+        match ControlReply::decode(&answer.body) {
+            Ok(ControlReply::Chunkserver(reply)) => Ok(reply),
+            Ok(_) => Err(confused("an answer of another service")),
+            Err(error) => Err(confused(&error.to_string())),
+        }
+    }
+
+    async fn order(&self, to: ReplicaPlace, order: ChunkserverRequest) -> Result<(), CallError> {
+        match self.control(to, order).await? {
+            ChunkserverReply::Done => Ok(()),
+            _ => Err(confused("an answer to another question")),
+        }
+    }
+}
+
+fn confused(what: &str) -> CallError {
+    CallError::Control(ControlError::new(Kind::Invalid, format!("the chunkserver sent {what}")))
+}
+
+impl ChunkserverCalls for TransportCalls {
+    fn fence(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        epoch: Epoch,
+        token: Token,
+    ) -> LocalFuture<'_, Result<ReplicaStat, CallError>> {
+        let at = ChunkRef { chunk, disk: to.disk };
+        Box::pin(self.data(to, DataRequest::Fence(FenceRequest { at, epoch }), token))
+    }
+
+    fn seal(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        len: u32,
+        token: Token,
+    ) -> LocalFuture<'_, Result<ReplicaStat, CallError>> {
+        let at = ChunkRef { chunk, disk: to.disk };
+        Box::pin(self.data(to, DataRequest::Seal(SealRequest { at, len }), token))
+    }
+
+    fn stat(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        token: Token,
+    ) -> LocalFuture<'_, Result<ReplicaStat, CallError>> {
+        Box::pin(self.data(to, DataRequest::Stat(ChunkRef { chunk, disk: to.disk }), token))
+    }
+
+    fn replicate(
+        &self,
+        to: ReplicaPlace,
+        order: CopyOrder,
+    ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>> {
+        let CopyOrder { chunk, epoch, base, len, sources, token, seal } = order;
+        let (disk, token) = (to.disk, token.0);
+        let order =
+            ChunkserverRequest::Replicate { chunk, disk, epoch, base, len, sources, token, seal };
+        Box::pin(async move {
+            match self.control(to, order).await? {
+                ChunkserverReply::Replicated { stat, bytes } => Ok((stat, bytes)),
+                _ => Err(confused("an answer to another question")),
+            }
+        })
+    }
+
+    fn delete(
+        &self,
+        to: ReplicaPlace,
+        chunks: Vec<ChunkId>,
+    ) -> LocalFuture<'_, Result<(), CallError>> {
+        Box::pin(self.order(to, ChunkserverRequest::Delete { disk: to.disk, chunks }))
+    }
+
+    fn forget(
+        &self,
+        to: ReplicaPlace,
+        chunks: Vec<ChunkId>,
+    ) -> LocalFuture<'_, Result<(), CallError>> {
+        Box::pin(self.order(to, ChunkserverRequest::Forget { disk: to.disk, chunks }))
+    }
+
+    fn list(
+        &self,
+        to: ReplicaPlace,
+        after: Option<ChunkId>,
+        limit: u32,
+    ) -> LocalFuture<'_, Result<Listing, CallError>> {
+        Box::pin(async move {
+            let request = ChunkserverRequest::List { disk: to.disk, after, limit };
+            match self.control(to, request).await? {
+                ChunkserverReply::List { replicas, more } => Ok((replicas, more)),
+                _ => Err(confused("an answer to another question")),
+            }
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Which chunkservers are alive, as one master sees it from their heartbeats. Not replicated:
+//! every master hears every heartbeat, so a new leader knows at once.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ChunkId, DiskId, ServerId};
+use runtime::Instant;
+use wire::control::{DiskReport, Heartbeat, ServerStatus};
+
+use super::machine::ClusterMachine;
+use crate::limits::{DAMAGED_MAX, DISKS_MAX};
+use crate::placement::{ClusterView, DiskView, ServerView};
+
+/// Heartbeats of all servers. Clones share it.
+#[derive(Clone)]
+pub struct Liveness(Rc<RefCell<State>>);
+
+struct State {
+    /// Without a heartbeat for so long a server is dead.
+    dead_after: Duration,
+    servers: BTreeMap<ServerId, Beat>,
+    damaged: BTreeSet<(ChunkId, ServerId, DiskId)>,
+}
+
+struct Beat {
+    /// When the last heartbeat came.
+    at: Instant,
+    boot: u64,
+    seq: u64,
+    load: u32,
+    disks: Vec<DiskReport>,
+}
+
+impl Liveness {
+    /// Nothing heard yet. A server that is silent for `dead_after` is dead.
+    pub fn new(dead_after: Duration) -> Liveness {
+        let (servers, damaged) = (BTreeMap::new(), BTreeSet::new());
+        Liveness(Rc::new(RefCell::new(State { dead_after, servers, damaged })))
+    }
+
+    /// A heartbeat of a registered server came at `now`.
+    pub fn hear(&self, beat: Heartbeat, now: Instant) {
+        let state = &mut *self.0.borrow_mut();
+        for (disk, chunk) in beat.damaged {
+            if state.damaged.len() < DAMAGED_MAX {
+                state.damaged.insert((chunk, beat.server, disk));
+            }
+        }
+        let known = state.servers.get(&beat.server);
+        if known.is_some_and(|known| known.boot == beat.boot && known.seq >= beat.seq) {
+            return; // Overtaken by a later one.
+        }
+        let mut disks = beat.disks;
+        disks.truncate(DISKS_MAX);
+        let Heartbeat { server, boot, seq, load, .. } = beat;
+        state.servers.insert(server, Beat { at: now, boot, seq, load, disks });
+    }
+
+    /// True while heartbeats of `server` come.
+    pub fn is_alive(&self, server: ServerId, now: Instant) -> bool {
+        let state = self.0.borrow();
+        state.servers.get(&server).is_some_and(|beat| now.since(beat.at) < state.dead_after)
+    }
+
+    /// When the last heartbeat of `server` came here.
+    pub fn heard_at(&self, server: ServerId) -> Option<Instant> {
+        self.0.borrow().servers.get(&server).map(|beat| beat.at)
+    }
+
+    /// All registered servers with what their heartbeats say, for placement and repair.
+    pub fn view(&self, registered: &ClusterMachine, now: Instant) -> ClusterView {
+        let state = self.0.borrow();
+        let view = |(id, server): (ServerId, &super::Server)| {
+            let beat = state.servers.get(&id);
+            let disk = |disk: &DiskReport| DiskView {
+                disk: disk.disk,
+                capacity: disk.capacity,
+                used: disk.used,
+                failed: disk.failed,
+            };
+            ServerView {
+                server: id,
+                addr: server.addr,
+                domain: server.domain.clone(),
+                alive: beat.is_some_and(|beat| now.since(beat.at) < state.dead_after),
+                load: beat.map_or(0, |beat| beat.load),
+                disks: beat.map_or(Vec::new(), |beat| beat.disks.iter().map(disk).collect()),
+            }
+        };
+        ClusterView::new(registered.servers().map(view).collect())
+    }
+
+    /// All registered servers, for people.
+    pub fn status(&self, registered: &ClusterMachine, now: Instant) -> Vec<ServerStatus> {
+        let state = self.0.borrow();
+        let status = |(server, known): (ServerId, &super::Server)| {
+            let beat = state.servers.get(&server);
+            ServerStatus {
+                server,
+                name: known.name.clone(),
+                addr: known.addr,
+                domain: known.domain.clone(),
+                alive: beat.is_some_and(|beat| now.since(beat.at) < state.dead_after),
+                disks: beat.map_or(Vec::new(), |beat| beat.disks.clone()),
+            }
+        };
+        registered.servers().map(status).collect()
+    }
+
+    /// Takes up to `limit` reports of damaged replicas of stream partition `partition`.
+    pub fn take_damaged(&self, partition: u16, limit: usize) -> Vec<(ChunkId, ServerId, DiskId)> {
+        let damaged = &mut self.0.borrow_mut().damaged;
+        let of_partition = damaged.iter().filter(|(chunk, ..)| chunk.partition() == partition);
+        let taken: Vec<_> = of_partition.take(limit).copied().collect();
+        taken.iter().for_each(|report| {
+            damaged.remove(report);
+        });
+        taken
+    }
+}

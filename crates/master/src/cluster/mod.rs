@@ -1,0 +1,17 @@
+//! The cluster group: which servers and masters there are, and who holds which lock; and beside
+//! it, on every master alone, which servers are alive.
+//!
+//! Invariant: the replicated state is a function of the commands; only [`Liveness`] is not
+//! replicated, and nothing durable follows from it without a command.
+
+mod liveness;
+mod machine;
+mod outcome;
+mod service;
+mod snapshot;
+
+pub use liveness::Liveness;
+pub use machine::{ClusterMachine, Command, Formed, Lock, Server};
+pub use outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
+pub use service::{ClusterService, LedFigures};
+pub use snapshot::{decode_command, encode_command, fuzz_command, fuzz_snapshot};

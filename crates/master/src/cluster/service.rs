@@ -1,0 +1,256 @@
+//! Serves the requests to the cluster as a whole, on any master.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::Kind;
+use runtime::{Env, Instant};
+use wire::control::{
+    ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, Group as GroupName,
+    Heartbeat, MasterInfo, MemberChange,
+};
+
+use super::{
+    Answer, ClusterMachine, Command, Formed, Liveness, Refusal, decode_outcome, encode_command,
+};
+use crate::limits::MASTERS_MAX;
+use crate::peers::Peers;
+use crate::placement::ClusterView;
+use crate::service::{Errand, Host, Hostable, Router};
+use crate::stream::{ClusterSource, StreamStatus};
+
+/// A view of the chunkservers is made anew after this time.
+const VIEW_AGE_MAX: Duration = Duration::from_millis(50);
+/// How long a change of the masters tries to reach each group's leader, and to get its turn.
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(20);
+
+impl Hostable for ClusterMachine {
+    fn clock_ms(&self) -> u64 {
+        ClusterMachine::clock_ms(self)
+    }
+}
+
+/// Figures of the partitions that one master leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LedFigures {
+    /// Files of namespace partitions.
+    pub files: u64,
+    /// Directories of namespace partitions.
+    pub dirs: u64,
+    /// Sums over stream partitions.
+    pub streams: StreamStatus,
+}
+
+/// The cluster group on this master. Clones share it.
+#[derive(Clone)]
+pub struct ClusterService(Rc<Inner>);
+
+struct Inner {
+    env: Env,
+    master: u64,
+    host: Host<ClusterMachine>,
+    router: Rc<Router>,
+    peers: Rc<Peers>,
+    liveness: Liveness,
+    /// What the configuration says, until the cluster group says more.
+    expected: Formed,
+    configured: Vec<MasterInfo>,
+    view: RefCell<Option<(Instant, Rc<ClusterView>)>>,
+}
+
+impl ClusterService {
+    /// Serves `host` on master number `master`.
+    pub fn new(
+        env: &Env,
+        master: u64,
+        host: Host<ClusterMachine>,
+        router: Rc<Router>,
+        peers: Rc<Peers>,
+        liveness: Liveness,
+        (expected, configured): (Formed, Vec<MasterInfo>),
+    ) -> ClusterService {
+        ClusterService(Rc::new(Inner {
+            env: env.clone(),
+            master,
+            host,
+            router,
+            peers,
+            liveness,
+            expected,
+            configured,
+            view: RefCell::default(),
+        }))
+    }
+
+    /// The cluster's group.
+    pub fn host(&self) -> &Host<ClusterMachine> {
+        &self.0.host
+    }
+
+    /// Which chunkservers are alive.
+    pub fn liveness(&self) -> &Liveness {
+        &self.0.liveness
+    }
+
+    /// True once the cluster group has said what the cluster is.
+    pub fn is_formed(&self) -> bool {
+        self.0.host.read(|state| state.formed().is_some())
+    }
+
+    /// Commits what the cluster is, if this master leads and it is not yet known.
+    pub async fn form(&self) -> Result<(), ControlError> {
+        if self.is_formed() || !self.0.host.leads() {
+            return Ok(());
+        }
+        let (formed, masters) = (self.0.expected, self.0.configured.clone());
+        self.commit(Command::Form { formed, masters }).await.map(|_| ())
+    }
+
+    /// Serves one request; `led` counts what the other groups of this master hold.
+    pub async fn serve(
+        &self,
+        request: ClusterRequest,
+        led: impl FnOnce() -> LedFigures,
+    ) -> Result<ClusterReply, ControlError> {
+        match request {
+            ClusterRequest::Info => Ok(ClusterReply::Info(self.info())),
+            ClusterRequest::Register(registration) => {
+                match self.commit(Command::Register(registration)).await? {
+                    Answer::Registered(server) => {
+                        self.0.view.take();
+                        let cluster = self.facts().cluster;
+                        Ok(ClusterReply::Registered { server, cluster })
+                    }
+                    _ => Err(Refusal::BadCommand.into()),
+                }
+            }
+            ClusterRequest::Heartbeat(beat) => Ok(self.hear(beat)),
+            ClusterRequest::Status => Ok(ClusterReply::Status(self.status(led()))),
+            ClusterRequest::Lock { op, change } => {
+                match self.commit(Command::Lock { op, change }).await? {
+                    Answer::Lock(fencing) => Ok(ClusterReply::Lock { fencing }),
+                    _ => Ok(ClusterReply::Done),
+                }
+            }
+            ClusterRequest::LockHolder { name } => {
+                self.0.host.settle().await?;
+                let clock = self.0.host.clock_ms();
+                let holder = self.0.host.read(|state| {
+                    let lock = state.holder(&name, clock);
+                    lock.map(|lock| (lock.owner.clone(), lock.fencing))
+                });
+                Ok(ClusterReply::Holder(holder))
+            }
+            ClusterRequest::Members { change } => self.change_members(change).await,
+        }
+    }
+
+    async fn commit(&self, command: Command) -> Result<Answer, ControlError> {
+        let bytes = self.0.host.propose(|clock| encode_command(clock, &command)).await?;
+        let outcome = decode_outcome(&bytes)
+            .map_err(|_| ControlError::new(Kind::Unknown, "the outcome was lost: retry"))?;
+        outcome.map_err(ControlError::from)
+    }
+
+    fn facts(&self) -> Formed {
+        self.0.host.read(|state| state.formed()).unwrap_or(self.0.expected)
+    }
+
+    /// The masters as the cluster group has them here.
+    pub fn masters(&self) -> Vec<MasterInfo> {
+        let known: Vec<_> = self.0.host.read(|state| state.masters().cloned().collect());
+        if known.is_empty() { self.0.configured.clone() } else { known }
+    }
+
+    fn info(&self) -> ClusterInfo {
+        let Formed { cluster, namespace_partitions, stream_partitions } = self.facts();
+        let leader = |host: Rc<dyn crate::service::Hosted>| {
+            host.leadership().leader.map(|leader| (host.name(), leader))
+        };
+        let leaders = self.0.router.hosts().into_iter().filter_map(leader).collect();
+        let masters = self.masters();
+        ClusterInfo { cluster, masters, namespace_partitions, stream_partitions, leaders }
+    }
+
+    fn hear(&self, beat: Heartbeat) -> ClusterReply {
+        let known = self
+            .0
+            .host
+            .read(|state| state.server(beat.server).is_some_and(|server| server.addr == beat.addr));
+        if known {
+            self.0.liveness.hear(beat, self.0.env.now());
+        }
+        ClusterReply::Beat { masters: self.masters(), known }
+    }
+
+    fn status(&self, led: LedFigures) -> ClusterStatus {
+        let now = self.0.env.now();
+        let hosts = self.0.router.hosts().into_iter();
+        let leads = hosts.filter(|host| host.leadership().leading).map(|host| host.name());
+        let StreamStatus { chunks, under_replicated, lost, logical_bytes, repair } = led.streams;
+        ClusterStatus {
+            master: self.0.master,
+            leads: leads.collect(),
+            servers: self.0.host.read(|state| self.0.liveness.status(state, now)),
+            chunks,
+            under_replicated,
+            lost,
+            files: led.files,
+            dirs: led.dirs,
+            logical_bytes,
+            repair,
+        }
+    }
+
+    /// Every group takes the master in, or lets it go, one after the other. A change that was
+    /// interrupted is completed by asking for it again.
+    async fn change_members(&self, change: MemberChange) -> Result<ClusterReply, ControlError> {
+        if !self.0.host.leads() {
+            return Err(self.0.host.elsewhere(self.0.host.group().leader()));
+        }
+        match &change {
+            MemberChange::Add(master) => {
+                self.commit(Command::AddMaster(master.clone())).await?;
+                self.0.peers.learn(master);
+            }
+            MemberChange::Remove { id } => {
+                let masters = self.masters();
+                if masters.len() < 2 || masters.iter().all(|master| master.id != *id) {
+                    return Err(Refusal::NoMaster.into());
+                }
+            }
+        }
+        assert!(self.masters().len() <= MASTERS_MAX);
+        let body = change.encode();
+        let mut groups: Vec<GroupName> =
+            self.0.router.hosts().iter().map(|host| host.name()).collect();
+        // The cluster group last: who leads it leads this change.
+        groups.sort_unstable_by(|a, b| b.cmp(a));
+        for group in groups {
+            let run = self.0.router.run(group, Errand::Members, body.clone(), MEMBERS_PATIENCE);
+            run.await?;
+        }
+        if let MemberChange::Remove { id } = change {
+            let (name, patience) = (GroupName::Cluster, MEMBERS_PATIENCE);
+            let command = encode_command(0, &Command::RemoveMaster(id));
+            self.0.router.run(name, Errand::Propose, command, patience).await?;
+        }
+        Ok(ClusterReply::Done)
+    }
+}
+
+impl ClusterSource for ClusterService {
+    fn view(&self) -> Rc<ClusterView> {
+        let now = self.0.env.now();
+        let mut kept = self.0.view.borrow_mut();
+        if let Some((at, view)) = &*kept
+            && now.since(*at) < VIEW_AGE_MAX
+        {
+            return view.clone();
+        }
+        let view = Rc::new(self.0.host.read(|state| self.0.liveness.view(state, now)));
+        *kept = Some((now, view.clone()));
+        view
+    }
+}

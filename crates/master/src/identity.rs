@@ -1,0 +1,198 @@
+//! The file `master` in a master's directory: whose it is. Written before anything else, so that
+//! a directory is never taken for another's.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use base::ClusterId;
+use runtime::{Env, OpenOptions, WriteMode};
+
+use crate::master::MasterConfig;
+
+const FILE: &str = "master";
+const HEADER: &str = "craton master 1";
+/// The file has some hundred bytes.
+const LEN_MAX: u64 = 4096;
+
+/// Why a directory cannot be used.
+#[derive(Debug)]
+pub enum IdentityError {
+    /// The system refuses.
+    Io(PathBuf, io::Error),
+    /// The file cannot be read.
+    Damaged(PathBuf),
+    /// The directory belongs to another master, cluster, or number of partitions.
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit, and both values.
+        what: String,
+    },
+    /// The directory is empty, the cluster is not to be formed, and its ID is not known.
+    Unknown(PathBuf),
+}
+
+impl fmt::Display for IdentityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IdentityError::Io(path, error) => {
+                write!(f, "cannot use {}: {error}", path.display())
+            }
+            IdentityError::Damaged(path) => write!(
+                f,
+                "{} is damaged: remove this master, and add it again with an empty directory",
+                path.display()
+            ),
+            IdentityError::Other { path, what } => {
+                write!(f, "{} belongs to another master: {what}", path.display())
+            }
+            IdentityError::Unknown(dir) => write!(
+                f,
+                "{} is empty: give the cluster's ID to join it, or form a new one",
+                dir.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for IdentityError {}
+
+/// Whose directory it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The master's Raft ID.
+    pub id: u64,
+    /// Number of namespace partitions.
+    pub namespace_partitions: u16,
+    /// Number of stream partitions.
+    pub stream_partitions: u16,
+}
+
+impl Identity {
+    /// Reads the directory's identity and compares it with the configuration, or gives the
+    /// directory one.
+    pub async fn open(env: &Env, config: &MasterConfig) -> Result<Identity, IdentityError> {
+        let dir = &config.dir;
+        let failed = |error| IdentityError::Io(dir.clone(), error);
+        env.create_dir_all(dir).await.map_err(failed)?;
+        let path = dir.join(FILE);
+        if let Some(text) = read(env, &path).await? {
+            let known = text.parse::<Identity>();
+            let known = known.map_err(|()| IdentityError::Damaged(path.clone()))?;
+            return known.check(config, path);
+        }
+        let mut cluster = config.cluster;
+        if cluster == ClusterId::default() {
+            if !config.form {
+                return Err(IdentityError::Unknown(dir.clone()));
+            }
+            let mut bytes = [0; 16];
+            env.fill_secret(&mut bytes);
+            cluster = ClusterId::new(u128::from_le_bytes(bytes) | 1);
+        }
+        let identity = Identity {
+            cluster,
+            id: config.id,
+            namespace_partitions: config.namespace_partitions,
+            stream_partitions: config.stream_partitions,
+        };
+        identity.write(env, dir).await.map_err(failed)?;
+        Ok(identity)
+    }
+
+    fn check(self, config: &MasterConfig, path: PathBuf) -> Result<Identity, IdentityError> {
+        let partitions = (self.namespace_partitions, self.stream_partitions);
+        let wanted = (config.namespace_partitions, config.stream_partitions);
+        let what = if self.id != config.id {
+            format!("its ID is {}, the configuration says {}", self.id, config.id)
+        } else if config.cluster != ClusterId::default() && self.cluster != config.cluster {
+            format!("its cluster is {}, the configuration says {}", self.cluster, config.cluster)
+        } else if partitions != wanted {
+            format!("it has {partitions:?} partitions, the configuration says {wanted:?}")
+        } else {
+            return Ok(self);
+        };
+        Err(IdentityError::Other { path, what })
+    }
+
+    async fn write(&self, env: &Env, dir: &Path) -> io::Result<()> {
+        let (fresh, path) = (dir.join("master.new"), dir.join(FILE));
+        let file = env.open_file(&fresh, OpenOptions::CREATE).await?;
+        let text = self.to_string();
+        let buf = env.pool().copy_of(text.as_bytes()).map_err(io::Error::other)?;
+        file.set_len(0).await?;
+        file.write_at(0, buf, WriteMode::Cached).await?;
+        file.sync().await?;
+        drop(file);
+        env.rename(&fresh, &path).await?;
+        env.sync_dir(dir).await
+    }
+}
+
+async fn read(env: &Env, path: &Path) -> Result<Option<String>, IdentityError> {
+    let failed = |error| IdentityError::Io(path.to_owned(), error);
+    let file = match env.open_file(path, OpenOptions::READ).await {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let len = file.len().await.map_err(failed)?;
+    if len > LEN_MAX {
+        return Err(IdentityError::Damaged(path.to_owned()));
+    }
+    let buf = env.pool().alloc(LEN_MAX as usize).map_err(|it| failed(io::Error::other(it)))?;
+    let (count, buf) = file.read_at(0, buf).await;
+    let bytes = buf[..count.map_err(failed)?].to_vec();
+    let text = String::from_utf8(bytes).map_err(|_| IdentityError::Damaged(path.to_owned()))?;
+    Ok(Some(text))
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Identity { cluster, id, namespace_partitions, stream_partitions } = self;
+        writeln!(f, "{HEADER}\ncluster {cluster}\nid {id}")?;
+        writeln!(f, "partitions {namespace_partitions} {stream_partitions}")
+    }
+}
+
+impl FromStr for Identity {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Identity, ()> {
+        let rest = text.strip_prefix(HEADER).and_then(|rest| rest.strip_suffix('\n')).ok_or(())?;
+        let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let ["cluster", cluster, "id", id, "partitions", namespace, stream] = words[..] else {
+            return Err(());
+        };
+        Ok(Identity {
+            cluster: cluster.parse().map_err(|_| ())?,
+            id: id.parse().map_err(|_| ())?,
+            namespace_partitions: namespace.parse().map_err(|_| ())?,
+            stream_partitions: stream.parse().map_err(|_| ())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_forms_round_trip() {
+        let identity = Identity {
+            cluster: ClusterId::new(0xabc),
+            id: 3,
+            namespace_partitions: 4,
+            stream_partitions: 2,
+        };
+        let text = identity.to_string();
+        assert_eq!(text.parse(), Ok(identity));
+        for cut in 0..text.len() {
+            assert_eq!(text[..cut].parse::<Identity>(), Err(()), "cut at {cut}");
+        }
+    }
+}

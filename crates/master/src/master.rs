@@ -1,0 +1,668 @@
+//! [`Master`]: a master process. It holds a member of every group, serves what it leads, and says
+//! who leads the rest.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ClusterId, FileId, Kind, TraceId};
+use runtime::sync::Semaphore;
+use runtime::{Class, Env};
+use transport::{Endpoint, Handler, Incoming, Priority, Request, Response, Service, Token};
+use wire::control::{
+    ClusterRequest, ControlError, ControlReply, ControlRequest, Group as GroupName, MasterInfo,
+    NamespaceRequest, OpId, StreamChange, StreamReply, StreamRequest, namespace_partition,
+    stream_partition,
+};
+use wire::frame::BODY_MAX;
+use wire::handshake::ClusterKey;
+use wire::token::TokenKey;
+
+use crate::calls::TransportCalls;
+use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
+use crate::consensus::limits::LOG_SEGMENT_LEN;
+use crate::consensus::{
+    FileDevice, FileSnapshots, Group, GroupConfig, Groups, LocalFuture, MembershipError, OpenError,
+};
+use crate::grant::GrantKey;
+use crate::identity::{Identity, IdentityError};
+use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
+use crate::namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
+use crate::peers::{
+    OP_ASK, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_ERROR, STATUS_NO_GROUP, decode_message,
+};
+use crate::placement::Place;
+use crate::service::{Errand, Host, Hostable, Router};
+use crate::stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
+
+/// What a master is told at its start.
+#[derive(Clone)]
+pub struct MasterConfig {
+    /// Its Raft ID, from 1, unique in the cluster for ever.
+    pub id: u64,
+    /// Its name, e.g. `m1`.
+    pub name: String,
+    /// Where it listens; port 0 picks a free one, for a cluster of one.
+    pub addr: SocketAddr,
+    /// Where its groups live. Its own; made when absent.
+    pub dir: PathBuf,
+    /// The cluster; zero to draw one (a cluster of one), or to take the directory's.
+    pub cluster: ClusterId,
+    /// The secret that all roles share.
+    pub key: Option<ClusterKey>,
+    /// All masters, this one too. Those that are learned later count first.
+    pub masters: Vec<MasterInfo>,
+    /// Form a new cluster of `masters`, when the directory is empty. False: join one.
+    pub form: bool,
+    /// Number of namespace partitions, the same for ever.
+    pub namespace_partitions: u16,
+    /// Number of stream partitions, the same for ever.
+    pub stream_partitions: u16,
+    /// Times and sizes.
+    pub timing: MasterTiming,
+}
+
+/// Times and sizes of a master. The simulator randomises them.
+#[derive(Clone, Debug)]
+pub struct MasterTiming {
+    /// A follower that hears nothing for this long stands for election.
+    pub election_timeout: (Duration, Duration),
+    /// Pause between two heartbeats of a group's leader.
+    pub heartbeat: Duration,
+    /// A proposal or read without an outcome by then is given up.
+    pub request_timeout: Duration,
+    /// One call to another master.
+    pub call_timeout: Duration,
+    /// Entries of a group after which a snapshot is taken.
+    pub snapshot_after: u64,
+    /// Entries in front of a snapshot that are kept.
+    pub entries_kept: u64,
+    /// Bytes of one file of a group's log; fixed when the directory is made.
+    pub log_segment_len: u64,
+    /// A chunkserver that is silent for so long is dead: a dozen of its heartbeats.
+    pub dead_after: Duration,
+    /// Namespace partitions.
+    pub namespace: NamespaceTiming,
+    /// Stream partitions.
+    pub stream: StreamConfig,
+}
+
+impl Default for MasterTiming {
+    fn default() -> MasterTiming {
+        let group = GroupConfig::new(0, 0);
+        MasterTiming {
+            election_timeout: group.election_timeout,
+            heartbeat: group.heartbeat,
+            request_timeout: group.request_timeout,
+            call_timeout: Duration::from_secs(1),
+            snapshot_after: group.snapshot_after,
+            entries_kept: group.entries_kept,
+            log_segment_len: LOG_SEGMENT_LEN,
+            dead_after: Duration::from_secs(3),
+            namespace: NamespaceTiming::default(),
+            stream: StreamConfig::default(),
+        }
+    }
+}
+
+/// Why a master does not start. Nothing was changed, except that its directory may exist.
+#[derive(Debug)]
+pub enum StartError {
+    /// The configuration contradicts itself.
+    Config(String),
+    /// The directory is another master's, or damaged.
+    Identity(IdentityError),
+    /// A group does not open.
+    Group(GroupName, OpenError),
+    /// The address cannot be used.
+    Listen(transport::TransportError),
+    /// The groups cannot be formed.
+    Form(GroupName, MembershipError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Config(what) => f.write_str(what),
+            StartError::Identity(error) => error.fmt(f),
+            StartError::Group(group, error) => write!(f, "{group}: {error}"),
+            StartError::Listen(error) => error.fmt(f),
+            StartError::Form(group, error) => write!(f, "cannot form {group}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<IdentityError> for StartError {
+    fn from(error: IdentityError) -> StartError {
+        StartError::Identity(error)
+    }
+}
+
+/// A running master. Clones are handles of the same one.
+#[derive(Clone)]
+pub struct Master(Rc<Inner>);
+
+struct Inner {
+    env: Env,
+    addr: SocketAddr,
+    groups: Groups,
+    peers: Rc<Peers>,
+    router: Rc<Router>,
+    cluster: ClusterService,
+    namespaces: Vec<NamespaceService>,
+    streams: Rc<Streams>,
+    requests: Semaphore,
+}
+
+impl Hostable for StreamMachine {
+    fn clock_ms(&self) -> u64 {
+        StreamMachine::clock_ms(self)
+    }
+}
+
+impl Master {
+    /// Recovers the groups in `config.dir`, or makes them, and serves at `config.addr`.
+    pub async fn start(
+        env: &Env,
+        mut config: MasterConfig,
+        endpoint: Endpoint,
+    ) -> Result<Master, StartError> {
+        check(&config)?;
+        config.cluster = Identity::open(env, &config).await?.cluster;
+        endpoint.set_cluster(config.cluster);
+        let entrance = Rc::new(Entrance::new(env));
+        let listening = endpoint.listen(config.addr, entrance.clone());
+        let addr = listening.await.map_err(StartError::Listen)?;
+        let own = MasterInfo { id: config.id, name: config.name.clone(), addr };
+        config.masters.retain(|master| master.id != own.id);
+        config.masters.push(own);
+        config.masters.sort_by_key(|master| master.id);
+        let master = Opening::new(env, &config, endpoint).open(addr).await?;
+        let _ = entrance.master.set(master.clone()); // It was empty.
+        if config.form && config.masters.first().is_some_and(|first| first.id == config.id) {
+            master.bootstrap(&config).await?;
+        }
+        master.start_housekeeping(config.form);
+        Ok(master)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.0.addr
+    }
+
+    /// True when every group has a leader and the cluster is formed: requests will succeed.
+    pub fn is_ready(&self) -> bool {
+        let mut hosts = self.0.router.hosts().into_iter();
+        self.0.cluster.is_formed() && hosts.all(|host| host.leadership().leader.is_some())
+    }
+
+    /// Returns when [`Master::is_ready`].
+    pub async fn ready(&self) {
+        while !self.is_ready() {
+            self.0.env.sleep(READY_PAUSE).await;
+        }
+    }
+
+    /// Why a group's member here has failed, if one has: the process should end and start again.
+    pub fn failure(&self) -> Option<String> {
+        let hosts = self.0.router.hosts().into_iter();
+        hosts.filter_map(|host| Some(format!("{}: {}", host.name(), host.failure()?))).next()
+    }
+
+    /// Groups that this master leads.
+    pub fn leads(&self) -> Vec<GroupName> {
+        let hosts = self.0.router.hosts().into_iter();
+        hosts.filter(|host| host.leadership().leading).map(|host| host.name()).collect()
+    }
+
+    /// The cluster group on this master.
+    pub fn cluster(&self) -> &ClusterService {
+        &self.0.cluster
+    }
+
+    /// The namespace partitions on this master.
+    pub fn namespaces(&self) -> &[NamespaceService] {
+        &self.0.namespaces
+    }
+
+    /// Stops the members of all groups. The caller closes the endpoint.
+    pub async fn shutdown(&self) {
+        for host in self.0.router.hosts() {
+            self.0.groups.remove(host.name().number());
+            host.shutdown().await;
+        }
+    }
+
+    /// Serves one request of the control path.
+    pub async fn handle(&self, request: ControlRequest) -> Result<ControlReply, ControlError> {
+        match request {
+            ControlRequest::Cluster(request) => {
+                let heartbeat = matches!(request, ClusterRequest::Heartbeat(_));
+                let reply = self.0.cluster.serve(request, || self.figures()).await?;
+                if heartbeat {
+                    self.pass_damage();
+                }
+                Ok(ControlReply::Cluster(reply))
+            }
+            ControlRequest::Namespace(request) => {
+                let partition = self.namespace_of(&request);
+                let service = self.0.namespaces.get(usize::from(partition)).ok_or_else(|| {
+                    ControlError::new(Kind::NotFound, "no such file: its partition is not there")
+                })?;
+                Ok(ControlReply::Namespace(service.serve(request).await?))
+            }
+            ControlRequest::Stream(request) => {
+                Ok(ControlReply::Stream(self.0.streams.serve(request).await?))
+            }
+            ControlRequest::Chunkserver(_) => Err(ControlError::new(
+                Kind::Invalid,
+                "this is a master: ask a chunkserver for replicas",
+            )),
+        }
+    }
+
+    fn namespace_of(&self, request: &NamespaceRequest) -> u16 {
+        use wire::control::NamespaceChange as Change;
+        let partitions = u16::try_from(self.0.namespaces.len()).expect("checked at the start");
+        let dir = match request {
+            NamespaceRequest::StatFile { file } => return file.partition(),
+            NamespaceRequest::Lookup { place } => place.parent,
+            NamespaceRequest::List { dir, .. } => *dir,
+            NamespaceRequest::Change { change, .. } => match change {
+                Change::Link { links } => match links.first() {
+                    Some((_, place)) => place.parent,
+                    None => return 0, // Refused there.
+                },
+                Change::Rename { from, .. } => from.parent,
+                Change::Mkdir { place, .. }
+                | Change::Create { place, .. }
+                | Change::Symlink { place, .. }
+                | Change::Unlink { place }
+                | Change::Rmdir { place }
+                | Change::SetAttributes { place, .. } => place.parent,
+            },
+        };
+        namespace_partition(dir, partitions)
+    }
+
+    fn figures(&self) -> LedFigures {
+        let mut led = LedFigures::default();
+        for namespace in self.0.namespaces.iter().filter(|it| it.host().leads()) {
+            let (files, dirs) = namespace.host().read(|state| (state.files(), state.dirs()));
+            led.files += files;
+            led.dirs += dirs;
+        }
+        for partition in self.0.streams.partitions.iter().filter(|it| it.host.leads()) {
+            let (sum, one) = (&mut led.streams, partition.service.status());
+            sum.chunks += one.chunks;
+            sum.under_replicated += one.under_replicated;
+            sum.lost += one.lost;
+            sum.logical_bytes += one.logical_bytes;
+            sum.repair.pending += one.repair.pending;
+            sum.repair.done += one.repair.done;
+            sum.repair.bytes += one.repair.bytes;
+        }
+        led
+    }
+
+    /// Gives what heartbeats say of damaged replicas to the partitions led here.
+    fn pass_damage(&self) {
+        let partitions = self.0.streams.partitions.iter().zip(0u16..);
+        for (partition, number) in partitions.filter(|(partition, _)| partition.host.leads()) {
+            let liveness = self.0.cluster.liveness();
+            for (chunk, server, disk) in liveness.take_damaged(number, DAMAGED_MAX) {
+                partition.service.report_damaged(Place { server, disk }, chunk);
+            }
+        }
+    }
+
+    /// Forms all groups, on the master with the lowest ID. A repeat after a crash goes on.
+    async fn bootstrap(&self, config: &MasterConfig) -> Result<(), StartError> {
+        let members: BTreeSet<u64> = config.masters.iter().map(|master| master.id).collect();
+        for host in self.0.router.hosts() {
+            match host.form(members.clone()).await {
+                Ok(()) | Err(MembershipError::Exists) => {}
+                Err(error) => return Err(StartError::Form(host.name(), error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Forms the cluster once there is a leader, and follows the masters' addresses.
+    fn start_housekeeping(&self, form: bool) {
+        let this = self.clone();
+        self.0.env.spawn(Class::Background, "master housekeeping", async move {
+            loop {
+                if form && !this.0.cluster.is_formed() {
+                    // The next round, or the next leader, tries again.
+                    let _ = this.0.cluster.form().await;
+                }
+                for master in this.0.cluster.masters() {
+                    this.0.peers.learn(&master);
+                }
+                let formed = this.0.cluster.is_formed();
+                let pause = if formed { HOUSEKEEPING_PAUSE } else { READY_PAUSE };
+                this.0.env.sleep(pause).await;
+            }
+        });
+    }
+
+    async fn serve_peer(&self, op: u16, incoming: &Request) -> Response {
+        let Ok((group, body)) = decode_message(incoming) else {
+            return Response { status: STATUS_NO_GROUP, ..Response::default() };
+        };
+        let errand = match op {
+            OP_RAFT => {
+                return match self.0.groups.deliver(group, body).await {
+                    Ok(answer) => Response::ok(answer),
+                    Err(_) => Response { status: STATUS_NO_GROUP, ..Response::default() },
+                };
+            }
+            OP_PROPOSE => Errand::Propose,
+            OP_ASK => Errand::Ask,
+            OP_MEMBERS => Errand::Members,
+            _ => return Response { status: STATUS_NO_GROUP, ..Response::default() },
+        };
+        answer(self.0.router.run_here(group, errand, body).await)
+    }
+
+    async fn serve_control(&self, body: &[u8]) -> Response {
+        let result = match ControlRequest::decode(body) {
+            Ok(request) => self.handle(request).await,
+            Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
+        };
+        answer(result.map(|reply| reply.encode()))
+    }
+}
+
+fn answer(result: Result<Vec<u8>, ControlError>) -> Response {
+    let result = result.and_then(|body| {
+        let message = "the answer is too long: ask for less at once";
+        let fits = body.len() <= BODY_MAX;
+        if fits { Ok(body) } else { Err(ControlError::new(Kind::Invalid, message)) }
+    });
+    match result {
+        Ok(body) => Response::ok(body),
+        Err(error) => Response { status: STATUS_ERROR, body: error.encode(), payload: None },
+    }
+}
+
+/// Pause between two looks whether the cluster is there.
+const READY_PAUSE: Duration = Duration::from_millis(10);
+/// Pause between two looks at the masters' addresses.
+const HOUSEKEEPING_PAUSE: Duration = Duration::from_millis(500);
+
+/// What listens. Before the groups are open it puts callers off.
+struct Entrance {
+    env: Env,
+    master: OnceCell<Master>,
+}
+
+impl Entrance {
+    fn new(env: &Env) -> Entrance {
+        Entrance { env: env.clone(), master: OnceCell::new() }
+    }
+}
+
+impl Handler for Entrance {
+    fn handle(&self, incoming: Incoming) {
+        let Some(master) = self.master.get().cloned() else { return incoming.reply.busy() };
+        let Incoming { request, reply, .. } = incoming;
+        let (class, name) = match (request.service, request.op) {
+            (Service::Raft, OP_RAFT) => (Class::Control, "raft request"),
+            (Service::Raft, _) => (Class::Foreground, "peer request"),
+            (Service::Control, _) => (Class::Foreground, "control request"),
+            (Service::Data, _) => {
+                let error = ControlError::new(Kind::Invalid, "this is a master: it holds no chunk");
+                return reply.send(answer(Err(error)));
+            }
+        };
+        // Raft is bounded by its callers, which wait for one answer each.
+        let raft = class == Class::Control;
+        if !raft && master.0.requests.available_permits() == 0 {
+            return reply.busy();
+        }
+        self.env.spawn(class, name, async move {
+            let _permit = if raft { None } else { master.0.requests.try_acquire().ok() };
+            let response = match request.service {
+                Service::Raft => master.serve_peer(request.op, &request).await,
+                _ => master.serve_control(&request.body).await,
+            };
+            reply.send(response);
+        });
+    }
+}
+
+fn check(config: &MasterConfig) -> Result<(), StartError> {
+    let partitions = 1..=PARTITIONS_MAX;
+    let wrong = if config.id == 0 {
+        "a master's ID counts from 1"
+    } else if config.name.is_empty() {
+        "a master needs a name"
+    } else if !partitions.contains(&config.namespace_partitions)
+        || !partitions.contains(&config.stream_partitions)
+    {
+        "there are 1 to 256 partitions of each kind"
+    } else if config.form && config.cluster == ClusterId::default() && config.masters.len() > 1 {
+        "several masters form a cluster under one ID: give each of them the same"
+    } else {
+        return Ok(());
+    };
+    Err(StartError::Config(wrong.to_owned()))
+}
+
+/// Opens the groups and starts their services.
+struct Opening<'a> {
+    env: &'a Env,
+    config: &'a MasterConfig,
+    endpoint: Endpoint,
+    peers: Rc<Peers>,
+    router: Rc<Router>,
+    groups: Groups,
+}
+
+impl<'a> Opening<'a> {
+    fn new(env: &'a Env, config: &'a MasterConfig, endpoint: Endpoint) -> Opening<'a> {
+        let peers = Peers::new(env, endpoint.clone(), &config.masters);
+        let router = Router::new(env, peers.clone(), config.timing.call_timeout);
+        Opening { env, config, endpoint, peers, router, groups: Groups::new() }
+    }
+
+    async fn host<M: Hostable>(&self, name: GroupName, state: M) -> Result<Host<M>, StartError> {
+        let (env, timing) = (self.env, &self.config.timing);
+        let dir = self.config.dir.join(name.to_string());
+        let failed = |error: crate::consensus::DeviceError| {
+            StartError::Group(name, OpenError::Log(error.into()))
+        };
+        let device = FileDevice::open(env, &dir, timing.log_segment_len).await.map_err(failed)?;
+        let snapshots = FileSnapshots::open(env, &dir).await.map_err(failed)?;
+        let config = GroupConfig {
+            election_timeout: timing.election_timeout,
+            heartbeat: timing.heartbeat,
+            request_timeout: timing.request_timeout,
+            snapshot_after: timing.snapshot_after,
+            entries_kept: timing.entries_kept,
+            ..GroupConfig::new(name.number(), self.config.id)
+        };
+        let group = Group::open(env, config, device, snapshots, self.peers.clone(), state).await;
+        let group = group.map_err(|error| StartError::Group(name, error))?;
+        self.groups.insert(name.number(), Rc::new(group.clone()));
+        let host = Host::new(env, name, group, self.peers.clone());
+        self.router.add(Rc::new(host.clone()));
+        Ok(host)
+    }
+
+    async fn open(self, addr: SocketAddr) -> Result<Master, StartError> {
+        let (env, config) = (self.env, self.config);
+        let facts = Formed {
+            cluster: config.cluster,
+            namespace_partitions: config.namespace_partitions,
+            stream_partitions: config.stream_partitions,
+        };
+        let cluster = self.host(GroupName::Cluster, ClusterMachine::new()).await?;
+        let liveness = Liveness::new(config.timing.dead_after);
+        let (router, peers) = (self.router.clone(), self.peers.clone());
+        let masters = config.masters.clone();
+        let cluster = ClusterService::new(
+            env,
+            config.id,
+            cluster,
+            router.clone(),
+            peers.clone(),
+            liveness,
+            (facts, masters),
+        );
+        let grants = GrantKey::derive(config.key.as_ref(), config.cluster);
+        let streams = Rc::new(self.open_streams(&cluster, &grants).await?);
+        let mut namespaces = Vec::new();
+        for partition in 0..config.namespace_partitions {
+            let state = Namespace::new(partition, config.namespace_partitions);
+            let host = self.host(GroupName::Namespace(partition), state).await?;
+            let (router, streams) = (router.clone(), streams.clone());
+            let (grants, timing) = (grants.clone(), config.timing.namespace);
+            let service = NamespaceService::start(env, host, router, streams, grants, timing);
+            namespaces.push(service);
+        }
+        Ok(Master(Rc::new(Inner {
+            env: env.clone(),
+            addr,
+            groups: self.groups,
+            peers,
+            router,
+            cluster,
+            namespaces,
+            streams,
+            requests: Semaphore::new(REQUESTS_INFLIGHT_MAX),
+        })))
+    }
+
+    async fn open_streams(
+        &self,
+        cluster: &ClusterService,
+        grants: &GrantKey,
+    ) -> Result<Streams, StartError> {
+        let (env, config) = (self.env, self.config);
+        let calls = Rc::new(TransportCalls::new(env, self.endpoint.clone()));
+        // Chunkservers without a key take any token.
+        let no_key = ClusterKey::new([0; 32]);
+        let tokens = TokenKey::derive(config.key.as_ref().unwrap_or(&no_key));
+        let mut partitions = Vec::new();
+        for partition in 0..config.stream_partitions {
+            let state = StreamMachine::new(partition);
+            let host = self.host(GroupName::Stream(partition), state).await?;
+            let (grants, clock) = (grants.clone(), env.clone());
+            let check = move |file: FileId, grant: &[u8; 16]| {
+                grants.verify(grant, file, clock.unix_time().as_nanos() / 1_000_000_000).is_ok()
+            };
+            let parts = StreamParts {
+                log: host.group().clone(),
+                cluster: Rc::new(cluster.clone()),
+                calls: calls.clone(),
+                tokens: tokens.clone(),
+                grants: Rc::new(check),
+                config: config.timing.stream.clone(),
+            };
+            partitions.push(StreamPartition { host, service: StreamService::new(env, parts) });
+        }
+        Ok(Streams {
+            env: env.clone(),
+            endpoint: self.endpoint.clone(),
+            peers: self.peers.clone(),
+            call_timeout: config.timing.call_timeout,
+            partitions,
+        })
+    }
+}
+
+struct StreamPartition {
+    host: Host<StreamMachine>,
+    service: StreamService<Group<StreamMachine>>,
+}
+
+/// All stream partitions on this master.
+struct Streams {
+    env: Env,
+    endpoint: Endpoint,
+    peers: Rc<Peers>,
+    call_timeout: Duration,
+    partitions: Vec<StreamPartition>,
+}
+
+impl Streams {
+    fn partition_of(&self, file: FileId) -> &StreamPartition {
+        let count = u16::try_from(self.partitions.len()).expect("checked at the start");
+        &self.partitions[usize::from(stream_partition(file, count))]
+    }
+
+    async fn serve(&self, request: StreamRequest) -> Result<StreamReply, ControlError> {
+        let file = match &request {
+            StreamRequest::Locate { file, .. } | StreamRequest::ReportBad { file, .. } => *file,
+            StreamRequest::LocateMany { wants, .. } => match wants.first() {
+                Some((file, _)) => *file,
+                None => return Ok(StreamReply::Views(Vec::new())),
+            },
+            StreamRequest::Change { change, .. } => match change {
+                StreamChange::Open { file, .. }
+                | StreamChange::Advance { file, .. }
+                | StreamChange::Extend { file, .. }
+                | StreamChange::Close { file, .. }
+                | StreamChange::Seal { file }
+                | StreamChange::Delete { file } => *file,
+            },
+        };
+        let partition = self.partition_of(file);
+        let reroute = || partition.host.elsewhere(partition.host.group().leader());
+        if !partition.host.leads() {
+            return Err(reroute());
+        }
+        partition.service.handle(request).await.map_err(|error| {
+            if error.kind == Kind::Reroute && error.leader.is_none() { reroute() } else { error }
+        })
+    }
+
+    async fn serve_anywhere(
+        &self,
+        request: StreamRequest,
+        file: FileId,
+    ) -> Result<(), ControlError> {
+        let partition = self.partition_of(file);
+        let leadership = partition.host.group().leadership();
+        if leadership.leading {
+            return self.serve(request).await.map(|_| ());
+        }
+        let Some(to) = leadership.leader.and_then(|leader| self.peers.addr(leader)) else {
+            return Err(partition.host.elsewhere(None));
+        };
+        let request = Request {
+            service: Service::Control,
+            op: 0,
+            priority: Priority::Background,
+            trace: TraceId::new(self.env.random_u64()),
+            token: Token::NONE,
+            body: ControlRequest::Stream(request).encode(),
+            payload: None,
+        };
+        let response = self.endpoint.call(to, request, self.call_timeout).await;
+        let response =
+            response.map_err(|error| ControlError::new(error.kind(), error.to_string()))?;
+        match response.status {
+            0 => Ok(()),
+            _ => Err(ControlError::decode(&response.body)
+                .unwrap_or_else(|error| ControlError::new(Kind::Invalid, error.to_string()))),
+        }
+    }
+}
+
+impl StreamEnd for Streams {
+    fn delete(&self, op: OpId, file: FileId) -> LocalFuture<'_, Result<(), ControlError>> {
+        let request = StreamRequest::Change { op, change: StreamChange::Delete { file } };
+        Box::pin(self.serve_anywhere(request, file))
+    }
+}

@@ -1,0 +1,119 @@
+//! What the leader of one namespace partition asks that of another.
+
+use base::{DirId, FileId};
+use wire::control::Node;
+
+use super::outcome::{put_node, take_node};
+use super::{IntentId, Namespace};
+use crate::bytes::{BadBytes, Reader, Writer};
+
+/// A question. Its answer is linearizable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Question {
+    /// What files are.
+    Nodes(Vec<FileId>),
+    /// Where a directory lies.
+    Parent(DirId),
+    /// What became of an intent.
+    Fate(IntentId),
+}
+
+/// What became of an intent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// Not decided yet.
+    Open,
+    /// It happened.
+    Committed,
+    /// It did not happen, or all who took part know.
+    Over,
+}
+
+impl Question {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        let to = &mut writer;
+        match self {
+            Question::Nodes(files) => {
+                to.u8(1).count(files.len());
+                files.iter().for_each(|&file| {
+                    to.file(file);
+                });
+            }
+            Question::Parent(dir) => {
+                to.u8(2).dir(*dir);
+            }
+            Question::Fate(intent) => intent.encode(to.u8(3)),
+        }
+        writer.finish()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Question, BadBytes> {
+        let from = &mut Reader::new(bytes);
+        Ok(match from.u8()? {
+            1 => Question::Nodes(from.list(Reader::file)?),
+            2 => Question::Parent(from.dir()?),
+            3 => Question::Fate(IntentId::decode(from)?),
+            _ => return Err(BadBytes),
+        })
+    }
+}
+
+/// The answer; empty when the question cannot be read.
+pub(super) fn answer(state: &Namespace, question: &[u8]) -> Vec<u8> {
+    let Ok(question) = Question::decode(question) else { return Vec::new() };
+    let mut writer = Writer::new();
+    let to = &mut writer;
+    match question {
+        Question::Nodes(files) => {
+            to.count(files.len());
+            for file in files {
+                let node = state.stat(file).ok();
+                to.bool(node.is_some());
+                if let Some(node) = node {
+                    put_node(to, &node);
+                }
+            }
+        }
+        Question::Parent(dir) => {
+            let parent = state.parent(dir).ok();
+            to.bool(parent.is_some()).dir(parent.unwrap_or_default());
+        }
+        Question::Fate(intent) => {
+            let fate = state.intent(intent).map(|intent| intent.fate.as_ref());
+            to.u8(match fate {
+                Some(None) => 0,
+                Some(Some((true, _))) => 1,
+                Some(Some((false, _))) | None => 2,
+            });
+        }
+    }
+    writer.finish()
+}
+
+/// The answer to [`Question::Nodes`].
+pub fn decode_nodes(bytes: &[u8]) -> Result<Vec<Option<Node>>, BadBytes> {
+    let mut from = Reader::new(bytes);
+    let nodes = from.list(|from| Ok(if from.bool()? { Some(take_node(from)?) } else { None }))?;
+    from.end()?;
+    Ok(nodes)
+}
+
+/// The answer to [`Question::Parent`].
+pub fn decode_parent(bytes: &[u8]) -> Result<Option<DirId>, BadBytes> {
+    let mut from = Reader::new(bytes);
+    let (present, dir) = (from.bool()?, from.dir()?);
+    from.end()?;
+    Ok(present.then_some(dir))
+}
+
+/// The answer to [`Question::Fate`].
+pub fn decode_fate(bytes: &[u8]) -> Result<Fate, BadBytes> {
+    match bytes {
+        [0] => Ok(Fate::Open),
+        [1] => Ok(Fate::Committed),
+        [2] => Ok(Fate::Over),
+        _ => Err(BadBytes),
+    }
+}

@@ -1,0 +1,308 @@
+//! Serves the requests to a namespace partition on the master that leads it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{FileId, Kind};
+use runtime::Env;
+use runtime::sync::Notify;
+use wire::control::{
+    ControlError, Group as GroupName, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest,
+    Node, OpId, Place, namespace_partition,
+};
+
+use super::question::{Question, decode_nodes};
+use super::{
+    Answer, Command, Found, IntentId, Namespace, Outcome, Refusal, decode_outcome, encode_command,
+};
+use crate::consensus::LocalFuture;
+use crate::grant::GrantKey;
+use crate::limits::GRANT_LIFE;
+use crate::service::{Errand, Host, Hostable, Router};
+
+/// Times of a namespace partition's leader.
+#[derive(Clone, Copy, Debug)]
+pub struct NamespaceTiming {
+    /// How long a request waits for a name that a change across partitions holds.
+    pub lock_patience: Duration,
+    /// Pause between two looks at such a name.
+    pub lock_pause: Duration,
+    /// How long a request waits for a change across partitions, and one step of it for another
+    /// partition's leader.
+    pub intent_patience: Duration,
+    /// Pause between two looks for work that a former leader left.
+    pub sweep: Duration,
+}
+
+impl Default for NamespaceTiming {
+    fn default() -> NamespaceTiming {
+        NamespaceTiming {
+            lock_patience: Duration::from_millis(1000),
+            lock_pause: Duration::from_millis(5),
+            intent_patience: Duration::from_secs(2),
+            sweep: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Removes streams: the stream service, seen from the namespace.
+pub trait StreamEnd {
+    /// Has the stream partition of `file` commit that the file is gone. May be repeated with
+    /// another `op`.
+    fn delete(&self, op: OpId, file: FileId) -> LocalFuture<'_, Result<(), ControlError>>;
+}
+
+/// One namespace partition on this master. Clones share it.
+#[derive(Clone)]
+pub struct NamespaceService(pub(super) Rc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) env: Env,
+    pub(super) partition: u16,
+    pub(super) partitions: u16,
+    pub(super) host: Host<Namespace>,
+    pub(super) router: Rc<Router>,
+    pub(super) streams: Rc<dyn StreamEnd>,
+    pub(super) timing: NamespaceTiming,
+    grants: GrantKey,
+    /// Intents that a task here works at.
+    pub(super) driven: RefCell<BTreeSet<IntentId>>,
+    /// An intent was decided.
+    pub(super) decided: Notify,
+    /// There is something to clean up.
+    pub(super) work: Notify,
+}
+
+impl Hostable for Namespace {
+    fn clock_ms(&self) -> u64 {
+        Namespace::clock_ms(self)
+    }
+
+    fn ask(&self, question: &[u8]) -> Vec<u8> {
+        super::question::answer(self, question)
+    }
+}
+
+impl NamespaceService {
+    /// Serves `host`'s partition of `partitions`, and starts its housekeeping.
+    pub fn start(
+        env: &Env,
+        host: Host<Namespace>,
+        router: Rc<Router>,
+        streams: Rc<dyn StreamEnd>,
+        grants: GrantKey,
+        timing: NamespaceTiming,
+    ) -> NamespaceService {
+        let (partition, partitions) = host.read(|state| (state.partition, state.partitions));
+        let service = NamespaceService(Rc::new(Inner {
+            env: env.clone(),
+            partition,
+            partitions,
+            host,
+            router,
+            streams,
+            timing,
+            grants,
+            driven: RefCell::default(),
+            decided: Notify::new(),
+            work: Notify::new(),
+        }));
+        service.start_sweeping();
+        service
+    }
+
+    /// The partition's group.
+    pub fn host(&self) -> &Host<Namespace> {
+        &self.0.host
+    }
+
+    /// Serves one request.
+    pub async fn serve(&self, request: NamespaceRequest) -> Result<NamespaceReply, ControlError> {
+        match request {
+            NamespaceRequest::Lookup { place } => {
+                let found = self.look(|state| state.lookup(&place)).await?;
+                self.node_reply(self.complete(found).await?)
+            }
+            NamespaceRequest::List { dir, after, limit } => {
+                let page = self.look(|state| state.list(dir, after.as_deref(), limit)).await?;
+                self.list_reply(page).await
+            }
+            NamespaceRequest::StatFile { file } => {
+                let node = self.look(|state| state.stat(file)).await?;
+                self.node_reply(node)
+            }
+            NamespaceRequest::Change { op, change } => self.change(op, change).await,
+        }
+    }
+
+    /// A linearizable look that waits for changes across partitions.
+    async fn look<T>(
+        &self,
+        look: impl Fn(&Namespace) -> Result<T, Refusal>,
+    ) -> Result<T, ControlError> {
+        let inner = &*self.0;
+        let deadline = inner.env.now() + inner.timing.lock_patience;
+        loop {
+            inner.host.settle().await?;
+            match inner.host.read(&look) {
+                Err(Refusal::Locked) if inner.env.now() < deadline => {
+                    inner.env.mark("namespace: a read waits for an intent");
+                    inner.env.sleep(inner.env.jitter(inner.timing.lock_pause)).await;
+                }
+                result => return result.map_err(ControlError::from),
+            }
+        }
+    }
+
+    async fn change(
+        &self,
+        op: OpId,
+        change: NamespaceChange,
+    ) -> Result<NamespaceReply, ControlError> {
+        let inner = &*self.0;
+        if op.seq == 0 || op.acked_below > op.seq {
+            let message = "a mutation's sequence counts from 1 and is not acknowledged before it";
+            return Err(ControlError::new(Kind::Invalid, message));
+        }
+        self.check_place(&change)?;
+        let command = Command::Change { op, change };
+        let deadline = inner.env.now() + inner.timing.lock_patience;
+        loop {
+            let bytes = inner.host.propose(|clock| encode_command(clock, &command)).await?;
+            let mut outcome = decode(&bytes)?;
+            if let Ok(Answer::Pending(intent)) = outcome {
+                outcome = self.finish(intent, &op).await?;
+            }
+            match outcome {
+                Err(Refusal::Locked) if inner.env.now() < deadline => {
+                    inner.env.mark("namespace: a change waits for an intent");
+                    inner.env.sleep(inner.env.jitter(inner.timing.lock_pause)).await;
+                }
+                outcome => return self.change_reply(outcome).await,
+            }
+        }
+    }
+
+    /// Fails fast for a client that has the wrong number of partitions.
+    fn check_place(&self, change: &NamespaceChange) -> Result<(), ControlError> {
+        let here = |place: &Place| {
+            namespace_partition(place.parent, self.0.partitions) == self.0.partition
+        };
+        let good = match change {
+            NamespaceChange::Link { links } => links.iter().all(|(_, place)| here(place)),
+            NamespaceChange::Rename { from, .. } => here(from),
+            NamespaceChange::Mkdir { place, .. }
+            | NamespaceChange::Create { place, .. }
+            | NamespaceChange::Symlink { place, .. }
+            | NamespaceChange::Unlink { place }
+            | NamespaceChange::Rmdir { place }
+            | NamespaceChange::SetAttributes { place, .. } => here(place),
+        };
+        if good { Ok(()) } else { Err(Refusal::Elsewhere.into()) }
+    }
+
+    async fn change_reply(&self, outcome: Outcome) -> Result<NamespaceReply, ControlError> {
+        if self.0.host.read(|state| !state.orphans(None, 1).is_empty()) {
+            self.0.work.notify_one();
+        }
+        match outcome {
+            Ok(Answer::Done) => Ok(NamespaceReply::Done),
+            Ok(Answer::Node(node)) => self.node_reply(node),
+            Ok(Answer::Remote(file)) => {
+                let node = self.complete(Found::Remote(file)).await?;
+                self.node_reply(node)
+            }
+            Ok(Answer::Pending(_) | Answer::Prepared(_)) => Err(Refusal::BadCommand.into()),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// A node with a grant when it is a file that has a name. The answer to a retry may describe
+    /// a file that is gone: no grant then.
+    fn node_reply(&self, node: Node) -> Result<NamespaceReply, ControlError> {
+        let grant = match &node {
+            Node::File { file, .. } => {
+                let gone = file.partition() == self.0.partition
+                    && !self.0.host.read(|state| state.has_file(*file));
+                if gone { [0; 16] } else { self.grant(*file) }
+            }
+            Node::Dir { .. } | Node::Symlink { .. } => [0; 16],
+        };
+        Ok(NamespaceReply::Node { node, grant })
+    }
+
+    fn grant(&self, file: FileId) -> [u8; 16] {
+        let now = self.0.env.unix_time().as_nanos() / 1_000_000_000;
+        self.0.grants.issue(file, now + GRANT_LIFE.as_secs())
+    }
+
+    async fn complete(&self, found: Found) -> Result<Node, ControlError> {
+        match found {
+            Found::Node(node) => Ok(node),
+            Found::Remote(file) => {
+                let mut nodes = self.stat_remote(file.partition(), vec![file]).await?;
+                nodes.pop().flatten().ok_or_else(|| Refusal::NoName.into())
+            }
+        }
+    }
+
+    /// What files of another partition are; none for those that are gone.
+    async fn stat_remote(
+        &self,
+        home: u16,
+        files: Vec<FileId>,
+    ) -> Result<Vec<Option<Node>>, ControlError> {
+        if home >= self.0.partitions {
+            return Err(Refusal::NoFile.into());
+        }
+        let count = files.len();
+        let bytes = self.ask(home, &Question::Nodes(files)).await?;
+        let nodes = decode_nodes(&bytes).ok().filter(|nodes| nodes.len() == count);
+        nodes.ok_or_else(|| Refusal::BadCommand.into())
+    }
+
+    pub(super) async fn ask(
+        &self,
+        partition: u16,
+        question: &Question,
+    ) -> Result<Vec<u8>, ControlError> {
+        let (group, patience) = (GroupName::Namespace(partition), self.0.timing.intent_patience);
+        self.0.router.run(group, Errand::Ask, question.encode(), patience).await
+    }
+
+    async fn list_reply(&self, page: super::Page) -> Result<NamespaceReply, ControlError> {
+        let (page, more) = page;
+        let remote: BTreeSet<FileId> = page.iter().filter_map(remote_file).collect();
+        let homes: BTreeSet<u16> = remote.iter().map(|file| file.partition()).collect();
+        let mut known = std::collections::BTreeMap::new();
+        for home in homes {
+            let files: Vec<_> =
+                remote.iter().copied().filter(|file| file.partition() == home).collect();
+            let nodes = self.stat_remote(home, files.clone()).await?;
+            known.extend(files.into_iter().zip(nodes));
+        }
+        let entries = page.into_iter().filter_map(|(name, found)| {
+            let node = match found {
+                Found::Node(node) => Some(node),
+                // Gone since the page was read.
+                Found::Remote(file) => known.get(&file).cloned().flatten(),
+            };
+            node.map(|node| NamedNode { name, node })
+        });
+        Ok(NamespaceReply::List { entries: entries.collect(), more })
+    }
+}
+
+fn remote_file((_, found): &(String, Found)) -> Option<FileId> {
+    match found {
+        Found::Remote(file) => Some(*file),
+        Found::Node(_) => None,
+    }
+}
+
+pub(super) fn decode(bytes: &[u8]) -> Result<Outcome, ControlError> {
+    let error = |_| ControlError::new(Kind::Unknown, "the outcome was lost: retry");
+    decode_outcome(bytes).map_err(error)
+}

@@ -1,0 +1,411 @@
+//! A group as its services use it: proposals stamped with the group's clock, linearizable reads
+//! that share their quorum, and commands for groups that another master leads.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::Kind;
+use runtime::sync::oneshot;
+use runtime::{Class, Env, Instant};
+use wire::control::{ControlError, Group as GroupName, MasterInfo};
+
+use crate::consensus::{
+    Group, Leadership, LocalFuture, MembershipError, ProposeError, ReadError, StateMachine,
+};
+use crate::peers::{OP_ASK, OP_MEMBERS, OP_PROPOSE, Peers};
+
+/// What a group's state tells its host.
+pub trait Hostable: StateMachine {
+    /// Milliseconds of the group's clock at the last command.
+    fn clock_ms(&self) -> u64;
+
+    /// Answers another master's question. The answer is linearizable.
+    fn ask(&self, question: &[u8]) -> Vec<u8> {
+        let _ = question;
+        Vec::new()
+    }
+}
+
+/// This master's member of a group. Clones share it.
+pub struct Host<M: Hostable>(Rc<Inner<M>>);
+
+impl<M: Hostable> Clone for Host<M> {
+    fn clone(&self) -> Self {
+        Host(self.0.clone())
+    }
+}
+
+struct Inner<M: Hostable> {
+    env: Env,
+    name: GroupName,
+    group: Group<M>,
+    peers: Rc<Peers>,
+    clock: Cell<Anchor>,
+    /// Reads that wait for the next confirmation by a quorum.
+    readers: RefCell<Vec<oneshot::Sender<Result<(), ReadError>>>>,
+    confirming: Cell<bool>,
+}
+
+/// The group's clock when this member began to lead: it counts on from there.
+#[derive(Clone, Copy, Default)]
+struct Anchor {
+    term: u64,
+    clock_ms: u64,
+    at: Instant,
+}
+
+impl<M: Hostable> Host<M> {
+    /// Hosts `group`.
+    pub fn new(env: &Env, name: GroupName, group: Group<M>, peers: Rc<Peers>) -> Host<M> {
+        Host(Rc::new(Inner {
+            env: env.clone(),
+            name,
+            group,
+            peers,
+            clock: Cell::default(),
+            readers: RefCell::default(),
+            confirming: Cell::new(false),
+        }))
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group<M> {
+        &self.0.group
+    }
+
+    /// Its name.
+    pub fn name(&self) -> GroupName {
+        self.0.name
+    }
+
+    /// Looks at the state as this member has it.
+    pub fn read<T>(&self, look: impl FnOnce(&M) -> T) -> T {
+        self.0.group.read(look)
+    }
+
+    /// True while this member believes to lead.
+    pub fn leads(&self) -> bool {
+        self.0.group.leadership().leading
+    }
+
+    /// The group's clock: what its leaders have counted. It stands still between leaders and
+    /// never runs faster than time.
+    pub fn clock_ms(&self) -> u64 {
+        let inner = &*self.0;
+        let term = inner.group.leadership().term;
+        let (now, state) = (inner.env.now(), self.read(M::clock_ms));
+        let mut anchor = inner.clock.get();
+        if anchor.term != term || anchor.at == Instant::default() {
+            anchor = Anchor { term, clock_ms: state, at: now };
+            inner.clock.set(anchor);
+        }
+        let counted = now.since(anchor.at).as_millis() as u64;
+        (anchor.clock_ms + counted).max(state)
+    }
+
+    /// Commits what `encode` makes of the group's clock.
+    pub async fn propose(
+        &self,
+        encode: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<Vec<u8>, ControlError> {
+        if !self.leads() {
+            return Err(self.elsewhere(self.0.group.leader()));
+        }
+        let command = encode(self.clock_ms());
+        self.0.group.propose(command).await.map_err(|error| match error {
+            ProposeError::NotLeader { hint } => self.elsewhere(hint),
+            error => ControlError::new(error.kind(), format!("{}: {error}", self.0.name)),
+        })
+    }
+
+    /// Returns when this member's state is not older than the call. Calls share rounds.
+    pub async fn settle(&self) -> Result<(), ControlError> {
+        if !self.leads() {
+            return Err(self.elsewhere(self.0.group.leader()));
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.0.readers.borrow_mut().push(sender);
+        if !self.0.confirming.replace(true) {
+            let this = self.clone();
+            self.0.env.spawn(Class::Foreground, "read index", async move {
+                this.confirm().await;
+            });
+        }
+        match receiver.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(ReadError::NotLeader { hint })) => Err(self.elsewhere(hint)),
+            Ok(Err(error)) => {
+                Err(ControlError::new(error.kind(), format!("{}: {error}", self.0.name)))
+            }
+            Err(_) => Err(ControlError::new(Kind::Reroute, "this master stops")),
+        }
+    }
+
+    /// Confirms rounds of reads until none waits.
+    async fn confirm(&self) {
+        loop {
+            let round = self.0.readers.take();
+            if round.is_empty() {
+                self.0.confirming.set(false);
+                return;
+            }
+            let confirmed = self.0.group.read_index().await.map(|_| ());
+            for reader in round {
+                let _ = reader.send(confirmed); // Fails when the reader has gone.
+            }
+        }
+    }
+
+    /// "Ask another": the leader's address, when it is known and is another.
+    pub fn elsewhere(&self, hint: Option<u64>) -> ControlError {
+        let leader = hint.and_then(|leader| self.0.peers.addr(leader));
+        let message = match hint {
+            Some(leader) => format!("master {leader} leads {}", self.0.name),
+            None => format!("{} has no leader yet: retry", self.0.name),
+        };
+        ControlError { kind: Kind::Reroute, message, leader }
+    }
+
+    async fn change_voters(
+        &self,
+        change: impl Fn(&mut BTreeSet<u64>),
+        learner: Option<u64>,
+    ) -> Result<(), ControlError> {
+        let group = &self.0.group;
+        if !self.leads() {
+            return Err(self.elsewhere(group.leader()));
+        }
+        let mut voters = group.voters();
+        let before = voters.clone();
+        change(&mut voters);
+        if voters == before {
+            return Ok(());
+        }
+        if let Some(learner) = learner {
+            group.add_learner(learner).await.map_err(|error| self.not_changed(error))?;
+        }
+        group.change_membership(voters).await.map_err(|error| self.not_changed(error))
+    }
+
+    fn not_changed(&self, error: MembershipError) -> ControlError {
+        let kind = match error {
+            MembershipError::NotLeader { hint } => return self.elsewhere(hint),
+            MembershipError::InProgress | MembershipError::Unknown => Kind::Retry,
+            MembershipError::Refused(_) | MembershipError::Exists => Kind::Invalid,
+            MembershipError::Stopped => Kind::Reroute,
+        };
+        ControlError::new(kind, format!("{}: {error}", self.0.name))
+    }
+}
+
+/// A group of any kind.
+pub trait Hosted {
+    /// Its name.
+    fn name(&self) -> GroupName;
+    /// Who leads it.
+    fn leadership(&self) -> Leadership;
+    /// Members with a vote.
+    fn voters(&self) -> BTreeSet<u64>;
+    /// Why this member has failed.
+    fn failure(&self) -> Option<String>;
+    /// Commits a command whose clock is 0, here.
+    fn propose_here(&self, command: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>>;
+    /// Answers a question, here.
+    fn ask_here(&self, question: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>>;
+    /// Adds a voter, which must be reachable.
+    fn add_voter(&self, master: MasterInfo) -> LocalFuture<'_, Result<(), ControlError>>;
+    /// Removes a voter.
+    fn remove_voter(&self, master: u64) -> LocalFuture<'_, Result<(), ControlError>>;
+    /// Forms the group of `members`, unless it has been formed.
+    fn form(&self, members: BTreeSet<u64>) -> LocalFuture<'_, Result<(), MembershipError>>;
+    /// Stops this member.
+    fn shutdown(&self) -> LocalFuture<'_, ()>;
+}
+
+impl<M: Hostable> Hosted for Host<M> {
+    fn name(&self) -> GroupName {
+        self.0.name
+    }
+
+    fn leadership(&self) -> Leadership {
+        self.0.group.leadership()
+    }
+
+    fn voters(&self) -> BTreeSet<u64> {
+        self.0.group.voters()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.0.group.failure().map(|error| error.to_string())
+    }
+
+    fn propose_here(&self, command: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>> {
+        Box::pin(self.propose(move |_| command))
+    }
+
+    fn ask_here(&self, question: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>> {
+        Box::pin(async move {
+            self.settle().await?;
+            Ok(self.read(|state| state.ask(&question)))
+        })
+    }
+
+    fn add_voter(&self, master: MasterInfo) -> LocalFuture<'_, Result<(), ControlError>> {
+        Box::pin(async move {
+            self.0.peers.learn(&master);
+            let add = |voters: &mut BTreeSet<u64>| {
+                voters.insert(master.id);
+            };
+            self.change_voters(add, Some(master.id)).await
+        })
+    }
+
+    fn remove_voter(&self, master: u64) -> LocalFuture<'_, Result<(), ControlError>> {
+        Box::pin(async move {
+            let remove = |voters: &mut BTreeSet<u64>| {
+                voters.remove(&master);
+            };
+            self.change_voters(remove, None).await
+        })
+    }
+
+    fn form(&self, members: BTreeSet<u64>) -> LocalFuture<'_, Result<(), MembershipError>> {
+        Box::pin(async move { self.0.group.bootstrap(&members).await })
+    }
+
+    fn shutdown(&self) -> LocalFuture<'_, ()> {
+        Box::pin(self.0.group.shutdown())
+    }
+}
+
+/// Reaches the leader of any group, here or at another master.
+pub struct Router {
+    env: Env,
+    peers: Rc<Peers>,
+    hosts: RefCell<BTreeMap<u32, Rc<dyn Hosted>>>,
+    /// One call to another master.
+    call_timeout: Duration,
+    /// Pause before another try.
+    pause: Duration,
+}
+
+/// What is sent to a group's leader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Errand {
+    /// A command, which may be repeated.
+    Propose,
+    /// A question.
+    Ask,
+    /// A change of its members.
+    Members,
+}
+
+impl Router {
+    /// No groups yet.
+    pub fn new(env: &Env, peers: Rc<Peers>, call_timeout: Duration) -> Rc<Router> {
+        let pause = call_timeout / 50;
+        let hosts = RefCell::default();
+        Rc::new(Router { env: env.clone(), peers, hosts, call_timeout, pause })
+    }
+
+    /// This process has a member of a group.
+    pub fn add(&self, host: Rc<dyn Hosted>) {
+        self.hosts.borrow_mut().insert(host.name().number(), host);
+    }
+
+    /// This process's member of a group.
+    pub fn host(&self, group: u32) -> Option<Rc<dyn Hosted>> {
+        self.hosts.borrow().get(&group).cloned()
+    }
+
+    /// All members in this process.
+    pub fn hosts(&self) -> Vec<Rc<dyn Hosted>> {
+        self.hosts.borrow().values().cloned().collect()
+    }
+
+    /// Runs an errand here, for this or another master.
+    pub async fn run_here(
+        &self,
+        group: u32,
+        errand: Errand,
+        body: Vec<u8>,
+    ) -> Result<Vec<u8>, ControlError> {
+        let host = self.host(group).ok_or_else(|| {
+            ControlError::new(Kind::Invalid, format!("there is no group number {group}"))
+        })?;
+        match errand {
+            Errand::Propose => host.propose_here(body).await,
+            Errand::Ask => host.ask_here(body).await,
+            Errand::Members => {
+                let change = wire::control::MemberChange::decode(&body);
+                match change.map_err(|it| ControlError::new(Kind::Invalid, it.to_string()))? {
+                    wire::control::MemberChange::Add(master) => host.add_voter(master).await?,
+                    wire::control::MemberChange::Remove { id } => host.remove_voter(id).await?,
+                }
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Runs an errand at the group's leader, wherever that is, and tries for `patience`. The
+    /// errand may be done more than once.
+    pub async fn run(
+        &self,
+        group: GroupName,
+        errand: Errand,
+        body: Vec<u8>,
+        patience: Duration,
+    ) -> Result<Vec<u8>, ControlError> {
+        let deadline = self.env.now() + patience;
+        let mut hint: Option<SocketAddr> = None;
+        for attempt in 1u32.. {
+            let error = match self.run_once(group.number(), errand, &body, hint.take()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let again = matches!(error.kind, Kind::Reroute | Kind::Retry | Kind::Unknown);
+            if !again || self.env.now() >= deadline {
+                return Err(error);
+            }
+            hint = error.leader;
+            // Two masters may send the errand to each other for a while.
+            if hint.is_none() || attempt > 2 {
+                self.env.sleep(self.env.jitter(self.pause)).await;
+            }
+        }
+        unreachable!("tries end with the patience")
+    }
+
+    async fn run_once(
+        &self,
+        group: u32,
+        errand: Errand,
+        body: &[u8],
+        hint: Option<SocketAddr>,
+    ) -> Result<Vec<u8>, ControlError> {
+        let leadership = self.host(group).map(|host| host.leadership()).unwrap_or_default();
+        if leadership.leading {
+            return self.run_here(group, errand, body.to_vec()).await;
+        }
+        let known = leadership.leader.and_then(|leader| self.peers.addr(leader));
+        let Some(to) = hint.or(known) else {
+            return Err(ControlError::new(Kind::Retry, format!("group {group} has no leader yet")));
+        };
+        let op = match errand {
+            Errand::Propose => OP_PROPOSE,
+            Errand::Ask => OP_ASK,
+            Errand::Members => OP_MEMBERS,
+        };
+        let answer = self.peers.ask(to, op, group, body, self.call_timeout).await;
+        answer.map_err(|mut error| {
+            // What answers no more does not stay the first to be asked.
+            if error.kind == Kind::Unknown {
+                error.leader = None;
+            }
+            error
+        })
+    }
+}

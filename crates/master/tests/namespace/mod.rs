@@ -1,0 +1,7 @@
+//! The namespace: the state machine against a tiny model, and whole masters in the simulator.
+
+mod bytes;
+mod cluster;
+mod machine;
+mod model;
+mod scenarios;
