@@ -11,6 +11,7 @@ use crate::appender::Appender;
 use crate::client::Client;
 use crate::error::Error;
 use crate::reader::Reader;
+use crate::session::Refusal;
 
 /// A file: append-only bytes under one or more names. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -76,17 +77,30 @@ impl FlatLogFile {
 
     async fn open_stream(&self) -> Result<WriterGrant, Error> {
         let inner = &*self.0;
-        let change = StreamChange::Open {
-            file: inner.file,
-            policy: inner.policy,
-            grant: inner.grant,
-            spares: inner.client.config().writer.spares,
+        let answer = match self.ask_open(inner.grant).await {
+            // The right to open has run out: the namespace gives another.
+            Err(refusal) if refusal.kind == Kind::Refresh => {
+                let (_, grant) = inner.client.stat_file(inner.file).await?;
+                self.ask_open(grant).await
+            }
+            answer => answer,
         };
-        match inner.client.stream_change(inner.file, change).await {
+        match answer {
             Ok(StreamReply::Writer(grant)) => Ok(grant),
             Ok(_) => Err(Error::invalid(&inner.path, "the stream service answered something else")),
             Err(refusal) => Err(refusal.about("open for append", &inner.path)),
         }
+    }
+
+    async fn ask_open(&self, grant: [u8; 16]) -> Result<StreamReply, Refusal> {
+        let inner = &*self.0;
+        let change = StreamChange::Open {
+            file: inner.file,
+            policy: inner.policy,
+            grant,
+            spares: inner.client.config().writer.spares,
+        };
+        inner.client.stream_change(inner.file, change).await
     }
 
     /// Opens it for reading.

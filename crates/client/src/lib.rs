@@ -4,6 +4,7 @@
 //! Invariant: imports no server's crate; formats and verifies every sector itself.
 
 mod appender;
+mod blocking;
 mod cache;
 mod client;
 mod config;
@@ -11,6 +12,7 @@ mod counters;
 mod error;
 mod extent;
 mod file;
+mod handle;
 pub mod limits;
 mod locate;
 mod namespace;
@@ -24,11 +26,13 @@ mod tree;
 pub mod writer;
 
 pub use appender::{Append, Appender};
+pub use blocking::{BlockingAppender, BlockingClient, BlockingFile, BlockingStream};
 pub use client::Client;
 pub use config::Config;
 pub use counters::Totals;
 pub use error::Error;
 pub use file::FlatLogFile;
+pub use handle::{ClientHandle, Connection, Task};
 pub use namespace::{Found, Page, child_path};
 pub use network::Network;
 pub use peers::{DataAnswer, PeerError, Peers};

@@ -111,13 +111,8 @@ impl Reader {
         loop {
             let Some(view) = self.locate(u64::MAX >> 1).await? else { return Ok(0) };
             let mut len = view.sealed_len;
-            if view.open
-                && let Some(tail) = self.locate(view.sealed_len).await?
-            {
-                len = len.max(tail.sealed_len);
-                if let Some(chunk) = tail.chunks.iter().find(|chunk| chunk.sealed.is_none()) {
-                    len = len.max(chunk.base + u64::from(self.shown(chunk).await));
-                }
+            if let Some(chunk) = view.chunks.iter().find(|chunk| chunk.sealed.is_none()) {
+                len = len.max(chunk.base + u64::from(self.shown(chunk).await));
             }
             if len >= self.seen.get() {
                 self.seen.set(len);
@@ -320,7 +315,9 @@ impl Reader {
     ) -> Answer {
         let client = self.client();
         let at = ChunkRef { chunk: chunk.chunk, disk: replica.disk };
-        let request = DataRequest::Read(ReadRequest { at, offset, len, uncommitted: false });
+        // The committed seal says what may be read; a replica may not have heard of it yet.
+        let uncommitted = chunk.sealed.is_some();
+        let request = DataRequest::Read(ReadRequest { at, offset, len, uncommitted });
         let attempt = client.config().read_attempt;
         let answer = client.0.peers.data(replica.addr, request, chunk.token, None, attempt).await;
         let error = match answer {
@@ -332,6 +329,7 @@ impl Reader {
                 return match Extent::verify(chunk, offset, len, sectors) {
                     Ok(mut extent) => {
                         // The last sector may go past what is committed or sealed.
+                        let readable = chunk.sealed.map_or(readable, |len| readable.min(len));
                         extent.truncate(readable.saturating_sub(offset) as usize);
                         if extent.len() == 0 {
                             return Answer::End { sealed };

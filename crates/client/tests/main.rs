@@ -4,3 +4,4 @@
 mod cluster;
 mod fake;
 mod model;
+mod threads;

@@ -263,14 +263,11 @@ impl Model {
         server: usize,
     ) -> Result<u32, DataError> {
         let key = (at.chunk, server);
-        if !self.replicas.contains_key(&key) {
-            if !request.create {
-                return Err(DataError::NotFound);
-            }
+        if request.create {
             assert_eq!(request.offset, 0);
-            self.replicas.insert(key, Replica::default());
+            self.replicas.entry(key).or_default();
         }
-        let replica = self.replicas.get_mut(&key).unwrap();
+        let replica = self.replicas.get_mut(&key).ok_or(DataError::NotFound)?;
         if replica.fenced {
             return Err(DataError::Fenced { epoch: EPOCH.next() });
         }

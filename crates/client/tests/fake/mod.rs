@@ -78,6 +78,8 @@ pub struct State {
     pub versions: BTreeMap<Place, u32>,
     pub streams: BTreeMap<FileId, Stream>,
     pub health: Vec<Health>,
+    /// Where the chunkservers are reached.
+    pub addrs: Vec<SocketAddr>,
     pub full: bool,
     pub replicas: BTreeMap<(ChunkId, usize), Replica>,
     pub replies: BTreeMap<(ClientId, u64), Result<ControlReply, ControlError>>,
@@ -114,6 +116,7 @@ impl Fake {
             versions: BTreeMap::new(),
             streams: BTreeMap::new(),
             health: vec![Health::Good; servers],
+            addrs: (0..servers).map(server_addr).collect(),
             full: false,
             replicas: BTreeMap::new(),
             replies: BTreeMap::new(),
@@ -145,12 +148,12 @@ impl State {
         ReplicaPlace {
             server: ServerId::new(server as u32),
             disk: DiskId::new(server as u128 + 100),
-            addr: server_addr(server),
+            addr: self.addrs[server],
         }
     }
 }
 
-pub fn server_addr(server: usize) -> SocketAddr {
+fn server_addr(server: usize) -> SocketAddr {
     SocketAddr::from(([10, 2, 0, server as u8 + 1], 7100))
 }
 

@@ -121,10 +121,11 @@ impl State {
         server: usize,
         read: &ReadRequest,
     ) -> Result<DataAnswer, DataError> {
-        assert!(!read.uncommitted && read.len > 0);
+        assert!(read.len > 0);
         let replica = self.replica(server, read.at)?;
         let sealed = replica.sealed.is_some();
-        let readable = replica.sealed.unwrap_or(replica.committed).min(replica.len);
+        let open = if read.uncommitted { replica.len } else { replica.committed };
+        let readable = replica.sealed.unwrap_or(open).min(replica.len);
         let reply = DataReply::Read { readable, sealed };
         if read.offset >= readable {
             return Ok((reply, None));
