@@ -4,6 +4,7 @@
 
 mod contract;
 pub mod flash;
+pub mod fuzz;
 pub mod limits;
 pub mod map;
 pub mod model;

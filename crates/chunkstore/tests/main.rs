@@ -2,6 +2,9 @@
 
 mod conformance;
 mod engine;
+mod formats;
+mod fsck;
 mod planted;
 mod recovery;
+mod sizes;
 mod suite;

@@ -44,7 +44,7 @@ impl Drop for Turn {
 enum What {
     Absent,
     Tombstone(Epoch),
-    Sealed { id: Identity, len: u32 },
+    Sealed(u32),
     Open(Identity),
 }
 
@@ -97,11 +97,7 @@ impl Inner {
         let state = self.state.borrow();
         match state.table.chunks.get(&chunk) {
             Some(Entry::Open(open)) => What::Open(open.id),
-            Some(Entry::Sealed(sealed)) => {
-                let id =
-                    Identity { chunk, epoch: sealed.epoch, base: sealed.base, tag: sealed.tag };
-                What::Sealed { id, len: sealed.len }
-            }
+            Some(Entry::Sealed(sealed)) => What::Sealed(sealed.len),
             None => match state.table.tombstones.get(&chunk) {
                 Some(fence) => What::Tombstone(*fence),
                 None => What::Absent,
@@ -128,7 +124,7 @@ impl Inner {
     ) -> Result<ReplicaStat, StoreError> {
         loop {
             match self.what(chunk) {
-                What::Sealed { .. } => return self.stat(chunk),
+                What::Sealed(_) => return self.stat(chunk),
                 What::Tombstone(fence) if fence >= epoch => return Ok(TOMBSTONE),
                 What::Absent | What::Tombstone(_) => {
                     if matches!(self.what(chunk), What::Absent) {
@@ -195,8 +191,8 @@ impl Inner {
     ) -> Result<ReplicaStat, StoreError> {
         let id = match self.what(chunk) {
             What::Absent | What::Tombstone(_) => return Err(StoreError::NotFound),
-            What::Sealed { len: sealed, .. } if sealed == len => return self.stat(chunk),
-            What::Sealed { len, .. } => return Err(StoreError::Sealed { len }),
+            What::Sealed(sealed) if sealed == len => return self.stat(chunk),
+            What::Sealed(len) => return Err(StoreError::Sealed { len }),
             What::Open(id) => id,
         };
         self.set_closing(id, Closing::Sealing);
@@ -332,7 +328,7 @@ impl Inner {
                 self.set_closing(id, Closing::Deleting);
                 self.drain(chunk, id.tag).await?;
             }
-            What::Tombstone(_) | What::Sealed { .. } => {}
+            What::Tombstone(_) | What::Sealed(_) => {}
         }
         if self.config.planted == Some(Planted::DeleteUnlogged) {
             self.remove(chunk);
@@ -369,7 +365,7 @@ impl Inner {
     pub(crate) async fn forget(self: Rc<Self>, chunk: ChunkId) -> Result<(), StoreError> {
         match self.what(chunk) {
             What::Absent => return Ok(()),
-            What::Open(_) | What::Sealed { .. } => {
+            What::Open(_) | What::Sealed(_) => {
                 return Err(StoreError::Invalid("only a tombstone can be forgotten"));
             }
             What::Tombstone(_) => {}

@@ -10,10 +10,6 @@ impl<'a> Reader<'a> {
         Some(front)
     }
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
-        self.bytes(1).map(|bytes| bytes[0])
-    }
-
     pub(crate) fn u16(&mut self) -> Option<u16> {
         self.bytes(2).map(|bytes| u16::from_le_bytes(bytes.try_into().expect("2 bytes")))
     }

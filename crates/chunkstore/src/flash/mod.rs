@@ -34,6 +34,7 @@ use runtime::{Class, Env, File, OpenOptions, WriteMode};
 use wire::data::ReplicaStat;
 
 pub use checkpoint::Header as CheckpointHeader;
+pub use fsck::{ChunkDump, Dump, FsckReport, Problem, SectorDump, dump, dump_chunk, fsck};
 pub use read::{decode_index, encode_index};
 pub use store::Counters;
 
@@ -47,7 +48,7 @@ use cache::MapCache;
 use layout::{BLOCK, FLAG_RAW, SUPER_AT, Super};
 use log::Log;
 use record::Record;
-use recover::{Medium, claim_units};
+use recover::{Loaded, Medium, claim_units};
 use store::{Inner, Signals, State, Syncer};
 use table::{Entry, TOMBSTONE};
 
@@ -242,6 +243,13 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
+/// Replays records into an empty table; true when they contradict nothing. For fuzzing.
+#[doc(hidden)]
+pub fn replay(records: &[u8]) -> bool {
+    let mut table = table::Table::default();
+    checkpoint::apply_all(&mut table, records).is_ok()
+}
+
 /// Formats a store at `path`; the new disk's incarnation.
 pub async fn format(env: &Env, path: &Path, options: &FormatOptions) -> Result<DiskId, MountError> {
     let io = |error: io::Error| MountError::io(&error);
@@ -396,46 +404,7 @@ pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashSt
         tracing::warn!(disk = %sb.disk, "{mended}; the one before it replaces it");
     }
     let read_only = loaded.lost.is_some();
-    let open_chunks = loaded.table.chunks.values().filter(|e| matches!(e, Entry::Open(_))).count();
-    let header = loaded.header;
-    let state = State {
-        alloc,
-        log: Log::new(sb.log_blocks, loaded.next_seq, header.log_seq, loaded.tail_seq),
-        cache: MapCache::new(config.map_cache_bytes),
-        failed: false,
-        closed: false,
-        appends_inflight: 0,
-        bytes_inflight: 0,
-        open_chunks,
-        open_map_bytes: 0,
-        admin: Default::default(),
-        admin_inflight: 0,
-        holds: Default::default(),
-        next_hold: 0,
-        bound_dirty: Vec::new(),
-        damage: Default::default(),
-        tags: 0,
-        checkpoint: header.number,
-        checkpoint_requests: 0,
-        checkpoints_served: 0,
-        grow_after: env.now(),
-        grow_refused: false,
-        ready_waiters: 0,
-        counters: Counters::default(),
-        table: loaded.table,
-    };
-    let inner = Rc::new_cyclic(|weak| Inner {
-        env: env.clone(),
-        file: RefCell::new(Some(Rc::new(file))),
-        sb,
-        config,
-        mount: loaded.mount + 1,
-        state: RefCell::new(state),
-        signals: Rc::new(Signals::default()),
-        syncer: RefCell::new(Syncer::default()),
-        checkpointing: runtime::sync::Mutex::new(()),
-        weak: weak.clone(),
-    });
+    let inner = assemble(env, file, sb, loaded, alloc, config);
     let failed = |_| MountError::Io {
         kind: io::ErrorKind::Other,
         text: "the medium fails while the store is mounted".to_owned(),
@@ -464,6 +433,57 @@ pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashSt
         inner.signals.checkpoint.notify_one();
     }
     Ok(FlashStore(Rc::new(Handle(inner))))
+}
+
+/// A store in memory, with no task running and no tail scanned.
+pub(crate) fn assemble(
+    env: &Env,
+    file: File,
+    sb: Super,
+    loaded: Loaded,
+    alloc: alloc::Allocator,
+    config: Config,
+) -> Rc<Inner> {
+    let open_chunks = loaded.table.chunks.values().filter(|e| matches!(e, Entry::Open(_))).count();
+    let header = loaded.header;
+    let state = State {
+        alloc,
+        log: Log::new(sb.log_blocks, loaded.next_seq, header.log_seq, loaded.tail_seq),
+        cache: MapCache::new(config.map_cache_bytes),
+        failed: false,
+        closed: false,
+        appends_inflight: 0,
+        bytes_inflight: 0,
+        open_chunks,
+        open_map_bytes: 0,
+        admin: Default::default(),
+        admin_inflight: 0,
+        holds: Default::default(),
+        next_hold: 0,
+        bound_dirty: Vec::new(),
+        damage: Default::default(),
+        tags: 0,
+        checkpoint: header.number,
+        checkpoint_requests: 0,
+        checkpoints_served: 0,
+        grow_after: env.now(),
+        grow_refused: false,
+        ready_waiters: 0,
+        counters: Counters::default(),
+        table: loaded.table,
+    };
+    Rc::new_cyclic(|weak| Inner {
+        env: env.clone(),
+        file: RefCell::new(Some(Rc::new(file))),
+        sb,
+        config,
+        mount: loaded.mount + 1,
+        state: RefCell::new(state),
+        signals: Rc::new(Signals::default()),
+        syncer: RefCell::new(Syncer::default()),
+        checkpointing: runtime::sync::Mutex::new(()),
+        weak: weak.clone(),
+    })
 }
 
 /// A mounted store. Clones share it; the last one to go releases the file.

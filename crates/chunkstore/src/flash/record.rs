@@ -331,6 +331,9 @@ fn decode_body(code: u8, flags: u8, reader: &mut Reader<'_>) -> Option<Record> {
         2 => {
             let (id, fence) = (id(r)?, Epoch::new(r.u64()?));
             let (bound, cap) = (r.u32()?, r.u32()?);
+            if flags & HAS_CAP == 0 && cap != 0 {
+                return None;
+            }
             let cap = (flags & HAS_CAP != 0).then_some(cap);
             let repairing = flags & REPAIRING != 0;
             Record::Replica { id, fence, bound, cap, repairing, extents: extents(r)? }

@@ -304,6 +304,7 @@ impl Table {
                 if self.chunks.get(&id.chunk).is_some_and(|entry| entry.tag() == id.tag) {
                     return Ok(());
                 }
+                check_units(0, &extents)?;
                 let mut open = Open::new(id, fence, repairing);
                 open.bound = bound;
                 open.cap = cap;
@@ -370,6 +371,7 @@ impl Table {
                 self.tombstones.insert(chunk, fence);
             }
             Record::Sealed { id, len, map, extents } => {
+                check_units(0, &extents)?;
                 let sealed = Sealed {
                     epoch: id.epoch,
                     base: id.base,
@@ -397,7 +399,10 @@ impl Table {
                 open.bound = open.bound.max(bound);
                 match units.cmp(&open.units) {
                     std::cmp::Ordering::Less => {} // The checkpoint was ahead.
-                    std::cmp::Ordering::Equal => open.add_extents(extents),
+                    std::cmp::Ordering::Equal => {
+                        check_units(open.units, extents)?;
+                        open.add_extents(extents);
+                    }
                     std::cmp::Ordering::Greater => return Err("units of a replica are missing"),
                 }
             }
@@ -421,6 +426,13 @@ impl Table {
         self.chunks.insert(chunk, Entry::Sealed(sealed));
         freed
     }
+}
+
+/// Refuses more units than any store has.
+fn check_units(before: u32, extents: &[Extent]) -> Result<(), &'static str> {
+    let more = extents.iter().map(|extent| u64::from(extent.count)).sum::<u64>();
+    let fits = u64::from(before) + more < u64::from(u32::MAX / 2);
+    if fits { Ok(()) } else { Err("more units than any store has") }
 }
 
 /// Where a sector of a replica stands: its unit, its place there, and how many sectors follow

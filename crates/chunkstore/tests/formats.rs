@@ -1,0 +1,214 @@
+//! The on-disk format: its page, its fuzz corpus, stores of older versions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base::limits::SECTOR;
+use base::{ChunkId, DiskId, Epoch};
+use chunkstore::flash::block::{self, BlockHead, BlockKind, PAYLOAD_AT, PAYLOAD_MAX};
+use chunkstore::flash::layout::{self, Super};
+use chunkstore::flash::record::{Extent, Identity, MapPlace, Record};
+use chunkstore::flash::{CheckpointHeader, encode_index};
+use chunkstore::fuzz::{self, INDEX_ID, STORE};
+use chunkstore::limits::{CHUNK_SECTORS_INFLIGHT_MAX, LOG_BATCH_BLOCKS_MAX};
+use chunkstore::map::{RUN_BYTES, Run};
+use proptest::prelude::*;
+use runtime::Rng;
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
+}
+
+fn all_records() -> Vec<Record> {
+    let chunk = ChunkId::new(7);
+    let id = Identity { chunk, epoch: Epoch::new(5), base: 9, tag: 11 };
+    let run = Run { start: 0, sector: 0, stride: 4096, count: 3 };
+    let next = Run { start: 12_288, sector: 6, stride: 100, count: 1 };
+    let extents = vec![Extent { start: 3, count: 2 }, Extent { start: 9, count: 1 }];
+    let map = MapPlace::Inline { count: 2, runs: [run, next] };
+    let fence = Epoch::new(6);
+    vec![
+        Record::Mount { mount: 4 },
+        Record::Replica {
+            id,
+            fence,
+            bound: 4096,
+            cap: Some(12_388),
+            repairing: true,
+            extents: extents.clone(),
+        },
+        Record::Extend { chunk, tag: 11, bound: 1, units: 3, extents: vec![extents[0]] },
+        Record::Runs { chunk, tag: 11, before: 0, runs: vec![run, next] },
+        Record::Progress { chunk, tag: 11, len: 12_388, sectors: 7, chain: 77 },
+        Record::Fence { chunk, tag: 11, epoch: fence, len: 12_388, ends: true },
+        Record::Bound { chunk, tag: 11, len: 12_388 },
+        Record::Seal { chunk, tag: 11, len: 12_388, units: 2, map },
+        Record::Delete { chunk },
+        Record::Forget { chunk },
+        Record::Ready { units: 64 },
+        Record::Tombstone { chunk: ChunkId::new(8), fence },
+        Record::Sealed { id, len: 12_388, map: MapPlace::Index { first: 7, runs: 2 }, extents },
+        Record::Sealed { id, len: 1, map: MapPlace::Footers, extents: Vec::new() },
+    ]
+}
+
+/// The corpus: the tests write nothing; `CHUNKSTORE_WRITE_CORPUS=1` makes it anew.
+fn seeds() -> Vec<(&'static str, fn(&[u8]), Vec<u8>)> {
+    let mut records = Vec::new();
+    let all = all_records();
+    for record in &all {
+        record.encode(&mut records);
+    }
+    let sb = Super {
+        disk: DiskId::new(0xabc0_0000_0000_0000_5704),
+        created: 1_767_225_600_000_000_000,
+        unit: 16 << 10,
+        flags: 0,
+        units: 4096,
+        log_blocks: 64,
+        tombstones: 1000,
+        open_map_bytes: 65_536,
+        grow_step: 1 << 20,
+    };
+    let block_of = |fill: &dyn Fn(&mut [u8])| {
+        let mut block = vec![0; SECTOR];
+        fill(&mut block);
+        block
+    };
+    let head = |kind| BlockHead {
+        kind,
+        store: STORE,
+        seq: 12,
+        group: 10,
+        mount: 3,
+        count: all.len() as u16,
+    };
+    let header = CheckpointHeader { number: 5, mount: 3, log_seq: 10, blocks: 2 };
+    let runs = [Run { start: 0, sector: 0, stride: 4096, count: 3 }; 1];
+    vec![
+        ("superblock", fuzz::fuzz_superblock, block_of(&|out| sb.encode(out))),
+        (
+            "log_block",
+            fuzz::fuzz_log_block,
+            block_of(&|out| block::encode(&head(BlockKind::Log), &records, out)),
+        ),
+        ("records", fuzz::fuzz_records, records.clone()),
+        ("checkpoint_header", fuzz::fuzz_checkpoint, block_of(&|out| header.encode(STORE, out))),
+        (
+            "checkpoint_block",
+            fuzz::fuzz_checkpoint,
+            block_of(&|out| block::encode(&head(BlockKind::Checkpoint), &records, out)),
+        ),
+        ("index", fuzz::fuzz_index, block_of(&|out| encode_index(&INDEX_ID, &runs, 0, out))),
+    ]
+}
+
+#[test]
+fn the_corpus_is_what_this_version_writes_and_survives_changes() {
+    let write = std::env::var_os("CHUNKSTORE_WRITE_CORPUS").is_some();
+    for (name, target, bytes) in seeds() {
+        let path = corpus().join(name);
+        if write {
+            fs::create_dir_all(corpus()).unwrap();
+            fs::write(&path, &bytes).unwrap();
+        }
+        let kept = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(kept == bytes, "{name}: the format has changed without a new version");
+        target(&kept);
+        replay_changed(name, &kept, target);
+    }
+}
+
+/// Runs a target over changed copies of a corpus entry.
+fn replay_changed(name: &str, kept: &[u8], target: fn(&[u8])) {
+    let mut rng = Rng::new(11);
+    for _ in 0..3000 {
+        let mut changed = kept.to_vec();
+        for _ in 0..rng.between(1, 4) {
+            let at = rng.below(changed.len().min(400) as u64) as usize;
+            changed[at] = if rng.one_in(2) { changed[at] ^ 1 << rng.below(8) } else { 255 };
+        }
+        if rng.one_in(4) {
+            changed.truncate(rng.below(changed.len() as u64) as usize);
+        }
+        // With the CRC made good, so that what is behind it is met too.
+        let crc_at = match name {
+            "superblock" => Some((12, 0)),
+            "records" | "index" => None,
+            _ => Some((4, 8)),
+        };
+        if let (Some((at, from)), true) = (crc_at, changed.len() == SECTOR) {
+            changed[at..at + 4].fill(0);
+            let crc = codec::crc32c(&changed[from..]);
+            changed[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        target(&changed);
+    }
+}
+
+/// A decoder that trusts a field which the CRC covers is found.
+#[test]
+#[should_panic(expected = "canary")]
+fn the_canary_fails() {
+    let (name, _, bytes) = seeds().remove(0);
+    replay_changed(name, &bytes, |bytes| {
+        if let Ok(sb) = Super::decode(bytes) {
+            assert!(sb.units == 4096, "canary");
+        }
+    });
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_break_no_decoder(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fuzz::fuzz_records(&bytes);
+        let mut block = bytes.clone();
+        block.resize(SECTOR, 0);
+        seeds().iter().for_each(|(_, target, _)| target(&block));
+    }
+
+    #[test]
+    fn records_come_back(picks in prop::collection::vec(0usize..14, 1..20)) {
+        let all = all_records();
+        let mut bytes = Vec::new();
+        for &pick in &picks {
+            all[pick].encode(&mut bytes);
+        }
+        let mut rest = &bytes[..];
+        for pick in picks {
+            prop_assert_eq!(Record::decode(&mut rest), Some(all[pick].clone()));
+        }
+        prop_assert!(rest.is_empty());
+    }
+}
+
+/// The page states the constants of the source.
+#[test]
+fn the_page_tells_what_the_source_has() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/chunkstore.md");
+    let page = fs::read_to_string(page).unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut facts = vec![
+        format!("version {}", layout::VERSION),
+        format!("magic `{}`", text(&layout::MAGIC)),
+        format!("first copy at {}", layout::SUPER_AT[0]),
+        format!("second copy at {}", layout::SUPER_AT[1]),
+        format!("the log's first copy at {}", layout::LOG_AT),
+        format!("records from byte {PAYLOAD_AT}, {PAYLOAD_MAX} bytes at most"),
+        format!("{RUN_BYTES} bytes a run"),
+        format!("{} bytes a unit", layout::CHECKPOINT_UNIT_BYTES),
+        format!("{} bytes a tombstone", layout::CHECKPOINT_TOMBSTONE_BYTES),
+        format!("{LOG_BATCH_BLOCKS_MAX} blocks a write"),
+        format!("{CHUNK_SECTORS_INFLIGHT_MAX} sectors in flight"),
+    ];
+    for kind in [BlockKind::Log, BlockKind::Checkpoint, BlockKind::CheckpointHeader] {
+        facts.push(format!("`{}`", text(&kind.magic())));
+    }
+    for record in all_records() {
+        let name = format!("{record:?}");
+        let name = name.split([' ', '{']).next().unwrap();
+        facts.push(format!("| {} | {name} |", record.code()));
+    }
+    let missing: Vec<_> = facts.iter().filter(|fact| !page.contains(*fact)).collect();
+    assert!(missing.is_empty(), "docs/formats/chunkstore.md does not say {missing:?}");
+}
