@@ -6,6 +6,9 @@
 //!
 //! Invariant: nothing but tests and the `craton` binary depends on it; no product code knows it.
 
+pub mod cluster;
+mod nemesis;
+pub mod oracle;
 mod run;
 pub mod scenario;
 

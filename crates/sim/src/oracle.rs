@@ -126,7 +126,10 @@ impl Oracle {
     pub fn whole(&self, path: &str, bytes: &[u8]) -> Result<(), String> {
         let acked = self.acked_len(path);
         if (bytes.len() as u64) < acked {
-            return Err(format!("{path}: {acked} bytes were acknowledged, {} are there", bytes.len()));
+            return Err(format!(
+                "{path}: {acked} bytes were acknowledged, {} are there",
+                bytes.len()
+            ));
         }
         self.read(path, 0, bytes)
     }

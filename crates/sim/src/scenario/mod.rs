@@ -1,11 +1,16 @@
 //! The scenarios, in one table.
 
+mod append;
 mod echo;
 
 use std::future::Future;
 use std::pin::Pin;
 
+use runtime::Duration;
 use runtime::sim::Sim;
+
+use crate::nemesis::Faults;
+use append::Plan;
 
 /// A run of a scenario: ends with the violation it found, or well.
 pub type Run = Pin<Box<dyn Future<Output = Result<(), String>>>>;
@@ -24,12 +29,88 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "echo",
-    about: "the runtime alone: two nodes, a connection, a file, a power cut",
-    run: |sim| Box::pin(echo::run(sim)),
-    marks: &["disk: torn write"],
-}];
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "echo",
+        about: "the runtime alone: two nodes, a connection, a file, a power cut",
+        run: |sim| Box::pin(echo::run(sim)),
+        marks: &["disk: torn write"],
+    },
+    Scenario {
+        name: "append",
+        about: "appends and reads on a healthy cluster",
+        run: |sim| Box::pin(append::run(sim, Plan::default())),
+        marks: &[],
+    },
+    Scenario {
+        name: "append-writers",
+        about: "writers' hosts lose power; their tails are fenced, sealed and gone on with",
+        run: |sim| Box::pin(append::run(sim, Plan { client_crashes: true, ..Plan::default() })),
+        marks: &[],
+    },
+    Scenario {
+        name: "append-servers",
+        about: "chunkservers crash and lose power, one at a time",
+        run: |sim| {
+            let faults = Faults { server_crashes: true, ..Faults::default() };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &["disk: torn write"],
+    },
+    Scenario {
+        name: "append-masters",
+        about: "masters crash and lose power, a minority at a time",
+        run: |sim| {
+            let faults = Faults { master_crashes: true, ..Faults::default() };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &[],
+    },
+    Scenario {
+        name: "append-network",
+        about: "frames lost, late, doubled and overtaken, resets, one-way partitions",
+        run: |sim| {
+            let faults = Faults { bad_network: true, partitions: true, ..Faults::default() };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &["net: connection reset"],
+    },
+    Scenario {
+        name: "append-wipe",
+        about: "a chunkserver comes back with an empty disk; repair makes its replicas again",
+        run: |sim| {
+            let faults = Faults { wiped_disks: true, ..Faults::default() };
+            let load = Duration::from_secs(60);
+            Box::pin(append::run(sim, Plan { faults, load, ..Plan::default() }))
+        },
+        marks: &[],
+    },
+    Scenario {
+        name: "append-blackout",
+        about: "the whole cluster loses power at once and comes back",
+        run: |sim| {
+            let faults = Faults { blackouts: true, ..Faults::default() };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &["disk: torn write"],
+    },
+    Scenario {
+        name: "append-storm",
+        about: "all of it at once: crashes, partitions, a bad network, slow disks, pauses, drift",
+        run: |sim| {
+            let faults = Faults {
+                server_crashes: true,
+                master_crashes: true,
+                bad_network: true,
+                partitions: true,
+                slowness: true,
+                ..Faults::default()
+            };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &["disk: torn write", "net: connection reset"],
+    },
+];
 
 /// The scenario of a name.
 pub fn find(name: &str) -> Option<&'static Scenario> {

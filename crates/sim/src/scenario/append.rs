@@ -1,0 +1,251 @@
+//! Appends and reads under faults, judged by the oracle; then quiet, and the whole content.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use client::{Client, Error};
+use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::{Class, Rng};
+use wire::control::Policy;
+
+use crate::cluster::{Cluster, Shape};
+use crate::nemesis::{Faults, Nemesis};
+use crate::oracle::Oracle;
+
+/// How an append scenario runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The cluster.
+    pub shape: Shape,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Writers' hosts crash too.
+    pub client_crashes: bool,
+    /// How long faults and load last.
+    pub load: Duration,
+    /// How soon the cluster is whole again afterwards.
+    pub patience: Duration,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            shape: Shape::default(),
+            faults: Faults::default(),
+            client_crashes: false,
+            load: Duration::from_secs(12),
+            patience: Duration::from_secs(120),
+        }
+    }
+}
+
+const WRITERS: usize = 3;
+/// One append has up to this many bytes.
+const APPEND_MAX: u64 = 40_000;
+/// Files grow to this, then another one is made.
+const FILE_MAX: u64 = 1 << 20;
+
+type Verdict = Rc<std::cell::RefCell<Option<String>>>;
+
+struct Load {
+    cluster: Cluster,
+    oracle: Oracle,
+    stop: Rc<Cell<bool>>,
+    verdict: Verdict,
+    appended: Rc<Cell<u64>>,
+}
+
+pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
+    let cluster = Cluster::start(&sim, plan.shape);
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let oracle = Oracle::new();
+    let stop = Rc::new(Cell::new(false));
+    let verdict = Verdict::default();
+    let appended = Rc::new(Cell::new(0));
+    let nemesis = Nemesis::start(&cluster, plan.faults);
+    let writers = (0..WRITERS).map(|number| {
+        let load = Load {
+            cluster: cluster.clone(),
+            oracle: oracle.clone(),
+            stop: stop.clone(),
+            verdict: verdict.clone(),
+            appended: appended.clone(),
+        };
+        sim.spawn("writer host", keep_writing(load, number, plan.client_crashes))
+    });
+    let writers: Vec<_> = writers.collect();
+    let end = sim.elapsed() + plan.load;
+    while sim.elapsed() < end && verdict.borrow().is_none() {
+        sim.sleep(Duration::from_millis(100)).await;
+    }
+    nemesis.stop().await;
+    // Writers get time without faults: what hangs now hangs for ever.
+    sim.sleep(Duration::from_secs(5)).await;
+    stop.set(true);
+    for writer in writers {
+        let patience = sim.elapsed() + Duration::from_secs(60);
+        while !writer.is_finished() {
+            if sim.elapsed() > patience {
+                return Err("a writer does not end in a minute without faults".to_owned());
+            }
+            sim.sleep(Duration::from_millis(100)).await;
+        }
+    }
+    if let Some(violation) = verdict.take() {
+        return Err(violation);
+    }
+    cluster.settle(plan.patience).await?;
+    if let Some(trouble) = cluster.troubles().first() {
+        return Err(trouble.clone());
+    }
+    check_content(&cluster, &oracle).await?;
+    if appended.get() < 20 {
+        return Err(format!(
+            "only {} appends in {:?}: the load stands still",
+            appended.get(),
+            plan.load
+        ));
+    }
+    sim.note(appended.get());
+    Ok(())
+}
+
+/// Reads every file whole and compares.
+async fn check_content(cluster: &Cluster, oracle: &Oracle) -> Result<(), String> {
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    for path in oracle.paths() {
+        let file = match client.open(&path).await {
+            Ok(file) => file,
+            Err(Error::NotFound { .. }) if oracle.acked_len(&path) == 0 => continue,
+            Err(error) => return Err(format!("{path}: {error}")),
+        };
+        let len = file.seal().await.map_err(|error| format!("{path}: {error}"))?;
+        let bytes = file.reader().read_at(0, len as usize).await;
+        let bytes = bytes.map_err(|error| format!("{path}: {error}"))?;
+        if bytes.len() as u64 != len {
+            return Err(format!("{path}: {} of {len} bytes could be read", bytes.len()));
+        }
+        oracle.whole(&path, &bytes)?;
+    }
+    Ok(())
+}
+
+/// A writer's host: boots, writes, and crashes now and then if the plan says so.
+async fn keep_writing(load: Load, number: usize, crashes: bool) {
+    let sim = load.cluster.sim().clone();
+    let load = Rc::new(load);
+    let mut host: Option<HostId> = None;
+    let mut round = 0u64;
+    while !load.stop.get() && load.verdict.borrow().is_none() {
+        round += 1;
+        let (at, client) = match load.cluster.client(host).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                sim.sleep(Duration::from_millis(200)).await;
+                continue;
+            }
+        };
+        host = Some(at);
+        let seed = sim.with_rng(|rng| rng.next_u64());
+        let stay = write_files(load.clone(), client.clone(), number, round, Rng::new(seed));
+        let task = client.env().spawn(Class::Foreground, "writer", stay);
+        let life = match crashes {
+            true => Duration::from_millis(sim.with_rng(|rng| rng.between(200, 5000))),
+            false => Duration::from_secs(3600),
+        };
+        let end = sim.elapsed() + life;
+        while !task.is_finished() && sim.elapsed() < end {
+            if load.stop.get() && crashes {
+                break;
+            }
+            sim.sleep(Duration::from_millis(20)).await;
+        }
+        sim.crash(at, CrashMode::Power);
+    }
+}
+
+/// Writes files one after the other until told to stop; a broken rule ends up in the verdict.
+async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, mut rng: Rng) {
+    // Files of earlier rounds are opened again: their tails need recovery.
+    let mut index = rng.below(3);
+    while !load.stop.get() && load.verdict.borrow().is_none() {
+        let mut path = format!("/w{number}-{index}");
+        if load.oracle.acked_len(&path) > FILE_MAX {
+            path = format!("/w{number}-{index}-{round}-{}", rng.next_u64());
+        }
+        client.env().sleep(Duration::from_millis(rng.below(100))).await;
+        match write_file(&load, &client, &path, &mut rng).await {
+            Ok(()) => index = rng.below(3 + round),
+            Err(violation) => {
+                load.verdict.borrow_mut().get_or_insert(violation);
+                return;
+            }
+        }
+    }
+}
+
+async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
+    let env = client.env();
+    let (copies, acks) = *rng.pick(&[(3, 3), (3, 3), (3, 2)]);
+    let file = match client.create(path, Policy { copies, acks }, 0o644, false).await {
+        Ok(file) => file,
+        Err(_) => {
+            env.sleep(Duration::from_millis(100)).await;
+            return Ok(());
+        }
+    };
+    let Ok(appender) = file.append_handle().await else {
+        env.sleep(Duration::from_millis(100)).await;
+        return Ok(());
+    };
+    load.oracle.opened(path, appender.acked_len(), rng.next_u64())?;
+    let reader = file.reader();
+    for _ in 0..rng.between(1, 120) {
+        if load.stop.get() || appender.submitted_len() > 2 * FILE_MAX {
+            break;
+        }
+        let mut pending = Vec::new();
+        for _ in 0..rng.between(1, 12) {
+            let len = 1 + rng.below(*rng.clone().pick(&[100, 5000, APPEND_MAX])) as usize;
+            let data = load.oracle.next(path, len);
+            match appender.submit(&data).await {
+                Ok(append) => pending.push((append, len as u64)),
+                Err(_) => break,
+            }
+        }
+        for (append, len) in pending {
+            let end = append.offset() + len;
+            if append.await.is_err() {
+                // Its outcome is unknown; a new writer finds out.
+                return Ok(());
+            }
+            load.oracle.acked(path, end);
+            load.appended.set(load.appended.get() + 1);
+        }
+        if rng.one_in(4) {
+            let acked = load.oracle.acked_len(path);
+            let offset = rng.below(acked);
+            let want = (1 + rng.below(100_000)).min(acked - offset);
+            if let Ok(bytes) = reader.read_at(offset, want as usize).await {
+                if (bytes.len() as u64) < want {
+                    env.mark("append: short read of an open tail");
+                }
+                load.oracle.read(path, offset, &bytes)?;
+            }
+        }
+        env.sleep(Duration::from_millis(rng.below(40))).await;
+    }
+    if rng.one_in(3) {
+        drop(appender); // Leaves the tail open: the next opening recovers it.
+    } else {
+        let expected = load.oracle.acked_len(path);
+        match appender.close().await {
+            Ok(len) if len != expected => {
+                return Err(format!("{path}: closed at {len}, {expected} bytes acknowledged"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
