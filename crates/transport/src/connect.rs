@@ -48,6 +48,11 @@ impl Peer {
         }
     }
 
+    /// Nothing would be lost by forgetting it but a pause between attempts.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.live().is_none() && !matches!(&*self.state.borrow(), State::Connecting { .. })
+    }
+
     /// The link, once it is up. The caller limits how long it waits.
     pub(crate) async fn link(self: &Rc<Peer>, inner: &Rc<Inner>) -> Result<Rc<Link>, CallError> {
         loop {

@@ -179,7 +179,16 @@ impl Endpoint {
 
     async fn connect(&self, addr: SocketAddr, timeout: Duration) -> Result<Rc<Link>, CallError> {
         let inner = &self.0;
-        let peer = inner.peers.borrow_mut().entry(addr).or_insert_with(|| Peer::new(addr)).clone();
+        let peer = {
+            let peers = &mut *inner.peers.borrow_mut();
+            if peers.len() >= inner.limits.peers_max && !peers.contains_key(&addr) {
+                peers.retain(|_, peer| !peer.is_idle());
+                if peers.len() >= inner.limits.peers_max {
+                    return Err(CallError::Busy);
+                }
+            }
+            peers.entry(addr).or_insert_with(|| Peer::new(addr)).clone()
+        };
         match inner.env.timeout(timeout, peer.link(inner)).await {
             Ok(result) => result,
             Err(_) => Err(CallError::Unreachable(format!("{addr}: no connection in {timeout:?}"))),

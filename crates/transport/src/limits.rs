@@ -16,6 +16,9 @@ pub struct Limits {
     pub requests_inflight_max: usize,
     /// Accepted links; beyond it connections are refused. 1024 x `staging_bytes`.
     pub links_max: usize,
+    /// Addresses whose state is kept; beyond it those without a link are forgotten, and calls to
+    /// new ones get `Busy` when none is.
+    pub peers_max: usize,
     /// Bytes of the buffer that headers, bodies and small payloads of a link are received into.
     pub staging_bytes: usize,
     /// A payload's bytes that are not yet here and are at most this many come through the
@@ -52,6 +55,7 @@ impl Default for Limits {
             queue_frames_max: 4096,
             requests_inflight_max: 1024,
             links_max: 1024,
+            peers_max: 4096,
             staging_bytes: 64 << 10,
             staged_tail_max: 16 << 10,
             part_bytes: PART_MAX,

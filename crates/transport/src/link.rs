@@ -301,7 +301,8 @@ impl Link {
         let result = match message.header.op {
             _ if message.payload_lost => Err(CallError::Busy),
             STATUS_BUSY | STATUS_EXPIRED => Err(CallError::Busy),
-            STATUS_DROPPED => Err(CallError::Closed),
+            // Of the transport's own statuses that this build does not know, too.
+            STATUS_TRANSPORT.. => Err(CallError::Closed),
             status => Ok(Response { status, body: message.body, payload: message.payload }),
         };
         call.slot.fill(result);

@@ -1,8 +1,10 @@
 //! Every decoder: good values come back, arbitrary bytes never panic. The corpus in
 //! `tests/corpus` is replayed; each file's name starts with its fuzz target's.
 
+use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, ClusterId, DiskId, Epoch, TraceId};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use runtime::sim::Sim;
 use transport::{Limits, Priority, Service, Token};
 use wire::data::{
@@ -105,6 +107,12 @@ fn write_the_corpus() {
     }
 }
 
+/// The same cases in each run: a change that breaks something fails where it is made.
+fn cases(cases: u32) -> ProptestConfig {
+    let rng_seed = RngSeed::Fixed(1);
+    ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 fn any_service() -> impl Strategy<Value = Service> {
     prop::sample::select(Service::ALL.to_vec())
 }
@@ -162,7 +170,7 @@ prop_compose! {
 
 fn any_request() -> impl Strategy<Value = DataRequest> {
     let epoch = || any::<u64>().prop_map(Epoch::new);
-    let place = || (0u32..1 << 30, 1u32..1 << 20);
+    let place = || (0u32..1 << 30, 1..=APPEND_DATA_MAX as u32);
     prop_oneof![
         (any_ref(), epoch(), any::<u64>(), place(), any::<(u32, bool)>()).prop_map(
             |(at, epoch, base, (offset, len), (committed, create))| DataRequest::Append(
@@ -223,7 +231,7 @@ fn any_answer() -> impl Strategy<Value = Result<DataReply, DataError>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn headers_come_back(header in any_header()) {
@@ -333,9 +341,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 48, failure_persistence: None, ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(48))]
 
     /// An admitted peer that sends what it likes hurts nobody but itself.
     #[test]
