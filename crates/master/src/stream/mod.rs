@@ -30,5 +30,6 @@ pub use command::{Action, Command, Outcome, Refusal, fuzz_command};
 pub use limits::StreamConfig;
 pub use machine::{Violation, fuzz_snapshot};
 pub use ports::{CallError, ChunkserverCalls, ClusterSource, CopyOrder, Listing, Log};
+pub(crate) use service::Service;
 pub use service::{GrantCheck, StreamParts, StreamService, StreamStatus};
 pub use state::{Dead, Stream, StreamMachine};

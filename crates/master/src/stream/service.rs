@@ -25,6 +25,7 @@ use super::recover::Flight;
 use super::state::{Stream, StreamMachine};
 use crate::consensus::{ProposeError, ReadError};
 use crate::placement::{ClusterView, NoPlace, Place, PlaceState, Wanted, choose};
+use crate::repair::Repairs;
 
 /// Says whether a namespace grant allows to open a file's stream.
 pub type GrantCheck = Rc<dyn Fn(FileId, &[u8; 16]) -> bool>;
@@ -90,6 +91,7 @@ pub(crate) struct Service<L> {
     pub(crate) repair: Cell<RepairStatus>,
     /// Under-replicated and lost chunks at the last scan.
     pub(crate) ailing: Cell<(u64, u64)>,
+    pub(crate) repairs: Repairs,
 }
 
 impl<L: Log> StreamService<L> {
@@ -112,6 +114,7 @@ impl<L: Log> StreamService<L> {
             reports: RefCell::default(),
             repair: Cell::default(),
             ailing: Cell::default(),
+            repairs: Repairs::new(env),
         }))
     }
 
@@ -300,7 +303,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Recovers what older writers left, then grants (`chunks` new ones) or ends.
-    pub(super) async fn finish(
+    pub(crate) async fn finish(
         self: &Rc<Self>,
         op: Option<OpId>,
         file: FileId,

@@ -132,6 +132,10 @@ impl World {
         }
     }
 
+    pub fn was_deleted(&self, file: FileId) -> bool {
+        self.deleted.borrow().contains(&file)
+    }
+
     pub fn note_deleted(&self, file: FileId) {
         self.deleted.borrow_mut().push(file);
     }
@@ -174,6 +178,10 @@ impl Log for MemoryLog {
         world.commands.set(world.commands.get() + 1);
         if let Ok(Command { action: Action::Delete { file, .. }, .. }) = Command::decode(&command) {
             world.note_deleted(file);
+        }
+        if std::env::var("CRATON_TRACE").is_ok() {
+            let text = format!("{:?}", Command::decode(&command).unwrap().action);
+            println!("{:?} {} -> {:?}", world.sim.elapsed(), text, Outcome::decode(&answer));
         }
         world.check();
         if world.sim.with_rng(|rng| rng.one_in(50)) {

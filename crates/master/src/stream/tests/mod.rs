@@ -4,4 +4,5 @@ mod log;
 mod machine;
 mod model;
 mod service;
+mod sim;
 mod writer;

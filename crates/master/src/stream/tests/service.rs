@@ -15,16 +15,21 @@ use super::model::Model;
 use super::writer::{Client, Cluster, Writer};
 use crate::stream::{ClusterSource, StreamConfig, StreamParts, StreamService};
 
-/// Short times, so that a run sees all of them pass.
-pub fn config() -> StreamConfig {
+/// Short times, so that a run sees all of them pass, some drawn at random.
+pub fn config(sim: &Sim) -> StreamConfig {
+    let pick = |millis: &[u64]| Duration::from_millis(sim.with_rng(|rng| *rng.pick(millis)));
     StreamConfig {
+        vote_patience: pick(&[0, 1, 50]),
+        scan_interval: pick(&[50, 200, 500]),
+        garbage_interval: pick(&[200, 1000]),
+        repair_parallel: 1 + sim.with_rng(|rng| rng.below(4)) as usize,
         token_life: Duration::from_secs(2),
         clock_skew: Duration::from_millis(200),
         file_memory: Duration::from_secs(3),
         call_timeout: Duration::from_millis(200),
         copy_timeout: Duration::from_secs(1),
         recover_timeout: Duration::from_secs(2),
-        dead_grace: Duration::from_secs(1),
+        dead_grace: pick(&[200, 1000]),
         open_grace: Duration::from_secs(20),
         list_interval: Duration::from_secs(3),
         ..StreamConfig::default()
@@ -45,7 +50,7 @@ impl Cluster {
                 calls: model.clone() as _,
                 tokens: TokenKey::derive(&ClusterKey::new([7; 32])),
                 grants: Rc::new(|_, _| true),
-                config: config(),
+                config: config(sim),
             };
             StreamService::new(&env, parts)
         });

@@ -1,0 +1,184 @@
+//! Collection: dead replicas are deleted, then forgotten; what servers hold and nobody refers to
+//! is condemned (`protocols.md` 2.4).
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::ChunkId;
+use futures_util::stream::{self, StreamExt};
+use runtime::Duration;
+use wire::control::ControlError;
+
+use super::settle::is_whole;
+use crate::placement::{Place, PlaceState};
+use crate::stream::limits::BATCH_MAX;
+use crate::stream::{Action, Dead, Listing, Log, PlaceIndex, Service};
+
+/// Disks that are worked on at the same time at most.
+const DISKS_PARALLEL: usize = 16;
+
+/// What is due at one place.
+struct Due {
+    place: Place,
+    delete: Vec<ChunkId>,
+    forget: Vec<ChunkId>,
+    /// Records of a disk that is gone.
+    gone: Vec<ChunkId>,
+}
+
+impl<L: Log> Service<L> {
+    pub(super) async fn collect_garbage(self: Rc<Self>) {
+        loop {
+            self.env.sleep(self.env.jitter(self.config.garbage_interval)).await;
+            // Only a leader that a quorum confirms deletes: what it sees as dead is dead.
+            if !self.leads() || self.log.with_state(|state| state.dead_count()) == 0 {
+                continue;
+            }
+            if self.read().await.is_err() {
+                continue;
+            }
+            let places: Vec<_> = self.log.with_state(|state| state.places().collect());
+            let due = places.into_iter().filter_map(|(index, place)| self.due(index, place));
+            stream::iter(due)
+                .for_each_concurrent(DISKS_PARALLEL, async |due| {
+                    if let Err(error) = self.collect(due).await {
+                        tracing::debug!(%error, "a collection did not finish");
+                    }
+                })
+                .await;
+        }
+    }
+
+    fn due(&self, index: PlaceIndex, place: Place) -> Option<Due> {
+        let now = self.clock_ms();
+        let pick = |due: &dyn Fn(&Dead) -> bool| -> Vec<ChunkId> {
+            self.log.with_state(|state| {
+                let dead = state.dead_at(index).filter(|(_, dead)| due(dead));
+                dead.map(|(chunk, _)| chunk).take(BATCH_MAX).collect()
+            })
+        };
+        let mut due = Due { place, delete: Vec::new(), forget: Vec::new(), gone: Vec::new() };
+        match self.cluster.view().state(place) {
+            PlaceState::Silent => return None,
+            PlaceState::Gone => due.gone = pick(&|_| true),
+            PlaceState::Good(_) => {
+                due.delete = pick(&|dead| dead.forget_at_ms.is_none() && dead.delete_at_ms <= now);
+                due.forget = pick(&|dead| dead.forget_at_ms.is_some_and(|at| at <= now));
+            }
+        }
+        (!due.delete.is_empty() || !due.forget.is_empty() || !due.gone.is_empty()).then_some(due)
+    }
+
+    async fn collect(&self, due: Due) -> Result<(), ControlError> {
+        let place = due.place;
+        let records = |chunks: &[ChunkId]| chunks.iter().map(|&chunk| (chunk, place)).collect();
+        let timeout = self.config.call_timeout;
+        if !due.delete.is_empty() {
+            let call = self.calls.delete(self.address(place), due.delete.clone());
+            if let Ok(Ok(())) = self.env.timeout(timeout, call).await {
+                // The tombstone stays until no delayed request can bring the replica back.
+                let forget_at_ms = self.rights_end_ms();
+                let replicas = records(&due.delete);
+                self.decide(Action::Deleted { replicas, forget_at_ms }).await?;
+                self.env.mark("dead replicas deleted");
+            }
+        }
+        if !due.forget.is_empty() {
+            let call = self.calls.forget(self.address(place), due.forget.clone());
+            if let Ok(Ok(())) = self.env.timeout(timeout, call).await {
+                let replicas = records(&due.forget);
+                self.decide(Action::Forget { replicas, gone: false }).await?;
+            }
+        }
+        if !due.gone.is_empty() {
+            let replicas = records(&due.gone);
+            self.decide(Action::Forget { replicas, gone: true }).await?;
+        }
+        Ok(())
+    }
+
+    /// Compares what disks hold with what streams refer to, one disk after the other.
+    pub(super) async fn compare_disks(self: Rc<Self>) {
+        let mut done: BTreeSet<Place> = BTreeSet::new();
+        loop {
+            let places = self.good_places();
+            let pause = self.config.list_interval / (places.len().max(1) as u32);
+            self.env.sleep(self.env.jitter(pause.max(Duration::from_millis(50)))).await;
+            if !self.leads() {
+                continue;
+            }
+            let Some(&place) = places.iter().find(|place| !done.contains(place)) else {
+                done.clear();
+                continue;
+            };
+            done.insert(place);
+            if let Err(error) = self.compare_disk(place).await {
+                tracing::debug!(?place, %error, "a comparison with a disk did not finish");
+            }
+        }
+    }
+
+    fn good_places(&self) -> Vec<Place> {
+        let view = self.cluster.view();
+        let disks = view.servers().iter().flat_map(|server| {
+            server.disks.iter().map(|disk| Place { server: server.server, disk: disk.disk })
+        });
+        disks.filter(|&place| matches!(view.state(place), PlaceState::Good(_))).collect()
+    }
+
+    async fn compare_disk(&self, place: Place) -> Result<(), ControlError> {
+        let partition = self.log.with_state(|state| state.partition());
+        let mut after = ChunkId::compose(partition, 0);
+        loop {
+            let call = self.calls.list(self.address(place), Some(after), BATCH_MAX as u32);
+            let page = self.env.timeout(self.config.call_timeout, call).await;
+            let Ok(Ok((page, more))) = page else { return Ok(()) };
+            // Newer than the report: what is not referred to now never will be again.
+            self.read().await?;
+            let last = page.last().map(|&(chunk, _)| chunk);
+            self.compare_page(place, after, &(page, more)).await?;
+            match last.filter(|last| more && last.partition() == partition) {
+                Some(last) => after = last,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn compare_page(
+        &self,
+        place: Place,
+        after: ChunkId,
+        (page, more): &Listing,
+    ) -> Result<(), ControlError> {
+        let mut condemned = Vec::new();
+        let reported: Vec<ChunkId> = self.log.with_state(|state| {
+            for &(chunk, _) in page {
+                let known = state.refers_to(chunk, place) || state.dead(chunk, place).is_some();
+                if !known && state.may_have_made(chunk) {
+                    condemned.push((chunk, place));
+                }
+            }
+            // Settled replicas that the disk does not have whole.
+            let end = page.last().filter(|_| *more).map_or(u64::MAX, |&(chunk, _)| chunk.get());
+            let in_page = state.chunk_ids(Some(after)).take_while(|chunk| chunk.get() <= end);
+            let damaged = in_page.filter(|&id| {
+                let Some((_, _, chunk)) = state.chunk(id) else { return false };
+                let Some(len) = chunk.sealed() else { return false };
+                let here =
+                    chunk.slots().any(|slot| slot.settled && state.place(slot.place) == place);
+                let at = page.binary_search_by_key(&id, |&(chunk, _)| chunk);
+                here && !at.is_ok_and(|at| is_whole(&page[at].1, len))
+            });
+            damaged.collect()
+        });
+        for chunk in reported {
+            self.note_report(chunk, place);
+        }
+        if !condemned.is_empty() {
+            self.env.mark("unreferenced replicas condemned");
+            let delete_at_ms = self.rights_end_ms();
+            self.decide(Action::Condemn { replicas: condemned, delete_at_ms }).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! What a stream partition's leader does in the background: it settles sealed chunks, restores
+//! redundancy in order of danger, ends recoveries that nobody waits for, and collects what no
+//! file refers to (`protocols.md` 1.4, 2.3, 2.4).
+//!
+//! Everything here is soft state of one leader: what a task knows is found again by the next.
+//!
+//! Invariant: nothing is made, dropped or deleted before the decision is committed, and redundancy
+//! never goes down on the way.
+
+mod chunks;
+mod garbage;
+mod scan;
+mod settle;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use base::{ChunkId, ClientId, FileId};
+use runtime::sync::{Notify, Semaphore};
+use runtime::{Class, Duration, Env, Instant};
+use wire::control::OpId;
+
+use crate::placement::Place;
+use crate::stream::limits::REPORTS_MAX;
+use crate::stream::{Log, PlaceIndex, Service, StreamService};
+
+/// Chunks that are settled at the same time at most.
+const SETTLES_MAX: usize = 32;
+
+/// Soft state of the background work.
+pub(crate) struct Repairs {
+    /// The term that the soft state belongs to.
+    term: Cell<Option<u64>>,
+    /// Chunks to repair: those with the fewest good replicas first.
+    queue: RefCell<BTreeSet<(usize, ChunkId)>>,
+    /// Chunks under repair.
+    busy: RefCell<BTreeSet<ChunkId>>,
+    /// Replicas that were looked at and are damaged or missing.
+    bad: RefCell<BTreeSet<(ChunkId, Place)>>,
+    /// Places that are not good, and since when.
+    absent: RefCell<BTreeMap<PlaceIndex, Instant>>,
+    /// Streams in recovery, and since when.
+    recovering: RefCell<BTreeMap<FileId, Instant>>,
+    /// Chunks being settled, or to be tried again later.
+    settling: RefCell<BTreeMap<ChunkId, Retry>>,
+    settle_permits: Arc<Semaphore>,
+    /// Replicas that are settled, to be committed together.
+    settled: RefCell<Vec<(ChunkId, Place, u32)>>,
+    settled_some: Notify,
+    queued_some: Notify,
+    /// When the next copy may start, by the pace.
+    next_copy: Cell<Instant>,
+    /// The session under which the leader seals abandoned chunks.
+    session: ClientId,
+    seq: Cell<u64>,
+}
+
+/// When something that did not work is tried again.
+#[derive(Clone, Copy)]
+struct Retry {
+    /// `None` while it is under way.
+    at: Option<Instant>,
+    pause: Duration,
+}
+
+impl Repairs {
+    pub(crate) fn new(env: &Env) -> Repairs {
+        Repairs {
+            term: Cell::new(None),
+            queue: RefCell::default(),
+            busy: RefCell::default(),
+            bad: RefCell::default(),
+            absent: RefCell::default(),
+            recovering: RefCell::default(),
+            settling: RefCell::default(),
+            settle_permits: Arc::new(Semaphore::new(SETTLES_MAX)),
+            settled: RefCell::default(),
+            settled_some: Notify::new(),
+            queued_some: Notify::new(),
+            next_copy: Cell::new(Instant::default()),
+            session: ClientId::new(env.random_u64()),
+            seq: Cell::new(0),
+        }
+    }
+
+    /// Forgets all that another leader may have overtaken.
+    fn reset(&self, term: u64) {
+        self.term.set(Some(term));
+        self.queue.borrow_mut().clear();
+        self.bad.borrow_mut().clear();
+        self.absent.borrow_mut().clear();
+        self.recovering.borrow_mut().clear();
+        self.settling.borrow_mut().retain(|_, retry| retry.at.is_none());
+        self.settled.borrow_mut().clear();
+    }
+
+    fn op(&self) -> OpId {
+        self.seq.set(self.seq.get() + 1);
+        OpId { client: self.session, seq: self.seq.get(), acked_below: self.seq.get() }
+    }
+
+    fn note_bad(&self, chunk: ChunkId, place: Place) {
+        let mut bad = self.bad.borrow_mut();
+        if bad.len() < REPORTS_MAX {
+            bad.insert((chunk, place));
+        }
+    }
+
+    /// Chunks that wait for repair, or are under it.
+    fn pending(&self) -> u64 {
+        let busy = self.busy.borrow();
+        let queue = self.queue.borrow();
+        let waiting = queue.iter().filter(|(_, chunk)| !busy.contains(chunk)).count();
+        (waiting + busy.len()) as u64
+    }
+}
+
+impl<L: Log> StreamService<L> {
+    /// Starts the background tasks. They work while this master leads the partition, and end with
+    /// the node.
+    pub fn start_background(&self) {
+        let service = &self.0;
+        let spawn = |name, task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
+            service.env.spawn(Class::Background, name, task);
+        };
+        spawn("settle chunks", Box::pin(service.clone().settle_chunks()));
+        spawn("commit settled", Box::pin(service.clone().commit_settled()));
+        spawn("scan chunks", Box::pin(service.clone().scan_chunks()));
+        for _ in 0..service.config.repair_parallel.max(1) {
+            spawn("repair chunks", Box::pin(service.clone().repair_chunks()));
+        }
+        spawn("collect garbage", Box::pin(service.clone().collect_garbage()));
+        spawn("compare disks", Box::pin(service.clone().compare_disks()));
+    }
+}
+
+impl<L: Log> Service<L> {
+    /// True while this master leads; forgets what it knew in an earlier term.
+    fn leads(&self) -> bool {
+        let Some(term) = self.log.leading() else { return false };
+        if self.repairs.term.get() != Some(term) {
+            self.repairs.reset(term);
+        }
+        true
+    }
+
+    /// Waits for news, but no longer than `most`.
+    async fn wait(&self, news: &Notify, most: Duration) {
+        let _ = self.env.timeout(most, news.notified()).await;
+    }
+
+    fn count_repair(&self, done: u64, bytes: u64) {
+        let mut status = self.repair.get();
+        status.done += done;
+        status.bytes += bytes;
+        status.pending = self.repairs.pending();
+        self.repair.set(status);
+    }
+}

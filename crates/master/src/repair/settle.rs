@@ -1,0 +1,238 @@
+//! Sealing the replicas of chunks whose length is committed: after an advance, a close, or a
+//! recovery. Short replicas are completed, damaged ones are left to repair.
+
+use std::rc::Rc;
+
+use base::ChunkId;
+use futures_util::future::join_all;
+use runtime::{Class, Duration};
+use wire::data::{DataError, ReplicaStat, ReplicaState};
+use wire::token::Rights;
+
+use super::Retry;
+use crate::placement::{Place, PlaceState};
+use crate::stream::limits::{BATCH_MAX, SETTLE_QUEUE_MAX};
+use crate::stream::{Action, CallError, Chunk, CopyOrder, Log, Service};
+
+/// Pauses between two tries to settle a chunk: first and longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What became of one replica.
+enum Settled {
+    Yes,
+    /// It has fewer bytes, and may be completed.
+    Short,
+    Bad,
+    /// It does not answer now.
+    Later,
+}
+
+impl<L: Log> Service<L> {
+    pub(super) async fn settle_chunks(self: Rc<Self>) {
+        loop {
+            self.wait(&self.work, self.config.scan_interval).await;
+            if !self.leads() {
+                continue;
+            }
+            self.look_into_reports().await;
+            let now = self.env.now();
+            let due: Vec<_> = self.log.with_state(|state| {
+                let settling = self.repairs.settling.borrow();
+                let due = |chunk: &ChunkId| {
+                    settling.get(chunk).is_none_or(|retry| retry.at.is_some_and(|at| at <= now))
+                };
+                state.unsettled().filter(due).take(SETTLE_QUEUE_MAX).collect()
+            });
+            for chunk in due {
+                let permits = self.repairs.settle_permits.clone();
+                let Ok(permit) = permits.acquire_owned().await else { return };
+                let mut settling = self.repairs.settling.borrow_mut();
+                let pause = settling.get(&chunk).map_or(RETRY.0, |retry| retry.pause);
+                settling.insert(chunk, Retry { at: None, pause });
+                let service = self.clone();
+                self.env.spawn(Class::Background, "settle a chunk", async move {
+                    let whole = service.settle_chunk(chunk).await;
+                    drop(permit);
+                    let mut settling = service.repairs.settling.borrow_mut();
+                    if whole {
+                        settling.remove(&chunk);
+                        return;
+                    }
+                    let at = Some(service.env.now() + service.env.jitter(pause));
+                    settling.insert(chunk, Retry { at, pause: (pause * 2).min(RETRY.1) });
+                });
+            }
+        }
+    }
+
+    /// Commits what was settled, many replicas with one command.
+    pub(super) async fn commit_settled(self: Rc<Self>) {
+        loop {
+            self.wait(&self.repairs.settled_some, self.config.scan_interval).await;
+            while self.leads() {
+                let mut replicas = std::mem::take(&mut *self.repairs.settled.borrow_mut());
+                if replicas.is_empty() {
+                    break;
+                }
+                let rest = replicas.split_off(replicas.len().min(BATCH_MAX));
+                self.repairs.settled.borrow_mut().extend(rest);
+                if self.decide(Action::Settle { replicas }).await.is_err() {
+                    break; // Found again: the chunks are still unsettled.
+                }
+            }
+        }
+    }
+
+    pub(super) fn note_settled(&self, chunk: ChunkId, place: Place, len: u32) {
+        self.repairs.settled.borrow_mut().push((chunk, place, len));
+        self.repairs.settled_some.notify_one();
+    }
+
+    /// A sealed chunk with the places of its replicas.
+    pub(super) fn sealed_chunk(&self, chunk: ChunkId) -> Option<(Chunk, Vec<Place>)> {
+        self.log.with_state(|state| {
+            let (_, _, found) = state.chunk(chunk)?;
+            found.sealed()?;
+            let places = found.slots().map(|slot| state.place(slot.place)).collect();
+            Some((found.clone(), places))
+        })
+    }
+
+    /// Seals the replicas of one chunk. True when nothing is left to do for it here.
+    async fn settle_chunk(self: &Rc<Self>, id: ChunkId) -> bool {
+        let Some((chunk, places)) = self.sealed_chunk(id) else { return true };
+        let len = chunk.sealed().expect("sealed");
+        let view = self.cluster.view();
+        let slots: Vec<_> = chunk.slots().zip(places).collect();
+        let mut sources: Vec<_> =
+            slots.iter().filter(|(slot, _)| slot.settled).map(|&(_, place)| place).collect();
+        let waiting: Vec<_> = slots
+            .iter()
+            .filter(|(slot, place)| {
+                let bad = self.repairs.bad.borrow().contains(&(id, *place));
+                let good = matches!(view.state(*place), PlaceState::Good(_));
+                !slot.settled && !slot.target && !bad && good
+            })
+            .map(|&(_, place)| place)
+            .collect();
+        let sealed = join_all(waiting.iter().map(|&place| self.seal_replica(id, place, len))).await;
+        let mut short = Vec::new();
+        let mut whole = true;
+        for (&place, outcome) in waiting.iter().zip(sealed) {
+            match outcome {
+                Settled::Yes => {
+                    sources.push(place);
+                    self.note_settled(id, place, len);
+                }
+                Settled::Short => short.push(place),
+                Settled::Bad => self.found_bad(id, place),
+                Settled::Later => whole = false,
+            }
+        }
+        for place in short {
+            match self.complete_replica(&chunk, place, &sources).await {
+                Settled::Yes => self.note_settled(id, place, len),
+                Settled::Bad => self.found_bad(id, place),
+                Settled::Short | Settled::Later => whole = false,
+            }
+        }
+        // Replicas on silent servers are tried again, or repaired around.
+        whole && waiting.len() == slots.iter().filter(|(slot, _)| !slot.settled).count()
+    }
+
+    pub(super) fn found_bad(&self, chunk: ChunkId, place: Place) {
+        tracing::warn!(%chunk, ?place, "a replica is damaged or missing: it will be replaced");
+        self.env.mark("bad replica found");
+        self.repairs.note_bad(chunk, place);
+    }
+
+    async fn seal_replica(&self, chunk: ChunkId, place: Place, len: u32) -> Settled {
+        let token = self.chunk_token(chunk, Rights::ALL, base::Epoch::new(u64::MAX));
+        let call = self.calls.seal(self.address(place), chunk, len, token);
+        let answer = self.env.timeout(self.config.call_timeout, call).await;
+        match answer.unwrap_or(Err(CallError::Unreachable)) {
+            Ok(stat) if is_whole(&stat, len) => Settled::Yes,
+            Ok(_) => Settled::Bad,
+            Err(CallError::Data(DataError::Gap { .. } | DataError::NotFound)) => Settled::Short,
+            Err(error) if error.is_passing() => Settled::Later,
+            Err(_) => Settled::Bad,
+        }
+    }
+
+    /// Copies what a replica lacks. It is fenced first: its writer is done with it.
+    async fn complete_replica(&self, chunk: &Chunk, place: Place, sources: &[Place]) -> Settled {
+        let len = chunk.sealed().expect("sealed");
+        if sources.is_empty() {
+            return Settled::Later;
+        }
+        self.env.mark("short replica completed");
+        let token = self.chunk_token(chunk.id, Rights::ALL, base::Epoch::new(u64::MAX));
+        let to = self.address(place);
+        let stat = self.calls.stat(to, chunk.id, token);
+        let stat = self.env.timeout(self.config.call_timeout, stat).await;
+        if let Ok(Ok(ReplicaStat { state: ReplicaState::Open, .. })) = stat {
+            let fence = self.calls.fence(to, chunk.id, chunk.epoch.next(), token);
+            let fenced = self.env.timeout(self.config.call_timeout, fence).await;
+            if !matches!(fenced, Ok(Ok(_))) {
+                return Settled::Later;
+            }
+        }
+        match self.copy(chunk, place, sources).await {
+            Ok((stat, _)) if is_whole(&stat, len) => Settled::Yes,
+            Ok(_) => Settled::Bad,
+            Err(error) if error.is_passing() => Settled::Later,
+            Err(_) => Settled::Bad,
+        }
+    }
+
+    /// Copies a sealed chunk to a place that is on record.
+    pub(super) async fn copy(
+        &self,
+        chunk: &Chunk,
+        place: Place,
+        sources: &[Place],
+    ) -> Result<(ReplicaStat, u64), CallError> {
+        let order = CopyOrder {
+            chunk: chunk.id,
+            epoch: chunk.epoch,
+            base: chunk.base,
+            len: chunk.sealed().expect("sealed"),
+            sources: sources.iter().map(|&source| self.address(source)).collect(),
+            token: self.chunk_token(chunk.id, Rights::READ, base::Epoch::NONE),
+            seal: true,
+        };
+        let call = self.calls.replicate(self.address(place), order);
+        let answer = self.env.timeout(self.config.copy_timeout, call).await;
+        answer.unwrap_or(Err(CallError::Unreachable))
+    }
+
+    /// Asks for the state of replicas that somebody has reported.
+    async fn look_into_reports(&self) {
+        let reports = std::mem::take(&mut *self.reports.borrow_mut());
+        for (chunk, place) in reports {
+            let Some((found, places)) = self.sealed_chunk(chunk) else { continue };
+            let mut slots = found.slots().zip(places);
+            let settled = slots.any(|(slot, at)| at == place && slot.settled);
+            if settled && self.is_bad(&found, place).await {
+                self.found_bad(chunk, place);
+            }
+        }
+    }
+
+    /// True when a settled replica's server says that it is not whole, or not there.
+    async fn is_bad(&self, chunk: &Chunk, place: Place) -> bool {
+        let len = chunk.sealed().expect("sealed");
+        let token = self.chunk_token(chunk.id, Rights::ALL, base::Epoch::new(u64::MAX));
+        let call = self.calls.stat(self.address(place), chunk.id, token);
+        let answer = self.env.timeout(self.config.call_timeout, call).await;
+        match answer.unwrap_or(Err(CallError::Unreachable)) {
+            Ok(stat) => !is_whole(&stat, len),
+            Err(error) => !error.is_passing(),
+        }
+    }
+}
+
+/// True when a replica is sealed at `len` and reads whole.
+pub(super) fn is_whole(stat: &ReplicaStat, len: u32) -> bool {
+    stat.state == ReplicaState::Sealed && stat.len == len && stat.durable_bound <= len
+}
