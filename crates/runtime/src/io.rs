@@ -153,7 +153,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// The next connection.
+    /// The next connection. Dropping the future loses none.
     pub async fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Real(listener) => listener.accept().await,

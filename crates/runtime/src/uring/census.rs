@@ -100,3 +100,19 @@ fn lock(file: &File, command: libc::c_int, start: i64, len: i64) -> io::Result<l
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_is_seen_and_seen_to_leave() {
+        let seats: Vec<_> = (0..=Census::join().cores).map(|_| Census::join()).collect();
+        assert!(seats.iter().all(Census::more_than_cores));
+        // Other executors of this user may run beside the test: only their absence is proved.
+        if seats[0].file.is_none() {
+            drop(seats);
+            assert!(!Census::join().more_than_cores());
+        }
+    }
+}

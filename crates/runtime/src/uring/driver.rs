@@ -62,9 +62,6 @@ pub(crate) fn clock_nanos(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A sleep shorter than this did not happen: its submission completed at once. In ns.
-const INSTANT_NANOS: u64 = 2_000;
-
 pub(crate) struct RealDriver {
     ring: Rc<Ring>,
     remote: Arc<Remote>,
@@ -115,7 +112,6 @@ impl RealDriver {
     /// Looks for completions for a while. True when something came.
     fn spin(&self, started: u64, until: Option<u64>) -> bool {
         let Some(limit) = self.spinner.budget_nanos(started) else { return false };
-        // What the submission itself completes was no wait.
         if self.ring.turn() > 0 {
             return true;
         }
@@ -138,7 +134,7 @@ impl RealDriver {
         if found {
             self.counters.spins_paid.add(1);
             self.ring.turn();
-            self.spinner.waited(now_nanos() - started);
+            self.spinner.waited(now_nanos(), self.counters.completed.get());
         }
         found
     }
@@ -147,20 +143,16 @@ impl RealDriver {
     fn sleep(&self, started: u64, left: Option<u64>) {
         self.arm_wake();
         self.signal.sleeping.store(true, Ordering::SeqCst);
-        let came = if self.remote.has_any() {
+        if self.remote.has_any() {
             self.ring.turn();
-            true
         } else {
-            self.ring.wait(left.map(Duration::from_nanos)) > 0
-        };
+            self.ring.wait(left.map(Duration::from_nanos));
+        }
         self.signal.sleeping.store(false, Ordering::SeqCst);
         let now = now_nanos();
         self.slices.look(now);
+        self.spinner.waited(now, self.counters.completed.get());
         let waited = now - started;
-        // What completed at once was no wait; what a timer ended says nothing about completions.
-        if came && waited > INSTANT_NANOS {
-            self.spinner.waited(waited);
-        }
         self.counters.sleeps.add(1);
         self.counters.slept_us.add(waited / 1000);
     }

@@ -147,7 +147,8 @@ impl Work {
         }
     }
 
-    /// Takes in the result of a submission. `stopping`: nothing is submitted again.
+    /// Takes in the result of a submission. `stopping`: what was cancelled does not start again;
+    /// disk operations still go on to their end.
     pub(crate) fn advance(&mut self, result: i32, stopping: bool) -> Step {
         if result < 0 {
             if result == -libc::EINTR && !stopping {

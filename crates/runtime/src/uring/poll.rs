@@ -2,12 +2,14 @@
 //!
 //! A sleeping executor answers after the kernel has woken its core, which costs about 40 us on
 //! an idle virtual CPU; one that looks answers at once, and takes the CPU from others. So it
-//! looks only when (1) it has been seen to pay: a window of waits with looks was shorter by a
-//! quarter than the one before without; (2) nobody else wants the core: the look was not
+//! looks only when (1) it has been seen to pay: a window of completions with looks took less
+//! time by an eighth than the one before without; (2) nobody else wants the core: the look was not
 //! interrupted; (3) the machine runs no more executors than cores.
 //!
-//! Mere shortness of waits does not decide: on a busy core sleeping is cheap (a 4 KiB echo takes
-//! 6 us asleep), and two that spin there wait for each other (40 us).
+//! Shortness of waits does not decide. On a busy core sleeping is cheap (a 4 KiB echo takes 6 us
+//! asleep), and two that spin there wait for each other (40 us). With 32 requests in flight looks
+//! are short, but each finds one completion where a sleep finds many, and throughput falls by a
+//! fifth.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -34,24 +36,28 @@ impl Default for PollPolicy {
     }
 }
 
-/// Waits that are judged together.
-const WINDOW: u32 = 64;
-/// What a wake from sleep adds to a wait at most, in ns. Means above `max_us` plus this are of
-/// waits that no look of `max_us` would have met.
+/// Completions that are judged together.
+const WINDOW: u64 = 256;
+/// What a wake from sleep adds to a wait at most, in ns. Where a completion takes longer than
+/// `max_us` and this, no look of `max_us` would have met it.
 const WAKE_NANOS: u64 = 60_000;
-/// A wait counts as at most this many times the longest look: one that the machine stretched
-/// must not decide for all.
+/// The time between two waits counts as at most this many times the longest look: one that the
+/// machine stretched must not decide for all.
 const CLIP: u64 = 3;
-/// Looking pays when it takes a quarter off the mean wait; else the CPU time is wasted.
-const PAYS: (u64, u64) = (3, 4);
+/// Looking pays when it takes an eighth off the time per completion; else the CPU time is wasted.
+const PAYS: (u64, u64) = (7, 8);
+/// A window of looks ends early when a completion takes twice as long as asleep.
+const HOPELESS: (u64, u64) = (WINDOW / 8, 2);
+/// Completions per sleep beyond which there is enough in flight that sleeping costs nothing.
+const PER_SLEEP_MAX: u64 = 2;
 /// Windows of looking, until sleeping is tried again.
 const SPIN_WINDOWS: u32 = 64;
 /// Windows of sleeping after a look that did not pay: first, and at most. Doubled each time.
 const SLEEP_WINDOWS: (u32, u32) = (4, 1024);
 /// A gap this long between two looks means that another thread had the core, in ns.
 const GAP_NANOS: u64 = 100_000;
-/// No spin for this long after such a gap, in ns.
-const MUTE_NANOS: u64 = 20_000_000;
+/// No spin for this long after such a gap, in ns: first, and at most. Doubled each time.
+const MUTE_NANOS: (u64, u64) = (20_000_000, 5_000_000_000);
 /// How often the number of executors is looked up, in ns. A look costs a system call.
 const CENSUS_NANOS: u64 = 100_000_000;
 
@@ -63,46 +69,63 @@ enum Mode {
     Spin,
 }
 
-/// Tries both ways in turn, a window of waits each, and keeps to the better one for a while.
+/// Tries both ways in turn, a window of completions each, and keeps to the better for a while.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     mode: Mode,
-    /// Waits of this window, and their sum in ns.
-    count: u32,
+    /// End of the last wait, and completions until then.
+    last: (u64, u64),
+    /// Waits and completions of this window, and the time they took in ns.
+    waits: u64,
+    count: u64,
     sum: u64,
-    /// Mean of the last window of sleeping, in ns.
+    /// Time per completion in the last window of sleeping, in ns.
     sleep_mean: u64,
     /// Windows left before the other mode is tried.
     left: u32,
     /// Windows that the next stretch of sleeping takes.
     backoff: u32,
+    /// How long the next gap mutes, and until when the last one did, in ns.
+    mute: u64,
+    muted_until: u64,
 }
 
 impl Trial {
     const START: Trial = Trial {
         mode: Mode::Sleep,
+        last: (0, 0),
+        waits: 0,
         count: 0,
         sum: 0,
         sleep_mean: u64::MAX,
         left: 1,
         backoff: SLEEP_WINDOWS.0,
+        mute: MUTE_NANOS.0,
+        muted_until: 0,
     };
 
-    /// A wait ended with a completion.
-    fn waited(&mut self, nanos: u64, max_nanos: u64) {
+    /// A wait ended at `now`; there have been `completed` completions so far.
+    fn waited(&mut self, now: u64, completed: u64, max_nanos: u64) {
+        let (last, before) = std::mem::replace(&mut self.last, (now, completed));
         let worth = max_nanos + WAKE_NANOS;
-        self.count += 1;
-        self.sum += nanos.min(CLIP * worth);
+        self.waits += 1;
+        self.count += completed - before;
+        self.sum += (now - last).min(CLIP * worth);
         if self.count < WINDOW {
+            let hopeless = self.count >= HOPELESS.0
+                && self.sum / self.count > self.sleep_mean.saturating_mul(HOPELESS.1);
+            if self.mode == Mode::Spin && hopeless {
+                self.give_up();
+            }
             return;
         }
-        let mean = self.sum / u64::from(self.count);
-        (self.count, self.sum) = (0, 0);
+        let (mean, per_wait) = (self.sum / self.count, self.count / self.waits);
+        (self.waits, self.count, self.sum) = (0, 0, 0);
         self.left = self.left.saturating_sub(1);
         match self.mode {
             Mode::Sleep => {
                 self.sleep_mean = mean;
-                if self.left == 0 && mean <= worth {
+                if self.left == 0 && mean <= worth && per_wait <= PER_SLEEP_MAX {
                     (self.mode, self.left) = (Mode::Spin, SPIN_WINDOWS);
                 }
             }
@@ -110,7 +133,7 @@ impl Trial {
             Mode::Spin if self.left == 0 => {
                 // It has paid for long. Is sleeping still the slower way?
                 (self.mode, self.left) = (Mode::Sleep, 1);
-                self.backoff = SLEEP_WINDOWS.0;
+                (self.backoff, self.mute) = (SLEEP_WINDOWS.0, MUTE_NANOS.0);
             }
             Mode::Spin => {}
         }
@@ -118,14 +141,21 @@ impl Trial {
 
     fn give_up(&mut self) {
         let backoff = (self.backoff * 2).min(SLEEP_WINDOWS.1);
-        *self = Trial { left: self.backoff, backoff, ..Trial::START };
+        (self.mode, self.left, self.backoff) = (Mode::Sleep, self.backoff, backoff);
+        (self.waits, self.count, self.sum) = (0, 0, 0);
+    }
+
+    /// Another thread took the core during a look.
+    fn interrupted(&mut self, now: u64) {
+        self.give_up();
+        self.muted_until = now + self.mute;
+        self.mute = (self.mute * 2).min(MUTE_NANOS.1);
     }
 }
 
 pub(crate) struct Spinner {
     policy: PollPolicy,
     trial: Cell<Trial>,
-    muted_until: Cell<u64>,
     census: Census,
     crowded: Cell<bool>,
     census_due: Cell<u64>,
@@ -136,7 +166,6 @@ impl Spinner {
         Spinner {
             policy,
             trial: Cell::new(Trial::START),
-            muted_until: Cell::new(0),
             census: Census::join(),
             crowded: Cell::new(true),
             census_due: Cell::new(0),
@@ -150,7 +179,8 @@ impl Spinner {
             PollPolicy::Always => return Some(u64::MAX),
             PollPolicy::Adaptive { max_us } => max_us,
         };
-        if self.trial.get().mode == Mode::Sleep || now < self.muted_until.get() {
+        let trial = self.trial.get();
+        if trial.mode == Mode::Sleep || now < trial.muted_until {
             return None;
         }
         if now >= self.census_due.get() {
@@ -163,15 +193,17 @@ impl Spinner {
     /// Time passed between two looks.
     pub(crate) fn saw_gap(&self, now: u64, gap: u64) {
         if gap > GAP_NANOS {
-            self.muted_until.set(now + MUTE_NANOS);
+            let mut trial = self.trial.get();
+            trial.interrupted(now);
+            self.trial.set(trial);
         }
     }
 
-    /// A wait ended with a completion, after a look or a sleep or both.
-    pub(crate) fn waited(&self, nanos: u64) {
+    /// A wait ended at `now`, after a look or a sleep; `completed` completions came so far.
+    pub(crate) fn waited(&self, now: u64, completed: u64) {
         if let PollPolicy::Adaptive { max_us } = self.policy {
             let mut trial = self.trial.get();
-            trial.waited(nanos, u64::from(max_us) * 1000);
+            trial.waited(now, completed, u64::from(max_us) * 1000);
             self.trial.set(trial);
         }
     }
@@ -196,23 +228,26 @@ mod tests {
 
     const MAX: u64 = 50_000;
 
-    /// Feeds waits of a length that depends on the mode; the share of them spent spinning.
-    fn spinning(count: u32, sleep: u64, spin: u64) -> f64 {
+    /// Feeds waits of a length and yield that depend on the mode; the share spent spinning.
+    fn spinning(count: u32, sleep: (u64, u64), spin: (u64, u64)) -> f64 {
         let mut trial = Trial::START;
-        let mut spun = 0;
+        let (mut spun, mut now, mut completed) = (0, 0, 0);
         for _ in 0..count {
             let spins = trial.mode == Mode::Spin;
             spun += u32::from(spins);
-            trial.waited(if spins { spin } else { sleep }, MAX);
+            let (nanos, found) = if spins { spin } else { sleep };
+            (now, completed) = (now + nanos, completed + found);
+            trial.waited(now, completed, MAX);
         }
         f64::from(spun) / f64::from(count)
     }
 
     #[test]
     fn spins_where_it_pays_and_only_there() {
-        assert!(spinning(100_000, 52_000, 9_000) > 0.95);
-        assert!(spinning(100_000, 6_000, 40_000) < 0.05);
-        assert!(spinning(100_000, 50_000, 45_000) < 0.05);
-        assert!(spinning(100_000, 1_000_000, 1_000_000) == 0.0);
+        assert!(spinning(1 << 20, (52_000, 1), (9_000, 1)) > 0.95);
+        assert!(spinning(1 << 20, (6_000, 1), (40_000, 1)) < 0.05);
+        assert!(spinning(1 << 20, (29_000, 1), (26_500, 1)) < 0.05);
+        assert!(spinning(1 << 20, (50_000, 16), (4_000, 1)) < 0.05);
+        assert!(spinning(1 << 20, (1_000_000, 1), (1_000_000, 1)) == 0.0);
     }
 }

@@ -1,5 +1,11 @@
 //! The ring: submission, completion, and the slab that owns every operation in flight.
 //!
+//! Buffers and files are not registered with the ring (`WRITE_FIXED`). Measured on 4 KiB durable
+//! writes, 32 in flight, bare ring: 1.9 us of CPU each instead of 2.1, the same op/s, p50 and p99.
+//! An append costs more than ten times that, and every ring would pin all slabs, which
+//! needs a raised `ulimit -l`. Measure again with `examples/bench.rs` on a device that is bound by
+//! the CPU.
+//!
 //! Invariant: memory and descriptors that the kernel may look at belong to the slab until the
 //! completion has come, whoever has dropped what.
 
@@ -364,10 +370,12 @@ impl State {
         let slot = user_data as u32;
         let place = &mut self.slots[slot as usize];
         assert_eq!(place.generation, (user_data >> 32) as u32, "a completion without operation");
-        let SlotState::Running { work, .. } = &mut place.state else {
+        let SlotState::Running { work, orphan, .. } = &mut place.state else {
             panic!("a second completion of one operation");
         };
-        let result = match work.advance(result, stopping) {
+        // What was cancelled must not start again.
+        let last = stopping || (*orphan && work.cancel_on_drop());
+        let result = match work.advance(result, last) {
             Step::Again => {
                 let entry = work.entry().user_data(user_data);
                 self.push(entry);

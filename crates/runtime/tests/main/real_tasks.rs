@@ -47,6 +47,36 @@ fn idle_executors_sleep() {
 }
 
 #[test]
+fn idle_executors_use_no_cpu() {
+    let cores = Cores::start(&RuntimeConfig::named("test"), 4).unwrap();
+    // Heartbeats of an idle cluster.
+    let busy: Vec<_> = cores
+        .handles()
+        .iter()
+        .map(|handle| {
+            handle.spawn(|env| async move {
+                for _ in 0..20 {
+                    env.sleep(Duration::from_millis(25)).await;
+                }
+                thread_cpu()
+            })
+        })
+        .collect();
+    for task in busy {
+        let used = task.wait().unwrap();
+        // 20 wakes in 500 ms: 1 % would be 5 ms.
+        assert!(used < Duration::from_millis(10), "{used:?}");
+    }
+}
+
+/// CPU time of this thread.
+fn thread_cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanos = stat.split_whitespace().next().unwrap().parse().unwrap();
+    Duration::from_nanos(nanos)
+}
+
+#[test]
 fn other_threads_reach_an_executor() {
     for poll in [PollPolicy::Never, PollPolicy::Adaptive { max_us: 100 }] {
         let config = RuntimeConfig { poll, ..RuntimeConfig::named("test") };
@@ -118,12 +148,14 @@ fn helpers_run_many_and_report_panics() {
         }
         // A caller that goes leaves the work to run, or not to begin.
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let (go, gone) = std::sync::mpsc::sync_channel::<()>(1);
         let mut left = Box::pin(env.blocking("left", move || {
-            std::thread::park_timeout(Duration::from_millis(5));
+            gone.recv().unwrap();
             sender.send(1).unwrap();
         }));
         assert!(futures_util::poll!(&mut left).is_pending());
         drop(left);
+        go.send(()).unwrap();
         let got = env.blocking("wait", move || receiver.recv().unwrap()).await;
         assert_eq!(got, 1);
     });
