@@ -92,4 +92,4 @@ const _: () = assert!(CHUNK_SECTORS_INFLIGHT_MAX as usize >= 2 * APPEND_SECTORS_
 const _: () = assert!(APPEND_BYTES_INFLIGHT_MAX >= CHUNK_SECTORS_INFLIGHT_MAX as usize * SECTOR);
 const _: () = assert!(CHUNK_LEN_MAX < u32::MAX as u64);
 const _: () = assert!(READ_BYTES_MAX <= runtime::limits::BUF_MAX);
-const _: () = assert!(UNIT_MIN as usize % SECTOR == 0 && UNIT_MAX % UNIT_MIN == 0);
+const _: () = assert!((UNIT_MIN as usize).is_multiple_of(SECTOR) && UNIT_MAX.is_multiple_of(UNIT_MIN));

@@ -231,7 +231,7 @@ impl Record {
                 put32(out, *bound);
                 put32(out, cap.unwrap_or(0));
                 put_extents(out, extents);
-                u8::from(cap.is_some()) * HAS_CAP | u8::from(*repairing) * REPAIRING
+                (u8::from(cap.is_some()) * HAS_CAP) | (u8::from(*repairing) * REPAIRING)
             }
             Record::Extend { chunk, tag, bound, units, extents } => {
                 put_ref(out, *chunk, *tag);
@@ -445,7 +445,7 @@ fn id(reader: &mut Reader<'_>) -> Option<Identity> {
 }
 
 fn extents(reader: &mut Reader<'_>) -> Option<Vec<Extent>> {
-    if reader.0.len() % 8 != 0 || reader.0.len() > EXTENTS_MAX * 8 {
+    if !reader.0.len().is_multiple_of(8) || reader.0.len() > EXTENTS_MAX * 8 {
         return None;
     }
     let mut extents = Vec::with_capacity(reader.0.len() / 8);
@@ -460,7 +460,7 @@ fn extents(reader: &mut Reader<'_>) -> Option<Vec<Extent>> {
 }
 
 fn runs(reader: &mut Reader<'_>) -> Option<Vec<Run>> {
-    if reader.0.len() % RUN_BYTES != 0 {
+    if !reader.0.len().is_multiple_of(RUN_BYTES) {
         return None;
     }
     let count = reader.0.len() / RUN_BYTES;

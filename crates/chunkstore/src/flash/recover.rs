@@ -17,7 +17,6 @@ use super::store::{Inner, read_full};
 use super::table::{Entry, Table};
 use crate::contract::StoreError;
 use crate::limits::{LOG_BATCH_BLOCKS_MAX, RECOVERY_DEPTH};
-use crate::map::RunMap;
 
 /// What checkpoint and log say, and what was wrong with them.
 pub(crate) struct Loaded {
@@ -288,7 +287,7 @@ impl Inner {
         let (mut scan, extents) = {
             let state = &mut *self.state.borrow_mut();
             let open = state.open_mut(chunk, tag).expect("listed above");
-            let map = std::mem::replace(&mut open.map, RunMap::default());
+            let map = std::mem::take(&mut open.map);
             (Scan::resume(open.id, open.cap, map, open.chain), open.extents.clone())
         };
         scan.run(self, &extents).await?;

@@ -52,8 +52,11 @@ fn all_records() -> Vec<Record> {
     ]
 }
 
+/// Name, target, bytes.
+type Seed = (&'static str, fn(&[u8]), Vec<u8>);
+
 /// The corpus: the tests write nothing; `CHUNKSTORE_WRITE_CORPUS=1` makes it anew.
-fn seeds() -> Vec<(&'static str, fn(&[u8]), Vec<u8>)> {
+fn seeds() -> Vec<Seed> {
     let mut records = Vec::new();
     let all = all_records();
     for record in &all {

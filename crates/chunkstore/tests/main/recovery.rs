@@ -18,7 +18,9 @@ const EPOCH: u64 = 5;
 
 /// What was acknowledged: sectors of each chunk as (offset, client CRC), its length, sealed.
 #[derive(Clone, Default)]
-struct Acked(BTreeMap<ChunkId, (Vec<(u32, u32)>, u32, bool)>);
+struct Acked(BTreeMap<ChunkId, Content>);
+
+type Content = (Vec<(u32, u32)>, u32, bool);
 
 impl Acked {
     fn note(&mut self, append: &Append) {
@@ -42,9 +44,8 @@ async fn fill(store: &FlashStore, rng: &mut Rng, acked: &mut Acked, steps: u32) 
         let sealed = acked.0.get(&chunk).is_some_and(|chunk| chunk.2);
         match rng.below(20) {
             0 if acked.len(chunk) > 0 && !sealed => {
-                if store.seal(chunk, acked.len(chunk)).await.is_ok() {
-                    acked.0.get_mut(&chunk).unwrap().2 = true;
-                }
+                let done = store.seal(chunk, acked.len(chunk)).await.is_ok();
+                acked.0.get_mut(&chunk).unwrap().2 = done;
             }
             1 if sealed => {
                 let gone = store.delete(chunk).await.is_ok() && store.forget(chunk).await.is_ok();
