@@ -136,9 +136,10 @@ async fn appends(env: &Env, dir: &Path, rounds: usize) -> Result<(), Failure> {
         };
         keep(env, rounds / 10, depth, "(warm up)", write).await?;
         keep(env, rounds, depth, "raw durable writes", write).await?;
-        for (sync, name) in
-            [(SyncMode::PerWrite, "appends, each durable"), (SyncMode::Group, "appends, group flush")]
-        {
+        for (sync, name) in [
+            (SyncMode::PerWrite, "appends, each durable"),
+            (SyncMode::Group, "appends, group flush"),
+        ] {
             let store = fresh(env, dir, FormatOptions::default(), sync).await?;
             let mut chunk = 0;
             let mut offset = 0u32;

@@ -54,12 +54,13 @@ pub const LOG_RESERVE_SHARE: u64 = 8;
 /// Tombstones kept at most unless chosen at format time.
 pub const TOMBSTONES_MAX_DEFAULT: u32 = 1 << 17;
 /// Bytes of offset maps of open chunks unless chosen at format time.
-pub const OPEN_MAP_BYTES_DEFAULT: u32 = 16 * MIB as u32;
+/// Appends of ever-changing sizes take a run each: 4 million of them.
+pub const OPEN_MAP_BYTES_DEFAULT: u32 = 64 * MIB as u32;
 /// Bytes of cached offset maps of sealed chunks unless configured.
 pub const MAP_CACHE_BYTES_DEFAULT: usize = 32 * MIB as usize;
 /// Runs that a sealed chunk keeps in its resident entry instead of in index sectors.
 pub const INLINE_RUNS_MAX: usize = 2;
-/// Runs of one chunk at most: with this many its map fills half of the default budget.
+/// Runs of one chunk at most: with this many its map fills an eighth of the default budget.
 pub const RUNS_PER_CHUNK_MAX: usize = 1 << 19;
 
 /// Bytes by which the store file grows unless chosen at format time.
@@ -78,6 +79,8 @@ pub const BOUND_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Entries that a checkpoint encodes before other tasks run, about 50 us.
 pub const CHECKPOINT_SLICE: usize = 256;
+/// Checkpoints in a row that do not read back before the medium counts as failed.
+pub const CHECKPOINT_TRIES: u32 = 4;
 /// Open chunks whose tails are scanned at the same time during recovery.
 pub const RECOVERY_DEPTH: usize = 32;
 /// Sectors read at a time by that scan at first; later [`RECOVERY_READ_SECTORS`].
@@ -92,4 +95,5 @@ const _: () = assert!(CHUNK_SECTORS_INFLIGHT_MAX as usize >= 2 * APPEND_SECTORS_
 const _: () = assert!(APPEND_BYTES_INFLIGHT_MAX >= CHUNK_SECTORS_INFLIGHT_MAX as usize * SECTOR);
 const _: () = assert!(CHUNK_LEN_MAX < u32::MAX as u64);
 const _: () = assert!(READ_BYTES_MAX <= runtime::limits::BUF_MAX);
-const _: () = assert!((UNIT_MIN as usize).is_multiple_of(SECTOR) && UNIT_MAX.is_multiple_of(UNIT_MIN));
+const _: () =
+    assert!((UNIT_MIN as usize).is_multiple_of(SECTOR) && UNIT_MAX.is_multiple_of(UNIT_MIN));

@@ -17,7 +17,7 @@ use super::record::{EXTENTS_MAX, Extent, RUNS_MAX, Record};
 use super::store::{Inner, Signals};
 use super::table::{Entry, Table};
 use crate::contract::StoreError;
-use crate::limits::{CHECKPOINT_SLICE, LOG_BATCH_BLOCKS_MAX};
+use crate::limits::{CHECKPOINT_SLICE, CHECKPOINT_TRIES, LOG_BATCH_BLOCKS_MAX};
 use crate::map::RUN_BYTES;
 
 /// What a checkpoint's header says.
@@ -211,16 +211,25 @@ impl Inner {
         self.write_durable(area, block.freeze()).await?;
         if !self.is_whole(area, &header).await? {
             // The medium lost or misplaced a write. The checkpoint before stays the newest.
-            tracing::warn!(disk = %self.disk(), number, "a checkpoint does not read back");
+            tracing::info!(disk = %self.disk(), number, "a checkpoint does not read back");
             self.env.mark("chunkstore: checkpoint does not read back");
-            self.state.borrow_mut().checkpoints_served = served;
-            self.signals.checkpointed.notify_waiters();
+            let misses = {
+                let state = &mut *self.state.borrow_mut();
+                state.checkpoint_misses += 1;
+                state.checkpoint_misses
+            };
+            if misses >= CHECKPOINT_TRIES {
+                self.fail(&"checkpoints do not read back");
+                return Err(StoreError::Failed);
+            }
+            self.signals.checkpoint.notify_one();
             return Ok(());
         }
         let state = &mut *self.state.borrow_mut();
         state.log.tail_seq = state.log.checkpoint_seq;
         state.log.checkpoint_seq = log_seq;
         state.checkpoint = number;
+        state.checkpoint_misses = 0;
         state.checkpoints_served = served;
         state.counters.checkpoints += 1;
         self.signals.checkpointed.notify_waiters();
@@ -266,8 +275,10 @@ impl Inner {
                 packer.finish_block();
             }
             if packer.count + 1 > self.sb.area_blocks(self.sb.units) {
-                tracing::error!(disk = %self.disk(), "the checkpoint outgrows its area");
-                return Err(StoreError::Full);
+                // The areas are planned for the worst case, so this is a bug. What is on
+                // record stays good; nothing may be added to it.
+                self.fail(&"a checkpoint outgrows its area");
+                return Err(StoreError::Failed);
             }
             while packer.blocks.len() >= LOG_BATCH_BLOCKS_MAX as usize * SECTOR
                 || !more && !packer.blocks.is_empty()

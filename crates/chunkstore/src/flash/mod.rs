@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::limits::SECTOR;
-use base::{ChunkId, DiskId, Epoch, GIB};
+use base::{ChunkId, DiskId, Epoch, GIB, MIB};
 use runtime::{Class, Env, File, OpenOptions, WriteMode};
 use wire::data::ReplicaStat;
 
@@ -97,6 +97,20 @@ impl FormatOptions {
             open_map_bytes: OPEN_MAP_BYTES_DEFAULT / 4,
             tombstones: TOMBSTONES_MAX_DEFAULT / 4,
             grow_step: GROW_STEP_DEFAULT / 4,
+            ..FormatOptions::default()
+        }
+    }
+
+    /// As small as it gets: for simulations, whose disks are memory. The log comes round and the
+    /// file grows soon.
+    pub fn tiny() -> FormatOptions {
+        FormatOptions {
+            unit: UNIT_SMALL,
+            capacity: 256 * MIB,
+            log_bytes: LOG_BYTES_MIN,
+            tombstones: 4096,
+            open_map_bytes: 256 << 10,
+            grow_step: MIB,
             ..FormatOptions::default()
         }
     }
@@ -464,6 +478,7 @@ pub(crate) fn assemble(
         damage: Default::default(),
         tags: 0,
         checkpoint: header.number,
+        checkpoint_misses: 0,
         checkpoint_requests: 0,
         checkpoints_served: 0,
         grow_after: env.now(),

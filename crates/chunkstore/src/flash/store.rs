@@ -87,6 +87,8 @@ pub(crate) struct State {
     pub(crate) tags: u32,
     /// Number of the newest checkpoint; its area is its parity.
     pub(crate) checkpoint: u64,
+    /// Checkpoints in a row that did not read back.
+    pub(crate) checkpoint_misses: u32,
     pub(crate) checkpoint_requests: u64,
     pub(crate) checkpoints_served: u64,
     /// No growing before this time: the medium was full.

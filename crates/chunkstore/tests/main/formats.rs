@@ -5,15 +5,19 @@ use std::path::{Path, PathBuf};
 
 use base::limits::SECTOR;
 use base::{ChunkId, DiskId, Epoch};
+use chunkstore::ChunkStore;
 use chunkstore::flash::block::{self, BlockHead, BlockKind, PAYLOAD_AT, PAYLOAD_MAX};
 use chunkstore::flash::layout::{self, Super};
 use chunkstore::flash::record::{Extent, Identity, MapPlace, Record};
-use chunkstore::flash::{CheckpointHeader, encode_index};
+use chunkstore::flash::{CheckpointHeader, Config, encode_index};
 use chunkstore::fuzz::{self, INDEX_ID, STORE};
 use chunkstore::limits::{CHUNK_SECTORS_INFLIGHT_MAX, LOG_BATCH_BLOCKS_MAX};
 use chunkstore::map::{RUN_BYTES, Run};
 use proptest::prelude::*;
-use runtime::Rng;
+use runtime::sim::{CrashMode, Sim};
+use runtime::{OpenOptions, Rng, WriteMode};
+
+use crate::engine::{Engine, Flash, append_of, data_of, small, store_path};
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
@@ -183,6 +187,72 @@ proptest! {
         }
         prop_assert!(rest.is_empty());
     }
+}
+
+/// Blocks of a store file that are not zero, with their places.
+fn sparse(image: &[u8]) -> Vec<u8> {
+    let blocks = image.chunks(SECTOR).enumerate();
+    let full = blocks.filter(|(_, block)| block.iter().any(|&byte| byte != 0));
+    full.flat_map(|(index, block)| [&(index as u64).to_le_bytes()[..], block].concat()).collect()
+}
+
+/// A store that version 1 wrote opens for ever.
+#[test]
+fn the_version_1_store_opens() {
+    let sim = Sim::new(77);
+    let mut engine = Flash::new(&sim, small(), Config::default());
+    let path = corpus().join("store_v1");
+    let (open, sealed, fenced) = (ChunkId::new(1), ChunkId::new(2), ChunkId::new(3));
+    let appends: Vec<_> = [(open, 0, 5000), (open, 5000, 10), (sealed, 0, 9), (sealed, 9, 4096)]
+        .into_iter()
+        .chain([(sealed, 4105, 100)])
+        .map(|(chunk, at, len)| append_of(chunk, 5, at, &data_of(chunk, at, len, 0)))
+        .collect();
+    let run = async {
+        if std::env::var_os("CHUNKSTORE_WRITE_CORPUS").is_some() {
+            let store = engine.boot().await.unwrap();
+            for append in &appends {
+                store.append(append.clone()).await.unwrap();
+            }
+            store.seal(sealed, 4200).await.unwrap();
+            store.checkpoint().await.unwrap();
+            store.fence(fenced, Epoch::new(4)).await.unwrap();
+            drop(store);
+            engine.crash(CrashMode::Power);
+            let env = sim.boot(engine.host);
+            let file = env.open_file(&store_path(), OpenOptions::READ).await.unwrap();
+            let mut image = Vec::new();
+            for at in (0..file.len().await.unwrap()).step_by(1 << 20) {
+                let (count, part) = file.read_at(at, env.pool().alloc(1 << 20).unwrap()).await;
+                image.extend_from_slice(&part[..count.unwrap()]);
+            }
+            fs::write(&path, sparse(&image)).unwrap();
+            sim.crash(engine.host, CrashMode::Power);
+            sim.wipe(engine.host, Path::new("/disk0"));
+        }
+        let env = sim.boot(engine.host);
+        env.create_dir_all(Path::new("/disk0")).await.unwrap();
+        let file = env.open_file(&store_path(), OpenOptions::CREATE).await.unwrap();
+        for part in fs::read(&path).unwrap().chunks(8 + SECTOR) {
+            let at = u64::from_le_bytes(part[..8].try_into().unwrap()) * SECTOR as u64;
+            let block = env.pool().copy_of(&part[8..]).unwrap();
+            file.write_at(at, block, WriteMode::Cached).await.unwrap();
+        }
+        file.sync().await.unwrap();
+        drop(file);
+        let store = chunkstore::flash::open(&env, &store_path()).await.unwrap();
+        let states: Vec<_> =
+            store.list(None, 9).iter().map(|i| (i.chunk, i.stat.state, i.stat.len)).collect();
+        use wire::data::ReplicaState::{Open, Sealed, Tombstone};
+        let want = [(open, Open, 5010), (sealed, Sealed, 4200), (fenced, Tombstone, 0)];
+        assert_eq!(states, want);
+        for append in appends {
+            let read = store.read(append.chunk, append.offset, 1).await.unwrap();
+            let crc = wire::sector::client_crc;
+            assert_eq!(crc(&read.sectors[..SECTOR]), crc(&append.sectors[..SECTOR]));
+        }
+    };
+    sim.run(run).unwrap();
 }
 
 /// The page states the constants of the source.

@@ -1,12 +1,13 @@
 //! Faults of the medium: what is damaged is noticed, what is not stays.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use base::{ChunkId, Epoch};
-use chunkstore::flash::{Config, FlashStore, MountError, Planted, SyncMode};
+use chunkstore::flash::{Config, FlashStore, FormatOptions, MountError, Planted, SyncMode};
 use chunkstore::{Append, ChunkStore, StoreError};
 use runtime::sim::{CrashMode, Sim};
-use runtime::{Duration, Rng};
+use runtime::{Duration, OpenOptions, Rng};
 use wire::data::ReplicaState;
 use wire::sector::{client_crc, parse_footer};
 
@@ -350,6 +351,40 @@ fn appends_never_meet_unready_units() {
         let counters = store.counters();
         assert_eq!(counters.unready_writes, 0);
         assert_eq!(counters.append_writes, 400, "one device write per append");
+    };
+    sim.run(run).unwrap();
+}
+
+#[test]
+fn a_raw_device_needs_no_growing() {
+    let sim = Sim::new(5);
+    let options = FormatOptions { raw: true, ..small() };
+    let mut engine = Flash::new(&sim, options, Config::default());
+    let run = async {
+        let env = sim.boot(engine.host);
+        env.create_dir_all(Path::new("/disk0")).await.unwrap();
+        let device = env.open_file(&store_path(), OpenOptions::CREATE).await.unwrap();
+        device.set_len(16 << 20).await.unwrap();
+        drop(device);
+        sim.crash(engine.host, CrashMode::Power);
+        // A device does not grow.
+        sim.with_disk_faults(engine.host, |faults| faults.capacity = 16 << 20);
+        let store = engine.boot().await.unwrap();
+        let (mut acked, mut next) = (Acked::default(), 1);
+        loop {
+            let chunk = ChunkId::new(next);
+            let append = append_of(chunk, EPOCH, 0, &data_of(chunk, 0, 60_000, 0));
+            match store.append(append.clone()).await {
+                Ok(_) => acked.note(&append),
+                Err(error) => break assert_eq!(error, StoreError::Full),
+            }
+            next += 1;
+        }
+        assert!(store.info().capacity > 10 << 20, "{:?}", store.info());
+        assert_eq!(store.counters().ready_waits, 0);
+        engine.crash(CrashMode::Power);
+        let store = engine.boot().await.unwrap();
+        assert_eq!(check_chunks(&store, &acked).await, Ok(0));
     };
     sim.run(run).unwrap();
 }
