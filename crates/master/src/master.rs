@@ -569,7 +569,9 @@ impl<'a> Opening<'a> {
                 grants: Rc::new(check),
                 config: config.timing.stream.clone(),
             };
-            partitions.push(StreamPartition { host, service: StreamService::new(env, parts) });
+            let service = StreamService::new(env, parts);
+            service.start_background();
+            partitions.push(StreamPartition { host, service });
         }
         Ok(Streams {
             env: env.clone(),

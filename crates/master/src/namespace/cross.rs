@@ -328,10 +328,9 @@ impl Namespace {
             }
             NamespaceChange::Create { .. } | NamespaceChange::Symlink { .. } => return Ok(None),
         }
+        // A rename that got here moves a directory, or touches a file of another partition.
         let alone = plan.keys().all(|&partition| partition == self.partition);
-        let moves_dir = matches!(change, NamespaceChange::Rename { .. })
-            && plan.values().flatten().any(|action| *action == Action::RenameTurn);
-        if alone && !moves_dir {
+        if alone && !matches!(change, NamespaceChange::Rename { .. }) {
             return Ok(None);
         }
         Ok(Some((plan.into_iter().collect(), answer)))

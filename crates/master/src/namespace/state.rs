@@ -171,6 +171,32 @@ impl Namespace {
         self.orphans.range((from, Bound::Unbounded)).take(limit).copied().collect()
     }
 
+    /// All files of this partition, for checkers.
+    pub fn inodes(&self) -> impl Iterator<Item = (FileId, Inode)> + '_ {
+        self.inodes.iter().map(|(&file, &inode)| (file, inode))
+    }
+
+    /// All directories of this partition with where they lie, for checkers.
+    pub fn dir_ids(&self) -> impl Iterator<Item = (DirId, DirId)> + '_ {
+        self.dirs.iter().map(|(&id, dir)| (id, dir.parent))
+    }
+
+    /// All names of a directory, for checkers.
+    pub fn entries(&self, dir: DirId) -> impl Iterator<Item = (&str, &Entry)> + '_ {
+        let names = self.dirs.get(&dir).into_iter().flat_map(|dir| &dir.entries);
+        names.map(|(name, entry)| (&**name, entry))
+    }
+
+    /// True when no change across partitions has left anything behind, for checkers.
+    pub fn is_quiet(&self) -> bool {
+        let cross = &self.cross;
+        cross.intents.is_empty()
+            && cross.prepared.is_empty()
+            && cross.names.is_empty()
+            && cross.dirs.is_empty()
+            && cross.turn.is_none()
+    }
+
     /// Milliseconds of the group's clock at the last command.
     pub fn clock_ms(&self) -> u64 {
         self.clock_ms

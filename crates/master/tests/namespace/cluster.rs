@@ -185,7 +185,7 @@ impl Client {
             body: request.encode(),
             payload: None,
         };
-        let attempt = Duration::from_millis(1500);
+        let attempt = self.0.patience.min(Duration::from_millis(1500));
         let answer = self.0.endpoint.call(to, request, attempt).await;
         let answer = answer.map_err(|error| ControlError::new(error.kind(), error.to_string()))?;
         match answer.status {

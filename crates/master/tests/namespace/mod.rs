@@ -2,6 +2,7 @@
 
 mod bytes;
 mod cluster;
+mod history;
 mod machine;
 mod model;
 mod scenarios;
