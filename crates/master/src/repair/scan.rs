@@ -92,6 +92,7 @@ impl<L: Log> Service<L> {
                     absent.entry(index).or_insert(now);
                 }
             }
+            self.repairs.bad.borrow_mut().retain(|&(chunk, place)| state.refers_to(chunk, place));
         });
     }
 

@@ -37,7 +37,11 @@ impl<L: Log> Service<L> {
             self.look_into_reports().await;
             let now = self.env.now();
             let due: Vec<_> = self.log.with_state(|state| {
-                let settling = self.repairs.settling.borrow();
+                let mut settling = self.repairs.settling.borrow_mut();
+                if settling.len() > SETTLE_QUEUE_MAX {
+                    settling
+                        .retain(|&chunk, retry| retry.at.is_none() || state.is_unsettled(chunk));
+                }
                 let due = |chunk: &ChunkId| {
                     settling.get(chunk).is_none_or(|retry| retry.at.is_some_and(|at| at <= now))
                 };

@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Instant};
 use wire::control::ControlError;
-use wire::data::ReplicaStat;
+use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Rights;
 
 use super::chunk::Chunk;
@@ -184,6 +184,16 @@ impl<L: Log> Service<L> {
                         tracing::warn!(chunk = %chunk.id, ?place, ?stat, "a damaged replica");
                     }
                     return Some(Answer { place, stat, vote });
+                }
+                Err(CallError::Data(DataError::NotFound)) if planted(Planted::NoFence) => {
+                    let stat = ReplicaStat {
+                        state: ReplicaState::Tombstone,
+                        epoch: Epoch::NONE,
+                        len: 0,
+                        durable_bound: 0,
+                        committed: 0,
+                    };
+                    return Some(Answer { place, stat, vote: Vote::Len(0) });
                 }
                 Err(error) if !error.is_passing() => {
                     tracing::debug!(chunk = %chunk.id, ?place, %error, "a replica is gone");

@@ -233,6 +233,11 @@ impl StreamMachine {
         self.unsettled.iter().copied()
     }
 
+    /// True for a sealed chunk with a replica that is not settled.
+    pub fn is_unsettled(&self, chunk: ChunkId) -> bool {
+        self.unsettled.contains(&chunk)
+    }
+
     /// Streams with something open and no writer.
     pub fn recovering(&self) -> impl Iterator<Item = FileId> + '_ {
         self.recovering.iter().copied()

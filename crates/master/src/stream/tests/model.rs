@@ -60,6 +60,8 @@ pub struct Model {
     pub servers: RefCell<BTreeMap<ServerId, Server>>,
     /// One call in so many is lost before, or after, it took effect; 0 is none.
     pub loss_one_in: Cell<u64>,
+    /// Short fenced replicas can be extended where they are.
+    in_place: bool,
     next_disk: Cell<u128>,
     view: RefCell<Option<Rc<ClusterView>>>,
 }
@@ -83,6 +85,7 @@ impl Model {
             world: world.clone(),
             servers: RefCell::default(),
             loss_one_in: Cell::new(0),
+            in_place: sim.with_rng(|rng| rng.one_in(2)),
             next_disk: Cell::new(1),
             view: RefCell::default(),
         });
@@ -422,6 +425,7 @@ impl ChunkserverCalls for Model {
                         return Err(DataError::Sealed { len: have as u32 });
                     }
                     ReplicaState::Open => return Err(DataError::Conflict),
+                    ReplicaState::Fenced(_) if !self.in_place => return Err(DataError::Conflict),
                     _ if have < replica.durable as usize => {
                         return Err(DataError::Corrupt { offset: have as u32 });
                     }
@@ -436,7 +440,7 @@ impl ChunkserverCalls for Model {
                     replica.bytes.truncate(order.len as usize);
                     replica.durable = order.len;
                     replica.state = ReplicaState::Sealed;
-                } else if replica.state == ReplicaState::Repairing {
+                } else if replica.state == ReplicaState::Repairing && self.in_place {
                     replica.state = ReplicaState::Fenced(order.epoch.next());
                 }
                 Ok((replica.stat(), copied))
