@@ -1,0 +1,575 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit::EXIT_CODES;
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
+
+/// Stores bytes on many machines and never loses what it acknowledged.
+#[derive(Parser, Debug)]
+#[command(name = "craton", version = VERSION, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run all roles in this process, in the foreground, until Ctrl-C
+    Up(UpArgs),
+    /// Run a cluster of separate processes on this machine
+    Cluster {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: ClusterCommand,
+    },
+    /// Run a master, configured by a file (docs/operations/master.toml)
+    Master(RoleArgs),
+    /// Run a chunkserver, configured by a file (docs/operations/chunkserver.toml)
+    Chunkserver(RoleArgs),
+    /// Show or change which masters the cluster has
+    Masters {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: MastersCommand,
+    },
+    /// Work with files and directories of a cluster
+    Fs {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: FsCommand,
+    },
+    /// Show masters, chunkservers, disks, chunks and repair
+    Status(StatusArgs),
+    /// Look into a chunk store that no process has open
+    Store {
+        /// What to do.
+        #[command(subcommand)]
+        command: StoreCommand,
+    },
+    /// Measure a cluster and what its disks and network could do at best
+    Bench {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to measure.
+        #[command(subcommand)]
+        command: BenchCommand,
+    },
+    /// Run the whole-cluster simulator
+    Sim {
+        /// What to do.
+        #[command(subcommand)]
+        command: SimCommand,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Which cluster a command talks to.
+#[derive(Args, Clone, Debug)]
+pub struct Connection {
+    /// Directory of a local cluster, or masters' addresses separated by commas
+    #[arg(long, env = "CRATON_CLUSTER", global = true, value_name = "DIR|ADDRESS[,...]")]
+    pub cluster: Option<String>,
+    /// File with the cluster's key, when it has one and no directory is given
+    #[arg(long, env = "CRATON_KEY_FILE", global = true, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+/// `craton up`.
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    /// Directory for metadata, and for data unless --store is given
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Directory or raw block device that holds data; give several on different disks for up to
+    /// three copies
+    #[arg(long = "store", value_name = "DIR")]
+    pub stores: Vec<PathBuf>,
+    /// Address for clients; a free port of 127.0.0.1 at the first start
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+}
+
+/// `craton cluster`.
+#[derive(Subcommand, Debug)]
+pub enum ClusterCommand {
+    /// Make a cluster, or start a stopped one with its data; ends when a write would succeed
+    Up(ClusterUpArgs),
+    /// Show the processes
+    Status {
+        /// The cluster's directory.
+        #[arg(long, env = "CRATON_CLUSTER")]
+        dir: PathBuf,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stop all processes; data and configuration stay
+    Down {
+        /// The cluster's directory.
+        #[arg(long, env = "CRATON_CLUSTER")]
+        dir: PathBuf,
+    },
+    /// Stop one process, where it runs, and start it again
+    Restart {
+        /// The cluster's directory.
+        #[arg(long, env = "CRATON_CLUSTER")]
+        dir: PathBuf,
+        /// Its role.
+        role: RoleName,
+        /// Its ID, e.g. cs1.
+        id: String,
+    },
+    /// Add a chunkserver or a master to a running cluster
+    Add {
+        /// The role.
+        role: RoleName,
+        /// The cluster's directory.
+        #[arg(long, env = "CRATON_CLUSTER")]
+        dir: PathBuf,
+        /// Print one JSON object: the new process.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Roles that run as processes of their own.
+#[derive(
+    ValueEnum,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum RoleName {
+    /// A master.
+    Master,
+    /// A chunkserver.
+    Chunkserver,
+}
+
+/// `craton cluster up`.
+#[derive(Args, Debug)]
+pub struct ClusterUpArgs {
+    /// The cluster's directory; made when it is missing
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Masters: 1, 3 or 5 [default: 3]
+    #[arg(long, value_parser = parse_masters)]
+    pub masters: Option<u16>,
+    /// Chunkservers, 1 to 100 [default: 6]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub chunkservers: Option<u16>,
+    /// Stores of each chunkserver, 1 to 16 [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub disks: Option<u16>,
+    /// Partitions of the namespace service, 1 to 64 [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub namespaces: Option<u16>,
+    /// Partitions of the stream service, 1 to 64 [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub streams: Option<u16>,
+    /// Give the cluster a key: who has no access to its directory then needs --key-file
+    #[arg(long)]
+    pub with_key: bool,
+    /// For tests only: obey requests that make disks fail
+    #[arg(long)]
+    pub allow_fault_injection: bool,
+    /// Seconds to wait until a write would succeed
+    #[arg(long, default_value_t = 60)]
+    pub timeout: u64,
+}
+
+fn parse_masters(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(count @ (1 | 3 | 5)) => Ok(count),
+        _ => Err("a cluster has 1, 3 or 5 masters".to_owned()),
+    }
+}
+
+/// `craton master` and `craton chunkserver`.
+#[derive(Args, Debug)]
+pub struct RoleArgs {
+    /// The configuration, a TOML file
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Check the configuration and end
+    #[arg(long)]
+    pub check: bool,
+    /// For tests only: obey requests that make disks fail
+    #[arg(long)]
+    pub allow_fault_injection: bool,
+}
+
+/// `craton masters`.
+#[derive(Subcommand, Debug)]
+pub enum MastersCommand {
+    /// List them
+    Members {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add a master that runs already
+    Add {
+        /// Its number among the masters, never used before.
+        raft_id: u64,
+        /// Its name, e.g. m4.
+        name: String,
+        /// Where it is reached.
+        addr: SocketAddr,
+    },
+    /// Remove a master
+    Remove {
+        /// Its number among the masters.
+        raft_id: u64,
+    },
+}
+
+/// `craton fs`. Paths in the cluster start with '/'.
+#[derive(Subcommand, Debug)]
+pub enum FsCommand {
+    /// Make directories
+    Mkdir {
+        /// Their paths.
+        #[arg(required = true)]
+        paths: Vec<String>,
+        /// Make missing directories above too; fine when they exist
+        #[arg(short, long)]
+        parents: bool,
+    },
+    /// List a directory
+    Ls {
+        /// Its path.
+        #[arg(default_value = "/")]
+        path: String,
+        /// Show type, mode, links, length and time
+        #[arg(short, long)]
+        long: bool,
+        /// Print one JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy into the cluster
+    Put {
+        /// A local file or directory; '-' is standard input.
+        src: PathBuf,
+        /// A path in the cluster; below it when it is a directory.
+        dst: String,
+        /// How.
+        #[command(flatten)]
+        copy: CopyArgs,
+        /// Copies of each file: rep1 to rep5 [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_parser = parse_policy, value_name = "repN")]
+        redundancy: Option<u8>,
+    },
+    /// Copy out of the cluster
+    Get {
+        /// A path in the cluster.
+        src: String,
+        /// A local path, below it when it is a directory; '-' is standard output.
+        dst: PathBuf,
+        /// How.
+        #[command(flatten)]
+        copy: CopyArgs,
+    },
+    /// Print a file
+    Cat {
+        /// Its path.
+        path: String,
+        /// First byte
+        #[arg(long, default_value_t = 0)]
+        offset: u64,
+        /// Bytes at most
+        #[arg(long)]
+        length: Option<u64>,
+    },
+    /// Append a local file to a file, which is made when it is missing
+    Append {
+        /// A local file; '-' is standard input.
+        src: PathBuf,
+        /// A path in the cluster.
+        path: String,
+        /// Copies, when the file is made: rep1 to rep5
+        #[arg(long, value_parser = parse_policy, value_name = "repN")]
+        redundancy: Option<u8>,
+    },
+    /// Show what a path is: attributes, chunks, replicas
+    Stat {
+        /// The path; a symbolic link is not followed.
+        path: String,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove files and symbolic links
+    Rm {
+        /// Their paths.
+        #[arg(required = true)]
+        paths: Vec<String>,
+        /// Remove directories with all that is in them
+        #[arg(short, long)]
+        recursive: bool,
+        /// Missing paths are no error
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Rename, or move into a directory
+    Mv {
+        /// The path now.
+        src: String,
+        /// The path then.
+        dst: String,
+        /// Fail when it exists
+        #[arg(short, long)]
+        no_replace: bool,
+    },
+    /// Give a file another name
+    Ln {
+        /// The file, or with -s any text.
+        target: String,
+        /// The new name.
+        path: String,
+        /// Make a symbolic link
+        #[arg(short, long)]
+        symbolic: bool,
+    },
+    /// Show space: capacity, use, what the files take
+    Df {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// How trees are copied.
+#[derive(Args, Debug)]
+pub struct CopyArgs {
+    /// Copy directories with all that is in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Files under way at once
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub parallel: u16,
+    /// Show no progress
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+fn parse_policy(text: &str) -> Result<u8, String> {
+    match text.strip_prefix("rep").and_then(|count| count.parse().ok()) {
+        Some(copies @ 1..=5) => Ok(copies),
+        _ => Err("a file has rep1 to rep5".to_owned()),
+    }
+}
+
+/// `craton status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Which cluster.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `craton store`.
+#[derive(Subcommand, Debug)]
+pub enum StoreCommand {
+    /// Verify every sector and all metadata
+    Fsck {
+        /// The store's directory, file or device.
+        dir: PathBuf,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what is in it
+    Dump {
+        /// The store's directory, file or device.
+        dir: PathBuf,
+        /// Print sectors of one chunk, e.g. chk_7f
+        #[arg(long)]
+        chunk: Option<base::ChunkId>,
+    },
+}
+
+/// `craton bench`.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// Durable appends beside their floor
+    Append {
+        /// Bytes of one append
+        #[arg(long, value_delimiter = ',', default_values_t = [4096])]
+        size: Vec<usize>,
+        /// Appends under way at once
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
+        depth: Vec<usize>,
+        /// Copies of the file: rep1 to rep5 [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_parser = parse_policy, value_name = "repN")]
+        redundancy: Option<u8>,
+        /// How.
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+    /// Reads at random offsets of a file made of appends of mixed sizes
+    Read {
+        /// Bytes of one read
+        #[arg(long, value_delimiter = ',', default_values_t = [4096])]
+        size: Vec<usize>,
+        /// Reads under way at once
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
+        depth: Vec<usize>,
+        /// MiB of the file that is read
+        #[arg(long, default_value_t = 256)]
+        file_mib: u64,
+        /// Copies of the file: rep1 to rep5 [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_parser = parse_policy, value_name = "repN")]
+        redundancy: Option<u8>,
+        /// How.
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+    /// Creates, look-ups and removals of files
+    Meta {
+        /// Files in all
+        #[arg(long, default_value_t = 20_000)]
+        files: u64,
+        /// Directories that they are spread over
+        #[arg(long, default_value_t = 1)]
+        dirs: u64,
+        /// Operations under way at once
+        #[arg(long, default_value_t = 64)]
+        depth: usize,
+        /// How.
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+    /// Round trips between two executors of this machine over TCP; needs no cluster
+    Transport {
+        /// Bytes of the payload, a multiple of 4096
+        #[arg(long, value_delimiter = ',', default_values_t = [0, 4096])]
+        size: Vec<usize>,
+        /// Calls under way at once
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
+        depth: Vec<usize>,
+        /// How.
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+    /// What disk and network do at best for an append; needs no cluster
+    Floor {
+        /// Bytes of one append
+        #[arg(long, default_value_t = 4096)]
+        size: usize,
+        /// Concurrent writes
+        #[arg(long, default_value_t = 3)]
+        replicas: usize,
+        /// How.
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+}
+
+/// How a measurement runs.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// Seconds for each combination, floor included
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+    /// Directory for the floor's files, on the disk that the cluster stores on [default: the
+    /// cluster's directory, else the one for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `craton sim`.
+#[derive(Subcommand, Debug)]
+pub enum SimCommand {
+    /// List the scenarios, one a line
+    List,
+    /// Run seeds of a scenario until one fails
+    Run {
+        /// Its name.
+        #[arg(long)]
+        scenario: String,
+        /// The seeds A..B, without B
+        #[arg(long, value_parser = parse_seeds)]
+        seeds: Seeds,
+    },
+    /// Run one seed and print its trace hash
+    Replay {
+        /// The scenario's name.
+        #[arg(long)]
+        scenario: String,
+        /// The seed.
+        #[arg(long)]
+        seed: u64,
+    },
+}
+
+/// A half-open range of seeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seeds {
+    /// The first.
+    pub start: u64,
+    /// Behind the last.
+    pub end: u64,
+}
+
+fn parse_seeds(text: &str) -> Result<Seeds, String> {
+    let wrong = || format!("'{text}' is no range of seeds: write A..B with A below B");
+    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
+    match (start.parse(), end.parse()) {
+        (Ok(start), Ok(end)) if start < end => Ok(Seeds { start, end }),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn values_are_checked() {
+        assert_eq!(parse_policy("rep3"), Ok(3));
+        assert!(["rep0", "rep6", "3", "ec4-2"].iter().all(|text| parse_policy(text).is_err()));
+        assert_eq!(parse_seeds("3..7"), Ok(Seeds { start: 3, end: 7 }));
+        assert!(["3", "7..3", "3..3", "a..b", "..5"].iter().all(|text| parse_seeds(text).is_err()));
+        assert_eq!(parse_masters("3"), Ok(3));
+        assert!(["0", "2", "4", "x"].iter().all(|text| parse_masters(text).is_err()));
+    }
+}

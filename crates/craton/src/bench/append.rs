@@ -1,0 +1,137 @@
+//! `craton bench append`: durable appends beside the floor.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use client::{Appender, Client};
+use futures_util::future::try_join_all;
+use runtime::Env;
+use wire::control::Policy;
+
+use super::floor::Floor;
+use super::usage::Usage;
+use super::{Latencies, Report, Row, Target, net_bytes};
+
+/// What `bench append` measures: every combination of sizes and depths.
+#[derive(Clone, Debug)]
+pub struct AppendOptions {
+    /// User bytes of one append.
+    pub sizes: Vec<usize>,
+    /// Appends in flight.
+    pub depths: Vec<usize>,
+    /// Copies of the file.
+    pub replicas: u8,
+    /// Time for each combination, floor included.
+    pub duration: Duration,
+}
+
+/// Length of a slice: long against a scheduler's whims, short against a neighbour's.
+const SLICE: Duration = Duration::from_millis(500);
+/// Appends of this size and more are judged by bandwidth.
+const BANDWIDTH_SIZE: usize = 256 << 10;
+
+/// `craton bench append`.
+pub async fn append(
+    client: &Client,
+    target: &Target,
+    options: AppendOptions,
+) -> Result<Report, String> {
+    let mut results = Vec::new();
+    for &size in &options.sizes {
+        for &depth in &options.depths {
+            results.push(one(client, target, &options, size, depth).await?);
+        }
+    }
+    Ok(Report { bench: "append", results })
+}
+
+async fn one(
+    client: &Client,
+    target: &Target,
+    options: &AppendOptions,
+    size: usize,
+    depth: usize,
+) -> Result<Row, String> {
+    let env = client.env().clone();
+    let path = format!("/.bench-append-{:016x}", env.random_u64());
+    let policy = Policy::rep(options.replicas);
+    let say = |error: client::Error| error.to_string();
+    let file = client.create(&path, policy, 0o644, true).await.map_err(say)?;
+    let appender = file.append_handle().await.map_err(say)?;
+    let copies = usize::from(options.replicas);
+    let mut floor = Floor::prepare(&env, &target.scratch, size, copies).await?;
+    let data: Vec<u8> = (0..size).map(|i| (i * 31 % 251) as u8).collect();
+    // A first slice opens connections and chunks; it is not counted.
+    run_slice(&env, &appender, &data, depth, SLICE).await?;
+    let (mut latencies, mut busy) = (Latencies::default(), Duration::ZERO);
+    let (mut cpu, mut disk_bytes) = (Vec::new(), 0);
+    let net_before = net_bytes(client);
+    let end = env.now() + options.duration;
+    while env.now() < end {
+        floor.slice(SLICE / 2).await?;
+        let before = Usage::now(&target.processes);
+        let started = env.now();
+        let slice = run_slice(&env, &appender, &data, depth, SLICE).await?;
+        busy += env.now() - started;
+        let after = Usage::now(&target.processes);
+        disk_bytes += after.disk_bytes(&before);
+        cpu.push((slice.count(), after.cpu_per_op(&before, slice.count())));
+        latencies.merge(slice);
+    }
+    let net = net_bytes(client) - net_before;
+    let parts = floor.parts();
+    floor.finish().await;
+    appender.close().await.map_err(say)?;
+    client.unlink(&path).await.map_err(say)?;
+    let user_bytes = (latencies.count() * size as u64) as f64;
+    let mut row = Row {
+        size: Some(size as u64),
+        depth,
+        replicas: Some(copies),
+        floor: Some(parts),
+        net_bytes_per_byte: Some(net as f64 / user_bytes),
+        disk_bytes_per_byte: Some(disk_bytes as f64 / user_bytes),
+        ..Row::default()
+    };
+    for (count, used) in cpu {
+        for (role, per_op) in used {
+            *row.cpu_us_per_op.entry(role).or_default() += per_op * count as f64;
+        }
+    }
+    let ops = latencies.count().max(1) as f64;
+    row.cpu_us_per_op.values_mut().for_each(|sum| *sum /= ops);
+    latencies.fill(&mut row, busy);
+    let floor_us = parts.disk_us + parts.rtt_us;
+    row.floor_us = Some(floor_us);
+    row.ratio = Some(row.mean_us / floor_us);
+    if size >= BANDWIDTH_SIZE {
+        let rate = user_bytes / busy.as_secs_f64();
+        // The disk divided by the copies: `copies` concurrent writes of the padded size.
+        let disk_rate = size as f64 / (parts.disk_us / 1e6);
+        row.mib_per_s = Some(rate / f64::from(1 << 20));
+        row.fraction_of_floor = Some(rate / disk_rate);
+    }
+    Ok(row)
+}
+
+/// Keeps `depth` appends in flight for about `duration`.
+async fn run_slice(
+    env: &Env,
+    appender: &Appender,
+    data: &[u8],
+    depth: usize,
+    duration: Duration,
+) -> Result<Latencies, String> {
+    let end = env.now() + duration;
+    let all = RefCell::new(Latencies::default());
+    let workers = (0..depth).map(|_| async {
+        while env.now() < end {
+            let started = env.now();
+            appender.append(data).await.map_err(|error| error.to_string())?;
+            all.borrow_mut().add(env.now() - started);
+        }
+        Ok::<(), String>(())
+    });
+    try_join_all(workers).await?;
+    Ok(all.take())
+}

@@ -1,0 +1,172 @@
+//! Floors: what the machine itself takes for the bare operations.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use runtime::{Buf, Cores, Env, File, OpenOptions, RuntimeConfig, Stream, WriteMode};
+
+use super::{FloorParts, Latencies, Report, Row, Target};
+
+/// Bytes of each scratch file; written in a ring, so that all of it is zero-written space.
+const SCRATCH_BYTES: u64 = 32 << 20;
+/// Bytes of one zero-writing step.
+const STEP: usize = 1 << 20;
+
+/// What `bench floor` measures.
+#[derive(Clone, Debug)]
+pub struct FloorOptions {
+    /// User bytes of the append whose floor it is.
+    pub size: usize,
+    /// Concurrent writes.
+    pub replicas: usize,
+    /// Time to spend.
+    pub duration: Duration,
+}
+
+/// Scratch files and an echo server on another core.
+pub(crate) struct Floor {
+    env: Env,
+    files: Vec<(PathBuf, File)>,
+    payload: Buf,
+    next: u64,
+    stream: Stream,
+    _echo: Cores,
+    disk: Latencies,
+    single: Latencies,
+    rtt: Latencies,
+}
+
+/// Bytes on media of an append of `size` user bytes.
+pub(crate) fn padded(size: usize) -> usize {
+    wire::sector::sectors_for(size) * base::limits::SECTOR
+}
+
+impl Floor {
+    pub(crate) async fn prepare(
+        env: &Env,
+        scratch: &Path,
+        size: usize,
+        replicas: usize,
+    ) -> Result<Floor, String> {
+        let say = |error: std::io::Error| format!("{}: {error}", scratch.display());
+        env.create_dir_all(scratch).await.map_err(say)?;
+        let mut files = Vec::new();
+        for index in 0..replicas.max(1) {
+            let path = scratch.join(format!("floor-{}-{index}", std::process::id()));
+            let options = OpenOptions::CREATE.direct();
+            let file = env.open_file(&path, options).await.map_err(say)?;
+            let zeros = env.pool().alloc_zeroed(STEP).map_err(|error| error.to_string())?.freeze();
+            for at in (0..SCRATCH_BYTES).step_by(STEP) {
+                file.write_at(at, zeros.clone(), WriteMode::Cached).await.map_err(say)?;
+            }
+            file.sync().await.map_err(say)?;
+            files.push((path, file));
+        }
+        let payload = env.pool().alloc_zeroed(padded(size)).map_err(|error| error.to_string())?;
+        let echo = Cores::start(&RuntimeConfig::named("floor echo"), 1).map_err(say)?;
+        let (told, addr) = std::sync::mpsc::sync_channel(1);
+        let _serving = echo.handles()[0].spawn(move |env| async move {
+            let Ok(listener) = env.listen(([127, 0, 0, 1], 0).into()).await else { return };
+            let _ = told.send(listener.local_addr());
+            while let Ok(mut stream) = listener.accept().await {
+                while let Some(back) = receive(&env, &mut stream).await {
+                    if stream.write.write_all(vec![back]).await.is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        let addr = addr.recv().map_err(|_| "the echo server did not start".to_owned())?;
+        let stream = env.connect(addr).await.map_err(say)?;
+        Ok(Floor {
+            env: env.clone(),
+            files,
+            payload: payload.freeze(),
+            next: 0,
+            stream,
+            _echo: echo,
+            disk: Latencies::default(),
+            single: Latencies::default(),
+            rtt: Latencies::default(),
+        })
+    }
+
+    /// Measures for about `duration`.
+    pub(crate) async fn slice(&mut self, duration: Duration) -> Result<(), String> {
+        let end = self.env.now() + duration;
+        while self.env.now() < end {
+            let at = self.next;
+            self.next = (self.next + self.payload.len() as u64)
+                % (SCRATCH_BYTES - self.payload.len() as u64);
+            self.next -= self.next % base::limits::SECTOR as u64;
+            let started = self.env.now();
+            let writes = self
+                .files
+                .iter()
+                .map(|(_, file)| file.write_at(at, self.payload.clone(), WriteMode::Durable));
+            for done in join_all(writes).await {
+                done.map_err(|error| error.to_string())?;
+            }
+            self.disk.add(self.env.now() - started);
+            let started = self.env.now();
+            let alone = self.files[0].1.write_at(at, self.payload.clone(), WriteMode::Durable);
+            alone.await.map_err(|error| error.to_string())?;
+            self.single.add(self.env.now() - started);
+            let started = self.env.now();
+            let ping = self.env.pool().copy_of(&[7; 64]).map_err(|error| error.to_string())?;
+            self.stream.write.write_all(vec![ping]).await.map_err(|error| error.to_string())?;
+            receive(&self.env, &mut self.stream).await.ok_or("the echo server went away")?;
+            self.rtt.add(self.env.now() - started);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn parts(&self) -> FloorParts {
+        FloorParts {
+            disk_us: self.disk.mean_us(),
+            disk_single_us: self.single.mean_us(),
+            rtt_us: self.rtt.mean_us(),
+        }
+    }
+
+    /// Removes the scratch files.
+    pub(crate) async fn finish(self) {
+        for (path, file) in self.files {
+            drop(file);
+            let _ = self.env.remove_file(&path).await;
+        }
+    }
+}
+
+async fn receive(env: &Env, stream: &mut Stream) -> Option<Buf> {
+    let mut buf = env.pool().alloc(64).ok()?;
+    let mut filled = 0;
+    while filled < 64 {
+        let (count, back) = stream.read.read(buf, filled).await;
+        buf = back;
+        filled += count.ok().filter(|&count| count > 0)?;
+    }
+    Some(buf.freeze())
+}
+
+/// `craton bench floor`.
+pub async fn floor(env: &Env, target: &Target, options: FloorOptions) -> Result<Report, String> {
+    let mut floor = Floor::prepare(env, &target.scratch, options.size, options.replicas).await?;
+    let started = env.now();
+    let measured = floor.slice(options.duration).await;
+    let (elapsed, parts) = (env.now() - started, floor.parts());
+    let disk = floor.disk.clone();
+    floor.finish().await;
+    measured?;
+    let mut row = Row {
+        size: Some(options.size as u64),
+        depth: 1,
+        replicas: Some(options.replicas),
+        floor_us: Some(parts.disk_us + parts.rtt_us),
+        floor: Some(parts),
+        ..Row::default()
+    };
+    disk.fill(&mut row, elapsed);
+    Ok(Report { bench: "floor", results: vec![row] })
+}

@@ -1,0 +1,148 @@
+//! `craton bench`: figures beside their floors, measured in alternating slices of one run, so
+//! that a noisy machine is noisy to both (`protocols.md` 7).
+
+mod append;
+mod floor;
+mod meta;
+mod read;
+mod usage;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+pub use append::{AppendOptions, append};
+pub use floor::{FloorOptions, floor};
+pub use meta::{MetaOptions, meta};
+pub use read::{ReadOptions, read};
+pub use usage::Process;
+
+/// What a benchmark runs against.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Where floors are measured: a directory on the device that the cluster stores on.
+    pub scratch: PathBuf,
+    /// The cluster's processes on this machine, for their CPU and disk figures.
+    pub processes: Vec<Process>,
+}
+
+/// All rows of one benchmark: what `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Its name.
+    pub bench: &'static str,
+    /// One for each combination asked for.
+    pub results: Vec<Row>,
+}
+
+/// One row. Times are in microseconds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Row {
+    /// What was done, where the benchmark has several kinds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Bytes of one operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Operations in flight.
+    pub depth: usize,
+    /// Replicas of each append.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<usize>,
+    /// Operations measured.
+    pub ops: u64,
+    /// Operations a second.
+    pub ops_per_s: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// Median latency.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Longest.
+    pub max_us: f64,
+    /// User bytes a second, for sequential work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mib_per_s: Option<f64>,
+    /// The floor of one operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor_us: Option<f64>,
+    /// What the floor is made of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<FloorParts>,
+    /// `mean_us / floor_us`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// Share of what the device gives, for sequential work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fraction_of_floor: Option<f64>,
+    /// CPU (user and system) of each role's processes together, per operation; the load
+    /// generator, this process, is listed as `bench`.
+    pub cpu_us_per_op: BTreeMap<String, f64>,
+    /// Bytes that this process sent and received per user byte.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net_bytes_per_byte: Option<f64>,
+    /// Bytes that the chunkservers wrote to their devices per user byte.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_bytes_per_byte: Option<f64>,
+}
+
+/// What an append's floor is made of.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct FloorParts {
+    /// `replicas` concurrent direct durable writes of the padded size, until the last is done.
+    pub disk_us: f64,
+    /// One such write alone.
+    pub disk_single_us: f64,
+    /// A cross-core round trip over TCP with the same wait policy.
+    pub rtt_us: f64,
+}
+
+/// Latencies of a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Latencies(Vec<u64>);
+
+impl Latencies {
+    pub(crate) fn add(&mut self, latency: Duration) {
+        self.0.push(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn merge(&mut self, other: Latencies) {
+        self.0.extend(other.0);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    pub(crate) fn mean_us(&self) -> f64 {
+        let sum: u128 = self.0.iter().map(|&nanos| u128::from(nanos)).sum();
+        sum as f64 / 1000.0 / self.0.len().max(1) as f64
+    }
+
+    /// Fills in the latency columns of a row.
+    pub(crate) fn fill(mut self, row: &mut Row, elapsed: Duration) {
+        row.mean_us = self.mean_us();
+        self.0.sort_unstable();
+        let quantile = |q: f64| match self.0.len() {
+            0 => 0.0,
+            count => self.0[((count as f64 * q) as usize).min(count - 1)] as f64 / 1000.0,
+        };
+        row.ops = self.count();
+        row.ops_per_s = self.count() as f64 / elapsed.as_secs_f64().max(1e-9);
+        row.p50_us = quantile(0.5);
+        row.p99_us = quantile(0.99);
+        row.p999_us = quantile(0.999);
+        row.max_us = quantile(1.0);
+    }
+}
+
+/// Sector bytes that a client has sent to and received from chunkservers.
+pub(crate) fn net_bytes(client: &client::Client) -> u64 {
+    let totals = client.totals();
+    totals.sent_bytes + totals.received_bytes
+}

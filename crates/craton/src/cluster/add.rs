@@ -1,0 +1,66 @@
+//! `craton cluster add`.
+
+use std::path::Path;
+
+use runtime::Env;
+use wire::control::{ClusterRequest, MasterInfo, MemberChange};
+
+use super::book::Process;
+use super::directory::{Directory, config_path};
+use super::{Reserved, plan, process, ready, refuse_embedded};
+use crate::args::{Connection, RoleName};
+use crate::config::{self, Peer};
+use crate::connect;
+use crate::exit::{Done, Failure};
+use crate::output::{print_json, print_line};
+
+/// Runs it.
+pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
+    let directory = Directory::existing_locked(dir)?;
+    refuse_embedded(&directory)?;
+    let mut book = directory.read()?;
+    let connection =
+        Connection { cluster: Some(directory.path().display().to_string()), key_file: None };
+    // Nothing is made before the cluster answers.
+    let target = connect::target(&connection)?;
+    let client = connect::connect(env, &target, client::Config::default()).await?;
+    let prefix = match role {
+        RoleName::Master => "m",
+        RoleName::Chunkserver => "cs",
+    };
+    let number = |process: &Process| process.id.strip_prefix(prefix)?.parse::<u64>().ok();
+    let number = book.processes.iter().filter_map(number).max().unwrap_or(0) + 1;
+    let id = format!("{prefix}{number}");
+    let mut ports = Reserved::new();
+    let mut made = match role {
+        RoleName::Chunkserver => plan::chunkserver(env, &directory, &mut ports, &book, id, 1)?,
+        RoleName::Master => {
+            let own = Peer { raft_id: number, id, addr: ports.take(env)? };
+            let mut config = plan::master(env, &directory, &mut ports, &own, client.cluster())?;
+            let first = book.processes.iter().find(|process| process.role == role);
+            let first = first.ok_or_else(|| Failure::setup("the cluster has no master"))?;
+            let model: config::Master = config::read(&config_path(&first.dir, role))?;
+            config.namespace_partitions = model.namespace_partitions;
+            config.stream_partitions = model.stream_partitions;
+            let dir = directory.path().join(&own.id);
+            directory.write_config(&dir, role, &config)?;
+            Process { role, id: own.id, pid: 0, addr: own.addr, dir }
+        }
+    };
+    drop(ports);
+    made.pid = process::start(role, &made.dir, false)?;
+    book.processes.push(made.clone());
+    book.refresh_endpoints();
+    directory.write(&book)?;
+    ready::wait_listening(env, &made).await?;
+    if role == RoleName::Master {
+        let master = MasterInfo { id: number, name: made.id.clone(), addr: made.addr };
+        let change = MemberChange::Add(master);
+        client.cluster_ask(ClusterRequest::Members { change }).await?;
+    }
+    ready::wait_joined(env, &client, &made).await?;
+    if json {
+        return print_json(&made);
+    }
+    print_line(&format!("{} runs as process {} on {}", made.id, made.pid, made.addr))
+}

@@ -1,0 +1,192 @@
+//! `cluster.json`: which processes a local cluster has and where its masters are.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::args::RoleName;
+use crate::exit::{Failure, io};
+
+/// Bytes of the file at most: 1000 processes of 1 KiB.
+const FILE_MAX: u64 = 1 << 20;
+
+/// The file's content.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Book {
+    /// Its processes. One that has died stays, with its last pid.
+    pub processes: Vec<Process>,
+    /// Where clients go.
+    pub endpoints: Endpoints,
+}
+
+/// A process.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    /// Its role.
+    pub role: RoleName,
+    /// Its ID within the cluster.
+    pub id: String,
+    /// Its process ID, the last one when it has died; 0 before its first start.
+    pub pid: u32,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// Its directory.
+    pub dir: PathBuf,
+}
+
+/// Where clients go.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoints {
+    /// The masters.
+    pub masters: Vec<SocketAddr>,
+}
+
+impl Book {
+    /// Parses and checks a text; says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Book, String> {
+        let book: Book = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        for (index, process) in book.processes.iter().enumerate() {
+            if process.id.is_empty() || process.id.contains(['/', '\0']) || process.id.len() > 64 {
+                return Err(format!("'{}' is no process's ID", process.id));
+            }
+            if book.processes[..index].iter().any(|other| other.id == process.id) {
+                return Err(format!("two processes have the ID '{}'", process.id));
+            }
+        }
+        Ok(book)
+    }
+
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Book, Failure> {
+        let len = std::fs::metadata(path).map_err(|error| io("read", path, &error))?.len();
+        let damaged = |what: &str| {
+            Failure::setup(format!(
+                "{} is damaged ({what}): restore it, or name another directory",
+                path.display()
+            ))
+        };
+        if len > FILE_MAX {
+            return Err(damaged("it is too long"));
+        }
+        let text = std::fs::read(path).map_err(|error| io("read", path, &error))?;
+        let text = String::from_utf8(text).map_err(|_| damaged("it is no text"))?;
+        Book::parse(&text).map_err(|what| damaged(&what))
+    }
+
+    /// Replaces a file: readers see the old or the new content, also after a power cut.
+    pub fn write(&self, path: &Path) -> Result<(), Failure> {
+        let mut text = serde_json::to_string_pretty(self)
+            .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
+        text.push('\n');
+        replace(path, text.as_bytes(), 0o644)
+    }
+
+    /// Masters' addresses from the processes.
+    pub fn refresh_endpoints(&mut self) {
+        let masters = self.processes.iter().filter(|process| process.role == RoleName::Master);
+        self.endpoints.masters = masters.map(|process| process.addr).collect();
+    }
+
+    /// The process of an ID.
+    pub fn find(&self, id: &str) -> Option<&Process> {
+        self.processes.iter().find(|process| process.id == id)
+    }
+}
+
+/// Replaces a file durably and atomically.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Failure> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Failure::usage(format!("{} is no file's path", path.display())));
+    };
+    let fresh = dir.join(format!(".{}.{}.new", name.to_string_lossy(), std::process::id()));
+    let write = || {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&fresh)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, path)?;
+        std::fs::File::open(dir)?.sync_all()
+    };
+    write().map_err(|error| {
+        let _ = std::fs::remove_file(&fresh); // It may never have been there.
+        io("write", path, &error)
+    })
+}
+
+/// Fuzz target: any bytes are a book or a sentence, never a panic.
+#[cfg(test)]
+pub fn fuzz_book(bytes: &[u8]) {
+    if let Ok(book) = Book::parse(&String::from_utf8_lossy(bytes)) {
+        let text = serde_json::to_string(&book).expect("a book can be written");
+        assert_eq!(Book::parse(&text), Ok(book));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TEXT: &str = r#"{"processes":[{"role":"chunkserver","id":"cs1","pid":1,
+        "addr":"127.0.0.1:1","dir":"/tmp/x/cs1"}],"endpoints":{"masters":["127.0.0.1:1"]}}"#;
+
+    #[test]
+    fn the_shape_is_as_documented() {
+        let book = Book::parse(TEXT).expect("it is good");
+        assert_eq!(book.processes[0].role, RoleName::Chunkserver);
+        let value: serde_json::Value = serde_json::from_str(TEXT).expect("it is JSON");
+        assert_eq!(serde_json::to_value(&book).expect("it is JSON"), value);
+    }
+
+    #[test]
+    fn damage_is_refused() {
+        let twice = TEXT.replace(
+            "}],",
+            "},{\"role\":\"master\",\"id\":\"cs1\",\"pid\":2,\
+            \"addr\":\"127.0.0.1:2\",\"dir\":\"x\"}],",
+        );
+        for bad in ["", "{}", "[]", &TEXT[..60], &TEXT.replace("cs1\",", "../a\","), &twice] {
+            assert!(Book::parse(bad).is_err(), "{bad}");
+        }
+        assert!(Book::parse(&TEXT.replace("pid", "pit")).is_err_and(|what| what.contains("pit")));
+    }
+
+    #[test]
+    fn replacement_leaves_nothing_behind() {
+        let dir = crate::output::test_dir("book");
+        let path = dir.join("cluster.json");
+        let book = Book::parse(TEXT).expect("it is good");
+        book.write(&path).expect("it is written");
+        book.write(&path).expect("it is written");
+        assert_eq!(Book::read(&path), Ok(book));
+        assert_eq!(std::fs::read_dir(&dir).expect("it lists").count(), 1);
+        std::fs::remove_dir_all(dir).expect("it goes");
+    }
+
+    #[test]
+    fn corpus_is_answered() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/cluster_json");
+        for entry in std::fs::read_dir(dir).expect("the corpus is committed") {
+            fuzz_book(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_books_are_answered(
+            at in any::<prop::sample::Index>(),
+            patch in "\\PC{0,6}",
+            cut in 0..6usize,
+        ) {
+            let at = at.index(TEXT.len());
+            let end = (at + cut).min(TEXT.len());
+            fuzz_book(format!("{}{patch}{}", &TEXT[..at], &TEXT[end..]).as_bytes());
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `craton cluster`: real processes on one machine, each with its own directory, address and
+//! failure domain.
+
+mod add;
+mod book;
+mod directory;
+mod plan;
+mod ports;
+mod process;
+mod ready;
+mod up;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use book::{Book, Endpoints, Process};
+pub use directory::{Directory, State, config_path, lock};
+pub use plan::master as plan_master;
+pub use ports::Reserved;
+pub use process::is_alive;
+
+use crate::args::{ClusterCommand, RoleName};
+use crate::exit::{Done, Failure};
+use crate::output::{print_json, print_line, print_table, table};
+
+/// The file by which `craton up` holds the directories of its roles.
+pub const EMBEDDED_LOCK: &str = ".craton.up.lock";
+
+/// True when `dir`, a role's directory, is held by a running `craton up`.
+pub fn is_embedded(dir: &Path) -> bool {
+    let Some(path) = dir.parent().map(|dir| dir.join(EMBEDDED_LOCK)) else { return false };
+    path.exists() && lock(&path, "").is_err()
+}
+
+/// Runs a command.
+pub fn run(command: ClusterCommand) -> Done {
+    crate::log::start_foreground();
+    let runtime = crate::connect::runtime()?;
+    let env = runtime.env();
+    runtime.block_on(async {
+        match command {
+            ClusterCommand::Up(args) => up::run(env, &args).await,
+            ClusterCommand::Status { dir, json } => status(&dir, json),
+            ClusterCommand::Down { dir } => down(env, &dir).await,
+            ClusterCommand::Restart { dir, role, id } => restart(env, &dir, role, &id).await,
+            ClusterCommand::Add { role, dir, json } => add::run(env, &dir, role, json).await,
+        }
+    })
+}
+
+/// Refuses directories whose processes are all one `craton up`.
+fn refuse_embedded(directory: &Directory) -> Done {
+    if directory.path().join(EMBEDDED_LOCK).exists() {
+        return Err(Failure::setup(format!(
+            "{} belongs to 'craton up': start it with 'craton up --dir {0}', and stop it with \
+             Ctrl-C",
+            directory.path().display()
+        )));
+    }
+    Ok(())
+}
+
+fn status(dir: &Path, json: bool) -> Done {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        #[serde(flatten)]
+        process: &'a Process,
+        state: &'static str,
+    }
+    #[derive(Serialize)]
+    struct All<'a> {
+        processes: Vec<Row<'a>>,
+        endpoints: &'a Endpoints,
+    }
+    let book = Directory::existing(dir)?.read()?;
+    let row = |process| {
+        let state = if is_alive(process) { "running" } else { "stopped" };
+        Row { process, state }
+    };
+    let rows: Vec<Row> = book.processes.iter().map(row).collect();
+    if json {
+        return print_json(&All { processes: rows, endpoints: &book.endpoints });
+    }
+    let mut out = table(&["id", "role", "state", "pid", "address", "directory"]);
+    for Row { process, state } in rows {
+        out.add_row([
+            process.id.clone(),
+            process::role_word(process.role).to_owned(),
+            state.to_owned(),
+            process.pid.to_string(),
+            process.addr.to_string(),
+            process.dir.display().to_string(),
+        ]);
+    }
+    print_table(out, &[3])
+}
+
+async fn down(env: &runtime::Env, dir: &Path) -> Done {
+    let directory = Directory::existing_locked(dir)?;
+    refuse_embedded(&directory)?;
+    let book = directory.read()?;
+    let count = stop_all(env, &book.processes).await?;
+    print_line(&format!("stopped {count} of {} processes", book.processes.len()))
+}
+
+/// Ends processes: chunkservers first, which tell the masters nothing more, then masters.
+async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Failure> {
+    let mut count = 0;
+    for role in [RoleName::Chunkserver, RoleName::Master] {
+        let of_role = processes.iter().filter(|process| process.role == role);
+        let stops = of_role.map(|process| process::stop(env, process));
+        for stopped in futures_util::future::join_all(stops).await {
+            count += usize::from(stopped?);
+        }
+    }
+    Ok(count)
+}
+
+async fn restart(env: &runtime::Env, dir: &Path, role: RoleName, id: &str) -> Done {
+    let directory = Directory::existing_locked(dir)?;
+    refuse_embedded(&directory)?;
+    let mut book = directory.read()?;
+    let known: Vec<_> = book.processes.iter().map(|process| process.id.clone()).collect();
+    let found = book.processes.iter_mut().find(|one| one.id == id && one.role == role);
+    let Some(process) = found else {
+        return Err(Failure::usage(format!(
+            "the cluster has no {} '{id}': it has {}",
+            process::role_word(role),
+            known.join(", ")
+        )));
+    };
+    process::stop(env, process).await?;
+    process.pid = process::start(role, &process.dir, false)?;
+    let process = process.clone();
+    directory.write(&book)?;
+    ready::wait_listening(env, &process).await?;
+    print_line(&format!("{id} runs again as process {}", process.pid))
+}

@@ -1,0 +1,151 @@
+//! What a new cluster looks like: configurations of its processes.
+
+use std::path::Path;
+
+use base::ClusterId;
+use runtime::Env;
+
+use super::book::{Book, Process};
+use super::directory::Directory;
+use super::ports::Reserved;
+use crate::args::{ClusterUpArgs, RoleName};
+use crate::config::{Chunkserver, Logging, Master, Peer, Store};
+use crate::exit::{Failure, io};
+use crate::role::random_key;
+
+/// What a cluster is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Masters.
+    pub masters: u16,
+    /// Chunkservers.
+    pub chunkservers: u16,
+    /// Stores of each chunkserver.
+    pub disks: u16,
+    /// Partitions of the namespace service.
+    pub namespaces: u16,
+    /// Partitions of the stream service.
+    pub streams: u16,
+    /// It has a key.
+    pub with_key: bool,
+}
+
+impl Shape {
+    /// What was asked for.
+    pub fn of(args: &ClusterUpArgs) -> Shape {
+        Shape {
+            masters: args.masters.unwrap_or(3),
+            chunkservers: args.chunkservers.unwrap_or(6),
+            disks: args.disks.unwrap_or(1),
+            namespaces: args.namespaces.unwrap_or(1),
+            streams: args.streams.unwrap_or(1),
+            with_key: args.with_key,
+        }
+    }
+}
+
+fn logging(dir: &Path) -> Logging {
+    Logging { dir: Some(dir.join("log")), ..Logging::default() }
+}
+
+fn process(role: RoleName, id: String, addr: std::net::SocketAddr, root: &Path) -> Process {
+    let dir = root.join(&id);
+    Process { role, id, pid: 0, addr, dir }
+}
+
+/// Writes the files of a new cluster and answers its processes, none of them started.
+pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<Book, Failure> {
+    let mut ports = Reserved::new();
+    let mut raw = [0; 16];
+    env.fill_secret(&mut raw);
+    let cluster = ClusterId::new(u128::from_le_bytes(raw) | 1);
+    if shape.with_key {
+        directory.write_key(&random_key(env))?;
+    }
+    let mut book = Book::default();
+    for index in 1..=shape.masters {
+        let addr = ports.take(env)?;
+        let id = format!("m{index}");
+        book.processes.push(process(RoleName::Master, id, addr, directory.path()));
+    }
+    book.refresh_endpoints();
+    let peer = |(index, process): (usize, &Process)| Peer {
+        raft_id: index as u64 + 1,
+        id: process.id.clone(),
+        addr: process.addr,
+    };
+    let peers: Vec<Peer> = book.processes.iter().enumerate().map(peer).collect();
+    for own in &peers {
+        let mut master = master(env, directory, &mut ports, own, cluster)?;
+        master.namespace_partitions = shape.namespaces;
+        master.stream_partitions = shape.streams;
+        master.peers = peers.clone();
+        directory.write_config(&directory.path().join(&own.id), RoleName::Master, &master)?;
+    }
+    for index in 1..=shape.chunkservers {
+        let id = format!("cs{index}");
+        let made = chunkserver(env, directory, &mut ports, &book, id, shape.disks)?;
+        book.processes.push(made);
+    }
+    Ok(book)
+}
+
+/// The configuration of a master, not yet with partitions and peers.
+pub fn master(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    own: &Peer,
+    cluster: ClusterId,
+) -> Result<Master, Failure> {
+    let dir = directory.path().join(&own.id);
+    let text = format!(
+        "id = {:?}\nraft_id = {}\ncluster = \"{cluster}\"\nlisten = \"{}\"\ndata_dir = \"\"",
+        own.id, own.raft_id, own.addr
+    );
+    let config: Result<Master, _> = toml::from_str(&text);
+    let mut config = config.map_err(|error| Failure::failed(error.to_string()))?;
+    config.data_dir = dir.join("data");
+    config.key_file = directory.key()?.map(|_| directory.key_path());
+    config.metrics = Some(ports.take(env)?);
+    config.log = logging(&dir);
+    Ok(config)
+}
+
+/// Writes the files of a chunkserver.
+pub fn chunkserver(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    book: &Book,
+    id: String,
+    disks: u16,
+) -> Result<Process, Failure> {
+    let addr = ports.take(env)?;
+    let made = process(RoleName::Chunkserver, id, addr, directory.path());
+    let store = |index: u16| match disks {
+        1 => made.dir.join("store"),
+        _ => made.dir.join(format!("store{}", index + 1)),
+    };
+    let stores: Vec<Store> = (0..disks).map(|index| Store::small_files(store(index))).collect();
+    // A store is formatted in an empty directory; a missing one is a disk that is missing.
+    for store in &stores {
+        std::fs::create_dir_all(&store.path).map_err(|error| io("make", &store.path, &error))?;
+    }
+    let config = Chunkserver {
+        id: made.id.clone(),
+        cluster: None,
+        listen: addr,
+        masters: book.endpoints.masters.clone(),
+        domain: None,
+        key_file: directory.key()?.map(|_| directory.key_path()),
+        metrics: Some(ports.take(env)?),
+        heartbeat_ms: 250,
+        scrub_mib_per_second: 8,
+        memory_mib: 512,
+        log: logging(&made.dir),
+        stores,
+    };
+    directory.write_config(&made.dir, RoleName::Chunkserver, &config)?;
+    Ok(made)
+}

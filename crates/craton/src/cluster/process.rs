@@ -1,0 +1,129 @@
+//! Processes of a local cluster: start, recognise, stop.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use runtime::{Duration, Env};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::book::Process;
+use super::directory::config_path;
+use crate::args::RoleName;
+use crate::exit::{Failure, io};
+
+/// How long a process may take to end after SIGTERM before it is killed.
+const STOP_WAIT: Duration = Duration::from_secs(15);
+/// How often a process that should end is looked at.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The role's name on the command line.
+pub fn role_word(role: RoleName) -> &'static str {
+    match role {
+        RoleName::Master => "master",
+        RoleName::Chunkserver => "chunkserver",
+    }
+}
+
+/// Starts a role in the background; its process ID. What it prints goes to `output.txt` in its
+/// log directory.
+pub fn start(role: RoleName, dir: &Path, fault_injection: bool) -> Result<u32, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::setup(format!("cannot find this program's file: {error}")))?;
+    let output = output_path(dir);
+    let log_dir = dir.join("log");
+    std::fs::create_dir_all(&log_dir).map_err(|error| io("make", &log_dir, &error))?;
+    let file = File::create(&output).map_err(|error| io("write", &output, &error))?;
+    let both = file.try_clone().map_err(|error| io("write", &output, &error))?;
+    let mut command = Command::new(program);
+    command.arg(role_word(role)).arg("--config").arg(config_path(dir, role));
+    if fault_injection {
+        command.arg("--allow-fault-injection");
+    }
+    command.stdin(Stdio::null()).stdout(file).stderr(both).current_dir("/");
+    // A group of its own: Ctrl-C in this terminal is not meant for it.
+    command.process_group(0).env_remove("CRATON_CLUSTER");
+    let child = command.spawn().map_err(|error| {
+        Failure::setup(format!("cannot start a {} process: {error}", role_word(role)))
+    })?;
+    Ok(child.id())
+}
+
+fn output_path(dir: &Path) -> PathBuf {
+    dir.join("log/output.txt")
+}
+
+/// The last line that a process has printed: why it ended, most often.
+pub fn last_words(dir: &Path) -> String {
+    let text = std::fs::read_to_string(output_path(dir)).unwrap_or_default();
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    line.map_or_else(
+        || format!("it left no message; see {}", dir.join("log").display()),
+        |line| line.trim().trim_start_matches("craton: ").to_owned(),
+    )
+}
+
+/// True when the process of the list lives: its process ID may belong to another by now.
+pub fn is_alive(process: &Process) -> bool {
+    handle(process).is_some()
+}
+
+/// A handle to the process, when it lives and is the one of the list.
+fn handle(process: &Process) -> Option<OwnedFd> {
+    let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw)?;
+    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // The handle is taken first: what is seen below is the process that it stands for.
+    is_ours(process).then_some(handle)
+}
+
+fn is_ours(process: &Process) -> bool {
+    let proc = PathBuf::from(format!("/proc/{}", process.pid));
+    // The third field, behind the name in parentheses: Z is a process that has ended.
+    let stat = std::fs::read_to_string(proc.join("stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes().first().copied());
+    if !matches!(state, Some(Some(state)) if state != b'Z' && state != b'X') {
+        return false;
+    }
+    let Ok(line) = std::fs::read(proc.join("cmdline")) else { return false };
+    let args: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
+    let config = config_path(&process.dir, process.role);
+    let role = args.get(1).is_some_and(|arg| *arg == role_word(process.role).as_bytes());
+    let embedded = args.get(1).is_some_and(|arg| *arg == b"up");
+    // Of 'craton up' the directory is not on the command line when it is the default one: it
+    // holds the lock of its directory instead.
+    (role && args.contains(&config.as_os_str().as_bytes()))
+        || (embedded && super::is_embedded(&process.dir))
+}
+
+/// Ends a process: SIGTERM, and SIGKILL when that does not do. True when it lived.
+pub async fn stop(env: &Env, process: &Process) -> Result<bool, Failure> {
+    let Some(handle) = handle(process) else { return Ok(false) };
+    send(&handle, process, Signal::TERM)?;
+    let deadline = env.now() + STOP_WAIT;
+    while is_alive(process) {
+        if env.now() >= deadline {
+            eprintln!("craton: {} did not end in {STOP_WAIT:?}: killed", process.id);
+            send(&handle, process, Signal::KILL)?;
+            while is_alive(process) {
+                env.sleep(LOOK_PAUSE).await;
+            }
+            break;
+        }
+        env.sleep(LOOK_PAUSE).await;
+    }
+    Ok(true)
+}
+
+fn send(handle: &OwnedFd, process: &Process, signal: Signal) -> Result<(), Failure> {
+    match pidfd_send_signal(handle, signal) {
+        // It has ended meanwhile.
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(Failure::failed(format!(
+            "cannot stop {} (process {}): {error}",
+            process.id, process.pid
+        ))),
+    }
+}

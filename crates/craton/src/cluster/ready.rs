@@ -1,0 +1,148 @@
+//! Waiting until processes do what they are for.
+
+use client::Client;
+use runtime::{Duration, Env, Instant};
+
+use super::book::Process;
+use super::directory::Directory;
+use super::process::{is_alive, last_words, role_word};
+use crate::args::{Connection, RoleName};
+use crate::connect;
+use crate::exit::{Code, Done, Failure};
+use crate::fs::policy;
+
+/// How often is looked.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long one process may take to listen.
+const LISTEN_WAIT: Duration = Duration::from_secs(30);
+
+/// Waits until a process accepts connections. Fails with its last words when it ends.
+pub async fn wait_listening(env: &Env, process: &Process) -> Done {
+    let deadline = env.now() + LISTEN_WAIT;
+    loop {
+        let dead = died(process);
+        if matches!(env.timeout(PAUSE * 10, env.connect(process.addr)).await, Ok(Ok(_))) {
+            // What answers may be another program that has the port.
+            return match dead {
+                Some(failure) => Err(failure),
+                None => Ok(()),
+            };
+        }
+        if let Some(failure) = dead {
+            return Err(failure);
+        }
+        if env.now() >= deadline {
+            return Err(Failure::new(
+                Code::Unavailable,
+                format!(
+                    "{} does not listen on {} after {LISTEN_WAIT:?}: see {}",
+                    process.id,
+                    process.addr,
+                    process.dir.join("log").display()
+                ),
+            ));
+        }
+        env.sleep(PAUSE).await;
+    }
+}
+
+/// Why a process ended, when it has.
+fn died(process: &Process) -> Option<Failure> {
+    (!is_alive(process)).then(|| {
+        let (role, words) = (role_word(process.role), last_words(&process.dir));
+        Failure::setup(format!("{role} {} did not start: {words}", process.id))
+    })
+}
+
+/// Waits until the cluster knows its chunkservers and a write succeeds.
+pub async fn wait_writable(
+    env: &Env,
+    directory: &Directory,
+    chunkservers: &[Process],
+    deadline: Instant,
+) -> Done {
+    let connection =
+        Connection { cluster: Some(directory.path().display().to_string()), key_file: None };
+    let target = connect::target(&connection)?;
+    let mut trouble;
+    loop {
+        // Short waits: a question may go to a master that knows no leader yet.
+        let config =
+            client::Config { control_budget: Duration::from_secs(3), ..client::Config::default() };
+        match connect::connect(env, &target, config).await {
+            Ok(client) => match try_write(&client, chunkservers).await {
+                Ok(()) => return Ok(()),
+                Err(failure) => trouble = failure.message,
+            },
+            Err(failure) => trouble = failure.message,
+        }
+        if env.now() >= deadline {
+            return Err(Failure::new(
+                Code::Unavailable,
+                format!(
+                    "the cluster takes no writes yet ({trouble}): its processes go on; look at \
+                     'craton status' and at the logs in {}",
+                    directory.path().display()
+                ),
+            ));
+        }
+        env.sleep(PAUSE).await;
+    }
+}
+
+async fn try_write(client: &Client, chunkservers: &[Process]) -> Done {
+    let pictures = client.status().await?;
+    for server in chunkservers.iter().filter(|process| is_alive(process)) {
+        let known = pictures.iter().flat_map(|(_, picture)| &picture.servers);
+        let mut of_server = known.filter(|known| known.name == server.id);
+        if !of_server.any(|known| known.alive && known.addr == server.addr) {
+            return Err(Failure::failed(format!("{} has not joined yet", server.id)));
+        }
+    }
+    if !chunkservers.iter().any(is_alive) {
+        return Err(Failure::failed("no chunkserver runs"));
+    }
+    let policy = policy::default(client).await?;
+    let path = format!("/.craton-trial-{:016x}", client.env().random_u64());
+    let written = async {
+        let file = client.create(&path, policy, 0o600, true).await?;
+        let writer = file.append_handle().await?;
+        writer.append(b"trial").await?;
+        writer.close().await
+    };
+    let written = written.await;
+    // It may have been made although the answer was lost.
+    let removed = client.unlink(&path).await;
+    written?;
+    Ok(removed?)
+}
+
+/// Waits until a master or chunkserver that was added is part of the cluster.
+pub async fn wait_joined(env: &Env, client: &Client, process: &Process) -> Done {
+    let deadline = env.now() + LISTEN_WAIT;
+    loop {
+        if let Some(failure) = died(process) {
+            return Err(failure);
+        }
+        let joined = match process.role {
+            RoleName::Chunkserver => client.status().await.is_ok_and(|pictures| {
+                let mut known = pictures.iter().flat_map(|(_, picture)| &picture.servers);
+                known.any(|known| known.name == process.id && known.alive)
+            }),
+            RoleName::Master => client
+                .cluster_info()
+                .await
+                .is_ok_and(|info| info.masters.iter().any(|known| known.name == process.id)),
+        };
+        if joined {
+            return Ok(());
+        }
+        if env.now() >= deadline {
+            return Err(Failure::new(
+                Code::Unavailable,
+                format!("{} has not joined after {LISTEN_WAIT:?}: see its log", process.id),
+            ));
+        }
+        env.sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,126 @@
+//! `craton cluster up`.
+
+use runtime::{Duration, Env};
+
+use super::book::{Book, Process};
+use super::directory::{Directory, State, config_path};
+use super::plan::{self, Shape};
+use super::{is_alive, process, ready, refuse_embedded, stop_all};
+use crate::args::{ClusterUpArgs, RoleName};
+use crate::config;
+use crate::exit::{Done, Failure};
+use crate::output::print_line;
+
+/// Runs it.
+pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
+    let began = env.now();
+    let deadline = began + Duration::from_secs(args.timeout);
+    let (directory, state) = Directory::open_or_make(&args.dir)?;
+    let fresh = state == State::Free;
+    let mut book = match state {
+        State::Free => {
+            let book = plan::make(env, &directory, Shape::of(args))?;
+            directory.write(&book)?;
+            book
+        }
+        State::Cluster => {
+            refuse_embedded(&directory)?;
+            let book = directory.read()?;
+            refuse_contradictions(&directory, &book, args)?;
+            book
+        }
+    };
+    let started = start_missing(&directory, &mut book, args.allow_fault_injection)?;
+    if let Err(failure) = wait(env, &directory, &book, &started, fresh, deadline).await {
+        if fresh {
+            stop_all(env, &book.processes).await?;
+        }
+        return Err(failure);
+    }
+    let took = (env.now() - began).as_secs_f64();
+    let count = |role| book.processes.iter().filter(|p| p.role == role && is_alive(p)).count();
+    let masters: Vec<_> = book.endpoints.masters.iter().map(ToString::to_string).collect();
+    print_line(&format!(
+        "cluster {} is up after {took:.1} s: {} masters, {} chunkservers\nmasters: {}\n\
+         export CRATON_CLUSTER={0}",
+        directory.path().display(),
+        count(RoleName::Master),
+        count(RoleName::Chunkserver),
+        masters.join(",")
+    ))
+}
+
+async fn wait(
+    env: &Env,
+    directory: &Directory,
+    book: &Book,
+    started: &[String],
+    fresh: bool,
+    deadline: runtime::Instant,
+) -> Done {
+    for process in book.processes.iter().filter(|process| started.contains(&process.id)) {
+        match ready::wait_listening(env, process).await {
+            Ok(()) => {}
+            Err(failure) if fresh => return Err(failure),
+            // The others may do without it.
+            Err(failure) => eprintln!("craton: warning: {failure}"),
+        }
+    }
+    let of_role = |process: &&Process| process.role == RoleName::Chunkserver;
+    let chunkservers: Vec<_> = book.processes.iter().filter(of_role).cloned().collect();
+    ready::wait_writable(env, directory, &chunkservers, deadline).await
+}
+
+/// Starts what does not run; their IDs.
+fn start_missing(
+    directory: &Directory,
+    book: &mut Book,
+    fault_injection: bool,
+) -> Result<Vec<String>, Failure> {
+    let mut started = Vec::new();
+    for index in 0..book.processes.len() {
+        let process = &mut book.processes[index];
+        if is_alive(process) {
+            continue;
+        }
+        process.pid = process::start(process.role, &process.dir, fault_injection)?;
+        started.push(process.id.clone());
+        directory.write(book)?;
+    }
+    Ok(started)
+}
+
+/// A stopped cluster starts as it was made.
+fn refuse_contradictions(directory: &Directory, book: &Book, args: &ClusterUpArgs) -> Done {
+    let of_role = |role| book.processes.iter().filter(move |process| process.role == role);
+    let count = |role| of_role(role).count() as u16;
+    let mut facts = vec![
+        ("--masters", args.masters, count(RoleName::Master)),
+        ("--chunkservers", args.chunkservers, count(RoleName::Chunkserver)),
+    ];
+    if let Some(master) = of_role(RoleName::Master).next() {
+        let config: config::Master = config::read(&config_path(&master.dir, master.role))?;
+        facts.push(("--namespaces", args.namespaces, config.namespace_partitions));
+        facts.push(("--streams", args.streams, config.stream_partitions));
+    }
+    if let Some(server) = of_role(RoleName::Chunkserver).next() {
+        let config: config::Chunkserver = config::read(&config_path(&server.dir, server.role))?;
+        facts.push(("--disks", args.disks, config.stores.len() as u16));
+    }
+    for (flag, asked, there) in facts {
+        if let Some(asked) = asked.filter(|asked| *asked != there) {
+            return Err(Failure::usage(format!(
+                "{} has a cluster with {flag} {there}, not {asked}: leave the flag out, or use \
+                 'craton cluster add'",
+                directory.path().display()
+            )));
+        }
+    }
+    if args.with_key && directory.key()?.is_none() {
+        return Err(Failure::usage(format!(
+            "{} has a cluster without a key: leave --with-key out",
+            directory.path().display()
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! From `--cluster` to a connected client.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use base::ClusterId;
+use client::Client;
+use runtime::{Runtime, RuntimeConfig};
+use transport::{Endpoint, Identity, Limits};
+use wire::handshake::ClusterKey;
+
+use crate::args::Connection;
+use crate::cluster::Directory;
+use crate::config;
+use crate::exit::Failure;
+
+/// A cluster to talk to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its masters, as far as they are known before it is asked.
+    pub masters: Vec<SocketAddr>,
+    /// Its key.
+    pub key: Option<ClusterKey>,
+    /// Its identity; zero when it is to be learned.
+    pub cluster: ClusterId,
+    /// Its directory, when it runs on this machine.
+    pub dir: Option<PathBuf>,
+}
+
+/// The cluster that the command line or the environment names.
+pub fn target(connection: &Connection) -> Result<Target, Failure> {
+    let Some(text) = connection.cluster.as_deref().filter(|text| !text.is_empty()) else {
+        return Err(Failure::usage(
+            "no cluster is named: give --cluster with its directory or its masters' addresses, or \
+             set CRATON_CLUSTER",
+        ));
+    };
+    let mut target = match addresses(text) {
+        Some(masters) => Target { masters, key: None, cluster: ClusterId::default(), dir: None },
+        None => of_dir(Path::new(text))?,
+    };
+    if let Some(path) = &connection.key_file {
+        target.key = Some(config::read_key(path)?);
+    }
+    Ok(target)
+}
+
+/// Addresses separated by commas, when the text is that and not a directory.
+fn addresses(text: &str) -> Option<Vec<SocketAddr>> {
+    if text.contains('/') || Path::new(text).is_dir() {
+        return None;
+    }
+    let mut found = Vec::new();
+    for part in text.split(',') {
+        found.extend(part.trim().to_socket_addrs().ok()?);
+    }
+    Some(found)
+}
+
+fn of_dir(path: &Path) -> Result<Target, Failure> {
+    let directory = Directory::existing(path)?;
+    let book = directory.read()?;
+    Ok(Target {
+        masters: book.endpoints.masters,
+        key: directory.key()?,
+        cluster: directory.cluster()?,
+        dir: Some(directory.path().to_owned()),
+    })
+}
+
+/// An executor for this command.
+pub fn runtime() -> Result<Runtime, Failure> {
+    let config = RuntimeConfig { huge_pages: false, ..RuntimeConfig::named("craton") };
+    Runtime::new(config).map_err(|error| {
+        Failure::setup(format!(
+            "io_uring cannot be used here ({error}): Craton needs Linux 6.1 or later with \
+             kernel.io_uring_disabled = 0"
+        ))
+    })
+}
+
+/// Connects to a cluster.
+pub async fn connect(
+    env: &runtime::Env,
+    target: &Target,
+    config: client::Config,
+) -> Result<Client, Failure> {
+    let identity = Identity {
+        cluster: target.cluster,
+        key: target.key.clone(),
+        name: format!("client {}", std::process::id()),
+    };
+    let endpoint = Endpoint::new(env, identity, Limits::default());
+    Ok(Client::connect(env, endpoint, target.masters.clone(), config).await?)
+}
+
+/// Runs `work` with a client of the cluster.
+pub fn with_client<T>(
+    connection: &Connection,
+    work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    crate::log::start_foreground();
+    let target = target(connection)?;
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let client = connect(runtime.env(), &target, client::Config::default()).await?;
+        work(client).await
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_from_directories() {
+        let parse = |text: &str| text.parse().expect("an address");
+        assert_eq!(addresses("127.0.0.1:1"), Some(vec![parse("127.0.0.1:1")]));
+        let two = Some(vec![parse("127.0.0.1:1"), parse("[::1]:2")]);
+        assert_eq!(addresses("127.0.0.1:1, [::1]:2"), two);
+        assert_eq!(addresses("/tmp"), None);
+        assert_eq!(addresses("cluster"), None);
+    }
+}

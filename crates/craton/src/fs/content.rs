@@ -1,0 +1,139 @@
+//! Moving bytes between files of the cluster and local files.
+
+use std::io::Read;
+use std::path::Path;
+
+use client::{Appender, Client, Error, FlatLogFile};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use runtime::{Env, File, OpenOptions};
+
+use super::names::FILE_MODE;
+use super::policy;
+use crate::exit::{Done, Failure, io};
+use crate::output::write_out;
+
+/// Bytes read and appended at once.
+pub const PIECE: usize = 1 << 20;
+/// Reads of one file under way at once.
+const READ_AHEAD: usize = 4;
+
+/// `fs cat`.
+pub async fn cat(client: &Client, path: &str, offset: u64, length: Option<u64>) -> Done {
+    let file = client.open(path).await?;
+    let end = length.map_or(u64::MAX, |length| offset.saturating_add(length));
+    read_pieces(&file, offset, end, &mut |_, bytes| write_out(&[bytes])).await.map(drop)
+}
+
+/// Gives the bytes of a file from `offset` to `end`, or to its end, to `take`, in order, with
+/// their offsets. Several reads are under way at once. Answers where they end.
+pub async fn read_pieces(
+    file: &FlatLogFile,
+    offset: u64,
+    end: u64,
+    take: &mut dyn FnMut(u64, &[u8]) -> Done,
+) -> Result<u64, Failure> {
+    let reader = file.reader();
+    let piece = |at: u64| end.saturating_sub(at).min(PIECE as u64);
+    let (mut next, mut done) = (offset, offset);
+    // The first read alone: it is all there is of a small file.
+    let mut ahead = 1;
+    let mut reads = FuturesOrdered::new();
+    loop {
+        while reads.len() < ahead && piece(next) > 0 {
+            reads.push_back(reader.read_at(next, piece(next) as usize));
+            next += piece(next);
+        }
+        let Some(bytes) = reads.next().await.transpose()? else { return Ok(done) };
+        let wanted = piece(done);
+        take(done, &bytes)?;
+        done += bytes.len() as u64;
+        if (bytes.len() as u64) < wanted {
+            return Ok(done);
+        }
+        ahead = READ_AHEAD;
+    }
+}
+
+/// `fs append`.
+pub async fn append(client: &Client, src: &Path, path: &str, redundancy: Option<u8>) -> Done {
+    let source = Source::open(client.env(), src).await?;
+    let file = match client.open(path).await {
+        Err(Error::NotFound { .. }) => {
+            let policy = policy::choose(client, redundancy).await?;
+            client.create(path, policy, FILE_MODE, false).await?
+        }
+        opened => opened?,
+    };
+    let writer = file.append_handle().await?;
+    copy_in(client.env(), source, &writer, &mut |_| {}).await?;
+    writer.close().await?;
+    Ok(())
+}
+
+/// Where bytes come from.
+pub enum Source {
+    /// Standard input.
+    Stdin,
+    /// A file, with its name.
+    File(File, String),
+}
+
+impl Source {
+    /// Opens a local file; `-` is standard input.
+    pub async fn open(env: &Env, path: &Path) -> Result<Source, Failure> {
+        if path == Path::new("-") {
+            return Ok(Source::Stdin);
+        }
+        let opened = env.open_file(path, OpenOptions::READ).await;
+        let file = opened.map_err(|error| io("read", path, &error))?;
+        Ok(Source::File(file, path.display().to_string()))
+    }
+
+    /// The next bytes at `offset`; none at the end.
+    async fn next(&self, env: &Env, offset: u64) -> Result<Vec<u8>, Failure> {
+        match self {
+            Source::Stdin => {
+                let read = env.blocking("read standard input", || {
+                    let mut bytes = Vec::with_capacity(PIECE);
+                    let mut input = std::io::stdin().lock().take(PIECE as u64);
+                    input.read_to_end(&mut bytes).map(|_| bytes)
+                });
+                let failed =
+                    |error| Failure::failed(format!("cannot read standard input: {error}"));
+                read.await.map_err(failed)
+            }
+            Source::File(file, name) => {
+                let buf = env
+                    .pool()
+                    .alloc(PIECE)
+                    .map_err(|error| Failure::failed(format!("cannot read {name}: {error}")))?;
+                let (read, buf) = file.read_at(offset, buf).await;
+                let failed = |error| Failure::failed(format!("cannot read {name}: {error}"));
+                let len = read.map_err(failed)?;
+                Ok(buf[..len].to_vec())
+            }
+        }
+    }
+}
+
+/// Appends all of a source; `progress` is told how many bytes more went out.
+pub async fn copy_in(
+    env: &Env,
+    source: Source,
+    writer: &Appender,
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64, Failure> {
+    let mut offset = 0;
+    loop {
+        let bytes = source.next(env, offset).await?;
+        if bytes.is_empty() {
+            writer.sync().await?;
+            return Ok(offset);
+        }
+        offset += bytes.len() as u64;
+        // Starts the append; the window holds back what is too fast.
+        writer.submit(&bytes).await?;
+        progress(bytes.len() as u64);
+    }
+}

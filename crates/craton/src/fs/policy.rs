@@ -1,0 +1,28 @@
+//! How many copies a new file gets.
+
+use std::collections::BTreeSet;
+
+use client::Client;
+use wire::control::Policy;
+
+use crate::exit::Failure;
+
+/// Copies of a file where nobody asks for another number.
+const COPIES_DEFAULT: usize = 3;
+
+/// The policy asked for, else the default one.
+pub async fn choose(client: &Client, asked: Option<u8>) -> Result<Policy, Failure> {
+    match asked {
+        Some(copies) => Ok(Policy::rep(copies)),
+        None => default(client).await,
+    }
+}
+
+/// Three copies, or as many as the cluster has failure domains; a server that is down counts: it
+/// is expected back.
+pub async fn default(client: &Client) -> Result<Policy, Failure> {
+    let pictures = client.status().await?;
+    let servers = pictures.iter().flat_map(|(_, picture)| &picture.servers);
+    let domains: BTreeSet<&str> = servers.map(|server| server.domain.as_str()).collect();
+    Ok(Policy::rep(domains.len().clamp(1, COPIES_DEFAULT) as u8))
+}

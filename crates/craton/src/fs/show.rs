@@ -1,0 +1,246 @@
+//! Commands that show what is there.
+
+use client::Client;
+use serde::Serialize;
+use wire::control::{Attributes, NamedNode, Node};
+
+use super::names::base_name;
+use crate::exit::{Code, Done, Failure};
+use crate::output::{bytes, print_json, print_line, print_table, table, time};
+use crate::status;
+
+#[derive(Serialize)]
+struct Facts {
+    name: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    mode: u32,
+    mtime_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    len: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copies: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    id: Option<String>,
+}
+
+impl Facts {
+    fn of(name: &str, node: &Node) -> Facts {
+        let new = |kind, attributes: &Attributes| Facts {
+            name: name.to_owned(),
+            kind,
+            mode: attributes.mode,
+            mtime_ns: attributes.mtime,
+            len: None,
+            links: None,
+            copies: None,
+            target: None,
+            id: None,
+        };
+        match node {
+            Node::File { file, policy, attributes, links, len } => Facts {
+                len: Some(*len),
+                links: Some(*links),
+                copies: Some(policy.copies),
+                id: Some(file.to_string()),
+                ..new("file", attributes)
+            },
+            Node::Dir { dir, attributes } => {
+                Facts { id: Some(dir.to_string()), ..new("directory", attributes) }
+            }
+            Node::Symlink { target, attributes } => {
+                Facts { target: Some(target.clone()), ..new("symlink", attributes) }
+            }
+        }
+    }
+
+    /// As `ls -l` has it: `drwxr-xr-x`.
+    fn mode_text(&self) -> String {
+        let mut text = String::from(match self.kind {
+            "directory" => "d",
+            "symlink" => "l",
+            _ => "-",
+        });
+        for shift in [6, 3, 0] {
+            for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
+                text.push(if self.mode >> shift & bit != 0 { letter } else { '-' });
+            }
+        }
+        text
+    }
+}
+
+/// `fs ls`.
+pub async fn ls(client: &Client, path: &str, long: bool, json: bool) -> Done {
+    let found = client.resolve(path).await?;
+    let entries = match found.node {
+        Node::Dir { .. } => client.list_all(path).await?,
+        node => vec![NamedNode { name: base_name(path).unwrap_or(path).to_owned(), node }],
+    };
+    let entries: Vec<_> = entries.iter().map(|one| Facts::of(&one.name, &one.node)).collect();
+    if json {
+        return print_json(&entries);
+    }
+    if !long {
+        return entries.iter().try_for_each(|entry| print_line(&entry.name));
+    }
+    let mut out = table(&["mode", "links", "copies", "bytes", "modified", "name"]);
+    for entry in &entries {
+        let number = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
+        let name = match &entry.target {
+            Some(target) => format!("{} -> {target}", entry.name),
+            None => entry.name.clone(),
+        };
+        out.add_row([
+            entry.mode_text(),
+            number(entry.links.map(u64::from)),
+            number(entry.copies.map(u64::from)),
+            number(entry.len),
+            time(entry.mtime_ns),
+            name,
+        ]);
+    }
+    print_table(out, &[1, 2, 3])
+}
+
+#[derive(Serialize)]
+struct Replica {
+    server: String,
+    disk: String,
+    addr: String,
+}
+
+#[derive(Serialize)]
+struct Chunk {
+    chunk: String,
+    offset: u64,
+    len: Option<u64>,
+    state: &'static str,
+    epoch: u64,
+    replicas: Vec<Replica>,
+}
+
+#[derive(Serialize)]
+struct Stat {
+    path: String,
+    #[serde(flatten)]
+    facts: Facts,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    chunks: Vec<Chunk>,
+}
+
+/// `fs stat`.
+pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
+    let found = client.lookup(path).await?;
+    let mut facts = Facts::of(base_name(path).unwrap_or("/"), &found.node);
+    let mut chunks = Vec::new();
+    if matches!(found.node, Node::File { .. }) {
+        let file = client.file_of(path, found)?;
+        facts.len = Some(file.len().await?);
+        let names = status::server_names(client).await?;
+        let name = |server: base::ServerId| {
+            names.get(&server).cloned().unwrap_or_else(|| server.to_string())
+        };
+        for place in file.chunks().await?.chunks {
+            let replica = |replica: &wire::control::ReplicaPlace| Replica {
+                server: name(replica.server),
+                disk: replica.disk.to_string(),
+                addr: replica.addr.to_string(),
+            };
+            chunks.push(Chunk {
+                chunk: place.chunk.to_string(),
+                offset: place.base,
+                len: place.sealed.map(u64::from),
+                state: if place.sealed.is_some() { "sealed" } else { "open" },
+                epoch: place.epoch.get(),
+                replicas: place.replicas.iter().map(replica).collect(),
+            });
+        }
+    }
+    let stat = Stat { path: path.to_owned(), facts, chunks };
+    if json {
+        return print_json(&stat);
+    }
+    print_stat(&stat)
+}
+
+fn print_stat(stat: &Stat) -> Done {
+    let facts = &stat.facts;
+    let mut lines = vec![
+        format!("path      {}", stat.path),
+        format!("type      {}", facts.kind),
+        format!("mode      {} ({:04o})", facts.mode_text(), facts.mode),
+        format!("modified  {}", time(facts.mtime_ns)),
+    ];
+    let numbers = [
+        ("bytes    ", facts.len),
+        ("links    ", facts.links.map(u64::from)),
+        ("copies   ", facts.copies.map(u64::from)),
+    ];
+    for (title, value) in numbers {
+        lines.extend(value.map(|value| format!("{title} {value}")));
+    }
+    lines.extend(facts.target.as_ref().map(|target| format!("target    {target}")));
+    lines.extend(facts.id.as_ref().map(|id| format!("id        {id}")));
+    lines.iter().try_for_each(|line| print_line(line))?;
+    if stat.chunks.is_empty() {
+        return Ok(());
+    }
+    let mut out = table(&["chunk", "offset", "bytes", "state", "epoch", "replicas"]);
+    for chunk in &stat.chunks {
+        let replicas: Vec<&str> = chunk.replicas.iter().map(|one| one.server.as_str()).collect();
+        out.add_row([
+            chunk.chunk.clone(),
+            chunk.offset.to_string(),
+            chunk.len.map_or("-".to_owned(), |len| len.to_string()),
+            chunk.state.to_owned(),
+            chunk.epoch.to_string(),
+            replicas.join(","),
+        ]);
+    }
+    print_table(out, &[1, 2, 4])
+}
+
+/// `fs df`.
+pub async fn df(client: &Client, json: bool) -> Done {
+    #[derive(Serialize)]
+    struct Space {
+        capacity_bytes: u64,
+        used_bytes: u64,
+        available_bytes: u64,
+        logical_bytes: u64,
+        files: u64,
+        directories: u64,
+    }
+    let picture = status::gather(client).await?;
+    let capacity_bytes = picture.chunkservers.iter().map(|one| one.capacity_bytes).sum();
+    let used_bytes = picture.chunkservers.iter().map(|one| one.used_bytes).sum();
+    if capacity_bytes == 0 {
+        return Err(Failure::new(Code::Unavailable, "no chunkserver has told its capacity yet"));
+    }
+    let space = Space {
+        capacity_bytes,
+        used_bytes,
+        available_bytes: capacity_bytes.saturating_sub(used_bytes),
+        logical_bytes: picture.bytes.logical,
+        files: picture.names.files,
+        directories: picture.names.directories,
+    };
+    if json {
+        return print_json(&space);
+    }
+    let mut out = table(&["capacity", "used", "available", "use", "logical", "files", "dirs"]);
+    out.add_row([
+        bytes(space.capacity_bytes),
+        bytes(space.used_bytes),
+        bytes(space.available_bytes),
+        format!("{:.0}%", used_bytes as f64 / capacity_bytes as f64 * 100.0),
+        bytes(space.logical_bytes),
+        space.files.to_string(),
+        space.directories.to_string(),
+    ]);
+    print_table(out, &[0, 1, 2, 3, 4, 5, 6])
+}

@@ -1,0 +1,67 @@
+//! `craton masters`: the masters' membership.
+
+use client::Client;
+use serde::Serialize;
+use wire::control::{ClusterRequest, MasterInfo, MemberChange};
+
+use crate::args::{Connection, MastersCommand};
+use crate::connect::with_client;
+use crate::exit::{Done, Failure};
+use crate::output::{print_json, print_line, print_table, table};
+
+/// Runs a command.
+pub fn run(connection: &Connection, command: MastersCommand) -> Done {
+    with_client(connection, async |client| match command {
+        MastersCommand::Members { json } => members(&client, json).await,
+        MastersCommand::Add { raft_id, name, addr } => {
+            if raft_id == 0 {
+                return Err(Failure::usage("masters are numbered from 1"));
+            }
+            let master = MasterInfo { id: raft_id, name, addr };
+            change(&client, MemberChange::Add(master)).await?;
+            print_line(&format!("master {raft_id} is a member"))
+        }
+        MastersCommand::Remove { raft_id } => {
+            let members = client.cluster_info().await?.masters;
+            if !members.iter().any(|master| master.id == raft_id) {
+                let known: Vec<_> = members.iter().map(|master| master.id.to_string()).collect();
+                return Err(Failure::failed(format!(
+                    "the cluster has no master {raft_id}: it has {}",
+                    known.join(", ")
+                )));
+            }
+            change(&client, MemberChange::Remove { id: raft_id }).await?;
+            print_line(&format!("master {raft_id} is no member any more: stop its process"))
+        }
+    })
+}
+
+async fn change(client: &Client, change: MemberChange) -> Done {
+    client.cluster_ask(ClusterRequest::Members { change }).await?;
+    Ok(())
+}
+
+async fn members(client: &Client, json: bool) -> Done {
+    #[derive(Serialize)]
+    struct Member {
+        raft_id: u64,
+        id: String,
+        addr: String,
+    }
+    let member = |master: MasterInfo| Member {
+        raft_id: master.id,
+        id: master.name,
+        addr: master.addr.to_string(),
+    };
+    let mut members: Vec<Member> =
+        client.cluster_info().await?.masters.into_iter().map(member).collect();
+    members.sort_by_key(|member| member.raft_id);
+    if json {
+        return print_json(&serde_json::json!({ "masters": members }));
+    }
+    let mut out = table(&["number", "id", "address"]);
+    for member in members {
+        out.add_row([member.raft_id.to_string(), member.id, member.addr]);
+    }
+    print_table(out, &[0])
+}

@@ -1,0 +1,122 @@
+//! How commands print: tables, sizes, times, JSON.
+
+use std::io::Write;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::exit::{Done, Failure};
+
+/// An empty table with a header.
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.iter().map(|title| title.to_uppercase()));
+    table
+}
+
+/// Prints a table; `numbers` are the columns aligned to the right.
+pub fn print_table(mut table: Table, numbers: &[usize]) -> Done {
+    for &column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for line in table.lines() {
+        print_line(line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Prints a line to standard output.
+pub fn print_line(line: &str) -> Done {
+    write_out(&[line.as_bytes(), b"\n"])
+}
+
+/// Prints one JSON value to standard output.
+pub fn print_json(value: &impl Serialize) -> Done {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Failure::failed(format!("cannot print JSON: {error}")))?;
+    print_line(&text)
+}
+
+/// Writes to standard output. A reader that has gone ends the process quietly.
+pub fn write_out(parts: &[&[u8]]) -> Done {
+    let mut out = std::io::stdout().lock();
+    let written = parts.iter().try_for_each(|part| out.write_all(part)).and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => Err(Failure::failed(format!("cannot write to standard output: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Bytes for people: `1.5 MiB`.
+pub fn bytes(count: u64) -> String {
+    let mut value = count as f64;
+    for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
+        if value < 1000.0 {
+            return if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} PiB")
+}
+
+/// A time for people, UTC: `2026-11-21 06:30:00`.
+pub fn time(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
+/// Year, month and day of a day since 1970. A year starts in March, so that the day that comes
+/// and goes is its last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    (year + era * 400 + u64::from(month <= 2), month, day)
+}
+
+/// A fresh directory for one test.
+#[cfg(test)]
+pub fn test_dir(name: &str) -> std::path::PathBuf {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("craton-test-{}-{name}-{number}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&dir).expect("it can be made");
+    dir
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        let given = [0, 999, 1000, 1 << 20, 1 << 30, 5 << 40, u64::MAX];
+        let want = ["0 B", "999 B", "1.0 KiB", "1.0 MiB", "1.0 GiB", "5.0 TiB", "16384.0 PiB"];
+        assert_eq!(given.map(bytes), want.map(str::to_owned));
+    }
+
+    #[test]
+    fn times_are_utc() {
+        let given = [0, 951_782_400, 1_709_164_799, 4_102_444_800].map(|s| s * 1_000_000_000);
+        let want = [
+            "1970-01-01 00:00:00",
+            "2000-02-29 00:00:00",
+            "2024-02-28 23:59:59",
+            "2100-01-01 00:00:00",
+        ];
+        assert_eq!(given.map(time), want.map(str::to_owned));
+    }
+}

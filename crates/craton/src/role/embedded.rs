@@ -1,0 +1,287 @@
+//! `craton up`: all roles in one process.
+
+use std::path::{Path, PathBuf};
+
+use base::ClusterId;
+use runtime::{Duration, Env};
+use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
+
+use super::signals::Stop;
+use super::{chunkserver, ended, executor, master};
+use crate::args::{RoleName, UpArgs};
+use crate::cluster::{Book, Directory, EMBEDDED_LOCK, Process, Reserved, State, config_path, lock};
+use crate::config::{self, Logging, Peer, Store};
+use crate::exit::{Done, Failure, io};
+use crate::output::print_line;
+
+/// MiB of buffers of the one process.
+const MEMORY_MIB: u64 = 512;
+/// How long the roles may take to find each other.
+const JOIN_WAIT: Duration = Duration::from_secs(30);
+
+/// Runs all roles until the process is asked to end.
+pub fn run(args: UpArgs) -> Done {
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => default_dir()?,
+    };
+    let runtime = executor("craton", MEMORY_MIB)?;
+    let env = runtime.env();
+    runtime.block_on(async {
+        let (directory, state) = Directory::open_or_make(&dir)?;
+        let marker = directory.path().join(EMBEDDED_LOCK);
+        if state == State::Cluster && !marker.exists() {
+            return Err(Failure::setup(format!(
+                "{} belongs to 'craton cluster up': start it with that, or name another directory",
+                directory.path().display()
+            )));
+        }
+        let held = claim(env, &marker).await?;
+        let plan = match state {
+            State::Free => make(env, &directory, &args)?,
+            State::Cluster => load(env, &directory, &args)?,
+        };
+        // Commands may look at the directory from here on.
+        let directory_path = directory.path().to_owned();
+        drop(directory);
+        let log = Logging { dir: Some(directory_path.join("log")), ..Logging::default() };
+        super::begin("up", "up", &log)?;
+        let done = ended(serve(env, &directory_path, &plan).await);
+        drop(held);
+        done
+    })
+}
+
+fn default_dir() -> Result<PathBuf, Failure> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let data = set("XDG_DATA_HOME").map(PathBuf::from);
+    let data = data.or_else(|| set("HOME").map(|home| Path::new(&home).join(".local/share")));
+    data.map(|data| data.join("craton"))
+        .ok_or_else(|| Failure::usage("HOME is not set: name a directory with --dir"))
+}
+
+async fn claim(env: &Env, path: &Path) -> Result<std::fs::File, Failure> {
+    let mut tries = 0;
+    loop {
+        match lock(path, "'craton up' runs on this directory already: stop it, or name another") {
+            // Somebody may just be looking whether it is held.
+            Err(_) if tries < 5 => tries += 1,
+            locked => return locked,
+        }
+        env.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The roles' configurations.
+struct Plan {
+    book: Book,
+    master: config::Master,
+    chunkservers: Vec<config::Chunkserver>,
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| io("use", path, &error))
+}
+
+/// The first start.
+fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure> {
+    let mut stores = Vec::new();
+    for store in &args.stores {
+        let store = absolute(store)?;
+        super::stores::medium(&store)?;
+        stores.push(store);
+    }
+    if stores.is_empty() {
+        let store = directory.path().join("cs1/store");
+        std::fs::create_dir_all(&store).map_err(|error| io("make", &store, &error))?;
+        stores.push(store);
+    }
+    let mut ports = Reserved::new();
+    let addr = match args.listen {
+        Some(addr) => addr,
+        None => ports.take(env)?,
+    };
+    let mut raw = [0; 16];
+    env.fill_secret(&mut raw);
+    let cluster = ClusterId::new(u128::from_le_bytes(raw) | 1);
+    let own = Peer { raft_id: 1, id: "m1".to_owned(), addr };
+    let mut book = Book::default();
+    let dir = directory.path().join(&own.id);
+    let mut master = crate::cluster::plan_master(env, directory, &mut ports, &own, cluster)?;
+    master.peers = vec![own];
+    directory.write_config(&dir, RoleName::Master, &master)?;
+    book.processes.push(Process { role: RoleName::Master, id: "m1".to_owned(), pid: 0, addr, dir });
+    book.refresh_endpoints();
+    let mut plan = Plan { book, master, chunkservers: Vec::new() };
+    for store in stores {
+        add_store(env, directory, &mut ports, &mut plan, store)?;
+    }
+    finish(directory, plan)
+}
+
+/// Each store is served by a chunkserver of its own, so that copies lie on different stores.
+fn add_store(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    plan: &mut Plan,
+    store: PathBuf,
+) -> Done {
+    let id = format!("cs{}", plan.chunkservers.len() + 1);
+    let dir = directory.path().join(&id);
+    let addr = ports.take(env)?;
+    let config = config::Chunkserver {
+        id: id.clone(),
+        cluster: None,
+        listen: addr,
+        masters: plan.book.endpoints.masters.clone(),
+        domain: None,
+        key_file: None,
+        metrics: None,
+        heartbeat_ms: 250,
+        scrub_mib_per_second: 8,
+        memory_mib: MEMORY_MIB,
+        log: Logging::default(),
+        stores: vec![Store::small_files(store)],
+    };
+    directory.write_config(&dir, RoleName::Chunkserver, &config)?;
+    plan.chunkservers.push(config);
+    plan.book.processes.push(Process { role: RoleName::Chunkserver, id, pid: 0, addr, dir });
+    Ok(())
+}
+
+/// A further start.
+fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure> {
+    let book = directory.read()?;
+    let mut master: Option<config::Master> = None;
+    let mut chunkservers = Vec::new();
+    for process in &book.processes {
+        let path = config_path(&process.dir, process.role);
+        match process.role {
+            RoleName::Master => master = Some(config::read(&path)?),
+            RoleName::Chunkserver => chunkservers.push(config::read(&path)?),
+        }
+    }
+    let master = master.ok_or_else(|| {
+        let path = directory.path().display();
+        Failure::setup(format!("{path}/cluster.json names no master: restore it"))
+    })?;
+    let mut plan = Plan { book, master, chunkservers };
+    if let Some(addr) = args.listen.filter(|addr| *addr != plan.master.listen) {
+        return Err(Failure::usage(format!(
+            "{} listens on {}, not on {addr}: leave --listen out",
+            directory.path().display(),
+            plan.master.listen
+        )));
+    }
+    add_new_stores(env, directory, args, &mut plan)?;
+    finish(directory, plan)
+}
+
+/// The stores there are must be named, when any is; new ones join.
+fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Plan) -> Done {
+    if args.stores.is_empty() {
+        return Ok(());
+    }
+    let asked: Vec<PathBuf> =
+        args.stores.iter().map(|store| absolute(store)).collect::<Result<_, _>>()?;
+    let known: Vec<PathBuf> = plan
+        .chunkservers
+        .iter()
+        .flat_map(|server| server.stores.iter().map(|store| store.path.clone()))
+        .collect();
+    if let Some(left_out) = known.iter().find(|path| !asked.contains(path)) {
+        return Err(Failure::usage(format!(
+            "{} has a store {} that --store does not name: name all of them, or none",
+            directory.path().display(),
+            left_out.display()
+        )));
+    }
+    let mut ports = Reserved::new();
+    for store in asked.into_iter().filter(|path| !known.contains(path)) {
+        super::stores::medium(&store)?;
+        add_store(env, directory, &mut ports, plan, store)?;
+    }
+    Ok(())
+}
+
+/// All roles are this process.
+fn finish(directory: &Directory, mut plan: Plan) -> Result<Plan, Failure> {
+    for process in &mut plan.book.processes {
+        process.pid = std::process::id();
+    }
+    directory.write(&plan.book)?;
+    Ok(plan)
+}
+
+async fn serve(env: &Env, dir: &Path, plan: &Plan) -> Done {
+    let stop = Stop::install()?;
+    let master = master::start(env, &plan.master).await?;
+    let mut servers = Vec::new();
+    for config in &plan.chunkservers {
+        match chunkserver::start(env, config, false).await {
+            Ok(role) => servers.push(role),
+            // The other stores may do without it.
+            Err(failure) if plan.chunkservers.len() > 1 => eprintln!("craton: warning: {failure}"),
+            Err(failure) => return Err(failure),
+        }
+    }
+    if servers.is_empty() {
+        return Err(Failure::setup("no store can be opened, see the warnings"));
+    }
+    let joined = async {
+        master.master.ready().await;
+        while alive(&master.master).await < servers.len() {
+            env.sleep(Duration::from_millis(20)).await;
+        }
+    };
+    if env.timeout(JOIN_WAIT, joined).await.is_err() {
+        return Err(Failure::setup(format!(
+            "the roles did not find each other in {JOIN_WAIT:?}: see {}",
+            dir.join("log").display()
+        )));
+    }
+    announce(dir, plan, servers.len())?;
+    stop.asked().await;
+    for server in &servers {
+        server.server.stop().await;
+    }
+    master.master.shutdown().await;
+    master.endpoint.close();
+    print_line("stopped")
+}
+
+/// Chunkservers that the master hears.
+async fn alive(master: &::master::Master) -> usize {
+    let request = ControlRequest::Cluster(ClusterRequest::Status);
+    match master.handle(request).await {
+        Ok(ControlReply::Cluster(ClusterReply::Status(status))) => {
+            status.servers.iter().filter(|server| server.alive).count()
+        }
+        _ => 0,
+    }
+}
+
+fn announce(dir: &Path, plan: &Plan, stores: usize) -> Done {
+    use std::os::unix::fs::MetadataExt;
+    let copies = match stores {
+        1 => "new files get one copy: name more --store on other disks for more".to_owned(),
+        stores => format!("new files get up to {} copies", stores.min(3)),
+    };
+    let device = |server: &config::Chunkserver| {
+        let path = &server.stores.first()?.path;
+        std::fs::metadata(path).ok().map(|facts| facts.dev())
+    };
+    let mut devices: Vec<_> = plan.chunkservers.iter().filter_map(device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    if devices.len() < plan.chunkservers.len().min(3) && plan.chunkservers.len() > 1 {
+        eprintln!("craton: warning: stores share a disk: its failure takes several copies");
+    }
+    print_line(&format!(
+        "craton is up on {} with {stores} stores; {copies}\nmasters: {}\n\
+         export CRATON_CLUSTER={0}",
+        dir.display(),
+        plan.master.listen
+    ))
+}

@@ -1,0 +1,134 @@
+//! `craton master`.
+
+use std::rc::Rc;
+
+use master::{Master, MasterConfig, MasterTiming};
+use metrics::Exposition;
+use runtime::{Duration, Env, Handle};
+use transport::{Endpoint, Identity, Limits};
+use wire::control::MasterInfo;
+
+use super::http::{self, Pages};
+use super::signals::Stop;
+use super::{begin, ended, executor, key, probe};
+use crate::args::RoleArgs;
+use crate::config;
+use crate::exit::{Code, Done, Failure};
+use crate::output::print_line;
+
+/// How often the master is asked whether one of its groups has failed.
+const HEALTH_PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs a master until it is asked to end.
+pub fn run(args: &RoleArgs) -> Done {
+    let config: config::Master = config::read(&args.config)?;
+    if args.check {
+        return print_line(&format!("{} is good", args.config.display()));
+    }
+    begin("master", &config.id, &config.log)?;
+    ended(serve(&config))
+}
+
+fn serve(config: &config::Master) -> Done {
+    let stop = Stop::install()?;
+    let runtime = executor(&config.id, config.memory_mib)?;
+    let handle = runtime.handle();
+    let env = runtime.env();
+    runtime.block_on(async {
+        let role = start(env, config).await?;
+        if let Some(addr) = config.metrics {
+            http::serve(env, addr, pages(&role, &config.id, handle)).await?;
+        }
+        print_line(&format!("master {} serves on {}", config.id, role.master.addr()))?;
+        let ended = first_of(stop.asked(), failure(env, &role.master)).await;
+        role.master.shutdown().await;
+        role.endpoint.close();
+        match ended {
+            None => Ok(()),
+            Some(cause) => Err(Failure::new(Code::Damage, cause)),
+        }
+    })
+}
+
+/// The failure, unless the process is asked to end first.
+async fn first_of(
+    stop: impl Future<Output = ()>,
+    failure: impl Future<Output = String>,
+) -> Option<String> {
+    use futures_util::future::{Either, select};
+    let (stop, failure) = (std::pin::pin!(stop), std::pin::pin!(failure));
+    match select(stop, failure).await {
+        Either::Left(_) => None,
+        Either::Right((cause, _)) => Some(cause),
+    }
+}
+
+/// Completes when a group's member of this master has failed.
+pub async fn failure(env: &Env, master: &Master) -> String {
+    loop {
+        if let Some(cause) = master.failure() {
+            return format!("{cause}: start the master again; if it repeats, replace its disk");
+        }
+        env.sleep(HEALTH_PAUSE).await;
+    }
+}
+
+/// A running master with what is needed to look at it.
+pub struct Role {
+    /// The master.
+    pub master: Master,
+    /// Its links.
+    pub endpoint: Endpoint,
+}
+
+/// Opens the groups and starts serving.
+pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Failure> {
+    let key = key(config.key_file.as_deref())?;
+    let cluster = config::cluster_id(Some(&config.cluster)).map_err(Failure::setup)?;
+    let name = format!("master {}", config.id);
+    let identity = Identity { cluster, key: key.clone(), name };
+    let endpoint = Endpoint::new(env, identity, Limits::default());
+    let peer = |peer: &config::Peer| MasterInfo {
+        id: peer.raft_id,
+        name: peer.id.clone(),
+        addr: peer.addr,
+    };
+    let election = Duration::from_millis(config.election_ms);
+    let timing = MasterTiming {
+        election_timeout: (election, election * 2),
+        heartbeat: Duration::from_millis(config.heartbeat_ms),
+        dead_after: Duration::from_millis(config.server_dead_ms),
+        ..MasterTiming::default()
+    };
+    let settings = MasterConfig {
+        id: config.raft_id,
+        name: config.id.clone(),
+        addr: config.listen,
+        dir: config.data_dir.clone(),
+        cluster,
+        key,
+        masters: config.peers.iter().map(peer).collect(),
+        form: !config.peers.is_empty(),
+        namespace_partitions: config.namespace_partitions,
+        stream_partitions: config.stream_partitions,
+        timing,
+    };
+    let started = Master::start(env, settings, endpoint.clone()).await;
+    let master = started.map_err(|error| Failure::setup(error.to_string()))?;
+    Ok(Role { master, endpoint })
+}
+
+/// What the master shows over HTTP.
+fn pages(role: &Role, id: &str, handle: Handle) -> Pages {
+    let (master, endpoint) = (role.master.clone(), role.endpoint.clone());
+    let id = id.to_owned();
+    Rc::new(move |path| {
+        probe::page(path, || {
+            let mut text = Exposition::new();
+            probe::process(&mut text, "master", &id, &handle.stats());
+            probe::links(&mut text, &endpoint.stats());
+            probe::master(&mut text, &master);
+            text.finish()
+        })
+    })
+}

@@ -1,0 +1,59 @@
+//! Start-up of roles: one process each, or all in one.
+
+pub mod chunkserver;
+pub mod embedded;
+mod http;
+pub mod master;
+mod probe;
+mod signals;
+mod stores;
+
+use std::path::Path;
+
+use runtime::{Env, Runtime, RuntimeConfig};
+use wire::handshake::ClusterKey;
+
+use crate::config::{self, Logging};
+use crate::exit::Failure;
+
+pub use stores::medium;
+
+/// A new cluster's key.
+pub fn random_key(env: &Env) -> ClusterKey {
+    let mut bytes = [0; 32];
+    env.fill_secret(&mut bytes);
+    ClusterKey::new(bytes)
+}
+
+fn key(path: Option<&Path>) -> Result<Option<ClusterKey>, Failure> {
+    path.map(config::read_key).transpose()
+}
+
+/// An executor for a role, with its memory budget.
+fn executor(name: &str, memory_mib: u64) -> Result<Runtime, Failure> {
+    let pool_bytes = config::mib(memory_mib);
+    let config = RuntimeConfig { pool_bytes, ..RuntimeConfig::named(name) };
+    Runtime::new(config).map_err(|error| {
+        Failure::setup(format!(
+            "io_uring cannot be used here ({error}): Craton needs Linux 6.1 or later with \
+             kernel.io_uring_disabled = 0, and room under 'ulimit -l'"
+        ))
+    })
+}
+
+/// Sets the log up and notes what starts.
+fn begin(role: &str, id: &str, log: &Logging) -> Result<(), Failure> {
+    crate::log::start(log)?;
+    let commit = env!("CRATON_COMMIT");
+    tracing::info!(role, id, pid = std::process::id(), commit, "starts");
+    Ok(())
+}
+
+/// Notes why a role ends, for those who only have its log.
+fn ended<T>(result: Result<T, Failure>) -> Result<T, Failure> {
+    match &result {
+        Ok(_) => tracing::info!("stopped"),
+        Err(failure) => tracing::error!(cause = %failure, "ends"),
+    }
+    result
+}

@@ -1,0 +1,149 @@
+//! What the parts of a role count, as metrics.
+
+use chunkserver::Chunkserver;
+use chunkstore::ChunkStore;
+use chunkstore::flash::FlashStore;
+use metrics::Exposition;
+use runtime::Stats;
+use transport::Service;
+
+use super::http::Page;
+
+/// The media type of Prometheus's text.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The page of a path.
+pub fn page(path: &str, metrics: impl FnOnce() -> String) -> Option<Page> {
+    match path {
+        "/metrics" => Some(Page { kind: METRICS, text: metrics() }),
+        "/health" => Some(Page { kind: "text/plain", text: "ok\n".to_owned() }),
+        _ => None,
+    }
+}
+
+/// The process and its executor.
+pub fn process(text: &mut Exposition, role: &str, id: &str, stats: &Stats) {
+    let version = env!("CARGO_PKG_VERSION");
+    let labels =
+        [("role", role), ("id", id), ("version", version), ("commit", env!("CRATON_COMMIT"))];
+    text.gauges("craton_info", "The process.").sample(&labels, 1.0);
+    for (name, help, value) in [
+        ("craton_ring_enters_total", "System calls that submitted or waited.", stats.enters),
+        ("craton_ring_submitted_total", "Operations given to the kernel.", stats.submitted),
+        ("craton_ring_completed_total", "Completions taken in.", stats.completed),
+        ("craton_executor_sleeps_total", "Times the executor slept.", stats.sleeps),
+        ("craton_executor_spins_total", "Times it spun before sleeping.", stats.spins),
+        ("craton_executor_spins_paid_total", "Spins that met a completion.", stats.spins_paid),
+        (
+            "craton_executor_preempted_total",
+            "Long polls because the CPU was taken away.",
+            stats.preempted,
+        ),
+    ] {
+        text.counters(name, help).sample(&[], value as f64);
+    }
+    let help = "Time the executor slept.";
+    let mut family = text.counters("craton_executor_slept_seconds_total", help);
+    family.sample(&[], stats.slept_us as f64 / 1e6);
+    let help = "Time the executor spun.";
+    let mut family = text.counters("craton_executor_spun_seconds_total", help);
+    family.sample(&[], stats.spun_us as f64 / 1e6);
+    let help = "Polls of a task that outran their slice (C11).";
+    let mut family = text.counters("craton_task_overruns_total", help);
+    for (task, overrun) in &stats.overruns {
+        family.sample(&[("task", task)], overrun.count as f64);
+    }
+    let help = "The longest poll of a task that outran its slice.";
+    let mut family = text.gauges("craton_task_overrun_longest_seconds", help);
+    for (task, overrun) in &stats.overruns {
+        family.sample(&[("task", task)], overrun.longest.as_secs_f64());
+    }
+}
+
+/// Links to peers.
+pub fn links(text: &mut Exposition, stats: &transport::Stats) {
+    let name = |index: usize| match Service::ALL.get(index) {
+        Some(service) => format!("{service:?}").to_lowercase(),
+        None => "link".to_owned(),
+    };
+    type Count = fn(&transport::ServiceStats) -> u64;
+    let counts: [(&str, &str, Count); 4] = [
+        ("craton_frames_received_total", "Frames received.", |of| of.frames_in),
+        ("craton_frames_sent_total", "Frames sent.", |of| of.frames_out),
+        ("craton_network_received_bytes_total", "Bytes received.", |of| of.bytes_in),
+        ("craton_network_sent_bytes_total", "Bytes sent.", |of| of.bytes_out),
+    ];
+    for (family, help, count) in counts {
+        let mut family = text.counters(family, help);
+        for (index, of) in stats.services.iter().enumerate() {
+            family.sample(&[("service", &name(index))], count(of) as f64);
+        }
+    }
+    text.gauges("craton_links", "Links that are up.").sample(&[], stats.links.len() as f64);
+    let mut family = text.counters("craton_links_opened_total", "Connections made or accepted.");
+    family.sample(&[], stats.links_opened as f64);
+    let queued: usize = stats.links.iter().map(|link| link.queued_bytes).sum();
+    text.gauges("craton_links_queued_bytes", "Bytes to be sent.").sample(&[], queued as f64);
+}
+
+/// Requests of a chunkserver.
+pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
+    let stats = server.stats();
+    for (name, help, value) in [
+        ("craton_appends_total", "Appends made durable.", stats.appends),
+        ("craton_append_bytes_total", "Sector bytes appended.", stats.append_bytes),
+        ("craton_reads_total", "Reads answered.", stats.reads),
+        ("craton_read_bytes_total", "Sector bytes read.", stats.read_bytes),
+        ("craton_busy_total", "Requests answered busy.", stats.busy),
+        ("craton_denied_total", "Requests refused for their token.", stats.denied),
+        ("craton_replications_total", "Replicas made by repair.", stats.replications),
+        ("craton_replicated_bytes_total", "Bytes copied by repair.", stats.replicated_bytes),
+        ("craton_damaged_total", "Damaged replicas found.", stats.damaged),
+        ("craton_scrubbed_bytes_total", "Bytes scrubbed.", stats.scrubbed_bytes),
+    ] {
+        text.counters(name, help).sample(&[], value as f64);
+    }
+}
+
+/// Disks.
+pub fn stores(text: &mut Exposition, stores: &[(String, FlashStore)]) {
+    type Gauge = fn(&FlashStore) -> f64;
+    let gauges: [(&str, &str, Gauge); 4] = [
+        ("craton_disk_capacity_bytes", "Bytes the disk can take.", |s| s.info().capacity as f64),
+        ("craton_disk_used_bytes", "Bytes in use.", |s| s.info().used as f64),
+        ("craton_disk_chunks", "Replicas on the disk.", |s| s.info().chunks as f64),
+        ("craton_disk_failed", "1 once the disk has failed.", |s| f64::from(s.info().failed)),
+    ];
+    for (name, help, value) in gauges {
+        let mut family = text.gauges(name, help);
+        for (path, store) in stores {
+            family.sample(&[("disk", path)], value(store));
+        }
+    }
+    type Count = fn(&FlashStore) -> u64;
+    let counts: [(&str, &str, Count); 3] = [
+        ("craton_disk_append_writes_total", "Device writes of appends.", |s| {
+            s.counters().append_writes
+        }),
+        ("craton_disk_data_bytes_total", "Data bytes of appends.", |s| s.counters().bytes_in),
+        ("craton_disk_written_bytes_total", "Bytes written, of all kinds.", |s| {
+            s.counters().bytes_out
+        }),
+    ];
+    for (name, help, value) in counts {
+        let mut family = text.counters(name, help);
+        for (path, store) in stores {
+            family.sample(&[("disk", path)], value(store) as f64);
+        }
+    }
+}
+
+/// Groups of a master.
+pub fn master(text: &mut Exposition, master: &master::Master) {
+    let ready = f64::from(master.is_ready());
+    text.gauges("craton_master_ready", "1 when every group has a leader.").sample(&[], ready);
+    let mut family = text.gauges("craton_group_leading", "1 for each group led here.");
+    for group in master.leads() {
+        family.sample(&[("group", &group.to_string())], 1.0);
+    }
+}

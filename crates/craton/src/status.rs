@@ -1,0 +1,276 @@
+//! `craton status`: the picture that the masters have together.
+
+use std::collections::BTreeMap;
+
+use base::ServerId;
+use client::Client;
+use serde::Serialize;
+use wire::control::{ClusterStatus, DiskReport, Group, ServerStatus};
+
+use crate::args::StatusArgs;
+use crate::connect::with_client;
+use crate::exit::{Done, Failure};
+use crate::output::{bytes, print_json, print_line, print_table, table};
+
+/// The whole picture.
+#[derive(Serialize, Clone, Debug)]
+pub struct Picture {
+    /// The cluster's identity.
+    pub cluster: String,
+    /// Masters, by number.
+    pub masters: Vec<Master>,
+    /// Chunkservers, by name.
+    pub chunkservers: Vec<Chunkserver>,
+    /// Chunks of all stream partitions that have a leader.
+    pub chunks: Chunks,
+    /// Repair.
+    pub repair: Repair,
+    /// Names.
+    pub names: Names,
+    /// Bytes.
+    pub bytes: Bytes,
+}
+
+/// A master.
+#[derive(Serialize, Clone, Debug)]
+pub struct Master {
+    /// Its ID.
+    pub id: String,
+    /// Where it is reached.
+    pub addr: String,
+    /// `up` or `down`.
+    pub state: &'static str,
+    /// Groups that it leads.
+    pub leads: Vec<String>,
+}
+
+/// A chunkserver.
+#[derive(Serialize, Clone, Debug)]
+pub struct Chunkserver {
+    /// Its ID.
+    pub id: String,
+    /// Where it is reached.
+    pub addr: String,
+    /// `up` or `down`.
+    pub state: &'static str,
+    /// Its failure domain.
+    pub domain: String,
+    /// Bytes that its good disks can take.
+    pub capacity_bytes: u64,
+    /// Bytes in use on them.
+    pub used_bytes: u64,
+    /// Its disks.
+    pub disks: Vec<Disk>,
+}
+
+/// A disk.
+#[derive(Serialize, Clone, Debug)]
+pub struct Disk {
+    /// Its incarnation.
+    pub id: String,
+    /// Its directory or device.
+    pub path: String,
+    /// `up` or `failed`.
+    pub state: &'static str,
+    /// Bytes it can take.
+    pub capacity_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Replicas on it.
+    pub chunks: u64,
+}
+
+/// Counts of chunks.
+#[derive(Serialize, Clone, Copy, Debug, Default)]
+pub struct Chunks {
+    /// All.
+    pub total: u64,
+    /// With fewer good replicas than they should have.
+    pub under_replicated: u64,
+    /// With too few to be read.
+    pub lost: u64,
+}
+
+/// Repair since the leaders took over.
+#[derive(Serialize, Clone, Copy, Debug, Default)]
+pub struct Repair {
+    /// Chunks waiting.
+    pub pending: u64,
+    /// Chunks repaired.
+    pub done: u64,
+    /// Bytes copied.
+    pub bytes: u64,
+}
+
+/// Counts of names.
+#[derive(Serialize, Clone, Copy, Debug, Default)]
+pub struct Names {
+    /// Files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+}
+
+/// Bytes, before and after replication.
+#[derive(Serialize, Clone, Copy, Debug, Default)]
+pub struct Bytes {
+    /// In the files.
+    pub logical: u64,
+    /// On the disks.
+    pub physical: u64,
+}
+
+/// Runs the command.
+pub fn run(args: &StatusArgs) -> Done {
+    let picture = with_client(&args.connection, async |client| gather(&client).await)?;
+    if args.json { print_json(&picture) } else { print(&picture) }
+}
+
+/// Asks all masters and puts their answers together.
+pub async fn gather(client: &Client) -> Result<Picture, Failure> {
+    let info = client.cluster_info().await?;
+    let answers = client.status().await?;
+    let answers: BTreeMap<u64, ClusterStatus> =
+        answers.into_iter().map(|(_, status)| (status.master, status)).collect();
+    let mut masters: Vec<_> = info.masters.iter().collect();
+    masters.sort_by_key(|master| master.id);
+    let master = |master: &&wire::control::MasterInfo| {
+        let answer = answers.get(&master.id);
+        Master {
+            id: master.name.clone(),
+            addr: master.addr.to_string(),
+            state: if answer.is_some() { "up" } else { "down" },
+            leads: answer.map_or_else(Vec::new, |answer| {
+                answer.leads.iter().map(Group::to_string).collect()
+            }),
+        }
+    };
+    let mut picture = Picture {
+        cluster: info.cluster.to_string(),
+        masters: masters.iter().map(master).collect(),
+        chunkservers: servers(&answers).into_iter().map(chunkserver).collect(),
+        chunks: Chunks::default(),
+        repair: Repair::default(),
+        names: Names::default(),
+        bytes: Bytes::default(),
+    };
+    for answer in answers.values() {
+        picture.chunks.total += answer.chunks;
+        picture.chunks.under_replicated += answer.under_replicated;
+        picture.chunks.lost += answer.lost;
+        picture.repair.pending += answer.repair.pending;
+        picture.repair.done += answer.repair.done;
+        picture.repair.bytes += answer.repair.bytes;
+        picture.names.files += answer.files;
+        picture.names.directories += answer.dirs;
+        picture.bytes.logical += answer.logical_bytes;
+    }
+    picture.bytes.physical = picture.chunkservers.iter().map(|server| server.used_bytes).sum();
+    Ok(picture)
+}
+
+/// The chunkservers as the leader of the cluster group sees them, else as any master does.
+fn servers(answers: &BTreeMap<u64, ClusterStatus>) -> Vec<ServerStatus> {
+    let leader = answers.values().find(|answer| answer.leads.contains(&Group::Cluster));
+    let answer = leader.or_else(|| answers.values().max_by_key(|answer| answer.servers.len()));
+    let mut servers = answer.map_or_else(Vec::new, |answer| answer.servers.clone());
+    servers.sort_by(|left, right| natural(&left.name).cmp(&natural(&right.name)));
+    servers
+}
+
+/// `cs2` before `cs10`.
+fn natural(name: &str) -> (&str, u64, &str) {
+    let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (letters, name[letters.len()..].parse().unwrap_or(0), name)
+}
+
+fn chunkserver(server: ServerStatus) -> Chunkserver {
+    let good = |disk: &&DiskReport| !disk.failed;
+    Chunkserver {
+        capacity_bytes: server.disks.iter().filter(good).map(|disk| disk.capacity).sum(),
+        used_bytes: server.disks.iter().filter(good).map(|disk| disk.used).sum(),
+        id: server.name,
+        addr: server.addr.to_string(),
+        state: if server.alive { "up" } else { "down" },
+        domain: server.domain,
+        disks: server.disks.into_iter().map(disk).collect(),
+    }
+}
+
+fn disk(disk: DiskReport) -> Disk {
+    Disk {
+        id: disk.disk.to_string(),
+        path: disk.path,
+        state: if disk.failed { "failed" } else { "up" },
+        capacity_bytes: disk.capacity,
+        used_bytes: disk.used,
+        chunks: disk.chunks,
+    }
+}
+
+/// Names of the chunkservers, by what stands in chunk information.
+pub async fn server_names(client: &Client) -> Result<BTreeMap<ServerId, String>, Failure> {
+    let answers = client.status().await?;
+    let servers = answers.into_iter().flat_map(|(_, answer)| answer.servers);
+    Ok(servers.map(|server| (server.server, server.name)).collect())
+}
+
+fn print(picture: &Picture) -> Done {
+    print_line(&format!("cluster {}\n", picture.cluster))?;
+    let mut out = table(&["master", "state", "address", "leads"]);
+    for master in &picture.masters {
+        let leads = master.leads.join(",");
+        out.add_row([&master.id, master.state, &master.addr, &leads]);
+    }
+    print_table(out, &[])?;
+    print_line("")?;
+    let title =
+        ["chunkserver", "state", "address", "domain", "capacity", "used", "chunks", "disks"];
+    let mut out = table(&title);
+    for server in &picture.chunkservers {
+        let failed = server.disks.iter().filter(|disk| disk.state == "failed").count();
+        let disks = match failed {
+            0 => server.disks.len().to_string(),
+            failed => format!("{}, {failed} failed", server.disks.len()),
+        };
+        let chunks: u64 = server.disks.iter().map(|disk| disk.chunks).sum();
+        out.add_row([
+            server.id.clone(),
+            server.state.to_owned(),
+            server.addr.clone(),
+            server.domain.clone(),
+            bytes(server.capacity_bytes),
+            bytes(server.used_bytes),
+            chunks.to_string(),
+            disks,
+        ]);
+    }
+    print_table(out, &[4, 5, 6])?;
+    let Picture { chunks, repair, names, bytes: volume, .. } = picture;
+    print_line(&format!(
+        "\nchunks  {} in all, {} under-replicated, {} lost\nrepair  {} pending, {} done, {}\n\
+         names   {} files, {} directories\nbytes   {} logical, {} physical",
+        chunks.total,
+        chunks.under_replicated,
+        chunks.lost,
+        repair.pending,
+        repair.done,
+        bytes(repair.bytes),
+        names.files,
+        names.directories,
+        bytes(volume.logical),
+        bytes(volume.physical),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_natural_order() {
+        let mut names = vec!["m1", "cs10", "cs2", "cs1", "x"];
+        names.sort_by(|left, right| natural(left).cmp(&natural(right)));
+        assert_eq!(names, ["cs1", "cs2", "cs10", "m1", "x"]);
+    }
+}

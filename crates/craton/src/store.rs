@@ -1,0 +1,165 @@
+//! `craton store`: a look into a chunk store that no process has open.
+
+use chunkstore::flash::{MountError, dump, dump_chunk, fsck};
+use serde::Serialize;
+
+use crate::args::StoreCommand;
+use crate::exit::{Code, Done, Failure};
+use crate::output::{print_json, print_line, print_table, table};
+use crate::role::medium;
+
+/// Runs a command.
+pub fn run(command: StoreCommand) -> Done {
+    crate::log::start_foreground();
+    match command {
+        StoreCommand::Fsck { dir, json } => run_fsck(&dir, json),
+        StoreCommand::Dump { dir, chunk: None } => run_dump(&dir),
+        StoreCommand::Dump { dir, chunk: Some(chunk) } => run_dump_chunk(&dir, chunk),
+    }
+}
+
+fn failure(dir: &std::path::Path) -> impl Fn(MountError) -> Failure {
+    let dir = dir.display().to_string();
+    move |error| {
+        let code = match error {
+            MountError::Damaged(_) => Code::Damage,
+            _ => Code::Setup,
+        };
+        Failure::new(code, format!("{dir}: {error}"))
+    }
+}
+
+fn run_fsck(dir: &std::path::Path, json: bool) -> Done {
+    #[derive(Serialize)]
+    struct Report {
+        disk: String,
+        chunks: u64,
+        sealed: u64,
+        tombstones: u64,
+        sectors: u64,
+        bytes: u64,
+        unit_bytes: u32,
+        units_used: u32,
+        units_ready: u32,
+        problems: Vec<Problem>,
+    }
+    #[derive(Serialize)]
+    struct Problem {
+        loses_data: bool,
+        text: String,
+    }
+    let path = medium(dir)?;
+    let runtime = crate::connect::runtime()?;
+    let found = runtime.block_on(fsck(runtime.env(), &path)).map_err(failure(dir))?;
+    let problem = |problem: &chunkstore::flash::Problem| Problem {
+        loses_data: problem.loses_data(),
+        text: problem.to_string(),
+    };
+    let report = Report {
+        disk: found.superblock.disk.to_string(),
+        chunks: found.chunks,
+        sealed: found.sealed,
+        tombstones: found.tombstones,
+        sectors: found.sectors,
+        bytes: found.bytes,
+        unit_bytes: found.superblock.unit,
+        units_used: found.units.0,
+        units_ready: found.units.1,
+        problems: found.problems.iter().map(problem).collect(),
+    };
+    if json {
+        print_json(&report)?;
+    } else {
+        print_line(&format!(
+            "disk      {}\nchunks    {}, {} of them sealed, {} tombstones\n\
+             sectors   {} verified, {} bytes of data\nunits     {} of {} bytes used, {} ready",
+            report.disk,
+            report.chunks,
+            report.sealed,
+            report.tombstones,
+            report.sectors,
+            report.bytes,
+            report.units_used,
+            report.unit_bytes,
+            report.units_ready
+        ))?;
+        for problem in &report.problems {
+            print_line(&format!("problem   {}", problem.text))?;
+        }
+    }
+    let lost = report.problems.iter().filter(|problem| problem.loses_data).count();
+    match (lost, report.problems.len()) {
+        (0, 0) if json => Ok(()),
+        (0, 0) => print_line("the store is good"),
+        (0, count) => {
+            eprintln!("craton: warning: {count} problems that the next mount makes good");
+            Ok(())
+        }
+        (lost, _) => Err(Failure::new(
+            Code::Damage,
+            format!(
+                "{lost} problems lose data here: it is repaired from other replicas when the \
+                     chunkserver runs"
+            ),
+        )),
+    }
+}
+
+fn run_dump(dir: &std::path::Path) -> Done {
+    let path = medium(dir)?;
+    let runtime = crate::connect::runtime()?;
+    let found = runtime.block_on(dump(runtime.env(), &path)).map_err(failure(dir))?;
+    print_line(&format!(
+        "superblock {:?}\ncheckpoints {:?}\nlog blocks {}..{}\nmounts {}",
+        found.superblock, found.checkpoints, found.log.0, found.log.1, found.mounts
+    ))?;
+    let mut out =
+        table(&["chunk", "state", "epoch", "bytes", "durable", "committed", "extents", "runs"]);
+    for chunk in &found.chunks {
+        out.add_row([
+            chunk.id.chunk.to_string(),
+            format!("{:?}", chunk.stat.state),
+            chunk.stat.epoch.to_string(),
+            chunk.stat.len.to_string(),
+            chunk.stat.durable_bound.to_string(),
+            chunk.stat.committed.to_string(),
+            chunk.extents.len().to_string(),
+            chunk.runs.len().to_string(),
+        ]);
+    }
+    print_table(out, &[2, 3, 4, 5, 6, 7])?;
+    for (chunk, fence) in &found.tombstones {
+        print_line(&format!("tombstone {chunk} fenced below epoch {fence}"))?;
+    }
+    Ok(())
+}
+
+fn run_dump_chunk(dir: &std::path::Path, chunk: base::ChunkId) -> Done {
+    let path = medium(dir)?;
+    let runtime = crate::connect::runtime()?;
+    let found = runtime.block_on(dump_chunk(runtime.env(), &path, chunk)).map_err(failure(dir))?;
+    let Some((facts, sectors)) = found else {
+        return Err(Failure::failed(format!(
+            "{chunk} is not in this store: 'craton store dump {}' lists what is",
+            dir.display()
+        )));
+    };
+    print_line(&format!("{:?}\n{:?}\nextents {:?}", facts.id, facts.stat, facts.extents))?;
+    let mut out =
+        table(&["sector", "byte", "offset", "bytes", "epoch", "kind", "chained", "state"]);
+    for sector in &sectors {
+        let dash = || "-".to_owned();
+        let footer = sector.footer.as_ref();
+        out.add_row([
+            sector.sector.to_string(),
+            sector.at.to_string(),
+            footer.map_or_else(dash, |footer| footer.offset.to_string()),
+            footer.map_or_else(dash, |footer| footer.len.to_string()),
+            footer.map_or_else(dash, |footer| footer.epoch.to_string()),
+            footer.map_or_else(dash, |footer| format!("{:?}", footer.kind)),
+            sector.chained.to_string(),
+            if footer.is_some() { "verified" } else { "empty or damaged" }.to_owned(),
+        ]);
+    }
+    print_table(out, &[0, 1, 2, 3, 4])
+}

@@ -1,0 +1,13 @@
+//! The binary as its users see it: real processes, real files, real signals.
+#![allow(clippy::disallowed_methods)] // Nothing here is simulated: sleeps and clocks are real.
+
+#[path = "main/bad_input.rs"]
+mod bad_input;
+#[path = "main/cluster.rs"]
+mod cluster;
+#[path = "main/embedded.rs"]
+mod embedded;
+#[path = "main/harness.rs"]
+mod harness;
+#[path = "main/tools.rs"]
+mod tools;

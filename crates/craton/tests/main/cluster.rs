@@ -1,0 +1,188 @@
+//! `craton cluster` and what clients do with it.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::{Scratch, bad, craton, good, json, make_tree, picture, text, wait};
+
+fn up(dir: &Path, masters: &str, chunkservers: &str) -> String {
+    let flags = ["--masters", masters, "--chunkservers", chunkservers];
+    good(&[&["cluster", "up", "--dir", text(dir)][..], &flags].concat())
+}
+
+fn put_and_compare(cluster: &str, src: &Path, back: &Path) {
+    good(&["fs", "put", "-r", text(src), "/tree", "--cluster", cluster]);
+    good(&["fs", "get", "-r", "/tree", text(back), "--cluster", cluster]);
+    assert_eq!(picture(src), picture(back));
+}
+
+#[test]
+fn a_cluster_keeps_a_tree_over_down_and_up() {
+    let mut scratch = Scratch::new("tree");
+    let dir = scratch.cluster("cluster");
+    let (src, back) = (scratch.path("src"), scratch.path("back"));
+    make_tree(&src);
+    up(&dir, "3", "3");
+    let cluster = text(&dir).to_owned();
+    put_and_compare(&cluster, &src, &back);
+
+    let book: serde_json::Value = serde_json::from_slice(
+        &std::fs::read(dir.join("cluster.json")).expect("the list of processes"),
+    )
+    .expect("JSON");
+    assert_eq!(book["processes"].as_array().map(Vec::len), Some(6));
+    assert_eq!(book["endpoints"]["masters"].as_array().map(Vec::len), Some(3));
+
+    // The same again does nothing, and into an existing directory goes below it.
+    good(&["fs", "put", "-r", text(&src), "/", "--cluster", &cluster]);
+    let names = good(&["fs", "ls", "/", "--cluster", &cluster]);
+    assert_eq!(names, "src\ntree\n");
+
+    good(&["cluster", "down", "--dir", &cluster]);
+    let stopped = json(&["cluster", "status", "--json", "--dir", &cluster]);
+    let states = stopped["processes"].as_array().expect("processes");
+    assert!(states.iter().all(|one| one["state"] == "stopped" && one["pid"].as_u64() > Some(0)));
+    bad(&["cluster", "up", "--dir", &cluster, "--chunkservers", "4"], 2, "cluster add");
+
+    good(&["cluster", "up", "--dir", &cluster]);
+    let again = scratch.path("again");
+    good(&["fs", "get", "-r", "/tree", text(&again), "--cluster", &cluster]);
+    assert_eq!(picture(&src), picture(&again));
+    let status = json(&["status", "--json", "--cluster", &cluster]);
+    assert_eq!(status["chunks"]["lost"], 0);
+    assert_eq!(status["chunkservers"][0]["id"], "cs1");
+}
+
+#[test]
+fn every_command_of_fs_works_by_address() {
+    let mut scratch = Scratch::new("fs");
+    let dir = scratch.cluster("cluster");
+    up(&dir, "1", "3");
+    let book = json(&["cluster", "status", "--json", "--dir", text(&dir)]);
+    let addr = book["endpoints"]["masters"][0].as_str().expect("an address").to_owned();
+    let fs = |args: &[&str]| good(&[&["fs", "--cluster", &addr][..], args].concat());
+    let fails =
+        |args: &[&str], want: &str| bad(&[&["fs", "--cluster", &addr][..], args].concat(), 1, want);
+    let local = scratch.path("local");
+    std::fs::write(&local, "hello ").expect("a file");
+
+    fs(&["mkdir", "/a"]);
+    fails(&["mkdir", "/a"], "exists");
+    fails(&["mkdir", "/x/y"], "/x");
+    fs(&["mkdir", "-p", "/a/b/c"]);
+    fs(&["put", text(&local), "/a"]);
+    assert_eq!(fs(&["cat", "/a/local"]), "hello ");
+    std::fs::write(&local, "world").expect("a file");
+    fs(&["append", text(&local), "/a/local"]);
+    assert_eq!(fs(&["cat", "/a/local"]), "hello world");
+    assert_eq!(fs(&["cat", "--offset", "4", "--length", "3", "/a/local"]), "o w");
+    fs(&["append", text(&local), "/a/fresh", "--redundancy", "rep2"]);
+    let stat = json(&["fs", "--cluster", &addr, "stat", "--json", "/a/fresh"]);
+    assert_eq!((&stat["len"], &stat["copies"]), (&5.into(), &2.into()));
+    assert_eq!(stat["chunks"][0]["replicas"].as_array().map(Vec::len), Some(2));
+    fs(&["ln", "/a/local", "/a/second"]);
+    fs(&["ln", "-s", "local", "/a/soft"]);
+    assert_eq!(fs(&["cat", "/a/soft"]), "hello world");
+    let rows = json(&["fs", "--cluster", &addr, "ls", "--json", "/a"]);
+    let find = |name: &str| {
+        let rows = rows.as_array().expect("an array");
+        rows.iter().find(|row| row["name"] == name).cloned().unwrap_or_default()
+    };
+    assert_eq!((&find("local")["links"], &find("local")["len"]), (&2.into(), &11.into()));
+    assert_eq!(
+        (&find("soft")["type"], &find("soft")["target"]),
+        (&"symlink".into(), &"local".into())
+    );
+    assert!(fs(&["ls", "-l", "/a"]).contains("soft -> local"));
+    fs(&["mv", "/a/local", "/a/b"]);
+    assert_eq!(fs(&["cat", "/a/b/local"]), "hello world");
+    fails(&["mv", "-n", "/a/second", "/a/fresh"], "exists");
+    fails(&["rm", "/a/b"], "rm -r");
+    fails(&["rm", "/nothing"], "no such file");
+    fs(&["rm", "-f", "/nothing"]);
+    fs(&["rm", "/a/b/local"]);
+    assert_eq!(fs(&["cat", "/a/second"]), "hello world");
+    assert!(json(&["fs", "--cluster", &addr, "df", "--json"])["capacity_bytes"].as_u64() > Some(0));
+    fs(&["rm", "-r", "/a"]);
+    assert_eq!(fs(&["ls"]), "");
+}
+
+#[test]
+fn a_killed_chunkserver_loses_nothing_and_restarts() {
+    let mut scratch = Scratch::new("kill");
+    let dir = scratch.cluster("cluster");
+    let (src, back) = (scratch.path("src"), scratch.path("back"));
+    make_tree(&src);
+    up(&dir, "1", "4");
+    let cluster = text(&dir).to_owned();
+    put_and_compare(&cluster, &src, &back);
+    let book = json(&["cluster", "status", "--json", "--dir", &cluster]);
+    let processes = book["processes"].as_array().expect("processes");
+    let victim = processes.iter().find(|one| one["id"] == "cs2").expect("cs2");
+    let pid = victim["pid"].to_string();
+    assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill").success());
+
+    let again = scratch.path("again");
+    good(&["fs", "get", "-r", "/tree", text(&again), "--cluster", &cluster]);
+    assert_eq!(picture(&src), picture(&again));
+    good(&["fs", "put", "-r", text(&src), "/more", "--cluster", &cluster]);
+    let state = |id: &str| {
+        let status = json(&["status", "--json", "--cluster", &cluster]);
+        let servers = status["chunkservers"].as_array().expect("servers").clone();
+        servers.into_iter().find(|one| one["id"] == id).expect("it is known")["state"].clone()
+    };
+    wait("the dead server is noticed", Duration::from_secs(10), || state("cs2") == "down");
+
+    good(&["cluster", "restart", "--dir", &cluster, "chunkserver", "cs2"]);
+    wait("it is back", Duration::from_secs(10), || state("cs2") == "up");
+    let added = json(&["cluster", "add", "chunkserver", "--json", "--dir", &cluster]);
+    assert_eq!(added["id"], "cs5");
+    assert_eq!(state("cs5"), "up");
+    bad(&["cluster", "restart", "--dir", &cluster, "chunkserver", "cs9"], 2, "cs9");
+}
+
+#[test]
+fn metrics_are_served() {
+    use std::io::{Read, Write};
+    let mut scratch = Scratch::new("metrics");
+    let dir = scratch.cluster("cluster");
+    up(&dir, "1", "1");
+    for (id, file, metric) in [
+        ("m1", "master.toml", "craton_master_ready 1"),
+        ("cs1", "chunkserver.toml", "craton_disk_capacity_bytes{disk="),
+    ] {
+        let config = std::fs::read_to_string(dir.join(id).join(file)).expect("a configuration");
+        let line = config.lines().find_map(|line| line.strip_prefix("metrics = ")).expect("a port");
+        let mut stream = std::net::TcpStream::connect(line.trim_matches('"')).expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("it takes requests");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("it answers");
+        assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
+        assert!(page.contains(metric), "{page}");
+    }
+}
+
+#[test]
+fn a_cluster_with_a_key_refuses_others() {
+    let mut scratch = Scratch::new("key");
+    let dir = scratch.cluster("cluster");
+    good(&[
+        "cluster",
+        "up",
+        "--dir",
+        text(&dir),
+        "--masters",
+        "1",
+        "--chunkservers",
+        "1",
+        "--with-key",
+    ]);
+    let book = json(&["cluster", "status", "--json", "--dir", text(&dir)]);
+    let addr = book["endpoints"]["masters"][0].as_str().expect("an address").to_owned();
+    good(&["fs", "ls", "--cluster", text(&dir)]);
+    good(&["fs", "ls", "--cluster", &addr, "--key-file", text(&dir.join("cluster.key"))]);
+    let output = craton(&["fs", "ls", "--cluster", &addr]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("key"), "{error}");
+}
