@@ -215,12 +215,18 @@ impl Appender {
     /// Ends the writer when all is durable: the file is sealed at its length, which is
     /// answered, and can be opened for append again.
     pub async fn close(self) -> Result<u64, Error> {
-        self.0.clone().close(false).await
+        self.0.clone().close(false, None).await
+    }
+
+    /// As [`Appender::close`], and gives the file these attributes in the same step: for copies
+    /// that keep their times.
+    pub async fn close_as(self, attributes: Attributes) -> Result<u64, Error> {
+        self.0.clone().close(false, Some(attributes)).await
     }
 
     /// As [`Appender::close`]; the file takes no appends ever again.
     pub async fn finish(self) -> Result<u64, Error> {
-        self.0.clone().close(true).await
+        self.0.clone().close(true, None).await
     }
 }
 
@@ -309,7 +315,11 @@ impl Shared {
         Some(receiver)
     }
 
-    async fn close(self: Rc<Self>, finish: bool) -> Result<u64, Error> {
+    async fn close(
+        self: Rc<Self>,
+        finish: bool,
+        attributes: Option<Attributes>,
+    ) -> Result<u64, Error> {
         let _turn = self.turn.lock().await;
         let (sender, closed) = oneshot::channel();
         self.check_open()?;
@@ -319,24 +329,33 @@ impl Shared {
             Ok(result) => result?,
             Err(_) => return Err(Error::invalid(self.file.path(), "the client is going down")),
         };
-        self.record_len(len).await;
+        match attributes {
+            Some(attributes) => {
+                let noted = self.note_len(len, attributes).await;
+                noted.map_err(|error| error.about("set attributes of", self.file.path()))?;
+            }
+            None => self.record_len(len).await,
+        }
         Ok(len)
     }
 
     /// Notes the length in the namespace, for listings. The stream knows the true one, so
     /// trouble here is no trouble of the file's.
     async fn record_len(&self, len: u64) {
-        let client = &self.file.0.client;
-        if !client.config().record_len {
+        if !self.file.0.client.config().record_len {
             return;
         }
         let mtime = self.env.unix_time().as_nanos();
         let attributes = Attributes { mtime, ..self.file.attributes() };
-        let place = self.file.0.place.clone();
-        if let Err(error) = client.set_attributes_at(place, attributes, Some(len)).await {
+        if let Err(error) = self.note_len(len, attributes).await {
             let path = self.file.path();
             tracing::debug!(path, cause = error.message, "length not noted in the namespace");
         }
+    }
+
+    async fn note_len(&self, len: u64, attributes: Attributes) -> Result<(), Refusal> {
+        let place = self.file.0.place.clone();
+        self.file.0.client.set_attributes_at(place, attributes, Some(len)).await
     }
 
     /// Gives the protocol an event and does what it asks for.

@@ -7,7 +7,7 @@ use base::Kind;
 use client::{Client, Config, Error, FlatLogFile};
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
-use wire::control::{Node, Policy, Trouble};
+use wire::control::{Attributes, Node, Policy, Trouble};
 
 use crate::fake::{Fake, Health};
 
@@ -79,6 +79,11 @@ fn what_is_appended_is_read() {
         assert_eq!(len, expected.len() as u64, "noted for listings");
 
         let again = client.open("/a/b/file").await.unwrap().append_handle().await.unwrap();
+        let attributes = Attributes { mode: 0o600, mtime: 77 };
+        again.close_as(attributes).await.unwrap();
+        let found = client.open("/a/b/file").await.unwrap();
+        assert_eq!(found.attributes(), attributes);
+        let again = found.append_handle().await.unwrap();
         assert_eq!(again.append(b"more").await.unwrap(), expected.len() as u64);
         again.finish().await.unwrap();
         let error = file.append_handle().await.unwrap_err();
@@ -179,6 +184,7 @@ fn a_lost_chunkserver_stalls_the_writer_for_less_than_a_second() {
                     }
                 });
                 let (expected, stall) = load(&env, &file, 2000, 8).await;
+                println!("{health:?}, {acks} of {copies} on {servers}: longest stall {stall:?}");
                 assert!(
                     stall < Duration::from_millis(700),
                     "{health:?} {copies}/{acks}: {stall:?}"

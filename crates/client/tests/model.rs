@@ -384,6 +384,8 @@ impl Model {
                     Err(SendError::Silent)
                 } else if fenced {
                     Err(SendError::Data(DataError::Fenced { epoch: EPOCH.next() }))
+                } else if self.rng.one_in(6) {
+                    Err(SendError::Data(DataError::DiskFailed)) // The chunk ends while idle.
                 } else {
                     Ok(())
                 };
@@ -439,6 +441,9 @@ impl Model {
     /// No faults any more: the writer must come to its end.
     fn finish(&mut self) {
         self.alive.fill(true);
+        if self.rng.one_in(2) && self.failed.is_none() {
+            self.go_idle();
+        }
         self.give(Event::Close { finish: false });
         for _ in 0..200_000 {
             if self.closed.is_some() || self.failed.is_some() {
@@ -454,6 +459,25 @@ impl Model {
             }
         }
         panic!("no end: {:?}", self.writer);
+    }
+
+    /// Waits until all is acknowledged, and replicas are told.
+    fn go_idle(&mut self) {
+        for _ in 0..20_000 {
+            if self.failed.is_some() || (self.acked == self.lens.len() as u64 && self.rng.one_in(9))
+            {
+                return;
+            }
+            if !self.messages.is_empty() {
+                let index = self.rng.below(self.messages.len() as u64) as usize;
+                self.deliver(index, false);
+            } else if let Some(due) = self.writer.deadline() {
+                self.now = self.now.max(due);
+                self.pass_time(0);
+            } else {
+                return;
+            }
+        }
     }
 
     /// The bytes of a chunk up to `len` as one replica has them: append numbers in order.
