@@ -248,7 +248,7 @@ impl Writer {
                     let bytes: Vec<u8> = (0..1 + draw(40)).map(|_| tag).collect();
                     let patience = Duration::from_micros(draw(1500));
                     let sent = writer.send(&bytes);
-                    let _ = cluster.model.env.borrow().clone().timeout(patience, sent).await;
+                    let _ = writer.client.env().timeout(patience, sent).await;
                 }
             }
             _ => {}
