@@ -1,7 +1,7 @@
 //! Logs of roles: JSON lines, one file after the other.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
@@ -40,11 +40,12 @@ pub fn start(config: &Logging) -> Result<(), Failure> {
 
 /// For foreground commands: warnings to standard error, in words.
 pub fn start_foreground() {
-    let filter = EnvFilter::builder()
-        .with_env_var("CRATON_LOG")
-        .with_default_directive(tracing::Level::WARN.into())
-        .from_env_lossy();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).without_time();
+    // A command has no other tasks that a long one could hold up.
+    let set = std::env::var("CRATON_LOG").ok();
+    let text = set.as_deref().unwrap_or("warn,runtime::uring::slice=error");
+    let filter = EnvFilter::builder().parse_lossy(text);
+    let ansi = io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).without_time();
     // A second call, in tests, changes nothing.
     let _ = lines.with_writer(io::stderr).try_init();
 }

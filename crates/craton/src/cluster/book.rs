@@ -91,11 +91,6 @@ impl Book {
         let masters = self.processes.iter().filter(|process| process.role == RoleName::Master);
         self.endpoints.masters = masters.map(|process| process.addr).collect();
     }
-
-    /// The process of an ID.
-    pub fn find(&self, id: &str) -> Option<&Process> {
-        self.processes.iter().find(|process| process.id == id)
-    }
 }
 
 /// Replaces a file durably and atomically.
