@@ -43,7 +43,9 @@ fn minutes(count: u64) -> Duration {
 
 fn stages(length: Length) -> Vec<Stage> {
     let cargo = |line: &str| words(&format!("cargo {line}"));
-    let craton = |line: &str| words(&format!("target/debug/craton {line}"));
+    let sim = |fresh_s: &str| {
+        words(&format!("env CRATON_SIM_FRESH_S={fresh_s} cargo test --package sim --locked"))
+    };
     let mut stages = vec![
         Stage {
             name: "build and clippy",
@@ -65,14 +67,7 @@ fn stages(length: Length) -> Vec<Stage> {
                 "test --workspace --exclude craton --exclude sim --locked --no-fail-fast",
             ))],
         },
-        Stage {
-            name: "simulation",
-            budget: minutes(8),
-            steps: vec![
-                Step::Tests(cargo("test --package sim --locked --no-fail-fast")),
-                Step::Tests(craton("sim check --budget-s 240")),
-            ],
-        },
+        Stage { name: "simulation", budget: minutes(8), steps: vec![Step::Tests(sim("120"))] },
         Stage {
             name: "processes",
             budget: minutes(8),
@@ -83,7 +78,7 @@ fn stages(length: Length) -> Vec<Stage> {
         stages.push(Stage {
             name: "long simulation",
             budget: minutes(120),
-            steps: vec![Step::Tests(craton("sim check --budget-s 7200"))],
+            steps: vec![Step::Tests(sim("7200"))],
         });
     }
     stages

@@ -7,8 +7,23 @@ use std::path::{Path, PathBuf};
 
 /// Crates in their order: each may import only crates before it.
 const ORDER: &[&str] = &[
-    "base", "metrics", "codec", "wire", "runtime", "transport", "chunkstore", "chunkserver",
-    "master", "client", "table", "block", "object", "file", "monitor", "sim", "craton",
+    "base",
+    "metrics",
+    "codec",
+    "wire",
+    "runtime",
+    "transport",
+    "chunkstore",
+    "chunkserver",
+    "master",
+    "client",
+    "table",
+    "block",
+    "object",
+    "file",
+    "monitor",
+    "sim",
+    "craton",
 ];
 /// Edges that the order allows and the design forbids.
 const FORBIDDEN: &[(&str, &str)] = &[
@@ -18,7 +33,8 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("client", "master"),
 ];
 /// Where unsafe code may stand (design, section 4).
-const UNSAFE_ALLOWED: &[&str] = &["crates/runtime", "crates/codec", "crates/chunkstore", "bindings"];
+const UNSAFE_ALLOWED: &[&str] =
+    &["crates/runtime", "crates/codec", "crates/chunkstore", "bindings"];
 /// Lines of a source file, tests apart.
 const LINES_MAX: usize = 800;
 
@@ -108,17 +124,21 @@ fn check_source(path: &Path, breaches: &mut Vec<String>) {
     for (index, line) in lines.iter().enumerate() {
         let number = index + 1;
         let code = line.split("//").next().unwrap_or_default();
-        let is_unsafe = code.contains("unsafe {") || code.contains("unsafe impl") || code.contains("unsafe fn");
+        let is_unsafe =
+            code.contains("unsafe {") || code.contains("unsafe impl") || code.contains("unsafe fn");
         if is_unsafe && !path.starts_with("xtask") {
             if !allowed {
                 breaches.push(format!("{shown}:{number}: unsafe code has no place in this crate"));
             }
-            let explained = lines[index.saturating_sub(8)..=index].iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety"));
+            let explained = lines[index.saturating_sub(8)..=index]
+                .iter()
+                .any(|l| l.contains("SAFETY:") || l.contains("# Safety"));
             if !explained {
                 breaches.push(format!("{shown}:{number}: unsafe code without a SAFETY comment"));
             }
         }
-        let forbidden = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
+        let forbidden =
+            [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
         if forbidden.iter().any(|word| code.contains(word)) {
             breaches.push(format!("{shown}:{number}: unfinished code"));
         }

@@ -22,6 +22,9 @@ pub struct Plan {
     pub faults: Faults,
     /// Writers' hosts crash too.
     pub client_crashes: bool,
+    /// Writers leave tails open for somebody else to seal. An open chunk is repaired once it is
+    /// sealed, so disks are not wiped in such a plan.
+    pub abandon: bool,
     /// How long faults and load last.
     pub load: Duration,
     /// How soon the cluster is whole again afterwards.
@@ -34,6 +37,7 @@ impl Default for Plan {
             shape: Shape::default(),
             faults: Faults::default(),
             client_crashes: false,
+            abandon: true,
             load: Duration::from_secs(12),
             patience: Duration::from_secs(120),
         }
@@ -54,6 +58,7 @@ struct Load {
     stop: Rc<Cell<bool>>,
     verdict: Verdict,
     appended: Rc<Cell<u64>>,
+    abandon: bool,
 }
 
 pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
@@ -71,6 +76,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
             stop: stop.clone(),
             verdict: verdict.clone(),
             appended: appended.clone(),
+            abandon: plan.abandon,
         };
         sim.spawn("writer host", keep_writing(load, number, plan.client_crashes))
     });
@@ -236,7 +242,7 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
         }
         env.sleep(Duration::from_millis(rng.below(40))).await;
     }
-    if rng.one_in(3) {
+    if load.abandon && rng.one_in(3) {
         drop(appender); // Leaves the tail open: the next opening recovers it.
     } else {
         let expected = load.oracle.acked_len(path);

@@ -81,7 +81,7 @@ pub const SCENARIOS: &[Scenario] = &[
         run: |sim| {
             let faults = Faults { wiped_disks: true, ..Faults::default() };
             let load = Duration::from_secs(60);
-            Box::pin(append::run(sim, Plan { faults, load, ..Plan::default() }))
+            Box::pin(append::run(sim, Plan { faults, load, abandon: false, ..Plan::default() }))
         },
         marks: &[],
     },
