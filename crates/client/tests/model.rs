@@ -609,7 +609,7 @@ fn run_all(seeds: std::ops::Range<u64>, copies: usize, acks: usize) {
     println!(
         "{acks} of {copies}: {switches} switches, {drops} written spares dropped, {stale} stale"
     );
-    assert!(switches > 100 && drops > 5 && stale > 5, "rare paths are reached: {sums:?}");
+    assert!(switches > 100 && drops > 2 && stale > 5, "rare paths are reached: {sums:?}");
 }
 
 #[test]

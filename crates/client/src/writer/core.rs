@@ -480,7 +480,9 @@ impl Writer {
             return;
         }
         if lowest {
-            self.wait(now, id, "gap");
+            // The answer was overtaken by one that says that all below is there.
+            progress.copy = Copy::Waiting(now);
+            self.resend_at = Some(now);
         } else {
             progress.copy = Copy::Gapped;
             replica.gapped += 1;
