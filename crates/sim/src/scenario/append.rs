@@ -25,6 +25,9 @@ pub struct Plan {
     /// Writers leave tails open for somebody else to seal. An open chunk is repaired once it is
     /// sealed, so disks are not wiped in such a plan.
     pub abandon: bool,
+    /// Copies and acknowledgements of files. A tail that its writer left needs
+    /// `copies - acks + 1` votes to be sealed: with 3/2 two disks wiped over it are too many.
+    pub policies: &'static [(u8, u8)],
     /// How long faults and load last.
     pub load: Duration,
     /// How soon the cluster is whole again afterwards.
@@ -38,6 +41,7 @@ impl Default for Plan {
             faults: Faults::default(),
             client_crashes: false,
             abandon: true,
+            policies: &[(3, 3), (3, 3), (3, 2)],
             load: Duration::from_secs(12),
             patience: Duration::from_secs(120),
         }
@@ -59,6 +63,7 @@ struct Load {
     verdict: Verdict,
     appended: Rc<Cell<u64>>,
     abandon: bool,
+    policies: &'static [(u8, u8)],
 }
 
 pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
@@ -77,6 +82,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
             verdict: verdict.clone(),
             appended: appended.clone(),
             abandon: plan.abandon,
+            policies: plan.policies,
         };
         sim.spawn("writer host", keep_writing(load, number, plan.client_crashes))
     });
@@ -101,6 +107,8 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     if let Some(violation) = verdict.take() {
         return Err(violation);
     }
+    // Files are sealed first: an open chunk is its writer's to replace.
+    check_content(&cluster, &oracle).await?;
     cluster.settle(plan.patience).await?;
     if let Some(trouble) = cluster.troubles().first() {
         return Err(trouble.clone());
@@ -193,7 +201,7 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
 
 async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
     let env = client.env();
-    let (copies, acks) = *rng.pick(&[(3, 3), (3, 3), (3, 2)]);
+    let (copies, acks) = *rng.pick(load.policies);
     let file = match client.create(path, Policy { copies, acks }, 0o644, false).await {
         Ok(file) => file,
         Err(_) => {

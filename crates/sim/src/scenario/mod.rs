@@ -81,7 +81,10 @@ pub const SCENARIOS: &[Scenario] = &[
         run: |sim| {
             let faults = Faults { wiped_disks: true, ..Faults::default() };
             let load = Duration::from_secs(60);
-            Box::pin(append::run(sim, Plan { faults, load, abandon: false, ..Plan::default() }))
+            Box::pin(append::run(
+                sim,
+                Plan { faults, load, abandon: false, policies: &[(3, 3)], ..Plan::default() },
+            ))
         },
         marks: &[],
     },
