@@ -231,11 +231,31 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts magic, version and CRC32C in front of a snapshot.
+/// Bytes in front of a snapshot's body: magic, version, CRC32C of version and body.
+const SNAPSHOT_HEAD: usize = 9;
+
+/// A writer for a snapshot's body of about `len` bytes; see [`end_snapshot`].
+pub fn begin_snapshot(len: usize) -> Writer {
+    let mut bytes = Vec::with_capacity(SNAPSHOT_HEAD + len);
+    bytes.resize(SNAPSHOT_HEAD, 0);
+    Writer(bytes)
+}
+
+/// Puts magic, version and CRC32C in front of what was written since [`begin_snapshot`].
+pub fn end_snapshot(magic: [u8; 4], version: u8, body: Writer) -> Vec<u8> {
+    let mut bytes = body.finish();
+    let (head, body) = bytes.split_at_mut(SNAPSHOT_HEAD);
+    head[..4].copy_from_slice(&magic);
+    head[4] = version;
+    head[5..].copy_from_slice(&crc32c(version, body).to_le_bytes());
+    bytes
+}
+
+/// As [`end_snapshot`], of a body that is there already.
 pub fn seal_snapshot(magic: [u8; 4], version: u8, body: &[u8]) -> Vec<u8> {
-    let mut sealed = Writer::new();
-    sealed.raw(&magic).u8(version).u32(crc32c(version, body)).raw(body);
-    sealed.finish()
+    let mut writer = begin_snapshot(body.len());
+    writer.raw(body);
+    end_snapshot(magic, version, writer)
 }
 
 /// The version and body of a snapshot, verified.

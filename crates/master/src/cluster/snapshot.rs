@@ -5,7 +5,9 @@ use wire::control::{LockChange, MasterInfo, Registration};
 
 use super::machine::{ClusterMachine, Command, Formed, Lock, Server};
 use super::outcome::decode_outcome;
-use crate::bytes::{BadBytes, Reader, Writer, open_snapshot, seal_snapshot};
+use crate::bytes::{
+    BadBytes, Reader, Writer, begin_snapshot, end_snapshot, open_snapshot, seal_snapshot,
+};
 use crate::consensus::StateMachine;
 use crate::replies::ReplyTable;
 
@@ -107,7 +109,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
 
 impl ClusterMachine {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = begin_snapshot(4096);
         let to = writer.u64(self.clock_ms).bool(self.formed.is_some());
         if let Some(formed) = &self.formed {
             put_formed(to, formed);
@@ -123,7 +125,7 @@ impl ClusterMachine {
             to.str(name).str(&lock.owner).u64(lock.fencing).u64(lock.expires_ms);
         }
         self.replies.encode(to.u64(self.fencing));
-        seal_snapshot(MAGIC, SNAPSHOT_VERSION, &writer.finish())
+        end_snapshot(MAGIC, SNAPSHOT_VERSION, writer)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<ClusterMachine, BadBytes> {

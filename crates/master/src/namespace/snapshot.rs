@@ -10,7 +10,9 @@ use super::cross::{Action, Cross, Intent, IntentId, Prepared};
 use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
 use super::state::{Dir, Entry, Inode};
 use super::{Answer, Namespace, decode_outcome, encode_command, encode_outcome};
-use crate::bytes::{BadBytes, Reader, Writer, open_snapshot, seal_snapshot};
+use crate::bytes::{
+    BadBytes, Reader, Writer, begin_snapshot, end_snapshot, open_snapshot, seal_snapshot,
+};
 use crate::consensus::StateMachine;
 use crate::replies::ReplyTable;
 
@@ -242,7 +244,9 @@ impl Cross {
 
 impl Namespace {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        // A name and its file are some 80 bytes.
+        let rows = self.names as usize + self.dirs.len() + self.inodes.len();
+        let mut writer = begin_snapshot(48 * rows);
         let to = &mut writer;
         to.u16(self.partition).u16(self.partitions).u64(self.applied).u64(self.clock_ms);
         to.u64(self.next_file).count(self.dirs.len());
@@ -259,7 +263,7 @@ impl Namespace {
         });
         self.replies.encode(to);
         self.cross.encode(to);
-        seal_snapshot(MAGIC, VERSION, &writer.finish())
+        end_snapshot(MAGIC, VERSION, writer)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Namespace, BadBytes> {

@@ -107,13 +107,12 @@ pub fn check(mut history: Vec<Operation>, names: usize) {
                 limit = limit.min(operation.end);
             }
         }
-        for (index, operation) in history.iter().enumerate().skip(first) {
-            if operation.start > limit {
-                break;
-            }
-            if is_done(index) {
-                continue;
-            }
+        // The last one pushed is tried first: what is known before what is not, in order of time.
+        let candidates = history.iter().enumerate().skip(first);
+        let candidates = candidates.take_while(|(_, operation)| operation.start <= limit);
+        let mut candidates: Vec<_> = candidates.filter(|(index, _)| !is_done(*index)).collect();
+        candidates.sort_by_key(|(index, it)| (known(it), std::cmp::Reverse((it.end, *index))));
+        for (index, operation) in candidates {
             let Some(after) = next(&state, operation) else { continue };
             if !known(operation) && after == state {
                 continue; // As if it never happened.

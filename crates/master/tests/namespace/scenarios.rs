@@ -256,7 +256,7 @@ impl Play {
     fn start_client(self: &Rc<Self>, env: &Env, shuffles: bool) {
         let this = self.clone();
         // The impatient ones leave changes behind whose outcome they never learn.
-        let patience = self.sim.with_rng(|rng| *rng.pick(&[100, 500, 3000]));
+        let patience = self.sim.with_rng(|rng| *rng.pick(&[500, 3000, 3000]));
         let client = Client::new(env, &self.cluster, Duration::from_millis(patience));
         self.clients.set(self.clients.get() + 1);
         env.spawn(Class::Foreground, "client", async move {
@@ -426,7 +426,7 @@ fn run(seed: u64, partitions: u16, disturbances: u64) -> Outcome {
             sim.sleep(Duration::from_millis(pause)).await;
             play.disturb();
         }
-        sim.sleep(Duration::from_millis(500)).await;
+        sim.sleep(Duration::from_secs(2)).await;
         play.settle().await;
         let history = play.history.take();
         let unknown = history.iter().filter(|it| it.ended == Ended::Unknown).count();
