@@ -20,8 +20,10 @@ craton="$PWD/target/release/craton"
 work=${CRATON_DEMO_DIR:-$(mktemp -d "${TMPDIR:-/tmp}/craton-demo.XXXXXX")}
 mkdir -p "$work"
 cluster="$work/cluster"
+put=""
 finish() {
     code=$?
+    [ -z "$put" ] || kill "$put" 2>/dev/null || true
     if [ "${CRATON_DEMO_KEEP:-0}" = 1 ]; then
         printf '\nThe cluster runs on: %s status --cluster %s\n' "$craton" "$cluster"
     else
@@ -63,28 +65,29 @@ export CRATON_CLUSTER=$cluster
 "$craton" status
 
 pid_of() { # role and id -> pid
-    sed 's/{/\n{/g' "$cluster/cluster.json" | grep "\"role\":[ ]*\"$1\"" | grep "\"id\":[ ]*\"$2\"" |
-        sed 's/.*"pid":[ ]*\([0-9]*\).*/\1/' | head -1
+    tr -d ' \n' <"$cluster/cluster.json" | sed 's/{/\n{/g' | grep "\"role\":\"$1\",\"id\":\"$2\"" |
+        sed 's/.*"pid":\([0-9]*\).*/\1/'
 }
 
 say "Storing $files files ($((kib / 1024)) MiB) from $source; chunkserver cs2 and the leading master are killed meanwhile"
 started=$(date +%s.%N)
 "$craton" fs put -r "$tree" /tree &
 put=$!
-sleep 2
+sleep 1
 victim=$(pid_of chunkserver cs2)
 [ -n "$victim" ] || die "cs2 has no pid in cluster.json"
 kill -9 "$victim" && echo "kill -9 $victim (chunkserver cs2)"
-sleep 1
+sleep 0.5
 "$craton" status || true
-leader=$("$craton" status --json | sed 's/{/\n{/g' | grep '"leads":\["' | sed 's/.*"id":"\([^"]*\)".*/\1/' | head -1)
-victim=$(pid_of master "${leader:-m1}")
-[ -n "$victim" ] && kill -9 "$victim" && echo "kill -9 $victim (leading master ${leader:-m1})"
+leader=$("$craton" status --json | sed 's/{/\n{/g' | grep '"leads":\[[^]]*"st0"' | sed 's/.*"id":"\([^"]*\)".*/\1/')
+victim=$(pid_of master "$leader")
+kill -9 "$victim" && echo "kill -9 $victim (master $leader, which led the stream service)"
 wait "$put" || die "storing the tree failed"
+put=""
 ended=$(date +%s.%N)
 awk -v a="$started" -v b="$ended" -v k="$kib" -v f="$files" \
     'BEGIN { t = b - a; printf "stored in %.1f s: %.1f MiB/s, %.0f files/s\n", t, k / 1024 / t, f / t }'
-"$craton" cluster restart --dir "$cluster" master "${leader:-m1}"
+"$craton" cluster restart --dir "$cluster" master "$leader"
 
 say "Waiting for full redundancy (cs2 stays dead)"
 for _ in $(seq 120); do
