@@ -237,7 +237,8 @@ fn main() -> Result<(), Failure> {
     let dir = PathBuf::from(args.next().ok_or("append_bench DIR [ROUNDS] [CHUNKS]")?);
     let rounds = args.next().map_or(Ok(20_000), |text| text.parse())?;
     let chunks = args.next().map_or(Ok(100_000), |text| text.parse())?;
-    let config = RuntimeConfig { poll: PollPolicy::default(), ..RuntimeConfig::named("append_bench") };
+    let config =
+        RuntimeConfig { poll: PollPolicy::default(), ..RuntimeConfig::named("append_bench") };
     let runtime = Runtime::new(config)?;
     let env = runtime.env().clone();
     runtime.block_on(async {
