@@ -19,7 +19,8 @@ pub const FILE: &str = "craton.jsonl";
 
 /// Says what is wrong with a `level`.
 pub fn check_level(level: &str) -> Result<(), String> {
-    let is_level = |word: &str| LevelFilter::from_str(word.trim()).is_ok();
+    let is_level =
+        |word: &str| !word.trim().is_empty() && LevelFilter::from_str(word.trim()).is_ok();
     // A word alone could be the name of a crate too: then one that is misspelt would log all.
     let bad = level.split(',').find(|part| match part.rsplit_once('=') {
         Some((_, word)) => !is_level(word),

@@ -2,15 +2,17 @@
 
 use client::Client;
 use serde::Serialize;
-use wire::control::{ClusterRequest, MasterInfo, MemberChange};
+use wire::control::{ClusterReply, ClusterRequest, MasterInfo, MemberChange};
 
 use crate::args::{Connection, MastersCommand};
-use crate::connect::with_client;
+use crate::cluster;
+use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
 
 /// Runs a command.
 pub fn run(connection: &Connection, command: MastersCommand) -> Done {
+    let dir = connect::target(connection)?.dir;
     with_client(connection, async |client| match command {
         MastersCommand::Members { json } => members(&client, json).await,
         MastersCommand::Add { raft_id, name, addr } => {
@@ -22,16 +24,21 @@ pub fn run(connection: &Connection, command: MastersCommand) -> Done {
             print_line(&format!("master {raft_id} is a member"))
         }
         MastersCommand::Remove { raft_id } => {
-            let members = client.cluster_info().await?.masters;
-            if !members.iter().any(|master| master.id == raft_id) {
+            let members = masters(&client).await?;
+            let Some(member) = members.iter().find(|master| master.id == raft_id) else {
                 let known: Vec<_> = members.iter().map(|master| master.id.to_string()).collect();
                 return Err(Failure::failed(format!(
                     "the cluster has no master {raft_id}: it has {}",
                     known.join(", ")
                 )));
-            }
+            };
             change(&client, MemberChange::Remove { id: raft_id }).await?;
-            print_line(&format!("master {raft_id} is no member any more: stop its process"))
+            let stopped = match &dir {
+                Some(dir) => cluster::drop_master(client.env(), dir, &member.name).await?,
+                None => false,
+            };
+            let then = if stopped { "its process is stopped" } else { "stop its process" };
+            print_line(&format!("{} is no member any more: {then}", member.name))
         }
     })
 }
@@ -39,6 +46,14 @@ pub fn run(connection: &Connection, command: MastersCommand) -> Done {
 async fn change(client: &Client, change: MemberChange) -> Done {
     client.cluster_ask(ClusterRequest::Members { change }).await?;
     Ok(())
+}
+
+/// As the leader of the cluster group knows them: others may be a moment behind.
+async fn masters(client: &Client) -> Result<Vec<MasterInfo>, Failure> {
+    match client.cluster_ask(ClusterRequest::Info).await? {
+        ClusterReply::Info(info) => Ok(info.masters),
+        _ => Err(Failure::failed("a master's answer does not fit the question")),
+    }
 }
 
 async fn members(client: &Client, json: bool) -> Done {
@@ -53,8 +68,7 @@ async fn members(client: &Client, json: bool) -> Done {
         id: master.name,
         addr: master.addr.to_string(),
     };
-    let mut members: Vec<Member> =
-        client.cluster_info().await?.masters.into_iter().map(member).collect();
+    let mut members: Vec<Member> = masters(client).await?.into_iter().map(member).collect();
     members.sort_by_key(|member| member.raft_id);
     if json {
         return print_json(&serde_json::json!({ "masters": members }));

@@ -104,6 +104,20 @@ async fn down(env: &runtime::Env, dir: &Path) -> Done {
     print_line(&format!("stopped {count} of {} processes", book.processes.len()))
 }
 
+/// Ends the process of a master that is no member any more, and takes it off the list. True when
+/// the cluster runs in this directory and had it.
+pub async fn drop_master(env: &runtime::Env, dir: &Path, id: &str) -> Result<bool, Failure> {
+    let directory = Directory::existing_locked(dir)?;
+    let mut book = directory.read()?;
+    let is_it = |one: &Process| one.id == id && one.role == RoleName::Master;
+    let Some(process) = book.processes.iter().find(|one| is_it(one)) else { return Ok(false) };
+    process::stop(env, process).await?;
+    book.processes.retain(|one| !is_it(one));
+    book.refresh_endpoints();
+    directory.write(&book)?;
+    Ok(true)
+}
+
 /// Ends processes: chunkservers first, which tell the masters nothing more, then masters.
 async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Failure> {
     let mut count = 0;
@@ -130,10 +144,12 @@ async fn restart(env: &runtime::Env, dir: &Path, role: RoleName, id: &str) -> Do
             known.join(", ")
         )));
     };
+    let fault_injection = process::has_fault_injection(process);
     process::stop(env, process).await?;
-    process.pid = process::start(role, &process.dir, false)?;
+    process.pid = process::start(role, &process.dir, fault_injection)?;
     let process = process.clone();
     directory.write(&book)?;
     ready::wait_listening(env, &process).await?;
+    process::warnings(&process.dir).iter().for_each(|warning| eprintln!("{warning}"));
     print_line(&format!("{id} runs again as process {}", process.pid))
 }

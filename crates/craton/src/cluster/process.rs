@@ -14,9 +14,12 @@ use super::book::Process;
 use super::directory::config_path;
 use crate::args::RoleName;
 use crate::exit::{Failure, io};
+use crate::role::WARNING;
 
 /// How long a process may take to end after SIGTERM before it is killed.
 const STOP_WAIT: Duration = Duration::from_secs(15);
+/// See [`crate::args::RoleArgs`].
+const FAULT_INJECTION: &str = "--allow-fault-injection";
 /// How often a process that should end is looked at.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -41,7 +44,7 @@ pub fn start(role: RoleName, dir: &Path, fault_injection: bool) -> Result<u32, F
     let mut command = Command::new(program);
     command.arg(role_word(role)).arg("--config").arg(config_path(dir, role));
     if fault_injection {
-        command.arg("--allow-fault-injection");
+        command.arg(FAULT_INJECTION);
     }
     command.stdin(Stdio::null()).stdout(file).stderr(both).current_dir("/");
     // A group of its own: Ctrl-C in this terminal is not meant for it.
@@ -64,6 +67,18 @@ pub fn last_words(dir: &Path) -> String {
         || format!("it left no message; see {}", dir.join("log").display()),
         |line| line.trim().trim_start_matches("craton: ").to_owned(),
     )
+}
+
+/// What a process has warned of since its start.
+pub fn warnings(dir: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(output_path(dir)).unwrap_or_default();
+    text.lines().filter(|line| line.starts_with(WARNING)).map(str::to_owned).collect()
+}
+
+/// True when a living process was started for tests with injected faults.
+pub fn has_fault_injection(process: &Process) -> bool {
+    let line = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+    is_alive(process) && line.split(|&byte| byte == 0).any(|arg| arg == FAULT_INJECTION.as_bytes())
 }
 
 /// True when the process of the list lives: its process ID may belong to another by now.

@@ -60,7 +60,7 @@ async fn wait(
 ) -> Done {
     for process in book.processes.iter().filter(|process| started.contains(&process.id)) {
         match ready::wait_listening(env, process).await {
-            Ok(()) => {}
+            Ok(()) => process::warnings(&process.dir).iter().for_each(|line| eprintln!("{line}")),
             Err(failure) if fresh => return Err(failure),
             // The others may do without it.
             Err(failure) => eprintln!("craton: warning: {failure}"),

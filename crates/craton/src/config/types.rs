@@ -22,9 +22,12 @@ pub struct Logging {
     pub files: u32,
 }
 
+/// The Raft library tells of every vote at `info`.
+const LEVEL: &str = "info,openraft=warn";
+
 impl Default for Logging {
     fn default() -> Logging {
-        Logging { dir: None, level: "info".to_owned(), file_mib: 16, files: 4 }
+        Logging { dir: None, level: LEVEL.to_owned(), file_mib: 16, files: 4 }
     }
 }
 

@@ -38,15 +38,35 @@ pub async fn run(client: &Client, src: &str, dst: &Path, args: &CopyArgs) -> Don
             "{src} is a directory: copy it with all that is in it by get -r"
         )));
     }
-    let local = match (dst.is_dir(), base_name(src)) {
+    let is_tree = matches!(found.node, Node::Dir { .. });
+    let mark = dst.join(UNFINISHED);
+    let continued = is_tree && std::fs::read_link(&mark).is_ok_and(|of| of == Path::new(src));
+    let local = match (dst.is_dir() && !continued, base_name(src)) {
         (true, Some(name)) => dst.join(name),
         _ => dst.to_owned(),
     };
+    let mark = (is_tree && local == dst && (continued || !dst.exists())).then_some(mark);
     let items = walk(client, Item { remote: src.to_owned(), local, found }).await?;
     let total = items.iter().map(Item::len).sum();
     let progress = Progress::new(client.env(), total, args.quiet);
-    copy(client, items, usize::from(args.parallel), &progress).await;
+    copy(client, items, usize::from(args.parallel), src, mark, &progress).await;
     progress.finish("fetched")
+}
+
+/// In a directory that is becoming a copy: a link to what it is a copy of. The command repeated
+/// goes on there, although the directory exists by then.
+pub const UNFINISHED: &str = ".craton-get-unfinished";
+
+/// Leaves the mark in the directory that becomes the copy.
+fn begin(root: &Path, mark: &Path, src: &str) -> std::io::Result<()> {
+    match std::fs::create_dir(root) {
+        Err(_) if root.is_dir() => make_usable(root)?,
+        made => made?,
+    }
+    match std::os::unix::fs::symlink(src, mark) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
 }
 
 impl Item {
@@ -78,7 +98,7 @@ async fn walk(client: &Client, root: Item) -> Result<Vec<Item>, Failure> {
         loop {
             let page = client.list_dir(dir, &remote, after.as_deref(), 1000).await?;
             after = page.entries.last().map(|entry| entry.name.clone());
-            for entry in page.entries {
+            for entry in page.entries.into_iter().filter(|one| one.name != super::put::UNFINISHED) {
                 let remote = child_path(&remote, &entry.name);
                 let local = local.join(&entry.name);
                 let place = Some(Place { parent: dir, name: entry.name });
@@ -94,7 +114,20 @@ async fn walk(client: &Client, root: Item) -> Result<Vec<Item>, Failure> {
     Ok(items)
 }
 
-async fn copy(client: &Client, items: Vec<Item>, parallel: usize, progress: &Progress) {
+async fn copy(
+    client: &Client,
+    items: Vec<Item>,
+    parallel: usize,
+    src: &str,
+    mark: Option<PathBuf>,
+    progress: &Progress,
+) {
+    if let (Some(mark), Some(root)) = (&mark, items.first())
+        && let Err(error) = begin(&root.local, mark, src)
+    {
+        progress.fail(io("write", mark, &error));
+        return;
+    }
     let (dirs, rest): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| matches!(item.found.node, Node::Dir { .. }));
     for item in &dirs {
@@ -118,6 +151,11 @@ async fn copy(client: &Client, items: Vec<Item>, parallel: usize, progress: &Pro
             }
         })
         .await;
+    if let Some(mark) = mark.filter(|_| !progress.has_failures())
+        && let Err(error) = std::fs::remove_file(&mark)
+    {
+        progress.fail(io("remove", &mark, &error));
+    }
     // From the inside out, now that nothing changes them any more.
     for item in dirs.iter().rev() {
         if let Err(error) = set_attributes(&item.local, item.attributes(), false) {

@@ -65,10 +65,15 @@ impl Progress {
         self.bar.inc(len);
     }
 
-    /// Something is left out.
+    /// Something is left out, as it has to be.
+    pub fn warn(&self, why: &str) {
+        self.bar.suspend(|| eprintln!("craton: warning: {why}"));
+    }
+
+    /// Something is left out that should not be.
     pub fn skip(&self, why: &str) {
         self.skipped.set(self.skipped.get() + 1);
-        self.bar.suspend(|| eprintln!("craton: warning: {why}"));
+        self.warn(why);
     }
 
     /// A file could not be copied; the others go on.
@@ -81,6 +86,11 @@ impl Progress {
     pub fn is_hopeless(&self) -> bool {
         let failures = self.failures.borrow();
         failures.len() >= 20 || failures.iter().any(|one| one.code == Code::Unavailable)
+    }
+
+    /// True when a file could not be copied.
+    pub fn has_failures(&self) -> bool {
+        !self.failures.borrow().is_empty()
     }
 
     /// Prints the figures.

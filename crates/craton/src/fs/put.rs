@@ -1,16 +1,18 @@
 //! `craton fs put`: local files and trees into the cluster.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::DirId;
 use client::{Client, Error, child_path};
 use futures_util::StreamExt;
+use wire::control::limits::TARGET_MAX;
 use wire::control::{Attributes, Node, Place, Policy};
 
 use super::content::{Source, copy_in};
-use super::names::{FILE_MODE, base_name, destination};
+use super::names::{DIR_MODE, FILE_MODE, base_name, destination};
 use super::policy;
 use super::progress::Progress;
 use crate::args::CopyArgs;
@@ -49,15 +51,67 @@ pub async fn run(
             src.display()
         )));
     }
-    let name = local_name(src)?;
-    let root = destination(client, &name, dst).await?;
-    let mut skipped = Vec::new();
-    let items = walk(src, root, &mut skipped)?;
+    let source = source_text(src);
+    let continued = facts.is_dir() && marker_of(client, dst).await?.is_some_and(|it| it == source);
+    let root = match continued {
+        true => dst.to_owned(),
+        false => destination(client, &local_name(src)?, dst).await?,
+    };
+    let mark = (facts.is_dir() && root == dst).then_some(source);
+    let mut left = LeftOut::default();
+    let items = walk(src, root, &mut left)?;
     let total = items.iter().map(Item::len).sum();
     let progress = Progress::new(client.env(), total, args.quiet);
-    skipped.iter().for_each(|why| progress.skip(why));
-    copy(client, &items, usize::from(args.parallel), policy, &progress).await?;
+    left.special.iter().for_each(|why| progress.warn(why));
+    left.unreadable.iter().for_each(|why| progress.skip(why));
+    if let Some(source) = &mark {
+        begin(client, dst, source).await?;
+    }
+    let parallel = usize::from(args.parallel);
+    copy(client, &items, parallel, policy, &progress).await?;
+    if mark.is_some() && !progress.has_failures() {
+        client.unlink(&child_path(dst, UNFINISHED)).await?;
+    }
+    set_times(client, &items, parallel, &progress).await;
     progress.finish("stored")
+}
+
+/// In a directory that is becoming a copy: a link to what it is a copy of. The command repeated
+/// goes on there, although the directory exists by then.
+pub const UNFINISHED: &str = ".craton-put-unfinished";
+
+/// What a directory is an unfinished copy of.
+async fn marker_of(client: &Client, dst: &str) -> Result<Option<String>, Failure> {
+    match client.lookup(&child_path(dst, UNFINISHED)).await {
+        Ok(found) => match found.node {
+            Node::Symlink { target, .. } => Ok(Some(target)),
+            _ => Ok(None),
+        },
+        // Also where `dst` itself is missing, or no directory.
+        Err(Error::NotFound { .. } | Error::Invalid { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a marker of a copy of `src` says.
+fn source_text(src: &Path) -> String {
+    let whole = std::fs::canonicalize(src).unwrap_or_else(|_| src.to_owned());
+    let mut text = whole.to_string_lossy().into_owned();
+    while text.len() > TARGET_MAX {
+        text.pop();
+    }
+    text
+}
+
+async fn begin(client: &Client, dst: &str, source: &str) -> Done {
+    match client.mkdir(dst, DIR_MODE).await {
+        Ok(_) | Err(Error::Exists { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match client.symlink(source, &child_path(dst, UNFINISHED), 0o777).await {
+        Ok(()) | Err(Error::Exists { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Item {
@@ -87,27 +141,46 @@ async fn put_stdin(client: &Client, dst: &str, policy: Policy) -> Done {
     }
     let mtime = client.env().unix_time().as_nanos();
     let attributes = Attributes { mode: FILE_MODE, mtime };
-    write_file(client, Source::Stdin, dst, policy, attributes, &mut |_| {}).await
+    let replace = match client.lookup(dst).await {
+        Ok(found) if matches!(found.node, Node::Dir { .. }) => {
+            return Err(Failure::usage(format!("{dst} is a directory: name a file in it")));
+        }
+        Ok(_) => true,
+        Err(Error::NotFound { .. }) => false,
+        Err(error) => return Err(error.into()),
+    };
+    write_file(client, Source::Stdin, dst, replace, policy, attributes, &mut |_| {}).await
 }
 
-/// What is to be copied; what cannot be goes to `skipped`, a sentence each.
-fn walk(src: &Path, root: String, skipped: &mut Vec<String>) -> Result<Vec<Item>, Failure> {
+/// What is not copied, a sentence each.
+#[derive(Default)]
+struct LeftOut {
+    /// Sockets, pipes and devices: no file system of ours has them.
+    special: Vec<String>,
+    /// What should be copied and cannot be read or named.
+    unreadable: Vec<String>,
+}
+
+/// What is to be copied.
+fn walk(src: &Path, root: String, left: &mut LeftOut) -> Result<Vec<Item>, Failure> {
     let mut items: Vec<Item> = Vec::new();
     let mut todo = vec![(src.to_owned(), root)];
     while let Some((local, remote)) = todo.pop() {
         let facts = match std::fs::symlink_metadata(&local) {
             Ok(facts) => facts,
             Err(error) => {
-                skipped.push(format!("{}: {error}: skipped", local.display()));
+                left.unreadable.push(format!("{}: {error}: skipped", local.display()));
                 continue;
             }
         };
         let kind = facts.file_type();
         let attributes = Attributes { mode: facts.mode() & 0o7777, mtime: mtime(&facts) };
         let kind = if kind.is_dir() {
-            match children(&local, &remote, skipped) {
+            match children(&local, &remote, left) {
                 Ok(children) => todo.extend(children),
-                Err(error) => skipped.push(format!("{}: {error}: skipped", local.display())),
+                Err(error) => {
+                    left.unreadable.push(format!("{}: {error}: skipped", local.display()))
+                }
             }
             Kind::Dir
         } else if kind.is_file() {
@@ -118,7 +191,8 @@ fn walk(src: &Path, root: String, skipped: &mut Vec<String>) -> Result<Vec<Item>
                 Ok(target) => Kind::Link { target },
                 Err(_) => {
                     let local = local.display();
-                    skipped.push(format!("{local}: points to a path that is no UTF-8: skipped"));
+                    left.unreadable
+                        .push(format!("{local}: points to a path that is no UTF-8: skipped"));
                     continue;
                 }
             }
@@ -128,7 +202,7 @@ fn walk(src: &Path, root: String, skipped: &mut Vec<String>) -> Result<Vec<Item>
                 kind if kind.is_fifo() => "a pipe",
                 _ => "a device",
             };
-            skipped.push(format!("{} is {what}: skipped", local.display()));
+            left.special.push(format!("{} is {what}: skipped", local.display()));
             continue;
         };
         items.push(Item { local, remote, attributes, kind });
@@ -139,15 +213,17 @@ fn walk(src: &Path, root: String, skipped: &mut Vec<String>) -> Result<Vec<Item>
 fn children(
     local: &Path,
     remote: &str,
-    skipped: &mut Vec<String>,
+    left: &mut LeftOut,
 ) -> std::io::Result<Vec<(PathBuf, String)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(local)? {
         let entry = entry?;
         match entry.file_name().to_str() {
+            Some(super::get::UNFINISHED) => {}
             Some(name) => found.push((entry.path(), child_path(remote, name))),
             None => {
-                skipped.push(format!("{}: its name is no UTF-8: skipped", entry.path().display()));
+                left.unreadable
+                    .push(format!("{}: its name is no UTF-8: skipped", entry.path().display()));
             }
         }
     }
@@ -183,7 +259,11 @@ async fn copy(
             }
         })
         .await;
-    // Now that nothing changes them any more.
+    Ok(())
+}
+
+/// Modes and times of directories, now that nothing changes them any more.
+async fn set_times(client: &Client, items: &[Item], parallel: usize, progress: &Progress) {
     let dirs = items.iter().filter(|item| matches!(item.kind, Kind::Dir));
     futures_util::stream::iter(dirs)
         .for_each_concurrent(parallel, |item| async move {
@@ -195,7 +275,6 @@ async fn copy(
             }
         })
         .await;
-    Ok(())
 }
 
 /// Makes the directories, level by level; their identities by path.
@@ -252,7 +331,8 @@ async fn put_one(
             }
             let source = Source::open(client.env(), &item.local).await?;
             let mut moved = |count| progress.moved(count);
-            write_file(client, source, &item.remote, policy, item.attributes, &mut moved).await
+            let (replace, to) = (found.is_some(), &item.remote);
+            write_file(client, source, to, replace, policy, item.attributes, &mut moved).await
         }
     }
 }
@@ -295,39 +375,50 @@ async fn put_link(client: &Client, item: &Item, target: &str, found: Option<Node
     Ok(client.set_attributes(&item.remote, item.attributes).await?)
 }
 
-/// Writes a whole file under a name of its own, then gives it its name: who looks sees the old
-/// file, or none, or the whole new one.
+/// Writes a whole file. What stood under its name is replaced only when all is written; a file
+/// that is new grows under its name, and gets its time last, so that a run that was broken off
+/// is told from one that was not.
 async fn write_file(
     client: &Client,
     source: Source,
     path: &str,
+    replace: bool,
     policy: Policy,
     attributes: Attributes,
     moved: &mut dyn FnMut(u64),
 ) -> Done {
-    let fresh = temporary(client, path)?;
+    let fresh = if replace { temporary(path)? } else { path.to_owned() };
+    let file = match client.create(&fresh, policy, attributes.mode, true).await {
+        Err(Error::Exists { .. }) if replace => {
+            // A run that was broken off has left it.
+            client.unlink(&fresh).await?;
+            client.create(&fresh, policy, attributes.mode, true).await?
+        }
+        made => made?,
+    };
     let written = async {
-        let file = client.create(&fresh, policy, attributes.mode, true).await?;
         if !matches!(&source, Source::File(file, _) if file.len().await.is_ok_and(|len| len == 0)) {
             let writer = file.append_handle().await?;
             copy_in(client.env(), source, &writer, moved).await?;
             writer.close().await?;
         }
         client.set_attributes(&fresh, attributes).await?;
-        client.rename(&fresh, path, true).await?;
+        if replace {
+            client.rename(&fresh, path, true).await?;
+        }
         Ok(())
     };
     let written: Done = written.await;
     if written.is_err() {
-        // As far as it can be: the next run does not need it.
+        // As far as it can be: the next run does without.
         let _ = client.unlink(&fresh).await;
     }
     written
 }
 
-/// A name beside `path` that nobody else uses.
-fn temporary(client: &Client, path: &str) -> Result<String, Failure> {
+/// A name beside `path` for what is to replace it: the same at the next run.
+fn temporary(path: &str) -> Result<String, Failure> {
     let name = base_name(path).ok_or_else(|| Failure::usage("'/' is no name for a file"))?;
     let dir = path.trim_end_matches('/').strip_suffix(name).unwrap_or("/");
-    Ok(format!("{dir}.craton-put-{:016x}", client.env().random_u64()))
+    Ok(format!("{dir}.craton-put-{:016x}", base::FixedState.hash_one(name)))
 }

@@ -17,6 +17,9 @@ use crate::config;
 use crate::exit::{Done, Failure};
 use crate::output::print_line;
 
+/// What `craton cluster` repeats of a role's output starts with this.
+pub const WARNING: &str = "craton: warning: ";
+
 /// Runs a chunkserver until it is asked to end.
 pub fn run(args: &RoleArgs) -> Done {
     let config: config::Chunkserver = config::read(&args.config)?;
@@ -51,6 +54,8 @@ pub struct Role {
     pub endpoint: Endpoint,
     /// Its stores, by path.
     pub stores: Rc<Vec<(String, FlashStore)>>,
+    /// Stores that could not be opened.
+    pub left_out: usize,
 }
 
 /// Opens the stores and starts serving. A store that cannot be opened is left out, unless none
@@ -72,8 +77,11 @@ pub async fn start(
             }
         }
     }
-    if let (true, Some(failure)) = (opened.is_empty(), failed.into_iter().next()) {
-        return Err(failure);
+    if let (true, Some(failure)) = (opened.is_empty(), failed.first()) {
+        return Err(failure.clone());
+    }
+    for failure in &failed {
+        eprintln!("{WARNING}{}: a disk is left out: {failure}", config.id);
     }
     let cluster = config::cluster_id(config.cluster.as_deref()).map_err(Failure::setup)?;
     let name = format!("chunkserver {}", config.id);
@@ -87,13 +95,13 @@ pub async fn start(
     settings.fault_injection = fault_injection;
     let stores = Rc::new(opened.clone());
     let server = Chunkserver::start(env, endpoint.clone(), settings, opened).await?;
-    Ok(Role { server, endpoint, stores })
+    Ok(Role { server, endpoint, stores, left_out: failed.len() })
 }
 
 /// What the chunkserver shows over HTTP.
 fn pages(role: &Role, id: &str, handle: Handle) -> Pages {
     let (server, endpoint) = (role.server.clone(), role.endpoint.clone());
-    let stores = role.stores.clone();
+    let (stores, left_out) = (role.stores.clone(), role.left_out);
     let id = id.to_owned();
     Rc::new(move |path| {
         probe::page(path, || {
@@ -101,7 +109,7 @@ fn pages(role: &Role, id: &str, handle: Handle) -> Pages {
             probe::process(&mut text, "chunkserver", &id, &handle.stats());
             probe::links(&mut text, &endpoint.stats());
             probe::chunkserver(&mut text, &server);
-            probe::stores(&mut text, &stores);
+            probe::stores(&mut text, &stores, left_out);
             text.finish()
         })
     })

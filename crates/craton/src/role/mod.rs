@@ -16,6 +16,7 @@ use wire::handshake::ClusterKey;
 use crate::config::{self, Logging};
 use crate::exit::Failure;
 
+pub use chunkserver::WARNING;
 pub use stores::medium;
 
 /// A new cluster's key.

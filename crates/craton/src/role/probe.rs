@@ -106,7 +106,9 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
 }
 
 /// Disks.
-pub fn stores(text: &mut Exposition, stores: &[(String, FlashStore)]) {
+pub fn stores(text: &mut Exposition, stores: &[(String, FlashStore)], left_out: usize) {
+    let help = "Stores that could not be opened at the start.";
+    text.gauges("craton_disks_left_out", help).sample(&[], left_out as f64);
     type Gauge = fn(&FlashStore) -> f64;
     let gauges: [(&str, &str, Gauge); 4] = [
         ("craton_disk_capacity_bytes", "Bytes the disk can take.", |s| s.info().capacity as f64),

@@ -186,3 +186,108 @@ fn a_cluster_with_a_key_refuses_others() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("key"), "{error}");
 }
+
+#[test]
+fn masters_come_and_go() {
+    let mut scratch = Scratch::new("masters");
+    let dir = scratch.cluster("cluster");
+    up(&dir, "3", "1");
+    let cluster = text(&dir).to_owned();
+    let members = || {
+        let members = json(&["masters", "members", "--json", "--cluster", &cluster]);
+        let ids = members["masters"].as_array().expect("an array").clone();
+        ids.iter().map(|one| one["id"].as_str().expect("an ID").to_owned()).collect::<Vec<_>>()
+    };
+    let added = json(&["cluster", "add", "master", "--json", "--dir", &cluster]);
+    assert_eq!(added["id"], "m4");
+    assert_eq!(members(), ["m1", "m2", "m3", "m4"]);
+    let said = good(&["masters", "remove", "4", "--cluster", &cluster]);
+    assert!(said.contains("its process is stopped"), "{said}");
+    assert_eq!(members(), ["m1", "m2", "m3"]);
+    bad(&["masters", "remove", "4", "--cluster", &cluster], 1, "it has 1, 2, 3");
+
+    // The leader goes: another takes over.
+    let status = json(&["status", "--json", "--cluster", &cluster]);
+    let masters = status["masters"].as_array().expect("masters").clone();
+    let leads = |one: &serde_json::Value| {
+        one["leads"].as_array().is_some_and(|leads| leads.iter().any(|group| group == "ns0"))
+    };
+    let leader = masters.into_iter().find(leads).expect("a leader");
+    let book = json(&["cluster", "status", "--json", "--dir", &cluster]);
+    let processes = book["processes"].as_array().expect("processes");
+    let leader = processes.iter().find(|one| one["id"] == leader["id"]).expect("its process");
+    let pid = leader["pid"].to_string();
+    assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill").success());
+    good(&["fs", "mkdir", "/after", "--cluster", &cluster]);
+}
+
+#[test]
+fn everything_killed_at_once_comes_back() {
+    let mut scratch = Scratch::new("crash");
+    let dir = scratch.cluster("cluster");
+    let (src, back) = (scratch.path("src"), scratch.path("back"));
+    make_tree(&src);
+    let flags = ["--masters", "1", "--chunkservers", "4", "--disks", "2"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    let cluster = text(&dir).to_owned();
+    put_and_compare(&cluster, &src, &back);
+    let book = json(&["cluster", "status", "--json", "--dir", &cluster]);
+    for process in book["processes"].as_array().expect("processes") {
+        let pid = process["pid"].to_string();
+        assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill").success());
+    }
+    // One disk does not come back.
+    std::fs::remove_dir_all(dir.join("cs2/store1")).expect("a store");
+    let output = craton(&["cluster", "up", "--dir", &cluster]);
+    let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && warned.contains("cs2/store1 is missing"), "{warned}");
+    let again = scratch.path("again");
+    good(&["fs", "get", "-r", "/tree", text(&again), "--cluster", &cluster]);
+    assert_eq!(picture(&src), picture(&again));
+    wait("repair", Duration::from_secs(60), || {
+        let status = json(&["status", "--json", "--cluster", &cluster]);
+        status["chunks"]["under_replicated"] == 0 && status["repair"]["pending"] == 0
+    });
+}
+
+#[test]
+fn an_interrupted_put_goes_on() {
+    use std::os::unix::net::UnixListener;
+    let mut scratch = Scratch::new("interrupted");
+    let dir = scratch.cluster("cluster");
+    let (src, back) = (scratch.path("src"), scratch.path("back"));
+    std::fs::create_dir(&src).expect("a directory");
+    for index in 0..300u64 {
+        let bytes = crate::harness::content(20_000, index);
+        std::fs::write(src.join(format!("file-{index}")), bytes).expect("a file");
+    }
+    up(&dir, "1", "3");
+    let args = ["fs", "put", "-r", text(&src), "/tree", "--parallel", "2", "--cluster", text(&dir)];
+    let mut put = crate::harness::command(&args).spawn().expect("it starts");
+    wait("the first files", Duration::from_secs(30), || {
+        let list = craton(&["fs", "ls", "/tree", "--cluster", text(&dir)]);
+        list.stdout.iter().filter(|&&byte| byte == b'\n').count() > 20
+    });
+    put.kill().expect("it can be killed");
+    put.wait().expect("it ends");
+    good(&args);
+    let back_args = ["fs", "get", "-r", "/tree", text(&back), "--cluster", text(&dir)];
+    let mut get = crate::harness::command(&back_args).spawn().expect("it starts");
+    wait("the first files", Duration::from_secs(30), || {
+        std::fs::read_dir(&back).is_ok_and(|names| names.count() > 20)
+    });
+    let _ = get.kill(); // It may have ended.
+    let whole = get.wait().expect("it ends").success();
+    if !whole {
+        good(&back_args);
+    }
+    assert_eq!(picture(&src), picture(&back));
+
+    // A socket is left out with a warning.
+    let special = scratch.path("special");
+    std::fs::create_dir(&special).expect("a directory");
+    let _socket = UnixListener::bind(special.join("socket")).expect("a socket");
+    let put = craton(&["fs", "put", "-r", text(&special), "/special", "--cluster", text(&dir)]);
+    assert!(put.status.success());
+    assert!(String::from_utf8_lossy(&put.stderr).contains("is a socket: skipped"));
+}
