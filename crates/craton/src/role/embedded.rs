@@ -278,8 +278,9 @@ fn announce(dir: &Path, plan: &Plan, stores: usize) -> Done {
     if devices.len() < plan.chunkservers.len().min(3) && plan.chunkservers.len() > 1 {
         eprintln!("craton: warning: stores share a disk: its failure takes several copies");
     }
+    let plural = if stores == 1 { "" } else { "s" };
     print_line(&format!(
-        "craton is up on {} with {stores} stores; {copies}\nmasters: {}\n\
+        "craton is up on {} with {stores} store{plural}; {copies}\nmasters: {}\n\
          export CRATON_CLUSTER={0}",
         dir.display(),
         plan.master.listen
