@@ -44,7 +44,9 @@ fn minutes(count: u64) -> Duration {
 fn stages(length: Length) -> Vec<Stage> {
     let cargo = |line: &str| words(&format!("cargo {line}"));
     let sim = |fresh_s: &str| {
-        words(&format!("env CRATON_SIM_FRESH_S={fresh_s} cargo test --package sim --locked"))
+        words(&format!(
+            "env CRATON_SIM_FRESH_S={fresh_s} cargo test --package sim --locked -- --show-output"
+        ))
     };
     let mut stages = vec![
         Stage {

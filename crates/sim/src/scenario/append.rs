@@ -108,7 +108,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         return Err(violation);
     }
     // Files are sealed first: an open chunk is its writer's to replace.
-    check_content(&cluster, &oracle).await?;
+    seal_all(&cluster).await?;
     cluster.settle(plan.patience).await?;
     if let Some(trouble) = cluster.troubles().first() {
         return Err(trouble.clone());
@@ -122,6 +122,20 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         ));
     }
     sim.note(appended.get());
+    Ok(())
+}
+
+/// Seals every file, also those whose writer never heard that it had opened them.
+async fn seal_all(cluster: &Cluster) -> Result<(), String> {
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    for entry in client.list_all("/").await.map_err(|error| error.to_string())? {
+        let path = format!("/{}", entry.name);
+        let file = client.open(&path).await.map_err(|error| format!("{path}: {error}"))?;
+        match file.seal().await {
+            Ok(_) | Err(Error::NotFound { .. }) => {} // Not found: no writer ever opened it.
+            Err(error) => return Err(format!("{path}: {error}")),
+        }
+    }
     Ok(())
 }
 
