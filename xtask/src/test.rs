@@ -69,7 +69,7 @@ fn stages(length: Length) -> Vec<Stage> {
                 "test --workspace --exclude craton --exclude sim --locked --no-fail-fast",
             ))],
         },
-        Stage { name: "simulation", budget: minutes(8), steps: vec![Step::Tests(sim("120"))] },
+        Stage { name: "simulation", budget: minutes(8), steps: vec![Step::Tests(sim("60"))] },
         Stage {
             name: "processes",
             budget: minutes(8),
