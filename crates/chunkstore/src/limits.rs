@@ -67,6 +67,12 @@ pub const RUNS_PER_CHUNK_MAX: usize = 1 << 19;
 pub const GROW_STEP_DEFAULT: u64 = 64 * MIB;
 /// Units are made ready ahead when less than one part in this many of a step is free and ready.
 pub const READY_LOW_SHARE: u64 = 2;
+/// Under steady appends the units kept ready grow up to this many times that.
+pub const READY_GOAL_MAX: u32 = 16;
+/// But never more than one part in this many of what is in use.
+pub const READY_GOAL_SHARE: u32 = 4;
+/// After this long without a new step, half as many are kept ready.
+pub const READY_GOAL_KEPT: Duration = Duration::from_secs(10);
 /// Bytes zeroed in one write.
 pub const ZERO_WRITE_BYTES: usize = MIB as usize;
 /// Pause between two zeroing writes while nobody waits: at most 1 GiB/s per store.

@@ -250,7 +250,7 @@ impl Inner {
             let near = open.extents.last().map(|last| last.start + last.count);
             let Some(extent) = state.alloc.take(want, near) else { return Next::NeedUnits };
             add_extent(open, &mut state.log, extent, unit_sectors);
-            if state.alloc.free_ready() < self.ready_low() {
+            if state.alloc.free_ready() < state.ready_goal.max(self.ready_low()) {
                 self.signals.prepare.notify_one();
             }
         }

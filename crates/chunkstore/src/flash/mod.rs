@@ -484,6 +484,8 @@ pub(crate) fn assemble(
         grow_after: env.now(),
         grow_refused: false,
         ready_waiters: 0,
+        ready_goal: 0,
+        ready_at: env.now(),
         counters: Counters::default(),
         table: loaded.table,
     };

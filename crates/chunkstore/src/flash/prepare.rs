@@ -9,12 +9,15 @@ use runtime::WriteMode;
 
 use super::log::Room;
 use super::record::Record;
-use super::store::{Inner, Signals};
+use super::store::{Inner, Signals, State};
 use super::table::Entry;
 use crate::contract::StoreError;
-use crate::limits::{BOUND_INTERVAL, GROW_RETRY, READY_LOW_SHARE, ZERO_PAUSE, ZERO_WRITE_BYTES};
+use crate::limits::{
+    BOUND_INTERVAL, GROW_RETRY, READY_GOAL_KEPT, READY_GOAL_MAX, READY_GOAL_SHARE, READY_LOW_SHARE,
+    ZERO_PAUSE, ZERO_WRITE_BYTES,
+};
 
-/// Bytes made ready at a time while someone waits.
+/// Bytes after which those who wait are served.
 const URGENT_STEP: u64 = 4 << 20;
 
 pub(crate) fn is_full(error: &io::Error) -> bool {
@@ -22,7 +25,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 }
 
 impl Inner {
-    /// Ready free units below which more are made.
+    /// Ready free units below which more are made while little is appended.
     pub(crate) fn ready_low(&self) -> u32 {
         let step = self.sb.grow_step / u64::from(self.sb.unit);
         (step / READY_LOW_SHARE).max(1) as u32
@@ -57,73 +60,122 @@ impl Inner {
     fn wants_ready(&self) -> bool {
         let state = self.state.borrow();
         let refused = state.grow_refused && self.env.now() < state.grow_after;
-        let low = state.alloc.free_ready() < self.ready_low();
+        let low = state.alloc.free_ready() < state.ready_goal.max(self.ready_low());
         low && state.alloc.can_grow() && !refused && !state.failed && !state.closed
     }
 
-    async fn make_ready(&self) -> Result<(), StoreError> {
-        let (ready, urgent) = {
-            let state = self.state.borrow();
-            (state.alloc.ready(), state.ready_waiters > 0)
+    /// Sets the goal for ready units by what the last round met: doubled when appends used up
+    /// most of them meanwhile, halved after a quiet time.
+    fn set_goal(&self, state: &mut State) {
+        let (free, low) = (state.alloc.free_ready(), self.ready_low());
+        let goal = state.ready_goal.max(low);
+        let quiet = self.env.now().since(state.ready_at) > READY_GOAL_KEPT;
+        state.ready_goal = if state.ready_waiters > 0 || free < goal / 4 {
+            // Never far more than is in use, so that a small store stays small.
+            let most =
+                (state.alloc.used() / READY_GOAL_SHARE).min(low.saturating_mul(READY_GOAL_MAX));
+            goal.saturating_mul(2).min(most).max(low)
+        } else if quiet {
+            (goal / 2).max(low)
+        } else {
+            goal
         };
-        let step = if urgent { self.sb.grow_step.min(URGENT_STEP) } else { self.sb.grow_step };
-        let mut units = (step / u64::from(self.sb.unit)).max(1) as u32;
-        units = units.min(self.sb.units - ready);
+        state.ready_at = self.env.now();
+    }
+
+    /// Makes one step's units ready, in pieces: whoever waits meanwhile gets each piece as soon
+    /// as it is there.
+    async fn make_ready(&self) -> Result<(), StoreError> {
+        let (ready, mut units) = {
+            let state = &mut *self.state.borrow_mut();
+            self.set_goal(state);
+            let ready = state.alloc.ready();
+            let step = (self.sb.grow_step / u64::from(self.sb.unit)).max(1) as u32;
+            (ready, step.max(state.ready_goal).min(self.sb.units - ready))
+        };
+        let file = self.file().map_err(|_| StoreError::Failed)?;
         loop {
-            match self.zero_units(ready, units).await {
+            match self.allocate_units(&file, ready, units).await {
                 Ok(()) => break,
                 Err(error) if is_full(&error) && units > 1 => units /= 2,
-                Err(error) if is_full(&error) => {
-                    let state = &mut *self.state.borrow_mut();
-                    state.grow_refused = true;
-                    state.grow_after = self.env.now() + GROW_RETRY;
-                    self.env.mark("chunkstore: the medium is full");
-                    break;
-                }
-                Err(error) => {
-                    self.fail(&error);
-                    return Err(StoreError::Failed);
-                }
+                Err(error) => return self.not_ready(&error),
             }
+        }
+        let mut zeros = self.alloc(ZERO_WRITE_BYTES).await;
+        zeros.fill(0);
+        let zeros = zeros.freeze();
+        let piece = (URGENT_STEP / u64::from(self.sb.unit)).max(1) as u32;
+        let (end, mut at, mut synced) = (ready + units, ready, ready);
+        while at < end {
+            let to = (at + piece).min(end);
+            let mut result = self.zero_units(&file, &zeros, at, to).await;
+            let waited_for = self.state.borrow().ready_waiters > 0;
+            if result.is_ok() && (to == end || waited_for) {
+                result = file.sync().await;
+                self.state.borrow_mut().counters.syncs += 1;
+                synced = to;
+            }
+            match result {
+                Ok(()) if synced == to => self.publish_ready(to),
+                Ok(()) => {}
+                Err(error) => return self.not_ready(&error),
+            }
+            at = to;
+        }
+        Ok(())
+    }
+
+    fn publish_ready(&self, units: u32) {
+        let state = &mut *self.state.borrow_mut();
+        state.grow_refused = false;
+        state.alloc.set_ready(units);
+        if state.log.has_room(Room::Allocation) {
+            state.log.push(&Record::Ready { units });
+        }
+        self.signals.ready.notify_waiters();
+    }
+
+    /// A full medium is tried again later; anything else fails the store.
+    fn not_ready(&self, error: &io::Error) -> Result<(), StoreError> {
+        if !is_full(error) {
+            self.fail(error);
+            return Err(StoreError::Failed);
         }
         let state = &mut *self.state.borrow_mut();
-        if !state.grow_refused || self.env.now() >= state.grow_after {
-            state.grow_refused = false;
-            state.alloc.set_ready(ready + units);
-            if state.log.has_room(Room::Allocation) {
-                state.log.push(&Record::Ready { units: ready + units });
-            }
-        }
+        state.grow_refused = true;
+        state.grow_after = self.env.now() + GROW_RETRY;
+        self.env.mark("chunkstore: the medium is full");
         self.signals.ready.notify_waiters();
         Ok(())
     }
 
-    async fn zero_units(&self, ready: u32, units: u32) -> io::Result<()> {
-        let closed = |_| io::Error::other("the store is closed");
-        let file = self.file().map_err(closed)?;
+    async fn allocate_units(&self, file: &runtime::File, ready: u32, units: u32) -> io::Result<()> {
         // First the room for a checkpoint of them: it must not fail on a full medium.
         let area = self.sb.area_blocks(ready + units) * super::layout::BLOCK;
         for index in 0..2 {
-            allocate(&file, self.sb.area_at(index), area).await?;
+            allocate(file, self.sb.area_at(index), area).await?;
         }
         let (start, end) = (self.sb.unit_at(ready), self.sb.unit_at(ready + units));
-        allocate(&file, start, end - start).await?;
-        let mut zeros = self.alloc(ZERO_WRITE_BYTES).await;
-        zeros.fill(0);
-        let zeros = zeros.freeze();
-        let mut at = start;
+        allocate(file, start, end - start).await
+    }
+
+    async fn zero_units(
+        &self,
+        file: &runtime::File,
+        zeros: &runtime::Buf,
+        from: u32,
+        to: u32,
+    ) -> io::Result<()> {
+        let (mut at, end) = (self.sb.unit_at(from), self.sb.unit_at(to));
         while at < end {
             let len = (end - at).min(ZERO_WRITE_BYTES as u64);
-            let part = zeros.slice(0..len as usize);
-            file.write_at(at, part, WriteMode::Cached).await?;
+            file.write_at(at, zeros.slice(0..len as usize), WriteMode::Cached).await?;
             self.state.borrow_mut().counters.bytes_out += len;
             at += len;
             if self.state.borrow().ready_waiters == 0 {
                 self.env.sleep(ZERO_PAUSE).await;
             }
         }
-        file.sync().await?;
-        self.state.borrow_mut().counters.syncs += 1;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use base::limits::SECTOR;
 use base::{ChunkId, DiskId, Map};
 use codec::crc32c;
 use runtime::sync::{Notify, oneshot};
-use runtime::{Buf, BufMut, Class, Env, File, WriteMode};
+use runtime::{Buf, BufMut, Class, Env, File, Instant, WriteMode};
 
 use super::alloc::Allocator;
 use super::cache::MapCache;
@@ -95,6 +95,9 @@ pub(crate) struct State {
     pub(crate) grow_after: runtime::Instant,
     pub(crate) grow_refused: bool,
     pub(crate) ready_waiters: u32,
+    /// Units to keep ready, and when that was set.
+    pub(crate) ready_goal: u32,
+    pub(crate) ready_at: Instant,
     pub(crate) counters: Counters,
 }
 
