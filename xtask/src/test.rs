@@ -78,6 +78,13 @@ fn stages(length: Length) -> Vec<Stage> {
     ];
     if length == Length::Long {
         stages.push(Stage {
+            name: "long load",
+            budget: minutes(20),
+            steps: vec![Step::Tests(words(
+                "env CRATON_LOAD_S=600 cargo test --package craton --locked --test main kills",
+            ))],
+        });
+        stages.push(Stage {
             name: "long simulation",
             budget: minutes(120),
             steps: vec![Step::Tests(sim("7200"))],

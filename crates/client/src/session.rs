@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use base::{ClientId, Kind};
 use runtime::sync::Semaphore;
-use runtime::{Duration, Env};
+use runtime::{Duration, Env, Instant};
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Group,
     OpId,
@@ -18,9 +18,12 @@ use crate::error::Error;
 use crate::limits::CHANGES_INFLIGHT_MAX;
 use crate::peers::{PeerError, Peers};
 
-/// Pause after all masters were asked in vain, at first and at most.
+/// Pause after all masters were asked in vain, at least and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(160);
+/// Between them the pause is this part of what was waited so far: a new leader is found soon
+/// after a short election, and masters that are gone for long are asked seldom.
+const PAUSE_PART: u32 = 8;
 
 /// A question to one group.
 pub(crate) struct Question {
@@ -186,7 +189,7 @@ impl Session {
         mutation: bool,
     ) -> Result<ControlReply, Refusal> {
         let start = self.env.now();
-        let mut tries = Tries { asked: 0, pause: PAUSE_MIN, unknown: false };
+        let mut tries = Tries { asked: 0, start, unknown: false };
         loop {
             let to = self.target(question.group);
             let request = question.request.clone();
@@ -266,9 +269,10 @@ impl Session {
         None
     }
 
-    async fn pause(&self, tries: &mut Tries) {
-        self.env.sleep(self.env.jitter(tries.pause)).await;
-        tries.pause = (tries.pause * 2).min(PAUSE_MAX);
+    async fn pause(&self, tries: &Tries) {
+        let waited = self.env.now() - tries.start;
+        let pause = (waited / PAUSE_PART).clamp(PAUSE_MIN, PAUSE_MAX);
+        self.env.sleep(self.env.jitter(pause)).await;
     }
 
     /// `asked` is not the leader any more, or is gone: ask another master next.
@@ -299,7 +303,8 @@ impl Session {
 struct Tries {
     /// Masters asked since the last pause.
     asked: u32,
-    pause: Duration,
+    /// When the question was first asked.
+    start: Instant,
     unknown: bool,
 }
 

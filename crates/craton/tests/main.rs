@@ -9,5 +9,9 @@ mod cluster;
 mod embedded;
 #[path = "main/harness.rs"]
 mod harness;
+#[path = "main/kills.rs"]
+mod kills;
+#[path = "main/load.rs"]
+mod load;
 #[path = "main/tools.rs"]
 mod tools;

@@ -222,6 +222,12 @@ impl Master {
         hosts.filter(|host| host.leadership().leading).map(|host| host.name()).collect()
     }
 
+    /// The term of each group, as this master has it: it grows with every election.
+    pub fn terms(&self) -> Vec<(GroupName, u64)> {
+        let hosts = self.0.router.hosts().into_iter();
+        hosts.map(|host| (host.name(), host.leadership().term)).collect()
+    }
+
     /// The cluster group on this master.
     pub fn cluster(&self) -> &ClusterService {
         &self.0.cluster

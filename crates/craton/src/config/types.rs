@@ -259,7 +259,8 @@ pub struct Master {
     /// Time between a leader's heartbeats, ms.
     #[serde(default = "Master::heartbeat_default")]
     pub heartbeat_ms: u64,
-    /// Silence of a leader after which another is elected, ms: at least this, at most twice this.
+    /// Silence of a leader after which another is elected, ms: at least this, at most a third
+    /// more.
     #[serde(default = "Master::election_default")]
     pub election_ms: u64,
     /// Silence of a chunkserver after which it counts as dead, ms.
@@ -287,7 +288,7 @@ impl Master {
     }
 
     fn election_default() -> u64 {
-        300
+        450
     }
 
     fn server_dead_default() -> u64 {
@@ -316,9 +317,9 @@ impl Config for Master {
         if !(10..=5_000).contains(&self.heartbeat_ms) {
             return Err(format!("heartbeat_ms = {} must be 10 to 5000", self.heartbeat_ms));
         }
-        if self.election_ms < 3 * self.heartbeat_ms || self.election_ms > 60_000 {
+        if self.election_ms < 6 * self.heartbeat_ms || self.election_ms > 60_000 {
             return Err(format!(
-                "election_ms = {} must be 3 times heartbeat_ms to 60000",
+                "election_ms = {} must be 6 times heartbeat_ms to 60000",
                 self.election_ms
             ));
         }

@@ -93,9 +93,8 @@ pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Failure> 
         name: peer.id.clone(),
         addr: peer.addr,
     };
-    let election = Duration::from_millis(config.election_ms);
     let timing = MasterTiming {
-        election_timeout: (election, election * 2),
+        election_timeout: election_timeout(Duration::from_millis(config.election_ms)),
         heartbeat: Duration::from_millis(config.heartbeat_ms),
         dead_after: Duration::from_millis(config.server_dead_ms),
         ..MasterTiming::default()
@@ -116,6 +115,12 @@ pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Failure> 
     let started = Master::start(env, settings, endpoint.clone()).await;
     let master = started.map_err(|error| Failure::setup(error.to_string()))?;
     Ok(Role { master, endpoint })
+}
+
+/// The Raft library's pair of times for elections after `silence` to 4/3 of it. It counts a
+/// leader's lease, which is the longer of the two, and then a time drawn between them.
+fn election_timeout(silence: Duration) -> (Duration, Duration) {
+    (silence / 3, silence * 2 / 3)
 }
 
 /// What the master shows over HTTP.

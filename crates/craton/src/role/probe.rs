@@ -148,4 +148,8 @@ pub fn master(text: &mut Exposition, master: &master::Master) {
     for group in master.leads() {
         family.sample(&[("group", &group.to_string())], 1.0);
     }
+    let mut family = text.gauges("craton_group_term", "The group's term: elections so far.");
+    for (group, term) in master.terms() {
+        family.sample(&[("group", &group.to_string())], term as f64);
+    }
 }

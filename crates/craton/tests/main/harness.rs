@@ -6,22 +6,44 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 /// A directory that goes with the test, and with it the cluster in it.
 pub struct Scratch {
     path: PathBuf,
     clusters: Vec<PathBuf>,
+    _turn: Turn,
+}
+
+/// Tests that measure times run alone, the others beside each other.
+static TURNS: RwLock<()> = RwLock::new(());
+
+enum Turn {
+    Shared(#[allow(dead_code, reason = "held")] RwLockReadGuard<'static, ()>),
+    Alone(#[allow(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>),
 }
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
+        // A test that failed has no state here.
+        Scratch::with(name, Turn::Shared(TURNS.read().unwrap_or_else(|broken| broken.into_inner())))
+    }
+
+    /// For a test that measures times: no other cluster works meanwhile.
+    pub fn alone(name: &str) -> Scratch {
+        Scratch::with(name, Turn::Alone(TURNS.write().unwrap_or_else(|broken| broken.into_inner())))
+    }
+
+    fn with(name: &str, turn: Turn) -> Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("craton-{name}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir_all(&path).expect("a scratch directory");
-        Scratch { path, clusters: Vec::new() }
+        Scratch { path, clusters: Vec::new(), _turn: turn }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -96,8 +118,85 @@ pub fn bad(args: &[&str], code: i32, want: &str) -> String {
     error
 }
 
-pub fn json(args: &[&str]) -> serde_json::Value {
+pub fn json(args: &[&str]) -> Value {
     serde_json::from_str(&good(args)).expect("JSON")
+}
+
+/// What stands in `cluster.json`.
+pub fn book(dir: &Path) -> Value {
+    let bytes = fs::read(dir.join("cluster.json")).expect("the list of processes");
+    serde_json::from_slice(&bytes).expect("JSON")
+}
+
+/// The picture that the masters give.
+pub fn status(dir: &Path) -> Value {
+    json(&["status", "--json", "--cluster", text(dir)])
+}
+
+/// A process as `cluster.json` has it.
+pub fn process(dir: &Path, id: &str) -> Value {
+    let book = book(dir);
+    let processes = book["processes"].as_array().expect("processes");
+    processes.iter().find(|one| one["id"] == id).expect("it is known").clone()
+}
+
+/// The page of metrics of a process.
+pub fn metrics(dir: &Path, id: &str) -> String {
+    use std::io::{Read, Write};
+    let role = process(dir, id)["role"].as_str().expect("text").to_owned();
+    let config = fs::read_to_string(dir.join(id).join(format!("{role}.toml"))).expect("a file");
+    let line = config.lines().find_map(|line| line.strip_prefix("metrics = ")).expect("a port");
+    let mut stream = std::net::TcpStream::connect(line.trim_matches('"')).expect("it listens");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("it takes requests");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("it answers");
+    assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
+    page
+}
+
+/// The sum over a metric's labels.
+pub fn metric(dir: &Path, id: &str, name: &str) -> f64 {
+    let page = metrics(dir, id);
+    let of = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+    let values: Vec<f64> = page
+        .lines()
+        .filter(of)
+        .map(|line| line.rsplit(' ').next().expect("a value").parse().expect("a number"))
+        .collect();
+    assert!(!values.is_empty(), "{id} has no metric {name}");
+    values.iter().sum()
+}
+
+/// Ends processes as a power cut does, all of them in one call.
+pub fn kill9(dir: &Path, ids: &[&str]) {
+    let pids: Vec<String> = ids.iter().map(|id| process(dir, id)["pid"].to_string()).collect();
+    assert!(Command::new("kill").arg("-9").args(&pids).status().expect("kill").success());
+}
+
+/// The master that leads a group.
+pub fn leader(dir: &Path, group: &str) -> String {
+    let leads =
+        |one: &Value| one["leads"].as_array().is_some_and(|leads| leads.contains(&group.into()));
+    let status = status(dir);
+    let masters = status["masters"].as_array().expect("masters");
+    let leader = masters.iter().find(|one| leads(one)).expect("a leader");
+    leader["id"].as_str().expect("text").to_owned()
+}
+
+/// A chunkserver in the picture that the masters give.
+pub fn server(dir: &Path, id: &str) -> Value {
+    let status = status(dir);
+    let servers = status["chunkservers"].as_array().expect("servers");
+    servers.iter().find(|one| one["id"] == id).expect("it is known").clone()
+}
+
+/// Waits until every chunk has all its replicas.
+pub fn wait_for_repair(dir: &Path, limit: Duration) {
+    wait("full redundancy", limit, || {
+        let status = status(dir);
+        assert_eq!(status["chunks"]["lost"], 0, "{status}");
+        status["chunks"]["under_replicated"] == 0 && status["repair"]["pending"] == 0
+    });
 }
 
 /// Waits until `check` holds.
