@@ -64,7 +64,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
             let pause = env.jitter(self.0.config.heartbeat);
             // A fresh piece of news does not wait for the next beat.
-            let _ = env.timeout(pause, self.0.beat_now.notified()).await;
+            let _ = env.timeout(pause, self.0.board.asked_to_beat()).await;
         }
     }
 
@@ -86,22 +86,26 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 
     fn heartbeat(&self, server: ServerId, boot: u64, seq: u64) -> Heartbeat {
-        let damaged = self.0.damaged.borrow();
+        let mut news = self.news();
+        for lane in self.0.board.others(self.addr()) {
+            news.disks.extend(lane.disks);
+            news.load = news.load.saturating_add(lane.load);
+        }
         Heartbeat {
             server,
             addr: self.addr(),
             boot,
             seq,
-            disks: self.disk_reports(),
-            damaged: damaged.iter().take(DAMAGED_PER_BEAT_MAX).copied().collect(),
-            load: u32::try_from(self.0.append_bytes.get() >> 12).unwrap_or(u32::MAX),
+            disks: news.disks,
+            damaged: self.0.board.damaged(DAMAGED_PER_BEAT_MAX),
+            load: news.load,
         }
     }
 
     /// Forgets damage that a master has been told of. Scrub and reads report again what is
     /// still there later.
     fn drop_reported(&self, beat: &Heartbeat) {
-        self.0.damaged.borrow_mut().drain(..beat.damaged.len());
+        self.0.board.drop_damaged(beat.damaged.len());
     }
 
     async fn ask(

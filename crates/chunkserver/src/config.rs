@@ -23,6 +23,9 @@ pub struct Config {
     pub token_key: Option<TokenKey>,
     /// Bytes a second that scrub reads at most, all disks together (C26); 0 turns it off.
     pub scrub_rate: u64,
+    /// Executors that serve its disks, one [`Board`](crate::Board) between them; bounds and the
+    /// scrub rate are shared out.
+    pub lanes: u32,
     /// Allow `FailDisk`. Tests only.
     pub fault_injection: bool,
 }
@@ -38,6 +41,7 @@ impl Config {
             heartbeat: Duration::from_millis(250),
             token_key: None,
             scrub_rate: 8 << 20,
+            lanes: 1,
             fault_injection: false,
         }
     }

@@ -3,8 +3,8 @@
 use base::limits::{APPEND_SECTORS_MAX, SECTOR};
 use base::{ChunkId, DiskId, Kind};
 use chunkstore::{Append, ChunkStore, StoreError};
-use runtime::{Buf, Class, Env};
-use transport::{Endpoint, Incoming, Priority, Request, Response, Service, Token};
+use runtime::{Buf, Env};
+use transport::{Endpoint, Priority, Request, Response, Service, Token};
 use wire::control::{
     ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
 };
@@ -33,23 +33,28 @@ struct Copy {
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
-    pub(crate) fn handle_control(&self, incoming: Incoming) {
-        let server = self.clone();
-        self.0.env.spawn(Class::Background, "control request", async move {
-            let answer = match ControlRequest::decode(&incoming.request.body) {
-                Ok(ControlRequest::Chunkserver(request)) => server.serve_control(request).await,
-                Ok(_) => Err(ControlError::new(
-                    Kind::Invalid,
-                    "this is a chunkserver: ask a master for namespaces, streams and membership",
-                )),
-                Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
-            };
-            let (status, body) = match answer {
-                Ok(reply) => (0, ControlReply::Chunkserver(reply).encode()),
-                Err(error) => (STATUS_ERROR, error.encode()),
-            };
-            incoming.reply.send(Response { status, body, payload: None });
-        });
+    pub(crate) async fn answer_control(&self, request: Request, peer: &str) -> Response {
+        let answer = match ControlRequest::decode(&request.body) {
+            Ok(ControlRequest::Chunkserver(asked)) => {
+                match self.forward(asked.disk(), &request, peer).await {
+                    Some(Ok(response)) => return response,
+                    Some(Err(kind)) => {
+                        Err(ControlError::new(kind, "this disk's executor does not take more now"))
+                    }
+                    None => self.serve_control(asked).await,
+                }
+            }
+            Ok(_) => Err(ControlError::new(
+                Kind::Invalid,
+                "this is a chunkserver: ask a master for namespaces, streams and membership",
+            )),
+            Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
+        };
+        let (status, body) = match answer {
+            Ok(reply) => (0, ControlReply::Chunkserver(reply).encode()),
+            Err(error) => (STATUS_ERROR, error.encode()),
+        };
+        Response { status, body, payload: None }
     }
 
     async fn serve_control(
@@ -106,7 +111,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 }
                 let disk = self.0.disks.get(&disk).ok_or_else(|| refused(DataError::WrongDisk))?;
                 disk.failed.set(failed);
-                self.0.beat_now.notify_one();
+                self.beat_soon();
                 Ok(ChunkserverReply::Done)
             }
         }

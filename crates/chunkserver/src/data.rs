@@ -3,8 +3,8 @@
 use base::limits::SECTOR;
 use base::{ChunkId, Epoch};
 use chunkstore::{Append, ChunkStore};
-use runtime::{Buf, Class};
-use transport::{Incoming, Response};
+use runtime::Buf;
+use transport::{Request, Response};
 use wire::data::{
     AppendRequest, CommitRequest, DataError, DataReply, DataRequest, ReadRequest, ReplicaState,
 };
@@ -42,29 +42,27 @@ impl Drop for Claim<'_> {
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
-    pub(crate) fn handle_data(&self, incoming: Incoming) {
-        let request = DataRequest::decode(incoming.request.op, &incoming.request.body);
-        let server = self.clone();
-        // One task a request: it runs to completion on this executor (C10).
-        self.0.env.spawn(Class::Foreground, "data request", async move {
-            let token = incoming.request.token;
-            let answer = match request {
-                Ok(request) => server.serve(request, token, incoming.request.payload).await,
-                Err(error) => {
-                    tracing::warn!(peer = %incoming.peer.name, %error, "data request not of its form");
-                    Err(DataError::Invalid)
-                }
-            };
-            if matches!(answer, Err(DataError::Busy)) {
-                server.count(|stats| stats.busy += 1);
+    pub(crate) async fn answer_data(&self, mut request: Request, peer: &str) -> Response {
+        let answer = match DataRequest::decode(request.op, &request.body) {
+            Ok(asked) => match self.forward(asked.at().disk, &request, peer).await {
+                Some(Ok(response)) => return response,
+                Some(Err(_)) => Err(DataError::Busy),
+                None => self.serve(asked, request.token, request.payload.take()).await,
+            },
+            Err(error) => {
+                tracing::warn!(peer, %error, "data request not of its form");
+                Err(DataError::Invalid)
             }
-            let (answer, payload) = match answer {
-                Ok((reply, payload)) => (Ok(reply), payload),
-                Err(error) => (Err(error), None),
-            };
-            let (status, body) = encode_answer(&answer);
-            incoming.reply.send(Response { status, body, payload });
-        });
+        };
+        if matches!(answer, Err(DataError::Busy)) {
+            self.count(|stats| stats.busy += 1);
+        }
+        let (answer, payload) = match answer {
+            Ok((reply, payload)) => (Ok(reply), payload),
+            Err(error) => (Err(error), None),
+        };
+        let (status, body) = encode_answer(&answer);
+        Response { status, body, payload }
     }
 
     async fn serve(
@@ -124,7 +122,8 @@ impl<S: ChunkStore> Chunkserver<S> {
     async fn append(&self, request: AppendRequest, sectors: Buf) -> Result<DataReply, DataError> {
         let disk = self.disk(request.at)?;
         let bytes = sectors.len();
-        let _claim = Claim::new(&self.0.append_bytes, bytes, APPEND_BYTES_INFLIGHT_MAX)?;
+        let _claim =
+            Claim::new(&self.0.append_bytes, bytes, self.share(APPEND_BYTES_INFLIGHT_MAX))?;
         let commit =
             CommitRequest { at: request.at, epoch: request.epoch, committed: request.committed };
         self.note_committed(commit);
@@ -198,7 +197,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let len = request.len.min(readable - request.offset);
         // Sectors hold data of 1 to 4048 bytes; what is claimed is the usual case.
         let bytes = wire::sector::sectors_for(len as usize) * SECTOR;
-        let _claim = Claim::new(&self.0.read_bytes, bytes, READ_BYTES_INFLIGHT_MAX)?;
+        let _claim = Claim::new(&self.0.read_bytes, bytes, self.share(READ_BYTES_INFLIGHT_MAX))?;
         let read = disk.store.read(chunk, request.offset, len).await;
         let read = read.map_err(|error| self.data_error(request.at, error))?;
         let sectors = trim(read.sectors, readable);

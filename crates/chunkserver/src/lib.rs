@@ -1,7 +1,7 @@
 //! The chunkserver: serves chunk replicas on its disks (C10, D8; `protocols.md` 1, 2).
 //!
 //! Requests run to completion on the executor that received them: from the network to the
-//! medium and back without a hand-over. What a master asks of it ([`ControlRequest::Chunkserver`])
+//! medium and back without a hand-over; a server has one or several [lanes](lane). What a master asks of it ([`ControlRequest::Chunkserver`])
 //! and heartbeats run beside them at their own priorities.
 //!
 //! Invariant: never decides what a chunk's length is, or whether it may go: the owning stream
@@ -13,9 +13,11 @@ mod beat;
 mod config;
 mod control;
 mod data;
+mod lane;
 pub mod limits;
 mod scrub;
 mod server;
 
 pub use config::Config;
+pub use lane::Board;
 pub use server::{Chunkserver, Stats};

@@ -11,6 +11,9 @@ const _: () = assert!(
     APPEND_BYTES_INFLIGHT_MAX + READ_BYTES_INFLIGHT_MAX <= runtime::limits::POOL_BYTES_DEFAULT / 2
 );
 
+/// Requests handed over between lanes and not yet taken at most; beyond it the answer is busy.
+pub const FORWARDED_MAX: usize = 1024;
+
 /// Bytes that one read answers at most: 256 sectors of data.
 pub const READ_LEN_MAX: u32 = base::limits::APPEND_DATA_MAX as u32;
 

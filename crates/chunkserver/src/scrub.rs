@@ -59,7 +59,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
             offset += step;
             self.count(|stats| stats.scrubbed_bytes += u64::from(step));
-            let nanos = u64::from(step) * 1_000_000_000 / self.0.config.scrub_rate;
+            let rate = (self.0.config.scrub_rate / u64::from(self.0.config.lanes.max(1))).max(1);
+            let nanos = u64::from(step) * 1_000_000_000 / rate;
             self.0.env.sleep(Duration::from_nanos(nanos)).await;
         }
     }

@@ -1,20 +1,22 @@
 //! The server: its disks, its counters, its way in.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{ChunkId, DiskId, Epoch, Map};
+use base::{ChunkId, DiskId, Epoch, Kind, Map};
 use chunkstore::{ChunkStore, StoreError};
+use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env};
-use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
+use transport::{Endpoint, Handler, Incoming, Request, Response, Service, TransportError};
 use wire::control::{ControlError, DiskReport};
 use wire::data::{ChunkRef, DataError};
 use wire::token::TokenVerifier;
 
 use crate::config::Config;
-use crate::limits::DAMAGED_MAX;
+use crate::control::STATUS_ERROR;
+use crate::lane::{Board, Forwarded, News};
 
 /// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +41,27 @@ pub struct Stats {
     pub damaged: u64,
     /// Bytes scrubbed.
     pub scrubbed_bytes: u64,
+    /// Requests handed to the lane that has their disk.
+    pub forwarded: u64,
+}
+
+impl Stats {
+    /// The sum of two lanes' counters.
+    pub(crate) fn plus(self, other: &Stats) -> Stats {
+        Stats {
+            appends: self.appends + other.appends,
+            append_bytes: self.append_bytes + other.append_bytes,
+            reads: self.reads + other.reads,
+            read_bytes: self.read_bytes + other.read_bytes,
+            busy: self.busy + other.busy,
+            denied: self.denied + other.denied,
+            replications: self.replications + other.replications,
+            replicated_bytes: self.replicated_bytes + other.replicated_bytes,
+            damaged: self.damaged + other.damaged,
+            scrubbed_bytes: self.scrubbed_bytes + other.scrubbed_bytes,
+            forwarded: self.forwarded + other.forwarded,
+        }
+    }
 }
 
 /// One disk of the server.
@@ -61,10 +84,9 @@ pub(crate) struct Inner<S> {
     pub(crate) append_bytes: Cell<usize>,
     pub(crate) read_bytes: Cell<usize>,
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
-    pub(crate) damaged: RefCell<VecDeque<(DiskId, ChunkId)>>,
     pub(crate) stats: Cell<Stats>,
     pub(crate) addr: Cell<Option<SocketAddr>>,
-    pub(crate) beat_now: runtime::sync::Notify,
+    pub(crate) board: Board,
 }
 
 /// A running chunkserver. Clones share it; it stops with its `Env`.
@@ -77,12 +99,27 @@ impl<S> Clone for Chunkserver<S> {
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
-    /// Starts serving `disks` (path for people, opened store) and joins the cluster.
+    /// Starts serving `disks` (path for people, opened store) and joins the cluster, with one
+    /// lane.
     pub async fn start(
         env: &Env,
         endpoint: Endpoint,
         config: Config,
         disks: Vec<(String, S)>,
+    ) -> Result<Chunkserver<S>, TransportError> {
+        let server = Self::lane(env, endpoint, config, disks, &Board::default()).await?;
+        server.speak();
+        Ok(server)
+    }
+
+    /// Starts a lane: it serves `disks` on this executor, at the address in `config`. One lane
+    /// of a board [speaks](Chunkserver::speak) for the server, once all have started.
+    pub async fn lane(
+        env: &Env,
+        endpoint: Endpoint,
+        config: Config,
+        disks: Vec<(String, S)>,
+        board: &Board,
     ) -> Result<Chunkserver<S>, TransportError> {
         let listen = config.listen;
         let disks = disks.into_iter().map(|(path, store)| {
@@ -100,16 +137,96 @@ impl<S: ChunkStore> Chunkserver<S> {
             append_bytes: Cell::new(0),
             read_bytes: Cell::new(0),
             replicating: RefCell::default(),
-            damaged: RefCell::default(),
             stats: Cell::default(),
             addr: Cell::new(None),
-            beat_now: runtime::sync::Notify::new(),
+            board: board.clone(),
         }));
         let addr = endpoint.listen(listen, Rc::new(server.clone())).await?;
         server.0.addr.set(Some(addr));
-        env.spawn(Class::Control, "heartbeats", server.clone().run_heartbeats());
+        let forwarded = board.join(addr, server.news());
+        env.spawn(Class::Foreground, "forwarded requests", server.clone().run_inbox(forwarded));
+        env.spawn(Class::Control, "lane news", server.clone().run_news());
         env.spawn(Class::Background, "scrub", server.clone().run_scrub());
         Ok(server)
+    }
+
+    /// Registers the server, as reached at this lane, and sends heartbeats for all lanes.
+    pub fn speak(&self) {
+        self.0.env.spawn(Class::Control, "heartbeats", self.clone().run_heartbeats());
+    }
+
+    /// This lane's share of a bound of the server.
+    pub(crate) fn share(&self, bound: usize) -> usize {
+        bound / self.0.config.lanes.max(1) as usize
+    }
+
+    /// What this lane tells the others.
+    pub(crate) fn news(&self) -> News {
+        News {
+            disks: self.disk_reports(),
+            load: u32::try_from(self.0.append_bytes.get() >> 12).unwrap_or(u32::MAX),
+            stats: self.0.stats.get(),
+        }
+    }
+
+    /// Something that masters should hear of soon.
+    pub(crate) fn beat_soon(&self) {
+        self.0.board.post(self.addr(), self.news());
+        self.0.board.beat_soon();
+    }
+
+    async fn run_news(self) {
+        loop {
+            self.0.env.sleep(self.0.config.heartbeat / 2).await;
+            self.0.board.post(self.addr(), self.news());
+        }
+    }
+
+    async fn run_inbox(self, mut inbox: mpsc::Receiver<Forwarded>) {
+        while let Some(Forwarded { request, peer, reply }) = inbox.recv().await {
+            let server = self.clone();
+            let class = match request.service {
+                Service::Data => Class::Foreground,
+                Service::Control | Service::Raft => Class::Background,
+            };
+            self.0.env.spawn(class, "forwarded request", async move {
+                let _ = reply.send(server.answer(request, &peer).await); // The lane may be gone.
+            });
+        }
+    }
+
+    /// Has the lane with this disk answer, if it is not this one. `None`: no other has it.
+    pub(crate) async fn forward(
+        &self,
+        disk: DiskId,
+        request: &Request,
+        peer: &str,
+    ) -> Option<Result<Response, Kind>> {
+        if self.0.disks.contains_key(&disk) {
+            return None;
+        }
+        let inbox = self.0.board.lane_of(disk, self.addr())?;
+        self.count(|stats| stats.forwarded += 1);
+        let (reply, answer) = oneshot::channel();
+        let forwarded = Forwarded { request: request.clone(), peer: peer.to_owned(), reply };
+        if inbox.try_send(forwarded).is_err() {
+            return Some(Err(Kind::Retry));
+        }
+        Some(answer.await.map_err(|_| Kind::Retry))
+    }
+
+    pub(crate) async fn answer(&self, request: Request, peer: &str) -> Response {
+        match request.service {
+            Service::Data => self.answer_data(request, peer).await,
+            Service::Control => self.answer_control(request, peer).await,
+            Service::Raft => {
+                let error = ControlError::new(
+                    Kind::Invalid,
+                    "this is a chunkserver, it holds no Raft group: ask a master",
+                );
+                Response { status: STATUS_ERROR, body: error.encode(), payload: None }
+            }
+        }
     }
 
     /// Where it is reached.
@@ -117,12 +234,14 @@ impl<S: ChunkStore> Chunkserver<S> {
         self.0.addr.get().expect("set before start returns")
     }
 
-    /// Counters since the start.
+    /// Counters since the start, of all lanes; those of the others are half a heartbeat old at
+    /// most.
     pub fn stats(&self) -> Stats {
-        self.0.stats.get()
+        let others = self.0.board.others(self.addr());
+        others.iter().fold(self.0.stats.get(), |sum, lane| sum.plus(&lane.stats))
     }
 
-    /// Its disks, as heartbeats tell them.
+    /// This lane's disks, as heartbeats tell them.
     pub fn disk_reports(&self) -> Vec<DiskReport> {
         let report = |disk: &Rc<Disk<S>>| {
             let info = disk.store.info();
@@ -133,6 +252,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 used: info.used,
                 chunks: info.chunks,
                 failed: info.failed || disk.failed.get(),
+                addr: self.0.addr.get(),
             }
         };
         self.0.disks.values().map(report).collect()
@@ -165,12 +285,10 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     /// Remembers a damaged replica and tells the masters soon.
     pub(crate) fn note_damaged(&self, disk: DiskId, chunk: ChunkId) {
-        let damaged = &mut *self.0.damaged.borrow_mut();
-        if damaged.len() < DAMAGED_MAX && !damaged.contains(&(disk, chunk)) {
+        if self.0.board.add_damaged(disk, chunk) {
             tracing::warn!(%disk, %chunk, "replica is damaged: reported for repair");
-            damaged.push_back((disk, chunk));
             self.count(|stats| stats.damaged += 1);
-            self.0.beat_now.notify_one();
+            self.beat_soon();
         }
     }
 
@@ -190,7 +308,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             StoreError::BadSectors { index } => DataError::BadSectors { index },
             StoreError::Busy => DataError::Busy,
             StoreError::Failed => {
-                self.0.beat_now.notify_one();
+                self.beat_soon();
                 DataError::DiskFailed
             }
             StoreError::Invalid(why) => {
@@ -203,20 +321,15 @@ impl<S: ChunkStore> Chunkserver<S> {
 
 impl<S: ChunkStore> Handler for Chunkserver<S> {
     fn handle(&self, incoming: Incoming) {
-        match incoming.request.service {
-            Service::Data => self.handle_data(incoming),
-            Service::Control => self.handle_control(incoming),
-            Service::Raft => {
-                let error = ControlError::new(
-                    base::Kind::Invalid,
-                    "this is a chunkserver, it holds no Raft group: ask a master",
-                );
-                incoming.reply.send(Response {
-                    status: crate::control::STATUS_ERROR,
-                    body: error.encode(),
-                    payload: None,
-                });
-            }
-        }
+        let (class, name) = match incoming.request.service {
+            Service::Data => (Class::Foreground, "data request"),
+            Service::Control | Service::Raft => (Class::Background, "control request"),
+        };
+        let server = self.clone();
+        // One task a request: it runs to completion on this executor (C10).
+        self.0.env.spawn(class, name, async move {
+            let answer = server.answer(incoming.request, &incoming.peer.name).await;
+            incoming.reply.send(answer);
+        });
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::{ChunkId, DiskId, Epoch, ServerId, TraceId};
-use chunkserver::{Chunkserver, Config};
+use chunkserver::{Board, Chunkserver, Config};
 use chunkstore::model::{ModelDisk, ModelStore};
 use runtime::Env;
 use runtime::sim::Sim;
@@ -55,6 +55,30 @@ impl Bed {
             let server = Chunkserver::start(&env, endpoint, config, disks).await.unwrap();
             servers.push((sim.addr(host, PORT), disk, server));
         }
+        let env = sim.boot(sim.add_host("caller"));
+        let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
+        Bed { env, endpoint, key, servers }
+    }
+
+    /// One server of two lanes, with a disk each.
+    async fn lanes(sim: &Sim) -> Bed {
+        let key = TokenKey::derive(&ClusterKey::new([7; 32]));
+        let (board, mut servers) = (Board::default(), Vec::new());
+        let host = sim.add_host("cs0");
+        let env = sim.boot(host);
+        for index in 0..2 {
+            let endpoint = Endpoint::new(&env, identity("chunkserver"), Limits::default());
+            let disk = DiskId::new(100 + u128::from(index));
+            let store = ModelDisk::new(disk).open(Some(env.clone()));
+            let addr = sim.addr(host, PORT + index);
+            let mut config = Config::new("cs0", addr, Vec::new());
+            config.token_key = Some(key.clone());
+            config.lanes = 2;
+            let disks = vec![("/disk".to_owned(), store)];
+            let lane = Chunkserver::lane(&env, endpoint, config, disks, &board).await.unwrap();
+            servers.push((addr, disk, lane));
+        }
+        servers[0].2.speak();
         let env = sim.boot(sim.add_host("caller"));
         let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
         Bed { env, endpoint, key, servers }
@@ -288,4 +312,34 @@ fn a_failed_disk_is_out_and_the_process_stays() {
         bed.control(0, fail(false)).await.unwrap();
         assert_eq!(bed.read(0, false).await, Ok((100, 4096)));
     });
+}
+
+#[test]
+fn a_lane_hands_over_what_another_lane_has() {
+    let sim = Sim::new(1);
+    sim.run(async {
+        let mut bed = Bed::lanes(&sim).await;
+        assert_eq!(bed.append(0, 0, &[1; 100], 100).await, Ok(100));
+        assert_eq!(bed.append(1, 0, &[2; 5000], 5000).await, Ok(5000));
+        assert_eq!(bed.servers[0].2.stats().forwarded, 0);
+        // The second disk, asked for at the first lane's address.
+        bed.servers[0].1 = bed.servers[1].1;
+        assert_eq!(bed.append(0, 5000, &[3; 100], 5100).await, Ok(5100));
+        assert_eq!(bed.read(0, false).await, Ok((5100, 3 * 4096)));
+        let disk = bed.servers[1].1;
+        let list = ChunkserverRequest::List { disk, after: None, limit: 10 };
+        let Ok(ChunkserverReply::List { replicas, .. }) = bed.control(0, list).await else {
+            panic!("no list");
+        };
+        assert_eq!(replicas.len(), 1);
+        bed.env.sleep(Duration::from_secs(1)).await;
+        let stats = bed.servers[0].2.stats();
+        assert_eq!((stats.forwarded, stats.appends, stats.reads), (3, 3, 1));
+        // No lane has this one.
+        let elsewhere = ChunkRef { chunk: CHUNK, disk: DiskId::new(999) };
+        let asked = bed.data(0, DataRequest::Stat(elsewhere), None).await;
+        assert_eq!(asked, Err(DataError::WrongDisk));
+    })
+    .unwrap();
+    sim.close();
 }

@@ -80,6 +80,7 @@ impl Liveness {
                 capacity: disk.capacity,
                 used: disk.used,
                 failed: disk.failed,
+                addr: disk.addr,
             };
             ServerView {
                 server: id,

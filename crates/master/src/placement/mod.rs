@@ -49,6 +49,8 @@ pub struct DiskView {
     pub used: u64,
     /// True once it has failed.
     pub failed: bool,
+    /// Where calls for it go, if not to the server's address.
+    pub addr: Option<SocketAddr>,
 }
 
 impl DiskView {
@@ -135,14 +137,16 @@ impl ClusterView {
             return PlaceState::Silent; // Heard of, but not yet of its disks.
         }
         match server.disks.iter().find(|disk| disk.disk == place.disk) {
-            Some(disk) if !disk.failed => PlaceState::Good(server.addr),
+            Some(disk) if !disk.failed => PlaceState::Good(disk.addr.unwrap_or(server.addr)),
             _ => PlaceState::Gone,
         }
     }
 
-    /// Where a server is reached, alive or not.
-    pub fn addr(&self, server: ServerId) -> Option<SocketAddr> {
-        self.server(server).map(|server| server.addr)
+    /// Where calls for a place go, whether its server is alive or not.
+    pub fn addr(&self, place: Place) -> Option<SocketAddr> {
+        let server = self.server(place.server)?;
+        let disk = server.disks.iter().find(|disk| disk.disk == place.disk);
+        Some(disk.and_then(|disk| disk.addr).unwrap_or(server.addr))
     }
 
     /// Disks registered, of dead servers too.

@@ -12,6 +12,7 @@ fn server(id: u32, domain: &str, disks: &[(u128, u64, u64)]) -> ServerView {
         capacity,
         used,
         failed: false,
+        addr: None,
     });
     ServerView {
         server: ServerId::new(id),

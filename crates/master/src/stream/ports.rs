@@ -12,7 +12,7 @@ use wire::token::Token;
 
 use super::state::StreamMachine;
 use crate::consensus::{Group, LocalFuture, ProposeError, ReadError};
-use crate::placement::ClusterView;
+use crate::placement::{ClusterView, Place};
 
 /// The replicated log of one stream partition, as its leader uses it.
 pub trait Log: Clone + 'static {
@@ -177,6 +177,6 @@ pub trait ClusterSource {
 
 /// A replica's address on the wire; unspecified while its server is unknown.
 pub(crate) fn replica_place(view: &ClusterView, server: ServerId, disk: DiskId) -> ReplicaPlace {
-    let addr = view.addr(server).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let addr = view.addr(Place { server, disk }).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
     ReplicaPlace { server, disk, addr }
 }

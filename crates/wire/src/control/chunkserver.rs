@@ -61,6 +61,19 @@ pub enum ChunkserverRequest {
     },
 }
 
+impl ChunkserverRequest {
+    /// The disk it is about.
+    pub fn disk(&self) -> DiskId {
+        match self {
+            ChunkserverRequest::Replicate { disk, .. }
+            | ChunkserverRequest::Delete { disk, .. }
+            | ChunkserverRequest::Forget { disk, .. }
+            | ChunkserverRequest::List { disk, .. }
+            | ChunkserverRequest::FailDisk { disk, .. } => *disk,
+        }
+    }
+}
+
 /// A good answer of a chunkserver.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ChunkserverReply {

@@ -117,6 +117,8 @@ pub struct DiskReport {
     pub chunks: u64,
     /// True once it has failed.
     pub failed: bool,
+    /// Where calls for this disk go, if not to the server's address.
+    pub addr: Option<SocketAddr>,
 }
 
 /// Sent by a chunkserver every heartbeat interval.

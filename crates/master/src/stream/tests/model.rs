@@ -298,7 +298,13 @@ impl ClusterSource for Model {
             disks: server
                 .disks
                 .iter()
-                .map(|&disk| DiskView { disk, capacity: 100 * GIB, used: 0, failed: false })
+                .map(|&disk| DiskView {
+                    disk,
+                    capacity: 100 * GIB,
+                    used: 0,
+                    failed: false,
+                    addr: None,
+                })
                 .collect(),
         });
         let view = Rc::new(ClusterView::new(servers.collect()));

@@ -88,13 +88,14 @@ fn group() -> impl Strategy<Value = Group> {
 
 fn disk_report() -> impl Strategy<Value = DiskReport> {
     made!((disk, disk()), (path, "\\PC{0,40}"), (counts, any::<[u64; 3]>()),
-        (failed, any::<bool>()) => DiskReport {
+        (failed, any::<bool>()), (addr, option::of(addr())) => DiskReport {
         disk,
         path,
         capacity: counts[0],
         used: counts[1],
         chunks: counts[2],
         failed,
+        addr,
     })
 }
 

@@ -74,6 +74,7 @@ impl Proto for DiskReport {
             used: self.used,
             chunks: self.chunks,
             failed: self.failed,
+            addr: self.addr.map(addr_bytes).unwrap_or_default(),
         }
     }
 
@@ -85,6 +86,10 @@ impl Proto for DiskReport {
             used: pb.used,
             chunks: pb.chunks,
             failed: pb.failed,
+            addr: match pb.addr.is_empty() {
+                true => None,
+                false => Some(addr_from(&pb.addr, "DiskReport.addr")?),
+            },
         })
     }
 }
