@@ -18,6 +18,8 @@ const PAGE: usize = 4096;
 /// What a device writes without tearing (`protocols.md` 3.2: not 4 KiB).
 const TEAR: usize = 512;
 
+static ZEROS: [u8; PAGE] = [0; PAGE];
+
 /// Content in pages; absent pages are zeros.
 #[derive(Clone, Default)]
 struct Content {
@@ -33,7 +35,9 @@ impl Content {
             let (page, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
             let count = (PAGE - within).min(bytes.len() - done);
             let part = &bytes[done..done + count];
-            if count == PAGE {
+            if part == &ZEROS[..count] && (count == PAGE || !self.pages.contains_key(&page)) {
+                self.pages.remove(&page);
+            } else if count == PAGE {
                 self.pages.insert(page, Rc::new(part.try_into().expect("a whole page")));
             } else {
                 let kept = self.pages.entry(page).or_insert_with(|| Rc::new([0; PAGE]));
@@ -42,6 +46,28 @@ impl Content {
             done += count;
         }
         self.len = self.len.max(offset + bytes.len() as u64);
+    }
+
+    /// Makes a range equal to `other`'s. Whole pages are shared, not copied.
+    fn adopt(&mut self, other: &Content, offset: u64, len: usize) {
+        let end = offset + len as u64;
+        let mut at = offset;
+        while at < end {
+            let (page, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
+            let count = ((PAGE - within) as u64).min(end - at) as usize;
+            if count == PAGE {
+                match other.pages.get(&page) {
+                    Some(kept) => self.pages.insert(page, kept.clone()),
+                    None => self.pages.remove(&page),
+                };
+            } else {
+                let mut part = [0; PAGE];
+                other.read(at, &mut part[..count]);
+                self.write(at, &part[..count]);
+            }
+            at += count as u64;
+        }
+        self.len = self.len.max(end);
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> usize {
@@ -274,7 +300,7 @@ impl FileState {
         for (at, kept) in below {
             self.durable.write(at, &kept);
         }
-        self.durable.write(offset, buf);
+        self.durable.adopt(&self.view, offset, buf.len());
     }
 }
 

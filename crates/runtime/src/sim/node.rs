@@ -44,7 +44,7 @@ impl SimNode {
     }
 
     pub(crate) fn unix_time(&self, global: u64) -> UnixTime {
-        super::world::unix_time(global)
+        super::world::unix_time(global, self.machine.wall_skew.get())
     }
 
     pub(crate) async fn blocking<T>(

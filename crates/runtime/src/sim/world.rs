@@ -103,6 +103,8 @@ pub(crate) struct SimHost {
     /// A virtual time and what the host's clock showed then. Renewed when the drift changes, so
     /// that the clock neither jumps nor runs backwards.
     pub(crate) clock_base: Cell<(u64, u64)>,
+    /// Nanoseconds by which its wall clock is ahead (or behind).
+    pub(crate) wall_skew: Cell<i64>,
     /// Parts per million by which its clock runs fast (or slow).
     pub(crate) clock_drift_ppm: Cell<i64>,
     /// The node that runs on it, if one does.
@@ -290,6 +292,7 @@ impl Sim {
             disk: Rc::new(HostDisk::default()),
             clock_base: Cell::new((0, clock_offset)),
             clock_drift_ppm: Cell::new(0),
+            wall_skew: Cell::new(0),
             running: RefCell::new(None),
             paused_until: Cell::new(0),
         }));
@@ -362,6 +365,12 @@ impl Sim {
         let now = self.0.now.get();
         machine.clock_base.set((now, machine.local_time(now)));
         machine.clock_drift_ppm.set(ppm);
+    }
+
+    /// Sets a host's wall clock ahead of the world's (positive) or behind it, in milliseconds.
+    /// Its monotonic clock goes on as before.
+    pub fn set_wall_skew(&self, host: HostId, millis: i64) {
+        self.0.host(host).wall_skew.set(millis.saturating_mul(1_000_000));
     }
 
     /// Changes the network's faults.
@@ -455,6 +464,7 @@ pub(crate) fn host_of_ip(ip: IpAddr) -> Option<HostId> {
     (ten == 10 && number > 0).then(|| HostId(number - 1))
 }
 
-pub(crate) fn unix_time(global: u64) -> UnixTime {
-    UnixTime::from_nanos(START_UNIX_NANOS + global - START_NANOS)
+pub(crate) fn unix_time(global: u64, skew: i64) -> UnixTime {
+    let right = START_UNIX_NANOS + global - START_NANOS;
+    UnixTime::from_nanos(right.saturating_add_signed(skew))
 }
