@@ -154,7 +154,12 @@ impl<S: ChunkStore> Chunkserver<S> {
             Ok(ReplicaStat { state: ReplicaState::Sealed, len, .. }) if len == copy.len => {
                 return Ok(0);
             }
-            Ok(ReplicaStat { state: ReplicaState::Repairing, len, .. }) => len,
+            // What a fenced replica lacks is added in place: its vote stays (`protocols.md` 2.3).
+            Ok(ReplicaStat {
+                state: ReplicaState::Repairing | ReplicaState::Fenced(_),
+                len,
+                ..
+            }) => len,
             Ok(stat) => {
                 return Err(ControlError::new(
                     Kind::Exists,

@@ -284,6 +284,42 @@ fn a_copy_is_equal_and_sealed() {
 }
 
 #[test]
+fn a_short_fenced_replica_is_completed_in_place() {
+    check(2, async |bed| {
+        for server in 0..2 {
+            bed.append(server, 0, &[1; 5000], 0).await.unwrap();
+        }
+        bed.append(0, 5000, &[2; 3000], 0).await.unwrap();
+        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+        for server in 0..2 {
+            let fence = FenceRequest { at: bed.at(server), epoch: EPOCH.next() };
+            bed.data_with(server, DataRequest::Fence(fence), None, token).await.unwrap();
+        }
+        let (addr, disk, _) = bed.servers[0];
+        let replicate = |seal| ChunkserverRequest::Replicate {
+            chunk: CHUNK,
+            disk: bed.servers[1].1,
+            epoch: EPOCH,
+            base: BASE,
+            len: 8000,
+            sources: vec![ReplicaPlace { server: ServerId::new(1), disk, addr }],
+            token: token.0,
+            seal,
+        };
+        let reply = bed.control(1, replicate(false)).await.unwrap();
+        let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };
+        assert_eq!((stat.state, stat.len), (ReplicaState::Fenced(EPOCH.next()), 8000));
+        assert_eq!(bytes, 4096, "only what it lacked");
+        // The writer is shut out as before.
+        let late = bed.append(1, 8000, &[3; 100], 0).await;
+        assert_eq!(late, Err(DataError::Fenced { epoch: EPOCH.next() }));
+        let reply = bed.control(1, replicate(true)).await.unwrap();
+        let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, 8000));
+    });
+}
+
+#[test]
 fn deleted_replicas_do_not_come_back() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 100], 0).await.unwrap();

@@ -25,7 +25,8 @@ pub struct Append {
     /// Make the chunk when it is absent. Only with `offset` 0.
     pub create: bool,
     /// By the repair worker: makes or extends a replica in state `Repairing`, which takes no
-    /// other appends, whatever its fence says.
+    /// other appends, whatever its fence says; or completes a fenced one, which stays fenced and
+    /// shuts everybody else out as before.
     pub repair: bool,
 }
 

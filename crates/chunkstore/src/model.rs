@@ -214,7 +214,9 @@ impl ModelStore {
             let older = append.epoch < epoch;
             return Err(if older { StoreError::Fenced { epoch } } else { StoreError::Conflict });
         }
-        if append.base != replica.base || append.repair != replica.repairing {
+        let fenced = replica.fence > replica.epoch;
+        let by_repair = replica.repairing || (append.repair && fenced);
+        if append.base != replica.base || append.repair != by_repair {
             return Err(StoreError::Conflict);
         }
         if !append.repair && append.epoch < replica.fence {

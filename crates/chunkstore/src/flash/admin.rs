@@ -184,6 +184,41 @@ impl Inner {
         }
     }
 
+    /// Puts on record that a fenced replica is being completed by repair, so that recovery takes
+    /// what stands behind the length it was fenced at. Nothing to do for all others.
+    pub(crate) async fn uncap(self: &Rc<Self>, chunk: ChunkId) -> Result<(), StoreError> {
+        let capped = |inner: &Inner| {
+            let state = inner.state.borrow();
+            match state.table.chunks.get(&chunk) {
+                Some(Entry::Open(open)) => open.is_fenced() && open.cap.is_some(),
+                _ => false,
+            }
+        };
+        if !capped(self) {
+            return Ok(());
+        }
+        let lift = async move |inner: Rc<Inner>| {
+            inner.log_room(Room::Admin).await?;
+            let record = {
+                let state = &mut *inner.state.borrow_mut();
+                let Some(Entry::Open(open)) = state.table.chunks.get_mut(&chunk) else {
+                    return Ok(());
+                };
+                // A damaged one is refused what is appended, and keeps its evidence.
+                if open.damaged || open.closing != Closing::No {
+                    return Ok(());
+                }
+                open.cap = None;
+                let (tag, epoch, len) = (open.id.tag, open.fence, open.map.len());
+                Record::Fence { chunk, tag, epoch, len, ends: false }
+            };
+            inner.env.mark("chunkstore: fenced replica extended");
+            let lsn = inner.push(&record);
+            inner.logged(lsn).await
+        };
+        self.admin(chunk, "chunkstore uncap", lift).await
+    }
+
     pub(crate) async fn seal(
         self: Rc<Self>,
         chunk: ChunkId,

@@ -60,7 +60,10 @@ impl Inner {
     pub(crate) async fn append(self: &Rc<Self>, append: Append) -> Result<Appended, StoreError> {
         self.check_open()?;
         let len = check_append(&append)?;
-        let (chunk, offset) = (append.chunk, append.offset);
+        let (chunk, offset, repair) = (append.chunk, append.offset, append.repair);
+        if repair {
+            self.uncap(chunk).await?;
+        }
         match self.accept(append, len)? {
             Accepted::Queued(waiter, start) => {
                 if start {
@@ -74,7 +77,7 @@ impl Inner {
                     self.env.mark("chunkstore: repeat of a stored append");
                     let state = &mut *self.state.borrow_mut();
                     let open = state.open_mut(chunk, tag).ok_or(StoreError::NotFound)?;
-                    refusal_by_fence(open)?;
+                    refusal(open, repair)?;
                     Ok(Appended { len: open.map.len() })
                 } else {
                     Err(StoreError::Conflict)
@@ -100,8 +103,13 @@ impl Inner {
         if let Some(Entry::Sealed(sealed)) = state.table.chunks.get(&chunk) {
             return Err(StoreError::Sealed { len: sealed.len });
         }
+        let admin = state.admin.contains_key(&chunk);
         if let Some(Entry::Open(open)) = state.table.chunks.get_mut(&chunk) {
             check_state(open, &append)?;
+            // A fence under way tells its length, and shall be right.
+            if append.repair && open.is_fenced() && (admin || open.cap.is_some()) {
+                return Err(StoreError::Busy);
+            }
             if append.offset > open.next_len {
                 return Err(StoreError::Gap { len: open.map.len() });
             }
@@ -146,6 +154,7 @@ impl Inner {
             offset,
             len,
             sectors: owned.freeze(),
+            repair,
             written: false,
             waiter: Some(sender),
             joined: Vec::new(),
@@ -341,7 +350,7 @@ impl Inner {
             count += 1;
             bytes += queued.sectors.len();
             data += u64::from(queued.len);
-            let result = refusal_by_fence(open).map(|()| open.map.len());
+            let result = refusal(open, queued.repair).map(|()| open.map.len());
             queued.end(&result);
         }
         let grown = open.map.bytes() - map_bytes;
@@ -439,11 +448,11 @@ fn make_replica(state: &mut State, id: Identity, repair: bool) {
 }
 
 /// The answer to an append that has become durable although the chunk was fenced or is going.
-fn refusal_by_fence(open: &Open) -> Result<(), StoreError> {
+fn refusal(open: &Open, repair: bool) -> Result<(), StoreError> {
     if open.closing == Closing::Deleting {
         return Err(StoreError::Fenced { epoch: DELETED });
     }
-    if open.is_fenced() { Err(StoreError::Fenced { epoch: open.fence }) } else { Ok(()) }
+    if open.is_fenced() && !repair { Err(StoreError::Fenced { epoch: open.fence }) } else { Ok(()) }
 }
 
 /// Whether an open replica takes this append at all.
@@ -456,10 +465,11 @@ fn check_state(open: &Open, append: &Append) -> Result<(), StoreError> {
         let older = append.epoch < epoch;
         return Err(if older { StoreError::Fenced { epoch } } else { StoreError::Conflict });
     }
-    if append.base != open.id.base || append.repair != open.repairing {
+    let by_repair = open.repairing || (append.repair && open.is_fenced());
+    if append.base != open.id.base || append.repair != by_repair {
         return Err(StoreError::Conflict);
     }
-    refusal_by_fence(open)?;
+    refusal(open, append.repair)?;
     if open.closing == Closing::Sealing {
         return Err(StoreError::Busy);
     }

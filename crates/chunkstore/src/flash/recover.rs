@@ -293,7 +293,9 @@ impl Inner {
         scan.run(self, &extents).await?;
         let state = &mut *self.state.borrow_mut();
         let open = state.open_mut(chunk, tag).expect("recovery runs alone");
-        let whole = open.repairing || scan.sector_len() < open.bound;
+        // What repair adds comes in pieces of appends.
+        let pieces = open.repairing || open.is_fenced();
+        let whole = pieces || scan.sector_len() < open.bound;
         let scanned = if whole { scan.finish_by_sector() } else { scan.finish() };
         open.map = scanned.map;
         open.chain = scanned.chain;

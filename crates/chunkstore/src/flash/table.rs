@@ -57,6 +57,8 @@ pub(crate) struct Queued {
     pub(crate) len: u32,
     /// Sectors, with the server parts filled in.
     pub(crate) sectors: Buf,
+    /// By the repair worker: a fence does not refuse it.
+    pub(crate) repair: bool,
     pub(crate) written: bool,
     pub(crate) waiter: Option<oneshot::Sender<Result<u32, StoreError>>>,
     /// Repeats of it.
@@ -88,7 +90,7 @@ pub(crate) struct Open {
     pub(crate) repairing: bool,
     /// Known-durable bytes, from log and checkpoint.
     pub(crate) bound: u32,
-    /// Length it was fenced at.
+    /// Length it was fenced at; absent while repair completes it.
     pub(crate) cap: Option<u32>,
     pub(crate) extents: Vec<Extent>,
     pub(crate) units: u32,
@@ -339,9 +341,7 @@ impl Table {
                 Some(Entry::Open(open)) if open.id.tag == tag => {
                     open.fence = open.fence.max(epoch);
                     open.bound = open.bound.max(len);
-                    if ends {
-                        open.cap = Some(len);
-                    }
+                    open.cap = ends.then_some(len);
                 }
                 Some(_) => {}
                 None => {

@@ -174,9 +174,13 @@ where
         match self.rng.below(32) {
             0..=13 => {
                 let append = self.append(chunk, len);
-                // A replica under repair takes repair's appends.
-                let repairing =
-                    self.model.stat(chunk).is_ok_and(|stat| stat.state == ReplicaState::Repairing);
+                // A replica under repair takes repair's appends, and a fenced one too.
+                let state = self.model.stat(chunk).map(|stat| stat.state);
+                let repairing = match state {
+                    Ok(ReplicaState::Repairing) => true,
+                    Ok(ReplicaState::Fenced(_)) => self.rng.one_in(2),
+                    _ => false,
+                };
                 Op::Append(Append { repair: append.repair || repairing, ..append })
             }
             14 => {
