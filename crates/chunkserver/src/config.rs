@@ -26,6 +26,8 @@ pub struct Config {
     /// Executors that serve its disks, one [`Board`](crate::Board) between them; bounds and the
     /// scrub rate are shared out.
     pub lanes: u32,
+    /// Pause between two passes of scrub over all disks.
+    pub scrub_pause: Duration,
     /// Allow `FailDisk`. Tests only.
     pub fault_injection: bool,
 }
@@ -42,6 +44,7 @@ impl Config {
             token_key: None,
             scrub_rate: 8 << 20,
             lanes: 1,
+            scrub_pause: Duration::from_secs(60),
             fault_injection: false,
         }
     }

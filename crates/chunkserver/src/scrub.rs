@@ -10,8 +10,6 @@ use wire::data::ReplicaState;
 use crate::limits::READ_LEN_MAX;
 use crate::server::{Chunkserver, Disk};
 
-/// Pause between two passes over all disks.
-const PASS_PAUSE: Duration = Duration::from_secs(60);
 /// Replicas looked up at a time.
 const PAGE: usize = 64;
 
@@ -22,7 +20,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
         loop {
             // The pause comes first: a start is busy enough.
-            self.0.env.sleep(self.0.env.jitter(PASS_PAUSE)).await;
+            self.0.env.sleep(self.0.env.jitter(self.0.config.scrub_pause)).await;
             for disk in self.0.disks.values().cloned().collect::<Vec<_>>() {
                 self.scrub_disk(&disk).await;
             }
