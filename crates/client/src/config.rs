@@ -83,6 +83,7 @@ impl Default for WriterConfig {
             retry_pause: Duration::from_millis(2),
             commit_idle: Duration::from_millis(5),
             commit_repeat: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(10),
             stall_budget: Duration::from_secs(30),
             avoid_for: Duration::from_secs(30),
             extend_pause: Duration::from_secs(1),

@@ -132,11 +132,16 @@ impl FlatLogFile {
         }
     }
 
-    /// All its chunks in order, fresh; for people and tools.
+    /// All its chunks in order, fresh; for people and tools. None of a file that was never opened
+    /// for append.
     pub async fn chunks(&self) -> Result<StreamView, Error> {
         let inner = &*self.0;
         let locator = &inner.client.0.locator;
-        let mut view = locator.locate(inner.file, 0, &inner.path).await?;
+        let file = inner.file;
+        let Some(mut view) = self.reader().locate(0).await? else {
+            let (chunks, epoch) = (Vec::new(), base::Epoch::NONE);
+            return Ok(StreamView { file, chunks, sealed_len: 0, open: false, epoch });
+        };
         loop {
             let Some(last) = view.chunks.last() else { return Ok(view) };
             let Some(len) = last.sealed else { return Ok(view) };

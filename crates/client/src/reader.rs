@@ -144,7 +144,7 @@ impl Reader {
     }
 
     /// The stream from an offset on; nothing when the file was never opened for append.
-    async fn locate(&self, offset: u64) -> Result<Option<StreamView>, Error> {
+    pub(crate) async fn locate(&self, offset: u64) -> Result<Option<StreamView>, Error> {
         let locator = &self.client().0.locator;
         match locator.locate(self.file.id(), offset, self.file.path()).await {
             Ok(view) => Ok(Some(view)),

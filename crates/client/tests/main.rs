@@ -3,5 +3,6 @@
 
 mod cluster;
 mod fake;
+mod idle;
 mod model;
 mod threads;

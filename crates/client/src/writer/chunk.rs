@@ -74,6 +74,8 @@ pub(super) struct Replica {
     pub(super) telling: bool,
     /// No commit message before.
     pub(super) tell_after: Instant,
+    /// Since when commit messages get no answer.
+    pub(super) mute_since: Option<Instant>,
 }
 
 impl Replica {
@@ -118,6 +120,7 @@ impl OpenChunk {
             told: 0,
             telling: false,
             tell_after: now,
+            mute_since: None,
         };
         let replicas = place.replicas.iter().map(replica).collect();
         OpenChunk { place, base, acked: 0, end: 0, full: false, replicas }

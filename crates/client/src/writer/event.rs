@@ -32,6 +32,9 @@ pub struct WriterConfig {
     pub commit_idle: Duration,
     /// Idle time after which replicas are told again: one may have restarted and forgotten.
     pub commit_repeat: Duration,
+    /// Time for which a replica may leave an idle writer without an answer. Then the writer goes
+    /// on in another chunk, so that the old one is sealed and repaired.
+    pub idle_timeout: Duration,
     /// Time without any acknowledgement after which the writer gives up.
     pub stall_budget: Duration,
     /// How long a server that failed is not wanted for new chunks.

@@ -43,10 +43,9 @@ impl Writer {
             }
         }
         if self.is_idle() {
-            let wants =
-                |replica: &&super::chunk::Replica| !replica.telling && replica.told < current.acked;
-            if let Some(at) = current.alive().filter(wants).map(|replica| replica.tell_after).min()
-            {
+            let wants = |replica: &&Replica| !replica.telling && current.acked > 0;
+            let tell_at = |replica: &Replica| self.tell_at(replica, current.acked);
+            if let Some(at) = current.alive().filter(wants).map(tell_at).min() {
                 add(at.max(self.progress_at + config.commit_idle));
             }
         }
@@ -167,6 +166,7 @@ impl Writer {
             Ok(()) => {
                 replica.told = replica.told.max(committed);
                 replica.heard_at = now;
+                replica.mute_since = None;
             }
             Err(SendError::Data(DataError::Fenced { .. } | DataError::Sealed { .. })) => {
                 self.fail(WriterError::Fenced, out);
@@ -181,7 +181,16 @@ impl Writer {
                 let text = "its disk has failed".to_owned();
                 self.fail_replica(now, index, Some(Trouble::DiskFailed), text, out);
             }
-            // The next append finds out; until then readers use the other replicas.
+            // The next append finds out; until then readers use the other replicas. Without a
+            // next append the writer moves on, so that others can restore the redundancy.
+            Err(SendError::Unreachable | SendError::Silent) => {
+                let since = *replica.mute_since.get_or_insert(now);
+                replica.tell_after = now + self.config.replica_timeout;
+                if now >= since.max(replica.heard_at) + self.config.idle_timeout {
+                    let text = "does not answer an idle writer".to_owned();
+                    self.fail_replica(now, index, Some(Trouble::Unreachable), text, out);
+                }
+            }
             Err(_) => replica.tell_after = now + self.config.replica_timeout,
         }
     }

@@ -53,8 +53,9 @@ pub struct StreamConfig {
     pub recover_timeout: Duration,
     /// A server silent for so long is repaired around.
     pub dead_grace: Duration,
-    /// An open chunk with a replica on a dead server is sealed after this time: a writer that is
-    /// there has gone on in another chunk long before.
+    /// An open chunk with a replica on a dead server is sealed after this time. A writer that is
+    /// there has gone on in another chunk long before: at its next append, or, when it is idle,
+    /// within 20 s by the messages that tell replicas its committed length.
     pub open_grace: Duration,
     /// Pause between two looks of the repair worker.
     pub scan_interval: Duration,
@@ -81,7 +82,7 @@ impl Default for StreamConfig {
             vote_patience: Duration::from_millis(50),
             recover_timeout: Duration::from_secs(10),
             dead_grace: Duration::from_secs(10),
-            open_grace: Duration::from_secs(600),
+            open_grace: Duration::from_secs(60),
             scan_interval: Duration::from_millis(500),
             garbage_interval: Duration::from_secs(1),
             list_interval: Duration::from_secs(60),
