@@ -193,6 +193,8 @@ pub struct Wanted<'a> {
     /// Fewest replicas to answer with, those in `have` included; fewer when the cluster has
     /// fewer disks.
     pub floor: u8,
+    /// Bytes that a disk must have room for: those of a copy; 0 for a new chunk.
+    pub need: u64,
 }
 
 /// Why there are no places.
@@ -247,7 +249,8 @@ impl<'a> Choice<'a> {
     /// How far apart a candidate is from what is taken; `None` when it is not far enough.
     fn apart(&self, candidate: &Candidate) -> Option<Spread> {
         let place = candidate.place;
-        if self.wanted.never.contains(&place) || self.taken.contains(&place) {
+        let unfit = candidate.room < self.wanted.need || self.wanted.never.contains(&place);
+        if unfit || self.taken.contains(&place) {
             return None;
         }
         let domain = self.view.domain_of(place.server);

@@ -33,7 +33,7 @@ fn plain(servers: u32, disks: u128) -> Vec<ServerView> {
 }
 
 fn wanted(copies: u8) -> Wanted<'static> {
-    Wanted { copies, have: &[], never: &[], avoid: &[], floor: 2 }
+    Wanted { copies, have: &[], never: &[], avoid: &[], floor: 2, need: 0 }
 }
 
 fn chosen(servers: &[ServerView], wanted: &Wanted<'_>, seed: u64) -> Result<Vec<Place>, NoPlace> {

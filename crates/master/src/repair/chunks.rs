@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use base::ChunkId;
+use base::{ChunkId, Kind};
 use runtime::Duration;
 use wire::control::ControlError;
 
-use super::scan::{Judged, Worth};
+use super::scan::{Judged, Worth, is_complete};
 use super::settle::is_whole;
 use crate::placement::{Place, Wanted, choose};
 use crate::stream::limits::SLOTS_MAX;
@@ -23,6 +23,10 @@ impl<L: Log> Service<L> {
             };
             let result = self.repair_chunk(chunk).await;
             self.repairs.busy.borrow_mut().remove(&chunk);
+            if self.judged(chunk).is_none_or(|(_, copies, replicas)| is_complete(copies, &replicas))
+            {
+                self.repairs.ailing.borrow_mut().remove(&chunk);
+            }
             match result {
                 Ok(bytes) => self.count_repair(u64::from(bytes > 0), bytes),
                 Err(error) => tracing::debug!(%chunk, %error, "a repair did not finish"),
@@ -92,6 +96,12 @@ impl<L: Log> Service<L> {
                     let replicas = vec![(id, target.place, len)];
                     self.decide(Action::Settle { replicas }).await?;
                 }
+                // It may be full for ever: another disk has room, or will.
+                Err(error) if error.kind() == Kind::Full => {
+                    self.env.mark("repair leaves a full disk");
+                    tracing::info!(chunk = %id, place = ?target.place, "a copy found no room");
+                    self.drop_replica(id, target.place, Vec::new(), true).await?;
+                }
                 Err(error) if error.is_passing() => {
                     tracing::debug!(chunk = %id, place = ?target.place, %error, "a copy failed");
                 }
@@ -135,12 +145,14 @@ impl<L: Log> Service<L> {
             places.filter(|&place| state.dead(id, place).is_some()).collect()
         });
         let never: Vec<_> = replicas.iter().map(|replica| replica.place).chain(dead).collect();
-        let wanted = Wanted { copies, have: &have, never: &never, avoid: &[], floor: 0 };
+        let need = u64::from(chunk.sealed().expect("judged chunks are sealed"));
+        let wanted = Wanted { copies, have: &have, never: &never, avoid: &[], floor: 0, need };
         let view = self.cluster.view();
         let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
         let mut places = chosen.unwrap_or_default();
         places.truncate(room);
         if places.is_empty() {
+            self.env.mark("repair finds no place");
             return Ok(false);
         }
         let action = Action::AddReplicas { chunk: id, epoch: chunk.epoch, places };

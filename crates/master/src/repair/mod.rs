@@ -36,6 +36,9 @@ pub(crate) struct Repairs {
     queue: RefCell<BTreeSet<(usize, ChunkId)>>,
     /// Chunks under repair.
     busy: RefCell<BTreeSet<ChunkId>>,
+    /// Chunks that the last scan found incomplete, and that no repair has completed since. What
+    /// waits for a server to come back or for room on a disk stays here.
+    ailing: RefCell<BTreeSet<ChunkId>>,
     /// Replicas that were looked at and are damaged or missing.
     bad: RefCell<BTreeSet<(ChunkId, Place)>>,
     /// Places that are not good, and since when.
@@ -70,6 +73,7 @@ impl Repairs {
             term: Cell::new(None),
             queue: RefCell::default(),
             busy: RefCell::default(),
+            ailing: RefCell::default(),
             bad: RefCell::default(),
             absent: RefCell::default(),
             recovering: RefCell::default(),
@@ -88,6 +92,7 @@ impl Repairs {
     fn reset(&self, term: u64) {
         self.term.set(Some(term));
         self.queue.borrow_mut().clear();
+        self.ailing.borrow_mut().clear();
         self.bad.borrow_mut().clear();
         self.absent.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
@@ -109,10 +114,7 @@ impl Repairs {
 
     /// Chunks that wait for repair, or are under it.
     fn pending(&self) -> u64 {
-        let busy = self.busy.borrow();
-        let queue = self.queue.borrow();
-        let waiting = queue.iter().filter(|(_, chunk)| !busy.contains(chunk)).count();
-        (waiting + busy.len()) as u64
+        self.ailing.borrow().len() as u64
     }
 }
 

@@ -49,6 +49,12 @@ impl Judged {
     }
 }
 
+/// True when exactly `copies` replicas are there or about to be, and nothing else is on record.
+pub(super) fn is_complete(copies: u8, replicas: &[Judged]) -> bool {
+    let counting = replicas.iter().filter(|replica| replica.counts()).count();
+    counting == usize::from(copies) && replicas.len() == usize::from(copies)
+}
+
 #[derive(Default)]
 struct Tally {
     under_replicated: u64,
@@ -71,6 +77,7 @@ impl<L: Log> Service<L> {
                 continue;
             }
             self.ailing.set((tally.under_replicated, tally.lost));
+            *self.repairs.ailing.borrow_mut() = tally.queue.iter().map(|&(_, id)| id).collect();
             *self.repairs.queue.borrow_mut() = tally.queue;
             self.repairs.queued_some.notify_waiters();
             self.count_repair(0, 0);
@@ -185,9 +192,7 @@ impl<L: Log> Service<L> {
             }
             return;
         }
-        let counting = replicas.iter().filter(|replica| replica.counts()).count();
-        let whole = counting == copies && replicas.len() == copies;
-        if !whole {
+        if !is_complete(stream.policy.copies, &replicas) {
             tally.queue.insert((serving, chunk.id));
         }
     }

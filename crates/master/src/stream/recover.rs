@@ -281,7 +281,7 @@ impl<L: Log> Service<L> {
         holders.extend(done.into_iter().flatten());
         let m = usize::from(tail.acks);
         if holders.len() < m {
-            let targets = self.new_targets(epoch, tail, holders).await?;
+            let targets = self.new_targets(epoch, tail, len, holders).await?;
             let done = join_all(targets.into_iter().map(copy)).await;
             holders.extend(done.into_iter().flatten());
         }
@@ -305,6 +305,7 @@ impl<L: Log> Service<L> {
         &self,
         epoch: Epoch,
         tail: &Chunk,
+        len: u32,
         holders: &[Place],
     ) -> Result<Vec<Place>, ControlError> {
         let (slots, dead) = self.log.with_state(|state| {
@@ -322,7 +323,8 @@ impl<L: Log> Service<L> {
         let room = (SLOTS_MAX - slots.len()).min(COPY_TARGETS_MAX).min(missing);
         let never: Vec<_> = slots.iter().map(|slot| slot.0).chain(dead).collect();
         let copies = (have.len() + room) as u8;
-        let wanted = Wanted { copies, have: &have, never: &never, avoid: &[], floor: 0 };
+        let need = u64::from(len);
+        let wanted = Wanted { copies, have: &have, never: &never, avoid: &[], floor: 0, need };
         let view = self.cluster.view();
         let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
         let chosen = chosen.unwrap_or_default();

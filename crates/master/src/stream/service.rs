@@ -370,7 +370,8 @@ impl<L: Log> Service<L> {
         avoid: &[ServerId],
     ) -> Result<Vec<Place>, NoPlace> {
         let floor = self.config.copies_floor;
-        let wanted = Wanted { copies: policy.copies, have: &[], never: &[], avoid, floor };
+        let copies = policy.copies;
+        let wanted = Wanted { copies, have: &[], never: &[], avoid, floor, need: 0 };
         choose(view, &wanted, &mut |bound| self.env.random_below(bound))
     }
 

@@ -4,6 +4,7 @@ mod group;
 mod log;
 mod machine;
 mod model;
+mod repair;
 mod service;
 mod sim;
 mod writer;

@@ -1,7 +1,7 @@
 //! Chunkservers in memory: replicas with their bytes, what of them is durable, crashes, damage.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -60,6 +60,8 @@ pub struct Model {
     pub servers: RefCell<BTreeMap<ServerId, Server>>,
     /// One call in so many is lost before, or after, it took effect; 0 is none.
     pub loss_one_in: Cell<u64>,
+    /// Servers whose disks take no new replicas, of which the masters know nothing yet.
+    pub full: RefCell<BTreeSet<ServerId>>,
     /// Short fenced replicas can be extended where they are.
     in_place: bool,
     next_disk: Cell<u128>,
@@ -85,6 +87,7 @@ impl Model {
             world: world.clone(),
             servers: RefCell::default(),
             loss_one_in: Cell::new(0),
+            full: RefCell::default(),
             in_place: sim.with_rng(|rng| rng.one_in(2)),
             next_disk: Cell::new(1),
             view: RefCell::default(),
@@ -399,6 +402,9 @@ impl ChunkserverCalls for Model {
         Box::pin(self.call(to, async move |place| {
             self.world.check_copy(order.chunk, place);
             self.pause(3_000).await;
+            if self.full.borrow().contains(&place.server) {
+                return Err(CallError::Data(DataError::Full));
+            }
             let mut bytes = None;
             for source in &order.sources {
                 let at = Place { server: source.server, disk: source.disk };
