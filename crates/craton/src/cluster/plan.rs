@@ -143,6 +143,7 @@ pub fn chunkserver(
         heartbeat_ms: 250,
         scrub_mib_per_second: 8,
         memory_mib: 512,
+        cores: 1,
         log: logging(&made.dir),
         stores,
     };

@@ -138,6 +138,10 @@ pub struct Chunkserver {
     /// MiB of buffers that the process may hold, 64 to 1,048,576.
     #[serde(default = "memory_default")]
     pub memory_mib: u64,
+    /// Executors, 1 to 256, each with its share of the disks (C10); executor `k` listens on the
+    /// port `k` above `listen`. Never more than disks or cores are used.
+    #[serde(default = "Chunkserver::cores_default")]
+    pub cores: u32,
     /// Its log.
     #[serde(default)]
     pub log: Logging,
@@ -179,6 +183,10 @@ impl Chunkserver {
     fn scrub_default() -> u64 {
         8
     }
+
+    fn cores_default() -> u32 {
+        1
+    }
 }
 
 impl Config for Chunkserver {
@@ -210,6 +218,9 @@ impl Config for Chunkserver {
             return Err(format!("heartbeat_ms = {} must be 10 to 10000", self.heartbeat_ms));
         }
         check_memory(self.memory_mib)?;
+        if !(1..=256).contains(&self.cores) {
+            return Err(format!("cores = {} must be 1 to 256", self.cores));
+        }
         self.log.check()
     }
 

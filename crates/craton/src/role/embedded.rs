@@ -141,6 +141,7 @@ fn add_store(
         heartbeat_ms: 250,
         scrub_mib_per_second: 8,
         memory_mib: MEMORY_MIB,
+        cores: 1,
         log: Logging::default(),
         stores: vec![Store::small_files(store)],
     };
@@ -219,7 +220,7 @@ async fn serve(env: &Env, dir: &Path, plan: &Plan) -> Done {
     let master = master::start(env, &plan.master).await?;
     let mut servers = Vec::new();
     for config in &plan.chunkservers {
-        match chunkserver::start(env, config, false).await {
+        match chunkserver::start(env, config, false, &[]).await {
             Ok(role) => servers.push(role),
             // The other stores may do without it.
             Err(failure) if plan.chunkservers.len() > 1 => eprintln!("craton: warning: {failure}"),
@@ -244,7 +245,7 @@ async fn serve(env: &Env, dir: &Path, plan: &Plan) -> Done {
     announce(dir, plan, servers.len())?;
     stop.asked().await;
     for server in &servers {
-        server.server.stop().await;
+        server.stop().await;
     }
     master.master.shutdown().await;
     master.endpoint.close();

@@ -130,7 +130,7 @@ fn pages(role: &Role, id: &str, handle: Handle) -> Pages {
     Rc::new(move |path| {
         probe::page(path, || {
             let mut text = Exposition::new();
-            probe::process(&mut text, "master", &id, &handle.stats());
+            probe::process(&mut text, "master", &id, &[handle.stats()]);
             probe::links(&mut text, &endpoint.stats());
             probe::master(&mut text, &master);
             text.finish()

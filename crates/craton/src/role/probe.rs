@@ -1,12 +1,14 @@
 //! What the parts of a role count, as metrics.
 
+use std::collections::BTreeMap;
+
 use chunkserver::Chunkserver;
-use chunkstore::ChunkStore;
 use chunkstore::flash::FlashStore;
 use metrics::Exposition;
 use runtime::Stats;
 use transport::Service;
 
+use super::chunkserver::DiskSample;
 use super::http::Page;
 
 /// The media type of Prometheus's text.
@@ -21,42 +23,53 @@ pub fn page(path: &str, metrics: impl FnOnce() -> String) -> Option<Page> {
     }
 }
 
-/// The process and its executor.
-pub fn process(text: &mut Exposition, role: &str, id: &str, stats: &Stats) {
+/// The process and its executors.
+pub fn process(text: &mut Exposition, role: &str, id: &str, executors: &[Stats]) {
     let version = env!("CARGO_PKG_VERSION");
     let labels =
         [("role", role), ("id", id), ("version", version), ("commit", env!("CRATON_COMMIT"))];
     text.gauges("craton_info", "The process.").sample(&labels, 1.0);
-    for (name, help, value) in [
-        ("craton_ring_enters_total", "System calls that submitted or waited.", stats.enters),
-        ("craton_ring_submitted_total", "Operations given to the kernel.", stats.submitted),
-        ("craton_ring_completed_total", "Completions taken in.", stats.completed),
-        ("craton_executor_sleeps_total", "Times the executor slept.", stats.sleeps),
-        ("craton_executor_spins_total", "Times it spun before sleeping.", stats.spins),
-        ("craton_executor_spins_paid_total", "Spins that met a completion.", stats.spins_paid),
-        (
-            "craton_executor_preempted_total",
-            "Long polls because the CPU was taken away.",
-            stats.preempted,
-        ),
-    ] {
-        text.counters(name, help).sample(&[], value as f64);
+    let each = || executors.iter().enumerate().map(|(core, stats)| (core.to_string(), stats));
+    type Count = fn(&Stats) -> f64;
+    let counts: [(&str, &str, Count); 9] = [
+        ("craton_ring_enters_total", "System calls that submitted or waited.", |s| s.enters as f64),
+        ("craton_ring_submitted_total", "Operations given to the kernel.", |s| s.submitted as f64),
+        ("craton_ring_completed_total", "Completions taken in.", |s| s.completed as f64),
+        ("craton_executor_sleeps_total", "Times the executor slept.", |s| s.sleeps as f64),
+        ("craton_executor_spins_total", "Times it spun before sleeping.", |s| s.spins as f64),
+        ("craton_executor_spins_paid_total", "Spins that met a completion.", |s| {
+            s.spins_paid as f64
+        }),
+        ("craton_executor_preempted_total", "Long polls because the CPU was taken away.", |s| {
+            s.preempted as f64
+        }),
+        ("craton_executor_slept_seconds_total", "Time the executor slept.", |s| {
+            s.slept_us as f64 / 1e6
+        }),
+        ("craton_executor_spun_seconds_total", "Time the executor spun.", |s| {
+            s.spun_us as f64 / 1e6
+        }),
+    ];
+    for (name, help, value) in counts {
+        let mut family = text.counters(name, help);
+        for (core, stats) in each() {
+            family.sample(&[("core", &core)], value(stats));
+        }
     }
-    let help = "Time the executor slept.";
-    let mut family = text.counters("craton_executor_slept_seconds_total", help);
-    family.sample(&[], stats.slept_us as f64 / 1e6);
-    let help = "Time the executor spun.";
-    let mut family = text.counters("craton_executor_spun_seconds_total", help);
-    family.sample(&[], stats.spun_us as f64 / 1e6);
     let help = "Polls of a task that outran their slice (C11).";
     let mut family = text.counters("craton_task_overruns_total", help);
-    for (task, overrun) in &stats.overruns {
-        family.sample(&[("task", task)], overrun.count as f64);
+    for (core, stats) in each() {
+        for (task, overrun) in &stats.overruns {
+            family.sample(&[("core", &core), ("task", task)], overrun.count as f64);
+        }
     }
     let help = "The longest poll of a task that outran its slice.";
     let mut family = text.gauges("craton_task_overrun_longest_seconds", help);
-    for (task, overrun) in &stats.overruns {
-        family.sample(&[("task", task)], overrun.longest.as_secs_f64());
+    for (core, stats) in each() {
+        for (task, overrun) in &stats.overruns {
+            let longest = overrun.longest.as_secs_f64();
+            family.sample(&[("core", &core), ("task", task)], longest);
+        }
     }
 }
 
@@ -100,42 +113,50 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
         ("craton_replicated_bytes_total", "Bytes copied by repair.", stats.replicated_bytes),
         ("craton_damaged_total", "Damaged replicas found.", stats.damaged),
         ("craton_scrubbed_bytes_total", "Bytes scrubbed.", stats.scrubbed_bytes),
+        ("craton_forwarded_total", "Requests handed to another executor.", stats.forwarded),
     ] {
         text.counters(name, help).sample(&[], value as f64);
     }
 }
 
-/// Disks.
-pub fn stores(text: &mut Exposition, stores: &[(String, FlashStore)], left_out: usize) {
+/// Disks, by path.
+pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_out: usize) {
     let help = "Stores that could not be opened at the start.";
     text.gauges("craton_disks_left_out", help).sample(&[], left_out as f64);
-    type Gauge = fn(&FlashStore) -> f64;
-    let gauges: [(&str, &str, Gauge); 4] = [
-        ("craton_disk_capacity_bytes", "Bytes the disk can take.", |s| s.info().capacity as f64),
-        ("craton_disk_used_bytes", "Bytes in use.", |s| s.info().used as f64),
-        ("craton_disk_chunks", "Replicas on the disk.", |s| s.info().chunks as f64),
-        ("craton_disk_failed", "1 once the disk has failed.", |s| f64::from(s.info().failed)),
+    type Value = fn(&DiskSample) -> f64;
+    let gauges: [(&str, &str, Value); 4] = [
+        ("craton_disk_capacity_bytes", "Bytes the disk can take.", |d| d.info.capacity as f64),
+        ("craton_disk_used_bytes", "Bytes in use.", |d| d.info.used as f64),
+        ("craton_disk_chunks", "Replicas on the disk.", |d| d.info.chunks as f64),
+        ("craton_disk_failed", "1 once the disk has failed.", |d| f64::from(d.info.failed)),
     ];
     for (name, help, value) in gauges {
         let mut family = text.gauges(name, help);
-        for (path, store) in stores {
-            family.sample(&[("disk", path)], value(store));
+        for (path, disk) in disks {
+            family.sample(&[("disk", path)], value(disk));
         }
     }
-    type Count = fn(&FlashStore) -> u64;
-    let counts: [(&str, &str, Count); 3] = [
-        ("craton_disk_append_writes_total", "Device writes of appends.", |s| {
-            s.counters().append_writes
+    let counts: [(&str, &str, Value); 5] = [
+        ("craton_disk_append_writes_total", "Device writes of appends.", |d| {
+            d.counters.append_writes as f64
         }),
-        ("craton_disk_data_bytes_total", "Data bytes of appends.", |s| s.counters().bytes_in),
-        ("craton_disk_written_bytes_total", "Bytes written, of all kinds.", |s| {
-            s.counters().bytes_out
+        ("craton_disk_data_bytes_total", "Data bytes of appends.", |d| d.counters.bytes_in as f64),
+        ("craton_disk_written_bytes_total", "Bytes written, of all kinds.", |d| {
+            d.counters.bytes_out as f64
         }),
+        ("craton_disk_ready_waits_total", "Appends that waited for zero-written space.", |d| {
+            d.counters.ready_waits as f64
+        }),
+        (
+            "craton_disk_unready_writes_total",
+            "Appends that met space which was not zero-written: must stay 0.",
+            |d| d.counters.unready_writes as f64,
+        ),
     ];
     for (name, help, value) in counts {
         let mut family = text.counters(name, help);
-        for (path, store) in stores {
-            family.sample(&[("disk", path)], value(store) as f64);
+        for (path, disk) in disks {
+            family.sample(&[("disk", path)], value(disk));
         }
     }
 }

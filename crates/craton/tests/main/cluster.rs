@@ -1,10 +1,14 @@
 //! `craton cluster` and what clients do with it.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{Scratch, bad, craton, good, json, make_tree, metric, picture, text, wait};
+use crate::harness::{
+    self, Scratch, bad, content, craton, good, json, make_tree, metric, metrics, picture, text,
+    wait,
+};
 
 fn up(dir: &Path, masters: &str, chunkservers: &str) -> String {
     let flags = ["--masters", masters, "--chunkservers", chunkservers];
@@ -149,6 +153,53 @@ fn metrics_are_served() {
     up(&dir, "1", "1");
     assert_eq!(metric(&dir, "m1", "craton_master_ready"), 1.0);
     assert!(metric(&dir, "cs1", "craton_disk_capacity_bytes") > 0.0);
+}
+
+#[test]
+fn a_server_runs_on_several_executors() {
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2) {
+        return; // One core: one executor.
+    }
+    let mut scratch = Scratch::new("executors");
+    let dir = scratch.cluster("c");
+    good(
+        &[
+            &["cluster", "up", "--dir", text(&dir)][..],
+            &["--masters", "1", "--chunkservers", "1", "--disks", "2"],
+        ]
+        .concat(),
+    );
+    good(&["cluster", "down", "--dir", text(&dir)]);
+    let file = dir.join("cs1/chunkserver.toml");
+    let config = fs::read_to_string(&file).expect("a file");
+    let config = config.lines().map(|line| match line.starts_with("cores ") {
+        true => "cores = 2",
+        false => line,
+    });
+    fs::write(&file, config.collect::<Vec<_>>().join("\n")).expect("written");
+    good(&["cluster", "up", "--dir", text(&dir)]);
+    let src = scratch.path("src");
+    fs::create_dir(&src).expect("a directory");
+    for index in 0..40 {
+        fs::write(src.join(index.to_string()), content(20_000, index)).expect("written");
+    }
+    put_and_compare(text(&dir), &src, &scratch.path("back"));
+    let page = metrics(&dir, "cs1");
+    for core in ["0", "1"] {
+        assert!(
+            page.contains(&format!("craton_executor_sleeps_total{{core=\"{core}\"}}")),
+            "{page}"
+        );
+    }
+    // Both disks were written to, each on its own executor and by its own address.
+    let status = harness::status(&dir);
+    for disk in status["chunkservers"][0]["disks"].as_array().expect("disks") {
+        assert_ne!(disk["chunks"], 0, "{status}");
+    }
+    assert_eq!(metric(&dir, "cs1", "craton_forwarded_total"), 0.0);
+    good(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs1"]);
+    good(&["fs", "get", "-r", "--cluster", text(&dir), "/tree", text(&scratch.path("again"))]);
+    assert_eq!(picture(&src), picture(&scratch.path("again")));
 }
 
 #[test]

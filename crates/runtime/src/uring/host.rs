@@ -28,6 +28,11 @@ impl RealNode {
         RealNode { ring, helpers }
     }
 
+    /// The process's helper threads.
+    pub(crate) fn helpers(&self) -> &Helpers {
+        &self.helpers
+    }
+
     pub(crate) fn unix_time(&self) -> UnixTime {
         UnixTime::from_nanos(clock_nanos(libc::CLOCK_REALTIME))
     }

@@ -73,6 +73,7 @@ pub struct Runtime {
     env: Env,
     ring: Rc<Ring>,
     handle: Handle,
+    poll: PollPolicy,
 }
 
 impl Runtime {
@@ -108,7 +109,7 @@ impl Runtime {
         env.spawn(Class::Control, "inbox", serve_inbox(env.clone(), jobs));
         let (stop, _) = watch::channel(false);
         let handle = Handle(Arc::new(HandleInner { inbox, stop, counters }));
-        Ok(Runtime { env, ring, handle })
+        Ok(Runtime { env, ring, handle, poll: config.poll })
     }
 
     /// What tasks of this executor get to see.
@@ -119,6 +120,17 @@ impl Runtime {
     /// How other threads reach this executor.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+
+    /// Starts `count` more executors, on threads of their own, that share this one's pool and
+    /// helpers.
+    pub fn beside(&self, name: &str, count: usize) -> io::Result<Cores> {
+        let config = RuntimeConfig { poll: self.poll, ..RuntimeConfig::named(name) };
+        let helpers = match &self.env.0.host {
+            Host::Real(node) => node.helpers().clone(),
+            Host::Sim(_) => unreachable!("a runtime is real"),
+        };
+        Cores::with_shared(&config, 1, count, self.env.pool(), &helpers)
     }
 
     /// Runs `future`, and all tasks beside it, until it ends.
@@ -320,8 +332,18 @@ impl Cores {
     /// Starts `count` executors.
     pub fn start(config: &RuntimeConfig, count: usize) -> io::Result<Cores> {
         let (pool, helpers) = config.shared();
+        Cores::with_shared(config, 0, count.max(1), &pool, &helpers)
+    }
+
+    fn with_shared(
+        config: &RuntimeConfig,
+        first: usize,
+        count: usize,
+        pool: &BufPool,
+        helpers: &Helpers,
+    ) -> io::Result<Cores> {
         let mut cores = Cores { handles: Vec::new(), threads: Vec::new() };
-        for index in 0..count.max(1) {
+        for index in first..first + count {
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
             let (pool, helpers) = (pool.clone(), helpers.clone());
             let name = format!("{}-{index}", config.name);
