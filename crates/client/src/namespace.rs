@@ -316,6 +316,26 @@ impl Client {
         })
     }
 
+    /// As [`Client::rename`], in directories that were resolved before; `path` is for messages.
+    pub async fn rename_at(
+        &self,
+        from: Place,
+        to: Place,
+        replace: bool,
+        path: &str,
+    ) -> Result<(), Error> {
+        let parent = from.parent;
+        let done = self.change_done(parent, NamespaceChange::Rename { from, to, replace }).await;
+        done.map_err(|error| error.about("rename", path))
+    }
+
+    /// As [`Client::unlink`], in a directory that was resolved before; `path` is for messages.
+    pub async fn unlink_at(&self, place: Place, path: &str) -> Result<(), Error> {
+        let parent = place.parent;
+        let done = self.change_done(parent, NamespaceChange::Unlink { place }).await;
+        done.map_err(|error| error.about("remove", path))
+    }
+
     /// Sets the attributes of what `path` names (a link at its end is not followed).
     pub async fn set_attributes(&self, path: &str, attributes: Attributes) -> Result<(), Error> {
         let place = self.place_of(path).await?;

@@ -125,6 +125,21 @@ fn names_work_as_they_should() {
         client.open("/usr/share/doc/x/y/z/again").await.unwrap();
         assert!(client.rmdir("/usr/share/doc").await.is_err());
 
+        // Names of a directory that was resolved once, wherever it has gone.
+        create(&client, "/usr/share/old/draft").await;
+        let place = async |path: &str| client.place_of(path).await.unwrap();
+        let (draft, readme) =
+            (place("/usr/share/old/draft").await, place("/usr/share/old/readme").await);
+        let taken = client.rename_at(draft.clone(), readme, false, "readme").await;
+        assert_eq!(taken.unwrap_err().kind(), Kind::Exists);
+        let fresh = place("/usr/share/old/fresh").await;
+        client.rename_at(draft.clone(), fresh.clone(), false, "fresh").await.unwrap();
+        client.rename("/usr/share/old", "/usr/share/older", false).await.unwrap();
+        client.open("/usr/share/older/fresh").await.unwrap();
+        client.unlink_at(fresh, "fresh").await.unwrap();
+        assert_eq!(client.unlink_at(draft, "draft").await.unwrap_err().kind(), Kind::NotFound);
+        client.rename("/usr/share/older", "/usr/share/old", false).await.unwrap();
+
         client.mkdir("/many", 0o755).await.unwrap();
         for index in 0..1100 {
             create(&client, &format!("/many/{index:04}")).await;

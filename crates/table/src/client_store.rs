@@ -1,0 +1,134 @@
+//! [`ClientStore`]: tables on the core.
+
+use std::fmt;
+use std::rc::Rc;
+
+use base::{DirId, Fault};
+use client::{Appender, Client, Error, FlatLogFile, Reader};
+use wire::control::{Place, Policy};
+
+use crate::limits::LIST_PAGE;
+use crate::store::{Answer, Names, Pending, Source, Store, Writer};
+
+/// Mode of files.
+const MODE: u32 = 0o600;
+
+/// A directory of the core's namespace, for one table. Its files are FlatLogFiles of one policy.
+///
+/// The promises of [`Store`] are the core's: names of one directory are of one partition, whose
+/// changes and listings are linearizable (`design.md` invariant 8); a seal fences the writer's
+/// chunk and spares before it answers (`protocols.md` 2.1).
+pub struct ClientStore {
+    client: Client,
+    dir: DirId,
+    path: String,
+    policy: Policy,
+}
+
+impl ClientStore {
+    /// The directory `path`, which is made if it is missing. It is looked up once: should it be
+    /// moved or removed and made again, this store still means the first.
+    pub async fn new(client: &Client, path: &str, policy: Policy) -> Result<ClientStore, Error> {
+        let dir = client.mkdir_all(path, 0o700).await?;
+        let path = path.trim_end_matches('/').to_owned();
+        Ok(ClientStore { client: client.clone(), dir, path, policy })
+    }
+
+    fn place(&self, name: &str) -> Place {
+        Place { parent: self.dir, name: name.to_owned() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    async fn file(&self, name: &str) -> Result<FlatLogFile, Error> {
+        let path = self.path(name);
+        let found = self.client.lookup_at(self.place(name), &path).await?;
+        self.client.file_of(&path, found)
+    }
+}
+
+fn fault(error: Error) -> Fault {
+    Fault::new(error.kind(), error.to_string())
+}
+
+impl Store for ClientStore {
+    fn name(&self) -> &str {
+        &self.path
+    }
+
+    fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>> {
+        Box::pin(async move {
+            let (place, path) = (self.place(name), self.path(name));
+            let made = self.client.create_at(place, &path, self.policy, MODE, true).await;
+            let appender = made.map_err(fault)?.append_handle().await.map_err(fault)?;
+            Ok(Box::new(FileWriter(appender)) as Box<dyn Writer>)
+        })
+    }
+
+    fn seal<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
+        Box::pin(async move { self.file(name).await.map_err(fault)?.seal().await.map_err(fault) })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> Answer<'a, Rc<dyn Source>> {
+        Box::pin(async move {
+            let file = self.file(name).await.map_err(fault)?;
+            Ok(Rc::new(FileSource(file.reader())) as Rc<dyn Source>)
+        })
+    }
+
+    fn list<'a>(&'a self, after: &'a str) -> Answer<'a, Names> {
+        Box::pin(async move {
+            let after = (!after.is_empty()).then_some(after);
+            let page = self.client.list_dir(self.dir, &self.path, after, LIST_PAGE as u32).await;
+            let page = page.map_err(fault)?;
+            let names = page.entries.into_iter().map(|entry| entry.name).collect();
+            Ok(Names { names, more: page.more })
+        })
+    }
+
+    fn publish<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let path = self.path(to);
+            let (from, to) = (self.place(from), self.place(to));
+            self.client.rename_at(from, to, false, &path).await.map_err(fault)
+        })
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.client.unlink_at(self.place(name), &self.path(name)).await.map_err(fault)
+        })
+    }
+}
+
+impl fmt::Debug for ClientStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientStore({})", self.path)
+    }
+}
+
+struct FileWriter(Appender);
+
+impl Writer for FileWriter {
+    fn submit<'a>(&'a self, data: &'a [u8]) -> Answer<'a, Pending> {
+        Box::pin(async move {
+            let append = self.0.submit(data).await.map_err(fault)?;
+            let end = append.offset() + data.len() as u64;
+            Ok(Box::pin(async move { append.await.map(|_| end).map_err(fault) }) as Pending)
+        })
+    }
+
+    fn close(self: Box<Self>) -> Answer<'static, u64> {
+        Box::pin(async move { self.0.close().await.map_err(fault) })
+    }
+}
+
+struct FileSource(Reader);
+
+impl Source for FileSource {
+    fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        Box::pin(async move { self.0.read_at(offset, len).await.map_err(fault) })
+    }
+}

@@ -1,0 +1,333 @@
+//! The way of a write: a queue with bounds, groups, the log, memory (`protocols.md` 3.4).
+//!
+//! Batches that wait go into one append of the log together. They are given their sequences when
+//! the append starts, become visible when it is durable, in order, and are acknowledged then: no
+//! read ever sees what could be lost.
+
+use std::collections::VecDeque;
+use std::future::{pending, ready};
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use runtime::sync::oneshot;
+use runtime::{Class, Duration};
+
+use crate::batch::Batch;
+use crate::engine::{Engine, Log};
+use crate::error::{Error, Pressure};
+use crate::format::edit::Change;
+use crate::format::frame::{Content, RECORD_HEAD, file_head, put_record};
+use crate::limits::{
+    GROUP_BYTES_MAX, GROUPS_INFLIGHT_MAX, QUEUE_BATCHES_MAX, QUEUE_BYTES_MAX, RUNS_SLOW, RUNS_STOP,
+};
+use crate::memtable::Memtable;
+use crate::types::{Name, Seq};
+
+/// Pause after a log could not be made: first and longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// What a caller that is refused is told to wait.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
+/// Pause before a group for each run beyond those that reads bear well.
+const SLOW_PER_RUN: Duration = Duration::from_millis(1);
+
+/// Batches that wait for the log.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: VecDeque<Wait>,
+    bytes: usize,
+}
+
+struct Wait {
+    batch: Batch,
+    done: oneshot::Sender<Result<Seq, Error>>,
+}
+
+/// Batches that go into one append.
+struct Group {
+    first: Seq,
+    waits: Vec<Wait>,
+}
+
+impl Engine {
+    /// Queues a batch; its outcome comes when it is durable. An error when there is no room.
+    pub(crate) fn submit(
+        &self,
+        batch: &Batch,
+    ) -> Result<oneshot::Receiver<Result<Seq, Error>>, Error> {
+        let table = || self.name().to_owned();
+        if let Some(message) = batch.flaw() {
+            return Err(Error::Invalid { table: table(), message: message.to_owned() });
+        }
+        if let Some(error) = self.over_error() {
+            return Err(error);
+        }
+        if self.closing.get() {
+            return Err(Error::Stopped { table: table(), cause: "it is being closed".to_owned() });
+        }
+        let cause = {
+            let queue = self.queue.borrow();
+            let bytes = queue.bytes + batch.body.len();
+            if queue.waiting.len() >= QUEUE_BATCHES_MAX || bytes > QUEUE_BYTES_MAX {
+                Some(Pressure::Queue)
+            } else if self.is_full() && self.flush_lags() {
+                Some(Pressure::Flush)
+            } else if self.runs.borrow().len() >= RUNS_STOP && self.options.auto_compact {
+                Some(Pressure::Compaction)
+            } else {
+                None
+            }
+        };
+        if let Some(cause) = cause {
+            self.count(|counts| counts.refused += 1);
+            return Err(Error::Busy { table: table(), cause, retry_after: RETRY_AFTER });
+        }
+        let (done, outcome) = oneshot::channel();
+        let queue = &mut *self.queue.borrow_mut();
+        queue.bytes += batch.body.len();
+        queue.waiting.push_back(Wait { batch: batch.clone(), done });
+        self.wake_commit.notify_one();
+        Ok(outcome)
+    }
+
+    fn take_group(&self, first: Seq) -> Group {
+        let queue = &mut *self.queue.borrow_mut();
+        let mut group = Group { first, waits: Vec::new() };
+        // A small memtable takes small groups: what is under way adds little to its memory.
+        let most = GROUP_BYTES_MAX.min(self.options.memtable_bytes / 4);
+        let mut bytes = 0;
+        while let Some(wait) = queue.waiting.front() {
+            bytes += RECORD_HEAD + wait.batch.body.len();
+            if bytes > most && !group.waits.is_empty() {
+                break;
+            }
+            queue.bytes -= wait.batch.body.len();
+            group.waits.push(queue.waiting.pop_front().expect("just seen"));
+        }
+        group
+    }
+
+    /// Makes a log and has the manifest name it, unless one is ready.
+    pub(crate) async fn make_log(&self) -> Result<(), Error> {
+        let _making = self.making_log.lock().await;
+        if self.next_log.borrow().is_some() {
+            return Ok(());
+        }
+        let mut pause = RETRY.0;
+        loop {
+            if let Some(error) = self.over_error() {
+                return Err(error);
+            }
+            let error = match self.try_make_log().await {
+                Ok(log) => {
+                    let file = log.file;
+                    let install = || *self.next_log.borrow_mut() = Some(log);
+                    return self.commit_edit(vec![Change::AddLog(file)], install).await;
+                }
+                Err(error) => self.explain(error).await,
+            };
+            if matches!(error, Error::Fenced { .. } | Error::Invalid { .. }) {
+                self.end_with(&error);
+                return Err(error);
+            }
+            tracing::warn!(%error, "no new log; trying again");
+            self.env.sleep(self.env.jitter(pause)).await;
+            pause = (2 * pause).min(RETRY.1);
+        }
+    }
+
+    async fn try_make_log(&self) -> Result<Log, Error> {
+        let file = self.next_file();
+        let name = Name::Log(file);
+        let path = self.shelf.path(name);
+        let writer = self.shelf.store.create(&name.to_string()).await;
+        let writer = writer.map_err(|fault| Error::of_store(fault, "create", &path))?;
+        let head = file_head(Content::Log, file);
+        let trouble = |fault| Error::of_store(fault, "write", &path);
+        let written = writer.submit(&head).await.map_err(trouble);
+        let written = match written {
+            Ok(pending) => pending.await.map_err(trouble),
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(len) => Ok(Log { file, writer, len }),
+            Err(error) => {
+                // Nothing names it: it goes at once rather than with the next sweep.
+                self.shelf.trash.add(name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Goes on in the next log, with a new memtable. All of the present log is acknowledged.
+    async fn rotate(&self, log: &mut Log) -> Result<(), Error> {
+        self.make_log().await?;
+        let next = self.next_log.borrow_mut().take().expect("just made");
+        let full = self.active.borrow().clone();
+        // A log without changes (of barriers alone) goes with the next memtable.
+        let mut logs = if full.range().is_some() { Vec::new() } else { full.logs() };
+        logs.push(next.file);
+        self.active.replace(Rc::new(Memtable::new(logs)));
+        let old = std::mem::replace(log, next);
+        self.log_len.set(log.len);
+        if full.range().is_some() {
+            self.frozen.borrow_mut().push_back(full);
+        }
+        self.freeze.set(false);
+        self.wake_flush.notify_one();
+        self.changed.notify_waiters();
+        self.env.mark("table: log rotated");
+        self.env.spawn(Class::Background, "close log", async move {
+            if let Err(fault) = old.writer.close().await {
+                tracing::debug!(cause = fault.message, "log not closed");
+            }
+        });
+        Ok(())
+    }
+
+    /// The task that writes the log, until the instance is over.
+    pub(crate) async fn write_log(self: Rc<Self>, log: Log) {
+        let error = self.clone().write_groups(log).await.err();
+        if let Some(error) = error {
+            self.end_with(&error);
+        }
+        let over = self.over_error().expect("it has ended");
+        let queue = std::mem::take(&mut *self.queue.borrow_mut());
+        for wait in queue.waiting {
+            let _ = wait.done.send(Err(over.clone())); // Nobody waits any more.
+        }
+        self.commit_ended.set(true);
+        self.changed.notify_waiters();
+    }
+
+    async fn write_groups(self: Rc<Self>, mut log: Log) -> Result<(), Error> {
+        let mut inflight = FuturesOrdered::new();
+        let mut submitted = self.visible.get();
+        // An append could not be started: nothing may stand behind the hole.
+        let mut broken = false;
+        loop {
+            let wanted = || self.has_batches() || self.freeze.get();
+            while inflight.len() < GROUPS_INFLIGHT_MAX && !broken && wanted() {
+                if self.is_over() {
+                    break;
+                }
+                if self.is_full() || self.freeze.get() {
+                    if !inflight.is_empty() || self.flush_lags() {
+                        break;
+                    }
+                    self.rotate(&mut log).await?;
+                    continue;
+                }
+                let runs = self.runs.borrow().len();
+                if runs > RUNS_SLOW && self.options.auto_compact {
+                    self.env.sleep(SLOW_PER_RUN * (runs - RUNS_SLOW) as u32).await;
+                }
+                let group = self.take_group(submitted.plus(1));
+                let mut bytes = Vec::new();
+                for wait in &group.waits {
+                    let (count, body) = (wait.batch.count, &wait.batch.body);
+                    put_record(&mut bytes, log.file, submitted.get() + 1, count, body);
+                    submitted = submitted.plus(u64::from(count));
+                }
+                log.len += bytes.len() as u64;
+                self.log_len.set(log.len);
+                self.count(|counts| {
+                    counts.groups += 1;
+                    counts.batches += group.waits.len() as u64;
+                    counts.log_bytes += bytes.len() as u64;
+                });
+                let path = self.shelf.path(Name::Log(log.file));
+                let started = log.writer.submit(&bytes).await;
+                broken = started.is_err();
+                let pending = started.unwrap_or_else(|fault| Box::pin(ready(Err(fault))));
+                inflight.push_back(async move { (pending.await, group, path) });
+            }
+            if self.is_over() && inflight.is_empty() {
+                if let Err(fault) = log.writer.close().await {
+                    tracing::debug!(cause = fault.message, "log not closed");
+                }
+                return Ok(());
+            }
+            let done = {
+                let woken = Box::pin(self.wake_commit.notified());
+                let first = Box::pin(async {
+                    match inflight.next().await {
+                        Some(done) => done,
+                        None => pending().await,
+                    }
+                });
+                match select(first, woken).await {
+                    Either::Left((done, _)) => done,
+                    Either::Right(_) => continue,
+                }
+            };
+            match done {
+                (Ok(_), group, _) => self.apply(group),
+                (Err(fault), group, path) => {
+                    let error = Error::of_store(fault, "write", &path);
+                    return Err(self.fail(error, group, inflight).await);
+                }
+            }
+        }
+    }
+
+    fn has_batches(&self) -> bool {
+        !self.queue.borrow().waiting.is_empty()
+    }
+
+    /// Takes a durable group over into memory and tells its callers.
+    fn apply(&self, group: Group) {
+        let active = self.active.borrow().clone();
+        let before = active.bytes();
+        let mut seq = group.first;
+        let mut outcomes = Vec::new();
+        for wait in group.waits {
+            for op in wait.batch.ops() {
+                active.insert(seq, op.key, op.value, |old, new| self.unseen(old, new));
+                seq = seq.plus(1);
+            }
+            outcomes.push((wait.done, Seq::new(seq.get() - 1)));
+        }
+        self.visible.set(Seq::new(seq.get() - 1));
+        for (done, last) in outcomes {
+            let _ = done.send(Ok(last)); // Nobody waits any more.
+        }
+        let half = self.options.memtable_bytes / 2;
+        if before < half && active.bytes() >= half {
+            // The next log is made before it is needed: no write waits for masters.
+            self.wake_flush.notify_one();
+        }
+    }
+
+    /// An append has failed: all behind it have an outcome that nobody knows.
+    async fn fail<F>(&self, error: Error, group: Group, rest: FuturesOrdered<F>) -> Error
+    where
+        F: Future<Output = (Result<u64, base::Fault>, Group, String)>,
+    {
+        let error = match error {
+            Error::Fenced { .. } => Error::Fenced { table: self.name().to_owned() },
+            other => other,
+        };
+        self.end_with(&error);
+        let outcome = match &error {
+            Error::Fenced { .. } => error.clone(),
+            other => Error::Unknown {
+                what: format!("write to {}", self.name()),
+                cause: other.to_string(),
+            },
+        };
+        let tell = |group: Group| {
+            for wait in group.waits {
+                let _ = wait.done.send(Err(outcome.clone())); // Nobody waits any more.
+            }
+        };
+        tell(group);
+        // What comes behind a failed append is not acknowledged, whatever becomes of it.
+        rest.for_each(|(_, group, _)| {
+            tell(group);
+            std::future::ready(())
+        })
+        .await;
+        error
+    }
+}

@@ -1,0 +1,299 @@
+//! [`Engine`]: the state of an open table, and what its tasks share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use runtime::Env;
+use runtime::sync::{Mutex, Notify};
+
+use crate::commit::Queue;
+use crate::cursor::Run;
+use crate::error::Error;
+use crate::file::{Shelf, SortedFile};
+use crate::format::edit::{Change, RunInfo};
+use crate::format::filter;
+use crate::limits::{FROZEN_MAX, LOG_PER_MEMTABLE};
+use crate::manifest::{self, Manifest};
+use crate::memtable::Memtable;
+use crate::options::Options;
+use crate::snapshot::View;
+use crate::store::Writer;
+use crate::types::{FileNo, Seq};
+
+/// Why an instance takes no writes any more.
+#[derive(Clone, Debug)]
+pub(crate) enum Over {
+    /// Another instance has the table.
+    Fenced,
+    /// A write has failed.
+    Failed(String),
+    /// It was closed or dropped.
+    Closed,
+}
+
+/// A log that is ready to be written.
+pub(crate) struct Log {
+    pub(crate) file: FileNo,
+    pub(crate) writer: Box<dyn Writer>,
+    pub(crate) len: u64,
+}
+
+/// What an instance has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) groups: u64,
+    pub(crate) batches: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) flushed_bytes: u64,
+    pub(crate) merged_bytes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) merges: u64,
+    pub(crate) refused: u64,
+}
+
+/// An open table.
+pub(crate) struct Engine {
+    pub(crate) env: Env,
+    pub(crate) shelf: Rc<Shelf>,
+    pub(crate) options: Options,
+    pub(crate) generation: u32,
+    /// Counter of the next file.
+    next_file: Cell<u32>,
+    /// Number of the live manifest, for those that do not hold it.
+    pub(crate) manifest_number: Cell<u32>,
+    pub(crate) manifest: Mutex<Option<Manifest>>,
+    pub(crate) runs: RefCell<Rc<Vec<Rc<Run>>>>,
+    /// The memtable that takes writes.
+    pub(crate) active: RefCell<Rc<Memtable>>,
+    /// Full ones, oldest first.
+    pub(crate) frozen: RefCell<VecDeque<Rc<Memtable>>>,
+    /// The last change that reads see: all up to it are durable.
+    pub(crate) visible: Cell<Seq>,
+    /// Sequences that snapshots see, and how many do.
+    pub(crate) snapshots: RefCell<BTreeMap<Seq, usize>>,
+    pub(crate) queue: RefCell<Queue>,
+    /// The log after the present one, when it is made.
+    pub(crate) next_log: RefCell<Option<Log>>,
+    /// Held while a log is made.
+    pub(crate) making_log: Mutex<()>,
+    /// Length of the present log.
+    pub(crate) log_len: Cell<u64>,
+    pub(crate) over: RefCell<Option<Over>>,
+    /// The memtable is to be flushed though it is not full.
+    pub(crate) freeze: Cell<bool>,
+    /// It takes no new batches, since it is about to end.
+    pub(crate) closing: Cell<bool>,
+    /// The task that writes the log has ended.
+    pub(crate) commit_ended: Cell<bool>,
+    pub(crate) wake_commit: Notify,
+    pub(crate) wake_flush: Notify,
+    pub(crate) wake_compact: Notify,
+    /// One merge at a time.
+    pub(crate) merging: Mutex<()>,
+    /// Something has been flushed or merged, or the instance is over.
+    pub(crate) changed: Notify,
+    pub(crate) counts: Cell<Counts>,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        env: &Env,
+        shelf: Rc<Shelf>,
+        options: Options,
+        manifest: Manifest,
+        recovered: Memtable,
+        last: Seq,
+    ) -> Engine {
+        let layout = manifest.layout();
+        let (generation, number) = (layout.generation, manifest.number());
+        let runs = layout.runs.iter().map(|info| make_run(&shelf, info)).collect();
+        let recovered = recovered.range().is_some().then(|| Rc::new(recovered));
+        Engine {
+            env: env.clone(),
+            shelf,
+            options,
+            generation,
+            next_file: Cell::new(1),
+            manifest_number: Cell::new(number),
+            manifest: Mutex::new(Some(manifest)),
+            runs: RefCell::new(Rc::new(runs)),
+            active: RefCell::new(Rc::new(Memtable::new(Vec::new()))),
+            frozen: RefCell::new(recovered.into_iter().collect()),
+            visible: Cell::new(last),
+            snapshots: RefCell::default(),
+            queue: RefCell::default(),
+            next_log: RefCell::default(),
+            making_log: Mutex::new(()),
+            log_len: Cell::new(0),
+            over: RefCell::default(),
+            freeze: Cell::new(false),
+            closing: Cell::new(false),
+            commit_ended: Cell::new(false),
+            wake_commit: Notify::new(),
+            wake_flush: Notify::new(),
+            wake_compact: Notify::new(),
+            merging: Mutex::new(()),
+            changed: Notify::new(),
+            counts: Cell::default(),
+        }
+    }
+
+    /// The table, for messages.
+    pub(crate) fn name(&self) -> &str {
+        self.shelf.store.name()
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// A number for one more file.
+    pub(crate) fn next_file(&self) -> FileNo {
+        let counter = self.next_file.get();
+        self.next_file.set(counter.checked_add(1).expect("fewer than 2^32 files of one instance"));
+        FileNo::new(self.generation, counter)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.borrow().is_some()
+    }
+
+    /// Ends the instance, if nothing has before.
+    pub(crate) fn end(&self, over: Over) {
+        if self.is_over() {
+            return;
+        }
+        if let Over::Failed(cause) = &over {
+            tracing::warn!(table = self.name(), cause, "the table takes no writes any more");
+        }
+        *self.over.borrow_mut() = Some(over);
+        for notify in [&self.wake_commit, &self.wake_flush, &self.wake_compact] {
+            notify.notify_one();
+        }
+        self.shelf.trash.added.notify_one();
+        self.changed.notify_waiters();
+    }
+
+    /// Ends the instance for a failed write.
+    pub(crate) fn end_with(&self, error: &Error) {
+        self.end(match error {
+            Error::Fenced { .. } => Over::Fenced,
+            other => Over::Failed(other.to_string()),
+        });
+    }
+
+    /// The error of an instance that has ended.
+    pub(crate) fn over_error(&self) -> Option<Error> {
+        let table = self.name().to_owned();
+        Some(match self.over.borrow().as_ref()? {
+            Over::Fenced => Error::Fenced { table },
+            Over::Failed(cause) => Error::Stopped { table, cause: cause.clone() },
+            Over::Closed => Error::Stopped { table, cause: "it was closed".to_owned() },
+        })
+    }
+
+    /// A file that is missing may be the work of another instance.
+    pub(crate) async fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::Missing { .. } => {}
+            Error::Fenced { .. } => return Error::Fenced { table: self.name().to_owned() },
+            other => return other,
+        }
+        // No roll of our own meanwhile.
+        let _manifest = self.manifest.lock().await;
+        match manifest::highest(&*self.shelf.store).await {
+            Ok(Some(number)) if number > self.manifest_number.get() => {
+                self.end(Over::Fenced);
+                Error::Fenced { table: self.name().to_owned() }
+            }
+            Ok(_) => error,
+            // Whether the table is damaged or another's cannot be told now.
+            Err(unknown) => {
+                let what = format!("look who has {}", self.name());
+                Error::Unavailable { what, cause: format!("{error}; {unknown}") }
+            }
+        }
+    }
+
+    /// Makes changes of the table durable, then calls `install` in the same step. A failure
+    /// ends the instance: the outcome is not known.
+    pub(crate) async fn commit_edit(
+        &self,
+        changes: Vec<Change>,
+        install: impl FnOnce(),
+    ) -> Result<(), Error> {
+        let mut manifest = self.manifest.lock().await;
+        if let Some(error) = self.over_error() {
+            return Err(error);
+        }
+        let open = manifest.as_mut().expect("taken only when it is over");
+        let committed = open.commit(changes).await;
+        self.manifest_number.set(open.number());
+        match committed {
+            Ok(()) => {
+                install();
+                Ok(())
+            }
+            Err(error) => {
+                self.end_with(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where entries are now.
+    pub(crate) fn view(&self) -> View {
+        let mut memtables = vec![self.active.borrow().clone()];
+        memtables.extend(self.frozen.borrow().iter().rev().cloned());
+        View { memtables, runs: self.runs.borrow().clone() }
+    }
+
+    /// The value of a key at a sequence that is pinned, or the present one.
+    pub(crate) async fn get(&self, key: &[u8], seq: Seq) -> Result<Option<Vec<u8>>, Error> {
+        let View { memtables, runs } = self.view();
+        for memtable in memtables {
+            if let Some((_, value)) = memtable.get(key, seq) {
+                return Ok(value.map(|value| value.to_vec()));
+            }
+        }
+        let hash = filter::hash(key);
+        for run in runs.iter().filter(|run| run.info.first <= seq) {
+            let Some(file) = run.file_of(key) else { continue };
+            match file.get(key, hash, seq).await {
+                Ok(None) => {}
+                Ok(Some((_, value))) => return Ok(value),
+                Err(error) => return Err(self.explain(error).await),
+            }
+        }
+        Ok(None)
+    }
+
+    /// True when no snapshot sees a version of sequence `old` that `new` replaces.
+    pub(crate) fn unseen(&self, old: Seq, new: Seq) -> bool {
+        self.snapshots.borrow().range(old..new).next().is_none()
+    }
+
+    /// True when the memtable or its log has no room.
+    pub(crate) fn is_full(&self) -> bool {
+        let most = self.options.memtable_bytes;
+        self.active.borrow().bytes() >= most || self.log_len.get() >= LOG_PER_MEMTABLE * most as u64
+    }
+
+    /// True when a full memtable has to wait for the flush of others.
+    pub(crate) fn flush_lags(&self) -> bool {
+        self.frozen.borrow().len() >= FROZEN_MAX
+    }
+
+    /// The files of runs, for the manifest's view of them.
+    pub(crate) fn make_run(&self, info: RunInfo) -> Rc<Run> {
+        make_run(&self.shelf, &Rc::new(info))
+    }
+}
+
+fn make_run(shelf: &Rc<Shelf>, info: &Rc<RunInfo>) -> Rc<Run> {
+    let file = |file: &crate::format::edit::FileInfo| Rc::new(SortedFile::new(shelf, file.clone()));
+    Rc::new(Run { info: info.clone(), files: info.files.iter().map(file).collect() })
+}

@@ -1,0 +1,187 @@
+//! What goes wrong with a table, and what to do about it.
+
+use std::fmt;
+
+use base::{Fault, Kind};
+use runtime::Duration;
+
+/// What holds writes up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pressure {
+    /// As many batches wait for the log as may.
+    Queue,
+    /// Memory is full until the flush to sorted files has caught up.
+    Flush,
+    /// There are more sorted runs than reads can bear until compaction has caught up.
+    Compaction,
+}
+
+/// Why an operation on a table was not done. The text names the thing and the way out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// Another instance has opened the table, or is opening it: this one is finished. Writes
+    /// that were not acknowledged may or may not be in the table.
+    Fenced {
+        /// The table.
+        table: String,
+    },
+    /// Nothing was done: write again after a pause.
+    Busy {
+        /// The table.
+        table: String,
+        /// What holds writes up.
+        cause: Pressure,
+        /// When to write again.
+        retry_after: Duration,
+    },
+    /// A write of this instance has failed, so that its end of the log is not known: it takes
+    /// no more. Reads go on.
+    Stopped {
+        /// The table.
+        table: String,
+        /// What has failed.
+        cause: String,
+    },
+    /// The store did not answer in time. Nothing was changed.
+    Unavailable {
+        /// What was asked for.
+        what: String,
+        /// The last trouble met.
+        cause: String,
+    },
+    /// As [`Error::Unavailable`], but the change may have been made.
+    Unknown {
+        /// What was asked for.
+        what: String,
+        /// The last trouble met.
+        cause: String,
+    },
+    /// The store has no room for more data.
+    Full {
+        /// What was to be written.
+        file: String,
+    },
+    /// Bytes of a file are not what was written.
+    Corrupt {
+        /// The file.
+        file: String,
+        /// Where in it, about.
+        offset: u64,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// A file is gone that the table needs.
+    Missing {
+        /// The file.
+        file: String,
+    },
+    /// Another version of this program wrote a file.
+    Version {
+        /// The file.
+        file: String,
+        /// The version of its format.
+        seen: u32,
+    },
+    /// The directory holds no table, and none was to be made.
+    NotFound {
+        /// The directory.
+        table: String,
+    },
+    /// The request can not be granted as it is.
+    Invalid {
+        /// The table.
+        table: String,
+        /// Why, and what would do.
+        message: String,
+    },
+}
+
+impl Error {
+    /// What the receiver may do about it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Fenced { .. } | Error::Stopped { .. } => Kind::Fenced,
+            Error::Busy { .. } | Error::Unavailable { .. } => Kind::Retry,
+            Error::Unknown { .. } => Kind::Unknown,
+            Error::Full { .. } => Kind::Full,
+            Error::Corrupt { .. } | Error::Missing { .. } => Kind::Corrupt,
+            Error::NotFound { .. } => Kind::NotFound,
+            Error::Version { .. } | Error::Invalid { .. } => Kind::Invalid,
+        }
+    }
+
+    /// What a store's refusal means for `file` of a table.
+    pub(crate) fn of_store(fault: Fault, what: &str, file: &str) -> Error {
+        let (file, cause) = (file.to_owned(), fault.message);
+        match fault.kind {
+            Kind::NotFound => Error::Missing { file },
+            Kind::Full => Error::Full { file },
+            Kind::Corrupt => {
+                Error::Corrupt { file, offset: 0, what: "no replica has intact bytes" }
+            }
+            Kind::Unknown => Error::Unknown { what: format!("{what} {file}"), cause },
+            Kind::Fenced => Error::Fenced { table: file },
+            Kind::Retry | Kind::Refresh | Kind::Reroute => {
+                Error::Unavailable { what: format!("{what} {file}"), cause }
+            }
+            Kind::Exists | Kind::Invalid => {
+                Error::Invalid { table: file, message: format!("could not {what} it: {cause}") }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Fenced { table } => write!(
+                f,
+                "{table}: another instance has opened this table; open it again to take it over"
+            ),
+            Error::Busy { table, cause, retry_after } => {
+                let cause = match cause {
+                    Pressure::Queue => "too many batches wait for the log",
+                    Pressure::Flush => "memory is full until it is flushed",
+                    Pressure::Compaction => "too many sorted runs wait for compaction",
+                };
+                write!(f, "{table}: {cause}; write again after {retry_after:.1?}")
+            }
+            Error::Stopped { table, cause } => write!(
+                f,
+                "{table}: takes no writes since one has failed ({cause}); open the table again"
+            ),
+            Error::Unavailable { what, cause } => {
+                write!(f, "{what}: {cause}; nothing was changed: try again")
+            }
+            Error::Unknown { what, cause } => write!(
+                f,
+                "{what}: {cause}; it may or may not have been done: open the table again and look"
+            ),
+            Error::Full { file } => {
+                write!(f, "{file}: the cluster is full; add a chunkserver or remove files")
+            }
+            Error::Corrupt { file, offset, what } => write!(
+                f,
+                "{file}: {what}, about offset {offset}; restore this file or the table's \
+                 directory, nothing of the table was changed"
+            ),
+            Error::Missing { file } => write!(
+                f,
+                "{file}: is gone, and the table needs it; restore this file or the table's \
+                 directory, nothing of the table was changed"
+            ),
+            Error::Version { file, seen } => write!(
+                f,
+                "{file}: has format version {seen}, this program reads version {}; use the \
+                 program that wrote it",
+                crate::format::VERSION
+            ),
+            Error::NotFound { table } => {
+                write!(f, "{table}: holds no table; name another directory, or have one made")
+            }
+            Error::Invalid { table, message } => write!(f, "{table}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

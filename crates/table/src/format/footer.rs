@@ -1,0 +1,144 @@
+//! The end of a sorted file.
+
+use super::bytes::Input;
+use super::frame::placed_crc;
+use super::{Flaw, VERSION};
+use crate::types::FileNo;
+
+/// Bytes of the footer.
+pub(crate) const FOOTER: usize = 64;
+const MAGIC: [u8; 8] = *b"CRTNTEND";
+
+/// What the last bytes of a sorted file say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Footer {
+    /// Where the top block stands.
+    pub(crate) top_at: u64,
+    pub(crate) top_len: u32,
+    /// Keys, and versions of keys.
+    pub(crate) keys: u64,
+    pub(crate) versions: u64,
+}
+
+impl Footer {
+    /// The footer's bytes, for a file whose footer stands at `offset`.
+    pub(crate) fn encode(&self, file: FileNo, offset: u64) -> [u8; FOOTER] {
+        let mut out = [0; FOOTER];
+        out[0..8].copy_from_slice(&MAGIC);
+        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        out[16..24].copy_from_slice(&file.get().to_le_bytes());
+        out[24..32].copy_from_slice(&self.top_at.to_le_bytes());
+        out[32..36].copy_from_slice(&self.top_len.to_le_bytes());
+        out[40..48].copy_from_slice(&self.keys.to_le_bytes());
+        out[48..56].copy_from_slice(&self.versions.to_le_bytes());
+        let crc = placed_crc(file, offset, &out);
+        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// From the bytes at `offset` of `file`.
+    pub(crate) fn decode(file: FileNo, offset: u64, bytes: &[u8]) -> Result<Footer, Flaw> {
+        let bytes: &[u8; FOOTER] =
+            bytes.try_into().map_err(|_| Flaw::Damaged("it ends within its footer"))?;
+        if bytes[..8] != MAGIC {
+            return Err(Flaw::Damaged("it does not end as such a file does"));
+        }
+        let footer = Footer::fields(&bytes[8..]);
+        let (version, footer) = footer.ok_or(Flaw::Damaged("it ends within its footer"))?;
+        if version != VERSION {
+            return Err(Flaw::Version(version));
+        }
+        if footer.encode(file, offset) != *bytes {
+            return Err(Flaw::Damaged("its footer does not verify"));
+        }
+        let end = footer.top_at.checked_add(u64::from(footer.top_len));
+        if end != Some(offset) || footer.keys == 0 || footer.versions < footer.keys {
+            return Err(Flaw::Damaged("its footer names what cannot be"));
+        }
+        Ok(footer)
+    }
+
+    fn fields(bytes: &[u8]) -> Option<(u32, Footer)> {
+        let mut input = Input(bytes);
+        let version = input.u32()?;
+        input.take(12)?; // CRC and file: compared as a whole.
+        let (top_at, top_len, _) = (input.u64()?, input.u32()?, input.u32()?);
+        let (keys, versions) = (input.u64()?, input.u64()?);
+        Some((version, Footer { top_at, top_len, keys, versions }))
+    }
+}
+
+/// Where a part of a file stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(crate) at: u64,
+    pub(crate) len: u32,
+}
+
+impl Part {
+    /// Bytes of its encoding.
+    pub(crate) const LEN: usize = 12;
+
+    pub(crate) fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.at.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+    }
+
+    pub(crate) fn take(input: &mut Input<'_>) -> Option<Part> {
+        Some(Part { at: input.u64()?, len: input.u32()? })
+    }
+
+    pub(crate) fn end(self) -> u64 {
+        self.at.saturating_add(u64::from(self.len))
+    }
+}
+
+/// The value of an index entry: one data block.
+pub(crate) fn index_value(block: Part) -> Vec<u8> {
+    let mut out = Vec::with_capacity(Part::LEN);
+    block.put(&mut out);
+    out
+}
+
+/// The value of an entry of the top block: a partition's index block, and the filter behind it.
+pub(crate) fn top_value(index: Part, filter_len: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(Part::LEN + 4);
+    index.put(&mut out);
+    out.extend_from_slice(&filter_len.to_le_bytes());
+    out
+}
+
+/// See [`index_value`]; it lies below `limit`.
+pub(crate) fn read_index_value(value: Option<&[u8]>, limit: u64) -> Option<Part> {
+    let mut input = Input(value?);
+    let part = Part::take(&mut input)?;
+    (input.is_empty() && part.end() <= limit && part.len > 0).then_some(part)
+}
+
+/// See [`top_value`]; both lie below `limit`.
+pub(crate) fn read_top_value(value: Option<&[u8]>, limit: u64) -> Option<(Part, Part)> {
+    let mut input = Input(value?);
+    let index = Part::take(&mut input)?;
+    let filter = Part { at: index.end(), len: input.u32()? };
+    (input.is_empty() && index.len > 0 && filter.end() <= limit).then_some((index, filter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_back_at_its_place_only() {
+        let file = FileNo::new(1, 7);
+        let footer = Footer { top_at: 100, top_len: 20, keys: 5, versions: 6 };
+        let bytes = footer.encode(file, 120);
+        assert_eq!(Footer::decode(file, 120, &bytes), Ok(footer));
+        assert!(Footer::decode(file, 121, &bytes).is_err());
+        assert!(Footer::decode(FileNo::new(1, 8), 120, &bytes).is_err());
+        for bit in 0..FOOTER * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Footer::decode(file, 120, &bad).is_err(), "bit {bit}");
+        }
+    }
+}

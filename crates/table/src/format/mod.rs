@@ -1,0 +1,25 @@
+//! The bytes of a table's files (`docs/formats/table.md`). Decoders never panic and accept only
+//! what encoders write.
+
+pub(crate) mod block;
+pub(crate) mod bytes;
+pub(crate) mod edit;
+pub(crate) mod filter;
+pub(crate) mod footer;
+pub(crate) mod frame;
+pub(crate) mod ops;
+
+#[cfg(test)]
+mod tests;
+
+/// Version of the formats of all files.
+pub const VERSION: u32 = 1;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flaw {
+    /// Another version wrote it.
+    Version(u32),
+    /// What does not fit.
+    Damaged(&'static str),
+}

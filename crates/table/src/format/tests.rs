@@ -1,0 +1,286 @@
+//! The formats: their page, their fuzz corpus, arbitrary bytes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use runtime::Rng;
+
+use super::block::{BLOCK_HEAD, BlockBuilder};
+use super::edit::{Change, FileInfo, RunInfo, put_change};
+use super::footer::{FOOTER, Footer};
+use super::frame::{Content, FILE_HEAD, RECORD_HEAD, file_head, next_record, put_record};
+use super::ops::{Op, put_op, read_ops};
+use crate::fuzz;
+use crate::limits;
+use crate::options::Compression;
+use crate::types::{FileNo, Name, Seq};
+
+const FILE: FileNo = FileNo::new(3, 7);
+
+type Target = fn(&[u8]);
+
+fn ops() -> Vec<u8> {
+    let mut out = Vec::new();
+    put_op(&mut out, Op { key: b"volume/7/segment/1", value: Some(b"server 4") });
+    put_op(&mut out, Op { key: b"volume/6", value: None });
+    put_op(&mut out, Op { key: b"w", value: Some(b"") });
+    out
+}
+
+fn changes() -> Vec<Change> {
+    let file = |n: u32, first: &str, last: &str| FileInfo {
+        file: FileNo::new(2, n),
+        len: 70_000,
+        top_at: 69_000,
+        versions: 900,
+        first_key: first.into(),
+        last_key: last.into(),
+    };
+    let run = |first, last, files| {
+        Change::AddRun(RunInfo { first: Seq::new(first), last: Seq::new(last), files })
+    };
+    vec![
+        Change::Owner { generation: 3 },
+        Change::AddLog(FileNo::new(3, 1)),
+        run(901, 1500, vec![file(4, "volume/1", "volume/3"), file(5, "volume/4", "volume/9")]),
+        run(1, 900, vec![]),
+        Change::DropRun(Seq::new(1)),
+    ]
+}
+
+fn content() -> BlockBuilder {
+    let mut builder = BlockBuilder::default();
+    for n in 0..40u64 {
+        let key = format!("volume/{n:04}/segment");
+        let versions = [(Seq::new(90 + n), Some(&b"server 4, server 5, server 4"[..]))];
+        let older = (n % 3 == 0).then_some((Seq::new(50), None));
+        builder.add(key.as_bytes(), versions.into_iter().chain(older));
+    }
+    builder
+}
+
+fn manifest() -> Vec<u8> {
+    let file = FileNo::manifest(3);
+    let mut out = file_head(Content::Manifest, file).to_vec();
+    crate::manifest::encode_edit(3, 0, &changes()[..4], &mut out);
+    crate::manifest::encode_edit(3, 1, &[Change::DropLog(FileNo::new(3, 1))], &mut out);
+    out
+}
+
+/// Entries of the corpus: name, target, bytes.
+fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
+    let mut log = Vec::new();
+    put_record(&mut log, FILE, 77, 3, &ops());
+    put_record(&mut log, FILE, 80, 0, &[]);
+    let mut edit = Vec::new();
+    changes().iter().for_each(|change| put_change(&mut edit, change));
+    let block = |compression| {
+        let mut out = Vec::new();
+        content().finish(FILE, 32, compression, &mut out);
+        out
+    };
+    let plain = block(Compression::None);
+    let footer = Footer { top_at: 4000, top_len: 96, keys: 40, versions: 54 };
+    vec![
+        ("file_head", fuzz::fuzz_file_head, file_head(Content::Sorted, FILE).to_vec()),
+        ("log", fuzz::fuzz_log, log),
+        ("ops", fuzz::fuzz_ops, ops()),
+        ("manifest", fuzz::fuzz_manifest, manifest()),
+        ("changes", fuzz::fuzz_changes, edit),
+        ("block", fuzz::fuzz_block, plain.clone()),
+        ("block_lz4", fuzz::fuzz_block, block(Compression::Lz4)),
+        ("block_content", fuzz::fuzz_block_content, plain[BLOCK_HEAD..].to_vec()),
+        ("footer", fuzz::fuzz_footer, footer.encode(FILE, 4096).to_vec()),
+        ("name", fuzz::fuzz_name, Name::Log(FILE).to_string().into_bytes()),
+    ]
+}
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
+}
+
+/// The corpus: the tests write nothing; `TABLE_WRITE_CORPUS=1` makes it anew.
+#[test]
+fn the_corpus_is_what_this_version_writes_and_survives_changes() {
+    let write = std::env::var_os("TABLE_WRITE_CORPUS").is_some();
+    for (name, target, bytes) in seeds() {
+        let path = corpus().join(name);
+        if write {
+            fs::create_dir_all(corpus()).unwrap();
+            fs::write(&path, &bytes).unwrap();
+        }
+        let kept = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(kept == bytes, "{name}: the format has changed without a new version");
+        target(&kept);
+        replay_changed(name, &kept, target);
+    }
+}
+
+/// Makes the CRCs of changed bytes good, so that what is behind them is met too.
+fn mend(name: &str, bytes: &mut [u8]) {
+    let crc = |bytes: &[u8]| codec::crc32c(bytes).to_le_bytes();
+    match name {
+        "file_head" if bytes.len() == FILE_HEAD => {
+            bytes[12..16].fill(0);
+            let crc = crc(bytes);
+            bytes[12..16].copy_from_slice(&crc);
+        }
+        "log" | "manifest" => {
+            let mut at = if name == "log" { 0 } else { FILE_HEAD };
+            while let Some(rest) = bytes.get_mut(at..).filter(|rest| rest.len() >= RECORD_HEAD) {
+                let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+                let end = (RECORD_HEAD + len).min(rest.len());
+                let body = crc(&rest[RECORD_HEAD..end]);
+                rest[4..8].copy_from_slice(&body);
+                let head = crc(&rest[4..RECORD_HEAD]);
+                rest[..4].copy_from_slice(&head);
+                at += end;
+            }
+        }
+        "block" | "block_lz4" if bytes.len() > BLOCK_HEAD => {
+            let crc = super::frame::placed_crc(FILE, 32, &bytes[4..]).to_le_bytes();
+            bytes[..4].copy_from_slice(&crc);
+        }
+        "footer" if bytes.len() == FOOTER => {
+            bytes[12..16].fill(0);
+            let crc = super::frame::placed_crc(FILE, 4096, bytes).to_le_bytes();
+            bytes[12..16].copy_from_slice(&crc);
+        }
+        _ => {}
+    }
+}
+
+/// Runs a target over changed copies of a corpus entry.
+fn replay_changed(name: &str, kept: &[u8], target: Target) {
+    let mut rng = Rng::new(11);
+    for _ in 0..2000 {
+        let mut changed = kept.to_vec();
+        for _ in 0..rng.between(1, 4) {
+            let at = rng.below(changed.len() as u64) as usize;
+            changed[at] = if rng.one_in(2) { changed[at] ^ 1 << rng.below(8) } else { 255 };
+        }
+        if rng.one_in(4) {
+            changed.truncate(rng.below(changed.len() as u64) as usize);
+        }
+        mend(name, &mut changed);
+        target(&changed);
+    }
+}
+
+/// A decoder that trusts a field which the CRC covers is found.
+#[test]
+#[should_panic(expected = "canary")]
+fn the_canary_fails() {
+    let (name, _, bytes) = seeds().into_iter().find(|seed| seed.0 == "footer").unwrap();
+    replay_changed(name, &bytes, |bytes| {
+        if let Ok(footer) = Footer::decode(FILE, 4096, bytes) {
+            assert!(footer.keys == 40, "canary");
+        }
+    });
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_break_no_decoder(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        for (name, target, _) in seeds() {
+            let mut bytes = bytes.clone();
+            target(&bytes);
+            mend(name, &mut bytes);
+            target(&bytes);
+        }
+    }
+
+    #[test]
+    fn batches_come_back(
+        ops in prop::collection::vec(
+            (prop::collection::vec(any::<u8>(), 1..40),
+             prop::option::of(prop::collection::vec(any::<u8>(), 0..300))), 0..20),
+        seq in 0u64..1 << 60,
+    ) {
+        let mut body = Vec::new();
+        for (key, value) in &ops {
+            put_op(&mut body, Op { key, value: value.as_deref() });
+        }
+        let mut out = Vec::new();
+        put_record(&mut out, FILE, seq, ops.len() as u32, &body);
+        let Ok(super::frame::Next::Record(record)) = next_record(FILE, &out, 1 << 20) else {
+            panic!("a record does not come back");
+        };
+        let back = read_ops(record.body, record.count).unwrap();
+        prop_assert!(record.seq == seq && back.len() == ops.len());
+        for (op, (key, value)) in back.iter().zip(&ops) {
+            prop_assert!(op.key == key && op.value == value.as_deref());
+        }
+    }
+
+    #[test]
+    fn blocks_come_back(
+        entries in prop::collection::btree_map(
+            prop::collection::vec(any::<u8>(), 1..24),
+            prop::collection::btree_map(
+                0u64..1 << 40,
+                prop::option::of(prop::collection::vec(any::<u8>(), 0..60)), 1..4),
+            1..40),
+        lz4 in any::<bool>(),
+    ) {
+        let mut builder = BlockBuilder::default();
+        for (key, versions) in &entries {
+            let versions = versions.iter().rev();
+            builder.add(key, versions.map(|(&seq, value)| (Seq::new(seq), value.as_deref())));
+        }
+        let compression = if lz4 { Compression::Lz4 } else { Compression::None };
+        let mut out = Vec::new();
+        builder.finish(FILE, 9, compression, &mut out);
+        let block = super::block::Block::decode(FILE, 9, &out).unwrap();
+        prop_assert_eq!(block.len(), entries.len());
+        for (index, (key, versions)) in entries.iter().enumerate() {
+            prop_assert_eq!(&block.key(index), key);
+            prop_assert_eq!(block.find(key), Some(index));
+            let want = versions.iter().rev().map(|(&seq, value)| (Seq::new(seq), value.as_deref()));
+            prop_assert!(block.versions(index).eq(want));
+        }
+    }
+}
+
+/// The page states the constants of the source.
+#[test]
+fn the_page_tells_what_the_source_has() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/table.md");
+    let page = fs::read_to_string(page).unwrap();
+    let text = |bytes: [u8; 8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut facts = vec![
+        format!("format version {}", super::VERSION),
+        format!("version {}; in all versions it stands here", super::VERSION),
+        format!("CRC32C of the {FILE_HEAD} bytes"),
+        format!("| {RECORD_HEAD} | | body |"),
+        format!("| {BLOCK_HEAD} | | content |"),
+        format!("placed CRC of the {FOOTER} bytes"),
+        format!("bodies of logs, {} bytes at most", limits::BATCH_BYTES_MAX),
+        format!("bodies of manifests, {} bytes at most", limits::EDIT_BYTES_MAX),
+        format!("key (bytes, 1 to {})", limits::KEY_MAX),
+        format!("bytes ({} at most)", limits::VALUE_MAX),
+        format!("bytes of content, unpacked, {} at most", limits::BLOCK_RAW_MAX),
+        format!("then bits: {} a key", limits::FILTER_BITS_PER_KEY),
+        format!("for n = 0 to {}:", limits::FILTER_PROBES - 1),
+        "magic `CRTNTEND`".to_owned(),
+    ];
+    for content in [Content::Log, Content::Manifest, Content::Sorted] {
+        facts.push(format!("`{}`", text(content.magic())));
+    }
+    for name in [Name::Log(FILE), Name::Manifest(3), Name::Sorted(FILE), Name::Draft(FILE)] {
+        let kind = name.to_string().split('-').next().unwrap().to_owned();
+        facts.push(format!("| `{kind}-"));
+    }
+    let mut all = changes();
+    all.push(Change::DropLog(FILE));
+    for change in all {
+        let name = format!("{change:?}");
+        let name = name.split([' ', '{', '(']).next().unwrap().to_owned();
+        let mut code = Vec::new();
+        put_change(&mut code, &change);
+        facts.push(format!("| {} | {name} |", code[0]));
+    }
+    let missing: Vec<_> = facts.iter().filter(|fact| !page.contains(*fact)).collect();
+    assert!(missing.is_empty(), "docs/formats/table.md does not say {missing:?}");
+}

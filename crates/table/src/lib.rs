@@ -1,0 +1,48 @@
+//! Tables: ordered key-value stores of services, kept as FlatLogFiles (D9).
+//!
+//! A log-structured merge tree: changes go to a log, group by group, and into memory; full
+//! memtables become sorted files; sorted runs of similar size are merged. A manifest says what a
+//! table consists of and fences its owners off from one another (see the source of `manifest`).
+//! Files are reached through a narrow [`Store`], which [`ClientStore`] implements on the core
+//! and [`model::MemStore`] in memory, with faults.
+//!
+//! Invariant: knows no master, chunk or replica; keeps nothing that is not in its directory.
+
+mod batch;
+mod build;
+mod cache;
+mod client_store;
+mod commit;
+mod cursor;
+mod engine;
+mod error;
+mod file;
+mod format;
+pub mod fuzz;
+mod layout;
+pub mod limits;
+mod manifest;
+mod memtable;
+pub mod model;
+mod open;
+mod options;
+mod pick;
+mod recover;
+mod scan;
+mod snapshot;
+mod store;
+mod table;
+mod trash;
+mod types;
+mod upkeep;
+
+pub use batch::Batch;
+pub use cache::Cache;
+pub use client_store::ClientStore;
+pub use error::{Error, Pressure};
+pub use options::{Compression, Options};
+pub use scan::{Entry, Range, Scan};
+pub use snapshot::Snapshot;
+pub use store::{Answer, Names, Pending, Source, Store, Writer};
+pub use table::{Stats, Table};
+pub use types::Seq;

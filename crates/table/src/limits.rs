@@ -1,0 +1,90 @@
+//! Bounds of a table, with reason and arithmetic.
+
+use base::limits::APPEND_DATA_MAX;
+use base::{KIB, MIB};
+
+/// Bytes of a key at most: two file-system names and what a service puts around them.
+pub const KEY_MAX: usize = 1024;
+/// Bytes of a value at most. Larger things are files of their own, named in a value.
+pub const VALUE_MAX: usize = 256 << 10;
+/// Operations of one batch at most: `link_many` of a large volume's files fits.
+pub const BATCH_OPS_MAX: usize = 65_536;
+/// Bytes of one batch's record at most: four of the core's appends.
+pub const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// Batches that wait for the log at most: 32 callers with 128 batches each.
+pub const QUEUE_BATCHES_MAX: usize = 4096;
+/// Bytes of batches that wait for the log at most: two of the largest.
+pub const QUEUE_BYTES_MAX: usize = 8 << 20;
+/// Bytes that one append of the log takes together at most: one append of the core. Also a
+/// quarter of a memtable at most, or one batch, so that the two groups in flight add half.
+pub const GROUP_BYTES_MAX: usize = APPEND_DATA_MAX;
+/// Appends of the log in flight at most. One waits for the disks while the next travels; with
+/// more, groups get smaller and cost more sectors each (`protocols.md` 3.4).
+pub const GROUPS_INFLIGHT_MAX: usize = 2;
+
+/// Memory of the table that takes writes, unless configured.
+pub const MEMTABLE_BYTES_DEFAULT: usize = 8 << 20;
+/// Smallest and largest configured memory of it; tests use small ones.
+pub const MEMTABLE_BYTES: (usize, usize) = (4 << 10, 256 << 20);
+/// Full memtables that wait for their flush at most: one is written, one waits. The memory of a
+/// table is (1 + 2) memtables, half of one beyond each, and its share of the cache.
+pub const FROZEN_MAX: usize = 2;
+/// A log is ended when it is this many times as long as the memtable may be, so that writing
+/// one key again and again, which takes no memory, does not make recovery long.
+pub const LOG_PER_MEMTABLE: u64 = 2;
+/// Memory of an entry beside its key and value: two boxes, a vector of versions, tree nodes.
+pub const ENTRY_OVERHEAD: usize = 96;
+
+/// Bytes of a data block, unless configured. One read of 4 to 16 KiB costs 60 to 100 us, most
+/// of it the round trip; half of a 16 KiB block is wasted cache for point gets.
+pub const BLOCK_BYTES_DEFAULT: usize = 8 << 10;
+/// Smallest and largest configured data block.
+pub const BLOCK_BYTES: (usize, usize) = (256, 64 << 10);
+/// Bytes of an index block, at which a partition of a file ends: about 200 data blocks.
+pub const INDEX_BYTES: usize = 8 << 10;
+/// Bytes of a block before compression at most: all versions of the largest key and value
+/// stay together, so a block may be larger than configured.
+pub const BLOCK_RAW_MAX: usize = 64 << 20;
+/// Bits of filter for each key: one look in 100 is in vain.
+pub const FILTER_BITS_PER_KEY: usize = 10;
+/// Bits that a key sets in the filter: 0.69 x 10, rounded down to save look-ups.
+pub const FILTER_PROBES: u32 = 6;
+
+/// Bytes of a sorted file, unless configured: half a chunk of the core.
+pub const FILE_BYTES_DEFAULT: u64 = 32 * MIB;
+/// Smallest and largest configured sorted file.
+pub const FILE_BYTES: (u64, u64) = (16 * KIB, 1024 * MIB);
+/// Sorted files of a table at most: 2 TiB of the default size. Each has 2 to 3 KiB of memory
+/// once it is read: about 40 partitions of 60 bytes, a name, the place of its chunks.
+pub const FILES_MAX: usize = 65_536;
+/// Bytes of a manifest's record at most: 65,536 files with two keys of 1 KiB each.
+pub const EDIT_BYTES_MAX: usize = 160 << 20;
+/// A manifest is rolled over when its edits have more bytes than this and than four times
+/// what it began with.
+pub const MANIFEST_ROLL_BYTES: u64 = MIB;
+
+/// Runs of similar size that are merged together.
+pub const RUNS_MERGE_MIN: usize = 4;
+/// Runs merged in one step at most; each holds a block and its read-ahead.
+pub const RUNS_MERGE_MAX: usize = 16;
+/// Runs from which on writes are slowed down.
+pub const RUNS_SLOW: usize = 12;
+/// Runs from which on writes are refused until compaction has caught up.
+pub const RUNS_STOP: usize = 24;
+/// Bytes that a merge reads ahead of itself from each run.
+pub const MERGE_READ_BYTES: usize = 256 << 10;
+/// Bytes that are collected for one append of a sorted file.
+pub const BUILD_APPEND_BYTES: usize = APPEND_DATA_MAX;
+
+/// Bytes of the block cache, unless configured.
+pub const CACHE_BYTES_DEFAULT: usize = 64 << 20;
+
+/// Names of one page of a listing.
+pub const LIST_PAGE: usize = 1000;
+
+const _: () = assert!(BATCH_BYTES_MAX >= KEY_MAX + VALUE_MAX + 64);
+const _: () = assert!(QUEUE_BYTES_MAX >= 2 * BATCH_BYTES_MAX);
+const _: () = assert!(RUNS_MERGE_MIN < RUNS_SLOW && RUNS_SLOW < RUNS_STOP);
+const _: () = assert!(BLOCK_RAW_MAX > BLOCK_BYTES.1 + KEY_MAX + VALUE_MAX);
+const _: () = assert!(EDIT_BYTES_MAX > FILES_MAX * (2 * KEY_MAX + 64));

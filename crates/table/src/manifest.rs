@@ -1,0 +1,306 @@
+//! [`Manifest`]: the log of what a table consists of, and the fence between its owners.
+//!
+//! # How the live manifest is found, and why two owners never meet
+//!
+//! Manifests are files `manifest-N`. The live one is that of the highest number: there is no
+//! pointer to it that could be stale. A manifest is written whole under another name (a draft)
+//! and gets its own by [`Store::publish`], which fails when the name is taken. So at most one
+//! file ever becomes `manifest-N+1` while `manifest-N` is the highest, and it is complete when
+//! it appears. The highest is never removed.
+//!
+//! An instance takes a table over from `manifest-N` in this order:
+//! 1. seal `manifest-N`: its owner's edits fail from here on, its content is final;
+//! 2. read it; seal every log that it names, and read those;
+//! 3. write a draft: the content of `manifest-N`, with itself as owner;
+//! 4. publish it as `manifest-N+1`; when that name is taken, begin again;
+//! 5. look for a manifest above `N+1`; when there is one, begin again.
+//!
+//! An owner that rolls its manifest over does 3 to 5 too, and where they tell it to begin again
+//! it is fenced.
+//!
+//! *Nothing is acknowledged by two owners.* A write is acknowledged when it is durable in a log
+//! which a durable edit of the owner's manifest names. Be A the owner in `manifest-N`, B the one
+//! that publishes `manifest-N+1`. After 1, A adds no log to `manifest-N`; after 2, no log named
+//! there takes an append. So whatever A acknowledges before is in what B read, and after it A
+//! acknowledges nothing, unless A goes on in a manifest of its own: that would be `manifest-N+1`,
+//! and then B's 4 fails and B begins again behind A.
+//!
+//! *A late publish does no harm.* Be A's publication of `N+1` executed (a request delayed in the
+//! network, a process that slept) after B's manifests have passed `N+1` and it was removed. The
+//! name is free, so it succeeds; but a higher manifest is there, and A, in 5, finds it before it
+//! does anything with its own. Had A's been the first `N+1` ever, there would be none above it,
+//! because numbers above `N+1` come only after a first `N+1`. If A died meanwhile, the file is
+//! below the highest and the next sweep takes it.
+//!
+//! *Content of a roll is complete.* The owner's edits and its rolls are done one after the
+//! other, under one lock, and an edit of which the outcome is not known ends the instance. So a
+//! draft of A has all of A's durable edits, also when B has sealed `manifest-N` meanwhile.
+//!
+//! *Files are removed safely.* File numbers carry the generation of their maker, the number of
+//! the manifest with which it began: no two instances make one name. An instance removes what a
+//! durable edit of its own has dropped: whoever took over later has read that edit. Its sweep
+//! removes what its manifest does not name, of generations below its own only: what a later
+//! owner refers to is either made by it or later ones (a higher generation), or named in the
+//! manifest that it took over, and then by every manifest before it back to the sweeper's.
+
+use std::rc::Rc;
+
+use base::Kind;
+use runtime::Env;
+
+use crate::error::Error;
+use crate::file::Shelf;
+use crate::format::Flaw;
+use crate::format::edit::{Change, put_change, read_changes};
+use crate::format::frame::{
+    Content, FILE_HEAD, Next, file_head, next_record, put_record, read_file_head,
+};
+use crate::layout::Layout;
+use crate::limits::{EDIT_BYTES_MAX, MANIFEST_ROLL_BYTES};
+use crate::store::{Store, Writer};
+use crate::types::{FileNo, Name};
+
+/// The manifest of the instance that owns the table.
+pub(crate) struct Manifest {
+    env: Env,
+    shelf: Rc<Shelf>,
+    number: u32,
+    writer: Box<dyn Writer>,
+    /// Number of the next edit.
+    next: u64,
+    /// Bytes it began with, and has.
+    base: u64,
+    len: u64,
+    layout: Layout,
+}
+
+/// What became of a draft.
+enum Published {
+    Live(Manifest),
+    /// Somebody else has gone on.
+    Overtaken,
+}
+
+/// The highest manifest, if there is one.
+pub(crate) async fn highest(store: &dyn Store) -> Result<Option<u32>, Error> {
+    let mut found = None;
+    let mut after = "manifest-".to_owned();
+    loop {
+        let page = store.list(&after).await;
+        let page = page.map_err(|fault| Error::of_store(fault, "list", store.name()))?;
+        for name in &page.names {
+            match Name::parse(name) {
+                Some(Name::Manifest(number)) => found = Some(number),
+                _ if name.as_str() > "manifest." => return Ok(found),
+                _ => {}
+            }
+        }
+        match page.names.into_iter().next_back() {
+            Some(last) if page.more => after = last,
+            _ => return Ok(found),
+        }
+    }
+}
+
+/// Seals a manifest and reads it. Nothing when it is gone: a higher one is live.
+pub(crate) async fn read(shelf: &Shelf, number: u32) -> Result<Option<Layout>, Error> {
+    let name = Name::Manifest(number);
+    let path = shelf.path(name);
+    let text = name.to_string();
+    let len = match shelf.store.seal(&text).await {
+        Err(fault) if fault.kind == Kind::NotFound => return Ok(None),
+        len => len.map_err(|fault| Error::of_store(fault, "seal", &path))?,
+    };
+    let source = match shelf.store.open(&text).await {
+        Err(fault) if fault.kind == Kind::NotFound => return Ok(None),
+        source => source.map_err(|fault| Error::of_store(fault, "open", &path))?,
+    };
+    let bytes = match source.read_at(0, len as usize).await {
+        Err(fault) if fault.kind == Kind::NotFound => return Ok(None),
+        bytes => bytes.map_err(|fault| Error::of_store(fault, "read", &path))?,
+    };
+    if bytes.len() as u64 != len {
+        let what = "it is shorter than its length";
+        return Err(Error::Corrupt { file: path, offset: bytes.len() as u64, what });
+    }
+    decode(number, &bytes).map(Some).map_err(|(flaw, offset)| match flaw {
+        Flaw::Version(seen) => Error::Version { file: path, seen },
+        Flaw::Damaged(what) => Error::Corrupt { file: path, offset, what },
+    })
+}
+
+/// The layout that a manifest's bytes tell; else what does not fit, and where.
+pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (Flaw, u64)> {
+    let file = FileNo::manifest(number);
+    let head = read_file_head(Content::Manifest, bytes).map_err(|flaw| (flaw, 0))?;
+    // A manifest is drafted before it is known to get its number; a draft has it all the same.
+    if head != file {
+        return Err((Flaw::Damaged("its head has another number than its name"), 0));
+    }
+    let mut layout = Layout::default();
+    let mut at = FILE_HEAD;
+    let mut expected = 0;
+    loop {
+        let damaged = |what| (Flaw::Damaged(what), at as u64);
+        let record = match next_record(file, &bytes[at..], EDIT_BYTES_MAX) {
+            Ok(Next::Record(record)) => record,
+            // The first edit was durable before the file had its name.
+            Ok(Next::Partial(_)) if expected == 0 => {
+                return Err(damaged("it ends within its first edit"));
+            }
+            Ok(Next::Partial(_)) => return Ok(layout),
+            Err(flaw) => return Err((flaw, at as u64)),
+        };
+        if record.seq != expected {
+            return Err(damaged("an edit is missing or there twice"));
+        }
+        for change in read_changes(record.body, record.count).map_err(|flaw| (flaw, at as u64))? {
+            layout.apply(change).map_err(damaged)?;
+        }
+        if layout.generation == 0 {
+            return Err(damaged("its first edit names no owner"));
+        }
+        expected += 1;
+        at += crate::format::frame::RECORD_HEAD + record.body.len();
+    }
+}
+
+/// The bytes of an edit of a manifest.
+pub(crate) fn encode_edit(number: u32, edit: u64, changes: &[Change], out: &mut Vec<u8>) {
+    let mut body = Vec::new();
+    changes.iter().for_each(|change| put_change(&mut body, change));
+    put_record(out, FileNo::manifest(number), edit, changes.len() as u32, &body);
+}
+
+impl Manifest {
+    /// Makes the instance that comes behind `manifest-before` (0: none) the owner of `layout`.
+    /// Nothing when another was faster.
+    pub(crate) async fn take_over(
+        env: &Env,
+        shelf: &Rc<Shelf>,
+        before: u32,
+        mut layout: Layout,
+    ) -> Result<Option<Manifest>, Error> {
+        let number = before.checked_add(1).ok_or_else(|| Error::Invalid {
+            table: shelf.store.name().to_owned(),
+            message: "has had 2^32 owners; copy it into another directory".to_owned(),
+        })?;
+        layout.generation = number;
+        match publish(env, shelf, number, layout).await? {
+            Published::Live(manifest) => Ok(Some(manifest)),
+            Published::Overtaken => Ok(None),
+        }
+    }
+
+    /// What the table consists of.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Makes changes durable, all or none. After an error the outcome is not known: the caller
+    /// must not go on.
+    pub(crate) async fn commit(&mut self, changes: Vec<Change>) -> Result<(), Error> {
+        let mut layout = self.layout.clone();
+        let mut bytes = Vec::new();
+        encode_edit(self.number, self.next, &changes, &mut bytes);
+        for change in changes {
+            let applied = layout.apply(change);
+            applied.unwrap_or_else(|what| panic!("an edit breaks the layout: {what}"));
+        }
+        let path = || self.shelf.path(Name::Manifest(self.number));
+        let trouble = |fault| Error::of_store(fault, "write", &path());
+        let pending = self.writer.submit(&bytes).await.map_err(trouble)?;
+        pending.await.map_err(trouble)?;
+        self.layout = layout;
+        self.next += 1;
+        self.len += bytes.len() as u64;
+        if self.len - self.base > MANIFEST_ROLL_BYTES.max(4 * self.base) {
+            self.roll().await?;
+        }
+        Ok(())
+    }
+
+    /// Goes on in a new manifest, with the edits so far as one.
+    pub(crate) async fn roll(&mut self) -> Result<(), Error> {
+        let fenced = || Error::Fenced { table: self.shelf.store.name().to_owned() };
+        let number = self.number.checked_add(1).ok_or_else(fenced)?;
+        let layout = self.layout.clone();
+        match publish(&self.env, &self.shelf, number, layout).await? {
+            Published::Live(manifest) => {
+                self.env.mark("table: manifest rolled over");
+                let old = std::mem::replace(self, manifest);
+                old.shelf.trash.add(Name::Manifest(old.number));
+                Ok(())
+            }
+            Published::Overtaken => Err(fenced()),
+        }
+    }
+
+    /// Seals it: for an instance that ends.
+    pub(crate) async fn close(self) {
+        let path = self.shelf.path(Name::Manifest(self.number));
+        if let Err(fault) = self.writer.close().await {
+            tracing::debug!(path, cause = fault.message, "manifest not closed");
+        }
+    }
+}
+
+/// Steps 3 to 5 of the module's text.
+async fn publish(
+    env: &Env,
+    shelf: &Rc<Shelf>,
+    number: u32,
+    layout: Layout,
+) -> Result<Published, Error> {
+    let store = &*shelf.store;
+    let (draft, writer) = loop {
+        // Racing openers have one number; chance tells their drafts apart.
+        let name = Name::Draft(FileNo::new(number, env.random_u64() as u32));
+        match store.create(&name.to_string()).await {
+            Ok(writer) => break (name, writer),
+            Err(fault) if fault.kind == Kind::Exists => {}
+            Err(fault) => return Err(Error::of_store(fault, "create", &shelf.path(name))),
+        }
+    };
+    let trouble = |fault| Error::of_store(fault, "write", &shelf.path(draft));
+    let mut bytes = file_head(Content::Manifest, FileNo::manifest(number)).to_vec();
+    encode_edit(number, 0, &layout.snapshot(), &mut bytes);
+    let len = bytes.len() as u64;
+    match writer.submit(&bytes).await.map_err(trouble)?.await {
+        // A sweep of somebody who has gone on.
+        Err(fault) if matches!(fault.kind, Kind::NotFound | Kind::Fenced) => {
+            return Ok(Published::Overtaken);
+        }
+        done => done.map_err(trouble)?,
+    };
+    let (from, to) = (draft.to_string(), Name::Manifest(number).to_string());
+    match store.publish(&from, &to).await {
+        Ok(()) => {}
+        Err(fault) if matches!(fault.kind, Kind::Exists | Kind::NotFound) => {
+            env.mark("table: somebody else published");
+            shelf.trash.add(draft);
+            return Ok(Published::Overtaken);
+        }
+        Err(fault) => return Err(Error::of_store(fault, "publish", &shelf.path(draft))),
+    }
+    if highest(store).await?.is_none_or(|highest| highest > number) {
+        env.mark("table: published too late");
+        shelf.trash.add(Name::Manifest(number));
+        return Ok(Published::Overtaken);
+    }
+    Ok(Published::Live(Manifest {
+        env: env.clone(),
+        shelf: shelf.clone(),
+        number,
+        writer,
+        next: 1,
+        base: len,
+        len,
+        layout,
+    }))
+}

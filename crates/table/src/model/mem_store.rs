@@ -1,0 +1,424 @@
+//! [`MemStore`]: the contract of [`Store`] in memory, with everything that it leaves open.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::pending;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use runtime::sim::Sim;
+use runtime::sync::{Notify, oneshot};
+use runtime::{Duration, Env, Rng};
+
+use crate::store::{Answer, Names, Pending, Source, Store, Writer};
+
+/// What goes wrong, in effect until changed. Odds are "one in n", 0 is never.
+#[derive(Clone, Debug)]
+pub struct StoreFaults {
+    /// Time until a call takes effect, and as long again until it is answered; least and most.
+    pub latency: (Duration, Duration),
+    /// Calls refused though nothing is wrong: nothing is changed.
+    pub refuse_one_in: u64,
+    /// Changes of names of which nobody hears whether they were made; half of them are, later.
+    pub lose_one_in: u64,
+    /// How much later, at most.
+    pub late: Duration,
+    /// No room: nothing can be made or appended.
+    pub full: bool,
+    /// A broken promise, for tests of the tests: a seal does not shut the writer out.
+    pub leaky_seal: bool,
+}
+
+impl Default for StoreFaults {
+    fn default() -> StoreFaults {
+        StoreFaults {
+            latency: (Duration::from_micros(10), Duration::from_micros(300)),
+            refuse_one_in: 0,
+            lose_one_in: 0,
+            late: Duration::from_millis(200),
+            full: false,
+            leaky_seal: false,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Content {
+    bytes: Vec<u8>,
+    /// Appends not acknowledged yet, with their numbers.
+    inflight: VecDeque<(u64, Vec<u8>)>,
+    next: u64,
+    sealed: bool,
+    gone: bool,
+}
+
+struct Dir {
+    names: BTreeMap<String, Rc<RefCell<Content>>>,
+    rng: Rng,
+    faults: StoreFaults,
+    /// Points at which a crash can be told apart from one a step later.
+    points: u64,
+    stop_at: Option<u64>,
+}
+
+/// A directory that outlives the instances that use it. Clones share it.
+#[derive(Clone)]
+pub struct MemDisk {
+    sim: Sim,
+    dir: Rc<RefCell<Dir>>,
+    stopped: Rc<Notify>,
+}
+
+impl MemDisk {
+    /// An empty directory of a world.
+    pub fn new(sim: &Sim) -> MemDisk {
+        let rng = sim.with_rng(Rng::fork);
+        let faults = StoreFaults::default();
+        let dir = Dir { names: BTreeMap::new(), rng, faults, points: 0, stop_at: None };
+        let (dir, stopped) = (Rc::new(RefCell::new(dir)), Rc::new(Notify::new()));
+        MemDisk { sim: sim.clone(), dir, stopped }
+    }
+
+    /// The directory as one node reaches it.
+    pub fn store(&self, env: &Env) -> Rc<dyn Store> {
+        Rc::new(MemStore { disk: self.clone(), env: env.clone() })
+    }
+
+    /// Changes the faults.
+    pub fn with_faults(&self, change: impl FnOnce(&mut StoreFaults)) {
+        change(&mut self.dir.borrow_mut().faults);
+    }
+
+    /// Steps of calls so far: before and after each one's effect.
+    pub fn points(&self) -> u64 {
+        self.dir.borrow().points
+    }
+
+    /// Lets the call that reaches this step hang for ever; [`MemDisk::stopped`] tells.
+    pub fn stop_at(&self, point: Option<u64>) {
+        self.dir.borrow_mut().stop_at = point;
+    }
+
+    /// Ends when a call hangs at the step set: time to crash its node.
+    pub async fn stopped(&self) {
+        self.stopped.notified().await;
+    }
+
+    /// Names in it.
+    pub fn names(&self) -> Vec<String> {
+        self.dir.borrow().names.keys().cloned().collect()
+    }
+
+    /// A file's content as it is durable.
+    pub fn content(&self, name: &str) -> Option<Vec<u8>> {
+        let dir = self.dir.borrow();
+        dir.names.get(name).map(|content| content.borrow().bytes.clone())
+    }
+
+    /// Puts a file there, or takes it away.
+    pub fn set_content(&self, name: &str, bytes: Option<Vec<u8>>) {
+        let names = &mut self.dir.borrow_mut().names;
+        match bytes {
+            Some(bytes) => {
+                let content = Content { bytes, sealed: true, ..Content::default() };
+                names.insert(name.to_owned(), Rc::new(RefCell::new(content)));
+            }
+            None => {
+                names.remove(name);
+            }
+        }
+    }
+}
+
+/// A directory in memory, as one node reaches it.
+pub struct MemStore {
+    disk: MemDisk,
+    env: Env,
+}
+
+fn fault(kind: Kind, name: &str) -> Fault {
+    Fault::new(kind, format!("{name}: {kind:?}"))
+}
+
+impl Dir {
+    fn latency(&mut self) -> Duration {
+        let (low, high) = self.faults.latency;
+        let between = self.rng.between(low.as_nanos() as u64, high.as_nanos() as u64);
+        Duration::from_nanos(between)
+    }
+
+    fn find(&self, name: &str) -> Result<Rc<RefCell<Content>>, Fault> {
+        self.names.get(name).cloned().ok_or_else(|| fault(Kind::NotFound, name))
+    }
+}
+
+impl MemStore {
+    /// One step of a call: time passes, and the node may be meant to crash here.
+    async fn step(&self) {
+        step(&self.disk, &self.env).await;
+    }
+
+    fn refused(&self, name: &str) -> Result<(), Fault> {
+        let dir = &mut *self.disk.dir.borrow_mut();
+        if dir.rng.one_in(dir.faults.refuse_one_in) {
+            return Err(fault(Kind::Retry, name));
+        }
+        Ok(())
+    }
+
+    /// Makes a change of names, which a crash of the node does not take back.
+    async fn change(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut Dir) -> Result<(), Fault> + 'static,
+    ) -> Result<(), Fault> {
+        self.refused(name)?;
+        let (lost, made, late, latency) = {
+            let dir = &mut *self.disk.dir.borrow_mut();
+            let late = Duration::from_nanos(dir.rng.below(dir.faults.late.as_nanos() as u64));
+            let lost = dir.rng.one_in(dir.faults.lose_one_in);
+            (lost, dir.rng.one_in(2), late, dir.latency())
+        };
+        let (answer, answered) = oneshot::channel();
+        let disk = self.disk.clone();
+        point(&self.disk).await;
+        self.disk.sim.clone().spawn("change of names", async move {
+            disk.sim.sleep(if lost { late } else { latency }).await;
+            if !lost || made {
+                let done = change(&mut disk.dir.borrow_mut());
+                let _ = answer.send(done); // The node may be gone.
+            }
+        });
+        if lost {
+            self.step().await;
+            return Err(fault(Kind::Unknown, name));
+        }
+        let done = answered.await.unwrap_or_else(|_| Err(fault(Kind::Unknown, name)));
+        self.step().await;
+        done
+    }
+}
+
+async fn step(disk: &MemDisk, env: &Env) {
+    point(disk).await;
+    let latency = disk.dir.borrow_mut().latency();
+    env.sleep(latency).await;
+}
+
+async fn point(disk: &MemDisk) {
+    let stop = {
+        let dir = &mut *disk.dir.borrow_mut();
+        dir.points += 1;
+        dir.stop_at == Some(dir.points)
+    };
+    if stop {
+        disk.stopped.notify_one();
+        pending::<()>().await;
+    }
+}
+
+impl Store for MemStore {
+    fn name(&self) -> &str {
+        "mem"
+    }
+
+    fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>> {
+        Box::pin(async move {
+            if self.disk.dir.borrow().faults.full {
+                return Err(fault(Kind::Full, name));
+            }
+            let content = Rc::new(RefCell::new(Content::default()));
+            let (made, at) = (content.clone(), name.to_owned());
+            let change = move |dir: &mut Dir| {
+                if dir.names.contains_key(&at) {
+                    return Err(fault(Kind::Exists, &at));
+                }
+                dir.names.insert(at, made);
+                Ok(())
+            };
+            self.change(name, change).await?;
+            let (disk, env, name) = (self.disk.clone(), self.env.clone(), name.to_owned());
+            Ok(Box::new(MemWriter { disk, env, name, content }) as Box<dyn Writer>)
+        })
+    }
+
+    fn seal<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
+        Box::pin(async move {
+            self.refused(name)?;
+            self.step().await;
+            let len = {
+                let dir = &mut *self.disk.dir.borrow_mut();
+                let content = dir.find(name)?;
+                let content = &mut *content.borrow_mut();
+                if !content.sealed {
+                    // Of what was under way a prefix has arrived.
+                    let rest: Vec<u8> =
+                        content.inflight.drain(..).flat_map(|(_, bytes)| bytes).collect();
+                    let arrived = match dir.rng.below(3) {
+                        0 => 0,
+                        1 => rest.len(),
+                        _ => dir.rng.below(rest.len() as u64 + 1) as usize,
+                    };
+                    content.bytes.extend_from_slice(&rest[..arrived]);
+                    content.sealed = !dir.faults.leaky_seal;
+                }
+                content.bytes.len() as u64
+            };
+            self.step().await;
+            Ok(len)
+        })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> Answer<'a, Rc<dyn Source>> {
+        Box::pin(async move {
+            self.refused(name)?;
+            self.step().await;
+            let content = self.disk.dir.borrow().find(name)?;
+            let (disk, env, name) = (self.disk.clone(), self.env.clone(), name.to_owned());
+            Ok(Rc::new(MemSource { disk, env, name, content }) as Rc<dyn Source>)
+        })
+    }
+
+    fn list<'a>(&'a self, after: &'a str) -> Answer<'a, Names> {
+        Box::pin(async move {
+            self.refused(after)?;
+            self.step().await;
+            let page = {
+                let dir = &mut *self.disk.dir.borrow_mut();
+                // Small pages, so that listings have several.
+                let size = 2 + dir.rng.below(8) as usize;
+                let above = dir.names.keys().filter(|name| name.as_str() > after);
+                let mut names: Vec<_> = above.take(size + 1).cloned().collect();
+                let more = names.len() > size;
+                names.truncate(size);
+                Names { names, more }
+            };
+            self.step().await;
+            Ok(page)
+        })
+    }
+
+    fn publish<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let (source, target) = (from.to_owned(), to.to_owned());
+            let change = move |dir: &mut Dir| {
+                dir.find(&source)?;
+                if dir.names.contains_key(&target) {
+                    return Err(fault(Kind::Exists, &target));
+                }
+                let content = dir.names.remove(&source).expect("just found");
+                dir.names.insert(target, content);
+                Ok(())
+            };
+            self.change(to, change).await
+        })
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let at = name.to_owned();
+            let change = move |dir: &mut Dir| {
+                let content = dir.names.remove(&at).ok_or_else(|| fault(Kind::NotFound, &at))?;
+                content.borrow_mut().gone = true;
+                Ok(())
+            };
+            self.change(name, change).await
+        })
+    }
+}
+
+impl fmt::Debug for MemStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemStore({})", self.env.name())
+    }
+}
+
+impl fmt::Debug for MemDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemDisk({:?})", self.names())
+    }
+}
+
+struct MemWriter {
+    disk: MemDisk,
+    env: Env,
+    name: String,
+    content: Rc<RefCell<Content>>,
+}
+
+/// Takes over appends up to number `upto`, or says why not.
+fn complete(content: &RefCell<Content>, upto: u64, name: &str) -> Result<u64, Fault> {
+    let content = &mut *content.borrow_mut();
+    if content.gone {
+        return Err(fault(Kind::NotFound, name));
+    }
+    if content.sealed {
+        return Err(fault(Kind::Fenced, name));
+    }
+    while content.inflight.front().is_some_and(|(number, _)| *number <= upto) {
+        let (_, bytes) = content.inflight.pop_front().expect("just seen");
+        content.bytes.extend_from_slice(&bytes);
+    }
+    Ok(content.bytes.len() as u64)
+}
+
+impl Writer for MemWriter {
+    fn submit<'a>(&'a self, data: &'a [u8]) -> Answer<'a, Pending> {
+        Box::pin(async move {
+            if self.disk.dir.borrow().faults.full {
+                return Err(fault(Kind::Full, &self.name));
+            }
+            point(&self.disk).await;
+            let number = {
+                let content = &mut *self.content.borrow_mut();
+                if content.sealed {
+                    return Err(fault(Kind::Fenced, &self.name));
+                }
+                content.next += 1;
+                let number = content.next;
+                content.inflight.push_back((number, data.to_vec()));
+                number
+            };
+            let (disk, env) = (self.disk.clone(), self.env.clone());
+            let (name, content) = (self.name.clone(), self.content.clone());
+            Ok(Box::pin(async move {
+                step(&disk, &env).await;
+                let end = complete(&content, number, &name)?;
+                step(&disk, &env).await;
+                Ok(end)
+            }) as Pending)
+        })
+    }
+
+    fn close(self: Box<Self>) -> Answer<'static, u64> {
+        Box::pin(async move {
+            step(&self.disk, &self.env).await;
+            let len = complete(&self.content, u64::MAX, &self.name)?;
+            self.content.borrow_mut().sealed = true;
+            Ok(len)
+        })
+    }
+}
+
+struct MemSource {
+    disk: MemDisk,
+    env: Env,
+    name: String,
+    content: Rc<RefCell<Content>>,
+}
+
+impl Source for MemSource {
+    fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        Box::pin(async move {
+            step(&self.disk, &self.env).await;
+            let content = self.content.borrow();
+            if content.gone {
+                return Err(fault(Kind::NotFound, &self.name));
+            }
+            let start = content.bytes.len().min(offset as usize);
+            let end = content.bytes.len().min(start + len);
+            Ok(content.bytes[start..end].to_vec())
+        })
+    }
+}

@@ -1,0 +1,11 @@
+//! Tables in memory: a store with faults, and what judges a table from outside.
+
+mod mem_store;
+mod oracle;
+mod owner;
+mod suite;
+
+pub use mem_store::{MemDisk, MemStore, StoreFaults};
+pub use oracle::{Node, Oracle, State};
+pub use owner::{Owned, own};
+pub use suite::conformance;

@@ -1,0 +1,232 @@
+//! The conformance suite: random operations on a table against a map.
+
+use std::ops::Bound;
+
+use runtime::Rng;
+
+use super::oracle::{Node, Oracle, State};
+use crate::batch::Batch;
+use crate::error::Error;
+use crate::scan::{Range, Scan};
+use crate::snapshot::Snapshot;
+use crate::table::Table;
+
+/// Keys: few, so that they meet; of all lengths, with bytes at both ends of the order.
+pub(super) fn key(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(10) {
+        0 => vec![u8::MAX; 1 + rng.below(4) as usize],
+        1 => vec![1 + rng.below(3) as u8; 1 + rng.below(40) as usize],
+        2..5 => format!("a/{:03}", rng.below(40)).into_bytes(),
+        _ => format!("row/{:05}", rng.below(150)).into_bytes(),
+    }
+}
+
+fn value(rng: &mut Rng) -> Vec<u8> {
+    let len = *rng.clone().pick(&[0, 1, 30, 30, 100, 400]) + rng.below(20) as usize;
+    let start = rng.next_u64();
+    (0..len as u64).map(|at| (start.wrapping_add(at / 8)) as u8).collect()
+}
+
+pub(super) fn range(rng: &mut Rng) -> Range {
+    let bound = |rng: &mut Rng| match rng.below(4) {
+        0 => Bound::Unbounded,
+        1 => Bound::Excluded(key(rng)),
+        _ => Bound::Included(key(rng)),
+    };
+    let range = match rng.below(4) {
+        0 => Range::all(),
+        1 => {
+            let mut prefix = key(rng);
+            prefix.truncate(1 + rng.below(5) as usize);
+            Range::prefix(&prefix)
+        }
+        _ => Range { lower: bound(rng), upper: bound(rng), reverse: false },
+    };
+    if rng.one_in(2) { range.reversed() } else { range }
+}
+
+/// True when a range has a key, as the model understands it.
+pub(super) fn has(range: &Range, key: &[u8]) -> bool {
+    let above = match &range.lower {
+        Bound::Unbounded => true,
+        Bound::Included(low) => key >= low.as_slice(),
+        Bound::Excluded(low) => key > low.as_slice(),
+    };
+    let below = match &range.upper {
+        Bound::Unbounded => true,
+        Bound::Included(high) => key <= high.as_slice(),
+        Bound::Excluded(high) => key < high.as_slice(),
+    };
+    above && below
+}
+
+/// A random batch.
+pub(super) fn batch(rng: &mut Rng) -> Batch {
+    let mut batch = Batch::new();
+    let count = if rng.one_in(5) { rng.between(2, 30) } else { 1 };
+    for _ in 0..count {
+        if rng.one_in(4) {
+            batch.delete(&key(rng));
+        } else {
+            let (key, value) = (key(rng), value(rng));
+            batch.put(&key, &value);
+        }
+    }
+    batch
+}
+
+struct Subject {
+    table: Table,
+    oracle: Oracle,
+    node: Node,
+    snapshots: Vec<(Node, Snapshot)>,
+}
+
+/// Runs `steps` random operations drawn from `rng` on the table that `open` opens (again and
+/// again: each opening takes it over), and compares all it shows with a map. The table must be
+/// empty at first. Ends with what differs.
+pub async fn conformance(
+    open: impl AsyncFn() -> Result<Table, Error>,
+    rng: &mut Rng,
+    steps: u32,
+) -> Result<(), String> {
+    let text = |error: Error| error.to_string();
+    let table = open().await.map_err(text)?;
+    let oracle = Oracle::new();
+    let mut subject = Subject { table, oracle, node: 0, snapshots: Vec::new() };
+    subject.check_all().await?;
+    for step in 0..steps {
+        let done = subject.step(&open, rng).await;
+        done.map_err(|what| format!("step {step}: {what}"))?;
+    }
+    subject.check_all().await?;
+    subject.table.flush().await.map_err(text)?;
+    subject.check_all().await?;
+    subject.table.compact().await.map_err(text)?;
+    subject.check_all().await?;
+    let stats = subject.table.stats();
+    if stats.runs > 1 && subject.snapshots.is_empty() {
+        return Err(format!("{} runs after a full compaction", stats.runs));
+    }
+    Ok(())
+}
+
+impl Subject {
+    async fn step(
+        &mut self,
+        open: &impl AsyncFn() -> Result<Table, Error>,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let text = |error: Error| error.to_string();
+        match rng.below(100) {
+            0..50 => self.write(rng).await,
+            50..70 => {
+                let key = key(rng);
+                let value = self.table.get(&key).await.map_err(text)?;
+                self.oracle.compare_value(self.node, &key, value.as_deref())
+            }
+            70..82 => {
+                let range = range(rng);
+                let scan = self.table.scan(range.clone());
+                self.check_scan(self.node, range, scan, rng).await
+            }
+            82..87 => {
+                self.snapshots.push((self.node, self.table.snapshot()));
+                if self.snapshots.len() > 3 {
+                    let oldest = rng.below(4) as usize;
+                    self.snapshots.remove(oldest);
+                }
+                Ok(())
+            }
+            87..93 => {
+                let Some((node, snapshot)) = self.snapshots.last().cloned() else { return Ok(()) };
+                let range = range(rng);
+                self.check_scan(node, range.clone(), snapshot.scan(range), rng).await?;
+                let key = key(rng);
+                let value = snapshot.get(&key).await.map_err(text)?;
+                self.oracle.compare_value(node, &key, value.as_deref())
+            }
+            93..96 => self.table.flush().await.map_err(text),
+            96 => self.table.compact().await.map_err(text),
+            97 => self.table.barrier().await.map_err(text),
+            98 => {
+                self.snapshots.clear(); // They are the old owner's, whose files go.
+                let old = std::mem::replace(&mut self.table, open().await.map_err(text)?);
+                let late = old.put(b"row/late", b"").await;
+                if !matches!(late, Err(Error::Fenced { .. })) {
+                    return Err(format!("the owner before was told {late:?}"));
+                }
+                self.check_all().await
+            }
+            _ => {
+                self.snapshots.clear();
+                let reopened = self.table.clone().close().await;
+                reopened.map_err(text)?;
+                self.table = open().await.map_err(text)?;
+                self.check_all().await
+            }
+        }
+    }
+
+    async fn write(&mut self, rng: &mut Rng) -> Result<(), String> {
+        let mut batch = batch(rng);
+        let node = self.oracle.submit(self.table.stats().generation, self.node, &mut batch);
+        loop {
+            match self.table.write(&batch).await {
+                Ok(_) => break,
+                Err(Error::Busy { .. }) => self.table.flush().await.map_err(|e| e.to_string())?,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        self.node = node;
+        Ok(())
+    }
+
+    async fn check_scan(
+        &self,
+        node: Node,
+        range: Range,
+        mut scan: Scan,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let limit = if rng.one_in(3) { rng.below(20) as usize } else { usize::MAX };
+        let entries = scan.take(limit).await.map_err(|error| error.to_string())?;
+        let shown: State = entries.iter().cloned().collect();
+        let whole = entries.len() < limit;
+        let compared = self.oracle.compare(node, &entries, range.reverse, |key| {
+            has(&range, key) && (whole || shown.contains_key(key))
+        });
+        compared.map_err(|what| format!("{range:?}: {what}"))?;
+        if whole {
+            return Ok(());
+        }
+        // A part: none was left out before its end.
+        self.oracle.with_state(node, |state| {
+            let all = state.keys().filter(|key| has(&range, key));
+            let wanted: Vec<_> = match range.reverse {
+                false => all.take(limit).collect(),
+                true => all.rev().take(limit).collect(),
+            };
+            if wanted.iter().all(|key| shown.contains_key(*key)) {
+                return Ok(());
+            }
+            Err(format!("{range:?}: the first {limit} entries are not these"))
+        })
+    }
+
+    async fn check_all(&self) -> Result<(), String> {
+        for range in [Range::all(), Range::all().reversed()] {
+            let reverse = range.reverse;
+            let entries = self.table.scan(range).take(usize::MAX).await;
+            let entries = entries.map_err(|error| error.to_string())?;
+            self.oracle.compare(self.node, &entries, reverse, |_| true)?;
+            for (key, value) in &entries {
+                let got = self.table.get(key).await.map_err(|error| error.to_string())?;
+                if got.as_ref() != Some(value) {
+                    return Err(format!("{key:?} is scanned as {value:?} and got as {got:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

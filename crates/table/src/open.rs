@@ -1,0 +1,116 @@
+//! Opening a table: finding what it consists of, and taking it over.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use runtime::{Class, Env};
+
+use crate::cache::Cache;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::file::Shelf;
+use crate::layout::Layout;
+use crate::manifest::{self, Manifest};
+use crate::memtable::Memtable;
+use crate::options::Options;
+use crate::recover::{self, Recovered};
+use crate::store::Store;
+use crate::trash::Trash;
+use crate::types::{Name, Seq};
+
+/// Opens the table and starts its tasks.
+pub(crate) async fn open(
+    env: &Env,
+    store: Rc<dyn Store>,
+    cache: &Cache,
+    options: Options,
+) -> Result<Rc<Engine>, Error> {
+    let options = options.clamped();
+    let (cache, table) = (cache.clone(), cache.register());
+    let shelf = Rc::new(Shelf { store, cache, table, trash: Rc::new(Trash::default()) });
+    let (manifest, recovered) = loop {
+        let Found { number, layout, recovered } = find(&shelf, options.create).await?;
+        if let Some(manifest) = Manifest::take_over(env, &shelf, number, layout).await? {
+            break (manifest, recovered);
+        }
+        env.mark("table: opening began again");
+    };
+    let Recovered { memtable, last } = recovered;
+    let engine = Rc::new(Engine::new(env, shelf, options, manifest, memtable, last));
+    engine.sweep().await?;
+    engine.make_log().await?;
+    let log = engine.next_log.borrow_mut().take().expect("just made");
+    engine.active.borrow().set_logs(vec![log.file]);
+    engine.log_len.set(log.len);
+    env.spawn(Class::Foreground, "table log", engine.clone().write_log(log));
+    env.spawn(Class::Background, "table flush", engine.clone().flush_always());
+    env.spawn(Class::Background, "table remove", engine.clone().remove_always());
+    if engine.options.auto_compact {
+        env.spawn(Class::Background, "table merge", engine.clone().merge_always());
+    }
+    Ok(engine)
+}
+
+/// A table without an owner.
+struct Found {
+    /// Its live manifest; 0 when it has none yet.
+    number: u32,
+    layout: Layout,
+    recovered: Recovered,
+}
+
+/// Seals and reads the live manifest and the logs that it names.
+async fn find(shelf: &Shelf, create: bool) -> Result<Found, Error> {
+    let table = || shelf.store.name().to_owned();
+    loop {
+        let Some(number) = manifest::highest(&*shelf.store).await? else {
+            let files = names(shelf).await?;
+            let file = files.iter().find(|name| matches!(name, Name::Log(_) | Name::Sorted(_)));
+            if let Some(file) = file {
+                // Files come after the first manifest, and the highest is never removed.
+                if manifest::highest(&*shelf.store).await?.is_some() {
+                    continue;
+                }
+                let file = format!("{}/manifest-* (there is a {file})", table());
+                return Err(Error::Missing { file });
+            }
+            if !create {
+                return Err(Error::NotFound { table: table() });
+            }
+            let recovered = Recovered { memtable: Memtable::new(Vec::new()), last: Seq::ZERO };
+            return Ok(Found { number: 0, layout: Layout::default(), recovered });
+        };
+        let Some(mut layout) = manifest::read(shelf, number).await? else { continue };
+        if let Some(recovered) = recover::logs(shelf, &layout).await? {
+            // Logs without a change are of no use any more.
+            layout.logs = recovered.memtable.logs().into_iter().collect();
+            layout.generation = 0;
+            return Ok(Found { number, layout, recovered });
+        }
+        // A log is gone: of a table that has gone on without us, or lost.
+        let present: BTreeSet<Name> = names(shelf).await?.into_iter().collect();
+        let mut logs = layout.logs.iter().map(|&log| Name::Log(log));
+        let lost = logs.find(|log| !present.contains(log));
+        if manifest::highest(&*shelf.store).await? == Some(number)
+            && let Some(log) = lost
+        {
+            return Err(Error::Missing { file: shelf.path(log) });
+        }
+    }
+}
+
+/// All names of ours in the directory.
+pub(crate) async fn names(shelf: &Shelf) -> Result<Vec<Name>, Error> {
+    let store = &shelf.store;
+    let mut found = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = store.list(&after).await;
+        let page = page.map_err(|fault| Error::of_store(fault, "list", store.name()))?;
+        found.extend(page.names.iter().filter_map(|name| Name::parse(name)));
+        match page.names.into_iter().next_back() {
+            Some(last) if page.more => after = last,
+            _ => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a service may choose.
+
+use crate::limits::{
+    BLOCK_BYTES, BLOCK_BYTES_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT, MEMTABLE_BYTES,
+    MEMTABLE_BYTES_DEFAULT,
+};
+
+/// How blocks of sorted files are stored (C19). Files keep what they were written with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compression {
+    /// As they are: for small values of numbers and identifiers.
+    None,
+    /// LZ4, where it saves an eighth of a block.
+    #[default]
+    Lz4,
+}
+
+impl Compression {
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Compression::None => 0,
+            Compression::Lz4 => 1,
+        }
+    }
+
+    pub(crate) const fn from_code(code: u8) -> Option<Compression> {
+        match code {
+            0 => Some(Compression::None),
+            1 => Some(Compression::Lz4),
+            _ => None,
+        }
+    }
+}
+
+/// Behaviour of a [`crate::Table`]. None of it is part of the table's format: each opening may
+/// choose anew.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Make the table when its directory is empty.
+    pub create: bool,
+    /// Bytes of changes kept in memory before they are sorted into files, 4 KiB to 256 MiB.
+    pub memtable_bytes: usize,
+    /// Bytes of a data block, 256 to 64 KiB.
+    pub block_bytes: usize,
+    /// Bytes of a sorted file, 16 KiB to 1 GiB.
+    pub file_bytes: u64,
+    /// How new blocks are stored.
+    pub compression: Compression,
+    /// Merge sorted runs by itself; without it only [`crate::Table::compact`] does.
+    pub auto_compact: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            create: true,
+            memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+            block_bytes: BLOCK_BYTES_DEFAULT,
+            file_bytes: FILE_BYTES_DEFAULT,
+            compression: Compression::default(),
+            auto_compact: true,
+        }
+    }
+}
+
+impl Options {
+    /// The same with every value within its bounds.
+    pub fn clamped(mut self) -> Options {
+        self.memtable_bytes = self.memtable_bytes.clamp(MEMTABLE_BYTES.0, MEMTABLE_BYTES.1);
+        self.block_bytes = self.block_bytes.clamp(BLOCK_BYTES.0, BLOCK_BYTES.1);
+        self.file_bytes = self.file_bytes.clamp(FILE_BYTES.0, FILE_BYTES.1);
+        self
+    }
+}

@@ -1,0 +1,136 @@
+//! Replay of logs.
+
+use base::Kind;
+
+use crate::error::Error;
+use crate::file::Shelf;
+use crate::format::Flaw;
+use crate::format::frame::{Content, FILE_HEAD, Next, RECORD_HEAD, next_record, read_file_head};
+use crate::format::ops::read_ops;
+use crate::layout::Layout;
+use crate::limits::BATCH_BYTES_MAX;
+use crate::memtable::Memtable;
+use crate::store::Source;
+use crate::types::{FileNo, Name, Seq};
+
+/// Bytes of one read of a log.
+const READ: usize = 1 << 20;
+
+/// What the logs of a table hold beyond its runs.
+pub(crate) struct Recovered {
+    /// All changes; its logs are those with at least one.
+    pub(crate) memtable: Memtable,
+    /// The last change.
+    pub(crate) last: Seq,
+}
+
+/// Shuts out who writes the logs, and reads them. Nothing when one is gone: the manifest that
+/// named it may not be the live one any more.
+pub(crate) async fn logs(shelf: &Shelf, layout: &Layout) -> Result<Option<Recovered>, Error> {
+    // All are sealed before any is read: the sooner the old owner knows.
+    let mut lens = Vec::new();
+    for &file in &layout.logs {
+        let name = Name::Log(file);
+        match shelf.store.seal(&name.to_string()).await {
+            Err(fault) if fault.kind == Kind::NotFound => return Ok(None),
+            len => {
+                lens.push(len.map_err(|fault| Error::of_store(fault, "seal", &shelf.path(name)))?)
+            }
+        }
+    }
+    let mut last = layout.flushed();
+    let mut used = Vec::new();
+    let memtable = Memtable::new(Vec::new());
+    for (&file, len) in layout.logs.iter().zip(lens) {
+        let before = last;
+        match replay(shelf, file, len, &memtable, &mut last).await {
+            Err(Error::Missing { .. }) => return Ok(None),
+            replayed => replayed?,
+        }
+        if last > before {
+            used.push(file);
+        }
+    }
+    memtable.set_logs(used);
+    Ok(Some(Recovered { memtable, last }))
+}
+
+/// Replays one log of `len` bytes behind the change `last`.
+async fn replay(
+    shelf: &Shelf,
+    file: FileNo,
+    len: u64,
+    memtable: &Memtable,
+    last: &mut Seq,
+) -> Result<(), Error> {
+    let name = Name::Log(file);
+    let path = shelf.path(name);
+    let trouble = |fault| Error::of_store(fault, "read", &path);
+    let source = shelf.store.open(&name.to_string()).await.map_err(trouble)?;
+    let mut bytes = Vec::new();
+    // Offset in the file of the first of `bytes`.
+    let mut base = 0u64;
+    fill(&*source, &path, base, len, FILE_HEAD, &mut bytes).await?;
+    let flawed = |flaw, offset| match flaw {
+        Flaw::Version(seen) => Error::Version { file: path.clone(), seen },
+        Flaw::Damaged(what) => Error::Corrupt { file: path.clone(), offset, what },
+    };
+    // A log is named in the manifest only when its head is durable.
+    let head = read_file_head(Content::Log, &bytes).map_err(|flaw| flawed(flaw, 0))?;
+    if head != file {
+        let what = "its head has another number than its name";
+        return Err(Error::Corrupt { file: path, offset: 0, what });
+    }
+    let mut at = FILE_HEAD;
+    loop {
+        let offset = base + at as u64;
+        match next_record(file, &bytes[at..], BATCH_BYTES_MAX).map_err(|f| flawed(f, offset))? {
+            Next::Record(record) => {
+                let next = last.plus(1);
+                if record.seq != next.get() {
+                    return Err(flawed(Flaw::Damaged("changes are missing before it"), offset));
+                }
+                let ops = read_ops(record.body, record.count).map_err(|f| flawed(f, offset))?;
+                for op in ops {
+                    *last = last.plus(1);
+                    memtable.insert(*last, op.key, op.value, |_, _| true);
+                }
+                at += RECORD_HEAD + record.body.len();
+            }
+            Next::Partial(need) => {
+                if offset + need as u64 > len {
+                    return Ok(()); // Under way when its writer ended: nobody was told of it.
+                }
+                bytes.drain(..at);
+                (base, at) = (offset, 0);
+                fill(&*source, &path, base, len, need, &mut bytes).await?;
+            }
+        }
+    }
+}
+
+/// Reads on until `need` bytes from `base` on are there, or the file ends.
+async fn fill(
+    source: &dyn Source,
+    path: &str,
+    base: u64,
+    len: u64,
+    need: usize,
+    bytes: &mut Vec<u8>,
+) -> Result<(), Error> {
+    while bytes.len() < need {
+        let at = base + bytes.len() as u64;
+        let want = (len - at).min(READ as u64) as usize;
+        if want == 0 {
+            return Ok(());
+        }
+        let more = source.read_at(at, want).await;
+        let more = more.map_err(|fault| Error::of_store(fault, "read", path))?;
+        if more.len() != want {
+            let what = "it is shorter than its length";
+            return Err(Error::Corrupt { file: path.to_owned(), offset: at, what });
+        }
+        bytes.extend_from_slice(&more);
+    }
+    Ok(())
+}

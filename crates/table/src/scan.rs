@@ -1,0 +1,231 @@
+//! [`Scan`]: entries in order of keys, from memory and runs together.
+
+use std::fmt;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use futures_util::future::try_join_all;
+
+use crate::cursor::RunCursor;
+use crate::error::Error;
+use crate::memtable::{Memtable, is_empty};
+use crate::snapshot::Pin;
+
+/// Which keys, and in which order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// Lower bound.
+    pub lower: Bound<Vec<u8>>,
+    /// Upper bound.
+    pub upper: Bound<Vec<u8>>,
+    /// From the last key to the first.
+    pub reverse: bool,
+}
+
+impl Range {
+    /// All keys.
+    pub fn all() -> Range {
+        Range { lower: Bound::Unbounded, upper: Bound::Unbounded, reverse: false }
+    }
+
+    /// Keys from `from` on, below `to`.
+    pub fn between(from: &[u8], to: &[u8]) -> Range {
+        let (lower, upper) = (Bound::Included(from.to_vec()), Bound::Excluded(to.to_vec()));
+        Range { lower, upper, reverse: false }
+    }
+
+    /// Keys that begin with `prefix`.
+    pub fn prefix(prefix: &[u8]) -> Range {
+        let mut end = prefix.to_vec();
+        while end.last() == Some(&u8::MAX) {
+            end.pop();
+        }
+        let upper = match end.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(end)
+            }
+            None => Bound::Unbounded,
+        };
+        Range { lower: Bound::Included(prefix.to_vec()), upper, reverse: false }
+    }
+
+    /// The same keys from the last to the first.
+    pub fn reversed(mut self) -> Range {
+        self.reverse = !self.reverse;
+        self
+    }
+}
+
+/// A key and its value.
+pub type Entry = (Vec<u8>, Vec<u8>);
+
+/// One place that entries come from.
+enum Source {
+    Memory { table: Rc<Memtable>, key: Option<Box<[u8]>> },
+    Run(RunCursor),
+}
+
+/// The entries of a range as they were at one moment, one after the other.
+pub struct Scan {
+    pin: Pin,
+    range: Range,
+    /// Newest first.
+    sources: Vec<Source>,
+    started: bool,
+}
+
+impl Scan {
+    pub(crate) fn new(pin: Pin, range: Range) -> Scan {
+        let view = pin.view();
+        let memory = view.memtables.into_iter().map(|table| Source::Memory { table, key: None });
+        let runs = view.runs.iter().map(|run| Source::Run(RunCursor::new(run.clone(), false)));
+        let empty = is_empty(bound(&range.lower), bound(&range.upper));
+        let sources = if empty { Vec::new() } else { memory.chain(runs).collect() };
+        Scan { pin, range, sources, started: false }
+    }
+
+    /// The next entry; nothing behind the last.
+    pub async fn next(&mut self) -> Result<Option<Entry>, Error> {
+        let found = self.step().await;
+        match found {
+            Ok(entry) => Ok(entry),
+            Err(error) => {
+                self.sources.clear();
+                Err(self.pin.explain(error).await)
+            }
+        }
+    }
+
+    /// Up to `limit` of the next entries.
+    pub async fn take(&mut self, limit: usize) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        while entries.len() < limit {
+            match self.next().await? {
+                Some(entry) => entries.push(entry),
+                None => break,
+            }
+        }
+        Ok(entries)
+    }
+
+    async fn step(&mut self) -> Result<Option<Entry>, Error> {
+        if !self.started {
+            self.started = true;
+            let range = &self.range;
+            try_join_all(self.sources.iter_mut().map(|source| source.start(range))).await?;
+        }
+        loop {
+            let keys = self.sources.iter().filter_map(Source::key);
+            let best = if self.range.reverse { keys.max() } else { keys.min() };
+            let Some(key) = best.map(<[u8]>::to_vec) else { return Ok(None) };
+            if !self.range.reaches(&key) {
+                self.sources.clear();
+                return Ok(None);
+            }
+            let seq = self.pin.seq();
+            let mut value = None;
+            for source in &mut self.sources {
+                if source.key() != Some(&key) {
+                    continue;
+                }
+                if value.is_none() {
+                    value = source.visible(&key, seq);
+                }
+                source.advance(&self.range).await?;
+            }
+            if let Some(Some(value)) = value {
+                return Ok(Some((key, value)));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Scan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scan({:?} at {})", self.range, self.pin.seq())
+    }
+}
+
+fn bound(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+impl Range {
+    /// True when a key, met in the range's order, is not behind its end.
+    fn reaches(&self, key: &[u8]) -> bool {
+        if self.reverse {
+            match bound(&self.lower) {
+                Bound::Unbounded => true,
+                Bound::Included(low) => key >= low,
+                Bound::Excluded(low) => key > low,
+            }
+        } else {
+            match bound(&self.upper) {
+                Bound::Unbounded => true,
+                Bound::Included(high) => key <= high,
+                Bound::Excluded(high) => key < high,
+            }
+        }
+    }
+}
+
+impl Source {
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Source::Memory { key, .. } => key.as_deref(),
+            Source::Run(cursor) => cursor.key(),
+        }
+    }
+
+    /// The value that the key it stands on had at `seq`, if it says anything about it.
+    fn visible(&self, at: &[u8], seq: crate::types::Seq) -> Option<Option<Vec<u8>>> {
+        match self {
+            Source::Memory { table, .. } => {
+                let found = table.get(at, seq)?;
+                Some(found.1.map(|value| value.to_vec()))
+            }
+            Source::Run(cursor) => Some(cursor.visible(seq)?.1.map(<[u8]>::to_vec)),
+        }
+    }
+
+    async fn start(&mut self, range: &Range) -> Result<(), Error> {
+        match self {
+            Source::Memory { table, key } => {
+                *key = table.next_key(bound(&range.lower), bound(&range.upper), range.reverse);
+                Ok(())
+            }
+            Source::Run(cursor) if range.reverse => match bound(&range.upper) {
+                Bound::Unbounded => cursor.last().await,
+                Bound::Included(high) => cursor.seek_back(high, true).await,
+                Bound::Excluded(high) => cursor.seek_back(high, false).await,
+            },
+            Source::Run(cursor) => match bound(&range.lower) {
+                Bound::Unbounded => cursor.first().await,
+                Bound::Included(low) => cursor.seek(low).await,
+                Bound::Excluded(low) => {
+                    cursor.seek(low).await?;
+                    if cursor.key() == Some(low) {
+                        cursor.forward().await?;
+                    }
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    async fn advance(&mut self, range: &Range) -> Result<(), Error> {
+        match self {
+            Source::Memory { table, key } => {
+                let at = key.take().expect("it stands on a key");
+                *key = match range.reverse {
+                    true => table.next_key(bound(&range.lower), Bound::Excluded(&at), true),
+                    false => table.next_key(Bound::Excluded(&at), bound(&range.upper), false),
+                };
+                Ok(())
+            }
+            Source::Run(cursor) if range.reverse => cursor.back().await,
+            Source::Run(cursor) => cursor.forward().await,
+        }
+    }
+}

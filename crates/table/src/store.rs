@@ -1,0 +1,70 @@
+//! [`Store`]: what a table needs of the place where its files are.
+
+use std::rc::Rc;
+
+use base::Fault;
+use futures_util::future::LocalBoxFuture;
+
+/// An answer of a store. The kinds mean: `NotFound` and `Exists` the name; `Fenced` another has
+/// sealed the file; `Retry` nothing was changed; `Unknown` it may have been; `Full` no room.
+pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Fault>>;
+
+/// One directory of append-only files, for one table.
+///
+/// The table's safety rests on these promises:
+/// - A name is taken by one file; `create` and `publish` fail when theirs is taken. Changes of
+///   names are atomic, and durable when they are answered.
+/// - `list` shows every name that was there all the while, and one page shows one moment.
+/// - After `seal` has returned, no append of an earlier writer is acknowledged, and the content
+///   is all that was acknowledged and a prefix of what was under way. It stays so for ever.
+/// - A call that ended without a good answer may still take effect later.
+pub trait Store {
+    /// The directory, for messages.
+    fn name(&self) -> &str;
+
+    /// Makes a file whose name must be free, and opens it for append.
+    fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>>;
+
+    /// Shuts out whoever writes a file and answers its final length.
+    fn seal<'a>(&'a self, name: &'a str) -> Answer<'a, u64>;
+
+    /// Opens a file for reading.
+    fn open<'a>(&'a self, name: &'a str) -> Answer<'a, Rc<dyn Source>>;
+
+    /// A page of names above `after`, in byte order.
+    fn list<'a>(&'a self, after: &'a str) -> Answer<'a, Names>;
+
+    /// Gives the file at `from` the name `to` instead, which must be free.
+    fn publish<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
+
+    /// Takes a file's name away.
+    fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
+}
+
+/// A page of a listing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Names {
+    /// Names in byte order.
+    pub names: Vec<String>,
+    /// True when more follow the last one.
+    pub more: bool,
+}
+
+/// An append under way: ends, with the offset behind it, when it and all before it are durable.
+/// Dropping it does not take the append back.
+pub type Pending = LocalBoxFuture<'static, Result<u64, Fault>>;
+
+/// The one writer of a file.
+pub trait Writer {
+    /// Starts an append behind all that were started before, when there is room for it.
+    fn submit<'a>(&'a self, data: &'a [u8]) -> Answer<'a, Pending>;
+
+    /// Ends the writer when all is durable and seals the file; answers its length.
+    fn close(self: Box<Self>) -> Answer<'static, u64>;
+}
+
+/// A file to read.
+pub trait Source {
+    /// Bytes from `offset` on: fewer than `len` only at the file's end.
+    fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>>;
+}

@@ -1,0 +1,224 @@
+//! [`Table`]: what services see.
+
+use std::fmt;
+use std::rc::Rc;
+
+use runtime::Env;
+
+use crate::batch::Batch;
+use crate::cache::Cache;
+use crate::engine::{Engine, Over};
+use crate::error::Error;
+use crate::limits::KEY_MAX;
+use crate::options::Options;
+use crate::scan::{Range, Scan};
+use crate::snapshot::{Pin, Snapshot};
+use crate::store::Store;
+use crate::types::Seq;
+
+/// An open table: keys in order, each with a value. Cheap to clone; stays on its thread.
+///
+/// A table has one owner. Opening takes it over: an instance that was open before is fenced, and
+/// nothing of it is acknowledged once the opening has returned. Reads of a fenced instance show
+/// what it knew; who must not read what is stale asks [`Table::barrier`] afterwards, or holds a
+/// lease (`protocols.md` 6.5).
+///
+/// When the last clone is dropped the instance ends; what is not acknowledged may or may not be
+/// in the table. [`Table::close`] ends it properly.
+#[derive(Clone)]
+pub struct Table(Rc<Owner>);
+
+/// Ends the instance with its last handle.
+struct Owner(Rc<Engine>);
+
+/// What a table is like at present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// The last change that reads see.
+    pub seq: Seq,
+    /// Number of its present owner: how often it has been opened and its manifest rolled over.
+    pub generation: u32,
+    /// Sorted runs, and files and bytes in them.
+    pub runs: usize,
+    /// Sorted files.
+    pub files: usize,
+    /// Bytes of sorted files.
+    pub bytes: u64,
+    /// Bytes of changes in memory.
+    pub memory: usize,
+    /// Full memtables that wait for their flush.
+    pub frozen: usize,
+    /// Snapshots and scans that hold old versions.
+    pub snapshots: usize,
+    /// Files that wait to be removed.
+    pub trash: usize,
+    /// Appends of the log by this instance.
+    pub groups: u64,
+    /// Batches in them.
+    pub batches: u64,
+    /// Bytes of them.
+    pub log_bytes: u64,
+    /// Memtables flushed by this instance.
+    pub flushes: u64,
+    /// Bytes of sorted files that flushes wrote.
+    pub flushed_bytes: u64,
+    /// Merges by this instance.
+    pub merges: u64,
+    /// Bytes of sorted files that merges wrote.
+    pub merged_bytes: u64,
+    /// Batches refused as [`Error::Busy`].
+    pub refused: u64,
+}
+
+impl Table {
+    /// Opens the table in a directory and takes it over from whoever has it open.
+    pub async fn open(
+        env: &Env,
+        store: Rc<dyn Store>,
+        cache: &Cache,
+        options: Options,
+    ) -> Result<Table, Error> {
+        let engine = crate::open::open(env, store, cache, options).await?;
+        Ok(Table(Rc::new(Owner(engine))))
+    }
+
+    /// Sets a key's value; ends when that is durable, with the change's sequence.
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Seq, Error> {
+        self.write(Batch::new().put(key, value)).await
+    }
+
+    /// Deletes a key; fine when it is not there.
+    pub async fn delete(&self, key: &[u8]) -> Result<Seq, Error> {
+        self.write(Batch::new().delete(key)).await
+    }
+
+    /// Makes changes, all or none; ends when they are durable and seen by reads, with the
+    /// sequence of the last. Batches of concurrent callers share appends. Batches that one task
+    /// starts one after the other are made in that order.
+    pub async fn write(&self, batch: &Batch) -> Result<Seq, Error> {
+        let engine = &self.0.0;
+        if batch.is_empty() && batch.flaw().is_none() {
+            return Ok(engine.visible.get());
+        }
+        self.submit(batch)?.await
+    }
+
+    /// Starts to make changes and answers what ends as [`Table::write`] does. An error means
+    /// that nothing was started.
+    pub fn submit(
+        &self,
+        batch: &Batch,
+    ) -> Result<impl Future<Output = Result<Seq, Error>> + use<>, Error> {
+        let engine = self.0.0.clone();
+        let outcome = engine.submit(batch)?;
+        Ok(async move {
+            match outcome.await {
+                Ok(done) => done,
+                Err(_) => Err(Error::Unknown {
+                    what: format!("write to {}", engine.name()),
+                    cause: "the instance was dropped".to_owned(),
+                }),
+            }
+        })
+    }
+
+    /// Ends well when this instance still was the owner at some time during the call: all that
+    /// it has read before was not stale then. Costs one durable append of the log.
+    pub async fn barrier(&self) -> Result<(), Error> {
+        self.submit(&Batch::new())?.await.map(drop)
+    }
+
+    /// A key's value.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        if key.len() > KEY_MAX {
+            return Ok(None);
+        }
+        self.0.0.get(key, self.0.0.visible.get()).await
+    }
+
+    /// The entries of a range as they are now.
+    pub fn scan(&self, range: Range) -> Scan {
+        Scan::new(Pin::new(&self.0.0), range)
+    }
+
+    /// The table as it is now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { pin: Pin::new(&self.0.0) }
+    }
+
+    /// Ends when all that was acknowledged before is in sorted files.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let engine = &self.0.0;
+        engine.flush_now().await
+    }
+
+    /// Merges all sorted runs into one.
+    pub async fn compact(&self) -> Result<(), Error> {
+        while self.0.0.merge_step(true).await? {}
+        Ok(())
+    }
+
+    /// What it is like at present.
+    pub fn stats(&self) -> Stats {
+        let engine = &self.0.0;
+        let (runs, counts) = (engine.runs.borrow(), engine.counts.get());
+        let frozen = engine.frozen.borrow();
+        let memory = frozen.iter().map(|full| full.bytes()).sum::<usize>();
+        Stats {
+            seq: engine.visible.get(),
+            generation: engine.generation,
+            runs: runs.len(),
+            files: runs.iter().map(|run| run.files.len()).sum(),
+            bytes: runs.iter().map(|run| run.bytes()).sum(),
+            memory: memory + engine.active.borrow().bytes(),
+            frozen: frozen.len(),
+            snapshots: engine.snapshots.borrow().values().sum(),
+            trash: engine.shelf.trash.len(),
+            groups: counts.groups,
+            batches: counts.batches,
+            log_bytes: counts.log_bytes,
+            flushes: counts.flushes,
+            flushed_bytes: counts.flushed_bytes,
+            merges: counts.merges,
+            merged_bytes: counts.merged_bytes,
+            refused: counts.refused,
+        }
+    }
+
+    /// Ends the instance when all that was started is durable. Other clones find it ended.
+    pub async fn close(self) -> Result<(), Error> {
+        let engine = self.0.0.clone();
+        let last = engine.submit(&Batch::new())?;
+        engine.closing.set(true);
+        let outcome = last.await.unwrap_or(Ok(Seq::ZERO));
+        engine.end(Over::Closed);
+        while !engine.commit_ended.get() {
+            let changed = engine.changed.notified();
+            if engine.commit_ended.get() {
+                break;
+            }
+            changed.await;
+        }
+        let manifest = engine.manifest.lock().await.take();
+        if let Some(manifest) = manifest {
+            manifest.close().await;
+        }
+        let spare = engine.next_log.borrow_mut().take();
+        if let Some(log) = spare {
+            let _ = log.writer.close().await; // Empty: the next opening drops it.
+        }
+        outcome.map(drop)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.end(Over::Closed);
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Table({} generation {})", self.0.0.name(), self.0.0.generation)
+    }
+}

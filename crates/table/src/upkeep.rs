@@ -1,0 +1,391 @@
+//! What goes on behind reads and writes: flushes, merges, removals.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use runtime::Duration;
+
+use crate::build::Builder;
+use crate::cursor::{Run, RunCursor};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::format::block::Version;
+use crate::format::edit::{Change, FileInfo, RunInfo};
+use crate::limits::RUNS_MERGE_MAX;
+use crate::memtable::Memtable;
+use crate::pick::pick;
+use crate::types::{Name, Seq};
+
+/// Pause after background work has failed: first and longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// Keys that a flush takes from memory at once.
+const PAGE: usize = 256;
+/// Tries to remove a file before it is left to the next opening's sweep.
+const REMOVE_TRIES: u32 = 4;
+
+/// The versions of a key, newest first, that a snapshot or the present sees. At the bottom,
+/// where nothing older is, a deletion needs not be said.
+pub(crate) fn retain<T>(
+    versions: Vec<(Seq, Option<T>)>,
+    snapshots: &[Seq],
+    bottom: bool,
+) -> Vec<(Seq, Option<T>)> {
+    let mut kept: Vec<(Seq, Option<T>)> = Vec::new();
+    for version in versions {
+        // Seen by who looks at or above it and below the next newer one that is kept.
+        let seen = match kept.last() {
+            None => true,
+            Some(newer) => {
+                let at = snapshots.partition_point(|&snapshot| snapshot < version.0);
+                snapshots.get(at).is_some_and(|&snapshot| snapshot < newer.0)
+            }
+        };
+        if seen {
+            kept.push(version);
+        }
+    }
+    while bottom && kept.last().is_some_and(|(_, value)| value.is_none()) {
+        kept.pop();
+    }
+    kept
+}
+
+/// Files of a run in the making.
+struct Output<'a> {
+    engine: &'a Engine,
+    builder: Option<Builder>,
+    files: Vec<FileInfo>,
+    made: Vec<Name>,
+}
+
+impl Output<'_> {
+    async fn add<'v>(
+        &mut self,
+        key: &[u8],
+        versions: impl Iterator<Item = Version<'v>>,
+    ) -> Result<(), Error> {
+        if self.builder.is_none() {
+            let file = self.engine.next_file();
+            self.made.push(Name::Sorted(file));
+            let builder = Builder::create(&self.engine.shelf, file, &self.engine.options).await?;
+            self.builder = Some(builder);
+        }
+        let builder = self.builder.as_mut().expect("just made");
+        builder.add(key, versions).await?;
+        if builder.len() >= self.engine.options.file_bytes {
+            self.end_file().await?;
+        }
+        Ok(())
+    }
+
+    async fn end_file(&mut self) -> Result<(), Error> {
+        if let Some(builder) = self.builder.take() {
+            self.files.push(builder.finish().await?);
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    fn snapshots_now(&self) -> Vec<Seq> {
+        self.snapshots.borrow().keys().copied().collect()
+    }
+
+    fn output(&self) -> Output<'_> {
+        Output { engine: self, builder: None, files: Vec::new(), made: Vec::new() }
+    }
+
+    /// The task that makes logs in time and flushes full memtables.
+    pub(crate) async fn flush_always(self: Rc<Self>) {
+        let mut pause = RETRY.0;
+        loop {
+            if self.is_over() {
+                return;
+            }
+            let half = self.options.memtable_bytes / 2;
+            let near = self.active.borrow().bytes() >= half;
+            if near && self.next_log.borrow().is_none() && self.make_log().await.is_err() {
+                return; // The instance is over.
+            }
+            let oldest = self.frozen.borrow().front().cloned();
+            let Some(oldest) = oldest else {
+                self.wake_flush.notified().await;
+                continue;
+            };
+            match self.flush_one(&oldest).await {
+                Ok(()) => pause = RETRY.0,
+                Err(error) => {
+                    if self.is_over() {
+                        return;
+                    }
+                    tracing::warn!(table = self.name(), %error, "flush failed; trying again");
+                    self.env.sleep(self.env.jitter(pause)).await;
+                    pause = (2 * pause).min(RETRY.1);
+                }
+            }
+        }
+    }
+
+    /// Ends when all that is visible now is in runs.
+    pub(crate) async fn flush_now(&self) -> Result<(), Error> {
+        let target = self.visible.get();
+        loop {
+            let changed = self.changed.notified();
+            let last = |full: &Rc<Memtable>| full.range().map(|(_, last)| last);
+            let flushed = self.runs.borrow().first().map_or(Seq::ZERO, |run| run.info.last);
+            let frozen = self.frozen.borrow().back().and_then(last).unwrap_or(flushed);
+            if flushed >= target {
+                return Ok(());
+            }
+            if let Some(error) = self.over_error() {
+                return Err(error);
+            }
+            if frozen < target && !self.freeze.replace(true) {
+                self.wake_commit.notify_one();
+            }
+            changed.await;
+        }
+    }
+
+    async fn flush_one(&self, full: &Rc<Memtable>) -> Result<(), Error> {
+        let (first, last) = full.range().expect("only those with changes are frozen");
+        let snapshots = self.snapshots_now();
+        // With no run below, nothing is left for a deletion to hide.
+        let bottom = self.runs.borrow().is_empty();
+        let mut output = self.output();
+        let written = async {
+            let mut after: Option<Box<[u8]>> = None;
+            loop {
+                let page = full.page(after.as_deref(), PAGE);
+                let Some((last, _)) = page.last() else { return output.end_file().await };
+                after = Some(last.clone());
+                for (key, mut versions) in page {
+                    versions.reverse();
+                    let kept = retain(versions, &snapshots, bottom);
+                    if !kept.is_empty() {
+                        let refs = kept.iter().map(|(seq, value)| (*seq, value.as_deref()));
+                        output.add(&key, refs).await?;
+                    }
+                }
+                self.env.yield_now().await;
+            }
+        };
+        let written: Result<(), Error> = written.await;
+        let (files, made) = (output.files, output.made);
+        if let Err(error) = written {
+            made.into_iter().for_each(|name| self.shelf.trash.add(name));
+            return Err(self.explain(error).await);
+        }
+        let run = RunInfo { first, last, files };
+        let logs = full.logs();
+        let mut changes: Vec<_> = logs.iter().map(|&log| Change::DropLog(log)).collect();
+        changes.push(Change::AddRun(run.clone()));
+        let install = || {
+            let run = self.make_run(run);
+            let mut runs = (**self.runs.borrow()).clone();
+            self.count(|counts| {
+                counts.flushes += 1;
+                counts.flushed_bytes += run.bytes();
+            });
+            runs.insert(0, run);
+            *self.runs.borrow_mut() = Rc::new(runs);
+            self.frozen.borrow_mut().pop_front();
+        };
+        self.commit_edit(changes, install).await?;
+        logs.into_iter().for_each(|log| self.shelf.trash.add(Name::Log(log)));
+        self.env.mark("table: memtable flushed");
+        self.wake_commit.notify_one();
+        self.wake_compact.notify_one();
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// The task that merges runs.
+    pub(crate) async fn merge_always(self: Rc<Self>) {
+        let mut pause = RETRY.0;
+        loop {
+            if self.is_over() {
+                return;
+            }
+            match self.merge_step(false).await {
+                Ok(true) => pause = RETRY.0,
+                Ok(false) => self.wake_compact.notified().await,
+                Err(error) => {
+                    if self.is_over() {
+                        return;
+                    }
+                    tracing::warn!(table = self.name(), %error, "merge failed; trying again");
+                    self.env.sleep(self.env.jitter(pause)).await;
+                    pause = (2 * pause).min(RETRY.1);
+                }
+            }
+        }
+    }
+
+    /// Merges some runs, or the newest of all with `whole`. False when there is nothing to do.
+    pub(crate) async fn merge_step(&self, whole: bool) -> Result<bool, Error> {
+        let _merging = self.merging.lock().await;
+        let runs = self.runs.borrow().clone();
+        let range = if whole {
+            let count = runs.len().min(RUNS_MERGE_MAX);
+            (count > 1).then_some(0..count)
+        } else {
+            pick(&runs.iter().map(|run| run.bytes()).collect::<Vec<_>>())
+        };
+        let Some(range) = range else { return Ok(false) };
+        let bottom = range.end == runs.len();
+        match self.merge(&runs[range], bottom).await {
+            Ok(()) => Ok(true),
+            Err(error) => Err(self.explain(error).await),
+        }
+    }
+
+    /// Merges runs that follow one another in age, newest first, into one.
+    async fn merge(&self, inputs: &[Rc<Run>], bottom: bool) -> Result<(), Error> {
+        let snapshots = self.snapshots_now();
+        let mut output = self.output();
+        let written = self.merge_into(inputs, &snapshots, bottom, &mut output).await;
+        let (files, made) = (output.files, output.made);
+        if let Err(error) = written {
+            made.into_iter().for_each(|name| self.shelf.trash.add(name));
+            return Err(error);
+        }
+        let (newest, oldest) = (&inputs[0].info, &inputs[inputs.len() - 1].info);
+        // A run without files still says which changes it stands for.
+        let run = RunInfo { first: oldest.first, last: newest.last, files };
+        let mut changes: Vec<_> =
+            inputs.iter().map(|run| Change::DropRun(run.info.first)).collect();
+        changes.push(Change::AddRun(run.clone()));
+        let install = || {
+            let merged = self.make_run(run);
+            let runs = self.runs.borrow().clone();
+            let is_input = |run: &Rc<Run>| inputs.iter().any(|input| Rc::ptr_eq(input, run));
+            let place = runs.iter().position(is_input).expect("only merges take runs away");
+            let mut left: Vec<_> = runs.iter().filter(|run| !is_input(run)).cloned().collect();
+            self.count(|counts| {
+                counts.merges += 1;
+                counts.merged_bytes += merged.bytes();
+            });
+            left.insert(place, merged);
+            *self.runs.borrow_mut() = Rc::new(left);
+            // Their bytes go when the last reader has gone.
+            inputs.iter().flat_map(|run| &run.files).for_each(|file| file.retire());
+        };
+        self.commit_edit(changes, install).await?;
+        self.env.mark("table: runs merged");
+        self.wake_commit.notify_one();
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    async fn merge_into(
+        &self,
+        inputs: &[Rc<Run>],
+        snapshots: &[Seq],
+        bottom: bool,
+        output: &mut Output<'_>,
+    ) -> Result<(), Error> {
+        let mut cursors: Vec<_> =
+            inputs.iter().map(|run| RunCursor::new(run.clone(), true)).collect();
+        for cursor in &mut cursors {
+            cursor.first().await?;
+        }
+        let mut count = 0;
+        loop {
+            let Some(key) = cursors.iter().filter_map(RunCursor::key).min().map(<[u8]>::to_vec)
+            else {
+                return output.end_file().await;
+            };
+            let at_key = |cursor: &&RunCursor| cursor.key() == Some(key.as_slice());
+            // Newest run first, newest version first: the order of the whole.
+            let versions: Vec<_> =
+                cursors.iter().filter(at_key).flat_map(RunCursor::versions).collect();
+            let kept = retain(versions, snapshots, bottom);
+            if !kept.is_empty() {
+                output.add(&key, kept.into_iter()).await?;
+            }
+            for cursor in &mut cursors {
+                if cursor.key() == Some(key.as_slice()) {
+                    cursor.forward().await?;
+                }
+            }
+            count += 1;
+            if count % PAGE == 0 {
+                self.env.yield_now().await;
+                if let Some(error) = self.over_error() {
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The task that removes files.
+    pub(crate) async fn remove_always(self: Rc<Self>) {
+        while !self.is_over() {
+            let Some(name) = self.shelf.trash.take() else {
+                self.shelf.trash.added.notified().await;
+                continue;
+            };
+            for attempt in 0..REMOVE_TRIES {
+                match self.shelf.store.remove(&name.to_string()).await {
+                    Err(fault) if fault.kind != base::Kind::NotFound => {
+                        let (file, cause) = (self.shelf.path(name), fault.message);
+                        tracing::debug!(file, cause, attempt, "an obsolete file is not removed");
+                        self.env.sleep(self.env.jitter(RETRY.0 * (1 << attempt))).await;
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+
+    /// Looks at all names: what the table needs must be there, and what earlier instances left
+    /// goes. See [`crate::manifest`] for why that is safe.
+    pub(crate) async fn sweep(&self) -> Result<(), Error> {
+        let needed = {
+            let manifest = self.manifest.lock().await;
+            manifest.as_ref().map(|manifest| manifest.layout().names()).unwrap_or_default()
+        };
+        let mut seen = BTreeSet::new();
+        for name in crate::open::names(&self.shelf).await? {
+            seen.insert(name);
+            let older = name.generation() < self.generation;
+            if older && !needed.contains(&name) {
+                self.env.mark("table: orphan collected");
+                self.shelf.trash.add(name);
+            }
+        }
+        match needed.difference(&seen).next() {
+            None => Ok(()),
+            Some(missing) => {
+                let error = Error::Missing { file: self.shelf.path(*missing) };
+                Err(self.explain(error).await)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_what_somebody_sees() {
+        let versions = |seqs: &[i64]| -> Vec<(Seq, Option<()>)> {
+            seqs.iter().map(|&n| (Seq::new(n.unsigned_abs()), (n > 0).then_some(()))).collect()
+        };
+        let check = |have: &[i64], snapshots: &[u64], bottom: bool, want: &[i64]| {
+            let snapshots: Vec<_> = snapshots.iter().map(|&seq| Seq::new(seq)).collect();
+            assert_eq!(retain(versions(have), &snapshots, bottom), versions(want), "{have:?}");
+        };
+        check(&[9, 5, 2], &[], false, &[9]);
+        check(&[9, 5, 2], &[5], false, &[9, 5]);
+        check(&[9, 5, 2], &[4], false, &[9, 2]);
+        check(&[9, 5, 2], &[2, 3, 8, 10], false, &[9, 5, 2]);
+        check(&[9, 5, 2], &[1, 9], false, &[9]);
+        check(&[-9, 5, 2], &[], false, &[-9]);
+        check(&[-9, 5, 2], &[], true, &[]);
+        check(&[-9, 5, -2], &[3, 6], true, &[-9, 5]);
+        check(&[9, -5], &[6], true, &[9]);
+    }
+}

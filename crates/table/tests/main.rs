@@ -1,0 +1,8 @@
+//! Tests of tables on the store in memory, in simulated time.
+
+mod bounds;
+mod conformance;
+mod crash;
+mod damage;
+mod owners;
+mod support;

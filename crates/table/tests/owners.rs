@@ -1,0 +1,145 @@
+//! Several owners fight for a table, slow, paused, crashing, with answers lost and late.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use runtime::sim::CrashMode;
+use runtime::{Class, Duration, Rng};
+use table::model::{Oracle, Owned, own};
+use table::{Cache, Table};
+
+use crate::support::{World, small};
+
+const OWNERS: u64 = 3;
+
+fn fight(seed: u64, lose_one_in: u64, leaky_seal: bool) -> (Owned, BTreeMap<&'static str, u64>) {
+    let world = World::new(seed);
+    let oracle = Oracle::new();
+    let total = Rc::new(RefCell::new(Owned::default()));
+    let verdict: Rc<RefCell<Option<String>>> = Rc::default();
+    let (ended, sum) = (verdict.clone(), total.clone());
+    let sim = world.sim.clone();
+    let marks = world.run(async {
+        world.disk.with_faults(|faults| {
+            faults.lose_one_in = lose_one_in;
+            faults.leaky_seal = leaky_seal;
+            faults.refuse_one_in = 3 * lose_one_in;
+        });
+        let mut hosts: Vec<_> = (0..OWNERS).map(|_| None).collect();
+        for turn in 0..60u64 {
+            let index = sim.with_rng(|rng| rng.below(OWNERS)) as usize;
+            // Now and then an owner sleeps with calls under way, or dies.
+            if let Some(host) = hosts[index] {
+                match sim.with_rng(|rng| rng.below(3)) {
+                    0 => {
+                        let nap = sim.with_rng(|rng| rng.between(1, 400));
+                        sim.pause(host, Duration::from_millis(nap));
+                    }
+                    1 => {
+                        sim.crash(host, CrashMode::Process);
+                        hosts[index] = None;
+                    }
+                    _ => {}
+                }
+            } else {
+                let (host, env) = world.boot();
+                hosts[index] = Some(host);
+                let (oracle, disk, at) = (oracle.clone(), world.disk.clone(), env.clone());
+                let (verdict, total) = (verdict.clone(), total.clone());
+                let mut rng = Rng::new(seed ^ turn << 20);
+                env.spawn(Class::Foreground, "owner", async move {
+                    let cache = Cache::new(16 << 10);
+                    loop {
+                        let opened = Table::open(&at, disk.store(&at), &cache, small()).await;
+                        let lived = match opened {
+                            Ok(table) => own(&at, &table, &oracle, &mut rng, 40).await,
+                            Err(error) => match error.kind() {
+                                base::Kind::Corrupt | base::Kind::Invalid => {
+                                    Err(format!("not opened: {error}"))
+                                }
+                                _ => Ok(Owned::default()),
+                            },
+                        };
+                        match lived {
+                            Ok(owned) => {
+                                let total = &mut *total.borrow_mut();
+                                total.acked += owned.acked;
+                                total.fresh_reads += owned.fresh_reads;
+                                total.busy += owned.busy;
+                            }
+                            Err(what) => {
+                                verdict.borrow_mut().get_or_insert(what);
+                                return;
+                            }
+                        }
+                        at.sleep(Duration::from_micros(rng.below(20_000))).await;
+                    }
+                });
+            }
+            let pause = sim.with_rng(|rng| rng.between(1, 60));
+            sim.sleep(Duration::from_millis(pause)).await;
+            if verdict.borrow().is_some() {
+                break;
+            }
+        }
+        // Quiet: what is late comes, and one owner finds all of it.
+        hosts.into_iter().flatten().for_each(|host| sim.crash(host, CrashMode::Process));
+        world.disk.with_faults(|faults| (faults.lose_one_in, faults.refuse_one_in) = (0, 0));
+        sim.sleep(Duration::from_secs(2)).await;
+        if verdict.borrow().is_none() {
+            let (_, env) = world.boot();
+            let table = world.open(&env, small()).await.expect("nothing is wrong any more");
+            let last = own(&env, &table, &oracle, &mut Rng::new(seed), 10).await;
+            if let Err(what) = last {
+                *verdict.borrow_mut() = Some(what);
+            }
+            table.flush().await.expect("nothing is wrong");
+            table.compact().await.expect("nothing is wrong");
+            sim.sleep(Duration::from_secs(1)).await;
+            let stats = table.stats();
+            // Liveness: nothing is left but what the table consists of: a manifest, a log or
+            // two, its files.
+            let names = world.disk.names();
+            if names.len() > stats.files + 3 + stats.frozen {
+                let mut verdict = verdict.borrow_mut();
+                verdict.get_or_insert(format!("{stats:?} has left {names:?}"));
+            }
+        }
+        sim.marks()
+    });
+    if let Some(what) = ended.take() {
+        panic!("seed {seed}: {what}");
+    }
+    (*sum.borrow(), marks)
+}
+
+#[test]
+fn owners_never_lose_or_mix_what_was_acknowledged() {
+    let mut total = Owned::default();
+    let mut marks: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for seed in 0..16 {
+        let (owned, seen) = fight(seed, if seed % 2 == 0 { 0 } else { 30 }, false);
+        total.acked += owned.acked;
+        total.fresh_reads += owned.fresh_reads;
+        seen.into_iter().for_each(|(mark, count)| *marks.entry(mark).or_default() += count);
+    }
+    println!("{total:?} {marks:?}");
+    assert!(total.acked > 2000 && total.fresh_reads > 100, "{total:?}");
+    for mark in [
+        "table: somebody else published",
+        "table: opening began again",
+        "table: orphan collected",
+        "table: memtable flushed",
+        "table: runs merged",
+    ] {
+        assert!(marks.contains_key(mark), "{mark} was not reached: {marks:?}");
+    }
+}
+
+/// A store whose seal lets the old writer go on is found out.
+#[test]
+#[should_panic(expected = "seed")]
+fn the_canary_fails() {
+    (0..8).for_each(|seed| drop(fight(seed, 0, true)));
+}

@@ -1,0 +1,50 @@
+//! A world with one directory.
+
+use runtime::Env;
+use runtime::sim::{HostId, Sim};
+use table::model::MemDisk;
+use table::{Cache, Compression, Options, Table};
+
+pub struct World {
+    pub sim: Sim,
+    pub disk: MemDisk,
+}
+
+/// Everything small, so that all that happens seldom happens often.
+pub fn small() -> Options {
+    Options {
+        memtable_bytes: 12 << 10,
+        block_bytes: 512,
+        file_bytes: 16 << 10,
+        compression: Compression::Lz4,
+        ..Options::default()
+    }
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let sim = Sim::new(seed);
+        let disk = MemDisk::new(&sim);
+        World { sim, disk }
+    }
+
+    pub fn boot(&self) -> (HostId, Env) {
+        let host = self.sim.add_host("owner");
+        (host, self.sim.boot(host))
+    }
+
+    pub async fn open(&self, env: &Env, options: Options) -> Result<Table, table::Error> {
+        Table::open(env, self.disk.store(env), &Cache::new(64 << 10), options).await
+    }
+
+    pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        let done = self.sim.run(work).expect("it goes on");
+        self.sim.close();
+        done
+    }
+}
+
+/// Runs a future on a host, as a task of its node; nothing when the host crashes first.
+pub async fn on<T: 'static>(env: &Env, work: impl Future<Output = T> + 'static) -> Option<T> {
+    env.spawn(runtime::Class::Foreground, "test", work).await.ok()
+}
