@@ -379,6 +379,21 @@ pub struct CopyArgs {
     pub quiet: bool,
 }
 
+/// Bytes, with `K`, `M` or `G` (also `KiB` and so on) for powers of 1024.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => return Err(format!("'{unit}' is no unit: use K, M or G, such as 64K or 1MiB")),
+    };
+    let number: usize = number.parse().map_err(|_| format!("'{text}' is no number of bytes"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too much"))
+}
+
 fn parse_policy(text: &str) -> Result<u8, String> {
     match text.strip_prefix("rep").and_then(|count| count.parse().ok()) {
         Some(copies @ 1..=5) => Ok(copies),
@@ -424,7 +439,7 @@ pub enum BenchCommand {
     /// Durable appends beside their floor
     Append {
         /// Bytes of one append
-        #[arg(long, value_delimiter = ',', default_values_t = [4096])]
+        #[arg(long, value_delimiter = ',', default_values_t = [4096], value_parser = parse_size)]
         size: Vec<usize>,
         /// Appends under way at once
         #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
@@ -439,7 +454,7 @@ pub enum BenchCommand {
     /// Reads at random offsets of a file made of appends of mixed sizes
     Read {
         /// Bytes of one read
-        #[arg(long, value_delimiter = ',', default_values_t = [4096])]
+        #[arg(long, value_delimiter = ',', default_values_t = [4096], value_parser = parse_size)]
         size: Vec<usize>,
         /// Reads under way at once
         #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
@@ -472,7 +487,7 @@ pub enum BenchCommand {
     /// Round trips between two executors of this machine over TCP; needs no cluster
     Transport {
         /// Bytes of the payload, a multiple of 4096
-        #[arg(long, value_delimiter = ',', default_values_t = [0, 4096])]
+        #[arg(long, value_delimiter = ',', default_values_t = [0, 4096], value_parser = parse_size)]
         size: Vec<usize>,
         /// Calls under way at once
         #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
@@ -484,7 +499,7 @@ pub enum BenchCommand {
     /// What disk and network do at best for an append; needs no cluster
     Floor {
         /// Bytes of one append
-        #[arg(long, default_value_t = 4096)]
+        #[arg(long, default_value_t = 4096, value_parser = parse_size)]
         size: usize,
         /// Concurrent writes
         #[arg(long, default_value_t = 3)]
@@ -556,6 +571,16 @@ fn parse_seeds(text: &str) -> Result<Seeds, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_take_units() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("64K"), Ok(65_536));
+        assert_eq!(parse_size("1MiB"), Ok(1 << 20));
+        for bad in ["", "K", "1X", "-1", "1.5M", "99999999999G"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_definitions_are_consistent() {

@@ -140,7 +140,10 @@ fn cells(bench: &str, row: &Row) -> Vec<String> {
         number(Some(row.p99_us), 1),
         number(Some(row.p999_us), 1),
         number(row.floor_us, 1),
-        number(row.ratio.or(row.fraction_of_floor), 2),
+        match row.fraction_of_floor {
+            Some(share) => format!("{share:.2} of disk"),
+            None => number(row.ratio, 2),
+        },
         cpu.collect::<Vec<_>>().join(", "),
     ]
 }

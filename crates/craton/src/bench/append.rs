@@ -93,13 +93,7 @@ async fn one(
         disk_bytes_per_byte: Some(disk_bytes as f64 / user_bytes),
         ..Row::default()
     };
-    for (count, used) in cpu {
-        for (role, per_op) in used {
-            *row.cpu_us_per_op.entry(role).or_default() += per_op * count as f64;
-        }
-    }
-    let ops = latencies.count().max(1) as f64;
-    row.cpu_us_per_op.values_mut().for_each(|sum| *sum /= ops);
+    row.average_cpu(&cpu);
     latencies.fill(&mut row, busy);
     let floor_us = parts.disk_us + parts.rtt_us;
     row.floor_us = Some(floor_us);

@@ -1,5 +1,6 @@
 //! Floors: what the machine itself takes for the bare operations.
 
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use super::{FloorParts, Latencies, Report, Row, Target};
 
 /// Bytes of each scratch file; written in a ring, so that all of it is zero-written space.
 const SCRATCH_BYTES: u64 = 32 << 20;
+/// Bytes of the file that read floors are measured on.
+const READ_SCRATCH_BYTES: u64 = 256 << 20;
 /// Bytes of one zero-writing step.
 const STEP: usize = 1 << 20;
 
@@ -136,6 +139,103 @@ impl Floor {
             drop(file);
             let _ = self.env.remove_file(&path).await;
         }
+    }
+}
+
+/// The device's own reads: direct, of one size, `depth` at a time.
+pub(crate) struct ReadFloor {
+    env: Env,
+    path: PathBuf,
+    file: File,
+    len: usize,
+    depth: usize,
+    next: u64,
+    reads: Latencies,
+    busy: Duration,
+}
+
+impl ReadFloor {
+    /// Fills a scratch file with bytes that no device can leave out.
+    pub(crate) async fn prepare(
+        env: &Env,
+        scratch: &Path,
+        size: usize,
+        depth: usize,
+    ) -> Result<ReadFloor, String> {
+        let say = |error: std::io::Error| format!("{}: {error}", scratch.display());
+        env.create_dir_all(scratch).await.map_err(say)?;
+        let path = scratch.join(format!("read-floor-{}", std::process::id()));
+        let file = env.open_file(&path, OpenOptions::CREATE.direct()).await.map_err(say)?;
+        for at in (0..READ_SCRATCH_BYTES).step_by(STEP) {
+            let mut bytes = env.pool().alloc(STEP).map_err(|error| error.to_string())?;
+            let mut word = env.random_u64() | 1;
+            for chunk in bytes.chunks_exact_mut(8) {
+                word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17) ^ at;
+                chunk.copy_from_slice(&word.to_le_bytes());
+            }
+            file.write_at(at, bytes.freeze(), WriteMode::Cached).await.map_err(say)?;
+        }
+        file.sync().await.map_err(say)?;
+        let (reads, busy) = (Latencies::default(), Duration::ZERO);
+        Ok(ReadFloor {
+            env: env.clone(),
+            path,
+            file,
+            len: padded(size),
+            depth,
+            next: 0,
+            reads,
+            busy,
+        })
+    }
+
+    /// Measures for about `duration`: in order, or at random offsets.
+    pub(crate) async fn slice(&mut self, duration: Duration, random: bool) -> Result<(), String> {
+        let started = self.env.now();
+        let end = started + duration;
+        let (next, reads) = (Cell::new(self.next), RefCell::new(Latencies::default()));
+        let room = READ_SCRATCH_BYTES - self.len as u64;
+        let this = &*self;
+        let workers = (0..this.depth).map(|_| async {
+            while this.env.now() < end {
+                let at = if random {
+                    this.env.random_below(room / base::limits::SECTOR as u64)
+                        * base::limits::SECTOR as u64
+                } else {
+                    let at = next.get();
+                    next.set((at + this.len as u64) % room / 4096 * 4096);
+                    at
+                };
+                let started = this.env.now();
+                let buf = this.env.pool().alloc(this.len).map_err(|error| error.to_string())?;
+                let (done, _) = this.file.read_at(at, buf).await;
+                done.map_err(|error| error.to_string())?;
+                reads.borrow_mut().add(this.env.now() - started);
+            }
+            Ok::<(), String>(())
+        });
+        futures_util::future::try_join_all(workers).await?;
+        self.busy += self.env.now() - started;
+        self.next = next.get();
+        self.reads.merge(reads.take());
+        Ok(())
+    }
+
+    /// Mean latency of a read, us.
+    pub(crate) fn mean_us(&self) -> f64 {
+        self.reads.mean_us()
+    }
+
+    /// Bytes a second of the device.
+    pub(crate) fn rate(&self) -> f64 {
+        self.reads.count() as f64 * self.len as f64 / self.busy.as_secs_f64().max(1e-9)
+    }
+
+    /// Removes the scratch file.
+    pub(crate) async fn finish(self) {
+        let ReadFloor { env, path, file, .. } = self;
+        drop(file);
+        let _ = env.remove_file(&path).await;
     }
 }
 

@@ -91,6 +91,19 @@ pub struct Row {
     pub disk_bytes_per_byte: Option<f64>,
 }
 
+impl Row {
+    /// CPU per operation over slices: operations of each, and what they used.
+    fn average_cpu(&mut self, slices: &[(u64, BTreeMap<String, f64>)]) {
+        let ops: u64 = slices.iter().map(|(count, _)| count).sum();
+        for (count, used) in slices {
+            for (role, per_op) in used {
+                let share = *count as f64 / ops.max(1) as f64;
+                *self.cpu_us_per_op.entry(role.clone()).or_default() += per_op * share;
+            }
+        }
+    }
+}
+
 /// What an append's floor is made of.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct FloorParts {

@@ -1,6 +1,6 @@
 //! `craton bench read`: random and sequential reads of a file of mixed appends.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use client::{Client, FlatLogFile};
 use runtime::Class;
 use wire::control::Policy;
 
+use super::floor::ReadFloor;
 use super::usage::Usage;
 use super::{Latencies, Report, Row, Target, net_bytes};
 
@@ -26,6 +27,10 @@ pub struct ReadOptions {
     pub duration: Duration,
 }
 
+/// Length of a slice, as for appends.
+const SLICE: Duration = Duration::from_millis(500);
+/// Reads of this size and more go through the file in order, and are judged by bandwidth.
+const SEQUENTIAL_SIZE: usize = 128 << 10;
 /// Sizes of the appends that the file is made of: reads find runs of all kinds.
 const APPEND_SIZES: [usize; 6] = [512, 4096, 10_000, 65_536, 4048, 262_144];
 
@@ -70,52 +75,88 @@ async fn one(
     limit: u64,
 ) -> Result<Row, String> {
     let env = client.env().clone();
-    let before = Usage::now(&target.processes);
+    let random = size < SEQUENTIAL_SIZE;
+    let mut floor = ReadFloor::prepare(&env, &target.scratch, size, depth).await?;
+    let run = Run { env: env.clone(), file, size, depth, limit, next: Rc::default() };
+    let (mut latencies, mut busy, mut cpu) = (Latencies::default(), Duration::ZERO, Vec::new());
+    // A first slice opens connections; it is not counted.
+    run.slice(SLICE / 2, random).await?;
     let net_before = net_bytes(client);
-    let started = env.now();
-    let end = started + options.duration;
-    let all = Rc::new(RefCell::new(Latencies::default()));
-    let sequential = Rc::new(std::cell::Cell::new(0u64));
-    let large = size >= 128 << 10;
-    let workers = (0..depth).map(|_| {
-        let (env, reader, all) = (env.clone(), file.reader(), all.clone());
-        let sequential = sequential.clone();
-        env.clone().spawn(Class::Foreground, "bench read", async move {
-            while env.now() < end {
-                let offset = if large {
-                    let offset = sequential.get();
-                    sequential.set((offset + size as u64) % limit);
-                    offset
-                } else {
-                    env.random_below(limit)
-                };
-                let started = env.now();
-                let bytes = reader.read_at(offset, size).await.map_err(|e| e.to_string())?;
-                if bytes.len() != size && offset + size as u64 <= limit {
-                    return Err(format!("{} of {size} bytes read at {offset}", bytes.len()));
-                }
-                all.borrow_mut().add(env.now() - started);
-            }
-            Ok::<(), String>(())
-        })
-    });
-    for worker in workers.collect::<Vec<_>>() {
-        worker.await.map_err(|error| error.to_string())??;
+    let end = env.now() + options.duration;
+    while env.now() < end {
+        floor.slice(SLICE / 2, random).await?;
+        let before = Usage::now(&target.processes);
+        let started = env.now();
+        let slice = run.slice(SLICE, random).await?;
+        busy += env.now() - started;
+        let after = Usage::now(&target.processes);
+        cpu.push((slice.count(), after.cpu_per_op(&before, slice.count())));
+        latencies.merge(slice);
     }
-    let elapsed = env.now() - started;
-    let after = Usage::now(&target.processes);
-    let latencies = all.take();
+    let net = net_bytes(client) - net_before;
+    let (floor_us, floor_rate) = (floor.mean_us(), floor.rate());
+    floor.finish().await;
     let user_bytes = (latencies.count() * size as u64) as f64;
+    let rate = user_bytes / busy.as_secs_f64();
     let mut row = Row {
-        kind: Some(if large { "sequential" } else { "random" }.to_owned()),
+        kind: Some(if random { "random" } else { "sequential" }.to_owned()),
         size: Some(size as u64),
         depth,
         replicas: Some(usize::from(options.replicas)),
-        cpu_us_per_op: after.cpu_per_op(&before, latencies.count()),
-        net_bytes_per_byte: Some((net_bytes(client) - net_before) as f64 / user_bytes),
-        mib_per_s: Some(user_bytes / elapsed.as_secs_f64() / f64::from(1 << 20)),
+        net_bytes_per_byte: Some(net as f64 / user_bytes),
+        mib_per_s: Some(rate / f64::from(1 << 20)),
+        floor_us: Some(floor_us),
         ..Row::default()
     };
-    latencies.fill(&mut row, elapsed);
+    row.average_cpu(&cpu);
+    latencies.fill(&mut row, busy);
+    match random {
+        true => row.ratio = Some(row.mean_us / floor_us),
+        false => row.fraction_of_floor = Some(rate / floor_rate),
+    }
     Ok(row)
+}
+
+/// What the readers of one row share.
+struct Run<'a> {
+    env: runtime::Env,
+    file: &'a FlatLogFile,
+    size: usize,
+    depth: usize,
+    limit: u64,
+    next: Rc<Cell<u64>>,
+}
+
+impl Run<'_> {
+    /// Keeps `depth` reads in flight for about `duration`.
+    async fn slice(&self, duration: Duration, random: bool) -> Result<Latencies, String> {
+        let end = self.env.now() + duration;
+        let all = Rc::new(RefCell::new(Latencies::default()));
+        let workers = (0..self.depth).map(|_| {
+            let (env, reader, all) = (self.env.clone(), self.file.reader(), all.clone());
+            let (size, limit, next) = (self.size, self.limit, self.next.clone());
+            env.clone().spawn(Class::Foreground, "bench read", async move {
+                while env.now() < end {
+                    let offset = if random {
+                        env.random_below(limit)
+                    } else {
+                        let offset = next.get();
+                        next.set((offset + size as u64) % limit);
+                        offset
+                    };
+                    let started = env.now();
+                    let bytes = reader.read_at(offset, size).await.map_err(|e| e.to_string())?;
+                    if bytes.len() != size && offset + size as u64 <= limit {
+                        return Err(format!("{} of {size} bytes read at {offset}", bytes.len()));
+                    }
+                    all.borrow_mut().add(env.now() - started);
+                }
+                Ok::<(), String>(())
+            })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            worker.await.map_err(|error| error.to_string())??;
+        }
+        Ok(all.take())
+    }
 }
