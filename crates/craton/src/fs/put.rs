@@ -397,12 +397,13 @@ async fn write_file(
         made => made?,
     };
     let written = async {
-        if !matches!(&source, Source::File(file, _) if file.len().await.is_ok_and(|len| len == 0)) {
+        if matches!(&source, Source::File(file, _) if file.len().await.is_ok_and(|len| len == 0)) {
+            client.set_attributes(&fresh, attributes).await?;
+        } else {
             let writer = file.append_handle().await?;
             copy_in(client.env(), source, &writer, moved).await?;
-            writer.close().await?;
+            writer.close_as(attributes).await?;
         }
-        client.set_attributes(&fresh, attributes).await?;
         if replace {
             client.rename(&fresh, path, true).await?;
         }
