@@ -277,12 +277,20 @@ async fn set_times(client: &Client, items: &[Item], parallel: usize, progress: &
         .await;
 }
 
-/// Makes the directories, level by level; their identities by path.
+/// A directory that files are copied into.
+#[derive(Clone, Copy)]
+struct Made {
+    id: DirId,
+    /// Made by this run: what it holds was put there by this run, too.
+    new: bool,
+}
+
+/// Makes the directories, level by level; what they are, by path.
 async fn make_dirs<'a>(
     client: &Client,
     items: &'a [Item],
     parallel: usize,
-) -> Result<BTreeMap<&'a str, DirId>, Failure> {
+) -> Result<BTreeMap<&'a str, Made>, Failure> {
     let mut levels: BTreeMap<usize, Vec<&Item>> = BTreeMap::new();
     for item in items.iter().filter(|item| matches!(item.kind, Kind::Dir)) {
         levels.entry(item.remote.matches('/').count()).or_default().push(item);
@@ -290,16 +298,19 @@ async fn make_dirs<'a>(
     let mut dirs = BTreeMap::new();
     for level in levels.into_values() {
         let made = level.into_iter().map(|item| async move {
-            let id = match client.mkdir(&item.remote, item.attributes.mode).await {
-                Err(Error::Exists { .. }) => client.resolve_dir(&item.remote).await,
-                made => made,
+            let made = match client.mkdir(&item.remote, item.attributes.mode).await {
+                Err(Error::Exists { .. }) => {
+                    let id = client.resolve_dir(&item.remote).await?;
+                    Made { id, new: false }
+                }
+                made => Made { id: made?, new: true },
             };
-            id.map(|id| (item.remote.as_str(), id))
+            Ok::<_, Error>((item.remote.as_str(), made))
         });
         let mut made = futures_util::stream::iter(made).buffer_unordered(parallel);
         while let Some(made) = made.next().await {
-            let (path, id) = made?;
-            dirs.insert(path, id);
+            let (path, made) = made?;
+            dirs.insert(path, made);
         }
     }
     Ok(dirs)
@@ -308,7 +319,7 @@ async fn make_dirs<'a>(
 async fn put_one(
     client: &Client,
     item: &Item,
-    dirs: &BTreeMap<&str, DirId>,
+    dirs: &BTreeMap<&str, Made>,
     policy: Policy,
     progress: &Progress,
 ) -> Done {
@@ -341,13 +352,14 @@ async fn put_one(
 async fn lookup(
     client: &Client,
     item: &Item,
-    dirs: &BTreeMap<&str, DirId>,
+    dirs: &BTreeMap<&str, Made>,
 ) -> Result<Option<Node>, Failure> {
-    let known = item.remote.rsplit_once('/').and_then(|(dir, name)| {
-        dirs.get(dir).map(|parent| Place { parent: *parent, name: name.to_owned() })
-    });
-    let found = match known {
-        Some(place) => client.lookup_at(place, &item.remote).await,
+    let found = match item.remote.rsplit_once('/').and_then(|(dir, name)| {
+        let made = dirs.get(dir)?;
+        Some((*made, Place { parent: made.id, name: name.to_owned() }))
+    }) {
+        Some((Made { new: true, .. }, _)) => return Ok(None),
+        Some((_, place)) => client.lookup_at(place, &item.remote).await,
         None => client.lookup(&item.remote).await,
     };
     match found {
