@@ -1,6 +1,7 @@
 //! `craton fs get`: files and trees out of the cluster.
 
 use std::fs::{File, Permissions};
+use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -132,13 +133,20 @@ async fn copy(
         items.into_iter().partition(|item| matches!(item.found.node, Node::Dir { .. }));
     for item in &dirs {
         let made = match std::fs::create_dir(&item.local) {
-            Err(_) if item.local.is_dir() => make_usable(&item.local),
+            Err(_) if item.local.is_dir() => {
+                make_usable(&item.local).and_then(|()| clear_left(&item.local, PART))
+            }
             made => made,
         };
         if let Err(error) = made {
             progress.fail(io("make", &item.local, &error));
             return;
         }
+    }
+    if let (true, [item]) = (dirs.is_empty(), &rest[..]) {
+        // What an earlier run of this very copy has left; elsewhere it is not ours to look.
+        let dir = item.local.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let _ = clear_left(dir.unwrap_or(Path::new(".")), &part_of(&item.local));
     }
     futures_util::stream::iter(rest)
         .for_each_concurrent(parallel, |item| async move {
@@ -225,19 +233,37 @@ async fn get_file(client: &Client, item: &Item, fresh: &Path, progress: &Progres
     set_attributes(fresh, item.attributes(), false).map_err(failed)
 }
 
+/// How the names of files end that are becoming copies.
+const PART: &str = ".craton-part";
+
+/// The same, for the copy at `local` alone: of many files of one directory some may start alike,
+/// the whole name tells them apart.
+fn part_of(local: &Path) -> String {
+    let mut hasher = base::FixedState.build_hasher();
+    hasher.write(local.as_os_str().as_encoded_bytes());
+    format!("-{:016x}{PART}", hasher.finish())
+}
+
 fn temporary(local: &Path) -> PathBuf {
     let name = local.file_name().unwrap_or_default().to_string_lossy();
     // Names have 255 bytes at most.
     let name: String = name.chars().take(40).collect();
-    let pid = std::process::id();
-    // One of many files of one directory may start alike: the whole name tells them apart.
-    let hash = {
-        use std::hash::{BuildHasher, Hasher};
-        let mut hasher = base::FixedState.build_hasher();
-        hasher.write(local.as_os_str().as_encoded_bytes());
-        hasher.finish()
-    };
-    local.with_file_name(format!(".{name}.{pid}-{hash:016x}.craton-part"))
+    local.with_file_name(format!(".{name}.{}{}", std::process::id(), part_of(local)))
+}
+
+/// Removes what runs that are over have left in `dir`: parts whose names end so.
+fn clear_left(dir: &Path, ending: &str) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let writer = name.to_str().filter(|name| name.starts_with('.') && name.ends_with(ending));
+        let writer = writer.and_then(|name| name.strip_suffix(PART)?.rsplit('.').next());
+        let pid = writer.and_then(|writer| writer.split_once('-')?.0.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn set_attributes(path: &Path, attributes: Attributes, link: bool) -> std::io::Result<()> {
