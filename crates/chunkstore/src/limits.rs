@@ -80,6 +80,11 @@ pub const ZERO_PAUSE: Duration = Duration::from_millis(1);
 /// After a refusal for want of space, growing is tried again no earlier than this.
 pub const GROW_RETRY: Duration = Duration::from_secs(1);
 
+/// How long a store that somebody else holds is waited for, and between two tries.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// See [`LOCK_PATIENCE`].
+pub const LOCK_RETRY: Duration = Duration::from_millis(20);
+
 /// How long a chunk's acknowledged length stays unlogged at most (its known-durable bound).
 pub const BOUND_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -14,7 +14,7 @@ use wire::handshake::ClusterKey;
 use crate::connect::{Peer, boxed};
 use crate::error::{CallError, TransportError};
 use crate::handshake::{self, Failure, Own};
-use crate::limits::{Limits, RESERVE_BYTES};
+use crate::limits::{LISTEN_PATIENCE, LISTEN_RETRY, Limits, RESERVE_BYTES};
 use crate::link::{Common, Link, Opened, Owner};
 use crate::local::{self, Caller, Local};
 use crate::message::{Handler, PeerInfo, Request, Response, check_size};
@@ -102,8 +102,7 @@ impl Endpoint {
         if !addr.ip().is_loopback() && inner.key.is_none() {
             return Err(TransportError::NoKey(addr));
         }
-        let listener =
-            inner.env.listen(addr).await.map_err(|error| TransportError::Listen(addr, error))?;
+        let listener = bind(&inner.env, addr).await?;
         if inner.closed.get() {
             return Err(TransportError::Closed);
         }
@@ -342,6 +341,21 @@ impl Owner for Inner {
 }
 
 /// The accepting task of one address.
+/// A process that was killed holds its port until the kernel has taken its ring down: its
+/// successor waits for that.
+async fn bind(env: &Env, addr: SocketAddr) -> Result<Listener, TransportError> {
+    let end = env.now() + LISTEN_PATIENCE;
+    loop {
+        match env.listen(addr).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() != std::io::ErrorKind::AddrInUse || env.now() >= end => {
+                return Err(TransportError::Listen(addr, error));
+            }
+            Err(_) => env.sleep(LISTEN_RETRY).await,
+        }
+    }
+}
+
 async fn serve(inner: Rc<Inner>, listener: Listener, local: Rc<Local>) {
     loop {
         match listener.accept().await {

@@ -187,7 +187,7 @@ struct Offline {
 async fn load(env: &Env, path: &Path) -> Result<Offline, MountError> {
     let file = env.open_file(path, OpenOptions::READ.direct()).await;
     let file = file.map_err(|error| MountError::io(&error))?;
-    lock(&file, path)?;
+    lock(env, &file, path).await?;
     let medium = Medium { env, file: &file };
     let (sb, bad) = medium.read_super().await?;
     let mut problems: Vec<_> = bad.into_iter().map(|copy| Problem::Superblock { copy }).collect();

@@ -40,9 +40,9 @@ pub use store::Counters;
 
 use crate::contract::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
 use crate::limits::{
-    GROW_STEP_DEFAULT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN, MAP_CACHE_BYTES_DEFAULT,
-    OPEN_MAP_BYTES_DEFAULT, TOMBSTONES_MAX_DEFAULT, UNIT_DEFAULT, UNIT_MAX, UNIT_MIN, UNIT_SMALL,
-    ZERO_WRITE_BYTES,
+    GROW_STEP_DEFAULT, LOCK_PATIENCE, LOCK_RETRY, LOG_BYTES_DEFAULT, LOG_BYTES_MIN,
+    MAP_CACHE_BYTES_DEFAULT, OPEN_MAP_BYTES_DEFAULT, TOMBSTONES_MAX_DEFAULT, UNIT_DEFAULT,
+    UNIT_MAX, UNIT_MIN, UNIT_SMALL, ZERO_WRITE_BYTES,
 };
 use cache::MapCache;
 use layout::{BLOCK, FLAG_RAW, SUPER_AT, Super};
@@ -269,7 +269,7 @@ pub async fn format(env: &Env, path: &Path, options: &FormatOptions) -> Result<D
     let io = |error: io::Error| MountError::io(&error);
     let open = OpenOptions { create: !options.raw, ..OpenOptions::CREATE }.direct();
     let file = env.open_file(path, open).await.map_err(io)?;
-    lock(&file, path)?;
+    lock(env, &file, path).await?;
     let medium = Medium { env, file: &file };
     if !options.force && !matches!(medium.read_super().await, Err(MountError::NotAStore)) {
         return Err(MountError::Exists { path: path.to_owned() });
@@ -378,13 +378,21 @@ fn plan(
     Ok(sb)
 }
 
-fn lock(file: &File, path: &Path) -> Result<(), MountError> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(MountError::Locked { path: path.to_owned() })
+/// A process that was killed holds its locks until the kernel has taken its ring down: its
+/// successor waits for that.
+async fn lock(env: &Env, file: &File, path: &Path) -> Result<(), MountError> {
+    let end = env.now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                return Err(MountError::io(&error));
+            }
+            Err(_) if env.now() >= end => {
+                return Err(MountError::Locked { path: path.to_owned() });
+            }
+            Err(_) => env.sleep(LOCK_RETRY).await,
         }
-        Err(error) => Err(MountError::io(&error)),
     }
 }
 
@@ -401,7 +409,7 @@ pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashSt
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MountError::NotAStore),
         Err(error) => return Err(MountError::io(&error)),
     };
-    lock(&file, path)?;
+    lock(env, &file, path).await?;
     // A process that died may have left writes in the device's cache that read back and are not
     // durable: what recovery reports must not vanish in a power cut.
     file.sync().await.map_err(|error| MountError::io(&error))?;

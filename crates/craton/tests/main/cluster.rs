@@ -192,10 +192,11 @@ fn a_server_runs_on_several_executors() {
         );
     }
     // Both disks were written to, each on its own executor and by its own address.
-    let status = harness::status(&dir);
-    for disk in status["chunkservers"][0]["disks"].as_array().expect("disks") {
-        assert_ne!(disk["chunks"], 0, "{status}");
-    }
+    wait("chunks on both disks", Duration::from_secs(10), || {
+        let status = harness::status(&dir);
+        let disks = status["chunkservers"][0]["disks"].as_array().expect("disks");
+        disks.iter().all(|disk| disk["chunks"] != 0)
+    });
     assert_eq!(metric(&dir, "cs1", "craton_forwarded_total"), 0.0);
     good(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs1"]);
     good(&["fs", "get", "-r", "--cluster", text(&dir), "/tree", text(&scratch.path("again"))]);
