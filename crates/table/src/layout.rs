@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::format::edit::{Change, RunInfo};
-use crate::limits::FILES_MAX;
 use crate::types::{FileNo, Name, Seq};
 
 /// Logs and runs of a table.
@@ -47,9 +46,6 @@ impl Layout {
                     return Err("the sequences of two runs overlap");
                 }
                 self.runs.insert(place, Rc::new(run));
-                if self.files().count() > FILES_MAX {
-                    return Err("it has more files than a table may");
-                }
             }
             Change::DropRun(first) => {
                 let place = self.runs.iter().position(|run| run.first == first);

@@ -56,7 +56,7 @@ use crate::format::frame::{
     Content, FILE_HEAD, Next, file_head, next_record, put_record, read_file_head,
 };
 use crate::layout::Layout;
-use crate::limits::{EDIT_BYTES_MAX, MANIFEST_ROLL_BYTES};
+use crate::limits::{EDIT_BYTES_MAX, FILES_MAX, MANIFEST_ROLL_BYTES};
 use crate::store::{Store, Writer};
 use crate::types::{FileNo, Name};
 
@@ -211,6 +211,11 @@ impl Manifest {
         for change in changes {
             let applied = layout.apply(change);
             applied.unwrap_or_else(|what| panic!("an edit breaks the layout: {what}"));
+        }
+        if layout.files().count() > FILES_MAX {
+            let message =
+                format!("has more than {FILES_MAX} sorted files; open it with larger ones");
+            return Err(Error::Invalid { table: self.shelf.store.name().to_owned(), message });
         }
         let path = || self.shelf.path(Name::Manifest(self.number));
         let trouble = |fault| Error::of_store(fault, "write", &path());

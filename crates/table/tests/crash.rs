@@ -1,8 +1,8 @@
 //! An owner crashes at every step of its calls; the next one finds all that was acknowledged.
 
 use futures_util::future::{Either, select};
-use runtime::Rng;
 use runtime::sim::CrashMode;
+use runtime::{Duration, Rng};
 use table::model::{Oracle, own};
 
 use crate::support::{World, on, small};
@@ -22,7 +22,7 @@ fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
                 let cache = table::Cache::new(16 << 10);
                 let opened = table::Table::open(&at, disk.store(&at), &cache, small()).await;
                 let Ok(table) = opened else { return Ok(()) };
-                own(&at, &table, &oracle, &mut Rng::new(seed), 40).await?;
+                own(&at, &table, &oracle, &mut Rng::new(seed), (40, Duration::ZERO)).await?;
                 let _ = table.compact().await; // Lost answers may end it.
                 let _ = table.barrier().await;
                 let _ = table.close().await;
@@ -46,7 +46,7 @@ fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
                 let cache = table::Cache::new(16 << 10);
                 let opened = table::Table::open(&at, disk.store(&at), &cache, small()).await;
                 let table = opened.map_err(|error| error.to_string())?;
-                own(&at, &table, &oracle, &mut Rng::new(seed + round), 4).await?;
+                own(&at, &table, &oracle, &mut Rng::new(seed + round), (4, Duration::ZERO)).await?;
                 if round == 1 {
                     table.close().await.map_err(|error| error.to_string())?;
                 }

@@ -53,7 +53,9 @@ fn fight(seed: u64, lose_one_in: u64, leaky_seal: bool) -> (Owned, BTreeMap<&'st
                     loop {
                         let opened = Table::open(&at, disk.store(&at), &cache, small()).await;
                         let lived = match opened {
-                            Ok(table) => own(&at, &table, &oracle, &mut rng, 40).await,
+                            Ok(table) => {
+                                own(&at, &table, &oracle, &mut rng, (40, Duration::ZERO)).await
+                            }
                             Err(error) => match error.kind() {
                                 base::Kind::Corrupt | base::Kind::Invalid => {
                                     Err(format!("not opened: {error}"))
@@ -90,7 +92,7 @@ fn fight(seed: u64, lose_one_in: u64, leaky_seal: bool) -> (Owned, BTreeMap<&'st
         if verdict.borrow().is_none() {
             let (_, env) = world.boot();
             let table = world.open(&env, small()).await.expect("nothing is wrong any more");
-            let last = own(&env, &table, &oracle, &mut Rng::new(seed), 10).await;
+            let last = own(&env, &table, &oracle, &mut Rng::new(seed), (10, Duration::ZERO)).await;
             if let Err(what) = last {
                 *verdict.borrow_mut() = Some(what);
             }

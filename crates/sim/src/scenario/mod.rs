@@ -2,6 +2,7 @@
 
 mod append;
 mod echo;
+mod table;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -123,6 +124,16 @@ pub const SCENARIOS: &[Scenario] = &[
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
         marks: &["disk: torn write", "net: connection reset"],
+        defect: "",
+    },
+    Scenario {
+        name: "table",
+        about: "tables taken over by rivals while chunkservers crash and masters fail over",
+        run: |sim| {
+            let faults = Faults { server_crashes: true, master_crashes: true, ..Faults::default() };
+            Box::pin(table::run(sim, table::Plan { faults, ..table::Plan::default() }))
+        },
+        marks: &["table: memtable flushed", "table: runs merged", "table: orphan collected"],
         defect: "",
     },
 ];

@@ -50,14 +50,15 @@ fn tolerate<T>(result: Result<T, Error>) -> Result<Option<T>, String> {
     }
 }
 
-/// Writes to a table that was just opened, many batches at once, and reads it, for `steps` or
-/// until it is over; judges all that it is told. An error is a broken rule.
+/// Writes to a table that was just opened, many batches at once, and reads it, for `steps` with
+/// up to `pause` behind each, or until it is over; judges all that it is told. An error is a
+/// broken rule.
 pub async fn own(
     env: &Env,
     table: &Table,
     oracle: &Oracle,
     rng: &mut Rng,
-    steps: u32,
+    (steps, pause): (u32, Duration),
 ) -> Result<Owned, String> {
     let owner = table.stats().generation;
     let found = table.snapshot();
@@ -75,6 +76,9 @@ pub async fn own(
     let mut waiting = Vec::new();
     while steps > 0 && verdict.borrow().is_none() && !owned.fenced {
         steps -= 1;
+        if !pause.is_zero() {
+            env.sleep(Duration::from_nanos(rng.below(pause.as_nanos() as u64))).await;
+        }
         match rng.below(10) {
             0..6 => {
                 for _ in 0..rng.between(1, 12) {
