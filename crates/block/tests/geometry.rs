@@ -1,0 +1,70 @@
+//! Every byte has one place, and requests come apart and together again.
+
+use std::collections::BTreeMap;
+
+use block::geometry::{Extent, Geometry, SegmentIndex};
+use proptest::prelude::*;
+
+fn geometries() -> impl Strategy<Value = Geometry> {
+    (1u32..9, 0u32..4, 16u64..24).prop_map(|(segments, sector, rounds)| {
+        let sector = 4096 << sector;
+        Geometry::new(sector * u64::from(segments) * rounds, segments, sector).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn places_are_one_to_one(geometry in geometries(), offset in 0u64..1 << 46) {
+        let (segment, at) = geometry.locate(offset);
+        prop_assert_eq!(geometry.offset_of(segment, at), offset);
+        prop_assert!(at < geometry.segment_bytes());
+        prop_assert!(u64::from(segment.get()) < geometry.segments(offset + 1));
+        prop_assert!(geometry.segment_len(segment, offset + 1) > at);
+        prop_assert!(geometry.segment_len(segment, offset) <= at);
+    }
+
+    #[test]
+    fn segments_have_all_of_a_volume(geometry in geometries(), len in 0u64..9 << 20) {
+        let segments = 0..geometry.segments(len) as u32;
+        let lens = segments.map(|index| geometry.segment_len(SegmentIndex::new(index), len));
+        prop_assert_eq!(lens.sum::<u64>(), len);
+    }
+
+    #[test]
+    fn requests_come_together_again(
+        geometry in geometries(),
+        offset in 0u64..3 << 20,
+        len in 0u64..60_000,
+    ) {
+        let request = Extent { offset, len };
+        let bytes: Vec<u8> = (0..len).map(|n| (n * 31 % 251) as u8).collect();
+        let mut back = vec![0xff; len as usize];
+        let mut segments: BTreeMap<(u32, u64), u8> = BTreeMap::new();
+        let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
+        for part in geometry.split(request) {
+            let piece = part.gather(&bytes);
+            prop_assert_eq!(piece.len() as u64, part.extent.len);
+            for (index, &byte) in piece.iter().enumerate() {
+                let at = part.extent.offset + index as u64;
+                prop_assert_eq!(segments.insert((part.segment.get(), at), byte), None);
+            }
+            // One request for each segment and group: nothing of it could have gone together.
+            prop_assert_eq!(ends.insert(part.segment.get(), part.extent.offset), None);
+            part.scatter(&piece, &mut back);
+        }
+        prop_assert_eq!(&back, &bytes);
+        for (index, byte) in bytes.iter().enumerate() {
+            let (segment, at) = geometry.locate(offset + index as u64);
+            prop_assert_eq!(segments.get(&(segment.get(), at)), Some(byte));
+        }
+    }
+}
+
+#[test]
+fn requests_are_whole_blocks_within_the_volume() {
+    let good = |offset, len| Geometry::is_aligned(Extent { offset, len }, 1 << 20);
+    assert!(good(0, 1 << 20) && good(4096, 4096) && good(1 << 20, 0));
+    assert!(
+        !good(1, 4096) && !good(0, 4095) && !good(1 << 20, 4096) && !good(u64::MAX - 4095, 8192)
+    );
+}
