@@ -22,7 +22,16 @@ const READ_AHEAD: usize = 4;
 pub async fn cat(client: &Client, path: &str, offset: u64, length: Option<u64>) -> Done {
     let file = client.open(path).await?;
     let end = length.map_or(u64::MAX, |length| offset.saturating_add(length));
-    read_pieces(&file, offset, end, &mut |_, bytes| write_out(&[bytes])).await.map(drop)
+    let ended = read_pieces(&file, offset, end, &mut |_, bytes| write_out(&[bytes])).await?;
+    if offset > 0 && ended == offset && length != Some(0) {
+        let len = file.len().await?;
+        if offset > len {
+            return Err(Failure::failed(format!(
+                "{path}: has {len} bytes, --offset {offset} is past its end"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Gives the bytes of a file from `offset` to `end`, or to its end, to `take`, in order, with
@@ -66,7 +75,8 @@ pub async fn append(client: &Client, src: &Path, path: &str, redundancy: Option<
         opened => opened?,
     };
     let writer = file.append_handle().await?;
-    copy_in(client.env(), source, &writer, &mut |_| {}).await?;
+    let first = source.next(client.env(), 0).await?;
+    copy_in(client.env(), &source, first, &writer, &mut |_| {}).await?;
     writer.close().await?;
     Ok(())
 }
@@ -91,7 +101,7 @@ impl Source {
     }
 
     /// The next bytes at `offset`; none at the end.
-    async fn next(&self, env: &Env, offset: u64) -> Result<Vec<u8>, Failure> {
+    pub async fn next(&self, env: &Env, offset: u64) -> Result<Vec<u8>, Failure> {
         match self {
             Source::Stdin => {
                 let read = env.blocking("read standard input", || {
@@ -117,16 +127,17 @@ impl Source {
     }
 }
 
-/// Appends all of a source; `progress` is told how many bytes more went out.
+/// Appends all of a source, of which `first` was read; `progress` is told how many bytes more
+/// went out.
 pub async fn copy_in(
     env: &Env,
-    source: Source,
+    source: &Source,
+    first: Vec<u8>,
     writer: &Appender,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, Failure> {
-    let mut offset = 0;
+    let (mut offset, mut bytes) = (0, first);
     loop {
-        let bytes = source.next(env, offset).await?;
         if bytes.is_empty() {
             writer.sync().await?;
             return Ok(offset);
@@ -135,5 +146,6 @@ pub async fn copy_in(
         // Starts the append; the window holds back what is too fast.
         writer.submit(&bytes).await?;
         progress(bytes.len() as u64);
+        bytes = source.next(env, offset).await?;
     }
 }

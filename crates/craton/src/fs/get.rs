@@ -28,6 +28,13 @@ pub async fn run(client: &Client, src: &str, dst: &Path, args: &CopyArgs) -> Don
     if dst == Path::new("-") {
         return cat(client, src, 0, None).await;
     }
+    // A copy takes its name by a rename, which would put a file in the place of a device.
+    if std::fs::metadata(dst).is_ok_and(|facts| !facts.is_dir() && !facts.is_file()) {
+        return Err(Failure::setup(format!(
+            "{} is a device, pipe or socket: name a file or a directory, or '-' for standard output",
+            dst.display()
+        )));
+    }
     let found = client.lookup(src).await?;
     let found = match found.node {
         // As cp does: a link that is named is followed unless a tree is copied.

@@ -149,7 +149,8 @@ async fn put_stdin(client: &Client, dst: &str, policy: Policy) -> Done {
         Err(Error::NotFound { .. }) => false,
         Err(error) => return Err(error.into()),
     };
-    write_file(client, Source::Stdin, dst, replace, policy, attributes, &mut |_| {}).await
+    let hooks = Hooks { moved: &mut |_| {}, check: &|| Ok(()) };
+    write_file(client, Source::Stdin, dst, replace, policy, attributes, hooks).await
 }
 
 /// What is not copied, a sentence each.
@@ -343,9 +344,33 @@ async fn put_one(
             let source = Source::open(client.env(), &item.local).await?;
             let mut moved = |count| progress.moved(count);
             let (replace, to) = (found.is_some(), &item.remote);
-            write_file(client, source, to, replace, policy, item.attributes, &mut moved).await
+            let check = || is_unchanged(&item.local, *len, item.attributes.mtime);
+            let hooks = Hooks { moved: &mut moved, check: &check };
+            write_file(client, source, to, replace, policy, item.attributes, hooks).await
         }
     }
+}
+
+/// What goes along with the writing of a file.
+struct Hooks<'a> {
+    /// Told of bytes that went out.
+    moved: &'a mut dyn FnMut(u64),
+    /// Whether what was written is good, before it counts.
+    check: &'a dyn Fn() -> Done,
+}
+
+/// A file that was written to while it was read gives a copy that never was.
+fn is_unchanged(local: &Path, len: u64, time: u64) -> Done {
+    let facts = std::fs::metadata(local).map_err(|error| io("read", local, &error))?;
+    // Files of /proc have no length, and the time of the look at them.
+    if len == 0 || (facts.len(), mtime(&facts)) == (len, time) {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "{} was changed while it was read: nothing was stored; put it again when nobody writes \
+         to it",
+        local.display()
+    )))
 }
 
 /// What is there already.
@@ -397,7 +422,7 @@ async fn write_file(
     replace: bool,
     policy: Policy,
     attributes: Attributes,
-    moved: &mut dyn FnMut(u64),
+    hooks: Hooks<'_>,
 ) -> Done {
     let fresh = if replace { temporary(path)? } else { path.to_owned() };
     let file = match client.create(&fresh, policy, attributes.mode, true).await {
@@ -409,11 +434,15 @@ async fn write_file(
         made => made?,
     };
     let written = async {
-        if matches!(&source, Source::File(file, _) if file.len().await.is_ok_and(|len| len == 0)) {
+        // An empty file needs no stream. What says that it is empty may still have content
+        // (/proc), so the first read decides.
+        let first = source.next(client.env(), 0).await?;
+        if first.is_empty() {
             client.set_attributes(&fresh, attributes).await?;
         } else {
             let writer = file.append_handle().await?;
-            copy_in(client.env(), source, &writer, moved).await?;
+            copy_in(client.env(), &source, first, &writer, hooks.moved).await?;
+            (hooks.check)()?;
             writer.close_as(attributes).await?;
         }
         if replace {

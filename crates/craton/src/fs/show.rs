@@ -73,6 +73,12 @@ impl Facts {
     }
 }
 
+/// A name on one line: control characters as `\n`, `\u{7}`. `--json` has it as it is.
+fn visible(name: &str) -> String {
+    let show = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    name.chars().map(show).collect()
+}
+
 /// `fs ls`.
 pub async fn ls(client: &Client, path: &str, long: bool, json: bool) -> Done {
     let found = client.resolve(path).await?;
@@ -85,14 +91,14 @@ pub async fn ls(client: &Client, path: &str, long: bool, json: bool) -> Done {
         return print_json(&entries);
     }
     if !long {
-        return entries.iter().try_for_each(|entry| print_line(&entry.name));
+        return entries.iter().try_for_each(|entry| print_line(&visible(&entry.name)));
     }
     let mut out = table(&["mode", "links", "copies", "bytes", "modified", "name"]);
     for entry in &entries {
         let number = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
         let name = match &entry.target {
-            Some(target) => format!("{} -> {target}", entry.name),
-            None => entry.name.clone(),
+            Some(target) => format!("{} -> {}", visible(&entry.name), visible(target)),
+            None => visible(&entry.name),
         };
         out.add_row([
             entry.mode_text(),

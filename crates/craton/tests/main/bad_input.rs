@@ -1,6 +1,8 @@
 //! Wrong flags, files and directories: one sentence, and nothing changed.
 
-use crate::harness::{Scratch, bad, good, text};
+use std::process::Stdio;
+
+use crate::harness::{Scratch, bad, command, content, good, text};
 
 #[test]
 fn flags() {
@@ -81,4 +83,81 @@ fn nobody_answers() {
     let addr = free.local_addr().expect("an address").to_string();
     drop(free);
     bad(&["fs", "ls", "--cluster", &addr], 3, &addr);
+}
+
+fn fs<'a>(cluster: &'a str, args: &[&'a str]) -> Vec<&'a str> {
+    [&["fs", "--cluster", cluster], args].concat()
+}
+
+#[test]
+fn hostile_names_offsets_and_files() {
+    let mut scratch = Scratch::new("hostile");
+    let dir = scratch.cluster("cluster");
+    good(&["cluster", "up", "--dir", text(&dir), "--masters", "1", "--chunkservers", "1"]);
+    let cluster = text(&dir).to_owned();
+    let long = format!("/{}", "x".repeat(256));
+    bad(&fs(&cluster, &["mkdir", &long]), 1, "more than 255 bytes");
+    bad(&fs(&cluster, &["mkdir", "/a/.."]), 1, "not '..'");
+    bad(&fs(&cluster, &["mkdir", "a"]), 1, "start with '/'");
+    bad(&fs(&cluster, &["rm", "/"]), 1, "root");
+    good(&fs(&cluster, &["mkdir", "/two\nlines"]));
+    assert_eq!(good(&fs(&cluster, &["ls", "/"])), "two\\nlines\n");
+
+    let small = scratch.path("small");
+    std::fs::write(&small, "12345").expect("a file");
+    let small = text(&small).to_owned();
+    good(&fs(&cluster, &["put", &small, "/small"]));
+    bad(&fs(&cluster, &["cat", "/small", "--offset", "100"]), 1, "has 5 bytes");
+    bad(&fs(&cluster, &["cat", "/small", "--offset", "18446744073709551615"]), 1, "past its end");
+    assert_eq!(good(&fs(&cluster, &["cat", "/small", "--offset", "4"])), "5");
+    assert_eq!(good(&fs(&cluster, &["cat", "/small", "--offset", "5"])), "");
+    bad(&fs(&cluster, &["put", "/no/such/file", "/other"]), 4, "/no/such/file");
+    bad(&fs(&cluster, &["get", "/small", "/proc/nothing/here"]), 4, "/proc/nothing/here");
+    bad(&fs(&cluster, &["get", "/small", "/dev/full"]), 4, "is a device");
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a full disk");
+    let cat =
+        command(&fs(&cluster, &["cat", "/small"])).stdout(full).stderr(Stdio::piped()).output();
+    let cat = cat.expect("it runs");
+    assert_eq!(cat.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&cat.stderr).contains("standard output"));
+
+    // What says that it is empty, and is not.
+    good(&fs(&cluster, &["put", "/proc/version", "/version"]));
+    let version = std::fs::read_to_string("/proc/version").expect("it reads");
+    assert_eq!(good(&fs(&cluster, &["cat", "/version"])), version);
+
+    // A file that somebody writes to while it is read.
+    let growing = scratch.path("growing");
+    std::fs::write(&growing, content(8 << 20, 1)).expect("a file");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let name = text(&growing);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            use std::io::Write;
+            let mut file = std::fs::File::options().append(true).open(&growing).expect("there");
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                file.write_all(b"more").expect("it grows");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        bad(&fs(&cluster, &["put", name, "/growing"]), 1, "changed while it was read");
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    bad(&fs(&cluster, &["stat", "/growing"]), 1, "no such file");
+
+    // The store of a running server, and another cluster behind this one's addresses.
+    let config = dir.join("cs1/chunkserver.toml");
+    bad(&["chunkserver", "--config", text(&config)], 4, "in use");
+    let other = scratch.cluster("other");
+    good(&["cluster", "up", "--dir", text(&other), "--masters", "1", "--chunkservers", "1"]);
+    let book = |dir: &std::path::Path| -> serde_json::Value {
+        let bytes = std::fs::read(dir.join("cluster.json")).expect("it reads");
+        serde_json::from_slice(&bytes).expect("JSON")
+    };
+    let mut mixed = book(&dir);
+    mixed["endpoints"] = book(&other)["endpoints"].clone();
+    let fake = scratch.path("fake");
+    std::fs::create_dir(&fake).expect("a directory");
+    std::fs::write(fake.join("cluster.json"), mixed.to_string()).expect("a file");
+    bad(&["fs", "ls", "/", "--cluster", text(&fake)], 1, "belongs to cluster");
 }
