@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use base::{ServerId, TraceId};
+use base::ServerId;
 use chunkstore::ChunkStore;
 use runtime::Class;
 use transport::{Priority, Request, Service, Token};
@@ -117,7 +117,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             service: Service::Control,
             op: 0,
             priority: Priority::Control,
-            trace: TraceId::new(self.0.env.random_u64()),
+            trace: self.0.env.trace(),
             token: Token::NONE,
             body: ControlRequest::Cluster(request).encode(),
             payload: None,

@@ -3,10 +3,12 @@
 use base::limits::{APPEND_SECTORS_MAX, SECTOR};
 use base::{ChunkId, DiskId, Kind};
 use chunkstore::{Append, ChunkStore, StoreError};
+use metrics::{Outcome, Span};
 use runtime::{Buf, Env};
-use transport::{Endpoint, Priority, Request, Response, Service, Token};
+use transport::{Endpoint, PeerInfo, Priority, Request, Response, Service, Token};
 use wire::control::{
     ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
+    TraceReply, WireError,
 };
 use wire::data::{
     ChunkRef, DataError, DataReply, DataRequest, ReadRequest, ReplicaStat, ReplicaState,
@@ -33,16 +35,37 @@ struct Copy {
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
-    pub(crate) async fn answer_control(&self, request: Request, peer: &str) -> Response {
-        let answer = match ControlRequest::decode(&request.body) {
+    pub(crate) async fn answer_control(
+        &self,
+        request: Request,
+        peer: &PeerInfo,
+    ) -> (Response, Span) {
+        let asked = ControlRequest::decode(&request.body);
+        let name = asked.as_ref().map_or("control request", ControlRequest::name);
+        let trace = request.trace;
+        self.traced((trace, name, peer.addr), self.answer_asked(asked, request, peer)).await
+    }
+
+    async fn answer_asked(
+        &self,
+        asked: Result<ControlRequest, WireError>,
+        request: Request,
+        peer: &PeerInfo,
+    ) -> (Response, Outcome) {
+        let answer = match asked {
             Ok(ControlRequest::Chunkserver(asked)) => {
                 match self.forward(asked.disk(), &request, peer).await {
-                    Some(Ok(response)) => return response,
+                    Some(Ok(answered)) => return answered,
                     Some(Err(kind)) => {
                         Err(ControlError::new(kind, "this disk's executor does not take more now"))
                     }
-                    None => self.serve_control(asked).await,
+                    None => self.serve_control(asked).await.map(ControlReply::Chunkserver),
                 }
+            }
+            Ok(ControlRequest::Trace(asked)) => {
+                let (env, process) = (&self.0.env, format!("chunkserver {}", self.0.config.name));
+                let (ring, now) = (env.tracer().ring(), env.now().as_nanos());
+                Ok(ControlReply::Trace(TraceReply::answer(&asked, &process, ring, now)))
             }
             Ok(_) => Err(ControlError::new(
                 Kind::Invalid,
@@ -50,11 +73,11 @@ impl<S: ChunkStore> Chunkserver<S> {
             )),
             Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
         };
-        let (status, body) = match answer {
-            Ok(reply) => (0, ControlReply::Chunkserver(reply).encode()),
-            Err(error) => (STATUS_ERROR, error.encode()),
+        let (status, body, outcome) = match answer {
+            Ok(reply) => (0, reply.encode(), Outcome::Done),
+            Err(error) => (STATUS_ERROR, error.encode(), Outcome::Failed(error.kind)),
         };
-        Response { status, body, payload: None }
+        (Response { status, body, payload: None }, outcome)
     }
 
     async fn serve_control(
@@ -252,7 +275,7 @@ async fn call_read(
         service: Service::Data,
         op: read.op(),
         priority: Priority::Background,
-        trace: base::TraceId::new(env.random_u64()),
+        trace: env.trace(),
         token: Token(token),
         body: read.encode(),
         payload: None,

@@ -3,12 +3,13 @@
 use base::limits::SECTOR;
 use base::{ChunkId, Epoch};
 use chunkstore::{Append, ChunkStore};
+use metrics::{Fact, Outcome, Span, Step};
 use runtime::Buf;
-use transport::{Request, Response};
+use transport::{PeerInfo, Request, Response};
 use wire::data::{
     AppendRequest, CommitRequest, DataError, DataReply, DataRequest, ReadRequest, ReplicaState,
 };
-use wire::data_codec::encode_answer;
+use wire::data_codec::{DecodeError, encode_answer};
 use wire::sector::parse_footer;
 use wire::token::Token;
 
@@ -42,27 +43,42 @@ impl Drop for Claim<'_> {
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
-    pub(crate) async fn answer_data(&self, mut request: Request, peer: &str) -> Response {
-        let answer = match DataRequest::decode(request.op, &request.body) {
+    pub(crate) async fn answer_data(&self, request: Request, peer: &PeerInfo) -> (Response, Span) {
+        let asked = DataRequest::decode(request.op, &request.body);
+        let name = asked.as_ref().map_or("data request", operation_name);
+        let trace = request.trace;
+        self.traced((trace, name, peer.addr), self.answer_decoded(asked, request, peer)).await
+    }
+
+    async fn answer_decoded(
+        &self,
+        asked: Result<DataRequest, DecodeError>,
+        mut request: Request,
+        peer: &PeerInfo,
+    ) -> (Response, Outcome) {
+        let answer = match asked {
             Ok(asked) => match self.forward(asked.at().disk, &request, peer).await {
-                Some(Ok(response)) => return response,
+                Some(Ok(answered)) => return answered,
                 Some(Err(_)) => Err(DataError::Busy),
                 None => self.serve(asked, request.token, request.payload.take()).await,
             },
             Err(error) => {
-                tracing::warn!(peer, %error, "data request not of its form");
+                tracing::warn!(peer = peer.name, %error, "data request not of its form");
                 Err(DataError::Invalid)
             }
         };
         if matches!(answer, Err(DataError::Busy)) {
             self.count(|stats| stats.busy += 1);
         }
-        let (answer, payload) = match answer {
-            Ok((reply, payload)) => (Ok(reply), payload),
-            Err(error) => (Err(error), None),
+        let (answer, payload, outcome) = match answer {
+            Ok((reply, payload)) => (Ok(reply), payload, Outcome::Done),
+            Err(error) => {
+                let outcome = Outcome::Failed(error.kind());
+                (Err(error), None, outcome)
+            }
         };
         let (status, body) = encode_answer(&answer);
-        Response { status, body, payload }
+        (Response { status, body, payload }, outcome)
     }
 
     async fn serve(
@@ -124,6 +140,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let bytes = sectors.len();
         let _claim =
             Claim::new(&self.0.append_bytes, bytes, self.share(APPEND_BYTES_INFLIGHT_MAX))?;
+        self.0.env.note(Step::Admitted, Fact::Chunk(request.at.chunk));
         let commit =
             CommitRequest { at: request.at, epoch: request.epoch, committed: request.committed };
         self.note_committed(commit);
@@ -198,6 +215,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         // Sectors hold data of 1 to 4048 bytes; what is claimed is the usual case.
         let bytes = wire::sector::sectors_for(len as usize) * SECTOR;
         let _claim = Claim::new(&self.0.read_bytes, bytes, self.share(READ_BYTES_INFLIGHT_MAX))?;
+        self.0.env.note(Step::Admitted, Fact::Chunk(chunk));
         let read = disk.store.read(chunk, request.offset, len).await;
         let read = read.map_err(|error| self.data_error(request.at, error))?;
         let sectors = trim(read.sectors, readable);
@@ -206,6 +224,18 @@ impl<S: ChunkStore> Chunkserver<S> {
             stats.read_bytes += sectors.len() as u64;
         });
         Ok((reply, Some(sectors)))
+    }
+}
+
+/// What a request is called where its time is shown.
+fn operation_name(request: &DataRequest) -> &'static str {
+    match request {
+        DataRequest::Append(_) => "append",
+        DataRequest::Commit(_) => "commit",
+        DataRequest::Read(_) => "read",
+        DataRequest::Fence(_) => "fence",
+        DataRequest::Seal(_) => "seal",
+        DataRequest::Stat(_) => "stat",
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{ChunkId, DiskId};
 use runtime::sync::{Notify, mpsc, oneshot};
-use transport::{Request, Response};
+use transport::{PeerInfo, Request, Response};
 use wire::control::DiskReport;
 
 use crate::limits::{DAMAGED_MAX, FORWARDED_MAX};
@@ -21,7 +21,7 @@ use crate::server::Stats;
 /// A request on its way to the lane that has its disk.
 pub(crate) struct Forwarded {
     pub(crate) request: Request,
-    pub(crate) peer: String,
+    pub(crate) peer: PeerInfo,
     pub(crate) reply: oneshot::Sender<Response>,
 }
 

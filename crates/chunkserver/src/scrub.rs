@@ -24,6 +24,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             for disk in self.0.disks.values().cloned().collect::<Vec<_>>() {
                 self.scrub_disk(&disk).await;
             }
+            self.count(|stats| stats.scrub_passes += 1);
         }
     }
 

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{ChunkId, DiskId, Epoch, Kind, Map};
+use base::{ChunkId, DiskId, Epoch, Kind, Map, TraceId};
 use chunkstore::{ChunkStore, StoreError};
+use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env};
-use transport::{Endpoint, Handler, Incoming, Request, Response, Service, TransportError};
+use transport::{
+    Endpoint, Handler, Incoming, PeerInfo, Request, Response, Service, TransportError,
+};
 use wire::control::{ControlError, DiskReport};
 use wire::data::{ChunkRef, DataError};
 use wire::token::TokenVerifier;
@@ -41,6 +44,8 @@ pub struct Stats {
     pub damaged: u64,
     /// Bytes scrubbed.
     pub scrubbed_bytes: u64,
+    /// Passes of scrub over all disks.
+    pub scrub_passes: u64,
     /// Requests handed to the lane that has their disk.
     pub forwarded: u64,
 }
@@ -59,6 +64,7 @@ impl Stats {
             replicated_bytes: self.replicated_bytes + other.replicated_bytes,
             damaged: self.damaged + other.damaged,
             scrubbed_bytes: self.scrubbed_bytes + other.scrubbed_bytes,
+            scrub_passes: self.scrub_passes + other.scrub_passes,
             forwarded: self.forwarded + other.forwarded,
         }
     }
@@ -190,7 +196,8 @@ impl<S: ChunkStore> Chunkserver<S> {
                 Service::Control | Service::Raft => Class::Background,
             };
             self.0.env.spawn(class, "forwarded request", async move {
-                let _ = reply.send(server.answer(request, &peer).await); // The lane may be gone.
+                let (response, _) = server.answer(request, &peer).await;
+                let _ = reply.send(response); // The lane may be gone.
             });
         }
     }
@@ -200,22 +207,27 @@ impl<S: ChunkStore> Chunkserver<S> {
         &self,
         disk: DiskId,
         request: &Request,
-        peer: &str,
-    ) -> Option<Result<Response, Kind>> {
+        peer: &PeerInfo,
+    ) -> Option<Result<(Response, Outcome), Kind>> {
         if self.0.disks.contains_key(&disk) {
             return None;
         }
         let inbox = self.0.board.lane_of(disk, self.addr())?;
         self.count(|stats| stats.forwarded += 1);
         let (reply, answer) = oneshot::channel();
-        let forwarded = Forwarded { request: request.clone(), peer: peer.to_owned(), reply };
+        let forwarded = Forwarded { request: request.clone(), peer: peer.clone(), reply };
         if inbox.try_send(forwarded).is_err() {
             return Some(Err(Kind::Retry));
         }
-        Some(answer.await.map_err(|_| Kind::Retry))
+        let response = answer.await.map_err(|_| Kind::Retry);
+        Some(response.map(|response| match response.status {
+            0 => (response, Outcome::Done),
+            // The other lane's operation says why.
+            _ => (response, Outcome::Failed(Kind::Unknown)),
+        }))
     }
 
-    pub(crate) async fn answer(&self, request: Request, peer: &str) -> Response {
+    pub(crate) async fn answer(&self, request: Request, peer: &PeerInfo) -> (Response, Span) {
         match request.service {
             Service::Data => self.answer_data(request, peer).await,
             Service::Control => self.answer_control(request, peer).await,
@@ -224,9 +236,28 @@ impl<S: ChunkStore> Chunkserver<S> {
                     Kind::Invalid,
                     "this is a chunkserver, it holds no Raft group: ask a master",
                 );
-                Response { status: STATUS_ERROR, body: error.encode(), payload: None }
+                let work = async {
+                    let body = error.encode();
+                    let response = Response { status: STATUS_ERROR, body, payload: None };
+                    (response, Outcome::Failed(Kind::Invalid))
+                };
+                self.traced((request.trace, "raft", peer.addr), work).await
             }
         }
+    }
+
+    /// Answers a request as an operation of its trace. In the span its answer is to be sent.
+    pub(crate) async fn traced(
+        &self,
+        (trace, name, peer): (TraceId, &'static str, SocketAddr),
+        work: impl Future<Output = (Response, Outcome)>,
+    ) -> (Response, Span) {
+        let env = &self.0.env;
+        let span = env.begin(trace, name, Some(peer));
+        let (response, outcome) = span.clone().follow(work).await;
+        span.note(Step::Answered, env.now().as_nanos(), Fact::None);
+        env.end(&span, outcome);
+        (response, span)
     }
 
     /// Where it is reached.
@@ -328,7 +359,8 @@ impl<S: ChunkStore> Handler for Chunkserver<S> {
         let server = self.clone();
         // One task a request: it runs to completion on this executor (C10).
         self.0.env.spawn(class, name, async move {
-            let answer = server.answer(incoming.request, &incoming.peer.name).await;
+            let (answer, span) = server.answer(incoming.request, &incoming.peer).await;
+            let _entered = span.enter();
             incoming.reply.send(answer);
         });
     }

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use base::limits::{APPEND_DATA_MAX, SECTOR};
 use base::{Epoch, Kind};
+use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
@@ -78,6 +79,7 @@ struct Queue {
 struct Pending {
     staged: Staged,
     len: u32,
+    span: Span,
     _room: [OwnedSemaphorePermit; 2],
 }
 
@@ -265,8 +267,10 @@ impl Shared {
             return Ok(());
         }
         let size = (sectors_for(len) * SECTOR) as u32;
+        let span = self.env.begin(self.env.trace(), "append", None);
         let count = self.count.clone().acquire_owned().await;
         let bytes = self.bytes.clone().acquire_many_owned(size).await;
+        span.note(Step::Admitted, self.env.now().as_nanos(), Fact::Bytes(len as u64));
         self.check_open()?;
         let (Ok(count), Ok(bytes)) = (count, bytes) else {
             return Err(Error::invalid(self.file.path(), "the writer was dropped"));
@@ -277,7 +281,7 @@ impl Shared {
             let queue = &mut *self.queue.borrow_mut();
             queue.end += len as u64;
             let len = len as u32;
-            queue.appends.push_back(Pending { staged, len, _room: [count, bytes] });
+            queue.appends.push_back(Pending { staged, len, span, _room: [count, bytes] });
         }
         self.process(Event::Append { len: len as u32 });
         Ok(())
@@ -292,7 +296,8 @@ impl Shared {
             };
             let waited = self.env.now() - start;
             if waited >= self.file.0.client.config().writer.stall_budget {
-                let (what, cause) = (format!("append to {}", self.file.path()), error.to_string());
+                let what = format!("append to {}", self.file.path());
+                let cause = Error::traced(error.to_string());
                 return Err(Error::Unavailable { what, cause, waited });
             }
             self.env.sleep(MEMORY_PAUSE).await;
@@ -316,6 +321,15 @@ impl Shared {
     }
 
     async fn close(
+        self: Rc<Self>,
+        finish: bool,
+        attributes: Option<Attributes>,
+    ) -> Result<u64, Error> {
+        let client = self.file.0.client.clone();
+        client.operation("close", self.end_writer(finish, attributes)).await
+    }
+
+    async fn end_writer(
         self: Rc<Self>,
         finish: bool,
         attributes: Option<Attributes>,
@@ -406,13 +420,19 @@ impl Shared {
         match action {
             Action::Place { seq, at } => {
                 let append = index(*seq).and_then(|index| queue.appends.get_mut(index));
-                append.is_none_or(|append| append.staged.place(self.env.pool(), *at).is_ok())
+                append.is_none_or(|append| {
+                    let placed = append.staged.place(self.env.pool(), *at).is_ok();
+                    let now = self.env.now().as_nanos();
+                    append.span.note(Step::Formatted, now, Fact::Chunk(at.chunk));
+                    placed
+                })
             }
             Action::Send { id, to, token, request } => {
                 // Released meanwhile: every living replica has it, or its chunk has ended.
                 let append = index(id.seq).and_then(|index| queue.appends.get(index));
-                if let Some(sectors) = append.and_then(|append| append.staged.sectors()) {
-                    self.send(*id, *to, *token, *request, sectors);
+                let sectors = append.and_then(|append| append.staged.sectors());
+                if let (Some(append), Some(sectors)) = (append, sectors) {
+                    self.send(*id, *to, *token, (*request, sectors), &append.span);
                 }
                 true
             }
@@ -450,18 +470,21 @@ impl Shared {
         id: SendId,
         to: SocketAddr,
         token: [u8; 16],
-        request: AppendRequest,
-        sectors: runtime::Buf,
+        (request, sectors): (AppendRequest, runtime::Buf),
+        span: &Span,
     ) {
         let client = &self.file.0.client.0;
         add(&client.counters.sent_bytes, sectors.len() as u64);
         add(&client.counters.resends, u64::from(id.attempt > 0));
         let timeout = client.config.writer.call_timeout;
         let request = DataRequest::Append(request);
-        let call = client.peers.data(to, request, token, Some(sectors), timeout);
-        let shared = self.clone();
+        let call = {
+            let _entered = span.enter();
+            client.peers.data(to, request, token, Some(sectors), timeout)
+        };
+        let (shared, span) = (self.clone(), span.clone());
         self.env.spawn(Class::Foreground, "append", async move {
-            let result = sent_result(call.await);
+            let result = sent_result(span.follow(call).await);
             shared.process_unless_abandoned(Event::Sent { id, result });
         });
     }
@@ -483,6 +506,11 @@ impl Shared {
 
     fn start_op(self: &Rc<Self>, op: StreamOp) {
         let (file, epoch) = (self.file.0.file, self.core.borrow().epoch());
+        let name = match &op {
+            StreamOp::Advance { .. } => "advance",
+            StreamOp::Extend { .. } => "extend",
+            StreamOp::Close { .. } => "close",
+        };
         let change = match op {
             StreamOp::Advance { sealed, len, next, avoid, spares } => {
                 self.env.mark("writer: next chunk");
@@ -495,9 +523,12 @@ impl Shared {
                 StreamChange::Close { file, epoch, sealed, finish }
             }
         };
+        let root = self.env.tracer().root(self.env.trace());
         let shared = self.clone();
         self.env.spawn(Class::Foreground, "writer stream", async move {
-            let answer = shared.file.0.client.stream_change(file, change).await;
+            let done = shared.file.0.client.stream_change(file, change);
+            let done = shared.env.operation(name, |refusal: &Refusal| refusal.kind, done);
+            let answer = root.follow(done).await;
             shared.process_unless_abandoned(Event::Op(op_result(answer)));
         });
     }
@@ -512,6 +543,11 @@ impl Shared {
         let queue = &mut *self.queue.borrow_mut();
         let counters = &self.file.0.client.0.counters;
         let fresh = (queue.acked - queue.first) as usize..(below - queue.first) as usize;
+        let now = self.env.now().as_nanos();
+        for append in queue.appends.range(fresh.clone()) {
+            append.span.note(Step::Acknowledged, now, Fact::None);
+            self.env.end(&append.span, Outcome::Done);
+        }
         let bytes: u64 = queue.appends.range(fresh).map(|append| u64::from(append.len)).sum();
         add(&counters.appends, below - queue.acked);
         add(&counters.append_bytes, bytes);
@@ -539,6 +575,11 @@ impl Shared {
         for (_, waiter) in queue.waiters.drain(..) {
             // Nobody waits any more, in both.
             let _ = waiter.send(failure.clone().map_or(Ok(()), Err));
+        }
+        if let Some(error) = &failure {
+            // Those that were acknowledged have ended already.
+            let outcome = Outcome::Failed(error.kind());
+            queue.appends.iter().for_each(|append| self.env.end(&append.span, outcome));
         }
         queue.first += queue.appends.len() as u64;
         queue.appends.clear();
@@ -612,6 +653,7 @@ fn describe(path: &str, error: WriterError, budget: &Duration) -> Error {
         WriterError::Full => Error::Full { path },
         WriterError::Gone => Error::NotFound { path },
         WriterError::Stalled { cause } => {
+            let cause = Error::traced(cause);
             Error::Unknown { what: format!("append to {path}"), cause, waited: *budget }
         }
         WriterError::Protocol(message) => Error::Invalid { path, message },

@@ -1,6 +1,7 @@
 //! [`Client`]: one program's session with a cluster.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -10,7 +11,8 @@ use runtime::{Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlReply, ControlRequest, Group,
-    OpId, StreamChange, StreamReply, StreamRequest, Trouble, stream_partition,
+    OpId, StreamChange, StreamReply, StreamRequest, TraceReply, TraceRequest, Trouble,
+    stream_partition,
 };
 
 use crate::config::Config;
@@ -82,6 +84,16 @@ impl Client {
         })))
     }
 
+    /// Runs work as one operation of this client: one trace, also in the frames to other
+    /// processes.
+    pub(crate) async fn operation<T>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.0.env.operation(name, Error::kind, work).await
+    }
+
     /// Its environment.
     pub fn env(&self) -> &Env {
         &self.0.env
@@ -138,6 +150,39 @@ impl Client {
             return Err(Error::Unavailable { what, cause, waited });
         }
         Ok(found)
+    }
+
+    /// Asks every master and chunkserver that the masters know, and this process, what they
+    /// know of traced operations.
+    pub async fn traces(
+        &self,
+        request: &TraceRequest,
+    ) -> Result<Vec<(SocketAddr, Result<TraceReply, String>)>, Error> {
+        let mut asked: BTreeMap<SocketAddr, String> = BTreeMap::new();
+        for (addr, status) in self.status().await? {
+            asked.insert(addr, format!("master {}", status.master));
+            for server in status.servers {
+                let name = format!("chunkserver {}", server.name);
+                // Each executor of a chunkserver has its own address.
+                for addr in server.disks.iter().filter_map(|disk| disk.addr) {
+                    asked.insert(addr, name.clone());
+                }
+                asked.insert(server.addr, name);
+            }
+        }
+        let attempt = self.0.config.control_attempt;
+        let calls = asked.into_iter().map(|(addr, name)| {
+            let call = self.0.peers.control(addr, ControlRequest::Trace(request.clone()), attempt);
+            async move {
+                let answer = match call.await {
+                    Ok(ControlReply::Trace(reply)) => Ok(reply),
+                    Ok(other) => Err(format!("{name}: {}", misfit(&other).message)),
+                    Err(error) => Err(format!("{name}: {error}")),
+                };
+                (addr, answer)
+            }
+        });
+        Ok(futures_util::future::join_all(calls).await)
     }
 
     /// Runs a request of the cluster service that changes nothing.

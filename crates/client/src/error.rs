@@ -78,6 +78,15 @@ impl Error {
         }
     }
 
+    /// `cause` with the trace of the operation under way: with it an operator finds what took
+    /// the time.
+    pub(crate) fn traced(cause: String) -> String {
+        match metrics::current() {
+            Some(span) => format!("{cause}; {}", span.trace()),
+            None => cause,
+        }
+    }
+
     pub(crate) fn invalid(path: impl Into<String>, message: impl Into<String>) -> Error {
         Error::Invalid { path: path.into(), message: message.into() }
     }

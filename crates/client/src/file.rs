@@ -71,8 +71,8 @@ impl FlatLogFile {
     /// Opens it for append. Any other writer is fenced: its appends are not acknowledged from
     /// here on (`protocols.md` 1.1).
     pub async fn append_handle(&self) -> Result<Appender, Error> {
-        let grant = self.open_stream().await?;
-        Appender::start(self, grant)
+        let opened = self.0.client.operation("open for append", self.open_stream());
+        Appender::start(self, opened.await?)
     }
 
     async fn open_stream(&self) -> Result<WriterGrant, Error> {
@@ -121,6 +121,10 @@ impl FlatLogFile {
     /// Ends a writer that is gone, so that all it wrote can be read; the length is final until
     /// the file is opened for append again.
     pub async fn seal(&self) -> Result<u64, Error> {
+        self.0.client.operation("seal", self.end_writer()).await
+    }
+
+    async fn end_writer(&self) -> Result<u64, Error> {
         let inner = &*self.0;
         let change = StreamChange::Seal { file: inner.file };
         match inner.client.stream_change(inner.file, change).await {
@@ -135,6 +139,10 @@ impl FlatLogFile {
     /// All its chunks in order, fresh; for people and tools. None of a file that was never opened
     /// for append.
     pub async fn chunks(&self) -> Result<StreamView, Error> {
+        self.0.client.operation("locate", self.locate_all()).await
+    }
+
+    async fn locate_all(&self) -> Result<StreamView, Error> {
         let inner = &*self.0;
         let locator = &inner.client.0.locator;
         let file = inner.file;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use base::{FileId, Kind};
+use metrics::Span;
 use runtime::sync::oneshot;
 use runtime::{Class, Duration, Env};
 use wire::control::{
@@ -36,6 +37,7 @@ struct Want {
     file: FileId,
     offset: u64,
     answer: oneshot::Sender<Answer>,
+    span: Option<Span>,
 }
 
 #[derive(Default)]
@@ -103,7 +105,7 @@ impl Locator {
         let start = {
             let lanes = &mut *self.0.lanes.borrow_mut();
             let lane = lanes.entry(partition).or_default();
-            lane.waiting.push_back(Want { file, offset, answer });
+            lane.waiting.push_back(Want { file, offset, answer, span: metrics::current() });
             !std::mem::replace(&mut lane.busy, true)
         };
         if start {
@@ -137,7 +139,11 @@ impl Locator {
                 }
                 lane.waiting.drain(..count).collect()
             };
-            let views = self.ask(partition, &batch).await;
+            // The question travels under the trace of the first that waits.
+            let views = match batch[0].span.clone() {
+                Some(span) => span.follow(self.ask(partition, &batch)).await,
+                None => self.ask(partition, &batch).await,
+            };
             self.distribute(batch, views);
         }
     }

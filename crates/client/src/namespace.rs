@@ -61,12 +61,14 @@ enum Step {
 impl Client {
     /// What `path` stands for; a symbolic link at its end is not followed.
     pub async fn lookup(&self, path: &str) -> Result<Found, Error> {
-        self.walk(path, names_of(path)?, false).await
+        let names = names_of(path)?;
+        self.operation("look up", self.walk(path, names, false)).await
     }
 
     /// What `path` stands for, with all symbolic links followed.
     pub async fn resolve(&self, path: &str) -> Result<Found, Error> {
-        self.walk(path, names_of(path)?, true).await
+        let names = names_of(path)?;
+        self.operation("look up", self.walk(path, names, true)).await
     }
 
     async fn walk(
@@ -150,49 +152,57 @@ impl Client {
 
     /// The directory that `path` names.
     pub async fn resolve_dir(&self, path: &str) -> Result<DirId, Error> {
-        self.walk_to_dir(path, names_of(path)?).await
+        let names = names_of(path)?;
+        self.operation("look up", self.walk_to_dir(path, names)).await
     }
 
     /// The place of a name that may not exist yet.
     pub async fn place_of(&self, path: &str) -> Result<Place, Error> {
         let (parents, name) = split_last(path)?;
-        let parent = self.walk_to_dir(path, parents).await?;
+        let parent = self.operation("look up", self.walk_to_dir(path, parents)).await?;
+        self.env().note(metrics::Step::Resolved, metrics::Fact::None);
         Ok(Place { parent, name })
     }
 
     /// Makes a directory; its parent must be there.
     pub async fn mkdir(&self, path: &str, mode: u32) -> Result<DirId, Error> {
-        let place = self.place_of(path).await?;
-        self.mkdir_at(place, mode).await.map_err(|error| error.about("make directory", path))
+        let work = async {
+            let place = self.place_of(path).await?;
+            self.mkdir_at(place, mode).await.map_err(|error| error.about("make directory", path))
+        };
+        self.operation("mkdir", work).await
     }
 
     /// Makes a directory and those above it that are missing; fine when it is there.
     pub async fn mkdir_all(&self, path: &str, mode: u32) -> Result<DirId, Error> {
-        let names = names_of(path)?;
-        match self.walk_to_dir(path, names.clone()).await {
-            Err(Error::NotFound { .. }) => {}
-            other => return other,
-        }
-        let mut dir = DirId::ROOT;
-        let mut done = VecDeque::new();
-        for name in names {
-            done.push_back(name.clone());
-            match self.walk_to_dir(path, done.clone()).await {
-                Ok(found) => dir = found,
-                Err(Error::NotFound { .. }) => {
-                    match self.mkdir_at(Place { parent: dir, name }, mode).await {
-                        Ok(made) => dir = made,
-                        // Somebody was faster.
-                        Err(error) if error.kind == base::Kind::Exists => {
-                            dir = self.walk_to_dir(path, done.clone()).await?;
-                        }
-                        Err(error) => return Err(error.about("make directory", path)),
-                    }
-                }
-                Err(error) => return Err(error),
+        let work = async {
+            let names = names_of(path)?;
+            match self.walk_to_dir(path, names.clone()).await {
+                Err(Error::NotFound { .. }) => {}
+                other => return other,
             }
-        }
-        Ok(dir)
+            let mut dir = DirId::ROOT;
+            let mut done = VecDeque::new();
+            for name in names {
+                done.push_back(name.clone());
+                match self.walk_to_dir(path, done.clone()).await {
+                    Ok(found) => dir = found,
+                    Err(Error::NotFound { .. }) => {
+                        match self.mkdir_at(Place { parent: dir, name }, mode).await {
+                            Ok(made) => dir = made,
+                            // Somebody was faster.
+                            Err(error) if error.kind == base::Kind::Exists => {
+                                dir = self.walk_to_dir(path, done.clone()).await?;
+                            }
+                            Err(error) => return Err(error.about("make directory", path)),
+                        }
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(dir)
+        };
+        self.operation("mkdir", work).await
     }
 
     /// Makes an empty file. With `exclusive` the name must be free, else a file that is there
@@ -204,8 +214,11 @@ impl Client {
         mode: u32,
         exclusive: bool,
     ) -> Result<FlatLogFile, Error> {
-        let place = self.place_of(path).await?;
-        self.create_at(place, path, policy, mode, exclusive).await
+        let work = async {
+            let place = self.place_of(path).await?;
+            self.create_at(place, path, policy, mode, exclusive).await
+        };
+        self.operation("create", work).await
     }
 
     /// As [`Client::create`], in a directory that was resolved before; `path` is for messages.
@@ -217,25 +230,32 @@ impl Client {
         mode: u32,
         exclusive: bool,
     ) -> Result<FlatLogFile, Error> {
-        if !policy.is_valid() {
-            let message = format!(
-                "{} of {} copies is no policy; 1 to 5 copies, acknowledged by more than half",
-                policy.acks, policy.copies
-            );
-            return Err(Error::invalid(path, message));
-        }
-        let attributes = Attributes { mode, mtime: self.0.env.unix_time().as_nanos() };
-        let change =
-            NamespaceChange::Create { place: place.clone(), policy, attributes, exclusive };
-        let made = self.change_node(place.parent, change).await;
-        let (node, grant) = made.map_err(|error| error.about("create", path))?;
-        self.file_of(path, Found { place: Some(place), node, grant })
+        let work = async {
+            if !policy.is_valid() {
+                let message = format!(
+                    "{} of {} copies is no policy; 1 to 5 copies, acknowledged by more than half",
+                    policy.acks, policy.copies
+                );
+                return Err(Error::invalid(path, message));
+            }
+            let attributes = Attributes { mode, mtime: self.0.env.unix_time().as_nanos() };
+            let change =
+                NamespaceChange::Create { place: place.clone(), policy, attributes, exclusive };
+            let made = self.change_node(place.parent, change).await;
+            let (node, grant) = made.map_err(|error| error.about("create", path))?;
+            self.file_of(path, Found { place: Some(place), node, grant })
+        };
+        self.operation("create", work).await
     }
 
     /// Opens the file that `path` names; nothing is locked by it.
     pub async fn open(&self, path: &str) -> Result<FlatLogFile, Error> {
-        let found = self.resolve(path).await?;
-        self.file_of(path, found)
+        let work = async {
+            let found = self.resolve(path).await?;
+            self.env().note(metrics::Step::Resolved, metrics::Fact::None);
+            self.file_of(path, found)
+        };
+        self.operation("open", work).await
     }
 
     /// The file that was found.
@@ -251,69 +271,87 @@ impl Client {
 
     /// Makes a symbolic link to `target`, which need not exist.
     pub async fn symlink(&self, target: &str, path: &str, mode: u32) -> Result<(), Error> {
-        if target.is_empty() || target.len() > TARGET_MAX {
-            let message = format!("a link's target has 1 to {TARGET_MAX} bytes");
-            return Err(Error::invalid(path, message));
-        }
-        let place = self.place_of(path).await?;
-        let attributes = Attributes { mode, mtime: self.0.env.unix_time().as_nanos() };
-        let parent = place.parent;
-        let change = NamespaceChange::Symlink { place, target: target.to_owned(), attributes };
-        let made = self.change_node(parent, change).await;
-        made.map(drop).map_err(|error| error.about("link", path))
+        let work = async {
+            if target.is_empty() || target.len() > TARGET_MAX {
+                let message = format!("a link's target has 1 to {TARGET_MAX} bytes");
+                return Err(Error::invalid(path, message));
+            }
+            let place = self.place_of(path).await?;
+            let attributes = Attributes { mode, mtime: self.0.env.unix_time().as_nanos() };
+            let parent = place.parent;
+            let change = NamespaceChange::Symlink { place, target: target.to_owned(), attributes };
+            let made = self.change_node(parent, change).await;
+            made.map(drop).map_err(|error| error.about("link", path))
+        };
+        self.operation("symlink", work).await
     }
 
     /// Gives the file at `existing` another name.
     pub async fn link(&self, existing: &str, path: &str) -> Result<(), Error> {
-        let file = self.open(existing).await?;
-        let place = self.place_of(path).await?;
-        let links = vec![(file.id(), place)];
-        self.link_many(links).await.map_err(|error| rename_error(error, path))
+        let work = async {
+            let file = self.open(existing).await?;
+            let place = self.place_of(path).await?;
+            let links = vec![(file.id(), place)];
+            self.link_many(links).await.map_err(|error| rename_error(error, path))
+        };
+        self.operation("link", work).await
     }
 
     /// Gives files further names: all or none of those in directories of one partition.
     pub async fn link_many(&self, links: Vec<(FileId, Place)>) -> Result<(), Error> {
-        let (partitions, _) = self.0.session.partitions();
-        let mut groups: std::collections::BTreeMap<u16, Vec<_>> = Default::default();
-        for link in links {
-            let partition = namespace_partition(link.1.parent, partitions);
-            groups.entry(partition).or_default().push(link);
-        }
-        for (_, links) in groups {
-            let place = links[0].1.clone();
-            let made = self.change_done(place.parent, NamespaceChange::Link { links }).await;
-            made.map_err(|error| error.about("link", &place.name))?;
-        }
-        Ok(())
+        let work = async {
+            let (partitions, _) = self.0.session.partitions();
+            let mut groups: std::collections::BTreeMap<u16, Vec<_>> = Default::default();
+            for link in links {
+                let partition = namespace_partition(link.1.parent, partitions);
+                groups.entry(partition).or_default().push(link);
+            }
+            for (_, links) in groups {
+                let place = links[0].1.clone();
+                let made = self.change_done(place.parent, NamespaceChange::Link { links }).await;
+                made.map_err(|error| error.about("link", &place.name))?;
+            }
+            Ok(())
+        };
+        self.operation("link", work).await
     }
 
     /// Takes a file's or symbolic link's name away.
     pub async fn unlink(&self, path: &str) -> Result<(), Error> {
-        let place = self.place_of(path).await?;
-        let parent = place.parent;
-        let done = self.change_done(parent, NamespaceChange::Unlink { place }).await;
-        done.map_err(|error| error.about("remove", path))
+        let work = async {
+            let place = self.place_of(path).await?;
+            let parent = place.parent;
+            let done = self.change_done(parent, NamespaceChange::Unlink { place }).await;
+            done.map_err(|error| error.about("remove", path))
+        };
+        self.operation("unlink", work).await
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, path: &str) -> Result<(), Error> {
-        let place = self.place_of(path).await?;
-        let parent = place.parent;
-        let done = self.change_done(parent, NamespaceChange::Rmdir { place }).await;
-        done.map_err(|error| error.about("remove directory", path))
+        let work = async {
+            let place = self.place_of(path).await?;
+            let parent = place.parent;
+            let done = self.change_done(parent, NamespaceChange::Rmdir { place }).await;
+            done.map_err(|error| error.about("remove directory", path))
+        };
+        self.operation("rmdir", work).await
     }
 
     /// Moves a name, atomically. With `replace`, what is at `to` gives way.
     pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), Error> {
-        let (source, target) =
-            futures_util::future::try_join(self.place_of(from), self.place_of(to)).await?;
-        let parent = source.parent;
-        let change = NamespaceChange::Rename { from: source, to: target, replace };
-        let done = self.change_done(parent, change).await;
-        done.map_err(|error| {
-            let path = if error.kind == base::Kind::Exists { to } else { from };
-            error.about("rename", path)
-        })
+        let work = async {
+            let (source, target) =
+                futures_util::future::try_join(self.place_of(from), self.place_of(to)).await?;
+            let parent = source.parent;
+            let change = NamespaceChange::Rename { from: source, to: target, replace };
+            let done = self.change_done(parent, change).await;
+            done.map_err(|error| {
+                let path = if error.kind == base::Kind::Exists { to } else { from };
+                error.about("rename", path)
+            })
+        };
+        self.operation("rename", work).await
     }
 
     /// As [`Client::rename`], in directories that were resolved before; `path` is for messages.
@@ -338,9 +376,12 @@ impl Client {
 
     /// Sets the attributes of what `path` names (a link at its end is not followed).
     pub async fn set_attributes(&self, path: &str, attributes: Attributes) -> Result<(), Error> {
-        let place = self.place_of(path).await?;
-        let done = self.set_attributes_at(place, attributes, None).await;
-        done.map_err(|error| error.about("set attributes of", path))
+        let work = async {
+            let place = self.place_of(path).await?;
+            let done = self.set_attributes_at(place, attributes, None).await;
+            done.map_err(|error| error.about("set attributes of", path))
+        };
+        self.operation("set attributes", work).await
     }
 
     pub(crate) async fn set_attributes_at(
@@ -359,8 +400,11 @@ impl Client {
 
     /// A page of a directory: names above `after`, up to 1000.
     pub async fn list(&self, path: &str, after: Option<&str>, limit: u32) -> Result<Page, Error> {
-        let dir = self.resolve_dir(path).await?;
-        self.list_dir(dir, path, after, limit).await
+        let work = async {
+            let dir = self.resolve_dir(path).await?;
+            self.list_dir(dir, path, after, limit).await
+        };
+        self.operation("list", work).await
     }
 
     /// As [`Client::list`] of a directory that was resolved before.
@@ -371,47 +415,59 @@ impl Client {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Page, Error> {
-        let after = after.map(str::to_owned);
-        let request = NamespaceRequest::List { dir, after, limit: limit.clamp(1, LIST_MAX) };
-        match self.ask_namespace(dir, request).await {
-            Ok(NamespaceReply::List { entries, more }) => Ok(Page { entries, more }),
-            Ok(_) => Err(unexpected().about("list", path)),
-            Err(error) => Err(error.about("list", path)),
-        }
+        let work = async {
+            let after = after.map(str::to_owned);
+            let request = NamespaceRequest::List { dir, after, limit: limit.clamp(1, LIST_MAX) };
+            match self.ask_namespace(dir, request).await {
+                Ok(NamespaceReply::List { entries, more }) => Ok(Page { entries, more }),
+                Ok(_) => Err(unexpected().about("list", path)),
+                Err(error) => Err(error.about("list", path)),
+            }
+        };
+        self.operation("list", work).await
     }
 
     /// All names of a directory.
     pub async fn list_all(&self, path: &str) -> Result<Vec<NamedNode>, Error> {
-        let dir = self.resolve_dir(path).await?;
-        let mut entries: Vec<NamedNode> = Vec::new();
-        loop {
-            let after = entries.last().map(|entry| entry.name.clone());
-            let page = self.list_dir(dir, path, after.as_deref(), LIST_MAX).await?;
-            let more = page.more && !page.entries.is_empty();
-            entries.extend(page.entries);
-            if !more {
-                return Ok(entries);
+        let work = async {
+            let dir = self.resolve_dir(path).await?;
+            let mut entries: Vec<NamedNode> = Vec::new();
+            loop {
+                let after = entries.last().map(|entry| entry.name.clone());
+                let page = self.list_dir(dir, path, after.as_deref(), LIST_MAX).await?;
+                let more = page.more && !page.entries.is_empty();
+                entries.extend(page.entries);
+                if !more {
+                    return Ok(entries);
+                }
             }
-        }
+        };
+        self.operation("list", work).await
     }
 
     /// What a file is, by identity.
     pub async fn stat_file(&self, file: FileId) -> Result<(Node, [u8; 16]), Error> {
-        let question = Question {
-            group: Group::Namespace(file.partition()),
-            request: ControlRequest::Namespace(NamespaceRequest::StatFile { file }),
-            attempt: self.0.config.control_attempt,
+        let work = async {
+            let question = Question {
+                group: Group::Namespace(file.partition()),
+                request: ControlRequest::Namespace(NamespaceRequest::StatFile { file }),
+                attempt: self.0.config.control_attempt,
+            };
+            let reply = self.0.session.ask(question, false).await.and_then(namespace_reply);
+            let node = reply.and_then(node_of);
+            node.map_err(|error| error.about("look up", &file.to_string()))
         };
-        let reply = self.0.session.ask(question, false).await.and_then(namespace_reply);
-        let node = reply.and_then(node_of);
-        node.map_err(|error| error.about("look up", &file.to_string()))
+        self.operation("look up", work).await
     }
 
     /// What stands at a place; used with directories resolved before.
     pub async fn lookup_at(&self, place: Place, path: &str) -> Result<Found, Error> {
-        let found = self.lookup_place(place.clone()).await;
-        let (node, grant) = found.map_err(|error| error.about("look up", path))?;
-        Ok(Found { place: Some(place), node, grant })
+        let work = async {
+            let found = self.lookup_place(place.clone()).await;
+            let (node, grant) = found.map_err(|error| error.about("look up", path))?;
+            Ok(Found { place: Some(place), node, grant })
+        };
+        self.operation("look up", work).await
     }
 
     async fn lookup_place(&self, place: Place) -> Result<(Node, [u8; 16]), Refusal> {

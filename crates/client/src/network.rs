@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use base::TraceId;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Duration, Env};
 use transport::{CallError, Endpoint, Priority, Request, Response, Service, Token};
@@ -24,10 +23,6 @@ impl Network {
     pub fn new(env: &Env, endpoint: Endpoint) -> Network {
         Network { env: env.clone(), endpoint }
     }
-
-    fn trace(&self) -> TraceId {
-        TraceId::new(self.env.random_u64())
-    }
 }
 
 impl Peers for Network {
@@ -41,7 +36,7 @@ impl Peers for Network {
             service: Service::Control,
             op: 0, // The body says what is asked.
             priority: Priority::Foreground,
-            trace: self.trace(),
+            trace: self.env.trace(),
             token: Token::NONE,
             body: request.encode(),
             payload: None,
@@ -66,7 +61,7 @@ impl Peers for Network {
             service: Service::Data,
             op: request.op(),
             priority: Priority::Foreground,
-            trace: self.trace(),
+            trace: self.env.trace(),
             token: Token(token),
             body: request.encode(),
             payload,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::Kind;
 use futures_util::stream::{FuturesOrdered, StreamExt};
+use metrics::{Fact, Step};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace, StreamView, Trouble};
 use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest, ReplicaState};
@@ -75,6 +76,10 @@ impl Reader {
 
     /// Up to `len` bytes from `offset` on: fewer only at the file's end.
     pub async fn read_at(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        self.client().operation("read", self.read_range(offset, len)).await
+    }
+
+    async fn read_range(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
         let path = self.file.path();
         if len > READ_MAX {
             let message = format!("{len} bytes asked for at once; read {READ_MAX} at most");
@@ -88,6 +93,7 @@ impl Reader {
         while offset + (out.len() as u64) < end {
             let at = offset + out.len() as u64;
             let Some(chunk) = self.chunk_at(at).await? else { break };
+            self.client().env().note(Step::Located, Fact::Chunk(chunk.chunk));
             let before = out.len();
             let ended = self.read_chunk(&chunk, at, end, &mut out).await?;
             if out.len() > before {
@@ -107,6 +113,10 @@ impl Reader {
 
     /// The present length of what can be read; asks the stream service and the tail's replicas.
     pub async fn refresh_len(&self) -> Result<u64, Error> {
+        self.client().operation("length", self.ask_len()).await
+    }
+
+    async fn ask_len(&self) -> Result<u64, Error> {
         let mut budget = Budget::start(self.client());
         loop {
             let Some(view) = self.locate(u64::MAX >> 1).await? else { return Ok(0) };
@@ -405,7 +415,11 @@ impl Budget {
         let waited = client.env().now() - self.start;
         if waited >= client.config().read_budget {
             let what = format!("read {} at offset {at}", reader.file.path());
-            return Err(Error::Unavailable { what, cause: cause.to_owned(), waited });
+            return Err(Error::Unavailable {
+                what,
+                cause: Error::traced(cause.to_owned()),
+                waited,
+            });
         }
         client.env().sleep(client.env().jitter(self.pause)).await;
         self.pause = (self.pause * 2).min(PAUSE_MAX);

@@ -55,7 +55,7 @@ impl Refusal {
             Kind::Corrupt => Error::Corrupt { path, offset: 0 },
             Kind::Invalid => Error::Invalid { path, message: self.message },
             Kind::Retry | Kind::Refresh | Kind::Reroute | Kind::Unknown => {
-                let (what, cause) = (format!("{what} {path}"), self.message);
+                let (what, cause) = (format!("{what} {path}"), Error::traced(self.message));
                 if self.unknown {
                     Error::Unknown { what, cause, waited: self.waited }
                 } else {

@@ -53,6 +53,8 @@ pub enum Command {
     },
     /// Show masters, chunkservers, disks, chunks and repair
     Status(StatusArgs),
+    /// Show what operations did in which process, and what took them the time
+    Trace(TraceArgs),
     /// Look into a chunk store that no process has open
     Store {
         /// What to do.
@@ -90,6 +92,10 @@ pub struct Connection {
     /// File with the cluster's key, when it has one and no directory is given
     #[arg(long, env = "CRATON_KEY_FILE", global = true, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+    /// Print the trace of this command, and its stages in this process, to standard error;
+    /// 'craton trace' shows them in all processes
+    #[arg(long, env = "CRATON_TRACE", global = true)]
+    pub trace: bool,
 }
 
 /// `craton up`.
@@ -222,6 +228,41 @@ pub struct RoleArgs {
     /// For tests only: obey requests that make disks fail
     #[arg(long)]
     pub allow_fault_injection: bool,
+}
+
+/// `craton trace`.
+#[derive(Args, Debug)]
+pub struct TraceArgs {
+    /// Which cluster.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// A trace, as --trace, log lines and messages name it (trc_...), or 'slow': the slowest
+    /// operations of the last minutes
+    #[arg(value_parser = parse_traced, value_name = "TRACE|slow")]
+    pub what: Traced,
+    /// Slow operations at most
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub limit: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `craton trace` shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Traced {
+    /// Slow operations.
+    Slow,
+    /// The operations of one trace.
+    One(base::TraceId),
+}
+
+fn parse_traced(text: &str) -> Result<Traced, String> {
+    if text == "slow" {
+        return Ok(Traced::Slow);
+    }
+    let trace = text.parse().map_err(|error: base::IdError| error.to_string())?;
+    Ok(Traced::One(trace))
 }
 
 /// `craton masters`.

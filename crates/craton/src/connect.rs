@@ -102,9 +102,20 @@ pub fn with_client<T>(
     crate::log::start_foreground();
     let target = target(connection)?;
     let runtime = runtime()?;
+    let env = runtime.env();
+    crate::trace::switch(env.tracer());
     runtime.block_on(async {
-        let client = connect(runtime.env(), &target, client::Config::default()).await?;
-        work(client).await
+        if !connection.trace {
+            return work(connect(env, &target, client::Config::default()).await?).await;
+        }
+        let trace = env.tracer().fresh().asked();
+        let traced = env.tracer().root(trace).follow(async {
+            let client = connect(env, &target, client::Config::default()).await?;
+            work(client).await
+        });
+        let done = traced.await;
+        crate::trace::print_own(env, trace);
+        done
     })
 }
 

@@ -17,6 +17,7 @@ mod role;
 mod simulate;
 mod status;
 mod store;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -45,6 +46,7 @@ fn run(command: Command) -> Done {
         Command::Masters { connection, command } => masters::run(&connection, command),
         Command::Fs { connection, command } => fs::run(&connection, command),
         Command::Status(args) => status::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Store { command } => store::run(command),
         Command::Bench { connection, command } => measure::run(&connection, command),
         Command::Sim { command } => simulate::run(command),

@@ -15,3 +15,5 @@ mod kills;
 mod load;
 #[path = "main/tools.rs"]
 mod tools;
+#[path = "main/watch.rs"]
+mod watch;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{ChunkId, Epoch, Kind, TraceId};
+use base::{ChunkId, Epoch, Kind};
 use runtime::Env;
 use transport::{Endpoint, Priority, Request, Response, Service, Token};
 use wire::control::{
@@ -30,8 +30,7 @@ impl TransportCalls {
     }
 
     async fn call(&self, to: ReplicaPlace, request: Request) -> Result<Response, CallError> {
-        let trace = TraceId::new(self.env.random_u64());
-        let answer = self.endpoint.call(to.addr, Request { trace, ..request }, TIMEOUT).await;
+        let answer = self.endpoint.call(to.addr, request, TIMEOUT).await;
         answer.map_err(|error| match error.kind() {
             // Nothing was done; the service may try again.
             Kind::Retry | Kind::Unknown => CallError::Unreachable,
@@ -49,7 +48,7 @@ impl TransportCalls {
             service: Service::Data,
             op: request.op(),
             priority: Priority::Control,
-            trace: TraceId::default(),
+            trace: self.env.trace(),
             token,
             body: request.encode(),
             payload: None,
@@ -72,7 +71,7 @@ impl TransportCalls {
             service: Service::Control,
             op: 0,
             priority: Priority::Background,
-            trace: TraceId::default(),
+            trace: self.env.trace(),
             token: Token::NONE,
             body: ControlRequest::Chunkserver(request).encode(),
             payload: None,

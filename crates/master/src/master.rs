@@ -10,13 +10,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, FileId, Kind, TraceId};
+use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::Semaphore;
 use runtime::{Class, Env};
 use transport::{Endpoint, Handler, Incoming, Priority, Request, Response, Service, Token};
 use wire::control::{
     ClusterRequest, ControlError, ControlReply, ControlRequest, Group as GroupName, MasterInfo,
-    NamespaceRequest, OpId, StreamChange, StreamReply, StreamRequest, namespace_partition,
-    stream_partition,
+    NamespaceRequest, OpId, StreamChange, StreamReply, StreamRequest, TraceReply,
+    namespace_partition, stream_partition,
 };
 use wire::frame::BODY_MAX;
 use wire::handshake::ClusterKey;
@@ -150,6 +151,7 @@ pub struct Master(Rc<Inner>);
 
 struct Inner {
     env: Env,
+    name: String,
     addr: SocketAddr,
     groups: Groups,
     peers: Rc<Peers>,
@@ -267,6 +269,11 @@ impl Master {
             ControlRequest::Stream(request) => {
                 Ok(ControlReply::Stream(self.0.streams.serve(request).await?))
             }
+            ControlRequest::Trace(request) => {
+                let (env, process) = (&self.0.env, format!("master {}", self.0.name));
+                let (ring, now) = (env.tracer().ring(), env.now().as_nanos());
+                Ok(ControlReply::Trace(TraceReply::answer(&request, &process, ring, now)))
+            }
             ControlRequest::Chunkserver(_) => Err(ControlError::new(
                 Kind::Invalid,
                 "this is a master: ask a chunkserver for replicas",
@@ -298,7 +305,8 @@ impl Master {
         namespace_partition(dir, partitions)
     }
 
-    fn figures(&self) -> LedFigures {
+    /// Figures of the partitions that this master leads.
+    pub fn figures(&self) -> LedFigures {
         let mut led = LedFigures::default();
         for namespace in self.0.namespaces.iter().filter(|it| it.host().leads()) {
             let (files, dirs) = namespace.host().read(|state| (state.files(), state.dirs()));
@@ -360,31 +368,66 @@ impl Master {
         });
     }
 
-    async fn serve_peer(&self, op: u16, incoming: &Request) -> Response {
+    async fn serve_peer(
+        &self,
+        op: u16,
+        incoming: &Request,
+        peer: SocketAddr,
+    ) -> (Response, Option<Span>) {
         let Ok((group, body)) = decode_message(incoming) else {
-            return Response { status: STATUS_NO_GROUP, ..Response::default() };
+            return (Response { status: STATUS_NO_GROUP, ..Response::default() }, None);
         };
-        let errand = match op {
+        let (errand, name) = match op {
             OP_RAFT => {
-                return match self.0.groups.deliver(group, body).await {
+                let response = match self.0.groups.deliver(group, body).await {
                     Ok(answer) => Response::ok(answer),
                     Err(_) => Response { status: STATUS_NO_GROUP, ..Response::default() },
                 };
+                return (response, None);
             }
-            OP_PROPOSE => Errand::Propose,
-            OP_ASK => Errand::Ask,
-            OP_MEMBERS => Errand::Members,
-            _ => return Response { status: STATUS_NO_GROUP, ..Response::default() },
+            OP_PROPOSE => (Errand::Propose, "propose"),
+            OP_ASK => (Errand::Ask, "ask"),
+            OP_MEMBERS => (Errand::Members, "members"),
+            _ => return (Response { status: STATUS_NO_GROUP, ..Response::default() }, None),
         };
-        answer(self.0.router.run_here(group, errand, body).await)
+        let work = self.0.router.run_here(group, errand, body);
+        self.traced((incoming.trace, name, peer), work).await
     }
 
-    async fn serve_control(&self, body: &[u8]) -> Response {
-        let result = match ControlRequest::decode(body) {
-            Ok(request) => self.handle(request).await,
-            Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
+    async fn serve_control(
+        &self,
+        incoming: &Request,
+        peer: SocketAddr,
+    ) -> (Response, Option<Span>) {
+        let request = match ControlRequest::decode(&incoming.body) {
+            Ok(request) => request,
+            Err(error) => {
+                let error = ControlError::new(Kind::Invalid, error.to_string());
+                return (answer(Err(error)), None);
+            }
         };
-        answer(result.map(|reply| reply.encode()))
+        let asked = (incoming.trace, request.name(), peer);
+        let work = async { self.handle(request).await.map(|reply| reply.encode()) };
+        self.traced(asked, work).await
+    }
+
+    /// Serves what a peer asks as an operation of its trace. In the span its answer is to be
+    /// sent.
+    async fn traced(
+        &self,
+        (trace, name, peer): (TraceId, &'static str, SocketAddr),
+        work: impl Future<Output = Result<Vec<u8>, ControlError>>,
+    ) -> (Response, Option<Span>) {
+        let env = &self.0.env;
+        let span = env.begin(trace, name, Some(peer));
+        let result = span.clone().follow(work).await;
+        let outcome = match &result {
+            Ok(_) => Outcome::Done,
+            Err(error) => Outcome::Failed(error.kind),
+        };
+        span.note(Step::Answered, env.now().as_nanos(), Fact::None);
+        env.end(&span, outcome);
+        (answer(result), Some(span))
     }
 }
 
@@ -420,7 +463,7 @@ impl Entrance {
 impl Handler for Entrance {
     fn handle(&self, incoming: Incoming) {
         let Some(master) = self.master.get().cloned() else { return incoming.reply.busy() };
-        let Incoming { request, reply, .. } = incoming;
+        let Incoming { request, reply, peer, .. } = incoming;
         let (class, name) = match (request.service, request.op) {
             (Service::Raft, OP_RAFT) => (Class::Control, "raft request"),
             (Service::Raft, _) => (Class::Foreground, "peer request"),
@@ -437,10 +480,11 @@ impl Handler for Entrance {
         }
         self.env.spawn(class, name, async move {
             let _permit = if raft { None } else { master.0.requests.try_acquire().ok() };
-            let response = match request.service {
-                Service::Raft => master.serve_peer(request.op, &request).await,
-                _ => master.serve_control(&request.body).await,
+            let (response, span) = match request.service {
+                Service::Raft => master.serve_peer(request.op, &request, peer.addr).await,
+                _ => master.serve_control(&request, peer.addr).await,
             };
+            let _entered = span.map(|span| span.enter());
             reply.send(response);
         });
     }
@@ -538,6 +582,7 @@ impl<'a> Opening<'a> {
         }
         Ok(Master(Rc::new(Inner {
             env: env.clone(),
+            name: config.name.clone(),
             addr,
             groups: self.groups,
             peers,
@@ -652,7 +697,7 @@ impl Streams {
             service: Service::Control,
             op: 0,
             priority: Priority::Background,
-            trace: TraceId::new(self.env.random_u64()),
+            trace: self.env.trace(),
             token: Token::NONE,
             body: ControlRequest::Stream(request).encode(),
             payload: None,

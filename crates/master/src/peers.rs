@@ -68,7 +68,8 @@ impl Peers {
         body: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u8>, ControlError> {
-        let request = request(op, Priority::Foreground, encode_message(group, body));
+        let mut request = request(op, Priority::Foreground, encode_message(group, body));
+        request.trace = self.env.trace();
         match self.endpoint.call(to, request, timeout).await {
             Ok(Response { status: 0, body, .. }) => Ok(body),
             Ok(Response { status: STATUS_ERROR, body, .. }) => Err(ControlError::decode(&body)
@@ -135,4 +136,12 @@ pub fn decode_message(request: &Request) -> Result<(u32, Vec<u8>), BadBytes> {
         None => from.rest().to_vec(),
     };
     Ok((group, content))
+}
+
+/// Fuzz target: any body is a message between masters, or an error.
+pub fn fuzz_peer_message(bytes: &[u8]) {
+    let request = request(OP_ASK, Priority::Foreground, bytes.to_vec());
+    if let Ok((group, content)) = decode_message(&request) {
+        assert_eq!(encode_message(group, &content), bytes);
+    }
 }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::Kind;
+use metrics::{Fact, Step};
 use runtime::sync::oneshot;
 use runtime::{Class, Env, Instant};
 use wire::control::{ControlError, Group as GroupName, MasterInfo};
@@ -134,7 +135,9 @@ impl<M: Hostable> Host<M> {
                 this.confirm().await;
             });
         }
-        match receiver.await {
+        let confirmed = receiver.await;
+        self.0.env.note(Step::Confirmed, Fact::Group(self.0.name.number()));
+        match confirmed {
             Ok(Ok(())) => Ok(()),
             Ok(Err(ReadError::NotLeader { hint })) => Err(self.elsewhere(hint)),
             Ok(Err(error)) => {

@@ -1,5 +1,6 @@
 //! What a process counts about itself (D12, C25): counters, gauges and histograms of which each
-//! core has its own cell, their text in Prometheus form, and a ring of traced operations.
+//! core has its own cell, their text in Prometheus form, and a ring of traced operations with
+//! the one that is under way.
 //!
 //! Times come in from the caller, in nanoseconds of its `Env`: there is no clock here.
 //!
@@ -10,8 +11,10 @@ pub mod limits;
 mod registry;
 mod text;
 mod trace;
+mod tracer;
 
 pub use histogram::{Distribution, Histogram};
 pub use registry::{Counter, Gauge, Registry};
 pub use text::{Exposition, Family, Unit};
-pub use trace::{Fact, Key, Operation, Outcome, Stage, TraceRing};
+pub use trace::{Fact, Key, Operation, Outcome, Stage, Step, TraceRing};
+pub use tracer::{Entered, Span, Tracer, current, with_current};

@@ -11,6 +11,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use metrics::Tracer;
+
 use crate::buf::BufPool;
 use crate::executor::{Class, Core};
 use crate::io::{Entry, File, Listener, OpenOptions, Stream};
@@ -35,6 +37,7 @@ pub(crate) struct Inner {
     pub(crate) host: Host,
     pub(crate) pool: BufPool,
     pub(crate) rng: RefCell<Rng>,
+    pub(crate) tracer: Rc<Tracer>,
     pub(crate) closed: Cell<bool>,
 }
 

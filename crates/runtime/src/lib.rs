@@ -11,6 +11,7 @@ mod env;
 mod executor;
 mod io;
 pub mod limits;
+mod note;
 mod rng;
 pub mod sim;
 mod slab;

@@ -139,7 +139,7 @@ impl Endpoint {
             return Err(CallError::Closed);
         }
         if let Some(local) = local::find(&inner.env, peer) {
-            return self.call_local(local, request, timeout).await;
+            return self.call_local((peer, local), request, timeout).await;
         }
         let deadline = inner.env.now() + timeout;
         let live = inner.peers.borrow().get(&peer).and_then(|peer| peer.live());
@@ -161,7 +161,7 @@ impl Endpoint {
 
     async fn call_local(
         &self,
-        local: Rc<Local>,
+        local: (SocketAddr, Rc<Local>),
         request: Request,
         timeout: Duration,
     ) -> Result<Response, CallError> {

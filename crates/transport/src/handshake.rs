@@ -59,7 +59,8 @@ impl Connection<'_> {
     async fn send(&mut self, kind: FrameKind, body: Vec<u8>) -> Result<(), Failure> {
         let header = Header { body_len: body.len() as u32, ..Header::empty(kind) };
         let body = Body::Whole(body);
-        let piece = Piece { header, service: None, body, payload: None, deadline: None };
+        let piece =
+            Piece { header, service: None, body, payload: None, deadline: None, span: None };
         Ok(send_now(self.own.env, &mut self.write, piece).await?)
     }
 

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::rc::{Rc, Weak};
 
 use base::Map;
+use metrics::{Fact, Span, Step};
 use runtime::sync::Notify;
 use runtime::{BufPool, Class, Env, FrameFate, Instant, JoinHandle, WriteHalf};
 use wire::frame::{
@@ -31,6 +32,8 @@ pub(crate) struct CallState {
     pub(crate) sent: Cell<bool>,
     /// Nobody waits any more.
     pub(crate) cancelled: Cell<bool>,
+    /// The operation that it is made for.
+    span: Option<Span>,
 }
 
 /// A request of the peer, from its arrival until its answer has left.
@@ -272,19 +275,29 @@ impl Link {
             slot: Slot::new(),
             sent: Cell::new(false),
             cancelled: Cell::new(false),
+            span: metrics::current(),
         });
         let mut out = Outgoing::new(header, request.body, request.payload);
+        out.span = state.span.clone();
         out.call = Some(state.clone());
         out.deadline = Some(deadline);
         if !self.queue.borrow().admits(&self.limits, &out) {
             self.env.mark("transport: queue full");
             return Err(CallError::Busy);
         }
+        self.note(&state.span, Step::Queued);
         self.next_request.set(id + 1);
         self.calls.borrow_mut().insert(id, state.clone());
         self.start_watch();
         self.send(out);
         Ok(Call { link: self.clone(), id, priority: request.priority, state })
+    }
+
+    /// A stage of an operation that waits for this peer.
+    fn note(&self, span: &Option<Span>, step: Step) {
+        if let Some(span) = span {
+            span.note(step, self.env.now().as_nanos(), Fact::Peer(self.peer.addr));
+        }
     }
 
     fn start_watch(&self) {
@@ -298,6 +311,7 @@ impl Link {
             self.env.mark("transport: answer nobody waits for");
             return;
         };
+        self.note(&call.span, Step::Replied);
         let result = match message.header.op {
             _ if message.payload_lost => Err(CallError::Busy),
             STATUS_BUSY | STATUS_EXPIRED => Err(CallError::Busy),
@@ -372,6 +386,7 @@ impl Link {
         };
         let mut out = Outgoing::new(header, body, payload);
         out.serving = serving;
+        out.span = metrics::current();
         self.send(out);
     }
 

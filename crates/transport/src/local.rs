@@ -8,6 +8,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::ClusterId;
+use metrics::{Fact, Step};
 use runtime::Env;
 use wire::handshake::{ClusterKey, Hello, agree, wrong_key};
 
@@ -89,7 +90,7 @@ fn admit(local: &Local, caller: &Caller<'_>) -> Result<(), String> {
 
 pub(crate) async fn call(
     caller: Caller<'_>,
-    local: Rc<Local>,
+    (addr, local): (SocketAddr, Rc<Local>),
     request: Request,
     timeout: Duration,
 ) -> Result<Response, CallError> {
@@ -106,6 +107,7 @@ pub(crate) async fn call(
         inflight: local.inflight.clone(),
     };
     let _cancel = CancelOnDrop(cancelled);
+    caller.env.note(Step::Sent, Fact::Peer(addr));
     local.handler.handle(Incoming {
         request,
         peer: caller.name.clone(),
@@ -113,5 +115,7 @@ pub(crate) async fn call(
         reply: Reply::new(Target::Local(reply)),
     });
     drop(local);
-    caller.env.timeout(timeout, slot.wait()).await.unwrap_or(Err(CallError::Timeout))
+    let answer = caller.env.timeout(timeout, slot.wait()).await;
+    caller.env.note(Step::Replied, Fact::Peer(addr));
+    answer.unwrap_or(Err(CallError::Timeout))
 }

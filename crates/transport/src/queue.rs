@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use metrics::Span;
 use runtime::{Buf, Instant};
 use wire::frame::{FrameKind, HEADER, Header, Priority, Service};
 
@@ -29,6 +30,8 @@ pub(crate) struct Outgoing {
     pub(crate) serving: Option<Rc<Serving>>,
     /// Of a request: when its caller stops waiting.
     pub(crate) deadline: Option<Instant>,
+    /// The operation that it belongs to.
+    pub(crate) span: Option<Span>,
 }
 
 impl Outgoing {
@@ -38,7 +41,7 @@ impl Outgoing {
         header.body_len = u32::try_from(body.len()).expect("bounded by BODY_MAX");
         let payload_len = payload.as_ref().map_or(0, |payload| payload.len());
         header.payload_len = u32::try_from(payload_len).expect("bounded by PAYLOAD_MAX");
-        Outgoing { header, body, payload, call: None, serving: None, deadline: None }
+        Outgoing { header, body, payload, call: None, serving: None, deadline: None, span: None }
     }
 
     /// A message without content.
@@ -90,6 +93,8 @@ pub(crate) struct Piece {
     pub(crate) body: Body,
     pub(crate) payload: Option<Buf>,
     pub(crate) deadline: Option<Instant>,
+    /// The operation whose message is on its way whole with this piece.
+    pub(crate) span: Option<Span>,
 }
 
 impl Piece {
@@ -108,6 +113,7 @@ struct Progress {
     call: Option<Rc<CallState>>,
     /// Held until the last part has left.
     serving: Option<Rc<Serving>>,
+    span: Option<Span>,
 }
 
 #[derive(Default)]
@@ -217,9 +223,16 @@ impl SendQueue {
             if let Some(call) = &out.call {
                 call.sent.set(true);
             }
-            let Outgoing { header, body, payload, deadline, .. } = out;
+            let Outgoing { header, body, payload, deadline, span, .. } = out;
             let service = header.service;
-            return Some(Piece { header, service, body: Body::Whole(body), payload, deadline });
+            return Some(Piece {
+                header,
+                service,
+                body: Body::Whole(body),
+                payload,
+                deadline,
+                span,
+            });
         }
         class.small_streak = 0;
         if class.progress.is_some() {
@@ -248,10 +261,11 @@ impl SendQueue {
             sent: 0,
             call: out.call,
             serving: out.serving,
+            span: out.span,
         });
         let body = Body::Whole(Vec::new());
         let (service, deadline) = (header.service, out.deadline);
-        Some(Piece { header, service, body, payload: None, deadline })
+        Some(Piece { header, service, body, payload: None, deadline, span: None })
     }
 
     fn continue_split(&mut self, index: usize, limits: &Limits) -> Option<Piece> {
@@ -273,6 +287,7 @@ impl SendQueue {
                 body,
                 payload: None,
                 deadline: None,
+                span: None,
             });
         }
         let from = progress.sent;
@@ -297,11 +312,13 @@ impl SendQueue {
         progress.sent += header.following();
         let service = progress.header.service;
         self.parts_inflight += 1;
+        let mut span = None;
         if progress.sent == total {
+            span = progress.span.take();
             class.progress = None;
             self.bytes -= HEADER + total;
             self.frames -= 1;
         }
-        Some(Piece { header, service, body, payload, deadline: None })
+        Some(Piece { header, service, body, payload, deadline: None, span })
     }
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use metrics::{Fact, Step};
 use runtime::{Buf, BufPool, Env, OutOfMemory, WriteHalf};
 use wire::frame::HEADER;
 
@@ -53,6 +54,12 @@ fn take_batch(link: &Link) -> Vec<Piece> {
             // Zero says expired: what is late goes out with the least time left.
             let micros = u32::try_from(left.as_micros()).unwrap_or(u32::MAX);
             piece.header.deadline_us = micros.max(1);
+        }
+        if let Some(span) = &piece.span {
+            let now = *now.get_or_insert_with(|| link.env.now());
+            // Of an answer the peer is known: it asked.
+            let fact = if link.connected { Fact::Peer(link.peer.addr) } else { Fact::None };
+            span.note(Step::Sent, now.as_nanos(), fact);
         }
         bytes += piece.len();
         link.counters.sent(piece.service, piece.len());

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use base::limits::SECTOR;
 use base::{ChunkId, Epoch};
+use metrics::{Fact, Step};
 use runtime::sync::oneshot;
 use runtime::{Buf, Class};
 use wire::sector::{ServerPart, chain, client_crc, parse_footer, set_server_part};
@@ -60,6 +61,7 @@ impl Inner {
     pub(crate) async fn append(self: &Rc<Self>, append: Append) -> Result<Appended, StoreError> {
         self.check_open()?;
         let len = check_append(&append)?;
+        self.env.note(Step::Verified, Fact::None);
         let (chunk, offset, repair) = (append.chunk, append.offset, append.repair);
         if repair {
             self.uncap(chunk).await?;
@@ -156,6 +158,7 @@ impl Inner {
             sectors: owned.freeze(),
             repair,
             written: false,
+            span: metrics::current(),
             waiter: Some(sender),
             joined: Vec::new(),
         });
@@ -299,9 +302,13 @@ impl Inner {
     /// what waits.
     async fn write_batch(self: &Rc<Self>, chunk: ChunkId, batch: Batch) -> bool {
         let tag = batch.tag;
+        let began = self.env.now();
         let range = {
             let state = &mut *self.state.borrow_mut();
             let Some(open) = state.open_mut(chunk, tag) else { return false };
+            let issued = open.queue.range(open.issued - batch.count..open.issued);
+            let bytes = issued.clone().map(|queued| queued.sectors.len() as u64).sum();
+            issued.for_each(|queued| queued.note(Step::Submitted, began, Fact::Bytes(bytes)));
             let end = open.queue[open.issued - 1].offset;
             (open.queue[open.issued - batch.count].offset, end)
         };
@@ -317,6 +324,7 @@ impl Inner {
             futures_util::future::try_join_all(all).await.map(|_| ())
         };
         self.state.borrow_mut().counters.append_writes += 1;
+        self.latencies.append_write.record((self.env.now() - began).as_nanos() as u64);
         if result.is_err() || self.logged(batch.lsn).await.is_err() {
             return false; // The store has failed, and told everyone.
         }
@@ -328,9 +336,11 @@ impl Inner {
     fn complete(self: &Rc<Self>, chunk: ChunkId, tag: u32, range: (u32, u32)) -> bool {
         let state = &mut *self.state.borrow_mut();
         let Some(open) = state.open_mut(chunk, tag) else { return false };
+        let (now, disk) = (self.env.now(), Fact::Disk(self.disk()));
         for queued in &mut open.queue {
             if (range.0..=range.1).contains(&queued.offset) {
                 queued.written = true;
+                queued.note(Step::DeviceDone, now, disk);
             }
         }
         open.writes = open.writes.saturating_sub(1);

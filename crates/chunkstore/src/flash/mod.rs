@@ -49,7 +49,7 @@ use layout::{BLOCK, FLAG_RAW, SUPER_AT, Super};
 use log::Log;
 use record::Record;
 use recover::{Loaded, Medium, claim_units};
-use store::{Inner, Signals, State, Syncer};
+use store::{Inner, Latencies, Signals, State, Syncer};
 use table::{Entry, TOMBSTONE};
 
 /// How to format a store.
@@ -500,6 +500,7 @@ pub(crate) fn assemble(
     Rc::new_cyclic(|weak| Inner {
         env: env.clone(),
         file: RefCell::new(Some(Rc::new(file))),
+        latencies: Latencies::new(env, sb.disk),
         sb,
         config,
         mount: loaded.mount + 1,

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use base::ChunkId;
 use base::limits::{SECTOR, SECTOR_DATA_MAX};
+use metrics::{Fact, Step};
 use runtime::{Buf, BufMut};
 use wire::sector::{SectorKind, server_part, verify_sector};
 
@@ -66,10 +67,16 @@ impl Inner {
         };
         let Some((first, last)) = places else { return Err(StoreError::Corrupt { offset }) };
         let count = (last - first.sector + 1).min((READ_BYTES_MAX / SECTOR) as u32);
-        let result = match self.read_sectors(&view.extents, first.sector, count).await {
+        let began = self.env.now();
+        self.env.note(Step::Submitted, Fact::Bytes(u64::from(count) * SECTOR as u64));
+        let read = self.read_sectors(&view.extents, first.sector, count).await;
+        self.latencies.read.record((self.env.now() - began).as_nanos() as u64);
+        self.env.note(Step::DeviceDone, Fact::Disk(self.disk()));
+        let result = match read {
             Ok(buf) => self.verify(&view.id, first.offset, buf),
             Err(error) => Err(error),
         };
+        self.env.note(Step::Verified, Fact::None);
         let sectors = result.map_err(|error| self.judge(&view.id, error))?;
         Ok(Read { sectors, len: view.len, sealed: view.sealed })
     }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use base::limits::SECTOR;
 use base::{ChunkId, DiskId, Map};
 use codec::crc32c;
+use metrics::{Histogram, Unit};
 use runtime::sync::{Notify, oneshot};
 use runtime::{Buf, BufMut, Class, Env, File, Instant, WriteMode};
 
@@ -115,6 +116,26 @@ impl State {
     }
 }
 
+/// How long the disk takes.
+pub(crate) struct Latencies {
+    pub(crate) append_write: Histogram,
+    pub(crate) read: Histogram,
+}
+
+impl Latencies {
+    pub(crate) fn new(env: &Env, disk: DiskId) -> Latencies {
+        let disk = disk.to_string();
+        let of = |name, help| {
+            let registry = env.tracer().registry();
+            registry.histogram(name, help, Unit::Nanoseconds, &[("disk", &disk)])
+        };
+        Latencies {
+            append_write: of("craton_disk_append_write_seconds", "Durable writes of appends."),
+            read: of("craton_disk_read_seconds", "Reads of chunks' sectors."),
+        }
+    }
+}
+
 pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) file: RefCell<Option<Rc<File>>>,
@@ -123,6 +144,7 @@ pub(crate) struct Inner {
     pub(crate) mount: u64,
     pub(crate) state: RefCell<State>,
     pub(crate) signals: Rc<Signals>,
+    pub(crate) latencies: Latencies,
     pub(crate) syncer: RefCell<Syncer>,
     /// Held while a checkpoint is taken.
     pub(crate) checkpointing: runtime::sync::Mutex<()>,

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use base::{ChunkId, Epoch};
-use runtime::Buf;
+use metrics::{Fact, Step};
 use runtime::sync::oneshot;
+use runtime::{Buf, Instant};
 use wire::data::{ReplicaStat, ReplicaState};
 
 use super::record::{Extent, Identity, MapPlace, Record};
@@ -60,12 +61,21 @@ pub(crate) struct Queued {
     /// By the repair worker: a fence does not refuse it.
     pub(crate) repair: bool,
     pub(crate) written: bool,
+    /// The operation that brought it.
+    pub(crate) span: Option<metrics::Span>,
     pub(crate) waiter: Option<oneshot::Sender<Result<u32, StoreError>>>,
     /// Repeats of it.
     pub(crate) joined: Vec<oneshot::Sender<Result<u32, StoreError>>>,
 }
 
 impl Queued {
+    /// Its operation has reached a stage.
+    pub(crate) fn note(&self, step: Step, at: Instant, fact: Fact) {
+        if let Some(span) = &self.span {
+            span.note(step, at.as_nanos(), fact);
+        }
+    }
+
     /// Tells everyone who waits for it.
     pub(crate) fn end(self, result: &Result<u32, StoreError>) {
         for waiter in self.waiter.into_iter().chain(self.joined) {

@@ -19,8 +19,11 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
     let directory = Directory::existing_locked(dir)?;
     refuse_embedded(&directory)?;
     let mut book = directory.read()?;
-    let connection =
-        Connection { cluster: Some(directory.path().display().to_string()), key_file: None };
+    let connection = Connection {
+        cluster: Some(directory.path().display().to_string()),
+        key_file: None,
+        trace: false,
+    };
     // Nothing is made before the cluster answers.
     let target = connect::target(&connection)?;
     let client = connect::connect(env, &target, client::Config::default()).await?;

@@ -61,8 +61,11 @@ pub async fn wait_writable(
     chunkservers: &[Process],
     deadline: Instant,
 ) -> Done {
-    let connection =
-        Connection { cluster: Some(directory.path().display().to_string()), key_file: None };
+    let connection = Connection {
+        cluster: Some(directory.path().display().to_string()),
+        key_file: None,
+        trace: false,
+    };
     let target = connect::target(&connection)?;
     let mut trouble;
     loop {

@@ -20,14 +20,18 @@ pub struct Logging {
     pub file_mib: u64,
     /// Files kept beside the present one, 1 to 100.
     pub files: u32,
+    /// Milliseconds from which on an operation is slow: it gets a line, and is kept for `craton
+    /// trace slow`; 1 to 600,000.
+    pub slow_ms: u64,
 }
 
+const SLOW_MS: u64 = metrics::limits::SLOW_NS_DEFAULT / 1_000_000;
 /// The Raft library tells of every vote at `info`.
 const LEVEL: &str = "info,openraft=warn";
 
 impl Default for Logging {
     fn default() -> Logging {
-        Logging { dir: None, level: LEVEL.to_owned(), file_mib: 16, files: 4 }
+        Logging { dir: None, level: LEVEL.to_owned(), file_mib: 16, files: 4, slow_ms: SLOW_MS }
     }
 }
 
@@ -38,6 +42,9 @@ impl Logging {
         }
         if !(1..=100).contains(&self.files) {
             return Err(format!("log.files = {} must be 1 to 100", self.files));
+        }
+        if !(1..=600_000).contains(&self.slow_ms) {
+            return Err(format!("log.slow_ms = {} must be 1 to 600000", self.slow_ms));
         }
         crate::log::check_level(&self.level).map_err(|what| format!("log.level: {what}"))
     }

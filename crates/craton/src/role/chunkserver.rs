@@ -37,7 +37,7 @@ pub fn run(args: &RoleArgs) -> Done {
 
 fn serve(config: &config::Chunkserver, fault_injection: bool) -> Done {
     let stop = Stop::install()?;
-    let runtime = executor(&config.id, config.memory_mib)?;
+    let runtime = executor(&config.id, config.memory_mib, &config.log)?;
     let lanes = lane_count(config);
     // Before the first task: an executor's thread must not wait for another's start.
     let beside = runtime.beside(&config.id, lanes - 1).map_err(|error| {
@@ -48,7 +48,8 @@ fn serve(config: &config::Chunkserver, fault_injection: bool) -> Done {
     runtime.block_on(async {
         let role = start(runtime.env(), config, fault_injection, beside.handles()).await?;
         if let Some(addr) = config.metrics {
-            http::serve(runtime.env(), addr, pages(&role, &config.id, executors)).await?;
+            let pages = pages(runtime.env(), &role, &config.id, executors);
+            http::serve(runtime.env(), addr, pages).await?;
         }
         print_line(&format!("chunkserver {} serves on {}", config.id, role.server.addr()))?;
         stop.asked().await;
@@ -181,6 +182,7 @@ impl Setup {
     /// Starts a lane with its share of the stores; those that do not open come back.
     async fn start_lane(&self, env: &Env, index: usize) -> Result<(Lane, Vec<Failure>), Failure> {
         let config = &self.config;
+        crate::trace::prepare(env.tracer(), &config.log);
         let (mut opened, mut failed) = (Vec::new(), Vec::new());
         for store in config.stores.iter().skip(index).step_by(self.lanes) {
             match stores::open(env, store).await {
@@ -248,7 +250,8 @@ impl Disks {
 }
 
 /// What the chunkserver shows over HTTP.
-fn pages(role: &Role, id: &str, executors: Vec<Handle>) -> Pages {
+fn pages(env: &Env, role: &Role, id: &str, executors: Vec<Handle>) -> Pages {
+    let env = env.clone();
     let (server, endpoint) = (role.server.clone(), role.endpoint.clone());
     let (disks, left_out) = (role.disks.clone(), role.left_out);
     let id = id.to_owned();
@@ -257,6 +260,7 @@ fn pages(role: &Role, id: &str, executors: Vec<Handle>) -> Pages {
             let mut text = Exposition::new();
             let stats: Vec<_> = executors.iter().map(Handle::stats).collect();
             probe::process(&mut text, "chunkserver", &id, &stats);
+            probe::operations(&mut text, &env);
             probe::links(&mut text, &endpoint.stats());
             probe::chunkserver(&mut text, &server);
             probe::disks(&mut text, &disks.samples(), left_out);

@@ -25,7 +25,7 @@ pub fn run(args: UpArgs) -> Done {
         Some(dir) => dir.clone(),
         None => default_dir()?,
     };
-    let runtime = executor("craton", MEMORY_MIB)?;
+    let runtime = executor("craton", MEMORY_MIB, &Logging::default())?;
     let env = runtime.env();
     runtime.block_on(async {
         let (directory, state) = Directory::open_or_make(&dir)?;

@@ -31,13 +31,13 @@ pub fn run(args: &RoleArgs) -> Done {
 
 fn serve(config: &config::Master) -> Done {
     let stop = Stop::install()?;
-    let runtime = executor(&config.id, config.memory_mib)?;
+    let runtime = executor(&config.id, config.memory_mib, &config.log)?;
     let handle = runtime.handle();
     let env = runtime.env();
     runtime.block_on(async {
         let role = start(env, config).await?;
         if let Some(addr) = config.metrics {
-            http::serve(env, addr, pages(&role, &config.id, handle)).await?;
+            http::serve(env, addr, pages(env, &role, &config.id, handle)).await?;
         }
         print_line(&format!("master {} serves on {}", config.id, role.master.addr()))?;
         let ended = first_of(stop.asked(), failure(env, &role.master)).await;
@@ -124,13 +124,15 @@ fn election_timeout(silence: Duration) -> (Duration, Duration) {
 }
 
 /// What the master shows over HTTP.
-fn pages(role: &Role, id: &str, handle: Handle) -> Pages {
+fn pages(env: &Env, role: &Role, id: &str, handle: Handle) -> Pages {
+    let env = env.clone();
     let (master, endpoint) = (role.master.clone(), role.endpoint.clone());
     let id = id.to_owned();
     Rc::new(move |path| {
         probe::page(path, || {
             let mut text = Exposition::new();
             probe::process(&mut text, "master", &id, &[handle.stats()]);
+            probe::operations(&mut text, &env);
             probe::links(&mut text, &endpoint.stats());
             probe::master(&mut text, &master);
             text.finish()

@@ -31,15 +31,17 @@ fn key(path: Option<&Path>) -> Result<Option<ClusterKey>, Failure> {
 }
 
 /// An executor for a role, with its memory budget.
-fn executor(name: &str, memory_mib: u64) -> Result<Runtime, Failure> {
+fn executor(name: &str, memory_mib: u64, log: &Logging) -> Result<Runtime, Failure> {
     let pool_bytes = config::mib(memory_mib);
     let config = RuntimeConfig { pool_bytes, ..RuntimeConfig::named(name) };
-    Runtime::new(config).map_err(|error| {
+    let runtime = Runtime::new(config).map_err(|error| {
         Failure::setup(format!(
             "io_uring cannot be used here ({error}): Craton needs Linux 6.1 or later with \
              kernel.io_uring_disabled = 0, and room under 'ulimit -l'"
         ))
-    })
+    })?;
+    crate::trace::prepare(runtime.env().tracer(), log);
+    Ok(runtime)
 }
 
 /// Sets the log up and notes what starts.

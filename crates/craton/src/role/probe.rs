@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chunkserver::Chunkserver;
 use chunkstore::flash::FlashStore;
 use metrics::Exposition;
-use runtime::Stats;
+use runtime::{Env, Stats};
 use transport::Service;
 
 use super::chunkserver::DiskSample;
@@ -73,6 +73,19 @@ pub fn process(text: &mut Exposition, role: &str, id: &str, executors: &[Stats])
     }
 }
 
+/// What the process's operations, disks and groups count, and its buffers.
+pub fn operations(text: &mut Exposition, env: &Env) {
+    env.tracer().registry().expose_into(text);
+    let pool = env.pool();
+    for (name, help, value) in [
+        ("craton_buffers_used_bytes", "Bytes of buffers that are held.", pool.used()),
+        ("craton_buffers_mapped_bytes", "Bytes of memory taken for buffers.", pool.mapped()),
+        ("craton_buffers_budget_bytes", "Bytes of buffers at most.", pool.budget()),
+    ] {
+        text.gauges(name, help).sample(&[], value as f64);
+    }
+}
+
 /// Links to peers.
 pub fn links(text: &mut Exposition, stats: &transport::Stats) {
     let name = |index: usize| match Service::ALL.get(index) {
@@ -95,6 +108,22 @@ pub fn links(text: &mut Exposition, stats: &transport::Stats) {
     text.gauges("craton_links", "Links that are up.").sample(&[], stats.links.len() as f64);
     let mut family = text.counters("craton_links_opened_total", "Connections made or accepted.");
     family.sample(&[], stats.links_opened as f64);
+    for (name, help, value) in [
+        ("craton_links_broken_total", "Links that broke.", stats.links_broken),
+        ("craton_connects_failed_total", "Connection attempts that failed.", stats.connects_failed),
+        (
+            "craton_connects_refused_total",
+            "Peers refused for cluster, key or version.",
+            stats.refused,
+        ),
+        ("craton_requests_busy_total", "Requests answered busy by the transport.", stats.busy),
+    ] {
+        text.counters(name, help).sample(&[], value as f64);
+    }
+    let calls: usize = stats.links.iter().map(|link| link.calls).sum();
+    text.gauges("craton_calls_open", "Calls that wait for answers.").sample(&[], calls as f64);
+    let serving: usize = stats.links.iter().map(|link| link.serving).sum();
+    text.gauges("craton_requests_open", "Requests being handled.").sample(&[], serving as f64);
     let queued: usize = stats.links.iter().map(|link| link.queued_bytes).sum();
     text.gauges("craton_links_queued_bytes", "Bytes to be sent.").sample(&[], queued as f64);
 }
@@ -113,36 +142,47 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
         ("craton_replicated_bytes_total", "Bytes copied by repair.", stats.replicated_bytes),
         ("craton_damaged_total", "Damaged replicas found.", stats.damaged),
         ("craton_scrubbed_bytes_total", "Bytes scrubbed.", stats.scrubbed_bytes),
+        ("craton_scrub_passes_total", "Passes of scrub over all disks.", stats.scrub_passes),
         ("craton_forwarded_total", "Requests handed to another executor.", stats.forwarded),
     ] {
         text.counters(name, help).sample(&[], value as f64);
     }
 }
 
-/// Disks, by path.
+/// Disks: `disk` is the incarnation, `path` where it is.
 pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_out: usize) {
     let help = "Stores that could not be opened at the start.";
     text.gauges("craton_disks_left_out", help).sample(&[], left_out as f64);
+    let mut each = |name: &str, help: &str, value: fn(&DiskSample) -> f64| {
+        let mut family = match name.ends_with("_total") {
+            true => text.counters(name, help),
+            false => text.gauges(name, help),
+        };
+        for (path, sample) in disks {
+            let disk = sample.info.disk.to_string();
+            family.sample(&[("disk", &disk), ("path", path)], value(sample));
+        }
+    };
     type Value = fn(&DiskSample) -> f64;
-    let gauges: [(&str, &str, Value); 4] = [
+    let values: [(&str, &str, Value); 15] = [
         ("craton_disk_capacity_bytes", "Bytes the disk can take.", |d| d.info.capacity as f64),
         ("craton_disk_used_bytes", "Bytes in use.", |d| d.info.used as f64),
         ("craton_disk_chunks", "Replicas on the disk.", |d| d.info.chunks as f64),
         ("craton_disk_failed", "1 once the disk has failed.", |d| f64::from(d.info.failed)),
-    ];
-    for (name, help, value) in gauges {
-        let mut family = text.gauges(name, help);
-        for (path, disk) in disks {
-            family.sample(&[("disk", path)], value(disk));
-        }
-    }
-    let counts: [(&str, &str, Value); 5] = [
         ("craton_disk_append_writes_total", "Device writes of appends.", |d| {
             d.counters.append_writes as f64
         }),
         ("craton_disk_data_bytes_total", "Data bytes of appends.", |d| d.counters.bytes_in as f64),
         ("craton_disk_written_bytes_total", "Bytes written, of all kinds.", |d| {
             d.counters.bytes_out as f64
+        }),
+        ("craton_disk_log_writes_total", "Writes of the store's log.", |d| {
+            d.counters.log_writes as f64
+        }),
+        ("craton_disk_syncs_total", "Flushes.", |d| d.counters.syncs as f64),
+        ("craton_disk_checkpoints_total", "Checkpoints.", |d| d.counters.checkpoints as f64),
+        ("craton_disk_copies_total", "Appends that had to be copied.", |d| {
+            d.counters.copies as f64
         }),
         ("craton_disk_ready_waits_total", "Appends that waited for zero-written space.", |d| {
             d.counters.ready_waits as f64
@@ -152,12 +192,17 @@ pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_o
             "Appends that met space which was not zero-written: must stay 0.",
             |d| d.counters.unready_writes as f64,
         ),
+        ("craton_disk_corrupt_sectors_total", "Sectors read that did not verify.", |d| {
+            d.counters.corrupt_sectors as f64
+        }),
+        (
+            "craton_disk_write_amplification_ratio",
+            "Bytes written per data byte of appends since the start (C29).",
+            |d| d.counters.bytes_out as f64 / d.counters.bytes_in.max(1) as f64,
+        ),
     ];
-    for (name, help, value) in counts {
-        let mut family = text.counters(name, help);
-        for (path, disk) in disks {
-            family.sample(&[("disk", path)], value(disk));
-        }
+    for (name, help, value) in values {
+        each(name, help, value);
     }
 }
 
@@ -172,5 +217,28 @@ pub fn master(text: &mut Exposition, master: &master::Master) {
     let mut family = text.gauges("craton_group_term", "The group's term: elections so far.");
     for (group, term) in master.terms() {
         family.sample(&[("group", &group.to_string())], term as f64);
+    }
+    let led = master.figures();
+    let (chunks, repair) = (led.streams, led.streams.repair);
+    for (name, help, value) in [
+        ("craton_led_files", "Files of the partitions led here.", led.files),
+        ("craton_led_directories", "Directories of the partitions led here.", led.dirs),
+        ("craton_led_chunks", "Chunks of the partitions led here.", chunks.chunks),
+        (
+            "craton_led_chunks_under_replicated",
+            "Of them, with fewer good replicas than their policy asks.",
+            chunks.under_replicated,
+        ),
+        ("craton_led_chunks_lost", "Of them, with too few replicas to be read.", chunks.lost),
+        ("craton_led_logical_bytes", "Bytes in their sealed chunks.", chunks.logical_bytes),
+        ("craton_repair_pending", "Chunks that wait for repair.", repair.pending),
+        ("craton_repair_done_total", "Chunks repaired by leaders here.", repair.done),
+        ("craton_repair_bytes_total", "Bytes copied for them.", repair.bytes),
+    ] {
+        let mut family = match name.ends_with("_total") {
+            true => text.counters(name, help),
+            false => text.gauges(name, help),
+        };
+        family.sample(&[], value as f64);
     }
 }

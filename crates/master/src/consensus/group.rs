@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use metrics::{Counter, Fact, Histogram, Step, Unit};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{
     ChangeMembershipError, ClientWriteError, Fatal, ForwardToLeader, InitializeError,
@@ -17,6 +18,7 @@ use openraft::vote::RaftLeaderId;
 use openraft::{Config, EmptyNode, Raft, ReadPolicy, ServerState, SnapshotPolicy};
 use runtime::sync::{Semaphore, watch};
 use runtime::{Class, Env};
+use wire::control::Group as GroupName;
 
 use super::device::LogDevice;
 use super::error::LogError;
@@ -116,6 +118,7 @@ struct Member<M: StateMachine> {
     raft: Raft<Types, Worker<M>>,
     log: RaftLog,
     applied: Rc<Applied<M>>,
+    counted: Rc<Counted>,
     command_len_max: usize,
     proposals: Semaphore,
     proposal_bytes: Semaphore,
@@ -165,13 +168,15 @@ impl<M: StateMachine> Group<M> {
         // After one turn of its core the library has published what it recovered.
         let recovered = raft.with_raft_state(|_| ()).await;
         recovered.map_err(|error| OpenError::State(error.to_string()))?;
-        let leadership = watch_leadership(env, &config, &raft);
+        let counted = Rc::new(Counted::new(env, config.group));
+        let leadership = watch_leadership(env, &config, &raft, counted.clone());
         Ok(Group(Rc::new(Member {
             env: env.clone(),
             config,
             raft,
             log,
             applied,
+            counted,
             command_len_max,
             proposals: Semaphore::new(PROPOSALS_INFLIGHT_MAX),
             proposal_bytes: Semaphore::new(PROPOSAL_BYTES_MAX),
@@ -207,9 +212,16 @@ impl<M: StateMachine> Group<M> {
         let Ok(_bytes) = member.proposal_bytes.try_acquire_many(len as u32) else {
             return Err(ProposeError::Busy(command));
         };
+        let began = member.env.now();
+        member.env.note(Step::Proposed, Fact::Group(member.config.group));
         let written = member.raft.client_write(Command(command.into()));
         match member.env.timeout(member.config.request_timeout, written).await {
-            Ok(Ok(response)) => Ok(response.data),
+            Ok(Ok(response)) => {
+                let took = (member.env.now() - began).as_nanos() as u64;
+                member.counted.commit.record(took);
+                member.note_entry(response.log_id.index);
+                Ok(response.data)
+            }
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward)))) => {
                 Err(ProposeError::NotLeader { hint: forward.leader_id })
             }
@@ -363,6 +375,7 @@ fn watch_leadership<M: StateMachine>(
     env: &Env,
     config: &GroupConfig,
     raft: &Raft<Types, Worker<M>>,
+    counted: Rc<Counted>,
 ) -> watch::Receiver<Leadership> {
     let (sender, receiver) = watch::channel(Leadership::default());
     let mut metrics = raft.server_metrics();
@@ -378,7 +391,13 @@ fn watch_leadership<M: StateMachine>(
                         && metrics.current_leader == Some(node),
                 }
             };
-            sender.send_if_modified(|known| std::mem::replace(known, now) != now);
+            sender.send_if_modified(|known| {
+                let before = std::mem::replace(known, now);
+                if now.leader.is_some() && (now.leader, now.term) != (before.leader, before.term) {
+                    counted.elections.inc();
+                }
+                before != now
+            });
             if metrics.changed().await.is_err() {
                 // The member has stopped; it leads nothing.
                 sender.send_modify(|known| known.leading = false);
@@ -389,7 +408,39 @@ fn watch_leadership<M: StateMachine>(
     receiver
 }
 
+/// What a member counts.
+struct Counted {
+    /// From a proposal to its answer.
+    commit: Histogram,
+    /// Other leaders and other terms heard of.
+    elections: Counter,
+}
+
+impl Counted {
+    fn new(env: &Env, group: u32) -> Counted {
+        let name =
+            GroupName::from_number(group).map_or_else(|| group.to_string(), |it| it.to_string());
+        let (registry, labels) = (env.tracer().registry(), [("group", &*name)]);
+        let help = "From a proposal to its answer, on the leader.";
+        let seconds = "craton_group_commit_seconds";
+        let commit = registry.histogram(seconds, help, Unit::Nanoseconds, &labels);
+        let help = "Leaders that this member has seen come.";
+        let elections = registry.counter("craton_group_elections_total", help, &labels);
+        Counted { commit, elections }
+    }
+}
+
 impl<M: StateMachine> Member<M> {
+    /// Tells the operation under way when its entry was committed and applied.
+    fn note_entry(&self, index: u64) {
+        let Some(times) = self.applied.times(index) else { return };
+        let fact = Fact::Group(self.config.group);
+        metrics::with_current(|span| {
+            span.note(Step::Committed, times.committed.as_nanos(), fact);
+            span.note(Step::Applied, times.applied.as_nanos(), fact);
+        });
+    }
+
     async fn answer(&self, request: Request) -> Result<Reply, Fatal<Types>> {
         let fatal = |error: RaftError<Types>| error.unwrap_fatal();
         Ok(match request {

@@ -10,6 +10,7 @@ use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 use runtime::sync::Mutex;
+use runtime::{Env, Instant};
 
 use super::error::LogError;
 use super::snapshot::SnapshotStore;
@@ -44,7 +45,21 @@ impl std::error::Error for BadSnapshot {}
 pub(super) struct Applied<M> {
     pub(super) machine: RefCell<M>,
     last: Cell<Option<LogId>>,
+    /// When the latest entries were found committed, and were applied here; each at its index
+    /// modulo the length. For traces.
+    times: RefCell<Vec<EntryTimes>>,
     membership: RefCell<StoredMembership>,
+}
+
+/// Entries whose times are known: more than one group has proposals in flight, usually.
+const TIMES: usize = 256;
+
+/// When an entry passed here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct EntryTimes {
+    index: u64,
+    pub(super) committed: Instant,
+    pub(super) applied: Instant,
 }
 
 /// openraft's view of a [`StateMachine`].
@@ -98,6 +113,7 @@ impl<M: StateMachine> Worker<M> {
         let applied = Rc::new(Applied {
             machine: RefCell::new(machine),
             last: Cell::new(None),
+            times: RefCell::new(vec![EntryTimes::default(); TIMES]),
             membership: RefCell::default(),
         });
         let store = Rc::new(Store { store: Mutex::new(store), covers: Cell::new(None) });
@@ -118,6 +134,12 @@ impl<M> Applied<M> {
     pub(super) fn last_index(&self) -> Option<u64> {
         self.last.get().map(|id| id.index)
     }
+
+    /// When an entry passed here, if that was not long ago.
+    pub(super) fn times(&self, index: u64) -> Option<EntryTimes> {
+        let times = self.times.borrow()[index as usize % TIMES];
+        (times.index == index).then_some(times)
+    }
 }
 
 impl<M: StateMachine> Applied<M> {
@@ -127,6 +149,8 @@ impl<M: StateMachine> Applied<M> {
         // openraft's own suite (`tests.rs`) applies entries from the middle of a log.
         assert!(in_order || cfg!(test), "entry {} applied after {:?}", id.index, self.last.get());
         self.last.set(Some(id));
+        let now = || Env::try_current().map(|env| env.now()).unwrap_or_default();
+        let committed = if responder.is_some() { now() } else { Instant::default() };
         let answer = match entry.payload {
             EntryPayload::Blank => Vec::new(),
             EntryPayload::Normal(command) => self.machine.borrow_mut().apply(id.index, &command.0),
@@ -136,6 +160,9 @@ impl<M: StateMachine> Applied<M> {
             }
         };
         if let Some(responder) = responder {
+            // Somebody here has proposed it.
+            let times = EntryTimes { index: id.index, committed, applied: now() };
+            self.times.borrow_mut()[id.index as usize % TIMES] = times;
             responder.send(answer);
         }
     }

@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use metrics::Registry;
+
 use super::disk::HostDisk;
 use super::net::Net;
 use super::node::SimNode;
 use crate::buf::BufPool;
 use crate::env::{Env, Host, Inner, Sleep};
 use crate::executor::{Core, Driver, Stalled};
+use crate::note::tracer_of;
 use crate::rng::Rng;
 use crate::time::UnixTime;
 
@@ -313,13 +316,15 @@ impl Sim {
             boots.push(host);
             u32::try_from(boots.len() - 1).expect("fewer than 2^32 boots")
         };
+        let rng = self.0.rng.borrow_mut().fork();
         let env = Env(Rc::new(Inner {
             core: self.0.core.clone(),
             node,
             name: machine.name.clone(),
             host: Host::Sim(SimNode::new(self.0.clone(), host, node)),
             pool: BufPool::new(POOL_BYTES),
-            rng: RefCell::new(self.0.rng.borrow_mut().fork()),
+            tracer: tracer_of(&rng, Registry::new()),
+            rng: RefCell::new(rng),
             closed: Cell::new(false),
         }));
         *machine.running.borrow_mut() = Some(env.clone());

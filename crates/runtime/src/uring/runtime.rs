@@ -12,6 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use metrics::Registry;
+
 use super::driver::{RealDriver, Signal};
 use super::helpers::Helpers;
 use super::host::{RealNode, fill_random};
@@ -22,6 +24,7 @@ use crate::buf::BufPool;
 use crate::env::{Env, Host, Inner};
 use crate::executor::{Class, Core, with_current};
 use crate::limits::{HELPERS_DEFAULT, INBOX_MAX, POOL_BYTES_DEFAULT};
+use crate::note::tracer_of;
 use crate::rng::Rng;
 use crate::sync::{mpsc, oneshot, watch};
 
@@ -38,6 +41,8 @@ pub struct RuntimeConfig {
     pub poll: PollPolicy,
     /// Helper threads at most, for [`Env::blocking`]; shared by the process's executors.
     pub helpers: usize,
+    /// What the process's executors count: shared by those that are to be seen together.
+    pub registry: Registry,
 }
 
 impl Default for RuntimeConfig {
@@ -48,6 +53,7 @@ impl Default for RuntimeConfig {
             huge_pages: true,
             poll: PollPolicy::default(),
             helpers: HELPERS_DEFAULT,
+            registry: Registry::new(),
         }
     }
 }
@@ -96,13 +102,15 @@ impl Runtime {
         core.set_driver(Rc::new(driver));
         let mut seed = [0; 8];
         fill_random(&mut seed);
+        let rng = Rng::new(u64::from_ne_bytes(seed));
         let env = Env(Rc::new(Inner {
             core,
             node: 0,
             name: config.name.clone(),
             host: Host::Real(RealNode::new(ring.clone(), helpers)),
             pool,
-            rng: RefCell::new(Rng::new(u64::from_ne_bytes(seed))),
+            tracer: tracer_of(&rng, config.registry.clone()),
+            rng: RefCell::new(rng),
             closed: Cell::new(false),
         }));
         let (inbox, jobs) = mpsc::channel(INBOX_MAX);
@@ -125,7 +133,8 @@ impl Runtime {
     /// Starts `count` more executors, on threads of their own, that share this one's pool and
     /// helpers.
     pub fn beside(&self, name: &str, count: usize) -> io::Result<Cores> {
-        let config = RuntimeConfig { poll: self.poll, ..RuntimeConfig::named(name) };
+        let registry = self.env.tracer().registry().clone();
+        let config = RuntimeConfig { poll: self.poll, registry, ..RuntimeConfig::named(name) };
         let helpers = match &self.env.0.host {
             Host::Real(node) => node.helpers().clone(),
             Host::Sim(_) => unreachable!("a runtime is real"),

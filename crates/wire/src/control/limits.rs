@@ -50,5 +50,13 @@ pub const LOCK_TTL_MIN_MS: u64 = 100;
 /// Lease of a lock, milliseconds, at most.
 pub const LOCK_TTL_MAX_MS: u64 = 600_000;
 
+/// Operations in one answer about a trace: 256 x 17 stages x 60 bytes = 260 KB.
+pub const TRACE_OPERATIONS_MAX: usize = 256;
+/// Slow operations that may be asked for at once.
+pub const TRACE_SLOW_MAX: u32 = TRACE_OPERATIONS_MAX as u32;
+/// Stages of one operation: what a ring keeps, and room for those of other versions.
+pub const TRACE_STAGES_MAX: usize = 64;
+const _: () = assert!(TRACE_STAGES_MAX >= metrics::limits::STAGES_MAX);
+
 /// Bytes of an error's message; what is longer is cut when it is encoded.
 pub const ERROR_MESSAGE_MAX: usize = 4096;

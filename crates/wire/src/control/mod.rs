@@ -7,6 +7,7 @@ pub mod limits;
 mod namespace;
 mod proto;
 mod stream;
+mod trace;
 
 pub use chunkserver::*;
 pub use cluster::*;
@@ -14,6 +15,7 @@ pub use error::WireError;
 pub use namespace::*;
 pub use proto::fuzz_control;
 pub use stream::*;
+pub use trace::*;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -31,6 +33,59 @@ pub enum ControlRequest {
     Stream(StreamRequest),
     /// To a chunkserver.
     Chunkserver(ChunkserverRequest),
+    /// To any role: what it knows of traced operations.
+    Trace(TraceRequest),
+}
+
+impl ControlRequest {
+    /// What it is called where its time is shown.
+    pub fn name(&self) -> &'static str {
+        use {ChunkserverRequest as Chunks, ClusterRequest as Cluster};
+        match self {
+            ControlRequest::Cluster(request) => match request {
+                Cluster::Info => "info",
+                Cluster::Register(_) => "register",
+                Cluster::Heartbeat(_) => "heartbeat",
+                Cluster::Status => "status",
+                Cluster::Lock { .. } | Cluster::LockHolder { .. } => "lock",
+                Cluster::Members { .. } => "members",
+            },
+            ControlRequest::Namespace(request) => match request {
+                NamespaceRequest::Lookup { .. } | NamespaceRequest::StatFile { .. } => "look up",
+                NamespaceRequest::List { .. } => "list",
+                NamespaceRequest::Change { change, .. } => match change {
+                    NamespaceChange::Mkdir { .. } => "mkdir",
+                    NamespaceChange::Create { .. } => "create",
+                    NamespaceChange::Symlink { .. } => "symlink",
+                    NamespaceChange::Link { .. } => "link",
+                    NamespaceChange::Unlink { .. } => "unlink",
+                    NamespaceChange::Rmdir { .. } => "rmdir",
+                    NamespaceChange::Rename { .. } => "rename",
+                    NamespaceChange::SetAttributes { .. } => "set attributes",
+                },
+            },
+            ControlRequest::Stream(request) => match request {
+                StreamRequest::Locate { .. } | StreamRequest::LocateMany { .. } => "locate",
+                StreamRequest::ReportBad { .. } => "report",
+                StreamRequest::Change { change, .. } => match change {
+                    StreamChange::Open { .. } => "open for append",
+                    StreamChange::Advance { .. } => "advance",
+                    StreamChange::Extend { .. } => "extend",
+                    StreamChange::Close { .. } => "close",
+                    StreamChange::Seal { .. } => "seal file",
+                    StreamChange::Delete { .. } => "delete file",
+                },
+            },
+            ControlRequest::Chunkserver(request) => match request {
+                Chunks::Replicate { .. } => "replicate",
+                Chunks::Delete { .. } => "delete",
+                Chunks::Forget { .. } => "forget",
+                Chunks::List { .. } => "list replicas",
+                Chunks::FailDisk { .. } => "fail disk",
+            },
+            ControlRequest::Trace(_) => "trace",
+        }
+    }
 }
 
 /// A good answer on the control path.
@@ -44,6 +99,8 @@ pub enum ControlReply {
     Stream(StreamReply),
     /// To [`ControlRequest::Chunkserver`].
     Chunkserver(ChunkserverReply),
+    /// To [`ControlRequest::Trace`].
+    Trace(TraceReply),
 }
 
 /// A bad answer on the control path.

@@ -3,13 +3,14 @@
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use base::limits::CHUNK_LEN_MAX;
-use base::{ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, Kind, ServerId};
+use base::{ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, Kind, ServerId, TraceId};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
 use crate::control::limits::{
-    CHUNKS_MAX, LIST_MAX, LOCATE_CHUNKS_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MODE_MAX, SPARES_MAX,
+    CHUNKS_MAX, LIST_MAX, LOCATE_CHUNKS_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MODE_MAX,
+    SPARES_MAX, TRACE_SLOW_MAX,
 };
 use crate::control::*;
 use crate::data::{ReplicaStat, ReplicaState};
@@ -374,6 +375,49 @@ fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
     ]
 }
 
+fn trace() -> impl Strategy<Value = TraceId> {
+    any::<u64>().prop_map(TraceId::new)
+}
+
+fn trace_request() -> impl Strategy<Value = TraceRequest> {
+    prop_oneof![
+        trace().prop_map(|trace| TraceRequest::Find { trace }),
+        (1..=TRACE_SLOW_MAX).prop_map(|limit| TraceRequest::Slow { limit }),
+    ]
+}
+
+fn trace_fact() -> impl Strategy<Value = TraceFact> {
+    prop_oneof![
+        addr().prop_map(TraceFact::Peer),
+        disk().prop_map(TraceFact::Disk),
+        chunk().prop_map(TraceFact::Chunk),
+        any::<u64>().prop_map(TraceFact::Bytes),
+        any::<u32>().prop_map(TraceFact::Group),
+    ]
+}
+
+fn traced_operation() -> impl Strategy<Value = TracedOperation> {
+    let outcome = prop_oneof![
+        Just(TracedOutcome::Open),
+        Just(TracedOutcome::Done),
+        Just(TracedOutcome::Failed(Kind::Full)),
+    ];
+    let stage = made!((step, label()), (after_ns, any::<u64>()), (fact, option::of(trace_fact()))
+        => TracedStage { step, after_ns, fact });
+    made!((trace, trace()), (name, label()), (peer, option::of(addr())), (began_ns, any::<u64>()),
+        (took_ns, any::<u64>()), (outcome, outcome), (stages, vec(stage, 0..5)),
+        (stages_left_out, any::<u32>()) => TracedOperation {
+        trace, name, peer, began_ns, took_ns, outcome, stages, stages_left_out,
+    })
+}
+
+fn trace_reply() -> impl Strategy<Value = TraceReply> {
+    made!((process, label()), (now_ns, any::<u64>()), (slow_ns, any::<u64>()),
+        (operations, vec(traced_operation(), 0..4)) => TraceReply {
+        process, now_ns, slow_ns, operations,
+    })
+}
+
 /// Every request.
 pub(super) fn request() -> impl Strategy<Value = ControlRequest> {
     prop_oneof![
@@ -381,6 +425,7 @@ pub(super) fn request() -> impl Strategy<Value = ControlRequest> {
         namespace_request().prop_map(ControlRequest::Namespace),
         stream_request().prop_map(ControlRequest::Stream),
         chunkserver_request().prop_map(ControlRequest::Chunkserver),
+        trace_request().prop_map(ControlRequest::Trace),
     ]
 }
 
@@ -391,6 +436,7 @@ pub(super) fn reply() -> impl Strategy<Value = ControlReply> {
         namespace_reply().prop_map(ControlReply::Namespace),
         stream_reply().prop_map(ControlReply::Stream),
         chunkserver_reply().prop_map(ControlReply::Chunkserver),
+        trace_reply().prop_map(ControlReply::Trace),
     ]
 }
 

@@ -17,6 +17,7 @@ impl Proto for ControlRequest {
             ControlRequest::Namespace(request) => To::Namespace(request.to_pb()),
             ControlRequest::Stream(request) => To::Stream(request.to_pb()),
             ControlRequest::Chunkserver(request) => To::Chunkserver(request.to_pb()),
+            ControlRequest::Trace(request) => To::Trace(request.to_pb()),
         };
         pb::ControlRequest { to: Some(to) }
     }
@@ -28,6 +29,7 @@ impl Proto for ControlRequest {
             To::Namespace(request) => ControlRequest::Namespace(Proto::from_pb(request)?),
             To::Stream(request) => ControlRequest::Stream(Proto::from_pb(request)?),
             To::Chunkserver(request) => ControlRequest::Chunkserver(Proto::from_pb(request)?),
+            To::Trace(request) => ControlRequest::Trace(Proto::from_pb(request)?),
         })
     }
 }
@@ -42,6 +44,7 @@ impl Proto for ControlReply {
             ControlReply::Namespace(reply) => Of::Namespace(reply.to_pb()),
             ControlReply::Stream(reply) => Of::Stream(reply.to_pb()),
             ControlReply::Chunkserver(reply) => Of::Chunkserver(reply.to_pb()),
+            ControlReply::Trace(reply) => Of::Trace(reply.to_pb()),
         };
         pb::ControlReply { of: Some(of) }
     }
@@ -53,6 +56,7 @@ impl Proto for ControlReply {
             Of::Namespace(reply) => ControlReply::Namespace(Proto::from_pb(reply)?),
             Of::Stream(reply) => ControlReply::Stream(Proto::from_pb(reply)?),
             Of::Chunkserver(reply) => ControlReply::Chunkserver(Proto::from_pb(reply)?),
+            Of::Trace(reply) => ControlReply::Trace(Proto::from_pb(reply)?),
         })
     }
 }
@@ -70,6 +74,21 @@ const KINDS: [(Kind, pb::ErrorKind); 10] = [
     (Kind::Invalid, pb::ErrorKind::Invalid),
 ];
 
+/// A kind's number on the wire.
+pub(super) fn kind_number(kind: Kind) -> i32 {
+    let found = KINDS.iter().find(|(known, _)| *known == kind);
+    let number = found.map_or(pb::ErrorKind::Unspecified, |(_, number)| *number);
+    assert_ne!(number, pb::ErrorKind::Unspecified, "a kind without a number on the wire");
+    number.into()
+}
+
+/// The kind of a number on the wire.
+pub(super) fn kind_from(number: i32, field: &'static str) -> Result<Kind, WireError> {
+    let found = KINDS.iter().find(|(_, known)| i32::from(*known) == number);
+    let value = u64::from(number as u32);
+    found.map(|(kind, _)| *kind).ok_or(WireError::OutOfRange { field, value })
+}
+
 /// The longest prefix that fits and ends between characters.
 fn cut(message: &str) -> &str {
     let mut end = message.len().min(ERROR_MESSAGE_MAX);
@@ -83,23 +102,17 @@ impl Proto for ControlError {
     type Pb = pb::ControlError;
 
     fn to_pb(&self) -> pb::ControlError {
-        let kind = KINDS.iter().find(|(kind, _)| *kind == self.kind);
-        let kind = kind.map_or(pb::ErrorKind::Unspecified, |(_, kind)| *kind);
-        assert_ne!(kind, pb::ErrorKind::Unspecified, "a kind without a number on the wire");
         pb::ControlError {
-            kind: kind.into(),
+            kind: kind_number(self.kind),
             message: cut(&self.message).to_owned(),
             leader: self.leader.map(addr_bytes),
         }
     }
 
     fn from_pb(pb: pb::ControlError) -> Result<ControlError, WireError> {
-        let kind = KINDS.iter().find(|(_, kind)| i32::from(*kind) == pb.kind).ok_or(
-            WireError::OutOfRange { field: "ControlError.kind", value: pb.kind as u32 as u64 },
-        )?;
         let leader = pb.leader.as_deref();
         Ok(ControlError {
-            kind: kind.0,
+            kind: kind_from(pb.kind, "ControlError.kind")?,
             message: text(pb.message, 0..=ERROR_MESSAGE_MAX, "ControlError.message")?,
             leader: leader.map(|leader| addr_from(leader, "ControlError.leader")).transpose()?,
         })

@@ -7,6 +7,7 @@ mod common;
 mod envelope;
 mod namespace;
 mod stream;
+mod trace;
 
 #[cfg(test)]
 mod arbitrary;
@@ -81,6 +82,7 @@ codec! {
     StreamRequest, StreamReply, StreamChange, ReplicaPlace,
     ChunkPlace, WriterGrant, StreamView,
     ChunkserverRequest, ChunkserverReply,
+    TraceRequest, TraceReply, TracedOperation, TracedStage, TraceFact,
 }
 
 /// Fuzz target: any bytes are a message or a typed error, never a panic.
