@@ -1,6 +1,7 @@
 //! Automation: `cargo xtask test` runs every stage of `make test`, `cargo xtask tidy` checks
-//! the rules that no compiler checks.
+//! the rules that no compiler checks, `cargo xtask fuzz` mutates the corpora of all decoders.
 
+mod fuzz;
 mod test;
 mod tidy;
 
@@ -12,10 +13,16 @@ fn main() -> ExitCode {
         ["test"] => test::run(test::Length::Commit),
         ["test", "--long"] => test::run(test::Length::Long),
         ["tidy"] => tidy::run(),
-        _ => {
-            eprintln!("usage: cargo xtask test [--long] | tidy");
-            return ExitCode::from(2);
-        }
+        ["fuzz", ref options @ ..] => match fuzz::Options::parse(options) {
+            Some(options) => fuzz::run(&options),
+            None => return usage(),
+        },
+        _ => return usage(),
     };
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: cargo xtask test [--long] | tidy | fuzz [--seconds N] [--seed N] [TARGET]");
+    ExitCode::from(2)
 }

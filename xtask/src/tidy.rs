@@ -49,6 +49,7 @@ pub fn run() -> bool {
     for path in &sources {
         check_source(path, &mut breaches);
     }
+    check_fuzz_targets(&mut breaches);
     for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"] {
         if !Path::new(page).is_file() {
             breaches.push(format!("{page} is missing"));
@@ -90,6 +91,37 @@ fn check_graph(breaches: &mut Vec<String>) {
         let name = entry.file_name().to_string_lossy().into_owned();
         if entry.path().join("Cargo.toml").is_file() && !known.contains(name.as_str()) {
             breaches.push(format!("crates/{name} has no place in the order of crates"));
+        }
+    }
+}
+
+/// Every target of the replay has its coverage-guided twin in `fuzz/`, and a line in the page.
+fn check_fuzz_targets(breaches: &mut Vec<String>) {
+    let list = fs::read_to_string("crates/sim/src/fuzz.rs").unwrap_or_default();
+    let words: Vec<&str> = list.split_whitespace().collect();
+    let list = words.join(" ").replace("target( ", "target(");
+    let page = fs::read_to_string("docs/fuzzing.md").unwrap_or_default();
+    let manifest = fs::read_to_string("fuzz/Cargo.toml").unwrap_or_default();
+    let names = |text: &str, before: &str| -> BTreeSet<String> {
+        let found = text.split(before).skip(1).filter_map(|rest| rest.split('"').next());
+        found.map(str::to_owned).collect()
+    };
+    let targets = names(&list, "target(\"");
+    if targets.is_empty()
+        || targets
+            != names(&manifest, "name = \"")
+                .into_iter()
+                .filter(|name| name != "craton-fuzz")
+                .collect()
+    {
+        breaches.push("fuzz/Cargo.toml has other targets than sim::fuzz::TARGETS".to_owned());
+    }
+    for name in targets {
+        if !Path::new(&format!("fuzz/fuzz_targets/{name}.rs")).is_file() {
+            breaches.push(format!("fuzz/fuzz_targets/{name}.rs is missing"));
+        }
+        if !page.contains(&format!("`{name}`")) {
+            breaches.push(format!("docs/fuzzing.md does not name the target `{name}`"));
         }
     }
 }

@@ -9,6 +9,8 @@ mod config;
 mod connect;
 mod exit;
 mod fs;
+#[cfg(test)]
+mod fuzz_tests;
 mod log;
 mod masters;
 mod measure;

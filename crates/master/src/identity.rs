@@ -177,6 +177,15 @@ impl FromStr for Identity {
     }
 }
 
+/// Fuzz target: any text is an identity or none; what is one is written as it was read.
+pub fn fuzz_identity(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(identity) = text.parse::<Identity>()
+    {
+        assert_eq!(identity.to_string().parse(), Ok(identity));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

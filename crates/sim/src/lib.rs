@@ -7,6 +7,7 @@
 //! Invariant: nothing but tests and the `craton` binary depends on it; no product code knows it.
 
 pub mod cluster;
+pub mod fuzz;
 mod nemesis;
 pub mod oracle;
 mod run;

@@ -262,3 +262,32 @@ pub fn verify_append(at: AppendAt, sectors: &[u8]) -> Result<u32, (usize, Sector
     }
     Ok(expected - at.offset)
 }
+
+/// Fuzz target: any bytes of whole sectors are sectors or errors; what verifies as an append
+/// starts where it was expected.
+pub fn fuzz_sector(bytes: &[u8]) {
+    let whole = &bytes[..bytes.len() - bytes.len() % SECTOR];
+    for sector in whole.chunks(SECTOR) {
+        let parsed = parse_footer(sector);
+        if let Ok(footer) = verify_sector(sector) {
+            assert_eq!(parsed, Ok(footer), "what verifies also parses");
+            assert!(usize::from(footer.len) <= SECTOR_DATA_MAX);
+        }
+        if let Ok(footer) = parsed {
+            // With a good checksum the fields alone decide.
+            let mut good = sector.to_vec();
+            let crc = crc32c(&good[..CRC_AT]);
+            good[CRC_AT..TAG_AT].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(verify_sector(&good), Ok(footer));
+            let at = AppendAt {
+                chunk: footer.chunk,
+                epoch: footer.epoch,
+                base: footer.base,
+                offset: footer.offset,
+            };
+            if let Ok(len) = verify_append(at, whole) {
+                assert!(len as usize <= whole.len());
+            }
+        }
+    }
+}

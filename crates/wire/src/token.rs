@@ -237,3 +237,24 @@ impl fmt::Debug for TokenVerifier {
         f.write_str("TokenVerifier(..)")
     }
 }
+
+/// Fuzz target: no bytes are a token but those that were issued.
+pub fn fuzz_token(bytes: &[u8]) {
+    let (mut token, chunk) = ([0; 16], ChunkId::new(7));
+    let count = bytes.len().min(16);
+    token[..count].copy_from_slice(&bytes[..count]);
+    let key = TokenKey::derive(&ClusterKey::new([3; 32]));
+    let verdict = key.verify(Token(token), chunk, Rights::READ, Epoch::NONE, 1);
+    let word = |at: usize| u32::from_le_bytes(token[at..at + 4].try_into().expect("4 bytes"));
+    let (expiry, epoch) = (u64::from(word(1)), Epoch::new(u64::from(word(5))));
+    let issued = key.issue(chunk, Rights(token[0]), epoch, expiry);
+    assert!(verdict.is_err() || issued == Token(token), "a token that nobody issued");
+    let mut verifier = TokenVerifier::new(key);
+    for _ in 0..2 {
+        // The second time from memory.
+        let again = verifier.verify(Token(token), chunk, Rights::READ, Epoch::NONE, 1);
+        assert_eq!(again, verdict);
+    }
+    let tokens = verifier.verify(issued, chunk, Rights(token[0]), Epoch::NONE, 0);
+    assert!(expiry == 0 || tokens.is_ok(), "what was issued is good");
+}

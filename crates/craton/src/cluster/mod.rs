@@ -14,6 +14,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+#[cfg(test)]
+pub use book::fuzz_book;
 pub use book::{Book, Endpoints, Process};
 pub use directory::{Directory, State, config_path, lock};
 pub use plan::master as plan_master;

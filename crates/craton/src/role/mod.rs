@@ -17,6 +17,8 @@ use crate::config::{self, Logging};
 use crate::exit::Failure;
 
 pub use chunkserver::WARNING;
+#[cfg(test)]
+pub use http::fuzz_http;
 pub use stores::medium;
 
 /// A new cluster's key.

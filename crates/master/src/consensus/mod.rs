@@ -11,6 +11,7 @@
 mod device;
 mod error;
 mod files;
+mod fuzz;
 mod group;
 pub mod limits;
 mod log;
@@ -27,6 +28,7 @@ mod types;
 pub use device::{LogDevice, LogImage, MemoryDevice};
 pub use error::{DeviceError, LogError};
 pub use files::FileDevice;
+pub use fuzz::{fuzz_log, fuzz_message};
 pub use group::{Group, GroupConfig, Leadership};
 pub use log::RaftLog;
 pub use machine::{BadSnapshot, StateMachine};

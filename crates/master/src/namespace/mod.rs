@@ -26,6 +26,7 @@ use wire::control::namespace_partition;
 pub use command::{Command, decode_command, encode_command};
 pub use cross::{Action, Intent, IntentId};
 pub use outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
+pub use question::fuzz_question;
 pub use service::{NamespaceService, NamespaceTiming, StreamEnd};
 pub use snapshot::{fuzz_command, fuzz_snapshot};
 pub use state::{Entry, Found, Inode, Page, is_name};

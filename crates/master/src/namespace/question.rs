@@ -117,3 +117,14 @@ pub fn decode_fate(bytes: &[u8]) -> Result<Fate, BadBytes> {
         _ => Err(BadBytes),
     }
 }
+
+/// Fuzz target: any bytes are an answer of another partition, or an error; any question that
+/// decodes is answered.
+pub fn fuzz_question(bytes: &[u8]) {
+    let _ = decode_nodes(bytes);
+    let _ = decode_parent(bytes);
+    let _ = decode_fate(bytes);
+    for (partition, partitions) in [(0, 1), (1, 2)] {
+        let _ = answer(&Namespace::new(partition, partitions), bytes);
+    }
+}

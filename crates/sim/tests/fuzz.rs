@@ -1,0 +1,194 @@
+//! Every decoder over its corpus and over changed copies of it. `CRATON_FUZZ_S` gives each target
+//! so many seconds (`cargo xtask fuzz`), `CRATON_FUZZ_TARGET` picks one; without them it is a
+//! replay.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use runtime::Rng;
+use sim::fuzz::{TARGETS, Target, mutate, seeds};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs one input; a failure leaves it behind as a file.
+fn check(target: &Target, input: &[u8]) {
+    let run = || (target.run)(input);
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        let folder = root().join("target/fuzz-failures");
+        let hash = input.iter().fold(7u64, |hash, &byte| {
+            hash.wrapping_mul(0x100_0000_01b3).wrapping_add(u64::from(byte) + 1)
+        });
+        let path = folder.join(format!("{}-{hash:016x}", target.name));
+        let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
+        let kept = kept.map_or_else(|error| error.to_string(), |()| path.display().to_string());
+        panic!(
+            "{} fails on {} bytes: {kept}; add them to {}",
+            target.name,
+            input.len(),
+            target.corpus
+        );
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a budget of real time")]
+fn decoders_stand_their_corpus_and_changed_copies_of_it() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let budget = number("CRATON_FUZZ_S").map(Duration::from_secs);
+    let only = std::env::var("CRATON_FUZZ_TARGET").ok();
+    let mut rng = Rng::new(number("CRATON_FUZZ_SEED").unwrap_or(1));
+    let wanted = |target: &&Target| only.as_deref().is_none_or(|name| name == target.name);
+    let mut found = 0;
+    for target in TARGETS.iter().filter(wanted) {
+        found += 1;
+        let seeds = seeds(&root(), target.corpus).expect("the corpus is committed");
+        assert!(!seeds.is_empty(), "{} has no corpus in {}", target.name, target.corpus);
+        seeds.iter().for_each(|seed| check(target, seed));
+        check(target, &[]);
+        let (started, mut count) = (Instant::now(), 0);
+        let replay = if target.name == "stream" { 20 } else { 300 };
+        while budget.map_or(count < replay, |budget| started.elapsed() < budget) {
+            check(target, &mutate(&mut rng, &seeds));
+            count += 1;
+        }
+        println!("{:<20} {:>3} seeds, {count} changed copies", target.name, seeds.len());
+    }
+    assert!(found > 0, "there is no such target: {only:?}");
+}
+
+/// A canary: the loop finds what it should.
+#[test]
+fn a_planted_defect_is_found() {
+    let target = Target {
+        name: "planted",
+        run: |bytes| assert!(!bytes.starts_with(b"bug!") || bytes.len() % 7 != 3),
+        corpus: "",
+    };
+    let mut rng = Rng::new(1);
+    let seeds = [b"bug! and more".to_vec()];
+    let fails = |input: Vec<u8>| catch_unwind(|| (target.run)(&input)).is_err();
+    assert!((0..1000).any(|_| fails(mutate(&mut rng, &seeds))));
+}
+
+/// `CRATON_WRITE_CORPUS=1` writes the seeds that are made by code.
+#[test]
+fn corpora_are_written_on_request() {
+    if std::env::var_os("CRATON_WRITE_CORPUS").is_none() {
+        return;
+    }
+    let folder = root().join("crates/sim/corpus");
+    std::fs::create_dir_all(&folder).expect("writable");
+    let write = |name: &str, bytes: &[u8]| {
+        std::fs::write(folder.join(name), bytes).expect("writable");
+    };
+    for (name, bytes) in made_seeds() {
+        write(&name, &bytes);
+    }
+}
+
+fn made_seeds() -> Vec<(String, Vec<u8>)> {
+    use base::{ChunkId, ClientId, ClusterId, DirId, Epoch, FileId};
+    use master::consensus::StateMachine;
+    use master::{cluster, namespace, stream};
+    use wire::control::{
+        Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration,
+    };
+    use wire::sector::{AppendAt, format_append};
+    use wire::token::{Rights, TokenKey};
+
+    let mut made: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut add = |name: &str, bytes: Vec<u8>| made.push((name.to_owned(), bytes));
+    let at = AppendAt { chunk: ChunkId::new(3), epoch: Epoch::new(2), base: 9, offset: 5 };
+    for len in [1usize, 5000] {
+        let mut sectors = vec![0; wire::sector::sectors_for(len) * 4096];
+        format_append(at, &vec![7; len], &mut sectors);
+        add(&format!("sector-{len}"), sectors);
+    }
+    let key = TokenKey::derive(&wire::handshake::ClusterKey::new([3; 32]));
+    let token = key.issue(ChunkId::new(7), Rights::READ, Epoch::new(4), 2_000_000_000);
+    add("token-issued", token.0.to_vec());
+
+    // See `sim::fuzz::fuzz_stream` for what these orders mean.
+    let order = |kind, flags, body, content: &[u8]| {
+        let len = content.len() as u8;
+        [&[kind, flags, 1, 1, body, 0, 9, len][..], content].concat()
+    };
+    let call = order(4, 1, 8, &[1; 8]);
+    add("stream-call", [&[0xfe][..], &call, &order(8, 0, 0, &[]), &order(7, 0, 0, &[])].concat());
+    let split = [order(4, 0x11, 60, &[2; 60]), order(6, 0, 60, &[2; 60])].concat();
+    add("stream-split", [&[0x0e][..], &split].concat());
+    add("stream-raw", [&[0x11][..], &order(0, 0x80, 0, &[3; 100])].concat());
+    add("stream-early", [&[0x21][..], &call].concat());
+
+    add("raft_log-records", (0..40u8).flat_map(|kind| [kind, 3, 0, 1, kind]).collect());
+    add("raft_log-zeros", vec![0; 4096]);
+    for kind in 0..5u8 {
+        add(&format!("raft_message-{kind}"), [&[kind][..], &[3, 1, 0, 1, 3, 9, 0, 0, 0]].concat());
+    }
+    add("peer_message-group", vec![1, 0, 1, 0, 7, 7, 7]);
+    let text = "craton master 1\ncluster clu_7f\nid 3\npartitions 4 2\n";
+    add("identity-text", text.as_bytes().to_vec());
+
+    let place = Place { parent: DirId::ROOT, name: "name".to_owned() };
+    let attributes = Attributes { mode: 0o755, mtime: 12 };
+    let op = |seq| OpId { client: ClientId::new(3), seq, acked_below: 1 };
+    let policy = Policy::rep(3);
+    let (exclusive, replace) = (true, true);
+    let changes = [
+        NamespaceChange::Mkdir { place: place.clone(), attributes },
+        NamespaceChange::Create { place: place.clone(), policy, attributes, exclusive },
+        NamespaceChange::Rename { from: place.clone(), to: place.clone(), replace },
+        NamespaceChange::Link { links: vec![(FileId::new(1), place.clone())] },
+        NamespaceChange::SetAttributes { place: place.clone(), attributes, len: Some(5) },
+        NamespaceChange::Unlink { place: place.clone() },
+    ];
+    let mut names = namespace::Namespace::new(0, 1);
+    for (index, change) in changes.into_iter().enumerate() {
+        let command = namespace::Command::Change { op: op(index as u64 + 1), change };
+        let bytes = namespace::encode_command(77, &command);
+        names.apply(index as u64 + 1, &bytes);
+        add(&format!("namespace_command-{index}"), bytes);
+    }
+    add("namespace_snapshot-names", names.snapshot());
+    add("namespace_question-fate", vec![2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    add("namespace_question-parent", [&[1][..], &[9; 16]].concat());
+
+    let addr = "10.0.0.1:80".parse().expect("an address");
+    let master = MasterInfo { id: 1, name: "m1".into(), addr };
+    let formed = cluster::Formed {
+        cluster: ClusterId::new(5),
+        namespace_partitions: 1,
+        stream_partitions: 1,
+    };
+    let commands = [
+        cluster::Command::Form { formed, masters: vec![master.clone()] },
+        cluster::Command::Register(Registration { name: "cs1".into(), addr, domain: "d".into() }),
+        cluster::Command::AddMaster(master),
+        cluster::Command::RemoveMaster(1),
+    ];
+    let mut machine = cluster::ClusterMachine::new();
+    for (index, command) in commands.iter().enumerate() {
+        let bytes = cluster::encode_command(77, command);
+        machine.apply(index as u64 + 1, &bytes);
+        add(&format!("cluster_command-{index}"), bytes);
+    }
+    add("cluster_snapshot-formed", machine.snapshot());
+
+    let file = FileId::new(1);
+    let actions = [
+        stream::Action::Open { op: op(1), file, policy, fresh: Vec::new() },
+        stream::Action::Seal { op: op(2), file },
+        stream::Action::Delete { op: op(3), file, delete_at_ms: 5, file_memory_ms: 6 },
+    ];
+    let mut streams = stream::StreamMachine::new(0);
+    for (index, action) in actions.into_iter().enumerate() {
+        let bytes = stream::Command { clock_ms: 9, action }.encode();
+        streams.apply(index as u64 + 1, &bytes);
+        add(&format!("stream_command-{index}"), bytes);
+    }
+    add("stream_snapshot-one", streams.snapshot());
+    made
+}
