@@ -28,6 +28,8 @@ pub struct Config {
     pub lanes: u32,
     /// Pause between two passes of scrub over all disks.
     pub scrub_pause: Duration,
+    /// Disks that could not be opened: path and reason, for heartbeats to tell.
+    pub left_out: Vec<(String, String)>,
     /// Allow `FailDisk`. Tests only.
     pub fault_injection: bool,
 }
@@ -45,6 +47,7 @@ impl Config {
             scrub_rate: 8 << 20,
             lanes: 1,
             scrub_pause: Duration::from_secs(60),
+            left_out: Vec::new(),
             fault_injection: false,
         }
     }

@@ -26,6 +26,10 @@ pub const DAMAGED_MAX: usize = 4096;
 /// Masters that a chunkserver talks to at most.
 pub const MASTERS_MAX: usize = 15;
 
+/// Pause between two looks at a disk's superblock: how long a medium may be gone unseen. One
+/// read of 4 KiB each time.
+pub const DISK_WATCH_PAUSE: Duration = Duration::from_secs(1);
+
 /// Answer of a master to a heartbeat or registration is awaited this long.
 pub const BEAT_TIMEOUT: Duration = Duration::from_millis(500);
 /// A read from another chunkserver for a copy is awaited this long.

@@ -20,6 +20,7 @@ use wire::token::TokenVerifier;
 use crate::config::Config;
 use crate::control::STATUS_ERROR;
 use crate::lane::{Board, Forwarded, News};
+use crate::limits::DISK_WATCH_PAUSE;
 
 /// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -153,6 +154,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         env.spawn(Class::Foreground, "forwarded requests", server.clone().run_inbox(forwarded));
         env.spawn(Class::Control, "lane news", server.clone().run_news());
         env.spawn(Class::Background, "scrub", server.clone().run_scrub());
+        env.spawn(Class::Background, "disk watch", server.clone().run_disk_watch());
         Ok(server)
     }
 
@@ -283,10 +285,25 @@ impl<S: ChunkStore> Chunkserver<S> {
                 used: info.used,
                 chunks: info.chunks,
                 failed: info.failed || disk.failed.get(),
+                reason: match disk.failed.get() && !info.failed {
+                    true => "taken out by fault injection".to_owned(),
+                    false => info.reason,
+                },
                 addr: self.0.addr.get(),
             }
         };
-        self.0.disks.values().map(report).collect()
+        let left_out = |(path, reason): &(String, String)| DiskReport {
+            disk: DiskId::default(),
+            path: path.clone(),
+            capacity: 0,
+            used: 0,
+            chunks: 0,
+            failed: true,
+            reason: reason.clone(),
+            addr: None,
+        };
+        let left_out = self.0.config.left_out.iter().map(left_out);
+        self.0.disks.values().map(report).chain(left_out).collect()
     }
 
     /// Checkpoints and closes every disk.
@@ -320,6 +337,20 @@ impl<S: ChunkStore> Chunkserver<S> {
             tracing::warn!(%disk, %chunk, "replica is damaged: reported for repair");
             self.count(|stats| stats.damaged += 1);
             self.beat_soon();
+        }
+    }
+
+    /// Looks at every disk from time to time, and tells the masters of one that has failed.
+    async fn run_disk_watch(self) {
+        loop {
+            self.0.env.sleep(self.0.env.jitter(DISK_WATCH_PAUSE)).await;
+            for disk in self.0.disks.values() {
+                let before = disk.store.info().failed;
+                disk.store.check_medium().await;
+                if disk.store.info().failed && !before {
+                    self.beat_soon();
+                }
+            }
         }
     }
 

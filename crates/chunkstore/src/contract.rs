@@ -74,6 +74,8 @@ pub struct StoreInfo {
     pub unit: u32,
     /// True once an I/O error has made the store read-only (a failed flush is final).
     pub failed: bool,
+    /// What made it so, for people; empty while it has not failed.
+    pub reason: String,
 }
 
 /// Why an operation of a store was not done.
@@ -181,6 +183,13 @@ pub trait ChunkStore: Clone + 'static {
 
     /// Facts of the store.
     fn info(&self) -> StoreInfo;
+
+    /// Looks whether the medium is still this store's, and marks the store failed when it is
+    /// not: an engine on a file or device sees there what no append and no read of its own would
+    /// meet soon (a file that was truncated, a device that answers with errors).
+    fn check_medium(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
 
     /// Writes a checkpoint, so that the next mount reads less log.
     fn checkpoint(&self) -> impl Future<Output = Result<(), StoreError>>;

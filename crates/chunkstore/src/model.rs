@@ -432,6 +432,7 @@ impl ChunkStore for ModelStore {
             chunks,
             unit: sector_unit(),
             failed: false,
+            reason: String::new(),
         }
     }
 

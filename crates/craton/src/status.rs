@@ -72,6 +72,9 @@ pub struct Disk {
     pub path: String,
     /// `up` or `failed`.
     pub state: &'static str,
+    /// Why it has failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
     /// Bytes it can take.
     pub capacity_bytes: u64,
     /// Bytes in use.
@@ -202,6 +205,7 @@ fn disk(disk: DiskReport) -> Disk {
         id: disk.disk.to_string(),
         path: disk.path,
         state: if disk.failed { "failed" } else { "up" },
+        reason: disk.reason,
         capacity_bytes: disk.capacity,
         used_bytes: disk.used,
         chunks: disk.chunks,
@@ -246,6 +250,11 @@ fn print(picture: &Picture) -> Done {
         ]);
     }
     print_table(out, &[4, 5, 6])?;
+    for server in &picture.chunkservers {
+        for disk in server.disks.iter().filter(|disk| disk.state == "failed") {
+            print_line(&format!("{}: {} has failed: {}", server.id, disk.path, disk.reason))?;
+        }
+    }
     let Picture { chunks, repair, names, bytes: volume, .. } = picture;
     print_line(&format!(
         "\nchunks  {} in all, {} under-replicated, {} lost\nrepair  {} pending, {} done, {}\n\

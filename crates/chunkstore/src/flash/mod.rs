@@ -473,6 +473,7 @@ pub(crate) fn assemble(
         log: Log::new(sb.log_blocks, loaded.next_seq, header.log_seq, loaded.tail_seq),
         cache: MapCache::new(config.map_cache_bytes),
         failed: false,
+        reason: String::new(),
         closed: false,
         appends_inflight: 0,
         bytes_inflight: 0,
@@ -622,12 +623,19 @@ impl ChunkStore for FlashStore {
         let unit = u64::from(inner.sb.unit);
         StoreInfo {
             disk: inner.sb.disk,
-            capacity: u64::from(inner.sb.units) * unit,
+            // A medium that has no more to give counts as it is, until it has.
+            capacity: unit
+                * u64::from(if state.grow_refused { state.alloc.ready() } else { inner.sb.units }),
             used: u64::from(state.alloc.used()) * unit,
             chunks: state.table.chunks.len() as u64,
             unit: inner.sb.unit,
             failed: state.failed,
+            reason: state.reason.clone(),
         }
+    }
+
+    async fn check_medium(&self) {
+        self.inner().check_medium().await;
     }
 
     async fn checkpoint(&self) -> Result<(), StoreError> {

@@ -127,7 +127,9 @@ impl Inner {
 
     fn publish_ready(&self, units: u32) {
         let state = &mut *self.state.borrow_mut();
-        state.grow_refused = false;
+        if std::mem::take(&mut state.grow_refused) {
+            tracing::info!(disk = %self.sb.disk, "the medium has room again");
+        }
         state.alloc.set_ready(units);
         if state.log.has_room(Room::Allocation) {
             state.log.push(&Record::Ready { units });
@@ -142,7 +144,11 @@ impl Inner {
             return Err(StoreError::Failed);
         }
         let state = &mut *self.state.borrow_mut();
-        state.grow_refused = true;
+        if !std::mem::replace(&mut state.grow_refused, true) {
+            tracing::warn!(disk = %self.sb.disk, ready_bytes = u64::from(state.alloc.ready())
+                * u64::from(self.sb.unit), "the medium is full, short of the store's capacity: \
+                make room on it; the store looks again every second");
+        }
         state.grow_after = self.env.now() + GROW_RETRY;
         self.env.mark("chunkstore: the medium is full");
         self.signals.ready.notify_waiters();
@@ -207,7 +213,16 @@ pub(crate) async fn prepare_task(inner: Weak<Inner>, signals: Rc<Signals>) {
                 return;
             }
         }
-        signals.prepare.notified().await;
+        let Some(strong) = inner.upgrade() else { return };
+        let refused = strong.state.borrow().grow_refused;
+        let env = strong.env.clone();
+        drop(strong);
+        if refused {
+            // Nobody may ask meanwhile: a cluster that is full allocates nothing here.
+            let _ = env.timeout(GROW_RETRY, signals.prepare.notified()).await;
+        } else {
+            signals.prepare.notified().await;
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use runtime::{Buf, BufMut, Class, Env, File, Instant, WriteMode};
 
 use super::alloc::Allocator;
 use super::cache::MapCache;
-use super::layout::Super;
+use super::layout::{SUPER_AT, Super};
 use super::log::Log;
 use super::table::{Entry, Open, Table};
 use super::{Config, SyncMode};
@@ -71,6 +71,8 @@ pub(crate) struct State {
     pub(crate) log: Log,
     pub(crate) cache: MapCache,
     pub(crate) failed: bool,
+    /// Why.
+    pub(crate) reason: String,
     pub(crate) closed: bool,
     pub(crate) appends_inflight: usize,
     pub(crate) bytes_inflight: usize,
@@ -317,6 +319,7 @@ impl Inner {
                 return;
             }
             state.failed = true;
+            state.reason = why.to_string();
         }
         if !self.env.is_closed() {
             tracing::warn!(disk = %self.sb.disk, "the store takes no more writes: {why}. \
@@ -330,6 +333,36 @@ impl Inner {
         self.signals.prepare.notify_one();
         self.signals.checkpoint.notify_one();
         self.signals.bound.notify_one();
+    }
+
+    /// Fails the store when its medium has no superblock of it any more, does not answer, or is
+    /// shorter than what is in use.
+    pub(crate) async fn check_medium(&self) {
+        let Ok(file) = self.file() else { return }; // Closed.
+        if self.state.borrow().failed {
+            return;
+        }
+        let used = self.sb.unit_at(self.state.borrow().alloc.ready());
+        match file.len().await {
+            Ok(len) if len < used => {
+                return self.fail(&format!("its file has {len} bytes of {used}: it was truncated"));
+            }
+            Ok(_) => {}
+            Err(error) => return self.fail(&error),
+        }
+        let mut trouble = None;
+        for at in SUPER_AT {
+            let buf = self.alloc(SECTOR).await;
+            match read_full(&file, at, buf).await.map(|block| Super::decode(&block)) {
+                Ok(Ok(sb)) if sb.disk == self.sb.disk => return,
+                Ok(_) => {}
+                Err(error) => trouble = Some(error),
+            }
+        }
+        match trouble {
+            Some(error) => self.fail(&error),
+            None => self.fail(&"its superblocks are gone: the medium was overwritten"),
+        }
     }
 
     /// As [`Inner::read_exact`], waiting for memory.

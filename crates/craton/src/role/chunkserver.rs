@@ -144,8 +144,9 @@ pub async fn start(
     let (first, left_out) = setup.start_lane(env, 0).await?;
     failed.extend(left_out);
     let (all, out) = (config.stores.len(), failed.len());
-    if let (true, Some(failure)) = (all == out, failed.first()) {
-        return Err(failure.clone());
+    if all == out {
+        let causes: Vec<&str> = failed.iter().map(|failure| failure.message.as_str()).collect();
+        return Err(Failure::setup(causes.join("; ")));
     }
     for failure in &failed {
         eprintln!("{WARNING}{}: a disk is left out: {failure}", config.id);
@@ -183,12 +184,13 @@ impl Setup {
     async fn start_lane(&self, env: &Env, index: usize) -> Result<(Lane, Vec<Failure>), Failure> {
         let config = &self.config;
         crate::trace::prepare(env.tracer(), &config.log);
-        let (mut opened, mut failed) = (Vec::new(), Vec::new());
+        let (mut opened, mut failed, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         for store in config.stores.iter().skip(index).step_by(self.lanes) {
             match stores::open(env, store).await {
                 Ok(disk) => opened.push((store.path.display().to_string(), disk)),
                 Err(failure) => {
                     tracing::error!(cause = %failure, "a disk is left out");
+                    left_out.push((store.path.display().to_string(), failure.to_string()));
                     failed.push(failure);
                 }
             }
@@ -208,6 +210,7 @@ impl Setup {
         settings.scrub_rate = config::mib(config.scrub_mib_per_second) as u64;
         settings.fault_injection = self.fault_injection;
         settings.lanes = self.lanes as u32;
+        settings.left_out = left_out;
         self.disks.follow(env, opened.clone());
         let server =
             Chunkserver::lane(env, endpoint.clone(), settings, opened, &self.board).await?;

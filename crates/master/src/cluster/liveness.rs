@@ -75,6 +75,7 @@ impl Liveness {
         let state = self.0.borrow();
         let view = |(id, server): (ServerId, &super::Server)| {
             let beat = state.servers.get(&id);
+            let opened = |disk: &&DiskReport| disk.disk != DiskId::default();
             let disk = |disk: &DiskReport| DiskView {
                 disk: disk.disk,
                 capacity: disk.capacity,
@@ -88,7 +89,9 @@ impl Liveness {
                 domain: server.domain.clone(),
                 alive: beat.is_some_and(|beat| now.since(beat.at) < state.dead_after),
                 load: beat.map_or(0, |beat| beat.load),
-                disks: beat.map_or(Vec::new(), |beat| beat.disks.iter().map(disk).collect()),
+                disks: beat.map_or(Vec::new(), |beat| {
+                    beat.disks.iter().filter(opened).map(disk).collect()
+                }),
             }
         };
         ClusterView::new(registered.servers().map(view).collect())

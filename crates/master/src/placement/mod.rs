@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use base::{DiskId, GIB, ServerId};
+use base::{DiskId, GIB, MIB, ServerId};
 
 #[cfg(test)]
 mod tests;
@@ -54,10 +54,10 @@ pub struct DiskView {
 }
 
 impl DiskView {
-    /// Bytes that new chunks may take: what is free, less a reserve of 1/32 (1 GiB at most), so
-    /// that open chunks can grow and deleting always works.
+    /// Bytes that new chunks may take: what is free, less a reserve of 1/32 (2 MiB to 1 GiB), so
+    /// that open chunks can grow by one append of the largest size and deleting always works.
     pub fn room(&self) -> u64 {
-        let reserve = (self.capacity / 32).min(GIB);
+        let reserve = (self.capacity / 32).clamp(2 * MIB, GIB);
         self.capacity.saturating_sub(self.used).saturating_sub(reserve)
     }
 }

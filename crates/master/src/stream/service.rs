@@ -213,7 +213,7 @@ impl<L: Log> Service<L> {
                 self.open(op, file, policy, spares).await
             }
             StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
-                let (drop, fresh) = self.spares(file, Some(next), &avoid, spares);
+                let Spares { drop, fresh, .. } = self.spares(file, Some(next), &avoid, spares);
                 let delete_at_ms = self.rights_end_ms();
                 let action = Action::Advance {
                     op,
@@ -231,7 +231,10 @@ impl<L: Log> Service<L> {
                 self.writer(outcome, true)
             }
             StreamChange::Extend { file, epoch, avoid, spares } => {
-                let (drop, fresh) = self.spares(file, None, &avoid, spares);
+                let Spares { drop, fresh, full } = self.spares(file, None, &avoid, spares);
+                if full {
+                    return Err(no_place(NoPlace::Full));
+                }
                 let delete_at_ms = self.rights_end_ms();
                 let action = Action::Extend { op, file, epoch, drop, fresh, delete_at_ms };
                 let outcome = self.decide(action).await?;
@@ -383,7 +386,7 @@ impl<L: Log> Service<L> {
         next: Option<ChunkId>,
         avoid: &[ServerId],
         wanted: u8,
-    ) -> (Vec<ChunkId>, Vec<Vec<Place>>) {
+    ) -> Spares {
         let view = self.cluster.view();
         let is_bad = |place: Place| {
             avoid.contains(&place.server) || !matches!(view.state(place), PlaceState::Good(_))
@@ -405,7 +408,9 @@ impl<L: Log> Service<L> {
         let missing = usize::from(wanted).min(SPARES_MAX).saturating_sub(good);
         let mut fresh = Vec::new();
         self.more_chunks(&view, policy, missing, avoid, &mut used, &mut fresh);
-        (drop, fresh)
+        let none = good == 0 && fresh.is_empty() && missing > 0;
+        let full = none && self.place(&view, policy, avoid) == Err(NoPlace::Full);
+        Spares { drop, fresh, full }
     }
 
     /// The answer to a writer, from the state as it is now.
@@ -511,6 +516,17 @@ impl<L: Log> Service<L> {
     pub(crate) fn stream<T>(&self, file: FileId, look: impl FnOnce(&Stream) -> T) -> Option<T> {
         self.log.with_state(|state| state.stream(file).map(look))
     }
+}
+
+/// What becomes of a writer's spares.
+#[derive(Default)]
+struct Spares {
+    /// Those that are no use to it.
+    drop: Vec<ChunkId>,
+    /// Places for new ones.
+    fresh: Vec<Vec<Place>>,
+    /// None is left and the disks are full.
+    full: bool,
 }
 
 fn invalid(text: &str) -> ControlError {

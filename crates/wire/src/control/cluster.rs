@@ -105,7 +105,7 @@ pub struct Registration {
 /// One disk of a chunkserver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskReport {
-    /// The incarnation.
+    /// The incarnation; zero for a disk that could not be opened.
     pub disk: DiskId,
     /// Its directory or device, for people.
     pub path: String,
@@ -117,6 +117,8 @@ pub struct DiskReport {
     pub chunks: u64,
     /// True once it has failed.
     pub failed: bool,
+    /// Why it has failed, for people; empty while it works.
+    pub reason: String,
     /// Where calls for this disk go, if not to the server's address.
     pub addr: Option<SocketAddr>,
 }

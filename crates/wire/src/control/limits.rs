@@ -60,3 +60,5 @@ const _: () = assert!(TRACE_STAGES_MAX >= metrics::limits::STAGES_MAX);
 
 /// Bytes of an error's message; what is longer is cut when it is encoded.
 pub const ERROR_MESSAGE_MAX: usize = 4096;
+/// Bytes of the sentence that says why a disk has failed; the rest is cut off.
+pub const REASON_MAX: usize = 512;

@@ -89,13 +89,14 @@ fn group() -> impl Strategy<Value = Group> {
 
 fn disk_report() -> impl Strategy<Value = DiskReport> {
     made!((disk, disk()), (path, "\\PC{0,40}"), (counts, any::<[u64; 3]>()),
-        (failed, any::<bool>()), (addr, option::of(addr())) => DiskReport {
+        (failed, any::<bool>()), (reason, "\\PC{0,40}"), (addr, option::of(addr())) => DiskReport {
         disk,
         path,
         capacity: counts[0],
         used: counts[1],
         chunks: counts[2],
         failed,
+        reason,
         addr,
     })
 }

@@ -3,14 +3,14 @@
 use base::{ChunkId, ClusterId, DiskId, ServerId};
 
 use super::common::{
-    addr_bytes, addr_from, all, bounded, each, label, need, range, text, u16_from, u128_bytes,
+    addr_bytes, addr_from, all, bounded, cut, each, label, need, range, text, u16_from, u128_bytes,
     u128_from,
 };
 use super::envelope::change;
 use super::{Proto, WireError, pb};
 use crate::control::limits::{
     DAMAGED_MAX, DISKS_MAX, GROUPS_MAX, LABEL_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MASTERS_MAX,
-    SERVERS_MAX,
+    REASON_MAX, SERVERS_MAX,
 };
 use crate::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, DiskReport, Group, Heartbeat,
@@ -74,6 +74,7 @@ impl Proto for DiskReport {
             used: self.used,
             chunks: self.chunks,
             failed: self.failed,
+            reason: cut(&self.reason, REASON_MAX).to_owned(),
             addr: self.addr.map(addr_bytes).unwrap_or_default(),
         }
     }
@@ -86,6 +87,7 @@ impl Proto for DiskReport {
             used: pb.used,
             chunks: pb.chunks,
             failed: pb.failed,
+            reason: text(pb.reason, 0..=REASON_MAX, "DiskReport.reason")?,
             addr: match pb.addr.is_empty() {
                 true => None,
                 false => Some(addr_from(&pb.addr, "DiskReport.addr")?),

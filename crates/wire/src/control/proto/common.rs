@@ -91,6 +91,11 @@ pub(super) fn text(
     Ok(text)
 }
 
+/// The part of a text for people that there is room for.
+pub(super) fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
 /// The name of a server, domain or lock.
 pub(super) fn label(label: String, field: &'static str) -> Result<String, WireError> {
     text(label, 1..=LABEL_MAX, field)

@@ -2,7 +2,7 @@
 
 use base::{ClientId, Kind};
 
-use super::common::{addr_bytes, addr_from, need, range, text};
+use super::common::{addr_bytes, addr_from, cut, need, range, text};
 use super::{Proto, WireError, pb};
 use crate::control::limits::ERROR_MESSAGE_MAX;
 use crate::control::{ControlError, ControlReply, ControlRequest, OpId};
@@ -89,22 +89,13 @@ pub(super) fn kind_from(number: i32, field: &'static str) -> Result<Kind, WireEr
     found.map(|(kind, _)| *kind).ok_or(WireError::OutOfRange { field, value })
 }
 
-/// The longest prefix that fits and ends between characters.
-fn cut(message: &str) -> &str {
-    let mut end = message.len().min(ERROR_MESSAGE_MAX);
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    &message[..end]
-}
-
 impl Proto for ControlError {
     type Pb = pb::ControlError;
 
     fn to_pb(&self) -> pb::ControlError {
         pb::ControlError {
             kind: kind_number(self.kind),
-            message: cut(&self.message).to_owned(),
+            message: cut(&self.message, ERROR_MESSAGE_MAX).to_owned(),
             leader: self.leader.map(addr_bytes),
         }
     }
