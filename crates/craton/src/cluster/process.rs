@@ -69,6 +69,11 @@ pub fn last_words(dir: &Path) -> String {
     )
 }
 
+/// True once a process has printed since its start that it serves.
+pub fn has_said_to_serve(dir: &Path) -> bool {
+    std::fs::read_to_string(output_path(dir)).is_ok_and(|text| text.contains(" serves on "))
+}
+
 /// What a process has warned of since its start.
 pub fn warnings(dir: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(output_path(dir)).unwrap_or_default();

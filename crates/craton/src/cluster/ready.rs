@@ -5,7 +5,7 @@ use runtime::{Duration, Env, Instant};
 
 use super::book::Process;
 use super::directory::Directory;
-use super::process::{is_alive, last_words, role_word};
+use super::process::{has_said_to_serve, is_alive, last_words, role_word};
 use crate::args::{Connection, RoleName};
 use crate::connect;
 use crate::exit::{Code, Done, Failure};
@@ -21,7 +21,9 @@ pub async fn wait_listening(env: &Env, process: &Process) -> Done {
     let deadline = env.now() + LISTEN_WAIT;
     loop {
         let dead = died(process);
-        if matches!(env.timeout(PAUSE * 10, env.connect(process.addr)).await, Ok(Ok(_))) {
+        // A process that was killed a moment ago may still accept at the address.
+        let serves = has_said_to_serve(&process.dir) || dead.is_some();
+        if serves && matches!(env.timeout(PAUSE * 10, env.connect(process.addr)).await, Ok(Ok(_))) {
             // What answers may be another program that has the port.
             return match dead {
                 Some(failure) => Err(failure),

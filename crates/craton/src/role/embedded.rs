@@ -16,6 +16,9 @@ use crate::output::print_line;
 
 /// MiB of buffers of the one process.
 const MEMORY_MIB: u64 = 512;
+/// Between the heartbeats of the one master, ms. The Raft library's clock ticks five times in it
+/// for each group.
+const HEARTBEAT_MS: u64 = 1000;
 /// How long the roles may take to find each other.
 const JOIN_WAIT: Duration = Duration::from_secs(30);
 
@@ -28,6 +31,9 @@ pub fn run(args: UpArgs) -> Done {
     let runtime = executor("craton", MEMORY_MIB, &Logging::default())?;
     let env = runtime.env();
     runtime.block_on(async {
+        if Directory::existing(&dir).is_err() {
+            check_first_start(env, &args).await?;
+        }
         let (directory, state) = Directory::open_or_make(&dir)?;
         let marker = directory.path().join(EMBEDDED_LOCK);
         if state == State::Cluster && !marker.exists() {
@@ -83,6 +89,33 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| io("use", path, &error))
 }
 
+/// What would keep the first start from its end is found before anything is written.
+async fn check_first_start(env: &Env, args: &UpArgs) -> Done {
+    args.stores.iter().try_for_each(|store| check_new_store(store))?;
+    if let Some(addr) = args.listen {
+        env.listen(addr).await.map_err(|error| {
+            Failure::setup(format!(
+                "cannot listen on {addr} ({error}): end the process that uses the address, or \
+                 name another with --listen"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+/// A store that joins must not be another cluster's: its chunks would be deleted as unknown.
+fn check_new_store(store: &Path) -> Done {
+    let medium = super::stores::medium(store)?;
+    if store.is_dir() && medium.exists() {
+        return Err(Failure::setup(format!(
+            "{} holds a store already: start the cluster that it belongs to, or name an empty \
+             directory",
+            store.display()
+        )));
+    }
+    Ok(())
+}
+
 /// The first start.
 fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure> {
     let mut stores = Vec::new();
@@ -109,6 +142,9 @@ fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure
     let dir = directory.path().join(&own.id);
     let mut master = crate::cluster::plan_master(env, directory, &mut ports, &own, cluster)?;
     master.peers = vec![own];
+    // One voter elects itself: nobody waits for its heartbeats, which only cost wake-ups.
+    master.heartbeat_ms = HEARTBEAT_MS;
+    master.election_ms = 6 * HEARTBEAT_MS;
     directory.write_config(&dir, RoleName::Master, &master)?;
     book.processes.push(Process { role: RoleName::Master, id: "m1".to_owned(), pid: 0, addr, dir });
     book.refresh_endpoints();
@@ -199,8 +235,9 @@ fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Pl
         )));
     }
     let mut ports = Reserved::new();
-    for store in asked.into_iter().filter(|path| !known.contains(path)) {
-        super::stores::medium(&store)?;
+    let new: Vec<PathBuf> = asked.into_iter().filter(|path| !known.contains(path)).collect();
+    new.iter().try_for_each(|store| check_new_store(store))?;
+    for store in new {
         add_store(env, directory, &mut ports, plan, store)?;
     }
     Ok(())
