@@ -73,7 +73,9 @@ fn stages(length: Length) -> Vec<Stage> {
         Stage {
             name: "processes",
             budget: minutes(8),
-            steps: vec![Step::Tests(cargo("test --package craton --locked --no-fail-fast"))],
+            steps: vec![Step::Tests(cargo(
+                "test --package craton --locked --no-fail-fast -- --show-output",
+            ))],
         },
     ];
     if length == Length::Long {

@@ -5,14 +5,24 @@
 mod bad_input;
 #[path = "main/cluster.rs"]
 mod cluster;
+#[path = "main/crash.rs"]
+mod crash;
+#[path = "main/disks.rs"]
+mod disks;
 #[path = "main/embedded.rs"]
 mod embedded;
+#[path = "main/full.rs"]
+mod full;
 #[path = "main/harness.rs"]
 mod harness;
 #[path = "main/kills.rs"]
 mod kills;
 #[path = "main/load.rs"]
 mod load;
+#[path = "main/partition.rs"]
+mod partition;
+#[path = "main/stores.rs"]
+mod stores;
 #[path = "main/tools.rs"]
 mod tools;
 #[path = "main/watch.rs"]

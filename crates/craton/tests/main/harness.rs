@@ -199,6 +199,11 @@ pub fn wait_for_repair(dir: &Path, limit: Duration) {
     });
 }
 
+/// Says why a test cannot run here. The test run counts it as skipped.
+pub fn skip(why: &str) {
+    println!("skipped: {why}");
+}
+
 /// Waits until `check` holds.
 pub fn wait(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -4,8 +4,6 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use client::BlockingClient;
-
 use crate::harness::{Scratch, good, kill9, leader, metric, status, text, wait, wait_for_repair};
 use crate::load::{self, Load, Shape, Writer};
 
@@ -45,17 +43,6 @@ impl fmt::Display for Stalls {
     }
 }
 
-/// Nothing failed, and all is there.
-fn verify(writers: &[Writer], client: &BlockingClient) {
-    for writer in writers {
-        assert_eq!(writer.error, None, "{}", writer.path);
-        match writer.path.contains("/m") {
-            true => writer.verify_made(client),
-            false => assert_eq!(writer.verify(client), writer.acked * load::RECORD as u64),
-        }
-    }
-}
-
 /// A load of some seconds with nothing killed, verified and removed; the longest wait.
 fn steady_round(dir: &Path, seconds: u64) -> u128 {
     let began = Instant::now();
@@ -63,7 +50,7 @@ fn steady_round(dir: &Path, seconds: u64) -> u128 {
     pause(1000 * seconds);
     let writers = load.stop();
     let client = load::connect(dir);
-    verify(&writers, &client);
+    writers.iter().for_each(|writer| writer.verify_all(&client));
     client.remove_tree("/load").expect("it goes");
     Stalls::between(&writers, began, Instant::now()).longest.as_millis()
 }
@@ -105,7 +92,7 @@ fn kills_under_load_stall_writers_below_a_second() {
     // Five chunkservers are left, and two masters: full redundancy without hands.
     wait_for_repair(&dir, Duration::from_secs(60));
     let client = load::connect(&dir);
-    verify(&writers, &client);
+    writers.iter().for_each(|writer| writer.verify_all(&client));
     good(&["cluster", "restart", "--dir", text(&dir), "master", &leader]);
     wait("the master is back", Duration::from_secs(10), || {
         let masters = status(&dir)["masters"].clone();

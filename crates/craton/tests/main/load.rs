@@ -28,17 +28,12 @@ pub struct Shape {
     pub makers: usize,
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape { writers: 4, depth: 1, copies: 3, makers: 0 }
-    }
-}
-
 /// Writers at work.
 pub struct Load {
-    client: Arc<BlockingClient>,
     stop: Arc<AtomicBool>,
     writers: Vec<JoinHandle<Writer>>,
+    /// The writers end with it.
+    _client: Arc<BlockingClient>,
 }
 
 /// What a writer knows at its end.
@@ -102,12 +97,7 @@ impl Load {
             let (client, stop) = (client.clone(), stop.clone());
             threads.push(std::thread::spawn(move || make(&client, number, policy, &stop)));
         }
-        Load { client, stop, writers: threads }
-    }
-
-    /// The client the writers share.
-    pub fn client(&self) -> Arc<BlockingClient> {
-        self.client.clone()
+        Load { stop, writers: threads, _client: client }
     }
 
     /// Ends the writers, after the record each is at.
@@ -172,6 +162,15 @@ fn make_one(client: &BlockingClient, writer: &Writer, policy: Policy) -> Result<
 impl Writer {
     fn new(path: String, number: usize) -> Writer {
         Writer { path, number, acked: 0, submitted: 0, waits: Vec::new(), error: None }
+    }
+
+    /// Nothing failed, and all is there.
+    pub fn verify_all(&self, client: &BlockingClient) {
+        assert_eq!(self.error, None, "{}", self.path);
+        match self.path.starts_with("/load/m") {
+            true => self.verify_made(client),
+            false => assert_eq!(self.verify(client), self.acked * RECORD as u64),
+        }
     }
 
     /// Compares the files of a maker with what it was told.

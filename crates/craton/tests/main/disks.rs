@@ -1,0 +1,133 @@
+//! Disks that fail under processes that go on.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use base::DiskId;
+use client::{Network, Peers};
+use serde_json::Value;
+use transport::{Endpoint, Identity, Limits};
+use wire::control::{ChunkserverRequest, ControlReply, ControlRequest};
+
+use crate::harness::{
+    Scratch, content, craton, good, json, kill9, metric, process, server, text, wait,
+    wait_for_repair,
+};
+use crate::load::{self, Load, Shape};
+use crate::stores;
+
+const SOON: Duration = Duration::from_secs(20);
+const REPAIR: Duration = Duration::from_secs(60);
+
+/// A disk in the picture that the masters give, by its directory.
+fn disk(dir: &Path, id: &str, store: &str) -> Value {
+    let path = dir.join(id).join(store);
+    let server = server(dir, id);
+    let disks = server["disks"].as_array().expect("disks");
+    disks.iter().find(|disk| disk["path"] == text(&path)).expect("it is shown").clone()
+}
+
+/// Waits until a disk is shown as failed with a reason, and its neighbour as good.
+fn wait_failed(dir: &Path, id: &str, reason: &str) {
+    wait("the disk is reported", SOON, || disk(dir, id, "store1")["state"] == "failed");
+    let failed = disk(dir, id, "store1");
+    assert!(failed["reason"].as_str().is_some_and(|said| said.contains(reason)), "{failed}");
+    let (other, server) = (disk(dir, id, "store2"), server(dir, id));
+    assert!(other["state"] == "up" && server["state"] == "up", "{server}");
+    let table = good(&["status", "--cluster", text(dir)]);
+    assert!(table.contains("2, 1 failed") && table.contains(reason), "{table}");
+}
+
+/// Asks a chunkserver to treat a disk as failed: for tests, see `docs/operations/failures.md`.
+fn fail_disk(dir: &Path, id: &str, disk: &Value) -> Result<ControlReply, String> {
+    let disk: DiskId = disk["id"].as_str().expect("text").parse().expect("a disk");
+    let addr = process(dir, id)["addr"].as_str().expect("text").parse().expect("an address");
+    stores::on_executor(async |env| {
+        let identity = Identity { cluster: Default::default(), key: None, name: "test".to_owned() };
+        let network = Network::new(env, Endpoint::new(env, identity, Limits::default()));
+        let request = ChunkserverRequest::FailDisk { disk, failed: true };
+        let call = network.control(addr, ControlRequest::Chunkserver(request), SOON);
+        call.await.map_err(|error| error.to_string())
+    })
+}
+
+#[test]
+fn disks_fail_under_processes_that_go_on() {
+    let mut scratch = Scratch::new("disks");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "4", "--disks", "2"];
+    good(
+        &[&["cluster", "up", "--dir", text(&dir), "--allow-fault-injection"][..], &flags].concat(),
+    );
+    flipped_bit(&scratch, &dir);
+    under_load(&dir, "the store's file is cut to nothing", || {
+        let file = stores::file_of(&dir.join("cs1/store1"));
+        let file = std::fs::File::options().write(true).open(file).expect("a store");
+        file.set_len(0).expect("it is cut");
+        wait_failed(&dir, "cs1", "truncated");
+    });
+    under_load(&dir, "a disk answers with errors", || {
+        fail_disk(&dir, "cs2", &disk(&dir, "cs2", "store1")).expect("it obeys");
+        wait_failed(&dir, "cs2", "fault injection");
+    });
+    under_load(&dir, "a disk is not there when its process starts", || {
+        kill9(&dir, &["cs3"]);
+        std::fs::remove_dir_all(dir.join("cs3/store1")).expect("a store");
+        let again = craton(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs3"]);
+        let warned = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(again.status.success() && warned.contains("cs3/store1 is missing"), "{warned}");
+        wait_failed(&dir, "cs3", "is missing");
+    });
+    let refused = fail_disk(&dir, "cs3", &disk(&dir, "cs3", "store2")).expect_err("not allowed");
+    assert!(refused.contains("--allow-fault-injection"), "{refused}");
+}
+
+/// Fails a disk while writers work: none of them fails, all bytes get their copies again.
+fn under_load(dir: &Path, what: &str, fail: impl FnOnce()) {
+    let load = Load::start(dir, Shape { writers: 2, depth: 4, copies: 3, makers: 1 });
+    std::thread::sleep(Duration::from_millis(500));
+    fail();
+    let writers = load.stop();
+    let began = Instant::now();
+    wait_for_repair(dir, REPAIR);
+    println!("{what}: repaired {:.1?} after the load", began.elapsed());
+    let client = load::connect(dir);
+    writers.iter().for_each(|writer| writer.verify_all(&client));
+    client.remove_tree("/load").expect("it goes");
+}
+
+/// A bit turns on one disk: readers get good bytes, the replica is replaced, and it is told.
+fn flipped_bit(scratch: &Scratch, dir: &Path) {
+    let (local, cluster) = (scratch.path("marked"), text(dir));
+    let bytes = content(300_000, 77);
+    std::fs::write(&local, &bytes).expect("a file");
+    good(&["fs", "put", text(&local), "/marked", "--cluster", cluster]);
+    let all: Vec<(String, String)> = ["cs1", "cs2", "cs3", "cs4"]
+        .iter()
+        .flat_map(|id| ["store1", "store2"].map(|store| (id.to_string(), store.to_owned())))
+        .collect();
+    let (id, store) = all
+        .iter()
+        .find(|(id, store)| stores::flip_bit(&dir.join(id).join(store), &bytes[..4000]))
+        .expect("it is stored somewhere");
+    let damaged = || metric(dir, id, "craton_damaged_total");
+    assert_eq!(damaged(), 0.0);
+    wait("a reader meets the damage", SOON, || {
+        let read = Command::new(env!("CARGO_BIN_EXE_craton"))
+            .args(["fs", "cat", "/marked", "--cluster", cluster])
+            .output()
+            .expect("it runs");
+        assert!(read.status.success() && read.stdout == bytes, "a reader got other bytes");
+        damaged() > 0.0
+    });
+    let log = std::fs::read_to_string(dir.join(id).join("log/craton.jsonl")).expect("a log");
+    assert!(log.contains("replica is damaged"), "{log}");
+    // A good copy takes its place.
+    wait("the repair", REPAIR, || {
+        json(&["status", "--json", "--cluster", cluster])["repair"]["done"] != 0
+    });
+    wait_for_repair(dir, REPAIR);
+    println!("a bit turned in {id}/{store}: read around, told, replaced");
+    good(&["fs", "rm", "/marked", "--cluster", cluster]);
+}

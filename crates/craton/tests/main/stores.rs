@@ -1,0 +1,119 @@
+//! Stores under processes: made, damaged and filled from outside.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base::limits::SECTOR;
+use base::{ChunkId, Epoch};
+use chunkstore::flash::{self, FlashStore, FormatOptions};
+use chunkstore::{Append, ChunkStore};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use runtime::{Env, Runtime, RuntimeConfig};
+use wire::sector::{AppendAt, format_append};
+
+/// Runs work on an executor of its own.
+pub fn on_executor<T>(work: impl AsyncFnOnce(&Env) -> T) -> T {
+    let config = RuntimeConfig { huge_pages: false, ..RuntimeConfig::named("test") };
+    let runtime = Runtime::new(config).expect("io_uring");
+    runtime.block_on(work(runtime.env()))
+}
+
+/// The file of a store.
+pub fn file_of(store: &Path) -> PathBuf {
+    store.join("store.craton")
+}
+
+/// Makes a store of `capacity` bytes in place of what is there.
+pub fn format(store: &Path, capacity: u64) {
+    let options = FormatOptions { capacity, force: true, ..FormatOptions::tiny() };
+    on_executor(async |env| flash::format(env, &file_of(store), &options).await).expect("a store");
+}
+
+/// Turns one bit of the first place where `content` stands in a store's file.
+pub fn flip_bit(store: &Path, content: &[u8]) -> bool {
+    const STEP: usize = 4 << 20;
+    let file = File::options().read(true).write(true).open(file_of(store)).expect("a store");
+    let mut bytes = vec![0; STEP];
+    let mut at = 0;
+    loop {
+        let count = file.read_at(&mut bytes, at).expect("it reads");
+        // Data begins at a sector.
+        let found = (0..count).step_by(4096).find(|&start| bytes[start..].starts_with(content));
+        if let Some(start) = found {
+            let place = at + start as u64 + content.len() as u64 / 2;
+            let old = bytes[start + content.len() / 2];
+            file.write_all_at(&[old ^ 0x10], place).expect("it writes");
+            file.sync_all().expect("it syncs");
+            return true;
+        }
+        if count == 0 {
+            return false;
+        }
+        at += count as u64;
+    }
+}
+
+/// A file system in memory, unmounted with the test.
+pub struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Mounts one of `mib` MiB over `dir`; says why not.
+    pub fn over(dir: &Path, mib: u64) -> Result<Mounted, String> {
+        mount(&["-t", "tmpfs", "-o", &format!("size={mib}m"), "craton-test"], dir)?;
+        Ok(Mounted(dir.to_owned()))
+    }
+
+    pub fn resize(&self, mib: u64) {
+        mount(&["-o", &format!("remount,size={mib}m")], &self.0).expect("it has another size");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status(); // The test is over.
+    }
+}
+
+fn mount(args: &[&str], dir: &Path) -> Result<(), String> {
+    let output = Command::new("mount").args(args).arg(dir).output();
+    let output = output.map_err(|error| format!("mount cannot be run ({error})"))?;
+    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("cannot mount: {why}")) }
+}
+
+/// Empties a store's directory.
+pub fn clear(store: &Path) {
+    fs::remove_file(file_of(store)).expect("a store");
+}
+
+/// Adds sealed chunks of one sector to a store that no process has open, and leaves it as a
+/// power cut does.
+pub fn fill(store: &Path, count: u64) {
+    // Beside those that a stream partition has given out.
+    const FIRST: u64 = 1 << 40;
+    const TOGETHER: usize = 256;
+    on_executor(async |env| {
+        let store = flash::open(env, &file_of(store)).await.expect("a store");
+        let mut under_way = FuturesUnordered::new();
+        for number in FIRST..FIRST + count {
+            under_way.push(add_chunk(env, &store, ChunkId::compose(0, number)));
+            if under_way.len() == TOGETHER {
+                under_way.next().await;
+            }
+        }
+        while under_way.next().await.is_some() {}
+    });
+}
+
+async fn add_chunk(env: &Env, store: &FlashStore, chunk: ChunkId) {
+    let (epoch, base, offset) = (Epoch::new(1), 0, 0);
+    let mut sectors = env.pool().alloc_zeroed(SECTOR).expect("memory");
+    format_append(AppendAt { chunk, epoch, base, offset }, b"small", &mut sectors);
+    let sectors = sectors.freeze();
+    let append = Append { chunk, epoch, base, offset, sectors, create: true, repair: false };
+    let len = store.append(append).await.expect("it is stored").len;
+    store.seal(chunk, len).await.expect("it is sealed");
+}
