@@ -71,7 +71,9 @@ pub struct Stats {
 }
 
 impl Table {
-    /// Opens the table in a directory and takes it over from whoever has it open.
+    /// Opens the table in a directory and takes it over from whoever has it open. Should another
+    /// opening overtake this one while its last answer is on its way, the table is fenced from
+    /// the start: its first write, or [`Table::barrier`], says so.
     pub async fn open(
         env: &Env,
         store: Rc<dyn Store>,

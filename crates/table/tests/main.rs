@@ -5,4 +5,5 @@ mod conformance;
 mod crash;
 mod damage;
 mod owners;
+mod race;
 mod support;
