@@ -1,5 +1,6 @@
-//! The file `master` in a master's directory: whose it is. Written before anything else, so that
-//! a directory is never taken for another's.
+//! A master's directory: the file `master`, which says whose it is, and the file `store`, which
+//! holds logs and checkpoints of all groups. The store is made first, and is empty then; what
+//! has no identity has never acknowledged anything.
 
 use std::fmt;
 use std::io;
@@ -7,12 +8,18 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use base::ClusterId;
+use chunkstore::ChunkStore;
+use chunkstore::flash::{FlashStore, MountError, format};
 use runtime::{Env, OpenOptions, WriteMode};
 
+use crate::consensus::open_store;
 use crate::master::MasterConfig;
 
 const FILE: &str = "master";
-const HEADER: &str = "craton master 1";
+const STORE: &str = "store";
+const HEADER: &str = "craton master 2";
+/// Before 2, each group kept its log in files of its own.
+const HEADER_OLD: &str = "craton master 1";
 /// The file has some hundred bytes.
 const LEN_MAX: u64 = 4096;
 
@@ -30,6 +37,14 @@ pub enum IdentityError {
         /// What does not fit, and both values.
         what: String,
     },
+    /// The directory is of a version before the first release.
+    Old(PathBuf),
+    /// The store of a directory with an identity is gone.
+    NoStore(PathBuf),
+    /// There is a store that has held something, and no identity.
+    NoIdentity(PathBuf),
+    /// The store does not open.
+    Store(PathBuf, MountError),
     /// The directory is empty, the cluster is not to be formed, and its ID is not known.
     Unknown(PathBuf),
 }
@@ -48,6 +63,25 @@ impl fmt::Display for IdentityError {
             IdentityError::Other { path, what } => {
                 write!(f, "{} belongs to another master: {what}", path.display())
             }
+            IdentityError::Old(path) => write!(
+                f,
+                "{} is of a version before the first release, whose logs this one does not read: \
+                 form the cluster anew in an empty directory",
+                path.display()
+            ),
+            IdentityError::NoStore(path) => write!(
+                f,
+                "{} is gone, and with it what this master has voted and acknowledged: remove \
+                 this master, and add it again with an empty directory",
+                path.display()
+            ),
+            IdentityError::NoIdentity(path) => write!(
+                f,
+                "{} is a master's, but the file 'master' beside it is gone: remove this master, \
+                 and add it again with an empty directory",
+                path.display()
+            ),
+            IdentityError::Store(path, error) => write!(f, "{}: {error}", path.display()),
             IdentityError::Unknown(dir) => write!(
                 f,
                 "{} is empty: give the cluster's ID to join it, or form a new one",
@@ -74,16 +108,28 @@ pub struct Identity {
 
 impl Identity {
     /// Reads the directory's identity and compares it with the configuration, or gives the
-    /// directory one.
-    pub async fn open(env: &Env, config: &MasterConfig) -> Result<Identity, IdentityError> {
+    /// directory one. Opens its store.
+    pub async fn open(
+        env: &Env,
+        config: &MasterConfig,
+    ) -> Result<(Identity, FlashStore), IdentityError> {
         let dir = &config.dir;
         let failed = |error| IdentityError::Io(dir.clone(), error);
         env.create_dir_all(dir).await.map_err(failed)?;
-        let path = dir.join(FILE);
+        let (path, store) = (dir.join(FILE), dir.join(STORE));
+        let opened = open_store(env, &store).await;
         if let Some(text) = read(env, &path).await? {
+            if text.starts_with(HEADER_OLD) {
+                return Err(IdentityError::Old(path));
+            }
             let known = text.parse::<Identity>();
             let known = known.map_err(|()| IdentityError::Damaged(path.clone()))?;
-            return known.check(config, path);
+            let known = known.check(config, path)?;
+            return match opened {
+                Ok(opened) => Ok((known, opened)),
+                Err(MountError::NotAStore) => Err(IdentityError::NoStore(store)),
+                Err(error) => Err(IdentityError::Store(store, error)),
+            };
         }
         let mut cluster = config.cluster;
         if cluster == ClusterId::default() {
@@ -94,6 +140,19 @@ impl Identity {
             env.fill_secret(&mut bytes);
             cluster = ClusterId::new(u128::from_le_bytes(bytes) | 1);
         }
+        let opened = match opened {
+            Ok(opened) if opened.info().chunks > 0 => {
+                return Err(IdentityError::NoIdentity(store));
+            }
+            // A start that was broken off.
+            Ok(opened) => opened,
+            Err(MountError::NotAStore) => {
+                let broken = |error| IdentityError::Store(store.clone(), error);
+                format(env, &store, &config.timing.store).await.map_err(broken)?;
+                open_store(env, &store).await.map_err(broken)?
+            }
+            Err(error) => return Err(IdentityError::Store(store, error)),
+        };
         let identity = Identity {
             cluster,
             id: config.id,
@@ -101,7 +160,7 @@ impl Identity {
             stream_partitions: config.stream_partitions,
         };
         identity.write(env, dir).await.map_err(failed)?;
-        Ok(identity)
+        Ok((identity, opened))
     }
 
     fn check(self, config: &MasterConfig, path: PathBuf) -> Result<Identity, IdentityError> {

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use base::{ClusterId, FileId, Kind, TraceId};
 use metrics::{Fact, Outcome, Span, Step};
+use chunkstore::ChunkStore;
+use chunkstore::flash::{FlashStore, FormatOptions};
 use runtime::sync::Semaphore;
 use runtime::{Class, Env};
 use transport::{Endpoint, Handler, Incoming, Priority, Request, Response, Service, Token};
@@ -27,7 +29,8 @@ use crate::calls::TransportCalls;
 use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
 use crate::consensus::limits::LOG_SEGMENT_LEN;
 use crate::consensus::{
-    FileDevice, FileSnapshots, Group, GroupConfig, Groups, LocalFuture, MembershipError, OpenError,
+    EngineDevice, FileSnapshots, Group, GroupConfig, Groups, LocalFuture, MembershipError,
+    OpenError, Shelf, store_options,
 };
 use crate::grant::GrantKey;
 use crate::identity::{Identity, IdentityError};
@@ -82,8 +85,10 @@ pub struct MasterTiming {
     pub snapshot_after: u64,
     /// Entries in front of a snapshot that are kept.
     pub entries_kept: u64,
-    /// Bytes of one file of a group's log; fixed when the directory is made.
+    /// Bytes of one segment of a group's log; fixed when the directory is made.
     pub log_segment_len: u64,
+    /// How the store in the directory is formatted, when it is made.
+    pub store: FormatOptions,
     /// A chunkserver that is silent for so long is dead: a dozen of its heartbeats.
     pub dead_after: Duration,
     /// Namespace partitions.
@@ -103,6 +108,7 @@ impl Default for MasterTiming {
             snapshot_after: group.snapshot_after,
             entries_kept: group.entries_kept,
             log_segment_len: LOG_SEGMENT_LEN,
+            store: store_options(),
             dead_after: Duration::from_secs(3),
             namespace: NamespaceTiming::default(),
             stream: StreamConfig::default(),
@@ -160,6 +166,7 @@ struct Inner {
     namespaces: Vec<NamespaceService>,
     streams: Rc<Streams>,
     requests: Semaphore,
+    store: FlashStore,
 }
 
 impl Hostable for StreamMachine {
@@ -176,7 +183,8 @@ impl Master {
         endpoint: Endpoint,
     ) -> Result<Master, StartError> {
         check(&config)?;
-        config.cluster = Identity::open(env, &config).await?.cluster;
+        let (identity, store) = Identity::open(env, &config).await?;
+        config.cluster = identity.cluster;
         endpoint.set_cluster(config.cluster);
         let entrance = Rc::new(Entrance::new(env));
         let listening = endpoint.listen(config.addr, entrance.clone());
@@ -185,7 +193,7 @@ impl Master {
         config.masters.retain(|master| master.id != own.id);
         config.masters.push(own);
         config.masters.sort_by_key(|master| master.id);
-        let master = Opening::new(env, &config, endpoint).open(addr).await?;
+        let master = Opening::new(env, &config, store, endpoint).open(addr).await?;
         let _ = entrance.master.set(master.clone()); // It was empty.
         if config.form && config.masters.first().is_some_and(|first| first.id == config.id) {
             master.bootstrap(&config).await?;
@@ -245,6 +253,10 @@ impl Master {
         for host in self.0.router.hosts() {
             self.0.groups.remove(host.name().number());
             host.shutdown().await;
+        }
+        if let Err(error) = self.0.store.close().await {
+            // What was acknowledged is durable; the next start reads more.
+            tracing::debug!(%error, "the store is left as it is");
         }
     }
 
@@ -512,6 +524,7 @@ fn check(config: &MasterConfig) -> Result<(), StartError> {
 struct Opening<'a> {
     env: &'a Env,
     config: &'a MasterConfig,
+    store: FlashStore,
     endpoint: Endpoint,
     peers: Rc<Peers>,
     router: Rc<Router>,
@@ -519,10 +532,15 @@ struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    fn new(env: &'a Env, config: &'a MasterConfig, endpoint: Endpoint) -> Opening<'a> {
+    fn new(
+        env: &'a Env,
+        config: &'a MasterConfig,
+        store: FlashStore,
+        endpoint: Endpoint,
+    ) -> Opening<'a> {
         let peers = Peers::new(env, endpoint.clone(), &config.masters);
         let router = Router::new(env, peers.clone(), config.timing.call_timeout);
-        Opening { env, config, endpoint, peers, router, groups: Groups::new() }
+        Opening { env, config, store, endpoint, peers, router, groups: Groups::new() }
     }
 
     async fn host<M: Hostable>(&self, name: GroupName, state: M) -> Result<Host<M>, StartError> {
@@ -531,7 +549,8 @@ impl<'a> Opening<'a> {
         let failed = |error: crate::consensus::DeviceError| {
             StartError::Group(name, OpenError::Log(error.into()))
         };
-        let device = FileDevice::open(env, &dir, timing.log_segment_len).await.map_err(failed)?;
+        let shelf = Shelf::new(env, self.store.clone(), name.number());
+        let device = EngineDevice::new(shelf, timing.log_segment_len);
         let snapshots = FileSnapshots::open(env, &dir).await.map_err(failed)?;
         let config = GroupConfig {
             election_timeout: timing.election_timeout,
@@ -591,6 +610,7 @@ impl<'a> Opening<'a> {
             namespaces,
             streams,
             requests: Semaphore::new(REQUESTS_INFLIGHT_MAX),
+            store: self.store,
         })))
     }
 

@@ -135,6 +135,9 @@ pub struct Config {
     pub map_cache_bytes: usize,
     /// Mount a store whose log has lost records: read-only, and it must not vote.
     pub salvage: bool,
+    /// Callers have one append of a chunk in flight at a time, as those of a log. Recovery then
+    /// takes the first sector of an append as proof that the one before it was acknowledged.
+    pub serial: bool,
     /// A bug on purpose, for tests of the tests.
     #[doc(hidden)]
     pub planted: Option<Planted>,
@@ -146,6 +149,7 @@ impl Default for Config {
             sync: SyncMode::default(),
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             salvage: false,
+            serial: false,
             planted: None,
         }
     }

@@ -2,7 +2,9 @@
 //! open replicas behind the last checkpoint, and how a lost offset map is rebuilt.
 
 use base::limits::SECTOR;
-use wire::sector::{FLAG_LAST, SectorKind, chain, client_crc, server_part, verify_sector};
+use wire::sector::{
+    FLAG_FIRST, FLAG_LAST, SectorKind, chain, client_crc, server_part, verify_sector,
+};
 
 use super::Planted;
 use super::record::{Extent, Identity};
@@ -132,7 +134,15 @@ impl Scan {
                     && verify_sector(sector).is_ok_and(|footer| footer.chunk == self.id.chunk)
             });
             let Some(own) = own else { return Ok(()) };
-            if at + own as u32 >= broken + CHUNK_SECTORS_INFLIGHT_MAX {
+            let begins = |sector: &[u8]| {
+                server_part(sector).tag == self.id.tag
+                    && verify_sector(sector).is_ok_and(|footer| {
+                        footer.chunk == self.id.chunk && footer.flags & FLAG_FIRST != 0
+                    })
+            };
+            // With one append of a chunk at a time, the next began when this one had ended.
+            let later = inner.config.serial && sectors.chunks(SECTOR).any(begins);
+            if later || at + own as u32 >= broken + CHUNK_SECTORS_INFLIGHT_MAX {
                 self.evidence = true;
                 return Ok(());
             }

@@ -6,33 +6,51 @@ use std::future::Future;
 use std::rc::Rc;
 
 use super::error::DeviceError;
+use super::limits::LOG_BLOCK;
 
-/// All that a device holds, from the first kept byte on. Behind the last durable append there
+/// All that a device holds, from the first kept segment on. Behind the last durable append there
 /// may be anything: zeros, parts of an append that was under way, remains of older ones.
 #[derive(Clone, Debug, Default)]
 pub struct LogImage {
     /// Position of the first byte: the start of a segment.
     pub first: u64,
-    /// The bytes.
-    pub bytes: Vec<u8>,
+    /// Bytes of a segment.
+    pub segment_len: u64,
+    /// The segments, in order. One may end early: there is nothing behind what it has.
+    pub segments: Vec<Vec<u8>>,
 }
 
 impl LogImage {
-    /// The bytes from `position` on; none behind the end.
+    /// The bytes from `position` to the end of its segment; none behind the end.
     pub fn from(&self, position: u64) -> &[u8] {
-        let skip = usize::try_from(position - self.first).unwrap_or(usize::MAX);
-        self.bytes.get(skip..).unwrap_or(&[])
+        let Some(skip) = position.checked_sub(self.first) else { return &[] };
+        let number = usize::try_from(skip / self.segment_len).unwrap_or(usize::MAX);
+        let within = (skip % self.segment_len) as usize;
+        self.segments.get(number).and_then(|segment| segment.get(within..)).unwrap_or(&[])
+    }
+
+    /// Position behind the last segment.
+    pub fn end(&self) -> u64 {
+        self.first + self.segments.len() as u64 * self.segment_len
     }
 }
 
 /// One log's storage: bytes by position, in segments of equal length.
 pub trait LogDevice: 'static {
-    /// Bytes of a segment: a multiple of [`super::limits::LOG_BLOCK`]. An append stays in one.
+    /// Bytes of a segment: a multiple of [`LogDevice::block_len`]. An append stays in one.
     fn segment_len(&self) -> u64;
+
+    /// Unit of appends, in bytes.
+    fn block_len(&self) -> usize;
 
     /// Everything that is kept. What it returns is durable: bytes that are only cached are made
     /// durable first, so that nothing that was read can be lost by a later power failure.
     fn read_all(&mut self) -> impl Future<Output = Result<LogImage, DeviceError>>;
+
+    /// Where the first append of this opening goes, when the log that was read ends at `end`.
+    fn resume_at(&self, end: u64) -> u64 {
+        end
+    }
 
     /// Writes whole blocks at `at`, which is where the last append ended or the start of the
     /// next segment. Durable on return. After an error the device is not used again.
@@ -47,7 +65,16 @@ pub trait LogDevice: 'static {
 #[derive(Clone, Debug)]
 pub struct MemoryDevice {
     segment_len: u64,
-    image: Rc<RefCell<LogImage>>,
+    image: Rc<RefCell<MemoryLog>>,
+}
+
+/// What a [`MemoryDevice`] holds.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryLog {
+    /// Position of the first byte: the start of a segment.
+    pub first: u64,
+    /// The bytes from there on.
+    pub bytes: Vec<u8>,
 }
 
 impl MemoryDevice {
@@ -57,7 +84,7 @@ impl MemoryDevice {
     }
 
     /// Changes what is stored.
-    pub fn damage(&self, change: impl FnOnce(&mut LogImage)) {
+    pub fn damage(&self, change: impl FnOnce(&mut MemoryLog)) {
         change(&mut self.image.borrow_mut());
     }
 }
@@ -67,8 +94,14 @@ impl LogDevice for MemoryDevice {
         self.segment_len
     }
 
+    fn block_len(&self) -> usize {
+        LOG_BLOCK
+    }
+
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
-        Ok(self.image.borrow().clone())
+        let MemoryLog { first, ref bytes } = *self.image.borrow();
+        let segments = bytes.chunks(self.segment_len as usize).map(<[u8]>::to_vec).collect();
+        Ok(LogImage { first, segment_len: self.segment_len, segments })
     }
 
     async fn append(&mut self, at: u64, batch: &[u8]) -> Result<(), DeviceError> {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use base::Kind;
+use base::{ChunkId, Kind};
+use chunkstore::StoreError;
 
 /// A log or snapshot device failed. Its state is in doubt; it is not used again before the
 /// process restarts and replays it.
@@ -24,7 +25,23 @@ pub enum DeviceError {
         /// The file.
         path: PathBuf,
     },
-    /// The buffer pool stayed exhausted.
+    /// The store refused.
+    Store {
+        /// What was done.
+        operation: &'static str,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why not.
+        error: StoreError,
+    },
+    /// Bytes of a chunk that were durable do not verify.
+    Damaged {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Where in it.
+        offset: u32,
+    },
+    /// The buffer pool, or the store, stayed exhausted.
     NoBuffers,
 }
 
@@ -39,6 +56,18 @@ impl fmt::Display for DeviceError {
                 "log segment {} is missing or has the wrong length: remove this voter and let it \
                  rejoin as a learner",
                 path.display()
+            ),
+            DeviceError::Store { operation, chunk, error: StoreError::Full } => write!(
+                f,
+                "cannot {operation} {chunk} of the master's store: the disk is full: make room"
+            ),
+            DeviceError::Store { operation, chunk, error } => {
+                write!(f, "cannot {operation} {chunk} of the master's store: {error}")
+            }
+            DeviceError::Damaged { chunk, offset } => write!(
+                f,
+                "{chunk} of the master's store does not verify at {offset}: remove this voter and \
+                 let it rejoin as a learner"
             ),
             DeviceError::NoBuffers => {
                 f.write_str("no buffers for the log: raise the memory budget")
@@ -72,8 +101,10 @@ impl LogError {
     /// What to do about it.
     pub fn kind(&self) -> Kind {
         match self {
-            LogError::Device(DeviceError::Io { .. } | DeviceError::NoBuffers) => Kind::Unknown,
-            LogError::Device(DeviceError::Segment { .. }) => Kind::Corrupt,
+            LogError::Device(DeviceError::Segment { .. } | DeviceError::Damaged { .. }) => {
+                Kind::Corrupt
+            }
+            LogError::Device(_) => Kind::Unknown,
             LogError::Corrupt { .. } | LogError::SnapshotLost => Kind::Corrupt,
             LogError::Closed => Kind::Reroute,
         }

@@ -12,6 +12,7 @@ use runtime::{Buf, Class, Duration, Env, File, JoinHandle, OpenOptions, WriteMod
 
 use super::device::{LogDevice, LogImage};
 use super::error::DeviceError;
+use super::limits::LOG_BLOCK;
 
 /// How long an operation waits for buffers before it fails.
 const BUFFER_WAITS_MAX: u32 = 5_000;
@@ -79,7 +80,7 @@ impl FileDevice {
     /// The log in the directory `dir`, which is made when absent. `segment_len` must be what
     /// the log was made with.
     pub async fn open(env: &Env, dir: &Path, segment_len: u64) -> Result<FileDevice, DeviceError> {
-        assert!(segment_len.is_multiple_of(super::limits::LOG_BLOCK as u64) && segment_len > 0);
+        assert!(segment_len.is_multiple_of(LOG_BLOCK as u64) && segment_len > 0);
         env.create_dir_all(dir).await.map_err(io_error("make", dir))?;
         let mut segments = BTreeMap::new();
         for entry in env.read_dir(dir).await.map_err(io_error("list", dir))? {
@@ -173,10 +174,14 @@ impl LogDevice for FileDevice {
         self.segment_len
     }
 
+    fn block_len(&self) -> usize {
+        LOG_BLOCK
+    }
+
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
         self.env.sync_dir(&self.dir).await.map_err(io_error("sync", &self.dir))?;
         let first = self.segments.keys().next().map_or(0, |number| number * self.segment_len);
-        let mut image = LogImage { first, bytes: Vec::new() };
+        let mut segments = Vec::new();
         for (&number, file) in &self.segments {
             let path = segment_path(&self.dir, number);
             file.sync().await.map_err(io_error("sync", &path))?;
@@ -184,9 +189,9 @@ impl LogDevice for FileDevice {
             if bytes.len() as u64 != self.segment_len {
                 return Err(DeviceError::Segment { path });
             }
-            image.bytes.extend_from_slice(&bytes);
+            segments.push(bytes);
         }
-        Ok(image)
+        Ok(LogImage { first, segment_len: self.segment_len, segments })
     }
 
     async fn append(&mut self, at: u64, batch: &[u8]) -> Result<(), DeviceError> {

@@ -25,6 +25,13 @@ pub const LOG_SEGMENT_LEN: u64 = 8 << 20;
 /// record can be told from a torn tail.
 pub const LOG_MARK_AFTER: Duration = Duration::from_millis(20);
 
+/// Pause before a busy store is asked again.
+pub const STORE_WAIT: Duration = Duration::from_millis(1);
+/// How often a busy store is asked, or a buffer, before the member gives up: 5 s.
+pub const STORE_WAITS_MAX: u32 = 5_000;
+/// Chunks listed at a time.
+pub const STORE_CHUNKS_LISTED: usize = 256;
+
 /// Bytes of entries in one AppendEntries message, reached before the last entry is added.
 pub const APPEND_BYTES: usize = 512 << 10;
 /// Entries in one AppendEntries message at most.

@@ -89,11 +89,13 @@ impl RaftLog {
     pub async fn open<D: LogDevice>(env: &Env, mut device: D) -> Result<RaftLog, LogError> {
         let image = device.read_all().await?;
         let segment_len = device.segment_len();
-        let replayed = record::replay(&image, segment_len)?;
+        let block_len = device.block_len();
+        let replayed = record::replay(&image, block_len as u64)?;
         drop(image);
         if replayed.torn {
             env.mark("raft log: torn tail cut");
         }
+        let end = device.resume_at(replayed.end);
         let mut writer = Writer {
             env: env.clone(),
             device,
@@ -101,7 +103,8 @@ impl RaftLog {
             // With a command of half a segment on top, a batch fits one segment.
             batch_bytes: LOG_BATCH_BYTES
                 .min(usize::try_from(segment_len / 4).unwrap_or(usize::MAX)),
-            end: replayed.end,
+            end,
+            block_len,
             next_seq: replayed.next_seq,
             durable: replayed.next_seq,
             generation: replayed.generation + 1,
@@ -364,6 +367,7 @@ struct Writer<D> {
     env: Env,
     device: D,
     segment_len: u64,
+    block_len: usize,
     batch_bytes: usize,
     /// Where the next batch goes.
     end: u64,
@@ -425,7 +429,7 @@ impl<D: LogDevice> Writer<D> {
     /// Writes `parts` as one durable batch.
     async fn write(&mut self, parts: Vec<Part>) -> Result<(), LogError> {
         let lens = parts.iter().map(|part| record_len(part.1.len()));
-        let len = (lens.sum::<usize>()).next_multiple_of(super::limits::LOG_BLOCK) as u64;
+        let len = (lens.sum::<usize>()).next_multiple_of(self.block_len) as u64;
         assert!(len <= self.segment_len, "a batch of {len} bytes does not fit a segment");
         let segment = self.end / self.segment_len * self.segment_len;
         let at = if self.end + len > segment + self.segment_len {
@@ -450,7 +454,7 @@ impl<D: LogDevice> Writer<D> {
                 }
             }
         }
-        pad(&mut batch);
+        pad(&mut batch, self.block_len);
         self.device.append(at, &batch).await?;
         self.end = at + batch.len() as u64;
         self.durable = self.next_seq;

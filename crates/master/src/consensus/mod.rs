@@ -9,6 +9,7 @@
 //! Invariant: no type of `openraft` is seen outside this module, and it knows no command.
 
 mod device;
+mod engine;
 mod error;
 mod files;
 mod fuzz;
@@ -20,12 +21,14 @@ mod net;
 mod outcome;
 mod record;
 mod rt;
+mod shelf;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 mod types;
 
-pub use device::{LogDevice, LogImage, MemoryDevice};
+pub use device::{LogDevice, LogImage, MemoryDevice, MemoryLog};
+pub use engine::EngineDevice;
 pub use error::{DeviceError, LogError};
 pub use files::FileDevice;
 pub use fuzz::{fuzz_log, fuzz_message};
@@ -34,4 +37,5 @@ pub use log::RaftLog;
 pub use machine::{BadSnapshot, StateMachine};
 pub use net::{Groups, LocalFuture, NetError, PeerReceive, PeerSend};
 pub use outcome::{MembershipError, OpenError, ProposeError, ReadError};
+pub use shelf::{Shelf, open_store, store_options};
 pub use snapshot::{FileSnapshots, MemorySnapshots, SnapshotStore};

@@ -1,6 +1,6 @@
 //! Framing of the Raft log's records on a log device, and its replay (`protocols.md` 4.1).
 //!
-//! A batch of records starts at a block of 4096 bytes and is padded with zeros to the next one.
+//! A batch of records starts at a block of the device and is padded with zeros to the next one.
 //! It does not cross a segment: when it does not fit, it starts the next segment.
 //!
 //! | offset | size | field |
@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 
 use super::device::LogImage;
 use super::error::LogError;
-use super::limits::LOG_BLOCK;
 use super::types::{Entry, LogId, Vote};
 
 /// Bytes in front of a payload.
@@ -124,8 +123,8 @@ pub fn encode(batch: &mut Vec<u8>, kind: RecordKind, stamp: Stamp, payload: &[u8
 }
 
 /// Pads `batch` to whole blocks.
-pub fn pad(batch: &mut Vec<u8>) {
-    batch.resize(batch.len().next_multiple_of(LOG_BLOCK), 0);
+pub fn pad(batch: &mut Vec<u8>, block_len: usize) {
+    batch.resize(batch.len().next_multiple_of(block_len), 0);
 }
 
 struct Record<'a> {
@@ -181,9 +180,10 @@ pub struct Replayed {
 
 /// Replays the records of `image`. A bad record ends the log, unless a later record proves that
 /// it was durable: then the log is corrupt.
-pub fn replay(image: &LogImage, segment_len: u64) -> Result<Replayed, LogError> {
+pub fn replay(image: &LogImage, block_len: u64) -> Result<Replayed, LogError> {
+    let segment_len = image.segment_len;
     let mut log = Replayed { next_seq: 1, end: image.first, ..Replayed::default() };
-    let mut cursor = Cursor { image, segment_len, anchored: image.first == 0 };
+    let mut cursor = Cursor { image, block_len, anchored: image.first == 0 };
     let mut at = image.first;
     while let Some(next) = cursor.find(at, &log)? {
         at = next;
@@ -191,9 +191,9 @@ pub fn replay(image: &LogImage, segment_len: u64) -> Result<Replayed, LogError> 
         log.apply(at, segment_len, &record)?;
         cursor.anchored = true;
         at += record_len(record.payload.len()) as u64;
-        log.end = at.next_multiple_of(LOG_BLOCK as u64);
+        log.end = next_block(at, segment_len, block_len);
     }
-    log.torn = image.from(log.end).iter().any(|&byte| byte != 0);
+    log.torn = rest(image, log.end).flat_map(|(_, bytes)| bytes).any(|&byte| byte != 0);
     log.committed = log.committed.min(log.last());
     let first = log.purged.map_or(0, |id| id.index + 1);
     if log.entries.front().is_some_and(|entry| entry.index() != first) {
@@ -202,9 +202,22 @@ pub fn replay(image: &LogImage, segment_len: u64) -> Result<Replayed, LogError> 
     Ok(log)
 }
 
+/// The block at `at` or behind it; blocks are counted from the start of each segment.
+fn next_block(at: u64, segment_len: u64, block_len: u64) -> u64 {
+    let start = at / segment_len * segment_len;
+    start + (at - start).next_multiple_of(block_len)
+}
+
+/// What there is from `position` on, segment by segment, each with where it begins.
+fn rest(image: &LogImage, position: u64) -> impl Iterator<Item = (u64, &[u8])> {
+    let next = (position / image.segment_len + 1) * image.segment_len;
+    let starts = (next..image.end()).step_by(image.segment_len as usize);
+    std::iter::once(position).chain(starts).map(|at| (at, image.from(at)))
+}
+
 struct Cursor<'a> {
     image: &'a LogImage,
-    segment_len: u64,
+    block_len: u64,
     /// The sequence of the next record is known. It is not at the start of a log whose front
     /// was dropped.
     anchored: bool,
@@ -214,12 +227,10 @@ impl Cursor<'_> {
     /// Position of the next record, which is at `at`, behind the padding there, or at the start
     /// of the next segment. `None` at the end of the log.
     fn find(&self, at: u64, log: &Replayed) -> Result<Option<u64>, LogError> {
-        let block = at.next_multiple_of(LOG_BLOCK as u64);
-        let segment = (at / self.segment_len + 1) * self.segment_len;
+        let segment_len = self.image.segment_len;
+        let block = next_block(at, segment_len, self.block_len);
+        let segment = (at / segment_len + 1) * segment_len;
         for candidate in [at, block, segment] {
-            if candidate != segment && candidate / self.segment_len != at / self.segment_len {
-                continue;
-            }
             if self.fits(candidate, log) {
                 return Ok(Some(candidate));
             }
@@ -242,13 +253,14 @@ impl Cursor<'_> {
 
     /// Fails when a block behind `at` proves that the record with sequence `seq` was durable.
     fn check_tail(&self, at: u64, seq: u64) -> Result<(), LogError> {
-        let mut block = at.next_multiple_of(LOG_BLOCK as u64);
-        while !self.image.from(block).is_empty() {
-            let proof = decode(self.image.from(block));
-            if proof.is_some_and(|record| record.stamp.durable > seq) {
-                return Err(LogError::Corrupt { position: at, seq });
+        let from = next_block(at, self.image.segment_len, self.block_len);
+        for (_, bytes) in rest(self.image, from) {
+            for block in (0..bytes.len()).step_by(self.block_len as usize) {
+                let proof = decode(&bytes[block..]);
+                if proof.is_some_and(|record| record.stamp.durable > seq) {
+                    return Err(LogError::Corrupt { position: at, seq });
+                }
             }
-            block += LOG_BLOCK as u64;
         }
         Ok(())
     }

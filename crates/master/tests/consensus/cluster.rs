@@ -2,12 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
+use chunkstore::flash::{self, FormatOptions, MountError};
 use master::consensus::{
-    DeviceError, FileDevice, FileSnapshots, Group, GroupConfig, Groups, LogDevice, LogImage,
-    OpenError, ProposeError,
+    DeviceError, EngineDevice, FileSnapshots, Group, GroupConfig, Groups, LogDevice, LogImage,
+    OpenError, ProposeError, Shelf, open_store,
 };
 use runtime::sim::{CrashMode, DiskFaults, HostId, Sim};
 use runtime::{Class, Duration, Env};
@@ -18,11 +19,13 @@ use super::checkers::{
 use super::network::{Faults, Network};
 
 pub const GROUP: u32 = 7;
+/// Where a member keeps its store.
+pub const STORE: &str = "/data/raft/store";
 const REGISTERS: u64 = 4;
 
 /// Acknowledges batches that it has not written.
 struct Lying {
-    inner: FileDevice,
+    inner: EngineDevice,
     withheld: VecDeque<(u64, Vec<u8>)>,
     limit: usize,
 }
@@ -30,6 +33,14 @@ struct Lying {
 impl LogDevice for Lying {
     fn segment_len(&self) -> u64 {
         self.inner.segment_len()
+    }
+
+    fn block_len(&self) -> usize {
+        self.inner.block_len()
+    }
+
+    fn resume_at(&self, end: u64) -> u64 {
+        self.inner.resume_at(end)
     }
 
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
@@ -145,16 +156,34 @@ impl Cluster {
         error
     }
 
-    /// The files of a member's log, in order.
-    pub fn log_segments(&self, node: u64) -> Vec<PathBuf> {
-        let files = self.sim.files(self.host(node)).into_iter().map(|(path, _)| path);
-        files.filter(|path| path.to_string_lossy().contains("/segment-")).collect()
+    /// Where the first log segment of a member that is down begins in its store.
+    pub async fn first_log_byte(&self, node: u64) -> u64 {
+        let env = self.sim.boot(self.host(node));
+        let inspect = env.clone();
+        let found = env.spawn(Class::Control, "inspect", async move {
+            let chunks = (0..).map(|number| Shelf::segment_chunk(GROUP, number));
+            for chunk in chunks.take(1000) {
+                let dump = flash::dump_chunk(&inspect, Path::new(STORE), chunk).await;
+                if let Some((_, sectors)) = dump.expect("a store") {
+                    return sectors[0].at;
+                }
+            }
+            panic!("the log is empty");
+        });
+        let at = found.await.expect("no crash");
+        self.crash(node, CrashMode::Power);
+        at
     }
 
     async fn open(&self, env: &Env, node: u64) -> Result<Group<Registers>, OpenError> {
         let dir = Path::new("/data/raft");
-        let device = FileDevice::open(env, dir, self.segment_len).await;
-        let inner = device.map_err(|error| OpenError::Log(error.into()))?;
+        env.create_dir_all(dir).await.expect("a directory");
+        let path = Path::new(STORE);
+        if open_store(env, path).await.is_err_and(|error| error == MountError::NotAStore) {
+            flash::format(env, path, &FormatOptions::tiny()).await.expect("an empty disk");
+        }
+        let store = open_store(env, path).await.expect("a sound store");
+        let inner = EngineDevice::new(Shelf::new(env, store, GROUP), self.segment_len);
         let device = Lying { inner, withheld: VecDeque::new(), limit: self.withheld };
         let snapshots = FileSnapshots::open(env, dir).await;
         let snapshots = snapshots.map_err(|error| OpenError::Log(error.into()))?;

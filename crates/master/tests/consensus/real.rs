@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use chunkstore::flash;
 use master::consensus::{
-    FileDevice, FileSnapshots, Group, GroupConfig, Groups, LocalFuture, NetError, PeerSend,
+    EngineDevice, FileSnapshots, Group, GroupConfig, Groups, LocalFuture, NetError, PeerSend,
+    Shelf, open_store, store_options,
 };
 use runtime::{Class, Duration, Env, Runtime, RuntimeConfig};
 
@@ -34,12 +36,22 @@ struct Process(BTreeMap<(u32, u64), Group<Registers>>);
 async fn open(env: &Env, dir: &Path) -> Process {
     let members: BTreeMap<u64, Groups> = MEMBERS.map(|node| (node, Groups::new())).into();
     let members = Rc::new(members);
+    let mut stores = BTreeMap::new();
+    for node in MEMBERS {
+        let dir = dir.join(format!("member-{node}"));
+        env.create_dir_all(&dir).await.expect("makes it");
+        let path = dir.join("store");
+        if !path.exists() {
+            flash::format(env, &path, &store_options()).await.expect("formats");
+        }
+        stores.insert(node, open_store(env, &path).await.expect("opens"));
+    }
     let mut groups = BTreeMap::new();
     for group in GROUPS {
         let observer: Rc<Observer> = Rc::default();
         for node in MEMBERS {
             let dir = dir.join(format!("member-{node}/group-{group}"));
-            let device = FileDevice::open(env, &dir, SEGMENT).await.expect("opens");
+            let device = EngineDevice::new(Shelf::new(env, stores[&node].clone(), group), SEGMENT);
             let snapshots = FileSnapshots::open(env, &dir).await.expect("opens");
             let peers = Rc::new(Loopback(members.clone()));
             let (config, machine) = (GroupConfig::new(group, node), Registers::new(&observer));

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use master::consensus::{LogError, OpenError};
+use master::consensus::{DeviceError, LogError, OpenError};
 use runtime::Duration;
 use runtime::sim::{CrashMode, Sim};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, STORE};
 
 struct Outcome {
     hash: u64,
@@ -142,10 +142,12 @@ fn a_corrupt_member_rejoins_as_a_learner() {
             (0..5).for_each(|_| cluster.start_client());
             sim.sleep(Duration::from_secs(3)).await;
             cluster.crash(3, CrashMode::Power);
-            let oldest = cluster.log_segments(3).remove(0);
-            assert!(sim.flip_bit(cluster.host(3), &oldest, 9, 3));
+            let at = cluster.first_log_byte(3).await;
+            assert!(sim.flip_bit(cluster.host(3), Path::new(STORE), at + 9, 3));
             let error = cluster.start_refused(3).await;
-            assert!(matches!(error, OpenError::Log(LogError::Corrupt { .. })), "{error}");
+            let damaged =
+                matches!(error, OpenError::Log(LogError::Device(DeviceError::Damaged { .. })));
+            assert!(damaged, "{error}");
             cluster.replace_voters(&[1, 2]).await;
             sim.wipe(cluster.host(3), Path::new("/data"));
             cluster.start(3);

@@ -166,6 +166,10 @@ impl LogDevice for Counting {
         self.inner.segment_len()
     }
 
+    fn block_len(&self) -> usize {
+        self.inner.block_len()
+    }
+
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
         self.inner.read_all().await
     }
@@ -219,6 +223,10 @@ struct Failing {
 impl LogDevice for Failing {
     fn segment_len(&self) -> u64 {
         self.inner.segment_len()
+    }
+
+    fn block_len(&self) -> usize {
+        self.inner.block_len()
     }
 
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
