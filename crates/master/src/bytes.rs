@@ -33,6 +33,11 @@ impl Writer {
         self.0
     }
 
+    /// What was written so far; the writer begins anew.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0)
+    }
+
     /// One byte.
     pub fn u8(&mut self, value: u8) -> &mut Writer {
         self.0.push(value);
@@ -109,6 +114,22 @@ impl Writer {
     pub fn addr(&mut self, addr: SocketAddr) -> &mut Writer {
         self.str(&addr.to_string())
     }
+}
+
+/// The key of a row: big-endian, so that keys are in the order of what they stand for.
+pub fn row_key<const N: usize>(table: u8, id: [u8; N], name: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + N + name.len());
+    key.push(table);
+    key.extend_from_slice(&id);
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// The table, identity and name of [`row_key`].
+pub fn split_key<const N: usize>(key: &[u8]) -> Result<([u8; N], &str), BadBytes> {
+    let (_, rest) = key.split_first().ok_or(BadBytes)?;
+    let (id, name) = rest.split_first_chunk().ok_or(BadBytes)?;
+    Ok((*id, std::str::from_utf8(name).map_err(|_| BadBytes)?))
 }
 
 /// Takes values from a slice, in the order in which they were written.

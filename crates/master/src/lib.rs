@@ -17,5 +17,6 @@ mod repair;
 pub mod replies;
 pub mod service;
 pub mod stream;
+mod tracked;
 
 pub use master::{Master, MasterConfig, MasterTiming, StartError};

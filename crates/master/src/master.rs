@@ -29,8 +29,8 @@ use crate::calls::TransportCalls;
 use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
 use crate::consensus::limits::LOG_SEGMENT_LEN;
 use crate::consensus::{
-    EngineDevice, FileSnapshots, Group, GroupConfig, Groups, LocalFuture, MembershipError,
-    OpenError, Shelf, store_options,
+    Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, MembershipError, OpenError,
+    Shelf, store_options,
 };
 use crate::grant::GrantKey;
 use crate::identity::{Identity, IdentityError};
@@ -545,13 +545,10 @@ impl<'a> Opening<'a> {
 
     async fn host<M: Hostable>(&self, name: GroupName, state: M) -> Result<Host<M>, StartError> {
         let (env, timing) = (self.env, &self.config.timing);
-        let dir = self.config.dir.join(name.to_string());
-        let failed = |error: crate::consensus::DeviceError| {
-            StartError::Group(name, OpenError::Log(error.into()))
-        };
+        let failed = |error| StartError::Group(name, OpenError::Log(error));
         let shelf = Shelf::new(env, self.store.clone(), name.number());
+        let checkpoints = Checkpoints::open(shelf.clone()).await.map_err(failed)?;
         let device = EngineDevice::new(shelf, timing.log_segment_len);
-        let snapshots = FileSnapshots::open(env, &dir).await.map_err(failed)?;
         let config = GroupConfig {
             election_timeout: timing.election_timeout,
             heartbeat: timing.heartbeat,
@@ -560,7 +557,7 @@ impl<'a> Opening<'a> {
             entries_kept: timing.entries_kept,
             ..GroupConfig::new(name.number(), self.config.id)
         };
-        let group = Group::open(env, config, device, snapshots, self.peers.clone(), state).await;
+        let group = Group::open(env, config, device, checkpoints, self.peers.clone(), state).await;
         let group = group.map_err(|error| StartError::Group(name, error))?;
         self.groups.insert(name.number(), Rc::new(group.clone()));
         let host = Host::new(env, name, group, self.peers.clone());

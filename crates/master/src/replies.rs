@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::ClientId;
 use wire::control::OpId;
 
-use crate::bytes::{BadBytes, Reader, Writer};
+use crate::bytes::{BadBytes, Reader, Writer, row_key, split_key};
+use crate::consensus::Rows;
 use crate::limits::{REPLY_BYTES_MAX, SESSION_IDLE, SESSION_REPLIES_MAX, SESSIONS_MAX};
+use crate::tracked::Tracked;
 
 /// What the table knows of a mutation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,7 +30,7 @@ pub enum Seen {
 /// Answers by client session and sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplyTable {
-    sessions: BTreeMap<ClientId, Session>,
+    sessions: Tracked<ClientId, Session>,
     /// Sessions by the second of their last use: the first is the first to go.
     by_use: BTreeSet<(u64, ClientId)>,
     /// Bytes of all answers.
@@ -53,7 +55,7 @@ impl Default for ReplyTable {
 impl ReplyTable {
     /// No answers yet, room for `sessions_max` sessions. All replicas use the same bound.
     pub fn new(sessions_max: usize) -> ReplyTable {
-        ReplyTable { sessions: BTreeMap::new(), by_use: BTreeSet::new(), bytes: 0, sessions_max }
+        ReplyTable { sessions: Tracked::default(), by_use: BTreeSet::new(), bytes: 0, sessions_max }
     }
 
     /// What is known of `op` at `clock_ms`; notes what the client has acknowledged.
@@ -136,25 +138,55 @@ impl ReplyTable {
         true
     }
 
-    /// Writes the table into a snapshot.
+    /// Puts the sessions that have changed, as rows of `table`; true when more is left.
+    pub fn take_changes(&mut self, table: u8, rows: &mut Rows) -> bool {
+        self.sessions.take_changes(rows, |rows, client, session| {
+            let key = row_key(table, client.get().to_be_bytes(), "");
+            let value = session.map(|session| {
+                let mut to = Writer::new();
+                session.encode(&mut to);
+                to.finish()
+            });
+            rows.put(&key, value.as_deref());
+        })
+    }
+
+    /// Adds a row of [`ReplyTable::take_changes`].
+    pub fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadBytes> {
+        let (client, "") = split_key(key)? else { return Err(BadBytes) };
+        let client = ClientId::new(u64::from_be_bytes(client));
+        let mut from = Reader::new(value);
+        let session = Session::decode(&mut from)?;
+        from.end()?;
+        self.bytes += session.replies.values().map(Vec::len).sum::<usize>();
+        self.by_use.insert((session.used, client));
+        match self.sessions.load(client, session) {
+            None => Ok(()),
+            Some(_) => Err(BadBytes),
+        }
+    }
+
+    /// Removes one session of a table that is not needed any more; false when none is left.
+    pub fn shed(&mut self) -> bool {
+        self.sessions.shed().is_some()
+    }
+
+    /// Writes the table whole.
     pub fn encode(&self, to: &mut Writer) {
         to.count(self.sessions.len());
         for (client, session) in &self.sessions {
-            to.u64(client.get()).u64(session.used).u64(session.acked_below);
-            to.count(session.replies.len());
-            for (&seq, reply) in &session.replies {
-                to.u64(seq).bytes(reply);
-            }
+            session.encode(to.u64(client.get()));
         }
     }
 
     /// Reads what [`ReplyTable::encode`] wrote.
     pub fn decode(from: &mut Reader<'_>) -> Result<ReplyTable, BadBytes> {
         let mut table = ReplyTable::default();
-        for (client, session) in from.list(Session::decode)? {
+        let take = |from: &mut Reader<'_>| Ok((ClientId::new(from.u64()?), Session::decode(from)?));
+        for (client, session) in from.list(take)? {
             table.bytes += session.replies.values().map(Vec::len).sum::<usize>();
             table.by_use.insert((session.used, client));
-            if table.sessions.insert(client, session).is_some() {
+            if table.sessions.load(client, session).is_some() {
                 return Err(BadBytes);
             }
         }
@@ -163,11 +195,17 @@ impl ReplyTable {
 }
 
 impl Session {
-    fn decode(from: &mut Reader<'_>) -> Result<(ClientId, Session), BadBytes> {
-        let client = ClientId::new(from.u64()?);
+    fn encode(&self, to: &mut Writer) {
+        to.u64(self.used).u64(self.acked_below).count(self.replies.len());
+        for (&seq, reply) in &self.replies {
+            to.u64(seq).bytes(reply);
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Session, BadBytes> {
         let (used, acked_below) = (from.u64()?, from.u64()?);
         let replies = from.list(|from| Ok((from.u64()?, from.bytes()?.to_vec())))?;
-        Ok((client, Session { used, acked_below, replies: replies.into_iter().collect() }))
+        Ok(Session { used, acked_below, replies: replies.into_iter().collect() })
     }
 }
 

@@ -8,7 +8,7 @@ use wire::control::{LockChange, MasterInfo, OpId, Registration};
 
 use super::outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 use super::snapshot::decode_command;
-use crate::consensus::{BadSnapshot, StateMachine};
+use crate::consensus::{BadSnapshot, Rows, StateMachine};
 use crate::limits::{
     LEASE_MS, LOCK_NAME_MAX, LOCK_OWNER_MAX, LOCKS_MAX, MASTERS_MAX, SERVER_NAME_MAX, SERVERS_MAX,
 };
@@ -265,12 +265,21 @@ impl StateMachine for ClusterMachine {
         encode_outcome(&outcome)
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        self.encode()
+    /// One row: servers, masters and locks are few.
+    fn take_changes(&mut self, rows: &mut Rows) -> bool {
+        rows.put(&[1], Some(&self.encode()));
+        false
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
-        *self = ClusterMachine::decode(bytes).map_err(|_| BadSnapshot)?;
+    fn blank(&self) -> ClusterMachine {
+        ClusterMachine::new()
+    }
+
+    fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot> {
+        if key != [1] {
+            return Err(BadSnapshot);
+        }
+        *self = ClusterMachine::decode(value).map_err(|_| BadSnapshot)?;
         Ok(())
     }
 }

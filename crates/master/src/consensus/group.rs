@@ -1,6 +1,5 @@
 //! A Raft group: replicated commands over a deterministic state machine.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
@@ -16,22 +15,23 @@ use openraft::errors::{
 use openraft::raft::SnapshotResponse;
 use openraft::vote::RaftLeaderId;
 use openraft::{Config, EmptyNode, Raft, ReadPolicy, ServerState, SnapshotPolicy};
-use runtime::sync::{Semaphore, watch};
+use runtime::sync::{Mutex, Semaphore, watch};
 use runtime::{Class, Env};
 use wire::control::Group as GroupName;
 
+use super::checkpoint::Checkpoints;
 use super::device::LogDevice;
 use super::error::LogError;
+use super::incoming::Incoming;
 use super::limits::{
     APPEND_ENTRIES_MAX, APPENDS_TOGETHER, COMMAND_LEN_MAX, LOG_BLOCK, PROPOSAL_BYTES_MAX,
-    PROPOSALS_INFLIGHT_MAX, READS_INFLIGHT_MAX, SNAPSHOT_LEN_MAX,
+    PROPOSALS_INFLIGHT_MAX, READS_INFLIGHT_MAX,
 };
 use super::log::RaftLog;
 use super::machine::{Applied, StateMachine, Worker};
 use super::net::{LocalFuture, Network, PeerReceive, PeerSend, Reply, Request, SnapshotPart};
 use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
-use super::snapshot::SnapshotStore;
-use super::types::{Command, Snapshot, SnapshotMeta, Types, Vote};
+use super::types::{Command, Snapshot, Types, Vote};
 
 /// How a group behaves. All members of a group use the same times.
 #[derive(Clone, Debug)]
@@ -46,6 +46,9 @@ pub struct GroupConfig {
     pub heartbeat: Duration,
     /// A proposal or read without an outcome by then is given up.
     pub request_timeout: Duration,
+    /// The owner calls [`Group::beat`] at that pace, for all its groups at once, so that their
+    /// messages go together. Otherwise the group keeps time itself.
+    pub beats_together: bool,
     /// Entries after which a snapshot is taken.
     pub snapshot_after: u64,
     /// Entries in front of a snapshot that are kept, for followers that are a little behind.
@@ -60,6 +63,7 @@ impl GroupConfig {
             node,
             election_timeout: (Duration::from_millis(150), Duration::from_millis(300)),
             heartbeat: Duration::from_millis(50),
+            beats_together: false,
             request_timeout: Duration::from_secs(2),
             snapshot_after: 20_000,
             entries_kept: 5_000,
@@ -127,14 +131,8 @@ struct Member<M: StateMachine> {
     /// Appends take one permit, the installation of a snapshot all.
     installing: Semaphore,
     /// A snapshot of which some parts have come.
-    incoming: RefCell<Option<Incoming>>,
-}
-
-struct Incoming {
-    vote: Vote,
-    meta: SnapshotMeta,
-    len: u64,
-    bytes: Vec<u8>,
+    incoming: Mutex<Option<Incoming>>,
+    checkpoints: Checkpoints,
 }
 
 impl<M: StateMachine> Group<M> {
@@ -144,7 +142,7 @@ impl<M: StateMachine> Group<M> {
         env: &Env,
         config: GroupConfig,
         device: impl LogDevice,
-        snapshots: impl SnapshotStore,
+        checkpoints: Checkpoints,
         peers: Rc<dyn PeerSend>,
         machine: M,
     ) -> Result<Group<M>, OpenError> {
@@ -154,7 +152,7 @@ impl<M: StateMachine> Group<M> {
         let half_segment = usize::try_from(device.segment_len() / 2).unwrap_or(usize::MAX);
         let command_len_max = COMMAND_LEN_MAX.min(half_segment.saturating_sub(LOG_BLOCK));
         let log = RaftLog::open(env, device).await?;
-        let worker = Worker::open(machine, Box::new(snapshots), log.purged()).await?;
+        let worker = Worker::open(machine, checkpoints.clone(), log.purged()).await?;
         let applied = worker.applied();
         let network = Network {
             env: env.clone(),
@@ -169,6 +167,7 @@ impl<M: StateMachine> Group<M> {
         let recovered = raft.with_raft_state(|_| ()).await;
         recovered.map_err(|error| OpenError::State(error.to_string()))?;
         let counted = Rc::new(Counted::new(env, config.group));
+        raft.runtime_config().heartbeat(!config.beats_together);
         let leadership = watch_leadership(env, &config, &raft, counted.clone());
         Ok(Group(Rc::new(Member {
             env: env.clone(),
@@ -183,7 +182,8 @@ impl<M: StateMachine> Group<M> {
             reads: Semaphore::new(READS_INFLIGHT_MAX),
             leadership,
             installing: Semaphore::new(APPENDS_TOGETHER as usize),
-            incoming: RefCell::new(None),
+            incoming: Mutex::new(None),
+            checkpoints,
         })))
     }
 
@@ -353,6 +353,14 @@ impl<M: StateMachine> Group<M> {
         let _ = self.0.raft.trigger().snapshot().await;
     }
 
+    /// Sends a heartbeat to all members now, if this one leads.
+    pub async fn beat(&self) {
+        if self.leadership().leading {
+            // Fails only when the member has stopped.
+            let _ = self.0.raft.trigger().heartbeat().await;
+        }
+    }
+
     /// The log, for checkers.
     pub fn log(&self) -> &RaftLog {
         &self.0.log
@@ -454,10 +462,14 @@ impl<M: StateMachine> Member<M> {
             Request::PreVote(request) => {
                 Reply::Vote(self.raft.pre_vote(request).await.map_err(fatal)?)
             }
-            Request::Snapshot(part) => match self.collect(part) {
-                Collected::Wants(offset) => Reply::SnapshotWants(offset),
-                Collected::Whole(vote, snapshot) => {
+            Request::Snapshot(part) => match self.collect(part).await {
+                Ok(Collected::Wants(offset)) => Reply::SnapshotWants(offset),
+                Ok(Collected::Whole(vote, snapshot)) => {
                     Reply::SnapshotDone(self.install(vote, snapshot).await?)
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a snapshot is not taken in");
+                    return Err(Fatal::Stopped);
                 }
             },
             Request::TransferLeader(request) => {
@@ -489,29 +501,32 @@ impl<M: StateMachine> Member<M> {
     }
 
     /// Adds a part to the snapshot that is coming in; another snapshot replaces it.
-    fn collect(&self, part: SnapshotPart) -> Collected {
-        let mut incoming = self.incoming.borrow_mut();
-        let same = incoming.as_ref().is_some_and(|incoming| {
-            incoming.vote == part.vote && incoming.meta == part.meta && incoming.len == part.len
-        });
-        if !same {
-            if part.len > SNAPSHOT_LEN_MAX {
-                return Collected::Wants(u64::MAX); // The sender gives up.
+    async fn collect(&self, part: SnapshotPart) -> Result<Collected, LogError> {
+        let mut incoming = self.incoming.lock().await;
+        if !incoming.as_ref().is_some_and(|incoming| incoming.is(&part)) {
+            *incoming = None;
+            match Incoming::new(&self.checkpoints, &part) {
+                Some(begun) => *incoming = Some(begun),
+                None => return Ok(Collected::Wants(u64::MAX)), // The sender gives up.
             }
-            let SnapshotPart { vote, ref meta, len, .. } = part;
-            *incoming = Some(Incoming { vote, meta: meta.clone(), len, bytes: Vec::new() });
         }
         let whole = incoming.as_mut().expect("set above");
-        let have = whole.bytes.len() as u64;
-        if part.offset != have || have + part.bytes.len() as u64 > whole.len {
-            return Collected::Wants(have);
+        if part.offset != whole.at() {
+            return Ok(Collected::Wants(whole.at()));
         }
-        whole.bytes.extend_from_slice(&part.bytes);
-        if (whole.bytes.len() as u64) < whole.len {
-            return Collected::Wants(whole.bytes.len() as u64);
+        let written = whole.add(&part.bytes).await;
+        if !matches!(written, Ok(true)) {
+            // What is damaged or was not written is sent again, from the start.
+            *incoming = None;
+            return written.map(|_| Collected::Wants(0));
         }
-        let Incoming { vote, meta, bytes, .. } = incoming.take().expect("set above");
-        Collected::Whole(vote, Snapshot { meta, snapshot: Rc::new(bytes) })
+        let (at, done) = (whole.at(), whole.is_whole());
+        if !done {
+            return Ok(Collected::Wants(at));
+        }
+        let whole = incoming.take().expect("set above");
+        let (vote, meta, snapshot) = whole.finish(&self.checkpoints);
+        Ok(Collected::Whole(vote, Snapshot { meta, snapshot }))
     }
 }
 

@@ -36,17 +36,42 @@ pub const STORE_CHUNKS_LISTED: usize = 256;
 pub const APPEND_BYTES: usize = 512 << 10;
 /// Entries in one AppendEntries message at most.
 pub const APPEND_ENTRIES_MAX: u64 = 1024;
+/// AppendEntries messages of a leader to one member that are under way at once: while one is
+/// written, the next travels.
+pub const APPENDS_PIPELINED: usize = 4;
 /// AppendEntries messages with entries that a member handles at once; more wait. A leader has
-/// one under way, the others are late ones.
+/// [`APPENDS_PIPELINED`] under way, the others are late ones.
 pub const APPENDS_TOGETHER: u32 = 64;
-/// Bytes of a snapshot in one message.
-pub const SNAPSHOT_PART_LEN: usize = 512 << 10;
-/// Bytes of a whole snapshot at most: what a receiver will hold for one that is on its way.
-pub const SNAPSHOT_LEN_MAX: u64 = 4 << 30;
+/// Bytes of a snapshot in one message, and of one access to a run.
+pub const PIECE_BYTES: usize = 512 << 10;
+/// Bytes of one run of a checkpoint at most.
+pub const SNAPSHOT_LEN_MAX: u64 = RUN_CHUNK_LEN * RUN_PARTS_MAX;
 
+/// Rows of a state that are encoded before other tasks run: some 500 us.
+pub const SLICE_ROWS_MAX: usize = 512;
+/// Bytes of rows after which others run.
+pub const SLICE_BYTES_MAX: usize = 256 << 10;
+/// Rows of a checkpoint that are loaded before other tasks run: some 500 us.
+pub const LOAD_ROWS: usize = 512;
+/// Rows of an old state that are dropped before other tasks run.
+pub const SHED_ROWS: usize = 2048;
+/// Bytes of a row's value at most: the stream of a file of a million chunks.
+pub const ROW_VALUE_LEN_MAX: usize = 256 << 20;
+/// Bytes that merging runs gives out at a time.
+pub const MERGE_OUT_BYTES: usize = 512 << 10;
+/// Runs of a size that are merged at least: fewer, and rows are written anew more often.
+pub const MERGE_MIN_RUNS: usize = 4;
+/// Bytes of one chunk of a run.
+pub const RUN_CHUNK_LEN: u64 = 1 << 30;
+/// Chunks of a run at most: 64 GiB.
+pub const RUN_PARTS_MAX: u64 = 64;
+
+const _: () = assert!(APPENDS_TOGETHER as usize >= 2 * APPENDS_PIPELINED);
 const _: () = assert!(PROPOSAL_BYTES_MAX >= 16 * COMMAND_LEN_MAX);
 const _: () = assert!(LOG_QUEUE_BYTES_MAX >= PROPOSAL_BYTES_MAX);
 /// A batch of one entry on top of a nearly full one, with framing, fits a segment and a buffer.
 const _: () = assert!(LOG_BATCH_BYTES + 2 * COMMAND_LEN_MAX <= LOG_SEGMENT_LEN as usize);
 const _: () = assert!(LOG_BATCH_BYTES + 2 * COMMAND_LEN_MAX <= runtime::limits::BUF_MAX);
 const _: () = assert!(LOG_SEGMENT_LEN.is_multiple_of(LOG_BLOCK as u64));
+const _: () = assert!(RUN_CHUNK_LEN <= base::limits::CHUNK_LEN_MAX);
+const _: () = assert!(RUN_CHUNK_LEN.is_multiple_of(4096));

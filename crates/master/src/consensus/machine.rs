@@ -9,24 +9,41 @@ use futures_util::{Stream, TryStreamExt};
 use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
-use runtime::sync::Mutex;
 use runtime::{Env, Instant};
 
+use super::checkpoint::{Checkpoints, SnapshotData};
 use super::error::LogError;
-use super::snapshot::SnapshotStore;
-use super::types::{LogId, Snapshot, SnapshotBytes, SnapshotMeta, StoredMembership, Types};
+use super::limits::LOAD_ROWS;
+use super::rows::{Rows, first_row};
+use super::types::{LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 
-/// State that every replica computes alike from the same commands.
-pub trait StateMachine: 'static {
+/// State that every replica computes alike from the same commands: rows, each a key and a value.
+pub trait StateMachine: Sized + 'static {
     /// Applies the committed command of log index `index` and returns the answer for its
     /// proposer. Depends on nothing but the state and the arguments. Refusals are answers.
     fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8>;
 
-    /// The whole state as bytes.
-    fn snapshot(&self) -> Vec<u8>;
+    /// Puts the rows that have changed since they were last put, until `rows` is full; true when
+    /// more is left. No command comes in between. All rows of a new state have changed.
+    fn take_changes(&mut self, rows: &mut Rows) -> bool;
 
-    /// Replaces the state by what [`StateMachine::snapshot`] returned.
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot>;
+    /// A state of the same identity without rows.
+    fn blank(&self) -> Self;
+
+    /// Adds a row to a blank state: one of [`StateMachine::take_changes`]. Rows come in the
+    /// order of their keys.
+    fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot>;
+
+    /// All rows were loaded: checks that they fit together.
+    fn loaded(&mut self) -> Result<(), BadSnapshot> {
+        Ok(())
+    }
+
+    /// Drops some rows of a state that is not needed any more; false when none is left. For
+    /// states that take long to drop.
+    fn shed(&mut self) -> bool {
+        false
+    }
 }
 
 /// The bytes are no snapshot of this state machine, or of a version that it does not know.
@@ -64,69 +81,68 @@ pub(super) struct EntryTimes {
 
 /// openraft's view of a [`StateMachine`].
 pub(super) struct Worker<M> {
+    env: Env,
     applied: Rc<Applied<M>>,
-    store: Rc<Store>,
-}
-
-struct Store {
-    store: Mutex<Box<dyn SnapshotStore>>,
-    /// What the stored snapshot covers.
-    covers: Cell<Option<LogId>>,
-}
-
-impl Store {
-    /// Keeps a snapshot, unless the one that is kept covers as much.
-    async fn save(&self, meta: &SnapshotMeta, bytes: &[u8]) -> Result<(), io::Error> {
-        let mut store = self.store.lock().await;
-        if meta.last_log_id <= self.covers.get() {
-            return Ok(());
-        }
-        let mut head = vec![0; 4];
-        head = postcard::to_extend(meta, head).map_err(io::Error::other)?;
-        let meta_len = (head.len() - 4) as u32;
-        head[..4].copy_from_slice(&meta_len.to_le_bytes());
-        store.save([&head, bytes]).await.map_err(|error| io::Error::from(LogError::from(error)))?;
-        self.covers.set(meta.last_log_id);
-        Ok(())
-    }
-
-    async fn load(&self) -> Result<Option<Snapshot>, LogError> {
-        let Some(mut bytes) = self.store.lock().await.load().await? else { return Ok(None) };
-        let head = bytes.get(..4).ok_or(LogError::SnapshotLost)?;
-        let meta_len = u32::from_le_bytes(head.try_into().expect("4 bytes")) as usize;
-        let meta = bytes.get(4..4 + meta_len).ok_or(LogError::SnapshotLost)?;
-        let meta: SnapshotMeta = postcard::from_bytes(meta).map_err(|_| LogError::SnapshotLost)?;
-        bytes.drain(..4 + meta_len);
-        self.covers.set(meta.last_log_id);
-        Ok(Some(Snapshot { meta, snapshot: Rc::new(bytes) }))
-    }
+    checkpoints: Checkpoints,
 }
 
 impl<M: StateMachine> Worker<M> {
-    /// `machine` is in its initial state; `purged` is where the log begins, which the stored
-    /// snapshot must cover.
+    /// `machine` is in its initial state; `purged` is where the log begins, which the newest
+    /// checkpoint must cover.
     pub(super) async fn open(
         machine: M,
-        store: Box<dyn SnapshotStore>,
+        checkpoints: Checkpoints,
         purged: Option<u64>,
     ) -> Result<Self, LogError> {
-        let applied = Rc::new(Applied {
+        if checkpoints.covers() < purged {
+            return Err(LogError::SnapshotLost);
+        }
+        let env = checkpoints.env().clone();
+        let mut applied = Applied {
             machine: RefCell::new(machine),
             last: Cell::new(None),
             times: RefCell::new(vec![EntryTimes::default(); TIMES]),
             membership: RefCell::default(),
-        });
-        let store = Rc::new(Store { store: Mutex::new(store), covers: Cell::new(None) });
-        store.load().await?;
-        if store.covers.get().map(|id| id.index) < purged {
-            return Err(LogError::SnapshotLost);
+        };
+        if let Some((meta, data)) = checkpoints.current() {
+            let blank = applied.machine.get_mut().blank();
+            let loaded = load(&env, &checkpoints, blank, &data).await?;
+            applied.machine = RefCell::new(loaded);
+            applied.last.set(meta.last_log_id);
+            applied.membership = RefCell::new(meta.last_membership);
         }
-        Ok(Worker { applied, store })
+        Ok(Worker { env, applied: Rc::new(applied), checkpoints })
     }
 
     pub(super) fn applied(&self) -> Rc<Applied<M>> {
         self.applied.clone()
     }
+}
+
+/// Fills a blank state from a checkpoint, while other tasks run.
+async fn load<M: StateMachine>(
+    env: &Env,
+    checkpoints: &Checkpoints,
+    mut state: M,
+    data: &SnapshotData,
+) -> Result<M, LogError> {
+    let lost = |_| LogError::SnapshotLost;
+    let sink = async |bytes: Vec<u8>| {
+        let (mut at, mut count) = (0, 0);
+        while let Some(row) = first_row(&bytes[at..]).map_err(|_| LogError::SnapshotLost)? {
+            let value = row.value.ok_or(LogError::SnapshotLost)?;
+            state.load(row.key, value).map_err(lost)?;
+            at += row.len;
+            count += 1;
+            if count % LOAD_ROWS == 0 {
+                env.yield_now().await;
+            }
+        }
+        Ok(())
+    };
+    checkpoints.merged(&data.runs, false, sink).await?;
+    state.loaded().map_err(lost)?;
+    Ok(state)
 }
 
 impl<M> Applied<M> {
@@ -169,7 +185,7 @@ impl<M: StateMachine> Applied<M> {
 }
 
 impl<M: StateMachine> RaftStateMachine<Types> for Worker<M> {
-    type SnapshotData = SnapshotBytes;
+    type SnapshotData = SnapshotData;
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
@@ -187,41 +203,62 @@ impl<M: StateMachine> RaftStateMachine<Types> for Worker<M> {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
+        let mut rows = Rows::default();
+        // Commands wait meanwhile, other tasks do not.
+        while self.applied.machine.borrow_mut().take_changes(&mut rows) {
+            rows.next_slice();
+            self.env.yield_now().await;
+        }
         let last_membership = self.applied.membership.borrow().clone();
         let meta = SnapshotMeta { last_log_id: self.applied.last.get(), last_membership };
-        let bytes = Rc::new(self.applied.machine.borrow().snapshot());
-        Builder { meta, bytes, store: self.store.clone() }
+        let installed = self.checkpoints.installed();
+        Builder { meta, rows: Some(rows), installed, checkpoints: self.checkpoints.clone() }
     }
 
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,
-        snapshot: SnapshotBytes,
+        data: SnapshotData,
     ) -> Result<(), io::Error> {
-        self.store.save(meta, &snapshot).await?;
-        self.applied.machine.borrow_mut().restore(&snapshot).map_err(io::Error::other)?;
+        let data = self.checkpoints.adopt(data).await?;
+        let blank = self.applied.machine.borrow().blank();
+        let fresh = load(&self.env, &self.checkpoints, blank, &data).await?;
+        self.checkpoints.replace(meta, &data).await?;
+        let mut old = self.applied.machine.replace(fresh);
         self.applied.last.set(meta.last_log_id);
         *self.applied.membership.borrow_mut() = meta.last_membership.clone();
+        while old.shed() {
+            self.env.yield_now().await;
+        }
         Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
-        Ok(self.store.load().await?)
+        let current = self.checkpoints.current();
+        Ok(current.map(|(meta, snapshot)| Snapshot { meta, snapshot }))
     }
 }
 
-/// A snapshot that is on its way to the store.
+/// A checkpoint that is on its way to the store.
 pub struct Builder {
     meta: SnapshotMeta,
-    bytes: SnapshotBytes,
-    store: Rc<Store>,
+    /// What has changed; none once it is written.
+    rows: Option<Rows>,
+    installed: u64,
+    checkpoints: Checkpoints,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
-    type SnapshotData = SnapshotBytes;
+    type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        self.store.save(&self.meta, &self.bytes).await?;
-        Ok(Snapshot { meta: self.meta.clone(), snapshot: self.bytes.clone() })
+        let rows = self.rows.take().ok_or_else(|| io::Error::other("built before"))?;
+        let added = self.checkpoints.add(self.meta.clone(), rows, self.installed).await?;
+        let (meta, snapshot) = match added {
+            Some(data) => (self.meta.clone(), data),
+            // A snapshot from elsewhere came in between: it covers more.
+            None => self.checkpoints.current().ok_or(LogError::SnapshotLost)?,
+        };
+        Ok(Snapshot { meta, snapshot })
     }
 }

@@ -2,31 +2,37 @@
 //! executor, behind an interface of ours, so that the library can be exchanged.
 //!
 //! [`Group`] is one member of one group; a process holds many. It owns a [`LogDevice`], where log
-//! and vote are durable (`protocols.md` 4.1), a [`SnapshotStore`], and a [`StateMachine`] of ours.
+//! and vote are durable (`protocols.md` 4.1), [`Checkpoints`], and a [`StateMachine`] of ours.
 //! Messages between members are opaque bytes: the transport carries them ([`PeerSend`]) and
 //! delivers them by group number ([`Groups`]).
 //!
 //! Invariant: no type of `openraft` is seen outside this module, and it knows no command.
 
+mod checkpoint;
 mod device;
 mod engine;
 mod error;
 mod files;
 mod fuzz;
+#[cfg(test)]
+mod format_tests;
 mod group;
+mod incoming;
 pub mod limits;
 mod log;
 mod machine;
+mod manifest;
 mod net;
 mod outcome;
 mod record;
+mod rows;
 mod rt;
 mod shelf;
-mod snapshot;
 #[cfg(test)]
 mod tests;
 mod types;
 
+pub use checkpoint::Checkpoints;
 pub use device::{LogDevice, LogImage, MemoryDevice, MemoryLog};
 pub use engine::EngineDevice;
 pub use error::{DeviceError, LogError};
@@ -35,7 +41,9 @@ pub use fuzz::{fuzz_log, fuzz_message};
 pub use group::{Group, GroupConfig, Leadership};
 pub use log::RaftLog;
 pub use machine::{BadSnapshot, StateMachine};
+pub use manifest::fuzz_manifest;
 pub use net::{Groups, LocalFuture, NetError, PeerReceive, PeerSend};
 pub use outcome::{MembershipError, OpenError, ProposeError, ReadError};
+pub use record::fuzz_log;
+pub use rows::{RowCopy, Rows, fuzz_rows};
 pub use shelf::{Shelf, open_store, store_options};
-pub use snapshot::{FileSnapshots, MemorySnapshots, SnapshotStore};

@@ -8,21 +8,25 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, ready, select};
+use futures_util::{Stream, StreamExt};
+use openraft::entry::RaftEntry;
 use openraft::errors::{
     NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
 };
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{EmptyNode, OptionalSend, RPCTypes};
 use runtime::Env;
 use serde::{Deserialize, Serialize};
 
-use super::limits::SNAPSHOT_PART_LEN;
-use super::types::{Snapshot, SnapshotBytes, SnapshotMeta, Types, Vote};
+use super::checkpoint::SnapshotData;
+use super::limits::{APPENDS_PIPELINED, PIECE_BYTES};
+use super::manifest::RunFacts;
+use super::types::{Snapshot, SnapshotMeta, Types, Vote};
 
 /// A future that stays on its thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -56,6 +60,17 @@ pub trait PeerSend {
     /// by dropping the future. A request may arrive late, twice, or after its sender gave up.
     fn send(&self, to: u64, group: u32, rpc: Vec<u8>)
     -> LocalFuture<'_, Result<Vec<u8>, NetError>>;
+
+    /// As [`PeerSend::send`], of a message without entries: those of several groups may go
+    /// together.
+    fn send_beat(
+        &self,
+        to: u64,
+        group: u32,
+        rpc: Vec<u8>,
+    ) -> LocalFuture<'_, Result<Vec<u8>, NetError>> {
+        self.send(to, group, rpc)
+    }
 }
 
 /// Answers requests of other members.
@@ -106,8 +121,8 @@ pub(super) enum Request {
 pub(super) struct SnapshotPart {
     pub(super) vote: Vote,
     pub(super) meta: SnapshotMeta,
-    /// Bytes of the whole snapshot.
-    pub(super) len: u64,
+    /// The runs that it consists of, one behind the other.
+    pub(super) runs: Vec<RunFacts>,
     /// Where `bytes` belongs.
     pub(super) offset: u64,
     pub(super) bytes: Vec<u8>,
@@ -160,6 +175,9 @@ pub(super) struct Connection {
 }
 
 type CallError = RPCError<Types>;
+/// Answers to a stream of AppendEntries.
+type AppendAnswers<'a> =
+    Pin<Box<dyn Stream<Item = Result<StreamAppendResult<Types>, CallError>> + 'a>>;
 
 impl Connection {
     async fn call(
@@ -169,7 +187,11 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Reply, CallError> {
         let rpc = postcard::to_allocvec(request).expect("a vector grows as needed");
-        let answer = self.peers.send(self.target, self.group, rpc);
+        let beat = matches!(request, Request::Append(append) if append.entries.is_empty());
+        let answer = match beat {
+            true => self.peers.send_beat(self.target, self.group, rpc),
+            false => self.peers.send(self.target, self.group, rpc),
+        };
         let answer = self.env.timeout(timeout, answer).await.map_err(|_| {
             let (id, target) = (self.node, self.target);
             CallError::Timeout(Timeout { action: kind, id, target, timeout })
@@ -179,6 +201,35 @@ impl Connection {
                 .map_err(|_| CallError::Unreachable(Unreachable::new(&NetError::NoGroup))),
             Err(NetError::Lost) => Err(CallError::Network(NetworkError::new(&NetError::Lost))),
             Err(error) => Err(CallError::Unreachable(Unreachable::new(&error))),
+        }
+    }
+
+    async fn append(
+        &self,
+        request: AppendEntriesRequest<Types>,
+    ) -> Result<AppendEntriesResponse<Types>, CallError> {
+        let request = Request::Append(request);
+        match self.call(RPCTypes::AppendEntries, &request, self.append_timeout).await? {
+            Reply::Append(response) => Ok(response),
+            _ => self.confused(),
+        }
+    }
+
+    /// The answer to one message of a stream, and whether the stream goes on behind it.
+    async fn append_in_stream(
+        &self,
+        request: AppendEntriesRequest<Types>,
+    ) -> (bool, Result<StreamAppendResult<Types>, CallError>) {
+        let prev = request.prev_log_id;
+        let last = request.entries.last().map(|entry| entry.log_id()).or(prev);
+        match self.append(request).await {
+            Ok(response) => {
+                let partly =
+                    matches!(&response, AppendEntriesResponse::PartialSuccess(to) if *to != last);
+                let result = response.into_stream_result(prev, last);
+                (result.is_ok() && !partly, Ok(result))
+            }
+            Err(error) => (false, Err(error)),
         }
     }
 
@@ -192,42 +243,61 @@ impl Connection {
         vote: Vote,
         snapshot: Snapshot,
     ) -> Result<SnapshotResponse<Types>, CallError> {
-        let bytes = &snapshot.snapshot;
+        let data = &snapshot.snapshot;
+        let runs: Vec<RunFacts> = data.runs.iter().map(|run| run.facts).collect();
         let mut offset = 0;
         loop {
-            let end = bytes.len().min(offset + SNAPSHOT_PART_LEN);
-            let part = SnapshotPart {
-                vote,
-                meta: snapshot.meta.clone(),
-                len: bytes.len() as u64,
-                offset: offset as u64,
-                bytes: bytes[offset..end].to_vec(),
-            };
-            // The last part includes the installation.
-            let timeout = self.append_timeout * if end == bytes.len() { 10 } else { 1 };
-            let request = Request::Snapshot(part);
-            match self.call(RPCTypes::InstallSnapshot, &request, timeout).await? {
+            let piece = data.piece(offset, PIECE_BYTES).await;
+            // A store that fails stops this member elsewhere.
+            let bytes = piece.map_err(|error| CallError::Unreachable(Unreachable::new(&error)))?;
+            let last = offset + bytes.len() as u64 == data.len();
+            let (meta, runs) = (snapshot.meta.clone(), runs.clone());
+            let request = Request::Snapshot(SnapshotPart { vote, meta, runs, offset, bytes });
+            // The last part includes the installation, of some microseconds for each row.
+            let wait = self.append_timeout * if last { 10 } else { 1 };
+            let wait = wait + if last { per_byte(data.len()) } else { Duration::ZERO };
+            match self.call(RPCTypes::InstallSnapshot, &request, wait).await? {
                 Reply::SnapshotDone(response) => return Ok(response),
-                Reply::SnapshotWants(next) if next <= bytes.len() as u64 => offset = next as usize,
+                Reply::SnapshotWants(next) if next <= data.len() => offset = next,
                 _ => return self.confused(),
             }
         }
     }
 }
 
+/// What the installation of a snapshot may take: 20 MB/s.
+fn per_byte(len: u64) -> Duration {
+    Duration::from_micros(len / 20)
+}
+
 impl RaftNetworkV2<Types> for Connection {
-    type SnapshotData = SnapshotBytes;
+    type SnapshotData = SnapshotData;
 
     async fn append_entries(
         &mut self,
         request: AppendEntriesRequest<Types>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, CallError> {
-        let request = Request::Append(request);
-        match self.call(RPCTypes::AppendEntries, &request, self.append_timeout).await? {
-            Reply::Append(response) => Ok(response),
-            _ => self.confused(),
-        }
+        self.append(request).await
+    }
+
+    /// Several messages are under way, each sent when there is something to send; their answers
+    /// come out in order. After one that is not a full success nothing counts.
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> LocalFuture<'s, Result<AppendAnswers<'s>, CallError>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
+    {
+        let this = &*self;
+        let answers = input.map(|request| this.append_in_stream(request));
+        let answers = answers.buffered(APPENDS_PIPELINED).scan(true, |going, (goes_on, answer)| {
+            ready(std::mem::replace(going, *going && goes_on).then_some(answer))
+        });
+        let answers: AppendAnswers<'s> = Box::pin(answers);
+        Box::pin(ready(Ok(answers)))
     }
 
     async fn vote(

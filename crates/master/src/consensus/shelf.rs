@@ -49,6 +49,10 @@ pub async fn open_store(env: &Env, path: &Path) -> Result<FlashStore, MountError
 pub(super) enum Kind {
     /// A segment of the log.
     Segment = 0,
+    /// A part of a run of a checkpoint.
+    Run = 1,
+    /// The manifest of a checkpoint.
+    Manifest = 2,
 }
 
 /// A chunk, as the store tells it.

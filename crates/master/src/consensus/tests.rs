@@ -1,5 +1,7 @@
 //! openraft's own suite for log and state machine stores, on ours.
 
+use base::DiskId;
+use chunkstore::model::ModelDisk;
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use runtime::sim::Sim;
@@ -8,7 +10,7 @@ use runtime::{Class, Env};
 use super::log::RaftLog;
 use super::machine::Worker;
 use super::types::Types;
-use super::{BadSnapshot, MemoryDevice, MemorySnapshots, StateMachine};
+use super::{BadSnapshot, Checkpoints, MemoryDevice, Rows, Shelf, StateMachine};
 
 /// Counts commands.
 struct Counter(u64);
@@ -19,12 +21,17 @@ impl StateMachine for Counter {
         Vec::new()
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        self.0.to_le_bytes().to_vec()
+    fn take_changes(&mut self, rows: &mut Rows) -> bool {
+        rows.put(b"count", Some(&self.0.to_le_bytes()));
+        false
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
-        self.0 = u64::from_le_bytes(bytes.try_into().map_err(|_| BadSnapshot)?);
+    fn blank(&self) -> Counter {
+        Counter(0)
+    }
+
+    fn load(&mut self, _: &[u8], value: &[u8]) -> Result<(), BadSnapshot> {
+        self.0 = u64::from_le_bytes(value.try_into().map_err(|_| BadSnapshot)?);
         Ok(())
     }
 }
@@ -34,8 +41,9 @@ struct Stores;
 impl StoreBuilder<Types, RaftLog, Worker<Counter>> for Stores {
     async fn build(&self) -> Result<((), RaftLog, Worker<Counter>), StorageError<Types>> {
         let log = RaftLog::open(&Env::current(), MemoryDevice::new(64 << 10)).await;
-        let snapshots = Box::new(MemorySnapshots::default());
-        let worker = Worker::open(Counter(0), snapshots, None).await;
+        let store = ModelDisk::new(DiskId::new(1)).open(None);
+        let checkpoints = Checkpoints::open(Shelf::new(&Env::current(), store, 1)).await;
+        let worker = Worker::open(Counter(0), checkpoints.expect("empty"), None).await;
         Ok(((), log.expect("an empty log"), worker.expect("no snapshot")))
     }
 }

@@ -9,6 +9,7 @@ use openraft::type_config::alias;
 use serde::de::{Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
+use super::checkpoint::SnapshotData;
 use super::rt::RaftRuntime;
 
 openraft::declare_raft_types!(
@@ -33,10 +34,8 @@ pub type Vote = alias::VoteOf<Types>;
 pub type SnapshotMeta = alias::SnapshotMetaOf<Types>;
 /// A membership and the entry that set it.
 pub type StoredMembership = alias::StoredMembershipOf<Types>;
-/// A snapshot's bytes, shared between the store and the senders.
-pub type SnapshotBytes = Rc<Vec<u8>>;
 /// A snapshot with what it covers.
-pub type Snapshot = alias::SnapshotOf<Types, SnapshotBytes>;
+pub type Snapshot = alias::SnapshotOf<Types, SnapshotData>;
 
 /// A command for the state machine. Clones share the bytes.
 #[derive(Clone, PartialEq, Eq)]

@@ -163,7 +163,7 @@ impl Namespace {
         let Entry::Dir { dir, .. } = *self.entry(place)? else { return Err(Refusal::NotDir) };
         self.check_removable(dir)?;
         self.remove(place);
-        self.dirs.remove(&dir);
+        self.remove_dir(dir);
         Ok(Answer::Done)
     }
 
@@ -180,7 +180,7 @@ impl Namespace {
         match replaced {
             Some(Entry::Dir { dir, .. }) => {
                 self.check_removable(dir)?;
-                self.dirs.remove(&dir);
+                self.remove_dir(dir);
             }
             Some(Entry::File(file)) => self.uncount(file, 1),
             Some(Entry::Symlink { .. }) | None => {}

@@ -468,7 +468,7 @@ impl Namespace {
             }
             Action::NewDir { dir, .. } => {
                 self.cross.dirs.remove(dir);
-                self.dirs.remove(dir);
+                self.remove_dir(*dir);
             }
             Action::EndDir { dir } => {
                 self.cross.dirs.remove(dir);
@@ -505,7 +505,7 @@ impl Namespace {
             }
             Action::EndDir { dir } => {
                 self.cross.dirs.remove(dir);
-                self.dirs.remove(dir);
+                self.remove_dir(*dir);
             }
             Action::Reparent { dir, parent } => {
                 if let Some(dir) = self.dirs.get_mut(dir) {

@@ -18,8 +18,6 @@ mod service;
 mod snapshot;
 mod state;
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use base::{DirId, FileId};
 use wire::control::namespace_partition;
 
@@ -28,11 +26,13 @@ pub use cross::{Action, Intent, IntentId};
 pub use outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 pub use question::fuzz_question;
 pub use service::{NamespaceService, NamespaceTiming, StreamEnd};
-pub use snapshot::{fuzz_command, fuzz_snapshot};
+pub use snapshot::{fuzz_command, fuzz_row};
 pub use state::{Entry, Found, Inode, Page, is_name};
 
-use crate::consensus::{BadSnapshot, StateMachine};
+use crate::consensus::limits::SHED_ROWS;
+use crate::consensus::{BadSnapshot, Rows, StateMachine};
 use crate::replies::{ReplyTable, Seen};
+use crate::tracked::Tracked;
 
 /// The state of one namespace partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,10 +43,12 @@ pub struct Namespace {
     applied: u64,
     /// The group's clock at the last command.
     clock_ms: u64,
-    dirs: BTreeMap<DirId, state::Dir>,
-    inodes: BTreeMap<FileId, Inode>,
+    dirs: Tracked<DirId, state::Dir>,
+    inodes: Tracked<FileId, Inode>,
     /// Files without names whose streams are not known to be gone.
-    orphans: BTreeSet<FileId>,
+    orphans: Tracked<FileId, ()>,
+    /// Rows of directories that were removed since the last checkpoint.
+    gone: snapshot::Gone,
     /// Counter of the next file, from 1.
     next_file: u64,
     /// Names in all directories.
@@ -60,7 +62,7 @@ impl Namespace {
     /// its identity.
     pub fn new(partition: u16, partitions: u16) -> Namespace {
         assert!(partition < partitions, "partition {partition} of {partitions}");
-        let mut dirs = BTreeMap::new();
+        let mut dirs = Tracked::default();
         if namespace_partition(DirId::ROOT, partitions) == partition {
             dirs.insert(DirId::ROOT, state::Dir::new(DirId::ROOT));
         }
@@ -70,8 +72,9 @@ impl Namespace {
             applied: 0,
             clock_ms: 0,
             dirs,
-            inodes: BTreeMap::new(),
-            orphans: BTreeSet::new(),
+            inodes: Tracked::default(),
+            orphans: Tracked::default(),
+            gone: snapshot::Gone::default(),
             next_file: 1,
             names: 0,
             replies: ReplyTable::default(),
@@ -129,16 +132,31 @@ impl StateMachine for Namespace {
         encode_outcome(&outcome)
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        self.encode()
+    fn take_changes(&mut self, rows: &mut Rows) -> bool {
+        self.put_changes(rows)
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
-        let restored = Namespace::decode(bytes).map_err(|_| BadSnapshot)?;
-        if (restored.partition, restored.partitions) != (self.partition, self.partitions) {
-            return Err(BadSnapshot);
+    fn blank(&self) -> Namespace {
+        let blank = Namespace::new(self.partition, self.partitions);
+        Namespace { dirs: Tracked::default(), ..blank }
+    }
+
+    fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot> {
+        self.load_row(key, value).map_err(|_| BadSnapshot)
+    }
+
+    fn shed(&mut self) -> bool {
+        for _ in 0..SHED_ROWS {
+            let dir = self.dirs.shed().map(|(_, mut dir)| {
+                if dir.entries.shed().is_some() {
+                    self.dirs.load(DirId::ROOT, dir);
+                }
+            });
+            let more = dir.is_some() || self.inodes.shed().is_some() || self.replies.shed();
+            if !more {
+                return false;
+            }
         }
-        *self = restored;
-        Ok(())
+        true
     }
 }

@@ -1,7 +1,4 @@
-//! A namespace partition as bytes, and the fuzz targets of this module.
-//!
-//! Magic `CRns`, version, CRC32C of version and body, body: the tables one after the other, each
-//! a count and its rows in order.
+//! A namespace partition as rows (see `docs/formats/raft.md`), and the fuzz targets of this module.
 
 use base::{DirId, FileId};
 
@@ -10,14 +7,23 @@ use super::cross::{Action, Cross, Intent, IntentId, Prepared};
 use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
 use super::state::{Dir, Entry, Inode};
 use super::{Answer, Namespace, decode_outcome, encode_command, encode_outcome};
-use crate::bytes::{
-    BadBytes, Reader, Writer, begin_snapshot, end_snapshot, open_snapshot, seal_snapshot,
-};
-use crate::consensus::StateMachine;
-use crate::replies::ReplyTable;
+use crate::bytes::{BadBytes, Reader, Writer, row_key, split_key};
+use crate::consensus::{RowCopy, Rows, StateMachine};
 
-const MAGIC: [u8; 4] = *b"CRns";
-const VERSION: u8 = 1;
+/// Facts of the partition, and intents.
+const HEAD: u8 = 1;
+/// Directories.
+const DIR: u8 = 2;
+/// Names in directories.
+const NAME: u8 = 3;
+/// Versions of the next directories of a name.
+const VERSION_OF: u8 = 4;
+/// Files.
+const INODE: u8 = 5;
+/// Files without names.
+const ORPHAN: u8 = 6;
+/// Sessions of the reply table.
+const SESSION: u8 = 7;
 
 impl IntentId {
     pub(super) fn encode(self, to: &mut Writer) {
@@ -116,27 +122,6 @@ impl Action {
             10 => Action::RenameTurn,
             _ => return Err(BadBytes),
         })
-    }
-}
-
-impl Dir {
-    fn encode(&self, to: &mut Writer) {
-        to.dir(self.parent).u32(self.versions_floor).count(self.versions.len());
-        for (name, version) in &self.versions {
-            to.str(name).u32(*version);
-        }
-        to.count(self.entries.len());
-        for (name, entry) in &self.entries {
-            entry.encode(to.str(name));
-        }
-    }
-
-    fn decode(from: &mut Reader<'_>) -> Result<Dir, BadBytes> {
-        let (parent, versions_floor) = (from.dir()?, from.u32()?);
-        let versions = from.list(|from| Ok((from.str()?.into(), from.u32()?)))?;
-        let entries = from.list(|from| Ok((from.str()?.into(), Entry::decode(from)?)))?;
-        let versions = versions.into_iter().collect();
-        Ok(Dir { parent, versions_floor, versions, entries: entries.into_iter().collect() })
     }
 }
 
@@ -242,78 +227,177 @@ impl Cross {
     }
 }
 
+/// Keys of rows that went with their directories.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Gone(Vec<Vec<u8>>);
+
+/// What a checkpoint has yet to hear of is no part of the state.
+impl PartialEq for Gone {
+    fn eq(&self, _: &Gone) -> bool {
+        true
+    }
+}
+
+impl Eq for Gone {}
+
+impl Gone {
+    pub(super) fn note(&mut self, dir: DirId, removed: Dir) {
+        let Dir { entries, versions, .. } = removed;
+        for (table, names) in [(NAME, entries.into_known()), (VERSION_OF, versions.into_known())] {
+            self.0.extend(names.iter().map(|name| row_key(table, dir_key(dir), name)));
+        }
+    }
+}
+
+fn dir_key(dir: DirId) -> [u8; 16] {
+    dir.get().to_be_bytes()
+}
+
+fn file_key(table: u8, file: FileId) -> Vec<u8> {
+    row_key(table, file.get().to_be_bytes(), "")
+}
+
+/// The value of a row, unless it is gone.
+fn value_of<T: ?Sized>(row: Option<&T>, encode: impl FnOnce(&T, &mut Writer)) -> Option<Vec<u8>> {
+    row.map(|row| {
+        let mut to = Writer::new();
+        encode(row, &mut to);
+        to.finish()
+    })
+}
+
 impl Namespace {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        // A name and its file are some 80 bytes.
-        let rows = self.names as usize + self.dirs.len() + self.inodes.len();
-        let mut writer = begin_snapshot(48 * rows);
-        let to = &mut writer;
-        to.u16(self.partition).u16(self.partitions).u64(self.applied).u64(self.clock_ms);
-        to.u64(self.next_file).count(self.dirs.len());
-        for (&id, dir) in &self.dirs {
-            dir.encode(to.dir(id));
+    /// See [`StateMachine::take_changes`].
+    pub(super) fn put_changes(&mut self, rows: &mut Rows) -> bool {
+        while let Some(key) = self.gone.0.pop() {
+            rows.put(&key, None);
+            if rows.is_full() {
+                return true;
+            }
         }
-        to.count(self.inodes.len());
-        for (&file, inode) in &self.inodes {
-            inode.encode(to.file(file));
+        while let Some((&id, dir)) = self.dirs.first_changed() {
+            if rows.is_full() {
+                return true;
+            }
+            let key = row_key(DIR, dir_key(id), "");
+            let Some(dir) = dir else {
+                rows.put(&key, None);
+                self.dirs.taken();
+                continue;
+            };
+            let head = Writer::new().dir(dir.parent).u32(dir.versions_floor).take();
+            rows.put(&key, Some(&head));
+            let names = dir.entries.take_changes(rows, |rows, name, entry| {
+                let value = value_of(entry, |entry, to| entry.encode(to));
+                rows.put(&row_key(NAME, dir_key(id), name), value.as_deref());
+            });
+            let versions = dir.versions.take_changes(rows, |rows, name, version| {
+                let value = version.map(|version| version.to_le_bytes());
+                let key = row_key(VERSION_OF, dir_key(id), name);
+                rows.put(&key, value.as_ref().map(|value| &value[..]));
+            });
+            if names || versions {
+                return true;
+            }
+            self.dirs.taken();
         }
-        to.count(self.orphans.len());
-        self.orphans.iter().for_each(|&file| {
-            to.file(file);
+        let inodes = self.inodes.take_changes(rows, |rows, &file, inode| {
+            let value = value_of(inode, Inode::encode);
+            rows.put(&file_key(INODE, file), value.as_deref());
         });
-        self.replies.encode(to);
+        let orphans = self.orphans.take_changes(rows, |rows, &file, orphan| {
+            rows.put(&file_key(ORPHAN, file), orphan.map(|()| &[][..]));
+        });
+        if inodes || orphans || self.replies.take_changes(SESSION, rows) {
+            return true;
+        }
+        let mut head = Writer::new();
+        let to = head.u16(self.partition).u16(self.partitions).u64(self.applied);
+        to.u64(self.clock_ms).u64(self.next_file);
         self.cross.encode(to);
-        end_snapshot(MAGIC, VERSION, writer)
+        rows.put(&[HEAD], Some(&head.finish()));
+        false
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Namespace, BadBytes> {
-        let (version, body) = open_snapshot(MAGIC, bytes)?;
-        if version != VERSION {
-            return Err(BadBytes);
+    /// Adds a row to a blank state. Rows come in the order of their keys.
+    pub(super) fn load_row(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadBytes> {
+        let from = &mut Reader::new(value);
+        let file = || {
+            let (file, "") = split_key(key)? else { return Err(BadBytes) };
+            Ok(FileId::new(u64::from_be_bytes(file)))
+        };
+        let named = || {
+            let (dir, name) = split_key(key)?;
+            Ok((DirId::new(u128::from_be_bytes(dir)), name))
+        };
+        match *key.first().ok_or(BadBytes)? {
+            HEAD if key.len() == 1 => {
+                if (from.u16()?, from.u16()?) != (self.partition, self.partitions) {
+                    return Err(BadBytes);
+                }
+                (self.applied, self.clock_ms) = (from.u64()?, from.u64()?);
+                self.next_file = from.u64()?;
+                self.cross = Cross::decode(from)?;
+            }
+            DIR => {
+                let (id, "") = named()? else { return Err(BadBytes) };
+                let mut dir = Dir::new(from.dir()?);
+                dir.versions_floor = from.u32()?;
+                self.dirs.load(id, dir);
+            }
+            NAME => {
+                let (id, name) = named()?;
+                let entry = Entry::decode(from)?;
+                let dir = self.dirs.loaded_mut(&id).ok_or(BadBytes)?;
+                if dir.entries.load(name.into(), entry).is_none() {
+                    self.names += 1;
+                }
+            }
+            VERSION_OF => {
+                let (id, name) = named()?;
+                let dir = self.dirs.loaded_mut(&id).ok_or(BadBytes)?;
+                dir.versions.load(name.into(), from.u32()?);
+            }
+            INODE => {
+                self.inodes.load(file()?, Inode::decode(from)?);
+            }
+            ORPHAN => {
+                self.orphans.load(file()?, ());
+            }
+            SESSION => return self.replies.load(key, value),
+            _ => return Err(BadBytes),
         }
-        let mut reader = Reader::new(body);
-        let from = &mut reader;
-        let (partition, partitions) = (from.u16()?, from.u16()?);
-        if partition >= partitions {
-            return Err(BadBytes);
-        }
-        let mut state = Namespace::new(partition, partitions);
-        (state.applied, state.clock_ms) = (from.u64()?, from.u64()?);
-        state.next_file = from.u64()?;
-        let dirs: Vec<(DirId, Dir)> = from.list(|from| Ok((from.dir()?, Dir::decode(from)?)))?;
-        state.names = dirs.iter().map(|(_, dir)| dir.entries.len() as u64).sum();
-        state.dirs = dirs.into_iter().collect();
-        let inodes: Vec<(FileId, Inode)> =
-            from.list(|from| Ok((from.file()?, Inode::decode(from)?)))?;
-        state.inodes = inodes.into_iter().collect();
-        state.orphans = from.list(Reader::file)?.into_iter().collect();
-        state.replies = ReplyTable::decode(from)?;
-        state.cross = Cross::decode(from)?;
-        reader.end()?;
-        Ok(state)
+        from.clone().end()
     }
 }
 
 /// Fuzz target: any bytes are a command or an error; what is a command encodes to the same bytes,
-/// and applies to a partition without a panic.
+/// and applies to a partition without a panic. The rows that change give the same state.
 pub fn fuzz_command(bytes: &[u8]) {
     if let Ok((clock_ms, command)) = decode_command(bytes) {
         assert_eq!(encode_command(clock_ms, &command), bytes);
     }
     for (partition, partitions) in [(0, 1), (0, 2), (1, 2)] {
         let mut state = Namespace::new(partition, partitions);
+        let mut copy = RowCopy::default();
         for index in 1..3 {
             let answer = state.apply(index, bytes);
             assert!(decode_outcome(&answer).is_ok());
+            copy.follow(&mut state);
+            assert_eq!(copy.load(&state), Ok(state.clone()));
         }
-        assert_eq!(Namespace::decode(&state.encode()), Ok(state));
     }
 }
 
-/// Fuzz target: any bytes are a snapshot or an error, also behind a valid checksum.
-pub fn fuzz_snapshot(bytes: &[u8]) {
-    let _ = Namespace::decode(bytes);
-    if let Ok(state) = Namespace::decode(&seal_snapshot(MAGIC, VERSION, bytes)) {
-        let _ = state.encode();
+/// Fuzz target: any bytes are a row or an error. The first byte is the length of the key.
+pub fn fuzz_row(bytes: &[u8]) {
+    let Some((&key_len, rest)) = bytes.split_first() else { return };
+    let (key, value) = rest.split_at(usize::from(key_len).min(rest.len()));
+    let mut state = Namespace::new(0, 1);
+    if state.load_row(key, value).is_ok() {
+        // What was loaded is as good as new rows.
+        let mut copy = RowCopy::default();
+        state.apply(1, &[]);
+        copy.follow(&mut state);
     }
 }

@@ -1,6 +1,5 @@
 //! The tables of a namespace partition, and what can be asked of them.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use base::limits::NAME_MAX;
@@ -11,6 +10,7 @@ use super::{Namespace, Refusal};
 use crate::limits::{
     DEPTH_MAX, ENTRY_BYTES, LIST_BYTES_MAX, LIST_MAX, NAMES_MAX, VERSIONS_PER_DIR_MAX,
 };
+use crate::tracked::Tracked;
 
 /// What a name stands for, in its directory's partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,9 +38,9 @@ pub enum Entry {
 pub(super) struct Dir {
     /// Where it lies; the root lies in itself.
     pub(super) parent: DirId,
-    pub(super) entries: BTreeMap<Box<str>, Entry>,
+    pub(super) entries: Tracked<Box<str>, Entry>,
     /// For each name that ever was a new directory here: the version of the next one.
-    pub(super) versions: BTreeMap<Box<str>, u32>,
+    pub(super) versions: Tracked<Box<str>, u32>,
     /// The version of the next new directory of any other name.
     pub(super) versions_floor: u32,
 }
@@ -68,7 +68,7 @@ impl Inode {
 
 impl Dir {
     pub(super) fn new(parent: DirId) -> Dir {
-        let (entries, versions) = (BTreeMap::new(), BTreeMap::new());
+        let (entries, versions) = (Tracked::default(), Tracked::default());
         Dir { parent, entries, versions, versions_floor: 0 }
     }
 
@@ -85,7 +85,7 @@ impl Dir {
             self.versions.clear();
         }
         let next = version.saturating_add(1);
-        let counter = self.versions.entry(name.into()).or_insert(0);
+        let counter = self.versions.get_or_insert_with(name.into(), || 0);
         *counter = next.max(*counter);
     }
 }
@@ -168,7 +168,7 @@ impl Namespace {
     /// partition has not confirmed it yet.
     pub fn orphans(&self, after: Option<FileId>, limit: usize) -> Vec<FileId> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.orphans.range((from, Bound::Unbounded)).take(limit).copied().collect()
+        self.orphans.range((from, Bound::Unbounded)).take(limit).map(|(&file, ())| file).collect()
     }
 
     /// All files of this partition, for checkers.
@@ -183,7 +183,7 @@ impl Namespace {
 
     /// All names of a directory, for checkers.
     pub fn entries(&self, dir: DirId) -> impl Iterator<Item = (&str, &Entry)> + '_ {
-        let names = self.dirs.get(&dir).into_iter().flat_map(|dir| &dir.entries);
+        let names = self.dirs.get(&dir).into_iter().flat_map(|dir| dir.entries.iter());
         names.map(|(name, entry)| (&**name, entry))
     }
 
@@ -268,6 +268,13 @@ impl Namespace {
         removed
     }
 
+    /// Removes a directory, which is empty.
+    pub(super) fn remove_dir(&mut self, dir: DirId) {
+        if let Some(removed) = self.dirs.remove(&dir) {
+            self.gone.note(dir, removed);
+        }
+    }
+
     /// The identity of a new directory at `place`, and its version.
     pub(super) fn new_dir_id(&self, place: &Place) -> Result<(DirId, u32), Refusal> {
         let version = self.dir(place.parent)?.version(&place.name);
@@ -283,7 +290,7 @@ impl Namespace {
         inode.links = inode.links.saturating_sub(names);
         if inode.links == 0 {
             self.inodes.remove(&file);
-            self.orphans.insert(file);
+            self.orphans.insert(file, ());
         }
     }
 

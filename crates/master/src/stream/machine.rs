@@ -9,12 +9,9 @@ use super::command::{Action, Command, Outcome, Refusal};
 use super::encoding::Encode;
 use super::state::{Dead, Stream, StreamMachine, refused};
 use super::writers::{SpareChange, TailSeal};
-use crate::bytes::{BadBytes, Reader, Writer, open_snapshot, seal_snapshot};
-use crate::consensus::{BadSnapshot, StateMachine};
-use crate::replies::ReplyTable;
-
-const SNAPSHOT_MAGIC: [u8; 4] = *b"CRst";
-const SNAPSHOT_VERSION: u8 = 1;
+use crate::bytes::{BadBytes, Reader, Writer, row_key, split_key};
+use crate::consensus::limits::SHED_ROWS;
+use crate::consensus::{BadSnapshot, RowCopy, Rows, StateMachine};
 
 impl StreamMachine {
     /// Applies a command.
@@ -70,37 +67,6 @@ impl StreamMachine {
         }
     }
 
-    fn decode(version: u8, body: &[u8]) -> Result<StreamMachine, BadBytes> {
-        if version != SNAPSHOT_VERSION {
-            return Err(BadBytes);
-        }
-        let mut from = Reader::new(body);
-        let mut state = StreamMachine::new(from.u16()?);
-        state.next_chunk = from.u64()?;
-        state.clock_ms = from.u64()?;
-        if state.next_chunk >= 1 << 48 {
-            return Err(BadBytes);
-        }
-        state.places = Places::take(&mut from)?;
-        for _ in 0..from.count()? {
-            let (file, stream) = <(FileId, Stream)>::take(&mut from)?;
-            state.index_stream(file, &stream)?;
-            state.streams.insert(file, stream);
-        }
-        for _ in 0..from.count()? {
-            let (place, chunk, dead) = <(u32, ChunkId, Dead)>::take(&mut from)?;
-            state.dead.insert((super::chunk::PlaceIndex(place), chunk), dead);
-        }
-        for (file, until) in Vec::<(FileId, u64)>::take(&mut from)? {
-            state.dead_files.insert(file, until);
-            state.dead_files_by_time.insert((until, file));
-        }
-        state.replies = ReplyTable::decode(&mut from)?;
-        from.end()?;
-        state.check().map_err(|_| BadBytes)?;
-        Ok(state)
-    }
-
     /// Rebuilds what follows from a stream.
     fn index_stream(&mut self, file: FileId, stream: &Stream) -> Result<(), BadBytes> {
         for chunk in stream.chunks.iter().chain(&stream.spares) {
@@ -130,35 +96,118 @@ impl StateMachine for StreamMachine {
         outcome.encode()
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        let mut to = Writer::new();
-        to.u16(self.partition).u64(self.next_chunk).u64(self.clock_ms);
-        self.places.put(&mut to);
-        to.count(self.streams.len());
-        for (file, stream) in &self.streams {
-            file.put(&mut to);
-            stream.put(&mut to);
+    fn take_changes(&mut self, rows: &mut Rows) -> bool {
+        let streams = self.streams.take_changes(rows, |rows, &file, stream| {
+            put_row(rows, &file_key(STREAM, file), stream);
+        });
+        let dead = self.dead.take_changes(rows, |rows, &(place, chunk), dead| {
+            let mut key = row_key(DEAD, place.0.to_be_bytes(), "");
+            key.extend_from_slice(&chunk.get().to_be_bytes());
+            put_row(rows, &key, dead);
+        });
+        let files = self.dead_files.take_changes(rows, |rows, &file, until| {
+            put_row(rows, &file_key(DEAD_FILE, file), until);
+        });
+        if streams || dead || files || self.replies.take_changes(SESSION, rows) {
+            return true;
         }
-        to.count(self.dead.len());
-        for (&(place, chunk), &dead) in &self.dead {
-            (place.0, chunk, dead).put(&mut to);
-        }
-        to.count(self.dead_files.len());
-        for (&file, &until) in &self.dead_files {
-            (file, until).put(&mut to);
-        }
-        self.replies.encode(&mut to);
-        seal_snapshot(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, &to.finish())
+        let mut head = Writer::new();
+        self.places.put(head.u16(self.partition).u64(self.next_chunk).u64(self.clock_ms));
+        rows.put(&[HEAD], Some(&head.finish()));
+        false
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
-        let (version, body) = open_snapshot(SNAPSHOT_MAGIC, bytes).map_err(|_| BadSnapshot)?;
-        let state = StreamMachine::decode(version, body).map_err(|_| BadSnapshot)?;
-        if state.partition != self.partition {
-            return Err(BadSnapshot);
+    fn blank(&self) -> StreamMachine {
+        StreamMachine::new(self.partition)
+    }
+
+    fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot> {
+        self.load_row(key, value).map_err(|_| BadSnapshot)
+    }
+
+    fn loaded(&mut self) -> Result<(), BadSnapshot> {
+        self.check().map_err(|_| BadSnapshot)
+    }
+
+    fn shed(&mut self) -> bool {
+        for _ in 0..SHED_ROWS {
+            let more = self.streams.shed().is_some()
+                || self.owners.pop_first().is_some()
+                || self.dead.shed().is_some()
+                || self.dead_files.shed().is_some()
+                || self.dead_files_by_time.pop_first().is_some();
+            if !more {
+                return false;
+            }
         }
-        *self = state;
-        Ok(())
+        true
+    }
+}
+
+/// Facts of the partition, and places. Before all others.
+const HEAD: u8 = 1;
+/// Streams, by file.
+const STREAM: u8 = 2;
+/// Dead replicas, by place and chunk.
+const DEAD: u8 = 3;
+/// Deleted files.
+const DEAD_FILE: u8 = 4;
+/// Sessions of the reply table.
+const SESSION: u8 = 5;
+
+fn file_key(table: u8, file: FileId) -> Vec<u8> {
+    row_key(table, file.get().to_be_bytes(), "")
+}
+
+fn put_row<T: Encode>(rows: &mut Rows, key: &[u8], value: Option<&T>) {
+    let value = value.map(|value| {
+        let mut to = Writer::new();
+        value.put(&mut to);
+        to.finish()
+    });
+    rows.put(key, value.as_deref());
+}
+
+impl StreamMachine {
+    fn load_row(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadBytes> {
+        let mut from = Reader::new(value);
+        let file = || {
+            let (file, "") = split_key(key)? else { return Err(BadBytes) };
+            Ok(FileId::new(u64::from_be_bytes(file)))
+        };
+        match *key.first().ok_or(BadBytes)? {
+            HEAD if key.len() == 1 => {
+                if from.u16()? != self.partition {
+                    return Err(BadBytes);
+                }
+                (self.next_chunk, self.clock_ms) = (from.u64()?, from.u64()?);
+                if self.next_chunk >= 1 << 48 {
+                    return Err(BadBytes);
+                }
+                self.places = Places::take(&mut from)?;
+            }
+            STREAM => {
+                let (file, stream) = (file()?, Stream::take(&mut from)?);
+                self.index_stream(file, &stream)?;
+                self.streams.load(file, stream);
+            }
+            DEAD => {
+                let ids: [u8; 12] = key[1..].try_into().map_err(|_| BadBytes)?;
+                let (place, chunk) = ids.split_at(4);
+                let place = u32::from_be_bytes(place.try_into().map_err(|_| BadBytes)?);
+                let chunk = u64::from_be_bytes(chunk.try_into().map_err(|_| BadBytes)?);
+                let key = (super::chunk::PlaceIndex(place), ChunkId::new(chunk));
+                self.dead.load(key, Dead::take(&mut from)?);
+            }
+            DEAD_FILE => {
+                let (file, until) = (file()?, from.u64()?);
+                self.dead_files.load(file, until);
+                self.dead_files_by_time.insert((until, file));
+            }
+            SESSION => return self.replies.load(key, value),
+            _ => return Err(BadBytes),
+        }
+        from.end()
     }
 }
 
@@ -186,16 +235,21 @@ impl Encode for Stream {
     }
 }
 
-/// Restores a snapshot from arbitrary bytes: a fuzz target. `sealed` bytes get a good checksum
-/// first, so that the body's decoder is reached.
-pub fn fuzz_snapshot(bytes: &[u8]) {
+/// Loads rows from arbitrary bytes: a fuzz target. Each row is a length of its key, a length of
+/// its value, and both.
+pub fn fuzz_rows(mut bytes: &[u8]) {
     let mut state = StreamMachine::new(0);
-    let _ = state.restore(bytes);
-    let sealed = seal_snapshot(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, bytes);
-    if state.restore(&sealed).is_ok() {
-        let mut again = StreamMachine::new(0);
-        again.restore(&state.snapshot()).expect("what was restored can be written and read");
-        assert_eq!(again, state, "a snapshot is the state");
+    while let [key_len, value_len, rest @ ..] = bytes {
+        let (key, rest) = rest.split_at(rest.len().min(usize::from(*key_len)));
+        let (value, rest) = rest.split_at(rest.len().min(usize::from(*value_len)));
+        if state.load_row(key, value).is_err() {
+            return;
+        }
+        bytes = rest;
+    }
+    if state.loaded().is_ok() {
+        let mut again = RowCopy::default();
+        again.follow(&mut state);
     }
 }
 

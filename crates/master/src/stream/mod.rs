@@ -28,7 +28,7 @@ mod writers;
 pub use chunk::{Chunk, PlaceIndex, Places, Slot};
 pub use command::{Action, Command, Outcome, Refusal, fuzz_command};
 pub use limits::StreamConfig;
-pub use machine::{Violation, fuzz_snapshot};
+pub use machine::{Violation, fuzz_rows};
 pub use ports::{CallError, ChunkserverCalls, ClusterSource, CopyOrder, Listing, Log};
 pub(crate) use service::Service;
 pub use service::{GrantCheck, StreamParts, StreamService, StreamStatus};

@@ -10,6 +10,7 @@ use super::command::{Outcome, Refusal};
 use super::encoding::encode_struct;
 use crate::placement::Place;
 use crate::replies::{ReplyTable, Seen};
+use crate::tracked::Tracked;
 
 /// A file's chunks and its writer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -109,16 +110,16 @@ pub struct StreamMachine {
     /// The group's clock: the largest that a command carried.
     pub(super) clock_ms: u64,
     pub(super) places: Places,
-    pub(super) streams: BTreeMap<FileId, Stream>,
+    pub(super) streams: Tracked<FileId, Stream>,
     /// The file of every chunk and spare.
     pub(super) owners: BTreeMap<ChunkId, FileId>,
     /// Sealed chunks with a replica that is not settled.
     pub(super) unsettled: BTreeSet<ChunkId>,
     /// Streams with something open and no writer.
     pub(super) recovering: BTreeSet<FileId>,
-    pub(super) dead: BTreeMap<(PlaceIndex, ChunkId), Dead>,
+    pub(super) dead: Tracked<(PlaceIndex, ChunkId), Dead>,
     /// Deleted files, until no grant for them can be alive.
-    pub(super) dead_files: BTreeMap<FileId, u64>,
+    pub(super) dead_files: Tracked<FileId, u64>,
     pub(super) dead_files_by_time: BTreeSet<(u64, FileId)>,
     pub(super) replies: ReplyTable,
     /// Bytes in sealed chunks.
@@ -135,12 +136,12 @@ impl StreamMachine {
             next_chunk: 1,
             clock_ms: 0,
             places: Places::default(),
-            streams: BTreeMap::new(),
+            streams: Tracked::default(),
             owners: BTreeMap::new(),
             unsettled: BTreeSet::new(),
             recovering: BTreeSet::new(),
-            dead: BTreeMap::new(),
-            dead_files: BTreeMap::new(),
+            dead: Tracked::default(),
+            dead_files: Tracked::default(),
             dead_files_by_time: BTreeSet::new(),
             replies: ReplyTable::default(),
             logical_bytes: 0,

@@ -46,7 +46,7 @@ impl StreamMachine {
         if !policy.is_valid() || !well_placed(policy, fresh) || fresh.len() > 1 + SPARES_MAX {
             return refused(Refusal::Invalid);
         }
-        let stream = self.streams.entry(file).or_insert_with(|| Stream::new(policy));
+        let stream = self.streams.get_or_insert_with(file, || Stream::new(policy));
         if stream.finished {
             return refused(Refusal::Finished);
         }

@@ -4,18 +4,19 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use master::consensus::{BadSnapshot, StateMachine};
+use master::consensus::{BadSnapshot, Rows, StateMachine};
 use runtime::Duration;
 
 /// Registers by number: a command sets one and answers with what it held.
 pub struct Registers {
     values: BTreeMap<u64, u64>,
+    changed: BTreeSet<u64>,
     observer: Rc<Observer>,
 }
 
 impl Registers {
     pub fn new(observer: &Rc<Observer>) -> Registers {
-        Registers { values: BTreeMap::new(), observer: observer.clone() }
+        Registers { values: BTreeMap::new(), changed: BTreeSet::new(), observer: observer.clone() }
     }
 
     pub fn get(&self, register: u64) -> u64 {
@@ -41,20 +42,30 @@ impl StateMachine for Registers {
     fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
         let (register, value) = (long(command), long(&command[8..]));
         self.observer.applied(index, register, value);
+        self.changed.insert(register);
         let old = self.values.insert(register, value).unwrap_or(0);
         old.to_le_bytes().to_vec()
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        let pairs = self.values.iter().map(|(k, v)| [k.to_le_bytes(), v.to_le_bytes()].concat());
-        pairs.collect::<Vec<_>>().concat()
+    fn take_changes(&mut self, rows: &mut Rows) -> bool {
+        while let Some(register) = self.changed.pop_first() {
+            let value = self.values[&register].to_le_bytes();
+            rows.put(&register.to_be_bytes(), Some(&value));
+            if rows.is_full() {
+                return true;
+            }
+        }
+        false
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), BadSnapshot> {
-        if !bytes.len().is_multiple_of(16) {
-            return Err(BadSnapshot);
-        }
-        self.values = bytes.chunks(16).map(|pair| (long(pair), long(&pair[8..]))).collect();
+    fn blank(&self) -> Registers {
+        Registers::new(&self.observer)
+    }
+
+    fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot> {
+        let key = key.try_into().map_err(|_| BadSnapshot)?;
+        let value = value.try_into().map_err(|_| BadSnapshot)?;
+        self.values.insert(u64::from_be_bytes(key), u64::from_le_bytes(value));
         Ok(())
     }
 }

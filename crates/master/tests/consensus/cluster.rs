@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use chunkstore::flash::{self, FormatOptions, MountError};
 use master::consensus::{
-    DeviceError, EngineDevice, FileSnapshots, Group, GroupConfig, Groups, LogDevice, LogImage,
+    Checkpoints, DeviceError, EngineDevice, Group, GroupConfig, Groups, LogDevice, LogImage,
     OpenError, ProposeError, Shelf, open_store,
 };
 use runtime::sim::{CrashMode, DiskFaults, HostId, Sim};
@@ -183,13 +183,13 @@ impl Cluster {
             flash::format(env, path, &FormatOptions::tiny()).await.expect("an empty disk");
         }
         let store = open_store(env, path).await.expect("a sound store");
-        let inner = EngineDevice::new(Shelf::new(env, store, GROUP), self.segment_len);
+        let shelf = Shelf::new(env, store, GROUP);
+        let checkpoints = Checkpoints::open(shelf.clone()).await?;
+        let inner = EngineDevice::new(shelf, self.segment_len);
         let device = Lying { inner, withheld: VecDeque::new(), limit: self.withheld };
-        let snapshots = FileSnapshots::open(env, dir).await;
-        let snapshots = snapshots.map_err(|error| OpenError::Log(error.into()))?;
         let machine = Registers::new(&self.observer);
         let peers = self.net.endpoint(node);
-        Group::open(env, self.config(node), device, snapshots, peers, machine).await
+        Group::open(env, self.config(node), device, checkpoints, peers, machine).await
     }
 
     fn serve(self: &Rc<Self>, env: &Env, node: u64, group: Group<Registers>) {

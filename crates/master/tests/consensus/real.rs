@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use chunkstore::flash;
 use master::consensus::{
-    EngineDevice, FileSnapshots, Group, GroupConfig, Groups, LocalFuture, NetError, PeerSend,
-    Shelf, open_store, store_options,
+    Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, NetError, PeerSend, Shelf,
+    open_store, store_options,
 };
 use runtime::{Class, Duration, Env, Runtime, RuntimeConfig};
 
@@ -50,12 +50,12 @@ async fn open(env: &Env, dir: &Path) -> Process {
     for group in GROUPS {
         let observer: Rc<Observer> = Rc::default();
         for node in MEMBERS {
-            let dir = dir.join(format!("member-{node}/group-{group}"));
-            let device = EngineDevice::new(Shelf::new(env, stores[&node].clone(), group), SEGMENT);
-            let snapshots = FileSnapshots::open(env, &dir).await.expect("opens");
+            let shelf = Shelf::new(env, stores[&node].clone(), group);
+            let checkpoints = Checkpoints::open(shelf.clone()).await.expect("opens");
+            let device = EngineDevice::new(shelf, SEGMENT);
             let peers = Rc::new(Loopback(members.clone()));
             let (config, machine) = (GroupConfig::new(group, node), Registers::new(&observer));
-            let opened = Group::open(env, config, device, snapshots, peers, machine).await;
+            let opened = Group::open(env, config, device, checkpoints, peers, machine).await;
             let opened = opened.expect("opens");
             members[&node].insert(group, Rc::new(opened.clone()));
             groups.insert((group, node), opened);

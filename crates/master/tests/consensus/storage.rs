@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use base::DiskId;
+use chunkstore::model::ModelDisk;
 use master::consensus::{
-    DeviceError, Group, GroupConfig, LocalFuture, LogDevice, LogError, LogImage, MemoryDevice,
-    MemorySnapshots, NetError, OpenError, PeerSend,
+    Checkpoints, DeviceError, Group, GroupConfig, LocalFuture, LogDevice, LogError, LogImage,
+    MemoryDevice, NetError, OpenError, PeerSend, Shelf,
 };
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
@@ -25,17 +27,26 @@ impl PeerSend for Nobody {
     }
 }
 
+fn disk() -> ModelDisk {
+    ModelDisk::new(DiskId::new(1))
+}
+
+async fn checkpoints(env: &Env, disk: &ModelDisk) -> Result<Checkpoints, LogError> {
+    Checkpoints::open(Shelf::new(env, disk.open(None), 1)).await
+}
+
 async fn open(
     env: &Env,
     device: &MemoryDevice,
-    snapshots: &MemorySnapshots,
+    snapshots: &ModelDisk,
 ) -> Result<Group<Registers>, OpenError> {
     let mut config = GroupConfig::new(1, 1);
     config.snapshot_after = 100;
     config.entries_kept = 10;
     let observer: Rc<Observer> = Rc::default();
     let machine = Registers::new(&observer);
-    Group::open(env, config, device.clone(), snapshots.clone(), Rc::new(Nobody), machine).await
+    let checkpoints = checkpoints(env, snapshots).await?;
+    Group::open(env, config, device.clone(), checkpoints, Rc::new(Nobody), machine).await
 }
 
 /// Runs `work` on a node of a new world.
@@ -48,7 +59,7 @@ fn on_node<T: 'static, F: Future<Output = T> + 'static>(work: impl FnOnce(Env) -
 }
 
 /// Sets register `n % 8` to `n` for `n` in `1..=count`, a few at a time, and stops the member.
-async fn fill(env: &Env, device: &MemoryDevice, snapshots: &MemorySnapshots, count: u64) {
+async fn fill(env: &Env, device: &MemoryDevice, snapshots: &ModelDisk, count: u64) {
     let group = open(env, device, snapshots).await.expect("opens");
     if group.voters().is_empty() {
         group.bootstrap(&BTreeSet::from([1])).await.expect("new");
@@ -69,7 +80,7 @@ async fn fill(env: &Env, device: &MemoryDevice, snapshots: &MemorySnapshots, cou
     group.shutdown().await;
 }
 
-async fn register(env: &Env, device: &MemoryDevice, snapshots: &MemorySnapshots, n: u64) -> u64 {
+async fn register(env: &Env, device: &MemoryDevice, snapshots: &ModelDisk, n: u64) -> u64 {
     let group = open(env, device, snapshots).await.expect("opens");
     while group.read_index().await.is_err() {
         env.sleep(Duration::from_millis(10)).await;
@@ -88,7 +99,7 @@ fn len(device: &MemoryDevice) -> usize {
 #[test]
 fn a_restart_finds_everything() {
     on_node(|env| async move {
-        let (device, snapshots) = (MemoryDevice::new(SEGMENT), MemorySnapshots::default());
+        let (device, snapshots) = (MemoryDevice::new(SEGMENT), disk());
         for round in 1..4 {
             fill(&env, &device, &snapshots, 150).await;
             assert_eq!(register(&env, &device, &snapshots, 150 % 8).await, 150, "round {round}");
@@ -102,7 +113,7 @@ fn a_restart_finds_everything() {
 #[test]
 fn a_torn_tail_is_cut() {
     on_node(|env| async move {
-        let (device, snapshots) = (MemoryDevice::new(SEGMENT), MemorySnapshots::default());
+        let (device, snapshots) = (MemoryDevice::new(SEGMENT), disk());
         fill(&env, &device, &snapshots, 20).await;
         // Part of a batch that was never acknowledged.
         let end = len(&device).next_multiple_of(BLOCK);
@@ -121,7 +132,7 @@ fn damage_below_the_durable_bound_is_corruption() {
     let mut found = 0;
     for seed in 0..40 {
         let result = on_node(move |env| async move {
-            let (device, snapshots) = (MemoryDevice::new(SEGMENT), MemorySnapshots::default());
+            let (device, snapshots) = (MemoryDevice::new(SEGMENT), disk());
             fill(&env, &device, &snapshots, 60).await;
             let end = len(&device);
             // Not in the last blocks: the last record of all has no later witness.
@@ -147,9 +158,9 @@ fn damage_below_the_durable_bound_is_corruption() {
 #[test]
 fn a_lost_snapshot_is_noticed() {
     on_node(|env| async move {
-        let (device, snapshots) = (MemoryDevice::new(SEGMENT), MemorySnapshots::default());
+        let (device, snapshots) = (MemoryDevice::new(SEGMENT), disk());
         fill(&env, &device, &snapshots, 400).await;
-        let opened = open(&env, &device, &MemorySnapshots::default()).await;
+        let opened = open(&env, &device, &disk()).await;
         assert_eq!(opened.err(), Some(OpenError::Log(LogError::SnapshotLost)));
     });
 }
@@ -193,8 +204,9 @@ fn proposals_that_wait_share_log_writes() {
         let device = Counting { inner, env: env_of, appends: appends.clone() };
         let observer: Rc<Observer> = Rc::default();
         let machine = Registers::new(&observer);
-        let (config, snapshots) = (GroupConfig::new(1, 1), MemorySnapshots::default());
-        let group = Group::open(&env, config, device, snapshots, Rc::new(Nobody), machine).await;
+        let config = GroupConfig::new(1, 1);
+        let checkpoints = checkpoints(&env, &disk()).await.expect("empty");
+        let group = Group::open(&env, config, device, checkpoints, Rc::new(Nobody), machine).await;
         let group = group.expect("opens");
         group.bootstrap(&BTreeSet::from([1])).await.expect("new");
         while !group.leadership().leading {
@@ -249,8 +261,9 @@ fn a_failed_write_ends_the_member() {
         let device = Failing { inner: MemoryDevice::new(SEGMENT), left: 12 };
         let observer: Rc<Observer> = Rc::default();
         let machine = Registers::new(&observer);
-        let (config, snapshots) = (GroupConfig::new(1, 1), MemorySnapshots::default());
-        let group = Group::open(&env, config, device, snapshots, Rc::new(Nobody), machine).await;
+        let config = GroupConfig::new(1, 1);
+        let checkpoints = checkpoints(&env, &disk()).await.expect("empty");
+        let group = Group::open(&env, config, device, checkpoints, Rc::new(Nobody), machine).await;
         let group = group.expect("opens");
         group.bootstrap(&BTreeSet::from([1])).await.expect("new");
         while !group.leadership().leading {

@@ -2,9 +2,9 @@
 
 use base::{ClientId, ClusterId, DirId};
 use master::cluster;
-use master::consensus::StateMachine;
+use master::consensus::{RowCopy, StateMachine};
 use master::namespace::{
-    Action, Command, Entry, IntentId, Namespace, encode_command, fuzz_command, fuzz_snapshot,
+    Action, Command, Entry, IntentId, Namespace, encode_command, fuzz_command, fuzz_row,
 };
 use proptest::prelude::*;
 use runtime::Rng;
@@ -91,19 +91,26 @@ fn damaged_commands_are_refused_or_applied() {
 }
 
 #[test]
-fn damaged_snapshots_are_refused() {
+fn damaged_rows_are_refused_or_loaded() {
     let mut state = Namespace::new(0, 1);
     for (index, sample) in samples().iter().enumerate() {
         state.apply(index as u64 + 1, sample);
     }
-    let snapshot = state.snapshot();
-    for at in 0..snapshot.len() {
-        let mut bytes = snapshot.clone();
-        bytes[at] ^= 1 << (at % 8);
-        assert!(Namespace::new(0, 1).restore(&bytes).is_err(), "byte {at}");
-        assert!(Namespace::new(0, 1).restore(&snapshot[..at]).is_err(), "cut at {at}");
-        fuzz_snapshot(&bytes[9..]);
-        cluster::fuzz_snapshot(&bytes[9..]);
+    let mut copy = RowCopy::default();
+    copy.follow(&mut state);
+    for (key, value) in copy.rows() {
+        let whole = [&[key.len() as u8][..], key, value].concat();
+        fuzz_row(&whole);
+        assert!(state.blank().load(&key[..key.len() - 1], value).is_err() || key.len() > 17);
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            fuzz_row(&bytes);
+            fuzz_row(&whole[..at]);
+        }
+    }
+    for seed in samples() {
+        cluster::fuzz_snapshot(&seed);
     }
 }
 
@@ -111,7 +118,7 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         fuzz_command(&bytes);
-        fuzz_snapshot(&bytes);
+        fuzz_row(&bytes);
         cluster::fuzz_command(&bytes);
         cluster::fuzz_snapshot(&bytes);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::{ClientId, DirId, FileId, Kind};
-use master::consensus::StateMachine;
+use master::consensus::{RowCopy, StateMachine};
 use master::namespace::{
     Answer, Command, Found, Namespace, Outcome, Refusal, decode_outcome, encode_command,
 };
@@ -14,6 +14,8 @@ use super::model::{Model, No, Path, Thing};
 
 struct Checked {
     state: Namespace,
+    /// What checkpoints of the state hold.
+    rows: RowCopy,
     model: Model,
     index: u64,
     seq: u64,
@@ -194,8 +196,8 @@ fn step(it: &mut Checked, rng: &mut Rng) {
                 assert_eq!(it.apply(op, &change), outcome, "a repeat gets the first answer");
             }
             1 => {
-                let mut restored = Namespace::new(0, 1);
-                restored.restore(&it.state.snapshot()).expect("a snapshot");
+                it.rows.follow(&mut it.state);
+                let restored = it.rows.load(&it.state).expect("rows of a state");
                 assert_eq!(restored, it.state);
                 it.state = restored;
             }
@@ -210,6 +212,7 @@ fn one_partition_is_the_model() {
         let mut rng = Rng::new(seed);
         let mut it = Checked {
             state: Namespace::new(0, 1),
+            rows: RowCopy::default(),
             model: Model::default(),
             index: 0,
             seq: 0,
@@ -227,6 +230,7 @@ fn one_partition_is_the_model() {
 fn a_directory_that_comes_again_has_another_identity() {
     let mut it = Checked {
         state: Namespace::new(0, 1),
+        rows: RowCopy::default(),
         model: Model::default(),
         index: 0,
         seq: 0,

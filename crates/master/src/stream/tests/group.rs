@@ -11,8 +11,10 @@ use wire::token::TokenKey;
 
 use super::service::config;
 use super::writer::Cluster;
+use chunkstore::model::ModelDisk;
+
 use crate::consensus::{
-    Group, GroupConfig, LocalFuture, MemoryDevice, MemorySnapshots, NetError, PeerSend,
+    Checkpoints, Group, GroupConfig, LocalFuture, MemoryDevice, NetError, PeerSend, Shelf,
 };
 use crate::stream::{ClusterSource, StreamMachine, StreamParts, StreamService};
 
@@ -36,7 +38,9 @@ fn a_real_group_serves_streams() {
     let cluster = Cluster::new(&sim, Policy::rep(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         let env = cluster.model.env.borrow().clone();
-        let (device, snapshots) = (MemoryDevice::new(8 << 20), MemorySnapshots::default());
+        let device = MemoryDevice::new(8 << 20);
+        let store = ModelDisk::new(base::DiskId::new(1)).open(None);
+        let snapshots = Checkpoints::open(Shelf::new(&env, store, 1)).await.unwrap();
         let (config_of_group, machine) = (GroupConfig::new(1, 1), StreamMachine::new(0));
         let group = Group::open(&env, config_of_group, device, snapshots, Rc::new(Alone), machine);
         let group = group.await.unwrap();

@@ -9,7 +9,7 @@ use base::{ChunkId, FileId};
 use runtime::Duration;
 use runtime::sim::Sim;
 
-use crate::consensus::{ProposeError, ReadError, StateMachine};
+use crate::consensus::{ProposeError, ReadError, RowCopy, StateMachine};
 use crate::placement::Place;
 use crate::stream::*;
 
@@ -17,6 +17,8 @@ use crate::stream::*;
 pub struct World {
     sim: Sim,
     pub state: RefCell<StreamMachine>,
+    /// What checkpoints of it hold.
+    rows: RefCell<RowCopy>,
     pub leader: Cell<u64>,
     term: Cell<u64>,
     pub fault_one_in: Cell<u64>,
@@ -33,6 +35,7 @@ impl World {
         Rc::new(World {
             sim: sim.clone(),
             state: RefCell::new(StreamMachine::new(0)),
+            rows: RefCell::default(),
             leader: Cell::new(1),
             term: Cell::new(1),
             fault_one_in: Cell::new(0),
@@ -185,9 +188,9 @@ impl Log for MemoryLog {
         }
         world.check();
         if world.sim.with_rng(|rng| rng.one_in(50)) {
-            let mut restored = StreamMachine::new(0);
-            restored.restore(&world.state.borrow().snapshot()).expect("our own snapshot");
-            *world.state.borrow_mut() = restored;
+            let state = &mut *world.state.borrow_mut();
+            world.rows.borrow_mut().follow(state);
+            *state = world.rows.borrow().load(state).expect("our own rows");
         }
         self.pause().await;
         if self.fails() { Err(ProposeError::Unknown) } else { Ok(answer) }
