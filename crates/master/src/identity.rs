@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use base::ClusterId;
+use base::{ClusterId, DiskId};
 use chunkstore::ChunkStore;
 use chunkstore::flash::{FlashStore, MountError, format};
 use runtime::{Env, OpenOptions, WriteMode};
@@ -104,6 +104,8 @@ pub struct Identity {
     pub namespace_partitions: u16,
     /// Number of stream partitions.
     pub stream_partitions: u16,
+    /// Incarnation of the store of the master that has invited this one; zero before that.
+    pub member: DiskId,
 }
 
 impl Identity {
@@ -158,6 +160,7 @@ impl Identity {
             id: config.id,
             namespace_partitions: config.namespace_partitions,
             stream_partitions: config.stream_partitions,
+            member: DiskId::new(0),
         };
         identity.write(env, dir).await.map_err(failed)?;
         Ok((identity, opened))
@@ -178,7 +181,8 @@ impl Identity {
         Err(IdentityError::Other { path, what })
     }
 
-    async fn write(&self, env: &Env, dir: &Path) -> io::Result<()> {
+    /// Replaces the file, durably.
+    pub async fn write(&self, env: &Env, dir: &Path) -> io::Result<()> {
         let (fresh, path) = (dir.join("master.new"), dir.join(FILE));
         let file = env.open_file(&fresh, OpenOptions::CREATE).await?;
         let text = self.to_string();
@@ -212,9 +216,10 @@ async fn read(env: &Env, path: &Path) -> Result<Option<String>, IdentityError> {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Identity { cluster, id, namespace_partitions, stream_partitions } = self;
+        let Identity { cluster, id, namespace_partitions, stream_partitions, member } = self;
         writeln!(f, "{HEADER}\ncluster {cluster}\nid {id}")?;
-        writeln!(f, "partitions {namespace_partitions} {stream_partitions}")
+        writeln!(f, "partitions {namespace_partitions} {stream_partitions}")?;
+        writeln!(f, "member {:032x}", member.get())
     }
 }
 
@@ -224,14 +229,20 @@ impl FromStr for Identity {
     fn from_str(text: &str) -> Result<Identity, ()> {
         let rest = text.strip_prefix(HEADER).and_then(|rest| rest.strip_suffix('\n')).ok_or(())?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let ["cluster", cluster, "id", id, "partitions", namespace, stream] = words[..] else {
+        let ["cluster", cluster, "id", id, "partitions", namespace, stream, "member", member] =
+            words[..]
+        else {
             return Err(());
         };
+        if member.len() != 32 {
+            return Err(());
+        }
         Ok(Identity {
             cluster: cluster.parse().map_err(|_| ())?,
             id: id.parse().map_err(|_| ())?,
             namespace_partitions: namespace.parse().map_err(|_| ())?,
             stream_partitions: stream.parse().map_err(|_| ())?,
+            member: DiskId::new(u128::from_str_radix(member, 16).map_err(|_| ())?),
         })
     }
 }
@@ -256,6 +267,7 @@ mod tests {
             id: 3,
             namespace_partitions: 4,
             stream_partitions: 2,
+            member: DiskId::new(0x77),
         };
         let text = identity.to_string();
         assert_eq!(text.parse(), Ok(identity));

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no data of a chunk passes through here.
 
+pub mod admission;
 pub mod bytes;
 mod calls;
 pub mod cluster;

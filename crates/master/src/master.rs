@@ -1,8 +1,9 @@
 //! [`Master`]: a master process. It holds a member of every group, serves what it leads, and says
 //! who leads the rest.
 
+mod join;
+
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use wire::frame::BODY_MAX;
 use wire::handshake::ClusterKey;
 use wire::token::TokenKey;
 
+use crate::admission::{Admission, Invitation};
 use crate::calls::TransportCalls;
 use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
 use crate::consensus::limits::LOG_SEGMENT_LEN;
@@ -37,7 +39,8 @@ use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
 use crate::namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
 use crate::peers::{
-    OP_ASK, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_ERROR, STATUS_NO_GROUP, decode_message,
+    OP_ASK, OP_BEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, OP_STANDING, Peers, STATUS_ERROR,
+    STATUS_NO_GROUP, answer_beats, decode_beats, decode_message,
 };
 use crate::placement::Place;
 use crate::service::{Errand, Host, Hostable, Router};
@@ -167,6 +170,7 @@ struct Inner {
     streams: Rc<Streams>,
     requests: Semaphore,
     store: FlashStore,
+    admission: Admission,
 }
 
 impl Hostable for StreamMachine {
@@ -185,6 +189,7 @@ impl Master {
         check(&config)?;
         let (identity, store) = Identity::open(env, &config).await?;
         config.cluster = identity.cluster;
+        let admission = Admission::new(env, config.dir.clone(), identity);
         endpoint.set_cluster(config.cluster);
         let entrance = Rc::new(Entrance::new(env));
         let listening = endpoint.listen(config.addr, entrance.clone());
@@ -193,11 +198,10 @@ impl Master {
         config.masters.retain(|master| master.id != own.id);
         config.masters.push(own);
         config.masters.sort_by_key(|master| master.id);
-        let master = Opening::new(env, &config, store, endpoint).open(addr).await?;
+        let master = Opening::new(env, &config, store, endpoint).open(addr, admission).await?;
         let _ = entrance.master.set(master.clone()); // It was empty.
-        if config.form && config.masters.first().is_some_and(|first| first.id == config.id) {
-            master.bootstrap(&config).await?;
-        }
+        master.start_admission(config.clone());
+        master.start_beating(config.timing.heartbeat);
         master.start_housekeeping(config.form);
         Ok(master)
     }
@@ -223,7 +227,9 @@ impl Master {
     /// Why a group's member here has failed, if one has: the process should end and start again.
     pub fn failure(&self) -> Option<String> {
         let hosts = self.0.router.hosts().into_iter();
-        hosts.filter_map(|host| Some(format!("{}: {}", host.name(), host.failure()?))).next()
+        let mut failed =
+            hosts.filter_map(|host| Some(format!("{}: {}", host.name(), host.failure()?)));
+        self.0.admission.refusal().or_else(|| failed.next())
     }
 
     /// Groups that this master leads.
@@ -349,18 +355,6 @@ impl Master {
         }
     }
 
-    /// Forms all groups, on the master with the lowest ID. A repeat after a crash goes on.
-    async fn bootstrap(&self, config: &MasterConfig) -> Result<(), StartError> {
-        let members: BTreeSet<u64> = config.masters.iter().map(|master| master.id).collect();
-        for host in self.0.router.hosts() {
-            match host.form(members.clone()).await {
-                Ok(()) | Err(MembershipError::Exists) => {}
-                Err(error) => return Err(StartError::Form(host.name(), error)),
-            }
-        }
-        Ok(())
-    }
-
     /// Forms the cluster once there is a leader, and follows the masters' addresses.
     fn start_housekeeping(&self, form: bool) {
         let this = self.clone();
@@ -386,6 +380,9 @@ impl Master {
         incoming: &Request,
         peer: SocketAddr,
     ) -> (Response, Option<Span>) {
+        if let Some(response) = self.serve_admission(op, incoming).await {
+            return (response, None);
+        }
         let Ok((group, body)) = decode_message(incoming) else {
             return (Response { status: STATUS_NO_GROUP, ..Response::default() }, None);
         };
@@ -477,7 +474,7 @@ impl Handler for Entrance {
         let Some(master) = self.master.get().cloned() else { return incoming.reply.busy() };
         let Incoming { request, reply, peer, .. } = incoming;
         let (class, name) = match (request.service, request.op) {
-            (Service::Raft, OP_RAFT) => (Class::Control, "raft request"),
+            (Service::Raft, OP_RAFT | OP_BEATS) => (Class::Control, "raft request"),
             (Service::Raft, _) => (Class::Foreground, "peer request"),
             (Service::Control, _) => (Class::Foreground, "control request"),
             (Service::Data, _) => {
@@ -552,6 +549,7 @@ impl<'a> Opening<'a> {
         let config = GroupConfig {
             election_timeout: timing.election_timeout,
             heartbeat: timing.heartbeat,
+            beats_together: true,
             request_timeout: timing.request_timeout,
             snapshot_after: timing.snapshot_after,
             entries_kept: timing.entries_kept,
@@ -565,7 +563,7 @@ impl<'a> Opening<'a> {
         Ok(host)
     }
 
-    async fn open(self, addr: SocketAddr) -> Result<Master, StartError> {
+    async fn open(self, addr: SocketAddr, admission: Admission) -> Result<Master, StartError> {
         let (env, config) = (self.env, self.config);
         let facts = Formed {
             cluster: config.cluster,
@@ -608,6 +606,7 @@ impl<'a> Opening<'a> {
             streams,
             requests: Semaphore::new(REQUESTS_INFLIGHT_MAX),
             store: self.store,
+            admission,
         })))
     }
 

@@ -4,17 +4,20 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use base::{Kind, TraceId};
-use runtime::Env;
+use base::{DiskId, Kind, TraceId};
+use futures_util::future::join_all;
+use runtime::sync::oneshot;
+use runtime::{Class, Env};
 use transport::{CallError, Endpoint, Priority, Request, Response, Service, Token};
 use wire::control::{ControlError, MasterInfo};
 use wire::frame::BODY_MAX;
 
+use crate::admission::{Invitation, Standing};
 use crate::bytes::{BadBytes, Reader, Writer};
-use crate::consensus::{LocalFuture, NetError, PeerSend};
+use crate::consensus::{Groups, LocalFuture, NetError, PeerSend};
 
 /// Operations of [`Service::Raft`].
 pub const OP_RAFT: u16 = 1;
@@ -25,6 +28,14 @@ pub const OP_ASK: u16 = 3;
 /// Change the members of a group; the body behind the group's number.
 pub const OP_MEMBERS: u16 = 4;
 
+/// Raft messages without entries, of several groups.
+pub const OP_BEATS: u16 = 5;
+
+/// Invite a master whose directory is empty; the body is an invitation, behind group 0.
+pub const OP_INVITE: u16 = 6;
+/// Ask how a master stands; the body is the number of the one that asks, behind group 0.
+pub const OP_STANDING: u16 = 7;
+
 /// Status of an answer whose body is a [`ControlError`].
 pub const STATUS_ERROR: u16 = 1;
 /// The receiver has no such group, or cannot read the message.
@@ -32,6 +43,10 @@ pub const STATUS_NO_GROUP: u16 = 2;
 
 /// A Raft call's answer takes at most this long; its caller gives up far earlier.
 const RAFT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the answer to the heartbeats of several groups waits for the slowest of them.
+const BEATS_WAIT: Duration = Duration::from_millis(20);
+/// How long a master may take to answer an invitation, with its disk.
+const INVITE_WAIT: Duration = Duration::from_secs(1);
 /// Raft messages above this size let smaller ones pass.
 const SMALL: usize = 64 << 10;
 
@@ -40,13 +55,31 @@ pub struct Peers {
     env: Env,
     endpoint: Endpoint,
     addrs: RefCell<BTreeMap<u64, SocketAddr>>,
+    /// Heartbeats that leave with the next message, by master.
+    beats: RefCell<BTreeMap<u64, Vec<Beat>>>,
+    weak: Weak<Peers>,
+}
+
+type RaftAnswer = Result<Vec<u8>, NetError>;
+
+/// A heartbeat on its way, and who waits for its answer.
+struct Beat {
+    group: u32,
+    rpc: Vec<u8>,
+    answer: oneshot::Sender<RaftAnswer>,
 }
 
 impl Peers {
     /// The masters of the configuration; further ones are learned.
     pub fn new(env: &Env, endpoint: Endpoint, masters: &[MasterInfo]) -> Rc<Peers> {
         let addrs = masters.iter().map(|master| (master.id, master.addr)).collect();
-        Rc::new(Peers { env: env.clone(), endpoint, addrs: RefCell::new(addrs) })
+        Rc::new_cyclic(|weak| Peers {
+            env: env.clone(),
+            endpoint,
+            addrs: RefCell::new(addrs),
+            beats: RefCell::default(),
+            weak: weak.clone(),
+        })
     }
 
     /// A master joins, or has another address.
@@ -83,8 +116,89 @@ impl Peers {
         }
     }
 
-    async fn send_raft(&self, to: u64, group: u32, rpc: Vec<u8>) -> Result<Vec<u8>, NetError> {
+    /// Invites a master that is being added.
+    pub async fn invite(&self, master: &MasterInfo) -> Result<(), ControlError> {
+        // Any number but zero: a master that joins is invited by the cluster.
+        let invitation = Invitation { inviter: DiskId::new(1), joins: true }.encode();
+        let answer = self.ask(master.addr, OP_INVITE, 0, &invitation, INVITE_WAIT).await;
+        match answer.as_deref() {
+            Ok([1]) => Ok(()),
+            Ok(_) => Err(ControlError::new(
+                Kind::Invalid,
+                format!(
+                    "master {} belongs to another cluster: give it an empty directory",
+                    master.name
+                ),
+            )),
+            Err(error) => Err(ControlError::new(
+                Kind::Retry,
+                format!("master {} does not answer at {}: {error}", master.name, master.addr),
+            )),
+        }
+    }
+
+    /// How the master at `addr` stands, and what it says of `id`.
+    pub async fn standing(&self, addr: SocketAddr, id: u64) -> Option<Standing> {
+        let answer = self.ask(addr, OP_STANDING, 0, &id.to_le_bytes(), INVITE_WAIT).await;
+        Standing::decode(&answer.ok()?).ok()
+    }
+
+    async fn send_with_others(&self, to: u64, group: u32, rpc: Vec<u8>) -> RaftAnswer {
+        let (sender, receiver) = oneshot::channel();
+        let first = {
+            let mut beats = self.beats.borrow_mut();
+            let waiting = beats.entry(to).or_default();
+            waiting.push(Beat { group, rpc, answer: sender });
+            waiting.len() == 1
+        };
+        if first && let Some(this) = self.weak.upgrade() {
+            self.env.spawn(Class::Control, "send heartbeats", async move {
+                // Those of the other groups are about to come.
+                this.env.yield_now().await;
+                this.env.yield_now().await;
+                this.flush_beats(to).await;
+            });
+        }
+        receiver.await.unwrap_or(Err(NetError::Lost))
+    }
+
+    async fn flush_beats(&self, to: u64) {
+        let mut beats = self.beats.borrow_mut().remove(&to).unwrap_or_default();
+        if beats.len() == 1 {
+            let Beat { group, rpc, answer } = beats.remove(0);
+            // Fails when nobody waits any more; so below.
+            let _ = answer.send(self.send_raft(to, group, rpc).await);
+            return;
+        }
+        self.env.mark("peers: heartbeats go together");
+        let body = encode_beats(beats.iter().map(|beat| (beat.group, &beat.rpc[..])));
+        let answers = self.call_raft(to, request(OP_BEATS, Priority::Control, body)).await;
+        let answers = answers.map(|body| decode_answers(&body).unwrap_or_default());
+        let mut answers = match answers {
+            Ok(answers) => {
+                answers.into_iter().map(|answer| answer.ok_or(NetError::NoGroup)).collect()
+            }
+            Err(error) => vec![Err(error); beats.len()],
+        };
+        answers.resize(beats.len(), Err(NetError::NoGroup));
+        for (beat, answer) in beats.into_iter().zip(answers) {
+            let _ = beat.answer.send(answer);
+        }
+    }
+
+    async fn call_raft(&self, to: u64, request: Request) -> RaftAnswer {
         let addr = self.addr(to).ok_or(NetError::Unreachable)?;
+        match self.endpoint.call(addr, request, RAFT_TIMEOUT).await {
+            Ok(Response { status: 0, body, .. }) => Ok(body),
+            Ok(_) => Err(NetError::NoGroup),
+            Err(CallError::Timeout | CallError::Closed) => Err(NetError::Lost),
+            Err(CallError::Unreachable(_) | CallError::Busy | CallError::Refused(_)) => {
+                Err(NetError::Unreachable)
+            }
+        }
+    }
+
+    async fn send_raft(&self, to: u64, group: u32, rpc: Vec<u8>) -> Result<Vec<u8>, NetError> {
         let small = rpc.len() <= SMALL;
         let priority = if small { Priority::Control } else { Priority::Foreground };
         let request = if rpc.len() < BODY_MAX - 4 {
@@ -94,14 +208,7 @@ impl Peers {
             let head = request(OP_RAFT, priority, encode_message(group, &[]));
             Request { payload: Some(payload), ..head }
         };
-        match self.endpoint.call(addr, request, RAFT_TIMEOUT).await {
-            Ok(Response { status: 0, body, .. }) => Ok(body),
-            Ok(_) => Err(NetError::NoGroup),
-            Err(CallError::Timeout | CallError::Closed) => Err(NetError::Lost),
-            Err(CallError::Unreachable(_) | CallError::Busy | CallError::Refused(_)) => {
-                Err(NetError::Unreachable)
-            }
-        }
+        self.call_raft(to, request).await
     }
 }
 
@@ -114,6 +221,15 @@ impl PeerSend for Peers {
     ) -> LocalFuture<'_, Result<Vec<u8>, NetError>> {
         Box::pin(self.send_raft(to, group, rpc))
     }
+
+    fn send_beat(
+        &self,
+        to: u64,
+        group: u32,
+        rpc: Vec<u8>,
+    ) -> LocalFuture<'_, Result<Vec<u8>, NetError>> {
+        Box::pin(self.send_with_others(to, group, rpc))
+    }
 }
 
 fn request(op: u16, priority: Priority, body: Vec<u8>) -> Request {
@@ -125,6 +241,48 @@ fn encode_message(group: u32, body: &[u8]) -> Vec<u8> {
     let mut to = Writer::new();
     to.u32(group).raw(body);
     to.finish()
+}
+
+fn encode_beats<'a>(beats: impl ExactSizeIterator<Item = (u32, &'a [u8])>) -> Vec<u8> {
+    let mut to = Writer::new();
+    to.count(beats.len());
+    for (group, rpc) in beats {
+        to.u32(group).bytes(rpc);
+    }
+    to.finish()
+}
+
+/// The groups and messages of [`OP_BEATS`]; none when the body is damaged.
+pub fn decode_beats(body: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    let mut from = Reader::new(body);
+    let beats = from.list(|from| Ok((from.u32()?, from.bytes()?.to_vec())));
+    beats.ok().filter(|_| from.end().is_ok()).unwrap_or_default()
+}
+
+/// Has each group answer its heartbeat. One that takes long is left out: it must not delay the
+/// others' leaders.
+pub async fn answer_beats(env: &Env, groups: &Groups, beats: Vec<(u32, Vec<u8>)>) -> Vec<u8> {
+    let answers = beats.into_iter().map(|(group, rpc)| async move {
+        let answer = groups.deliver(group, rpc);
+        env.timeout(BEATS_WAIT, answer).await.ok().and_then(Result::ok)
+    });
+    let answers = join_all(answers.collect::<Vec<_>>()).await;
+    let mut to = Writer::new();
+    to.count(answers.len());
+    for answer in answers {
+        to.bool(answer.is_some()).bytes(answer.as_deref().unwrap_or_default());
+    }
+    to.finish()
+}
+
+fn decode_answers(body: &[u8]) -> Result<Vec<Option<Vec<u8>>>, BadBytes> {
+    let mut from = Reader::new(body);
+    let answers = from.list(|from| {
+        let (there, bytes) = (from.bool()?, from.bytes()?);
+        Ok(there.then(|| bytes.to_vec()))
+    })?;
+    from.end()?;
+    Ok(answers)
 }
 
 /// Group number and content of a message between masters.

@@ -224,6 +224,8 @@ pub trait Hosted {
     fn remove_voter(&self, master: u64) -> LocalFuture<'_, Result<(), ControlError>>;
     /// Forms the group of `members`, unless it has been formed.
     fn form(&self, members: BTreeSet<u64>) -> LocalFuture<'_, Result<(), MembershipError>>;
+    /// Sends a heartbeat, if this member leads.
+    fn beat(&self) -> LocalFuture<'_, ()>;
     /// Stops this member.
     fn shutdown(&self) -> LocalFuture<'_, ()>;
 }
@@ -259,6 +261,12 @@ impl<M: Hostable> Hosted for Host<M> {
     fn add_voter(&self, master: MasterInfo) -> LocalFuture<'_, Result<(), ControlError>> {
         Box::pin(async move {
             self.0.peers.learn(&master);
+            if !self.leads() {
+                return Err(self.elsewhere(self.0.group.leader()));
+            }
+            if !self.0.group.voters().contains(&master.id) {
+                self.0.peers.invite(&master).await?;
+            }
             let add = |voters: &mut BTreeSet<u64>| {
                 voters.insert(master.id);
             };
@@ -277,6 +285,10 @@ impl<M: Hostable> Hosted for Host<M> {
 
     fn form(&self, members: BTreeSet<u64>) -> LocalFuture<'_, Result<(), MembershipError>> {
         Box::pin(async move { self.0.group.bootstrap(&members).await })
+    }
+
+    fn beat(&self) -> LocalFuture<'_, ()> {
+        Box::pin(self.0.group.beat())
     }
 
     fn shutdown(&self) -> LocalFuture<'_, ()> {

@@ -11,9 +11,10 @@ use openraft::vote::RaftLeaderIdExt;
 use proptest::prelude::*;
 use runtime::Rng;
 
+use super::fuzz::fuzz_log;
 use super::limits::{PIECE_BYTES, RUN_CHUNK_LEN, RUN_PARTS_MAX};
 use super::manifest::{self, RunFacts, fuzz_manifest};
-use super::record::{PurgePayload, RecordKind, Stamp, encode, fuzz_log, pad};
+use super::record::{PurgePayload, RecordKind, Stamp, encode, pad};
 use super::rows::{Merge, Rows, Step, fuzz_rows};
 use super::types::{Command, Entry, LogId, SnapshotMeta, Vote};
 

@@ -11,12 +11,12 @@ const SEGMENT: u64 = 16 * LOG_BLOCK as u64;
 /// [`replay`] of bytes as they are, and of records with good checksums made of them: their
 /// payloads reach the decoders behind.
 pub fn fuzz_log(bytes: &[u8]) {
-    // A device hands out whole segments.
-    let whole = |mut bytes: Vec<u8>| {
-        bytes.resize(bytes.len().next_multiple_of(SEGMENT as usize), 0);
-        LogImage { first: 0, bytes }
+    const BLOCK: u64 = LOG_BLOCK as u64;
+    let whole = |bytes: Vec<u8>| {
+        let segments = bytes.chunks(SEGMENT as usize).map(<[u8]>::to_vec).collect();
+        LogImage { first: 0, segment_len: SEGMENT, segments }
     };
-    let _ = replay(&whole(bytes.to_vec()), SEGMENT);
+    let _ = replay(&whole(bytes.to_vec()), BLOCK);
     let mut log = Vec::new();
     let mut rest = bytes;
     let mut stamp = Stamp { seq: 1, durable: 0, generation: 1 };
@@ -41,10 +41,10 @@ pub fn fuzz_log(bytes: &[u8]) {
         }
         encode(&mut log, kind, stamp, payload);
         if len % 7 == 0 {
-            pad(&mut log);
+            pad(&mut log, LOG_BLOCK);
         }
     }
-    if let Ok(replayed) = replay(&whole(log), SEGMENT) {
+    if let Ok(replayed) = replay(&whole(log), BLOCK) {
         assert!(replayed.committed <= replayed.last(), "what is committed is there");
     }
 }

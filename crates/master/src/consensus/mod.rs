@@ -44,6 +44,5 @@ pub use machine::{BadSnapshot, StateMachine};
 pub use manifest::fuzz_manifest;
 pub use net::{Groups, LocalFuture, NetError, PeerReceive, PeerSend};
 pub use outcome::{MembershipError, OpenError, ProposeError, ReadError};
-pub use record::fuzz_log;
 pub use rows::{RowCopy, Rows, fuzz_rows};
 pub use shelf::{Shelf, open_store, store_options};

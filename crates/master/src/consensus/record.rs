@@ -127,16 +127,6 @@ pub fn pad(batch: &mut Vec<u8>, block_len: usize) {
     batch.resize(batch.len().next_multiple_of(block_len), 0);
 }
 
-/// Fuzz target: any bytes are a log or an error, and none makes the replay panic.
-pub fn fuzz_log(bytes: &[u8]) {
-    for segment_len in [4048u64, 8096] {
-        let segments = bytes.chunks(segment_len as usize).map(<[u8]>::to_vec).collect();
-        let image = LogImage { first: 0, segment_len, segments };
-        let Ok(log) = replay(&image, 4048) else { continue };
-        assert!(log.end <= image.end() && log.end.is_multiple_of(4048), "the end is a block's");
-    }
-}
-
 struct Record<'a> {
     kind: RecordKind,
     stamp: Stamp,

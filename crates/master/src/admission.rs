@@ -1,0 +1,139 @@
+//! Whether this master's directory may vote.
+//!
+//! A member that has lost its disk has forgotten what it voted and acknowledged; if it took part
+//! under its old number, acknowledged changes could be lost. So an empty directory takes part in
+//! nothing before it is invited, and remembers by whom: by the master that forms the cluster,
+//! once all its masters have answered that they are as empty; or by a leader that adds a master.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+
+use base::DiskId;
+use runtime::Env;
+use runtime::sync::Mutex;
+
+use crate::bytes::{BadBytes, Reader, Writer};
+use crate::identity::Identity;
+
+/// An invitation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Invitation {
+    /// Incarnation of the inviting master's store.
+    pub inviter: DiskId,
+    /// To a cluster that exists: its leader adds the invited master.
+    pub joins: bool,
+}
+
+/// What a master says about itself, and about the one that asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Who has invited it; zero when nobody has.
+    pub member: DiskId,
+    /// It leads the cluster group, and a quorum has just confirmed it.
+    pub leads: bool,
+    /// The one that asks has a vote in the cluster group.
+    pub voter: bool,
+}
+
+impl Invitation {
+    /// As bytes.
+    pub fn encode(self) -> Vec<u8> {
+        let mut to = Writer::new();
+        to.u128(self.inviter.get()).bool(self.joins);
+        to.finish()
+    }
+
+    /// From bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Invitation, BadBytes> {
+        let mut from = Reader::new(bytes);
+        let invitation = Invitation { inviter: DiskId::new(from.u128()?), joins: from.bool()? };
+        from.end()?;
+        Ok(invitation)
+    }
+}
+
+impl Standing {
+    /// As bytes.
+    pub fn encode(self) -> Vec<u8> {
+        let mut to = Writer::new();
+        to.u128(self.member.get()).bool(self.leads).bool(self.voter);
+        to.finish()
+    }
+
+    /// From bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Standing, BadBytes> {
+        let mut from = Reader::new(bytes);
+        let member = DiskId::new(from.u128()?);
+        let standing = Standing { member, leads: from.bool()?, voter: from.bool()? };
+        from.end()?;
+        Ok(standing)
+    }
+}
+
+/// This master's own standing.
+pub struct Admission {
+    env: Env,
+    dir: PathBuf,
+    identity: RefCell<Identity>,
+    refusal: RefCell<Option<String>>,
+    writing: Mutex<()>,
+}
+
+impl Admission {
+    /// Of the directory `dir` with this identity.
+    pub fn new(env: &Env, dir: PathBuf, identity: Identity) -> Admission {
+        Admission {
+            env: env.clone(),
+            dir,
+            identity: RefCell::new(identity),
+            refusal: RefCell::default(),
+            writing: Mutex::new(()),
+        }
+    }
+
+    /// Who has invited this master; zero when nobody has.
+    pub fn member(&self) -> DiskId {
+        self.identity.borrow().member
+    }
+
+    /// True when this master takes part in its groups.
+    pub fn is_member(&self) -> bool {
+        self.member().get() != 0
+    }
+
+    /// Takes an invitation, durably; false when this master is a member by another.
+    pub async fn accept(&self, invitation: Invitation) -> io::Result<bool> {
+        let _turn = self.writing.lock().await;
+        if self.is_member() {
+            return Ok(invitation.joins || self.member() == invitation.inviter);
+        }
+        if invitation.inviter.get() == 0 {
+            return Ok(false);
+        }
+        let invited = Identity { member: invitation.inviter, ..self.identity.borrow().clone() };
+        invited.write(&self.env, &self.dir).await?;
+        *self.identity.borrow_mut() = invited;
+        self.env.mark("master: invited");
+        Ok(true)
+    }
+
+    /// This master can never take part with this directory.
+    pub fn refuse(&self, why: String) {
+        *self.refusal.borrow_mut() = Some(why);
+    }
+
+    /// Why this master can never take part with this directory.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusal.borrow().clone()
+    }
+
+    /// What to tell the operator of a voter whose directory is empty.
+    pub fn lost_disk(&self) -> String {
+        format!(
+            "this master has a vote in the cluster, and its directory {} is empty: its disk was \
+             lost or replaced. Remove it with 'craton masters remove', then add it again",
+            self.dir.display()
+        )
+    }
+}

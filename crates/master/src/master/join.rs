@@ -1,0 +1,152 @@
+//! How a master becomes a member: see [`crate::admission`].
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chunkstore::ChunkStore;
+use futures_util::future::join_all;
+use runtime::Class;
+use transport::{Request, Response};
+use wire::control::Group as GroupName;
+
+use super::{Master, MasterConfig, StartError};
+use crate::admission::{Invitation, Standing};
+use crate::consensus::MembershipError;
+use crate::peers::{
+    OP_BEATS, OP_INVITE, OP_STANDING, STATUS_NO_GROUP, answer_beats, decode_beats, decode_message,
+};
+
+/// Pause between two tries to become a member.
+const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
+
+impl Master {
+    /// Keeps time for the groups that are led here: their heartbeats to one master go together.
+    pub(super) fn start_beating(&self, pause: Duration) {
+        let this = self.clone();
+        self.0.env.spawn(Class::Control, "heartbeats", async move {
+            let mut next = this.0.env.now() + pause;
+            loop {
+                this.0.env.sleep_until(next).await;
+                for host in this.0.router.hosts() {
+                    host.beat().await;
+                }
+                // A late round is no reason for two in a row.
+                next = (next + pause).max(this.0.env.now() + pause / 2);
+            }
+        });
+    }
+
+    /// Serves heartbeats, invitations and questions for this master's standing; and refuses all
+    /// else while this master is no member. None: it is for a group.
+    pub(super) async fn serve_admission(&self, op: u16, incoming: &Request) -> Option<Response> {
+        let refused = || Some(Response { status: STATUS_NO_GROUP, ..Response::default() });
+        let member = self.0.admission.is_member();
+        if op == OP_BEATS && member {
+            let beats = decode_beats(&incoming.body);
+            let answer = answer_beats(&self.0.env, &self.0.groups, beats).await;
+            return Some(Response::ok(answer));
+        }
+        let Ok((_, body)) = decode_message(incoming) else { return refused() };
+        match op {
+            OP_STANDING => Some(Response::ok(self.standing(&body).await.encode())),
+            OP_INVITE => {
+                let Ok(invitation) = Invitation::decode(&body) else { return refused() };
+                match self.0.admission.accept(invitation).await {
+                    Ok(accepted) => Some(Response::ok(vec![u8::from(accepted)])),
+                    Err(error) => {
+                        tracing::warn!(%error, "an invitation cannot be kept");
+                        refused()
+                    }
+                }
+            }
+            // Nothing that an empty directory says may count.
+            _ if !member => refused(),
+            _ => None,
+        }
+    }
+
+    /// Sees to it that this master becomes a member, or says why it cannot.
+    pub(super) fn start_admission(&self, config: MasterConfig) {
+        let this = self.clone();
+        self.0.env.spawn(Class::Background, "master admission", async move {
+            loop {
+                match this.seek_admission(&config).await {
+                    Ok(true) => return,
+                    Ok(false) => this.0.env.sleep(this.0.env.jitter(ADMISSION_PAUSE)).await,
+                    Err(why) => {
+                        tracing::error!("{why}");
+                        return this.0.admission.refuse(why);
+                    }
+                }
+            }
+        });
+    }
+
+    /// True when this master is a member, and has formed the cluster if that is its part.
+    async fn seek_admission(&self, config: &MasterConfig) -> Result<bool, String> {
+        let admission = &self.0.admission;
+        let others = || config.masters.iter().filter(|other| other.id != config.id);
+        if !admission.is_member() {
+            let own = self.0.store.info().disk;
+            let asked = others().map(|other| self.0.peers.standing(other.addr, config.id));
+            let standings = join_all(asked.collect::<Vec<_>>()).await;
+            let mut known = standings.iter().flatten();
+            // A leader that a quorum confirms knows who has a vote.
+            if known.any(|it| it.leads && it.voter) && !admission.is_member() {
+                return Err(admission.lost_disk());
+            }
+            let empty = |it: &Option<Standing>| {
+                it.is_some_and(|it| it.member == own || it.member.get() == 0)
+            };
+            if !self.forms(config) || !standings.iter().all(empty) {
+                return Ok(admission.is_member());
+            }
+            let invitation = Invitation { inviter: own, joins: false };
+            for other in others() {
+                let (peers, body) = (&self.0.peers, invitation.encode());
+                let wait = config.timing.call_timeout;
+                let answer = peers.ask(other.addr, OP_INVITE, 0, &body, wait).await;
+                if answer.as_deref() != Ok(&[1]) {
+                    return Ok(false);
+                }
+            }
+            let accepted = admission.accept(invitation).await;
+            if !accepted.map_err(|error| error.to_string())? {
+                return Ok(true); // Invited by another meanwhile.
+            }
+        }
+        if self.forms(config) {
+            self.bootstrap(config).await.map_err(|error| error.to_string())?;
+        }
+        Ok(true)
+    }
+
+    /// The master with the lowest number forms the cluster.
+    fn forms(&self, config: &MasterConfig) -> bool {
+        config.form && config.masters.first().is_some_and(|first| first.id == config.id)
+    }
+
+    /// How this master stands, and what it says of the one that asks.
+    pub(super) async fn standing(&self, body: &[u8]) -> Standing {
+        let asker = body.try_into().map_or(0, u64::from_le_bytes);
+        let cluster = self.0.router.host(GroupName::Cluster.number());
+        let (mut leads, mut voter) = (false, false);
+        if let Some(cluster) = cluster.filter(|cluster| cluster.leadership().leading) {
+            leads = cluster.ask_here(Vec::new()).await.is_ok();
+            voter = cluster.voters().contains(&asker);
+        }
+        Standing { member: self.0.admission.member(), leads, voter }
+    }
+
+    /// Forms all groups, on the master with the lowest ID. A repeat after a crash goes on.
+    async fn bootstrap(&self, config: &MasterConfig) -> Result<(), StartError> {
+        let members: BTreeSet<u64> = config.masters.iter().map(|master| master.id).collect();
+        for host in self.0.router.hosts() {
+            match host.form(members.clone()).await {
+                Ok(()) | Err(MembershipError::Exists) => {}
+                Err(error) => return Err(StartError::Form(host.name(), error)),
+            }
+        }
+        Ok(())
+    }
+}
