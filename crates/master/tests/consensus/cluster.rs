@@ -340,6 +340,17 @@ impl Cluster {
         }
     }
 
+    /// Who leads, once somebody does.
+    pub async fn leader(&self) -> u64 {
+        let leads = |node: &u64| self.group(*node).is_some_and(|group| group.leadership().leading);
+        loop {
+            match self.nodes().into_iter().find(leads) {
+                Some(leader) => return leader,
+                None => self.sim.sleep(Duration::from_millis(30)).await,
+            }
+        }
+    }
+
     /// Replaces the voters by `voters`, through whoever leads, as an operator would.
     pub async fn replace_voters(self: &Rc<Self>, voters: &[u64]) {
         let wanted: BTreeSet<u64> = voters.iter().copied().collect();

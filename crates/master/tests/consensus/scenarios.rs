@@ -131,6 +131,49 @@ fn voters_change_under_faults() {
     }
 }
 
+/// One member becomes three, then five; whoever leads is removed, twice; then all have a vote.
+fn run_growth(seed: u64) -> Outcome {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, 5);
+    let ran = sim.run(async {
+        cluster.form(&[1]).await;
+        (0..3).for_each(|_| cluster.start_client());
+        sim.sleep(Duration::from_millis(500)).await;
+        [2, 3, 4, 5].into_iter().for_each(|node| cluster.start(node));
+        let changer = cluster.clone();
+        let changes = sim.spawn("changes", async move {
+            changer.replace_voters(&[1, 2, 3]).await;
+            changer.replace_voters(&[1, 2, 3, 4, 5]).await;
+            for _ in 0..2 {
+                let leader = changer.leader().await;
+                let others: Vec<u64> = (1..=5).filter(|&node| node != leader).collect();
+                changer.replace_voters(&others).await;
+            }
+        });
+        for _ in 0..15 {
+            sim.sleep(Duration::from_millis(sim.with_rng(|rng| rng.between(1, 300)))).await;
+            cluster.disturb();
+            cluster.check_logs();
+        }
+        cluster.end_faults();
+        changes.await.expect("never aborted");
+        cluster.replace_voters(&[1, 2, 3, 4, 5]).await;
+        cluster.settle().await;
+    });
+    ran.expect("a task is always due");
+    Outcome::of(&sim, &cluster)
+}
+
+#[test]
+fn a_group_grows_and_loses_its_leader() {
+    for seed in seeds(0..6) {
+        println!("seed {seed}");
+        let outcome = run_growth(seed);
+        println!("  {} commits, {} terms, {:x}", outcome.commits, outcome.terms, outcome.hash);
+    }
+    assert_eq!(run_growth(1).hash, run_growth(1).hash, "two runs of one seed differ");
+}
+
 /// Bit rot in a log: the member refuses to vote, leaves, and rejoins as a learner.
 #[test]
 fn a_corrupt_member_rejoins_as_a_learner() {
