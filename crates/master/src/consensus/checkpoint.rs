@@ -60,6 +60,7 @@ struct Inner {
     /// Held by who changes the list of runs.
     changing: Mutex<()>,
     merging: Cell<bool>,
+    closed: Cell<bool>,
     garbage: RefCell<Vec<Rc<Run>>>,
 }
 
@@ -132,6 +133,7 @@ impl Checkpoints {
             installed: Cell::new(0),
             changing: Mutex::new(()),
             merging: Cell::new(false),
+            closed: Cell::new(false),
             garbage: RefCell::default(),
         })))
     }
@@ -170,6 +172,7 @@ impl Checkpoints {
         let inner = &*self.0;
         let bytes = self.env().blocking("checkpoint rows", move || rows.encode()).await;
         let _turn = inner.changing.lock().await;
+        self.check_open()?;
         let mut runs = inner.live.borrow().runs.clone();
         if inner.installed.get() != installed {
             self.env().mark("checkpoint: overtaken by a snapshot");
@@ -225,9 +228,20 @@ impl Checkpoints {
         SnapshotData { checkpoints: self.clone(), runs }
     }
 
+    /// Waits for what is under way, and changes nothing any more.
+    pub(super) async fn close(&self) {
+        self.0.closed.set(true);
+        let _turn = self.0.changing.lock().await;
+    }
+
+    fn check_open(&self) -> Result<(), LogError> {
+        if self.0.closed.get() { Err(LogError::Closed) } else { Ok(()) }
+    }
+
     /// Makes `runs` the checkpoint. The caller holds `changing`.
     async fn commit(&self, meta: SnapshotMeta, runs: Vec<Rc<Run>>) -> Result<(), LogError> {
         let inner = &*self.0;
+        self.check_open()?;
         let facts: Vec<RunFacts> = runs.iter().map(|run| run.facts).collect();
         let bytes = manifest::encode(&meta, &facts);
         let old = inner.live.borrow().manifest;
@@ -326,6 +340,7 @@ impl Checkpoints {
     async fn merge(&self) -> Result<(), LogError> {
         let inner = &*self.0;
         let _turn = inner.changing.lock().await;
+        self.check_open()?;
         let (meta, mut runs) = {
             let live = inner.live.borrow();
             (live.meta.clone(), live.runs.clone())

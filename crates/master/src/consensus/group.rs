@@ -375,6 +375,7 @@ impl<M: StateMachine> Group<M> {
     pub async fn shutdown(&self) {
         // Fails when it was shut down before.
         let _ = self.0.raft.shutdown().await;
+        self.0.checkpoints.close().await;
         self.0.log.close().await;
     }
 }

@@ -36,11 +36,10 @@ pub const STORE_CHUNKS_LISTED: usize = 256;
 pub const APPEND_BYTES: usize = 512 << 10;
 /// Entries in one AppendEntries message at most.
 pub const APPEND_ENTRIES_MAX: u64 = 1024;
-/// AppendEntries messages of a leader to one member that are under way at once: while one is
-/// written, the next travels.
-pub const APPENDS_PIPELINED: usize = 4;
 /// AppendEntries messages with entries that a member handles at once; more wait. A leader has
-/// [`APPENDS_PIPELINED`] under way, the others are late ones.
+/// one under way, the others are late ones. (openraft 0.10.0-alpha.37 could have several under
+/// way, and panics when one that was overtaken is answered behind the other: its
+/// `progress::entry::update` takes that for a log that went back.)
 pub const APPENDS_TOGETHER: u32 = 64;
 /// Bytes of a snapshot in one message, and of one access to a run.
 pub const PIECE_BYTES: usize = 512 << 10;
@@ -66,7 +65,6 @@ pub const RUN_CHUNK_LEN: u64 = 1 << 30;
 /// Chunks of a run at most: 64 GiB.
 pub const RUN_PARTS_MAX: u64 = 64;
 
-const _: () = assert!(APPENDS_TOGETHER as usize >= 2 * APPENDS_PIPELINED);
 const _: () = assert!(PROPOSAL_BYTES_MAX >= 16 * COMMAND_LEN_MAX);
 const _: () = assert!(LOG_QUEUE_BYTES_MAX >= PROPOSAL_BYTES_MAX);
 /// A batch of one entry on top of a nearly full one, with framing, fits a segment and a buffer.

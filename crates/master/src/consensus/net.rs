@@ -8,23 +8,21 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::future::{Either, ready, select};
-use futures_util::{Stream, StreamExt};
-use openraft::entry::RaftEntry;
+use futures_util::future::{Either, select};
 use openraft::errors::{
     NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
 };
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
-    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{EmptyNode, OptionalSend, RPCTypes};
 use runtime::Env;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::SnapshotData;
-use super::limits::{APPENDS_PIPELINED, PIECE_BYTES};
+use super::limits::PIECE_BYTES;
 use super::manifest::RunFacts;
 use super::types::{Snapshot, SnapshotMeta, Types, Vote};
 
@@ -175,9 +173,6 @@ pub(super) struct Connection {
 }
 
 type CallError = RPCError<Types>;
-/// Answers to a stream of AppendEntries.
-type AppendAnswers<'a> =
-    Pin<Box<dyn Stream<Item = Result<StreamAppendResult<Types>, CallError>> + 'a>>;
 
 impl Connection {
     async fn call(
@@ -212,24 +207,6 @@ impl Connection {
         match self.call(RPCTypes::AppendEntries, &request, self.append_timeout).await? {
             Reply::Append(response) => Ok(response),
             _ => self.confused(),
-        }
-    }
-
-    /// The answer to one message of a stream, and whether the stream goes on behind it.
-    async fn append_in_stream(
-        &self,
-        request: AppendEntriesRequest<Types>,
-    ) -> (bool, Result<StreamAppendResult<Types>, CallError>) {
-        let prev = request.prev_log_id;
-        let last = request.entries.last().map(|entry| entry.log_id()).or(prev);
-        match self.append(request).await {
-            Ok(response) => {
-                let partly =
-                    matches!(&response, AppendEntriesResponse::PartialSuccess(to) if *to != last);
-                let result = response.into_stream_result(prev, last);
-                (result.is_ok() && !partly, Ok(result))
-            }
-            Err(error) => (false, Err(error)),
         }
     }
 
@@ -279,25 +256,6 @@ impl RaftNetworkV2<Types> for Connection {
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, CallError> {
         self.append(request).await
-    }
-
-    /// Several messages are under way, each sent when there is something to send; their answers
-    /// come out in order. After one that is not a full success nothing counts.
-    fn stream_append<'s, S>(
-        &'s mut self,
-        input: S,
-        _option: RPCOption,
-    ) -> LocalFuture<'s, Result<AppendAnswers<'s>, CallError>>
-    where
-        S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
-    {
-        let this = &*self;
-        let answers = input.map(|request| this.append_in_stream(request));
-        let answers = answers.buffered(APPENDS_PIPELINED).scan(true, |going, (goes_on, answer)| {
-            ready(std::mem::replace(going, *going && goes_on).then_some(answer))
-        });
-        let answers: AppendAnswers<'s> = Box::pin(answers);
-        Box::pin(ready(Ok(answers)))
     }
 
     async fn vote(

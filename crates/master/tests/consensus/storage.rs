@@ -77,6 +77,10 @@ async fn fill(env: &Env, device: &MemoryDevice, snapshots: &ModelDisk, count: u6
             proposal.await.expect("no crash").expect("committed");
         }
     }
+    if count > 100 {
+        // The checkpoint is written by another thread.
+        env.sleep(Duration::from_millis(200)).await;
+    }
     group.shutdown().await;
 }
 
