@@ -11,9 +11,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, FileId, Kind, TraceId};
-use metrics::{Fact, Outcome, Span, Step};
 use chunkstore::ChunkStore;
 use chunkstore::flash::{FlashStore, FormatOptions};
+use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::Semaphore;
 use runtime::{Class, Env};
 use transport::{Endpoint, Handler, Incoming, Priority, Request, Response, Service, Token};
@@ -26,7 +26,7 @@ use wire::frame::BODY_MAX;
 use wire::handshake::ClusterKey;
 use wire::token::TokenKey;
 
-use crate::admission::{Admission, Invitation};
+use crate::admission::Admission;
 use crate::calls::TransportCalls;
 use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
 use crate::consensus::limits::LOG_SEGMENT_LEN;
@@ -39,8 +39,8 @@ use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
 use crate::namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
 use crate::peers::{
-    OP_ASK, OP_BEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, OP_STANDING, Peers, STATUS_ERROR,
-    STATUS_NO_GROUP, answer_beats, decode_beats, decode_message,
+    OP_ASK, OP_BEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_ERROR, STATUS_NO_GROUP,
+    decode_message,
 };
 use crate::placement::Place;
 use crate::service::{Errand, Host, Hostable, Router};

@@ -65,7 +65,7 @@ pub const TARGETS: &[Target] = &[
     ),
     target(
         "namespace_snapshot",
-        master::namespace::fuzz_snapshot,
+        master::namespace::fuzz_row,
         "crates/sim/corpus/namespace_snapshot",
     ),
     target(
@@ -80,7 +80,7 @@ pub const TARGETS: &[Target] = &[
         "crates/sim/corpus/cluster_snapshot",
     ),
     target("stream_command", master::stream::fuzz_command, "crates/sim/corpus/stream_command"),
-    target("stream_snapshot", master::stream::fuzz_snapshot, "crates/sim/corpus/stream_snapshot"),
+    target("stream_snapshot", master::stream::fuzz_rows, "crates/sim/corpus/stream_snapshot"),
 ];
 
 /// The corpus of a target: the files whose paths start with `corpus` below `root`.

@@ -13,9 +13,9 @@ mod device;
 mod engine;
 mod error;
 mod files;
-mod fuzz;
 #[cfg(test)]
 mod format_tests;
+mod fuzz;
 mod group;
 mod incoming;
 pub mod limits;
