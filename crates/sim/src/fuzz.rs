@@ -63,11 +63,7 @@ pub const TARGETS: &[Target] = &[
         master::namespace::fuzz_command,
         "crates/sim/corpus/namespace_command",
     ),
-    target(
-        "namespace_snapshot",
-        master::namespace::fuzz_row,
-        "crates/sim/corpus/namespace_snapshot",
-    ),
+    target("namespace_row", master::namespace::fuzz_row, "crates/sim/corpus/namespace_row"),
     target(
         "namespace_question",
         master::namespace::fuzz_question,
@@ -80,7 +76,7 @@ pub const TARGETS: &[Target] = &[
         "crates/sim/corpus/cluster_snapshot",
     ),
     target("stream_command", master::stream::fuzz_command, "crates/sim/corpus/stream_command"),
-    target("stream_snapshot", master::stream::fuzz_rows, "crates/sim/corpus/stream_snapshot"),
+    target("stream_rows", master::stream::fuzz_rows, "crates/sim/corpus/stream_rows"),
 ];
 
 /// The corpus of a target: the files whose paths start with `corpus` below `root`.

@@ -91,7 +91,7 @@ fn corpora_are_written_on_request() {
 
 fn made_seeds() -> Vec<(String, Vec<u8>)> {
     use base::{ChunkId, ClientId, ClusterId, DirId, Epoch, FileId};
-    use master::consensus::StateMachine;
+    use master::consensus::{RowCopy, StateMachine};
     use master::{cluster, namespace, stream};
     use wire::control::{
         Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration,
@@ -129,7 +129,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         add(&format!("raft_message-{kind}"), [&[kind][..], &[3, 1, 0, 1, 3, 9, 0, 0, 0]].concat());
     }
     add("peer_message-group", vec![1, 0, 1, 0, 7, 7, 7]);
-    let text = "craton master 1\ncluster clu_7f\nid 3\npartitions 4 2\n";
+    let text = "craton master 2\ncluster clu_7f\nid 3\npartitions 4 2\nmember 00000000000000000000000000000077\n";
     add("identity-text", text.as_bytes().to_vec());
 
     let place = Place { parent: DirId::ROOT, name: "name".to_owned() };
@@ -152,7 +152,13 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         names.apply(index as u64 + 1, &bytes);
         add(&format!("namespace_command-{index}"), bytes);
     }
-    add("namespace_snapshot-names", names.snapshot());
+    let rows = |copy: &RowCopy| copy.rows().clone();
+    let mut copy = RowCopy::default();
+    copy.follow(&mut names);
+    for (at, (key, value)) in rows(&copy).into_iter().enumerate().take(4) {
+        let row = [&[key.len() as u8][..], &key, &value].concat();
+        add(&format!("namespace_row-{at}"), row);
+    }
     add("namespace_question-fate", vec![2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     add("namespace_question-parent", [&[1][..], &[9; 16]].concat());
 
@@ -175,7 +181,9 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         machine.apply(index as u64 + 1, &bytes);
         add(&format!("cluster_command-{index}"), bytes);
     }
-    add("cluster_snapshot-formed", machine.snapshot());
+    let mut copy = RowCopy::default();
+    copy.follow(&mut machine);
+    add("cluster_snapshot-formed", copy.rows()[&vec![1]].clone());
 
     let file = FileId::new(1);
     let actions = [
@@ -189,6 +197,11 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         streams.apply(index as u64 + 1, &bytes);
         add(&format!("stream_command-{index}"), bytes);
     }
-    add("stream_snapshot-one", streams.snapshot());
+    let mut copy = RowCopy::default();
+    copy.follow(&mut streams);
+    let row = |(key, value): (Vec<u8>, Vec<u8>)| {
+        [&[key.len() as u8, value.len() as u8][..], &key, &value].concat()
+    };
+    add("stream_rows-one", rows(&copy).into_iter().map(row).collect::<Vec<_>>().concat());
     made
 }
