@@ -17,7 +17,9 @@ pub fn run(command: SimCommand) -> Done {
         }
         SimCommand::Run { scenario, seeds } => {
             let scenario = find(&scenario)?;
-            let ran = quietly(|| sim::run_seeds(scenario, seeds.start..seeds.end, |_, _| true));
+            let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+            let range = seeds.start..seeds.end;
+            let ran = quietly(|| sim::run_seeds(scenario, range, threads, |_, _| ()));
             let count = ran.map_err(|failure| Failure::failed(failure.to_string()))?;
             print_line(&format!("{}: {count} seeds good", scenario.name))
         }

@@ -1,24 +1,40 @@
-//! Runs seeds of a scenario without the `craton` binary: `seeds SCENARIO FROM TO`.
+//! Runs seeds of a scenario without the `craton` binary: `seeds SCENARIO FROM TO [THREADS]`, or
+//! with a planted bug on one thread, until it is found: `seeds SCENARIO FROM TO BUG`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
-    let [_, name, from, to] = &args[..] else {
-        eprintln!("usage: seeds SCENARIO FROM TO");
+    let number = |at: usize| args.get(at).and_then(|text| text.parse::<u64>().ok());
+    let (Some(name), Some(from), Some(to)) = (args.get(1), number(2), number(3)) else {
+        eprintln!("usage: seeds SCENARIO FROM TO [THREADS]");
         return ExitCode::from(2);
     };
     let Some(scenario) = sim::find(name) else {
         eprintln!("no scenario {name}");
         return ExitCode::from(2);
     };
-    let (Ok(from), Ok(to)) = (from.parse(), to.parse()) else { return ExitCode::from(2) };
-    let ran = sim::run_seeds(scenario, from..to, |seed, outcome| {
+    let bug = |text: &String| {
+        sim::Planted::ALL.into_iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(text))
+    };
+    if let Some(bug) = args.get(4).and_then(bug) {
+        for seed in from..to {
+            match sim::run_planted(scenario, seed, bug) {
+                Ok(_) => println!("seed {seed}: not found"),
+                Err(failure) => {
+                    println!("seed {seed}: {}", failure.violation);
+                    return ExitCode::SUCCESS;
+                }
+            }
+        }
+        return ExitCode::FAILURE;
+    }
+    let threads = number(4).unwrap_or(1) as usize;
+    let ran = sim::run_seeds(scenario, from..to, threads, |seed, outcome| {
         println!(
             "seed {seed}: {:016x}, {} events, {:?}, {:?}",
             outcome.trace_hash, outcome.events, outcome.elapsed, outcome.marks
         );
-        true
     });
     match ran {
         Ok(_) => ExitCode::SUCCESS,

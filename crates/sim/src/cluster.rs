@@ -6,16 +6,20 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ClusterId, MIB};
+use base::{ClusterId, DiskId, MIB};
 use chunkserver::Chunkserver;
-use chunkstore::flash::{self, FlashStore, FormatOptions, MountError};
+use chunkstore::ChunkStore;
+use chunkstore::flash::{self, FormatOptions, MountError};
 use client::Client;
-use master::{Master, MasterConfig, MasterTiming};
+use master::{Master, MasterConfig};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits};
 use wire::control::MasterInfo;
 use wire::token::TokenKey;
+
+use crate::planted::{Store, peers_of};
+use crate::tuning::Tuning;
 
 const MASTER_PORT: u16 = 7001;
 const SERVER_PORT: u16 = 7101;
@@ -57,11 +61,14 @@ impl Default for Shape {
 struct Inner {
     sim: Sim,
     shape: Shape,
+    tuning: Tuning,
     cluster: ClusterId,
     key: ClusterKey,
     masters: Vec<HostId>,
     servers: Vec<HostId>,
-    running: RefCell<Vec<Option<Chunkserver<FlashStore>>>>,
+    running: RefCell<Vec<Option<Chunkserver<Store>>>>,
+    /// The stores of each server that runs, by disk.
+    stores: RefCell<Vec<Vec<(DiskId, Store)>>>,
     /// What went wrong in ways that no fault explains.
     troubles: RefCell<Vec<String>>,
     clients: Cell<u32>,
@@ -73,7 +80,7 @@ pub struct Cluster(Rc<Inner>);
 
 impl Cluster {
     /// Boots every host of a new cluster.
-    pub fn start(sim: &Sim, shape: Shape) -> Cluster {
+    pub fn start(sim: &Sim, shape: Shape, tuning: Tuning) -> Cluster {
         let masters = (1..=shape.masters).map(|id| sim.add_host(&format!("m{id}"))).collect();
         let servers: Vec<_> =
             (1..=shape.servers).map(|id| sim.add_host(&format!("cs{id}"))).collect();
@@ -82,10 +89,12 @@ impl Cluster {
         let cluster = Cluster(Rc::new(Inner {
             sim: sim.clone(),
             shape,
+            tuning,
             cluster: ClusterId::new(u128::from(sim.with_rng(|rng| rng.next_u64())) | 1),
             key: ClusterKey::new(key),
             masters,
             running: RefCell::new((0..servers.len()).map(|_| None).collect()),
+            stores: RefCell::new(vec![Vec::new(); servers.len()]),
             servers,
             troubles: RefCell::default(),
             clients: Cell::new(0),
@@ -163,7 +172,7 @@ impl Cluster {
                 form: true,
                 namespace_partitions: this.0.shape.namespace_partitions,
                 stream_partitions: this.0.shape.stream_partitions,
-                timing: MasterTiming::default(),
+                timing: this.0.tuning.master.clone(),
             };
             let endpoint = this.endpoint(&env);
             match Master::start(&env, config, endpoint).await {
@@ -199,38 +208,40 @@ impl Cluster {
         Path::new(DISK_ROOT).join(format!("d{disk}/store"))
     }
 
-    async fn start_server(
-        &self,
-        env: &Env,
-        index: usize,
-    ) -> Result<Chunkserver<FlashStore>, String> {
-        let mut disks = Vec::new();
+    async fn start_server(&self, env: &Env, index: usize) -> Result<Chunkserver<Store>, String> {
+        let (mut disks, mut stores) = (Vec::new(), Vec::new());
         for disk in 0..self.0.shape.disks {
             let path = Cluster::disk_path(disk);
             let parent = path.parent().expect("below the root");
             env.create_dir_all(parent).await.map_err(|error| error.to_string())?;
-            let opened = match flash::open(env, &path).await {
+            let open = || flash::open_with(env, &path, Store::config());
+            let opened = match open().await {
                 Err(MountError::NotAStore) => {
                     let options = FormatOptions {
                         capacity: self.0.shape.disk_bytes,
-                        grow_step: 16 * MIB,
+                        grow_step: self.0.tuning.grow_step,
                         force: true,
                         ..FormatOptions::small_files()
                     };
                     let formatted = flash::format(env, &path, &options).await;
                     formatted.map_err(|error| error.to_string())?;
-                    flash::open(env, &path).await
+                    open().await
                 }
                 opened => opened,
             };
             let store = opened.map_err(|error| format!("{}: {error}", path.display()))?;
+            let store = Store::new(env, store);
+            stores.push((store.info().disk, store.clone()));
             disks.push((path.display().to_string(), store));
         }
+        self.0.stores.borrow_mut()[index] = stores;
         let addr = self.0.sim.addr(self.0.servers[index], SERVER_PORT);
         let name = format!("cs{}", index + 1);
         let mut config = chunkserver::Config::new(&name, addr, self.master_addrs());
         config.token_key = Some(TokenKey::derive(&self.0.key));
         config.fault_injection = true;
+        config.heartbeat = self.0.tuning.heartbeat;
+        config.scrub_pause = self.0.tuning.scrub_pause;
         let started = Chunkserver::start(env, self.endpoint(env), config, disks).await;
         started.map_err(|error| error.to_string())
     }
@@ -238,6 +249,7 @@ impl Cluster {
     /// Takes a chunkserver down.
     pub fn crash_server(&self, index: usize, mode: CrashMode) {
         self.0.running.borrow_mut()[index] = None;
+        self.0.stores.borrow_mut()[index].clear();
         self.0.sim.crash(self.0.servers[index], mode);
     }
 
@@ -247,8 +259,18 @@ impl Cluster {
     }
 
     /// The chunkserver that runs at `index`.
-    pub fn server(&self, index: usize) -> Option<Chunkserver<FlashStore>> {
+    pub fn server(&self, index: usize) -> Option<Chunkserver<Store>> {
         self.0.running.borrow()[index].clone()
+    }
+
+    /// The stores of the chunkserver that runs at `index`, by disk.
+    pub fn stores(&self, index: usize) -> Vec<(DiskId, Store)> {
+        self.0.stores.borrow()[index].clone()
+    }
+
+    /// How large it is.
+    pub fn shape(&self) -> Shape {
+        self.0.shape
     }
 
     /// A client on a new host, or on `host` when it runs no node.
@@ -264,26 +286,32 @@ impl Cluster {
         };
         let connecting = {
             let (this, env) = (self.clone(), env.clone());
+            let config = self.0.tuning.client.clone();
             async move {
                 let endpoint = this.endpoint(&env);
                 let masters = this.master_addrs();
-                Client::connect(&env, endpoint, masters, client::Config::default()).await
+                Client::connect_over(&env, peers_of(&env, endpoint), masters, config).await
             }
         };
         let connected = env.spawn(Class::Foreground, "connect", connecting).await;
         Ok((host, connected.unwrap_or_else(|_| Err(closed("connect")))?))
     }
 
-    /// Ends all faults and waits until the cluster is whole again: every chunk has its copies
-    /// and nothing waits for repair (the liveness phase).
+    /// Ends all faults and waits until the cluster is whole again (the liveness phase).
     pub async fn settle(&self, patience: Duration) -> Result<(), String> {
         self.0.sim.heal_network();
         for &host in self.0.servers.iter().chain(&self.0.masters) {
             self.0.sim.set_clock_drift(host, 0);
+            self.0.sim.set_wall_skew(host, 0);
             self.0.sim.with_disk_faults(host, |faults| *faults = Default::default());
         }
         self.boot_all();
-        let (_, client) = self.client(None).await.map_err(|error| error.to_string())?;
+        self.until_whole(patience).await
+    }
+
+    /// Waits until every chunk has its copies and nothing waits for repair.
+    pub async fn until_whole(&self, patience: Duration) -> Result<(), String> {
+        let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
         let started = self.0.sim.elapsed();
         let mut last = String::from("no status");
         loop {
@@ -311,6 +339,7 @@ impl Cluster {
                 sum(|status| status.chunks)
             );
             if streams == usize::from(self.0.shape.stream_partitions) && bad + lost + pending == 0 {
+                self.0.sim.crash(host, CrashMode::Process);
                 return Ok(());
             }
         }

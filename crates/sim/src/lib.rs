@@ -6,12 +6,17 @@
 //!
 //! Invariant: nothing but tests and the `craton` binary depends on it; no product code knows it.
 
+pub mod audit;
 pub mod cluster;
 pub mod fuzz;
+pub mod history;
 mod nemesis;
 pub mod oracle;
+pub mod planted;
 mod run;
 pub mod scenario;
+pub mod tuning;
 
+pub use planted::{Planted, run_planted};
 pub use run::{Failure, Outcome, run_seed, run_seeds};
 pub use scenario::{SCENARIOS, Scenario, find};

@@ -4,9 +4,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use runtime::sim::{CrashMode, Sim};
+use runtime::sim::{CrashMode, HostId, Sim};
 
 use crate::cluster::{Cluster, DISK_ROOT};
+
+/// How long the next wipe waits for the repair of the one before.
+const WIPE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which faults happen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +24,13 @@ pub struct Faults {
     pub partitions: bool,
     /// Disks stall; hosts pause; clocks drift.
     pub slowness: bool,
+    /// Clocks drift by up to a hundredth and wall clocks are set, within the skew that tokens
+    /// allow; hosts pause.
+    pub bad_clocks: bool,
+    /// One chunkserver's disk flips bits, loses durable writes and puts them elsewhere.
+    pub rotten_disk: bool,
+    /// Disks of chunkservers have no room for a while, or are very slow.
+    pub bad_disks: bool,
     /// One chunkserver's disk is replaced by an empty one.
     pub wiped_disks: bool,
     /// All hosts of the cluster lose power at once.
@@ -38,7 +48,9 @@ impl Nemesis {
     pub fn start(cluster: &Cluster, faults: Faults) -> Nemesis {
         let stop = Rc::new(Cell::new(false));
         let sim = cluster.sim().clone();
-        let work = Work { sim: sim.clone(), cluster: cluster.clone(), faults, stop: stop.clone() };
+        let rotten = sim.with_rng(|rng| rng.below(cluster.servers().len() as u64)) as usize;
+        let work =
+            Work { sim: sim.clone(), cluster: cluster.clone(), faults, rotten, stop: stop.clone() };
         Nemesis { stop, task: sim.spawn("nemesis", work.run()) }
     }
 
@@ -53,6 +65,8 @@ struct Work {
     sim: Sim,
     cluster: Cluster,
     faults: Faults,
+    /// The chunkserver whose disk rots: one, as redundancy allows.
+    rotten: usize,
     stop: Rc<Cell<bool>>,
 }
 
@@ -80,6 +94,9 @@ impl Work {
             offer(self.faults.slowness, 3);
             offer(self.faults.wiped_disks, 4);
             offer(self.faults.blackouts, 5);
+            offer(self.faults.bad_clocks, 6);
+            offer(self.faults.rotten_disk, 7);
+            offer(self.faults.bad_disks, 8);
             if choices.is_empty() {
                 continue;
             }
@@ -89,7 +106,10 @@ impl Work {
                 2 => self.partition().await,
                 3 => self.slow_down().await,
                 4 => self.wipe().await,
-                _ => self.blackout().await,
+                5 => self.blackout().await,
+                6 => self.bad_clock().await,
+                7 => self.rot().await,
+                _ => self.bad_disk().await,
             }
         }
         self.sim.heal_network();
@@ -99,6 +119,13 @@ impl Work {
     async fn pause(&self, low_ms: u64, high_ms: u64) {
         let length = self.sim.with_rng(|rng| rng.between(low_ms, high_ms));
         self.sim.sleep(Duration::from_millis(length)).await;
+    }
+
+    /// Any host of the cluster.
+    fn any_host(&self) -> HostId {
+        let (servers, masters) = (self.cluster.servers(), self.cluster.masters());
+        let index = self.draw(servers.len() + masters.len());
+        *servers.iter().chain(masters).nth(index).expect("drawn below the count")
     }
 
     fn draw(&self, bound: usize) -> usize {
@@ -140,9 +167,7 @@ impl Work {
     }
 
     async fn slow_down(&self) {
-        let hosts: Vec<_> =
-            self.cluster.servers().iter().chain(self.cluster.masters()).copied().collect();
-        let host = hosts[self.draw(hosts.len())];
+        let host = self.any_host();
         match self.draw(3) {
             0 => {
                 self.sim.with_disk_faults(host, |disk| disk.stall_one_in = 10);
@@ -161,18 +186,83 @@ impl Work {
         }
     }
 
+    async fn bad_clock(&self) {
+        let host = self.any_host();
+        match self.draw(3) {
+            0 => {
+                let length = self.sim.with_rng(|rng| rng.between(10, 3000));
+                self.sim.pause(host, Duration::from_millis(length));
+                self.sim.sleep(Duration::from_millis(length)).await;
+            }
+            1 => {
+                let ppm = self.sim.with_rng(|rng| rng.between(0, 20_000)) as i64 - 10_000;
+                self.sim.set_clock_drift(host, ppm);
+            }
+            _ => {
+                let millis = self.sim.with_rng(|rng| rng.between(0, 4_000)) as i64 - 2_000;
+                self.sim.set_wall_skew(host, millis);
+            }
+        }
+    }
+
+    /// Spoils the one disk that rots.
+    async fn rot(&self) {
+        let host = self.cluster.servers()[self.rotten];
+        match self.draw(3) {
+            0 => {
+                let path = Cluster::disk_path(0);
+                let files = self.sim.files(host);
+                let Some(&(_, len)) = files.iter().find(|(file, _)| *file == path) else { return };
+                for _ in 0..1 + self.draw(64) {
+                    let at = self.sim.with_rng(|rng| rng.below(len));
+                    self.sim.flip_bit(host, &path, at, self.draw(8) as u8);
+                }
+            }
+            1 => self.sim.with_disk_faults(host, |disk| disk.lost_one_in = 20),
+            _ => self.sim.with_disk_faults(host, |disk| disk.misdirected_one_in = 20),
+        }
+        self.pause(100, 1000).await;
+        self.sim.with_disk_faults(host, |disk| {
+            (disk.lost_one_in, disk.misdirected_one_in) = (0, 0);
+        });
+    }
+
+    /// Makes the disk of some chunkserver slow, or leaves it little room to grow.
+    async fn bad_disk(&self) {
+        let host = self.cluster.servers()[self.draw(self.cluster.servers().len())];
+        if self.draw(2) == 0 {
+            self.sim.with_disk_faults(host, |disk| {
+                (disk.stall_one_in, disk.stall) = (5, Duration::from_millis(100));
+            });
+        } else {
+            let used: u64 = self.sim.files(host).iter().map(|(_, len)| len).sum();
+            let room = self.sim.with_rng(|rng| rng.below(8 << 20));
+            self.sim.with_disk_faults(host, |disk| disk.capacity = used + room);
+        }
+        self.pause(300, 3000).await;
+        self.sim.with_disk_faults(host, |disk| *disk = Default::default());
+    }
+
     /// Replaces a disk by an empty one, and waits for repair: more losses at once than copies
-    /// are beyond the budget.
+    /// are beyond the budget. That repair ends is checked at the end.
     async fn wipe(&self) {
         let index = self.draw(self.cluster.servers().len());
         self.cluster.crash_server(index, CrashMode::Power);
         self.sim.wipe(self.cluster.servers()[index], DISK_ROOT.as_ref());
         self.pause(10, 1000).await;
         self.cluster.boot_server(index);
-        self.pause(20_000, 30_000).await;
+        let _ = self.cluster.until_whole(WIPE_PATIENCE).await;
     }
 
+    /// All lose power, while their disks are slow: much is in flight.
     async fn blackout(&self) {
+        for &host in self.cluster.servers() {
+            self.sim.with_disk_faults(host, |disk| disk.stall_one_in = 4);
+        }
+        self.pause(20, 80).await;
+        for &host in self.cluster.servers() {
+            self.sim.with_disk_faults(host, |disk| disk.stall_one_in = 0);
+        }
         for index in 0..self.cluster.masters().len() {
             self.cluster.crash_master(index, CrashMode::Power);
         }

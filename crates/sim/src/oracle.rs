@@ -1,43 +1,74 @@
 //! The oracle of acknowledged appends: what a file may hold, kept outside the system.
 //!
-//! A file's content is a sequence of records. Each record's bytes follow from the file, the
-//! writer that appended it and its number, so any byte that a read returns can be judged.
+//! A file's content is a sequence of records. Each record's bytes follow from the writer's stay
+//! in the file and the offset, so any byte that a read returns can be judged.
 //!
 //! Checked (invariants 1 to 4): every acknowledged byte is there with its content; beyond them
-//! stands a prefix of what was in flight and nothing else; no read goes back.
+//! stands a prefix of what was in flight and nothing else; no read goes back; what a writer of
+//! an older epoch is acknowledged, its successor has found; a sealed length never changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Content of one writer's stay: from the length it found on.
+use base::{ChunkId, Epoch};
+
+/// One writer's stay in a file.
 #[derive(Debug)]
 struct Stay {
     /// Length of the file when the writer opened it.
     start: u64,
+    /// Tells its content from others'.
     seed: u64,
+    /// End of what it has given to `append`, acknowledged or not.
+    issued: u64,
+    /// End of what it has been acknowledged.
+    acked: u64,
 }
 
 #[derive(Debug, Default)]
 struct FileState {
-    /// Writers in order.
-    stays: Vec<Stay>,
-    /// Bytes acknowledged to some caller.
-    acked: u64,
-    /// Bytes given to `append` by the present writer, acknowledged or not.
-    issued: u64,
+    /// Stays by epoch.
+    stays: BTreeMap<Epoch, Stay>,
     /// Longest length that a read has seen.
     seen: u64,
 }
 
+impl FileState {
+    fn acked(&self) -> u64 {
+        self.stays.values().map(|stay| stay.acked).max().unwrap_or(0)
+    }
+
+    /// End of what may be in the file: what the last writer has given, or found.
+    fn issued(&self) -> u64 {
+        self.stays.values().next_back().map_or(0, |stay| stay.issued)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<String, FileState>,
+    lengths: BTreeMap<ChunkId, u32>,
+}
+
 /// Judges the content of files. Clones share it.
 #[derive(Clone, Default)]
-pub struct Oracle(Rc<RefCell<BTreeMap<String, FileState>>>);
+pub struct Oracle(Rc<RefCell<State>>);
 
-/// The byte at `offset` of a file, as the writer of `seed` writes it.
-fn byte_at(seed: u64, offset: u64) -> u8 {
+/// The eight bytes around `offset` of a file, as the writer of `seed` writes them.
+fn word_at(seed: u64, offset: u64) -> [u8; 8] {
     let word = (seed ^ (offset >> 3)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((word ^ (word >> 29)).rotate_left(((offset & 7) * 8) as u32) >> 56) as u8
+    (word ^ (word >> 29)).to_le_bytes()
+}
+
+/// The bytes of a range of a file, as the writer of `seed` writes them.
+fn content(seed: u64, start: u64, end: u64) -> Vec<u8> {
+    let first = start & !7;
+    let mut bytes = Vec::with_capacity((end - first) as usize + 8);
+    (first..end).step_by(8).for_each(|at| bytes.extend(word_at(seed, at)));
+    bytes.truncate((end - first) as usize);
+    bytes.drain(..(start - first) as usize);
+    bytes
 }
 
 impl Oracle {
@@ -46,77 +77,114 @@ impl Oracle {
         Oracle::default()
     }
 
-    /// A writer has opened `path` and found `len` bytes. `seed` distinguishes its content.
-    pub fn opened(&self, path: &str, len: u64, seed: u64) -> Result<(), String> {
-        let files = &mut *self.0.borrow_mut();
+    /// A writer has opened `path` under `epoch` and found `len` bytes. `seed` distinguishes its
+    /// content.
+    pub fn opened(&self, path: &str, epoch: Epoch, len: u64, seed: u64) -> Result<(), String> {
+        let files = &mut self.0.borrow_mut().files;
         let file = files.entry(path.to_owned()).or_default();
-        if len < file.acked {
+        let before = || file.stays.range(..epoch).map(|(_, stay)| stay);
+        let acked = before().map(|stay| stay.acked).max().unwrap_or(0);
+        if len < acked {
             return Err(format!(
-                "{path}: {} bytes were acknowledged, a new writer found {len}",
-                file.acked
+                "{path}: {acked} bytes were acknowledged, a new writer found {len}"
             ));
         }
-        if len > file.issued {
-            return Err(format!("{path}: {} bytes were written, {len} are there", file.issued));
+        let issued = before().next_back().map_or(0, |stay| stay.issued);
+        if len > issued {
+            return Err(format!("{path}: {issued} bytes were written, {len} are there"));
         }
-        if len < file.seen {
+        let next = file.stays.range(epoch..).next().map(|(_, stay)| stay.start);
+        if next.is_some_and(|start| start < len) {
+            return Err(format!("{path}: {len} bytes at epoch {epoch}, fewer at the next"));
+        }
+        if next.is_none() && len < file.seen {
             return Err(format!("{path}: a read saw {} bytes, {len} are left", file.seen));
         }
-        file.acked = len;
-        file.issued = len;
-        file.stays.push(Stay { start: len, seed });
+        let twice = file.stays.insert(epoch, Stay { start: len, seed, issued: len, acked: len });
+        match twice {
+            Some(_) => Err(format!("{path}: epoch {epoch} was given to two writers")),
+            None => Ok(()),
+        }
+    }
+
+    /// The next `count` bytes that the writer of `epoch` appends.
+    pub fn next(&self, path: &str, epoch: Epoch, count: usize) -> Vec<u8> {
+        let files = &mut self.0.borrow_mut().files;
+        let stay = files.get_mut(path).and_then(|file| file.stays.get_mut(&epoch));
+        let stay = stay.expect("opened before");
+        let start = stay.issued;
+        stay.issued += count as u64;
+        content(stay.seed, start, stay.issued)
+    }
+
+    /// All bytes up to `end` are acknowledged to the writer of `epoch`.
+    pub fn acked(&self, path: &str, epoch: Epoch, end: u64) -> Result<(), String> {
+        let files = &mut self.0.borrow_mut().files;
+        // A removed file is judged no more.
+        let Some(file) = files.get_mut(path) else { return Ok(()) };
+        let later = file.stays.range(epoch.next()..).next();
+        let later = later.map(|(epoch, stay)| (*epoch, stay.start));
+        if let Some((next, start)) = later.filter(|(_, start)| end > *start) {
+            return Err(format!(
+                "{path}: {end} bytes are acknowledged under epoch {epoch}, and epoch {next} began \
+                 at {start}"
+            ));
+        }
+        let stay = file.stays.get_mut(&epoch).expect("opened before");
+        if end > stay.issued {
+            return Err(format!("{path}: acknowledged {end} of {} bytes", stay.issued));
+        }
+        stay.acked = stay.acked.max(end);
         Ok(())
-    }
-
-    /// The next `count` bytes that the present writer appends.
-    pub fn next(&self, path: &str, count: usize) -> Vec<u8> {
-        let files = &mut *self.0.borrow_mut();
-        let file = files.get_mut(path).expect("opened before");
-        let seed = file.stays.last().expect("opened before").seed;
-        let start = file.issued;
-        file.issued += count as u64;
-        (start..file.issued).map(|offset| byte_at(seed, offset)).collect()
-    }
-
-    /// All bytes up to `end` are acknowledged.
-    pub fn acked(&self, path: &str, end: u64) {
-        let files = &mut *self.0.borrow_mut();
-        let file = files.get_mut(path).expect("opened before");
-        assert!(end <= file.issued, "{path}: acknowledged {end} of {} bytes", file.issued);
-        file.acked = file.acked.max(end);
     }
 
     /// Bytes acknowledged.
     pub fn acked_len(&self, path: &str) -> u64 {
-        self.0.borrow().get(path).map_or(0, |file| file.acked)
+        self.0.borrow().files.get(path).map_or(0, FileState::acked)
     }
 
     /// Paths with a writer so far.
     pub fn paths(&self) -> Vec<String> {
-        self.0.borrow().keys().cloned().collect()
+        self.0.borrow().files.keys().cloned().collect()
     }
 
-    /// The file is gone: it is judged no more.
+    /// The file is gone, or may be: it is judged no more.
     pub fn removed(&self, path: &str) {
-        self.0.borrow_mut().remove(path);
+        self.0.borrow_mut().files.remove(path);
+    }
+
+    /// The stream service says that a chunk is sealed at `len`.
+    pub fn sealed(&self, chunk: ChunkId, len: u32) -> Result<(), String> {
+        let before = *self.0.borrow_mut().lengths.entry(chunk).or_insert(len);
+        if before == len {
+            return Ok(());
+        }
+        Err(format!("{chunk} was sealed at {before} bytes, now it has {len}"))
     }
 
     /// A read returned `bytes` at `offset`.
     pub fn read(&self, path: &str, offset: u64, bytes: &[u8]) -> Result<(), String> {
-        let files = &mut *self.0.borrow_mut();
+        let files = &mut self.0.borrow_mut().files;
         let Some(file) = files.get_mut(path) else { return Ok(()) };
         let end = offset + bytes.len() as u64;
-        if end > file.issued {
-            return Err(format!("{path}: read up to {end}, {} bytes were written", file.issued));
+        let issued = file.issued();
+        if end > issued {
+            return Err(format!("{path}: read up to {end}, {issued} bytes were written"));
         }
-        for (index, &byte) in bytes.iter().enumerate() {
-            let at = offset + index as u64;
-            let stay = file.stays.iter().rev().find(|stay| stay.start <= at);
-            let seed = stay.expect("the first stay starts at 0").seed;
-            let want = byte_at(seed, at);
-            if byte != want {
-                return Err(format!("{path}: byte {at} is {byte:#04x}, not {want:#04x}"));
+        // From the back: what a stay found on is the earlier ones'.
+        let mut above = end;
+        for stay in file.stays.values().rev() {
+            let from = stay.start.max(offset);
+            if from >= above {
+                continue;
             }
+            let want = content(stay.seed, from, above);
+            let have = &bytes[(from - offset) as usize..(above - offset) as usize];
+            if let Some(index) = (0..have.len()).find(|&index| have[index] != want[index]) {
+                let (at, have, want) = (from + index as u64, have[index], want[index]);
+                return Err(format!("{path}: byte {at} is {have:#04x}, not {want:#04x}"));
+            }
+            above = from;
         }
         file.seen = file.seen.max(end);
         Ok(())
@@ -139,11 +207,15 @@ impl Oracle {
 mod tests {
     use super::*;
 
+    const FIRST: Epoch = Epoch::new(1);
+    const SECOND: Epoch = Epoch::new(2);
+
     fn written() -> (Oracle, Vec<u8>) {
         let oracle = Oracle::new();
-        oracle.opened("/f", 0, 7).unwrap();
-        let bytes = oracle.next("/f", 100);
-        oracle.acked("/f", 60);
+        oracle.opened("/f", FIRST, 0, 7).unwrap();
+        let mut bytes = oracle.next("/f", FIRST, 33);
+        bytes.extend(oracle.next("/f", FIRST, 67));
+        oracle.acked("/f", FIRST, 60).unwrap();
         (oracle, bytes)
     }
 
@@ -153,7 +225,7 @@ mod tests {
         assert!(oracle.whole("/f", &bytes[..60]).is_ok());
         assert!(oracle.whole("/f", &bytes).is_ok());
         assert!(oracle.whole("/f", &bytes[..59]).is_err());
-        assert!(oracle.opened("/f", 59, 8).is_err());
+        assert!(oracle.opened("/f", SECOND, 59, 8).is_err());
     }
 
     #[test]
@@ -162,6 +234,7 @@ mod tests {
         bytes[10] ^= 1;
         assert!(oracle.read("/f", 0, &bytes[..20]).is_err());
         bytes[10] ^= 1;
+        assert!(oracle.read("/f", 5, &bytes[5..90]).is_ok());
         bytes.push(0);
         assert!(oracle.read("/f", 0, &bytes).is_err());
     }
@@ -170,7 +243,26 @@ mod tests {
     fn a_read_that_goes_back_is_found() {
         let (oracle, bytes) = written();
         oracle.read("/f", 0, &bytes[..80]).unwrap();
-        assert!(oracle.opened("/f", 70, 8).is_err());
-        assert!(oracle.opened("/f", 80, 8).is_ok());
+        assert!(oracle.opened("/f", SECOND, 70, 8).is_err());
+        assert!(oracle.opened("/f", SECOND, 80, 8).is_ok());
+    }
+
+    #[test]
+    fn an_old_writer_that_is_acknowledged_is_found() {
+        let (oracle, bytes) = written();
+        oracle.opened("/f", SECOND, 80, 8).unwrap();
+        assert!(oracle.acked("/f", FIRST, 80).is_ok(), "its answer was on the way");
+        assert!(oracle.acked("/f", FIRST, 81).is_err());
+        let fresh = oracle.next("/f", SECOND, 10);
+        assert!(oracle.read("/f", 80, &fresh).is_ok());
+        assert!(oracle.read("/f", 80, &bytes[80..90]).is_err(), "what the old one wrote there");
+    }
+
+    #[test]
+    fn a_sealed_length_that_changes_is_found() {
+        let oracle = Oracle::new();
+        let chunk = ChunkId::new(5);
+        assert!(oracle.sealed(chunk, 10).is_ok() && oracle.sealed(chunk, 10).is_ok());
+        assert!(oracle.sealed(chunk, 9).is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use runtime::sim::Sim;
@@ -73,21 +74,79 @@ pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     }
 }
 
-/// Runs `seeds` in order until one fails; calls `each` after every good one.
+/// Seeds whose outcomes wait for those before them, at most: bounds what a slow seed holds up.
+const AHEAD_MAX: u64 = 64;
+
+/// What the threads of [`run_seeds`] share.
+struct Shared {
+    next: u64,
+    /// No seed from here on is wanted: the end, or one that failed.
+    end: u64,
+    /// The first seed that was not reported yet.
+    reported: u64,
+    results: BTreeMap<u64, Result<Outcome, Failure>>,
+}
+
+/// Runs `seeds` on `threads` threads until one fails; calls `each` after every good one, in the
+/// order of seeds. Answers how many were good. Each seed is a world of its own, so what is
+/// reported does not depend on the number of threads.
 pub fn run_seeds(
     scenario: &Scenario,
     seeds: Range<u64>,
-    mut each: impl FnMut(u64, &Outcome) -> bool,
+    threads: usize,
+    mut each: impl FnMut(u64, &Outcome),
 ) -> Result<u64, Failure> {
-    let mut count = 0;
-    for seed in seeds {
-        let outcome = run_seed(scenario, seed)?;
-        count += 1;
-        if !each(seed, &outcome) {
-            break;
+    let start = seeds.start;
+    let shared = Mutex::new(Shared {
+        next: start,
+        end: seeds.end,
+        reported: start,
+        results: BTreeMap::new(),
+    });
+    let news = Condvar::new();
+    let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let wait = |guard| news.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    let work = || {
+        loop {
+            let seed = {
+                let mut shared = lock();
+                while shared.next < shared.end && shared.next >= shared.reported + AHEAD_MAX {
+                    shared = wait(shared);
+                }
+                if shared.next >= shared.end {
+                    return;
+                }
+                shared.next += 1;
+                shared.next - 1
+            };
+            let result = run_seed(scenario, seed);
+            let mut shared = lock();
+            if result.is_err() {
+                shared.end = shared.end.min(seed + 1);
+            }
+            shared.results.insert(seed, result);
+            news.notify_all();
         }
-    }
-    Ok(count)
+    };
+    std::thread::scope(|scope| {
+        (0..threads.max(1)).for_each(|_| {
+            scope.spawn(work);
+        });
+        let mut guard = lock();
+        while guard.reported < guard.end {
+            let seed = guard.reported;
+            let Some(result) = guard.results.remove(&seed) else {
+                guard = wait(guard);
+                continue;
+            };
+            guard.reported += 1;
+            drop(guard);
+            news.notify_all();
+            each(seed, &result?);
+            guard = lock();
+        }
+        Ok(guard.reported - start)
+    })
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

@@ -1,6 +1,7 @@
 //! Appends and reads under faults, judged by the oracle; then quiet, and the whole content.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,9 +10,11 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Rng};
 use wire::control::Policy;
 
+use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
 use crate::oracle::Oracle;
+use crate::tuning::Tuning;
 
 /// How an append scenario runs.
 #[derive(Clone, Copy, Debug)]
@@ -22,12 +25,14 @@ pub struct Plan {
     pub faults: Faults,
     /// Writers' hosts crash too.
     pub client_crashes: bool,
-    /// Writers leave tails open for somebody else to seal. An open chunk is repaired once it is
-    /// sealed, so disks are not wiped in such a plan.
+    /// Writers leave tails open for somebody else to seal.
     pub abandon: bool,
-    /// Copies and acknowledgements of files. A tail that its writer left needs
-    /// `copies - acks + 1` votes to be sealed: with 3/2 two disks wiped over it are too many.
+    /// Files are removed while others are written, and the disks are small.
+    pub remove: bool,
+    /// Copies and acknowledgements of files.
     pub policies: &'static [(u8, u8)],
+    /// Longest pause of a writer between two bursts of appends.
+    pub think: Duration,
     /// How long faults and load last.
     pub load: Duration,
     /// How soon the cluster is whole again afterwards.
@@ -41,20 +46,22 @@ impl Default for Plan {
             faults: Faults::default(),
             client_crashes: false,
             abandon: true,
+            remove: false,
+            think: Duration::from_millis(100),
             policies: &[(3, 3), (3, 3), (3, 2)],
             load: Duration::from_secs(12),
-            patience: Duration::from_secs(120),
+            patience: Duration::from_secs(180),
         }
     }
 }
 
 const WRITERS: usize = 3;
 /// One append has up to this many bytes.
-const APPEND_MAX: u64 = 40_000;
+const APPEND_MAX: u64 = 30_000;
 /// Files grow to this, then another one is made.
 const FILE_MAX: u64 = 1 << 20;
 
-type Verdict = Rc<std::cell::RefCell<Option<String>>>;
+type Verdict = Rc<RefCell<Option<String>>>;
 
 struct Load {
     cluster: Cluster,
@@ -62,17 +69,20 @@ struct Load {
     stop: Rc<Cell<bool>>,
     verdict: Verdict,
     appended: Rc<Cell<u64>>,
-    abandon: bool,
-    policies: &'static [(u8, u8)],
+    plan: Plan,
+    /// How often each file was removed: its name is not used again.
+    removed: Rc<RefCell<BTreeMap<String, u32>>>,
 }
 
 pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
-    let cluster = Cluster::start(&sim, plan.shape);
+    let tuning = Tuning::draw(&sim);
+    let cluster = Cluster::start(&sim, plan.shape, tuning);
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let oracle = Oracle::new();
     let stop = Rc::new(Cell::new(false));
     let verdict = Verdict::default();
     let appended = Rc::new(Cell::new(0));
+    let removed = Rc::new(RefCell::default());
     let nemesis = Nemesis::start(&cluster, plan.faults);
     let writers = (0..WRITERS).map(|number| {
         let load = Load {
@@ -81,8 +91,8 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
             stop: stop.clone(),
             verdict: verdict.clone(),
             appended: appended.clone(),
-            abandon: plan.abandon,
-            policies: plan.policies,
+            plan,
+            removed: removed.clone(),
         };
         sim.spawn("writer host", keep_writing(load, number, plan.client_crashes))
     });
@@ -114,6 +124,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         return Err(trouble.clone());
     }
     check_content(&cluster, &oracle).await?;
+    audit::until_clean(&cluster, &oracle, plan.patience).await?;
     if appended.get() < 20 {
         return Err(format!(
             "only {} appends in {:?}: the load stands still",
@@ -126,13 +137,13 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
 }
 
 /// Seals every file, also those whose writer never heard that it had opened them.
-async fn seal_all(cluster: &Cluster) -> Result<(), String> {
+pub(super) async fn seal_all(cluster: &Cluster) -> Result<(), String> {
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     for entry in client.list_all("/").await.map_err(|error| error.to_string())? {
         let path = format!("/{}", entry.name);
         let file = client.open(&path).await.map_err(|error| format!("{path}: {error}"))?;
         match file.seal().await {
-            Ok(_) | Err(Error::NotFound { .. }) => {} // Not found: no writer ever opened it.
+            Ok(_) => {}
             Err(error) => return Err(format!("{path}: {error}")),
         }
     }
@@ -140,7 +151,7 @@ async fn seal_all(cluster: &Cluster) -> Result<(), String> {
 }
 
 /// Reads every file whole and compares.
-async fn check_content(cluster: &Cluster, oracle: &Oracle) -> Result<(), String> {
+pub(super) async fn check_content(cluster: &Cluster, oracle: &Oracle) -> Result<(), String> {
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     for path in oracle.paths() {
         let file = match client.open(&path).await {
@@ -199,7 +210,18 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
     let mut index = rng.below(3);
     while !load.stop.get() && load.verdict.borrow().is_none() {
         let mut path = format!("/w{number}-{index}");
+        let gone = load.removed.borrow().get(&path).copied().unwrap_or(0);
+        if gone > 0 {
+            path = format!("{path}.{gone}");
+        }
         if load.oracle.acked_len(&path) > FILE_MAX {
+            if load.plan.remove {
+                // Whether it worked or not, the name is done with.
+                load.oracle.removed(&path);
+                let _ = client.unlink(&path).await;
+                *load.removed.borrow_mut().entry(format!("/w{number}-{index}")).or_insert(0) += 1;
+                continue;
+            }
             path = format!("/w{number}-{index}-{round}-{}", rng.next_u64());
         }
         client.env().sleep(Duration::from_millis(rng.below(100))).await;
@@ -215,7 +237,7 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
 
 async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
     let env = client.env();
-    let (copies, acks) = *rng.pick(load.policies);
+    let (copies, acks) = *rng.pick(load.plan.policies);
     let file = match client.create(path, Policy { copies, acks }, 0o644, false).await {
         Ok(file) => file,
         Err(_) => {
@@ -227,16 +249,17 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
         env.sleep(Duration::from_millis(100)).await;
         return Ok(());
     };
-    load.oracle.opened(path, appender.acked_len(), rng.next_u64())?;
+    let epoch = appender.epoch();
+    load.oracle.opened(path, epoch, appender.acked_len(), rng.next_u64())?;
     let reader = file.reader();
     for _ in 0..rng.between(1, 120) {
         if load.stop.get() || appender.submitted_len() > 2 * FILE_MAX {
             break;
         }
         let mut pending = Vec::new();
-        for _ in 0..rng.between(1, 12) {
+        for _ in 0..rng.between(1, 8) {
             let len = 1 + rng.below(*rng.clone().pick(&[100, 5000, APPEND_MAX])) as usize;
-            let data = load.oracle.next(path, len);
+            let data = load.oracle.next(path, epoch, len);
             match appender.submit(&data).await {
                 Ok(append) => pending.push((append, len as u64)),
                 Err(_) => break,
@@ -248,13 +271,13 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
                 // Its outcome is unknown; a new writer finds out.
                 return Ok(());
             }
-            load.oracle.acked(path, end);
+            load.oracle.acked(path, epoch, end)?;
             load.appended.set(load.appended.get() + 1);
         }
         if rng.one_in(4) {
             let acked = load.oracle.acked_len(path);
-            let offset = rng.below(acked);
-            let want = (1 + rng.below(100_000)).min(acked - offset);
+            let offset = rng.below(acked.max(1));
+            let want = (1 + rng.below(60_000)).min(acked - offset);
             if let Ok(bytes) = reader.read_at(offset, want as usize).await {
                 if (bytes.len() as u64) < want {
                     env.mark("append: short read of an open tail");
@@ -262,9 +285,9 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
                 load.oracle.read(path, offset, &bytes)?;
             }
         }
-        env.sleep(Duration::from_millis(rng.below(40))).await;
+        env.sleep(Duration::from_millis(rng.below(load.plan.think.as_millis() as u64))).await;
     }
-    if load.abandon && rng.one_in(3) {
+    if load.plan.abandon && rng.one_in(3) {
         drop(appender); // Leaves the tail open: the next opening recovers it.
     } else {
         let expected = load.oracle.acked_len(path);

@@ -2,14 +2,19 @@
 
 mod append;
 mod echo;
+mod locks;
+mod names;
 mod table;
+mod takeover;
 
 use std::future::Future;
 use std::pin::Pin;
 
+use base::MIB;
 use runtime::Duration;
 use runtime::sim::Sim;
 
+use crate::cluster::Shape;
 use crate::nemesis::Faults;
 use append::Plan;
 
@@ -25,12 +30,37 @@ pub struct Scenario {
     pub about: &'static str,
     /// Builds the run in a world.
     pub run: fn(Sim) -> Run,
-    /// Marks that 50 seeds must reach together: proof that rare paths ran.
+    /// Marks that its fixed seeds must reach together: proof that rare paths ran.
     pub marks: &'static [&'static str],
-    /// A defect that some of its seeds show and that is not mended yet: tests leave the scenario
-    /// out, and say so. Empty for all others.
-    pub defect: &'static str,
 }
+
+/// No faults.
+const NONE: Faults = Faults {
+    server_crashes: false,
+    master_crashes: false,
+    bad_network: false,
+    partitions: false,
+    slowness: false,
+    bad_clocks: false,
+    rotten_disk: false,
+    bad_disks: false,
+    wiped_disks: false,
+    blackouts: false,
+};
+
+/// Four partitions of each kind.
+const PARTITIONED: fn() -> Shape =
+    || Shape { namespace_partitions: 4, stream_partitions: 4, ..Shape::default() };
+
+/// Faults of all processes and of the network, none of media.
+const STORM: Faults = Faults {
+    server_crashes: true,
+    master_crashes: true,
+    bad_network: true,
+    partitions: true,
+    slowness: true,
+    ..NONE
+};
 
 /// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
@@ -39,102 +69,212 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "the runtime alone: two nodes, a connection, a file, a power cut",
         run: |sim| Box::pin(echo::run(sim)),
         marks: &["disk: torn write"],
-        defect: "",
     },
     Scenario {
         name: "append",
         about: "appends and reads on a healthy cluster",
         run: |sim| Box::pin(append::run(sim, Plan::default())),
-        marks: &[],
-        defect: "",
+        marks: &[
+            "stream recovered",
+            "writer: next chunk",
+            "append: short read of an open tail",
+            "short replica completed",
+        ],
     },
     Scenario {
         name: "append-writers",
         about: "writers' hosts lose power; their tails are fenced, sealed and gone on with",
         run: |sim| Box::pin(append::run(sim, Plan { client_crashes: true, ..Plan::default() })),
-        marks: &[],
-        defect: "",
+        marks: &["stream recovered", "transport: silent peer"],
     },
     Scenario {
         name: "append-servers",
         about: "chunkservers crash and lose power, one at a time",
         run: |sim| {
-            let faults = Faults { server_crashes: true, ..Faults::default() };
+            let faults = Faults { server_crashes: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
-        marks: &["disk: torn write"],
-        defect: "",
+        marks: &[
+            "writer: replica failed",
+            "stream recovered",
+            "recovery without all votes",
+            "chunkstore: fenced replica extended",
+            "bad replica found",
+            "chunk repaired",
+        ],
+    },
+    Scenario {
+        name: "append-policies",
+        about: "as many copies and acknowledgements as there are, while chunkservers crash",
+        run: |sim| {
+            let faults = Faults { server_crashes: true, ..NONE };
+            let shape = Shape { servers: 6, ..Shape::default() };
+            let policies = &[(2, 2), (3, 2), (4, 3), (5, 3), (5, 5)];
+            let plan = Plan { shape, faults, policies, client_crashes: true, ..Plan::default() };
+            Box::pin(append::run(sim, plan))
+        },
+        marks: &[
+            "writer: replica failed",
+            "recovery without all votes",
+            "short replica completed",
+            "chunk repaired",
+        ],
     },
     Scenario {
         name: "append-masters",
         about: "masters crash and lose power, a minority at a time",
         run: |sim| {
-            let faults = Faults { master_crashes: true, ..Faults::default() };
+            let faults = Faults { master_crashes: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
-        marks: &[],
-        defect: "",
+        marks: &["stream recovered", "transport: silent peer"],
     },
     Scenario {
         name: "append-network",
         about: "frames lost, late, doubled and overtaken, resets, one-way partitions",
         run: |sim| {
-            let faults = Faults { bad_network: true, partitions: true, ..Faults::default() };
+            let faults = Faults { bad_network: true, partitions: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
-        marks: &["net: connection reset"],
-        defect: "",
+        marks: &[
+            "net: connection reset",
+            "transport: frame dropped",
+            "chunkstore: repeat of a stored append",
+            "recovery copies before the seal",
+        ],
+    },
+    Scenario {
+        name: "append-clocks",
+        about: "clocks drift and are set, hosts pause, tokens expire early and late",
+        run: |sim| {
+            let faults = Faults { bad_clocks: true, ..NONE };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &["writer: replica failed", "transport: silent peer", "short replica completed"],
     },
     Scenario {
         name: "append-wipe",
         about: "a chunkserver comes back with an empty disk; repair makes its replicas again",
         run: |sim| {
-            let faults = Faults { wiped_disks: true, ..Faults::default() };
-            let load = Duration::from_secs(60);
-            Box::pin(append::run(
-                sim,
-                Plan { faults, load, abandon: false, policies: &[(3, 3)], ..Plan::default() },
-            ))
+            let faults = Faults { wiped_disks: true, ..NONE };
+            let (load, think) = (Duration::from_secs(40), Duration::from_millis(500));
+            Box::pin(append::run(sim, Plan { faults, load, think, ..Plan::default() }))
         },
-        marks: &[],
-        defect: "seed 0: a few sealed chunks keep two of three replicas, and repair does not see them",
+        marks: &["chunk repaired", "abandoned chunk sealed"],
+    },
+    Scenario {
+        name: "append-rot",
+        about: "one disk flips bits, loses writes and misplaces them; readers and scrub find out",
+        run: |sim| {
+            let faults = Faults { rotten_disk: true, ..NONE };
+            Box::pin(append::run(sim, Plan { faults, ..Plan::default() }))
+        },
+        marks: &[
+            "disk: lost write",
+            "disk: misdirected write",
+            "bad replica found",
+            "chunk repaired",
+        ],
+    },
+    Scenario {
+        name: "append-disks",
+        about: "disks are full, have no room to grow, or are slow; files are removed",
+        run: |sim| {
+            let faults = Faults { bad_disks: true, ..NONE };
+            let shape = Shape { disk_bytes: 24 * MIB, ..Shape::default() };
+            let (remove, patience) = (true, Duration::from_secs(240));
+            Box::pin(append::run(sim, Plan { shape, faults, remove, patience, ..Plan::default() }))
+        },
+        marks: &[
+            "dead replicas deleted",
+            "chunkstore: the medium is full",
+            "chunkstore: sealed without index",
+            "chunk repaired",
+        ],
     },
     Scenario {
         name: "append-blackout",
         about: "the whole cluster loses power at once and comes back",
         run: |sim| {
-            let faults = Faults { blackouts: true, ..Faults::default() };
+            let faults = Faults { blackouts: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
-        marks: &["disk: torn write"],
-        defect: "",
+        marks: &["disk: torn write", "chunk repaired", "writer: replica failed"],
     },
     Scenario {
         name: "append-storm",
-        about: "all of it at once: crashes, partitions, a bad network, slow disks, pauses, drift",
+        about: "crashes, partitions, a bad network, slow disks, pauses, drift, all at once",
         run: |sim| {
-            let faults = Faults {
-                server_crashes: true,
-                master_crashes: true,
-                bad_network: true,
-                partitions: true,
-                slowness: true,
-                ..Faults::default()
-            };
-            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+            let plan = Plan { faults: STORM, client_crashes: true, ..Plan::default() };
+            Box::pin(append::run(sim, plan))
         },
-        marks: &["disk: torn write", "net: connection reset"],
-        defect: "",
+        marks: &[
+            "net: connection reset",
+            "writer: replica failed",
+            "recovery without all votes",
+            "short replica completed",
+        ],
+    },
+    Scenario {
+        name: "append-partitions",
+        about: "a storm over four namespace and four stream partitions",
+        run: |sim| {
+            let plan = Plan {
+                shape: PARTITIONED(),
+                faults: STORM,
+                client_crashes: true,
+                ..Plan::default()
+            };
+            Box::pin(append::run(sim, plan))
+        },
+        marks: &[
+            "net: connection reset",
+            "recovery without all votes",
+            "recovery copies before the seal",
+        ],
+    },
+    Scenario {
+        name: "takeover",
+        about: "writers take files from each other and go on; chunkservers crash",
+        run: |sim| {
+            let faults = Faults { server_crashes: true, bad_network: true, ..NONE };
+            Box::pin(takeover::run(sim, faults))
+        },
+        marks: &[
+            "stream recovered",
+            "recovery without all votes",
+            "recovery copies before the seal",
+            "chunkstore: fenced replica extended",
+        ],
+    },
+    Scenario {
+        name: "names",
+        about: "creates, links, renames and removals across four partitions, linearizable",
+        run: |sim| {
+            let faults =
+                Faults { master_crashes: true, bad_network: true, partitions: true, ..NONE };
+            Box::pin(names::run(sim, PARTITIONED(), faults))
+        },
+        marks: &["net: connection reset", "namespace: a change waits for an intent"],
+    },
+    Scenario {
+        name: "locks",
+        about: "leases and fencing tokens under crashes of masters, drift and a bad network",
+        run: |sim| {
+            let faults =
+                Faults { master_crashes: true, bad_network: true, bad_clocks: true, ..NONE };
+            Box::pin(locks::run(sim, Shape { servers: 3, ..Shape::default() }, faults))
+        },
+        marks: &["net: connection reset", "transport: silent peer"],
     },
     Scenario {
         name: "table",
         about: "tables taken over by rivals while chunkservers crash and masters fail over",
         run: |sim| {
-            let faults = Faults { server_crashes: true, master_crashes: true, ..Faults::default() };
+            let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
             Box::pin(table::run(sim, table::Plan { faults, ..table::Plan::default() }))
         },
         marks: &["table: memtable flushed", "table: runs merged", "table: orphan collected"],
-        defect: "",
     },
 ];
 

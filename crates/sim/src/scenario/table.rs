@@ -15,6 +15,7 @@ use wire::control::Policy;
 
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
+use crate::tuning::Tuning;
 
 /// How a table scenario runs.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +61,7 @@ struct Load {
 }
 
 pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
-    let cluster = Cluster::start(&sim, Shape::default());
+    let cluster = Cluster::start(&sim, Shape::default(), Tuning::default());
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let (stop, verdict) = (Rc::new(Cell::new(false)), Rc::<RefCell<Option<String>>>::default());
     let acked = Rc::new(Cell::new(0));

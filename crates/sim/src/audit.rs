@@ -1,0 +1,136 @@
+//! Looks into every store when nothing goes wrong any more: is each chunk of each file there as
+//! often as its policy says, with equal bytes, and is nothing else left? (Invariants 2, 5 and 9.)
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use base::ChunkId;
+use chunkstore::ChunkStore;
+use client::Client;
+use wire::control::{ChunkPlace, Node, ReplicaPlace};
+use wire::data::ReplicaState;
+use wire::sector::{client_crc, parse_footer};
+
+use crate::cluster::Cluster;
+use crate::oracle::Oracle;
+use crate::planted::Store;
+
+/// Bytes read at a time.
+const STEP: u32 = 1 << 20;
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// Waits until all is as it should be; scrub, repair and collection have `patience` to get there.
+pub async fn until_clean(
+    cluster: &Cluster,
+    oracle: &Oracle,
+    patience: Duration,
+) -> Result<(), String> {
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let started = cluster.sim().elapsed();
+    loop {
+        let why = match look(cluster, oracle, &client).await {
+            Ok(()) => return Ok(()),
+            Err(why) => why,
+        };
+        if cluster.sim().elapsed() - started > patience {
+            return Err(format!("after {patience:?} without faults: {why}"));
+        }
+        cluster.sim().sleep(PAUSE).await;
+    }
+}
+
+/// A sealed chunk of a file.
+struct Whole {
+    path: String,
+    chunk: ChunkPlace,
+    len: u32,
+}
+
+async fn look(cluster: &Cluster, oracle: &Oracle, client: &Client) -> Result<(), String> {
+    let chunks = chunks(oracle, client).await?;
+    let replicas = chunks.iter().flat_map(|whole| {
+        whole.chunk.replicas.iter().map(|replica| (replica.disk, whole.chunk.chunk))
+    });
+    let referred: BTreeSet<_> = replicas.collect();
+    for server in 0..cluster.servers().len() {
+        for (disk, store) in cluster.stores(server) {
+            let all = store.list(None, usize::MAX);
+            let held = all.iter().filter(|info| info.stat.state != ReplicaState::Tombstone);
+            let left = held.map(|info| info.chunk).find(|&id| !referred.contains(&(disk, id)));
+            if let Some(left) = left {
+                return Err(format!("{left} is left on chunkserver {}, and nobody's", server + 1));
+            }
+        }
+    }
+    // The expensive part comes last: this is repeated until all is well.
+    for whole in &chunks {
+        compare(cluster, whole).await.map_err(|why| format!("{}: {why}", whole.path))?;
+    }
+    Ok(())
+}
+
+/// All chunks of all files, each with as many replicas as its policy says.
+async fn chunks(oracle: &Oracle, client: &Client) -> Result<Vec<Whole>, String> {
+    let mut chunks = Vec::new();
+    for entry in client.list_all("/").await.map_err(|error| error.to_string())? {
+        let Node::File { policy, .. } = entry.node else { continue };
+        let path = format!("/{}", entry.name);
+        let file = client.open(&path).await.map_err(|error| error.to_string())?;
+        let view = file.chunks().await.map_err(|error| error.to_string())?;
+        for chunk in view.chunks {
+            let len = chunk.sealed.ok_or_else(|| format!("{path}: {} is open", chunk.chunk))?;
+            oracle.sealed(chunk.chunk, len)?;
+            if chunk.replicas.len() != usize::from(policy.copies) {
+                let (id, count) = (chunk.chunk, chunk.replicas.len());
+                return Err(format!("{path}: {id} has {count} of {} replicas", policy.copies));
+            }
+            chunks.push(Whole { path: path.clone(), chunk, len });
+        }
+    }
+    Ok(chunks)
+}
+
+/// Reads all replicas of a chunk whole and compares them.
+async fn compare(cluster: &Cluster, whole: &Whole) -> Result<(), String> {
+    let (chunk, len) = (whole.chunk.chunk, whole.len);
+    let mut first: Option<Vec<(u32, u32)>> = None;
+    for replica in &whole.chunk.replicas {
+        let about = |what: &str| format!("{chunk} at {}: {what}", replica.addr);
+        let store = store_of(cluster, replica).ok_or_else(|| about("its disk is not there"))?;
+        let stat = store.stat(chunk).map_err(|error| about(&error.to_string()))?;
+        if (stat.state, stat.len) != (ReplicaState::Sealed, len) {
+            return Err(about(&format!("{stat:?}, to be sealed at {len}")));
+        }
+        let sectors = sectors(&store, chunk, len).await.map_err(|why| about(&why))?;
+        match &first {
+            None => first = Some(sectors),
+            Some(first) if *first == sectors => {}
+            Some(_) => return Err(about("other bytes than the first replica")),
+        }
+    }
+    Ok(())
+}
+
+fn store_of(cluster: &Cluster, replica: &ReplicaPlace) -> Option<Store> {
+    let stores = (0..cluster.servers().len()).flat_map(|server| cluster.stores(server));
+    stores.into_iter().find(|(disk, _)| *disk == replica.disk).map(|(_, store)| store)
+}
+
+/// Offset and checksum of each sector of a replica.
+async fn sectors(store: &Store, chunk: ChunkId, len: u32) -> Result<Vec<(u32, u32)>, String> {
+    let (mut sectors, mut offset) = (Vec::new(), 0);
+    while offset < len {
+        let read = store.read(chunk, offset, STEP.min(len - offset)).await;
+        let read = read.map_err(|error| error.to_string())?;
+        if read.sectors.is_empty() {
+            return Err(format!("ends at {offset} of {len}"));
+        }
+        for sector in read.sectors.chunks(base::limits::SECTOR) {
+            let footer = parse_footer(sector).map_err(|error| error.to_string())?;
+            sectors.push((footer.offset, client_crc(sector)));
+            offset = footer.offset + u32::from(footer.len);
+        }
+    }
+    Ok(sectors)
+}

@@ -1,0 +1,78 @@
+//! Bugs on purpose, each of which a checker must find. They stand around the product, in wrappers
+//! that only the simulator puts in: what a chunkserver takes for its disk's store, and what a
+//! client takes for the network. The product has no switch for them.
+
+mod peers;
+mod store;
+
+use std::cell::Cell;
+
+pub(crate) use peers::peers_of;
+pub use store::Store;
+
+use crate::run::{Failure, Outcome, run_seed};
+use crate::scenario::Scenario;
+
+/// A bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// Stores acknowledge appends before they are durable.
+    AckEarly,
+    /// Stores answer a fence and go on taking appends of the old writer.
+    NoFence,
+    /// Stores answer a seal without sealing.
+    NoSeal,
+    /// Stores answer a deletion and keep the replica.
+    NoDelete,
+    /// Stores delete a neighbour beside what they are asked to delete.
+    DeleteNeighbour,
+    /// Stores never take what repair copies.
+    NoRepair,
+    /// Stores hand out other bytes than were written, with good checksums.
+    WrongBytes,
+    /// Clients count an append as stored when it was sent.
+    AckUnsent,
+    /// Clients answer a look-up of a name from what they saw first.
+    StaleNames,
+    /// Clients send some namespace changes again as if they were others.
+    TwiceChanged,
+    /// Clients that are refused a lock go on as if they had got it.
+    ForgedLock,
+    /// Clients take a rename for done that they never sent.
+    LostRename,
+}
+
+impl Planted {
+    /// All of them.
+    pub const ALL: [Planted; 12] = [
+        Planted::AckEarly,
+        Planted::NoFence,
+        Planted::NoSeal,
+        Planted::NoDelete,
+        Planted::DeleteNeighbour,
+        Planted::NoRepair,
+        Planted::WrongBytes,
+        Planted::AckUnsent,
+        Planted::StaleNames,
+        Planted::TwiceChanged,
+        Planted::ForgedLock,
+        Planted::LostRename,
+    ];
+}
+
+thread_local! {
+    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
+}
+
+/// Runs a seed with a bug planted.
+pub fn run_planted(scenario: &Scenario, seed: u64, bug: Planted) -> Result<Outcome, Failure> {
+    PLANTED.set(Some(bug));
+    let result = run_seed(scenario, seed);
+    PLANTED.set(None);
+    result
+}
+
+/// The bug planted on this thread.
+pub(crate) fn planted() -> Option<Planted> {
+    PLANTED.get()
+}

@@ -1,0 +1,170 @@
+//! The network as a client gets it in the simulator, perhaps with a bug.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::{ClientId, Kind};
+use client::{DataAnswer, Network, PeerError, Peers};
+use futures_util::future::{FutureExt, LocalBoxFuture};
+use runtime::{Buf, Class, Duration, Env};
+use transport::Endpoint;
+use wire::control::{
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange,
+    NamespaceChange, NamespaceReply, NamespaceRequest, Place,
+};
+use wire::data::{DataError, DataReply, DataRequest};
+
+use super::{Planted, planted};
+
+type ControlAnswer = Result<ControlReply, PeerError<ControlError>>;
+
+/// The network, with the bug that is planted on this thread.
+pub(crate) fn peers_of(env: &Env, endpoint: Endpoint) -> Rc<dyn Peers> {
+    let network = Network::new(env, endpoint);
+    match planted() {
+        None => Rc::new(network),
+        Some(bug) => {
+            let (network, env) = (Rc::new(network), env.clone());
+            Rc::new(Buggy { network, env, bug, seen: Rc::default() })
+        }
+    }
+}
+
+struct Buggy {
+    network: Rc<Network>,
+    env: Env,
+    bug: Planted,
+    /// First answer to each look-up.
+    seen: Rc<RefCell<BTreeMap<Place, ControlReply>>>,
+}
+
+impl Buggy {
+    fn stale_lookup(
+        &self,
+        to: SocketAddr,
+        place: Place,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, ControlAnswer> {
+        if let Some(known) = self.seen.borrow().get(&place) {
+            return std::future::ready(Ok(known.clone())).boxed_local();
+        }
+        let request = NamespaceRequest::Lookup { place: place.clone() };
+        let asked = self.network.control(to, ControlRequest::Namespace(request), timeout);
+        let seen = self.seen.clone();
+        async move {
+            let answer = asked.await;
+            if let Ok(reply @ ControlReply::Namespace(NamespaceReply::Node { .. })) = &answer {
+                seen.borrow_mut().insert(place, reply.clone());
+            }
+            answer
+        }
+        .boxed_local()
+    }
+
+    /// Sends a change, then again under the identity of another one; answers the second answer.
+    fn change_twice(
+        &self,
+        to: SocketAddr,
+        request: ControlRequest,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, ControlAnswer> {
+        let (network, mut again) = (self.network.clone(), request.clone());
+        if let ControlRequest::Namespace(NamespaceRequest::Change { op, .. }) = &mut again {
+            op.client = ClientId::new(!op.client.get());
+        }
+        async move {
+            network.control(to, request, timeout).await?;
+            network.control(to, again, timeout).await
+        }
+        .boxed_local()
+    }
+
+    /// Answers a rename that it does not send.
+    fn lose_rename(
+        &self,
+        to: SocketAddr,
+        request: ControlRequest,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, ControlAnswer> {
+        let ControlRequest::Namespace(NamespaceRequest::Change {
+            change: NamespaceChange::Rename { .. },
+            ..
+        }) = &request
+        else {
+            return self.network.control(to, request, timeout);
+        };
+        std::future::ready(Ok(ControlReply::Namespace(NamespaceReply::Done))).boxed_local()
+    }
+
+    /// Takes a refusal of a lock for a grant.
+    fn forge_lock(
+        &self,
+        to: SocketAddr,
+        request: ControlRequest,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, ControlAnswer> {
+        let acquires = matches!(
+            &request,
+            ControlRequest::Cluster(ClusterRequest::Lock {
+                change: LockChange::Acquire { .. },
+                ..
+            })
+        );
+        let asked = self.network.control(to, request, timeout);
+        async move {
+            match asked.await {
+                Err(PeerError::Refused(error)) if acquires && error.kind != Kind::Reroute => {
+                    Ok(ControlReply::Cluster(ClusterReply::Lock { fencing: 1 << 40 }))
+                }
+                answer => answer,
+            }
+        }
+        .boxed_local()
+    }
+}
+
+impl Peers for Buggy {
+    fn control(
+        &self,
+        to: SocketAddr,
+        request: ControlRequest,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, ControlAnswer> {
+        match (self.bug, request) {
+            (
+                Planted::StaleNames,
+                ControlRequest::Namespace(NamespaceRequest::Lookup { place }),
+            ) => self.stale_lookup(to, place, timeout),
+            (
+                Planted::TwiceChanged,
+                request @ ControlRequest::Namespace(NamespaceRequest::Change { .. }),
+            ) if self.env.random_below(4) == 0 => self.change_twice(to, request, timeout),
+            (Planted::LostRename, request) => self.lose_rename(to, request, timeout),
+            (Planted::ForgedLock, request) => self.forge_lock(to, request, timeout),
+            (_, request) => self.network.control(to, request, timeout),
+        }
+    }
+
+    fn data(
+        &self,
+        to: SocketAddr,
+        request: DataRequest,
+        token: [u8; 16],
+        payload: Option<Buf>,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, Result<DataAnswer, PeerError<DataError>>> {
+        match (self.bug, &request) {
+            (Planted::AckUnsent, DataRequest::Append(append)) => {
+                let len = append.offset + append.len;
+                let sending = self.network.data(to, request, token, payload, timeout);
+                self.env.spawn(Class::Foreground, "late append", async move {
+                    let _ = sending.await; // Nobody looks: that is the bug.
+                });
+                std::future::ready(Ok((DataReply::Appended { len }, None))).boxed_local()
+            }
+            _ => self.network.data(to, request, token, payload, timeout),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A store as a chunkserver gets it in the simulator: the flash engine, perhaps with a bug.
+
+use base::{ChunkId, Epoch};
+use chunkstore::flash::{self, FlashStore};
+use chunkstore::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+use runtime::Env;
+use wire::data::{ReplicaStat, ReplicaState};
+use wire::sector::{AppendAt, format_append, parse_footer};
+
+use super::{Planted, planted};
+
+/// The flash engine, perhaps with a bug around it.
+#[derive(Clone)]
+pub struct Store {
+    inner: FlashStore,
+    env: Env,
+    bug: Option<Planted>,
+}
+
+impl Store {
+    /// Around an opened store, with the bug that is planted on this thread.
+    pub fn new(env: &Env, inner: FlashStore) -> Store {
+        Store { inner, env: env.clone(), bug: planted() }
+    }
+
+    /// How the engine is to be run under the bug that is planted on this thread.
+    pub fn config() -> flash::Config {
+        let early = planted() == Some(Planted::AckEarly);
+        flash::Config {
+            planted: early.then_some(flash::Planted::AckEarly),
+            ..flash::Config::default()
+        }
+    }
+
+    fn has(&self, bug: Planted) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// The same sectors with one bit of each changed and all checksums made anew.
+    fn falsify(&self, read: Read) -> Read {
+        let mut sectors = match self.env.pool().alloc(read.sectors.len()) {
+            Ok(sectors) => sectors,
+            Err(_) => return read,
+        };
+        for (from, to) in read.sectors.chunks(4096).zip(sectors.chunks_mut(4096)) {
+            let footer = parse_footer(from).expect("reads are verified");
+            let mut data = from[..usize::from(footer.len)].to_vec();
+            data[0] ^= 1;
+            let at = AppendAt {
+                chunk: footer.chunk,
+                epoch: footer.epoch,
+                base: footer.base,
+                offset: footer.offset,
+            };
+            format_append(at, &data, to);
+        }
+        Read { sectors: sectors.freeze(), ..read }
+    }
+}
+
+impl ChunkStore for Store {
+    async fn append(&self, append: Append) -> Result<Appended, StoreError> {
+        if append.repair && self.has(Planted::NoRepair) {
+            return Err(StoreError::Busy);
+        }
+        self.inner.append(append).await
+    }
+
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
+        let read = self.inner.read(chunk, offset, len).await?;
+        Ok(if self.has(Planted::WrongBytes) { self.falsify(read) } else { read })
+    }
+
+    async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
+        if self.has(Planted::NoFence)
+            && let Ok(stat @ ReplicaStat { state: ReplicaState::Open, .. }) = self.inner.stat(chunk)
+        {
+            return Ok(ReplicaStat { state: ReplicaState::Fenced(epoch), ..stat });
+        }
+        self.inner.fence(chunk, epoch).await
+    }
+
+    async fn seal(&self, chunk: ChunkId, len: u32) -> Result<ReplicaStat, StoreError> {
+        if self.has(Planted::NoSeal) {
+            let stat = self.inner.stat(chunk)?;
+            return Ok(ReplicaStat {
+                state: ReplicaState::Sealed,
+                len,
+                durable_bound: len,
+                ..stat
+            });
+        }
+        self.inner.seal(chunk, len).await
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        if self.has(Planted::NoDelete) {
+            return Ok(());
+        }
+        if self.has(Planted::DeleteNeighbour) {
+            for neighbour in self.inner.list(None, 1000) {
+                self.inner.delete(neighbour.chunk).await?;
+            }
+        }
+        self.inner.delete(chunk).await
+    }
+
+    async fn forget(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        if self.has(Planted::NoDelete) {
+            return Ok(());
+        }
+        self.inner.forget(chunk).await
+    }
+
+    fn stat(&self, chunk: ChunkId) -> Result<ReplicaStat, StoreError> {
+        self.inner.stat(chunk)
+    }
+
+    fn list(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkInfo> {
+        self.inner.list(after, limit)
+    }
+
+    fn info(&self) -> StoreInfo {
+        self.inner.info()
+    }
+
+    async fn checkpoint(&self) -> Result<(), StoreError> {
+        self.inner.checkpoint().await
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,81 @@
+//! Limits, times and sizes of a simulated cluster: drawn anew for each seed, so that bounds which
+//! no test would think of are met (house style 3.4).
+
+use std::time::Duration;
+
+use base::MIB;
+use client::limits::{APPENDS_INFLIGHT_DEFAULT, CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN};
+use client::limits::{PREFETCH_DEFAULT, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
+use master::MasterTiming;
+use runtime::Rng;
+use runtime::sim::Sim;
+
+/// How the processes of a cluster are configured.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Masters.
+    pub master: MasterTiming,
+    /// Clients.
+    pub client: client::Config,
+    /// Pause between two heartbeats of a chunkserver.
+    pub heartbeat: Duration,
+    /// Pause between two passes of scrub.
+    pub scrub_pause: Duration,
+    /// Bytes by which the file of a store grows.
+    pub grow_step: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            master: MasterTiming::default(),
+            client: client::Config::default(),
+            heartbeat: Duration::from_millis(250),
+            scrub_pause: Duration::from_secs(60),
+            grow_step: 16 * MIB,
+        }
+    }
+}
+
+fn millis(rng: &mut Rng, choices: &[u64]) -> Duration {
+    Duration::from_millis(*rng.pick(choices))
+}
+
+impl Tuning {
+    /// Times that let a run see all of them pass, and limits of which some are tiny. Rights live
+    /// shorter than in a real cluster, but ten times as long as a failover.
+    pub fn draw(sim: &Sim) -> Tuning {
+        sim.with_rng(|rng| {
+            let mut tuning = Tuning {
+                heartbeat: millis(rng, &[100, 250]),
+                scrub_pause: millis(rng, &[4_000, 20_000]),
+                grow_step: *rng.pick(&[4 * MIB, 16 * MIB]),
+                ..Tuning::default()
+            };
+            let master = &mut tuning.master;
+            master.snapshot_after = *rng.pick(&[60, master.snapshot_after]);
+            master.entries_kept = *rng.pick(&[10, master.entries_kept]);
+            let stream = &mut master.stream;
+            stream.vote_patience = millis(rng, &[0, 1, 50]);
+            stream.scan_interval = millis(rng, &[200, 500]);
+            stream.garbage_interval = millis(rng, &[300, 1000]);
+            stream.list_interval = millis(rng, &[3_000, 10_000]);
+            stream.dead_grace = millis(rng, &[4_000, 10_000]);
+            stream.open_grace = millis(rng, &[25_000, 40_000]);
+            stream.repair_parallel = 1 + rng.below(4) as usize;
+            stream.token_life = Duration::from_secs(20);
+            let client = &mut tuning.client;
+            client.appends_inflight_max = *rng.pick(&[2, 16, APPENDS_INFLIGHT_DEFAULT]);
+            client.window_bytes = *rng.pick(&[WINDOW_BYTES_MIN, WINDOW_BYTES_DEFAULT]);
+            client.prefetch = *rng.pick(&[1, 4, PREFETCH_DEFAULT]);
+            client.cache_chunks = 256;
+            client.read_penalty = millis(rng, &[0, 5_000]);
+            let writer = &mut client.writer;
+            writer.chunk_len_max = *rng.pick(&[CHUNK_LEN_MIN, CHUNK_LEN_DEFAULT]);
+            writer.spares = *rng.pick(&[0, 1, 2, 4]);
+            writer.resend_after = millis(rng, &[30, 150]);
+            writer.idle_timeout = millis(rng, &[2_000, 10_000]);
+            tuning
+        })
+    }
+}

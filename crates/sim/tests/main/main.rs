@@ -1,0 +1,14 @@
+//! Every scenario on fixed seeds, then on fresh ones for a while; every planted bug; determinism.
+
+mod fixed;
+mod fresh;
+mod planted;
+
+use sim::{Outcome, Scenario, run_seed};
+
+fn check(scenario: &Scenario, seed: u64) -> Outcome {
+    match run_seed(scenario, seed) {
+        Ok(outcome) => outcome,
+        Err(failure) => panic!("{}: {failure}\n{}", scenario.name, failure.violation),
+    }
+}

@@ -1,0 +1,38 @@
+//! Each planted bug is found, by the checker it is for.
+
+use sim::{Planted, find, run_planted};
+
+/// Each bug with a scenario and a seed that find it, and what is said then.
+const FOUND: [(Planted, &str, u64, &str); 12] = [
+    // Oracle: acknowledged bytes are there.
+    (Planted::AckEarly, "append-blackout", 0, "were acknowledged"),
+    (Planted::AckUnsent, "append-writers", 0, "were acknowledged"),
+    // Oracle: one writer.
+    (Planted::NoFence, "takeover", 0, "were acknowledged"),
+    // Oracle: bytes have their content.
+    (Planted::WrongBytes, "append", 0, "is 0x"),
+    // Liveness: the cluster is whole again.
+    (Planted::NoSeal, "append", 0, "not whole"),
+    (Planted::NoRepair, "append-wipe", 0, "not whole"),
+    // Audit: all replicas are there, and nothing else.
+    (Planted::NoDelete, "append-servers", 0, "nobody's"),
+    (Planted::DeleteNeighbour, "append-servers", 0, "1 of 3 replicas"),
+    // Linearizability of names.
+    (Planted::StaleNames, "names", 0, "not linearizable"),
+    (Planted::TwiceChanged, "names", 0, "not linearizable"),
+    (Planted::LostRename, "names", 0, "not linearizable"),
+    // Exclusion of lock holders.
+    (Planted::ForgedLock, "locks", 0, "at the same time"),
+];
+
+#[test]
+fn planted_bugs_are_found() {
+    for bug in Planted::ALL {
+        let known = FOUND.iter().find(|found| found.0 == bug);
+        let &(_, name, seed, says) = known.expect("each bug has a checker that finds it");
+        let scenario = find(name).expect("in the table");
+        let failure = run_planted(scenario, seed, bug).err();
+        let violation = failure.map_or_else(|| "nothing".to_owned(), |found| found.violation);
+        assert!(violation.contains(says), "{bug:?} in {name}, seed {seed}: found {violation}");
+    }
+}
