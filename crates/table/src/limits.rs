@@ -60,9 +60,11 @@ pub const FILE_BYTES: (u64, u64) = (16 * KIB, 1024 * MIB);
 pub const FILES_MAX: usize = 65_536;
 /// Bytes of a manifest's record at most: 65,536 files with two keys of 1 KiB each.
 pub const EDIT_BYTES_MAX: usize = 160 << 20;
-/// A manifest is rolled over when its edits have more bytes than this and than four times
-/// what it began with.
-pub const MANIFEST_ROLL_BYTES: u64 = MIB;
+/// Bytes of a manifest's edits at which it is rolled over, unless configured, and than four times
+/// what it began with: about 5,000 flushes. Reading as much takes an opening milliseconds.
+pub const MANIFEST_BYTES_DEFAULT: u64 = MIB;
+/// Smallest and largest configured such length; tests use small ones.
+pub const MANIFEST_BYTES: (u64, u64) = (KIB, 64 * MIB);
 
 /// Runs of similar size that are merged together.
 pub const RUNS_MERGE_MIN: usize = 4;

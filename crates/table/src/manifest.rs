@@ -56,7 +56,7 @@ use crate::format::frame::{
     Content, FILE_HEAD, Next, file_head, next_record, put_record, read_file_head,
 };
 use crate::layout::Layout;
-use crate::limits::{EDIT_BYTES_MAX, FILES_MAX, MANIFEST_ROLL_BYTES};
+use crate::limits::{EDIT_BYTES_MAX, FILES_MAX};
 use crate::store::{Store, Writer};
 use crate::types::{FileNo, Name};
 
@@ -71,6 +71,8 @@ pub(crate) struct Manifest {
     /// Bytes it began with, and has.
     base: u64,
     len: u64,
+    /// Bytes of edits at which it is rolled over, at least.
+    roll_bytes: u64,
     layout: Layout,
 }
 
@@ -180,13 +182,14 @@ impl Manifest {
         shelf: &Rc<Shelf>,
         before: u32,
         mut layout: Layout,
+        roll_bytes: u64,
     ) -> Result<Option<Manifest>, Error> {
         let number = before.checked_add(1).ok_or_else(|| Error::Invalid {
             table: shelf.store.name().to_owned(),
             message: "has had 2^32 owners; copy it into another directory".to_owned(),
         })?;
         layout.generation = number;
-        match publish(env, shelf, number, layout).await? {
+        match publish(env, shelf, number, layout, roll_bytes).await? {
             Published::Live(manifest) => Ok(Some(manifest)),
             Published::Overtaken => Ok(None),
         }
@@ -224,7 +227,7 @@ impl Manifest {
         self.layout = layout;
         self.next += 1;
         self.len += bytes.len() as u64;
-        if self.len - self.base > MANIFEST_ROLL_BYTES.max(4 * self.base) {
+        if self.len - self.base > self.roll_bytes.max(4 * self.base) {
             self.roll().await?;
         }
         Ok(())
@@ -235,7 +238,7 @@ impl Manifest {
         let fenced = || Error::Fenced { table: self.shelf.store.name().to_owned() };
         let number = self.number.checked_add(1).ok_or_else(fenced)?;
         let layout = self.layout.clone();
-        match publish(&self.env, &self.shelf, number, layout).await? {
+        match publish(&self.env, &self.shelf, number, layout, self.roll_bytes).await? {
             Published::Live(manifest) => {
                 self.env.mark("table: manifest rolled over");
                 let old = std::mem::replace(self, manifest);
@@ -261,6 +264,7 @@ async fn publish(
     shelf: &Rc<Shelf>,
     number: u32,
     layout: Layout,
+    roll_bytes: u64,
 ) -> Result<Published, Error> {
     let store = &*shelf.store;
     let (draft, writer) = loop {
@@ -306,6 +310,7 @@ async fn publish(
         next: 1,
         base: len,
         len,
+        roll_bytes,
         layout,
     }))
 }

@@ -30,7 +30,8 @@ pub(crate) async fn open(
     let shelf = Rc::new(Shelf { store, cache, table, trash: Rc::new(Trash::default()) });
     let (manifest, recovered) = loop {
         let Found { number, layout, recovered } = find(&shelf, options.create).await?;
-        if let Some(manifest) = Manifest::take_over(env, &shelf, number, layout).await? {
+        let roll = options.manifest_bytes;
+        if let Some(manifest) = Manifest::take_over(env, &shelf, number, layout, roll).await? {
             break (manifest, recovered);
         }
         env.mark("table: opening began again");

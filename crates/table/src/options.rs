@@ -1,8 +1,8 @@
 //! What a service may choose.
 
 use crate::limits::{
-    BLOCK_BYTES, BLOCK_BYTES_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT, MEMTABLE_BYTES,
-    MEMTABLE_BYTES_DEFAULT,
+    BLOCK_BYTES, BLOCK_BYTES_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT, MANIFEST_BYTES,
+    MANIFEST_BYTES_DEFAULT, MEMTABLE_BYTES, MEMTABLE_BYTES_DEFAULT,
 };
 
 /// How blocks of sorted files are stored (C19). Files keep what they were written with.
@@ -44,6 +44,9 @@ pub struct Options {
     pub block_bytes: usize,
     /// Bytes of a sorted file, 16 KiB to 1 GiB.
     pub file_bytes: u64,
+    /// Bytes of edits at which a manifest is rolled over (and four times its first edit), 1 KiB
+    /// to 64 MiB.
+    pub manifest_bytes: u64,
     /// How new blocks are stored.
     pub compression: Compression,
     /// Merge sorted runs by itself; without it only [`crate::Table::compact`] does.
@@ -57,6 +60,7 @@ impl Default for Options {
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
             block_bytes: BLOCK_BYTES_DEFAULT,
             file_bytes: FILE_BYTES_DEFAULT,
+            manifest_bytes: MANIFEST_BYTES_DEFAULT,
             compression: Compression::default(),
             auto_compact: true,
         }
@@ -68,6 +72,7 @@ impl Options {
     pub fn clamped(mut self) -> Options {
         self.memtable_bytes = self.memtable_bytes.clamp(MEMTABLE_BYTES.0, MEMTABLE_BYTES.1);
         self.block_bytes = self.block_bytes.clamp(BLOCK_BYTES.0, BLOCK_BYTES.1);
+        self.manifest_bytes = self.manifest_bytes.clamp(MANIFEST_BYTES.0, MANIFEST_BYTES.1);
         self.file_bytes = self.file_bytes.clamp(FILE_BYTES.0, FILE_BYTES.1);
         self
     }

@@ -134,6 +134,7 @@ fn owners_never_lose_or_mix_what_was_acknowledged() {
         "table: orphan collected",
         "table: memtable flushed",
         "table: runs merged",
+        "table: manifest rolled over",
     ] {
         assert!(marks.contains_key(mark), "{mark} was not reached: {marks:?}");
     }

@@ -16,6 +16,7 @@ pub fn small() -> Options {
         memtable_bytes: 12 << 10,
         block_bytes: 512,
         file_bytes: 16 << 10,
+        manifest_bytes: 1 << 10,
         compression: Compression::Lz4,
         ..Options::default()
     }

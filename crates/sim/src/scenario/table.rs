@@ -46,6 +46,7 @@ fn options() -> Options {
         memtable_bytes: 32 << 10,
         block_bytes: 2 << 10,
         file_bytes: 64 << 10,
+        manifest_bytes: 1 << 10,
         ..Options::default()
     }
 }
