@@ -188,7 +188,6 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "dead replicas deleted",
             "chunkstore: the medium is full",
-            "chunkstore: sealed without index",
             "chunk repaired",
         ],
     },

@@ -21,7 +21,7 @@ const WRITERS: u64 = 4;
 const FILES: u64 = 2;
 const APPEND_MAX: u64 = 20_000;
 const LOAD: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 struct Load {
     oracle: Oracle,
