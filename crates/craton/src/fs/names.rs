@@ -25,6 +25,9 @@ pub async fn mkdir(client: &Client, paths: &[String], parents: bool) -> Done {
 /// `fs rm`.
 pub async fn rm(client: &Client, paths: &[String], recursive: bool, force: bool) -> Done {
     for path in paths {
+        if path.chars().all(|c| c == '/') && !recursive {
+            return Err(Failure::failed("/ is the root directory: it stays; name what is in it"));
+        }
         let removed = if recursive {
             client.remove_tree(path).await.map(drop)
         } else {

@@ -185,11 +185,7 @@ pub const SCENARIOS: &[Scenario] = &[
             let (remove, patience) = (true, Duration::from_secs(240));
             Box::pin(append::run(sim, Plan { shape, faults, remove, patience, ..Plan::default() }))
         },
-        marks: &[
-            "dead replicas deleted",
-            "chunkstore: the medium is full",
-            "chunk repaired",
-        ],
+        marks: &["dead replicas deleted", "chunkstore: the medium is full", "chunk repaired"],
     },
     Scenario {
         name: "append-blackout",
