@@ -219,22 +219,27 @@ fn run_command(name: Option<&str>, command: &[String], dir: Option<&str>, counts
     };
     let (mut found, mut moved) = (Counts::default(), 0);
     let output = BufReader::new(child.stdout.take().expect("piped"));
+    // What a good binary prints is in its log; what a bad one prints, on the screen too.
+    let mut log = Log::create(command, dir.is_some());
     for line in output.lines().map_while(Result::ok) {
-        let mut out = std::io::stdout().lock();
-        let _ = writeln!(out, "{line}");
+        log.line(&line);
         if let Some(closing) = line.strip_prefix("test result: ") {
+            log.always(&line);
             found.passed += count_before(closing, " passed");
             found.failed += count_before(closing, " failed");
             found.skipped += count_before(closing, " ignored");
         } else if let Some(skipped) = line.strip_prefix("skipped: ") {
             // A test that lacks a tool or a right prints this and passes; it is moved over.
-            println!("   (counted as skipped: {skipped})");
+            log.always(&format!("   (counted as skipped: {skipped})"));
             found.skipped += 1;
             moved += 1;
         }
     }
     found.passed = found.passed.saturating_sub(moved);
     let good = child.wait().is_ok_and(|status| status.success());
+    if !good {
+        log.show();
+    }
     match name {
         Some(name) if good => {
             counts.passed += 1;
@@ -257,6 +262,58 @@ fn run_command(name: Option<&str>, command: &[String], dir: Option<&str>, counts
             counts.failed += found.failed;
             counts.skipped += found.skipped;
         }
+    }
+}
+
+/// Output of a command: shown as it comes, or kept in `target/test-logs` and shown on a failure.
+struct Log {
+    kept: Option<(std::path::PathBuf, Option<std::fs::File>, Vec<String>)>,
+}
+
+impl Log {
+    fn create(command: &[String], keep: bool) -> Self {
+        let kept = keep.then(|| {
+            let binary = command.iter().find(|word| word.contains('/')).map_or("", String::as_str);
+            let name = binary.rsplit('/').next().unwrap_or_default();
+            let path = std::path::Path::new("target/test-logs").join(format!("{name}.log"));
+            let file = std::fs::create_dir_all("target/test-logs")
+                .and_then(|()| std::fs::File::create(&path));
+            (path, file.ok(), Vec::new())
+        });
+        Self { kept }
+    }
+
+    fn line(&mut self, line: &str) {
+        match &mut self.kept {
+            Some((_, file, lines)) => {
+                if let Some(file) = file {
+                    let _ = writeln!(file, "{line}");
+                }
+                lines.push(line.to_owned());
+            }
+            None => println!("{line}"),
+        }
+    }
+
+    /// A line that is for the screen in any case.
+    fn always(&self, line: &str) {
+        if self.kept.is_some() {
+            println!("{line}");
+        }
+    }
+
+    /// The names of what failed and what they printed: from the list of failures on where the
+    /// binary got that far, all of it where it died earlier.
+    fn show(&self) {
+        let Some((path, _, lines)) = &self.kept else { return };
+        let bad = |line: &&String| line.starts_with("test ") && line.ends_with("FAILED");
+        lines.iter().filter(bad).for_each(|line| println!("{line}"));
+        let from = lines.iter().rposition(|line| line == "failures:").map_or(0, |last| {
+            // The runner prints the heading twice: before the outputs and before the names.
+            lines[..last].iter().rposition(|line| line == "failures:").unwrap_or(last)
+        });
+        lines[from..].iter().for_each(|line| println!("{line}"));
+        println!("   the whole output is in {}", path.display());
     }
 }
 

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use runtime::Rng;
 use sim::fuzz::{mutate, seeds};
 
-const TARGETS: [(&str, fn(&[u8]), &str); 3] = [
+/// Name, function, and a text that it starts from.
+type Target = (&'static str, fn(&[u8]), &'static str);
+
+const TARGETS: [Target; 3] = [
     ("file_config", crate::config::fuzz_config, "corpus/config/"),
     ("file_cluster_json", crate::cluster::fuzz_book, "corpus/cluster_json/"),
     ("file_http", crate::role::fuzz_http, "corpus/http/"),
