@@ -1,8 +1,9 @@
-//! Block volumes (B1-B17). So far what needs no I/O: the geometry of a volume, and the NBD
-//! protocol as a codec.
+//! Block volumes (B1-B17). So far the geometry of a volume, the contract of a segment's device,
+//! and the NBD protocol as a codec.
 //!
-//! Invariant: reaches the core only through `client` and `table`; these modules reach nothing.
+//! Invariant: reaches the core only through `client` and `table`; `geometry` and `nbd` do no I/O.
 
+pub mod contract;
 pub mod fuzz;
 pub mod geometry;
 pub mod limits;

@@ -1,0 +1,58 @@
+//! [`Device`]: what a block server serves one segment from (B2), and what the front ends' side
+//! is tested against without one.
+
+use base::Fault;
+use futures_util::future::LocalBoxFuture;
+use runtime::Buf;
+
+use crate::geometry::Extent;
+
+/// An answer of a device. The kinds of [`Fault`] mean: `Fenced` another owner has the segment and
+/// nothing will be changed here again; `Retry` nothing was changed; `Unknown` it may have been;
+/// `Full` no room; `Invalid` the request is outside the segment.
+pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Fault>>;
+
+/// How a range loses its content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clear {
+    /// It reads as zeroes, and its space is given back.
+    Trim,
+    /// It reads as zeroes, and counts as data: block status shows no hole.
+    Zero,
+}
+
+/// A piece of a segment, for block status (NBD `base:allocation`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Bytes.
+    pub len: u64,
+    /// True for a hole: never written, or trimmed.
+    pub hole: bool,
+    /// True when it reads as zeroes for certain.
+    pub zero: bool,
+}
+
+/// One segment of a volume, byte by byte.
+///
+/// - Ranges may begin and end anywhere within the segment. The atomic unit is the 4 KiB block: of
+///   two changes of a block one comes whole before the other, and a part of a block is changed
+///   with the rest of it as it was (`protocols.md` 6.2).
+/// - Requests that overlap take effect in the order of their first poll; others in any order.
+/// - A change that is answered is durable. There is no volatile cache (`protocols.md` 6.3).
+/// - A read shows the last change answered before it began, or one that was under way.
+pub trait Device {
+    /// Bytes of the segment.
+    fn bytes(&self) -> u64;
+
+    /// The bytes of a range.
+    fn read(&self, extent: Extent) -> Answer<'_, Buf>;
+
+    /// Writes `data` at `offset`.
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()>;
+
+    /// Makes a range read as zeroes.
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()>;
+
+    /// What a range is made of, from its start on: `most` pieces at most, which may end early.
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>>;
+}
