@@ -94,6 +94,14 @@ id!(
     ClientId(u64), "cli_"
 );
 id!(
+    /// A volume (B1): a virtual disk of the block service. Never reused.
+    VolumeId(u64), "vol_"
+);
+id!(
+    /// A block server across restarts, given at its registration. Never reused.
+    BlockServerId(u32), "bsv_"
+);
+id!(
     /// Follows one operation across processes.
     TraceId(u64), "trc_"
 );

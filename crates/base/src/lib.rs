@@ -10,7 +10,8 @@ pub mod limits;
 pub use collections::{FixedHasher, FixedState, Map, Set};
 pub use error::{Fault, Kind};
 pub use id::{
-    ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, IdError, ServerId, TraceId,
+    BlockServerId, ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, IdError, ServerId,
+    TraceId, VolumeId,
 };
 
 /// Bytes in one KiB.

@@ -296,6 +296,10 @@ impl Master {
                 Kind::Invalid,
                 "this is a master: ask a chunkserver for replicas",
             )),
+            ControlRequest::Block(_) | ControlRequest::BlockServer(_) => Err(ControlError::new(
+                Kind::Invalid,
+                "this is a master: the holder of the block manager's lock answers for volumes",
+            )),
         }
     }
 

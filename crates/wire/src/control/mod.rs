@@ -1,5 +1,6 @@
 //! Control messages as the logic sees them; their protobuf form stays inside this module.
 
+mod block;
 mod chunkserver;
 mod cluster;
 mod error;
@@ -9,6 +10,7 @@ mod proto;
 mod stream;
 mod trace;
 
+pub use block::*;
 pub use chunkserver::*;
 pub use cluster::*;
 pub use error::WireError;
@@ -35,6 +37,10 @@ pub enum ControlRequest {
     Chunkserver(ChunkserverRequest),
     /// To any role: what it knows of traced operations.
     Trace(TraceRequest),
+    /// To the block manager that leads.
+    Block(BlockRequest),
+    /// To a block server.
+    BlockServer(BlockServerRequest),
 }
 
 impl ControlRequest {
@@ -84,6 +90,8 @@ impl ControlRequest {
                 Chunks::FailDisk { .. } => "fail disk",
             },
             ControlRequest::Trace(_) => "trace",
+            ControlRequest::Block(request) => request.name(),
+            ControlRequest::BlockServer(request) => request.name(),
         }
     }
 }
@@ -101,6 +109,10 @@ pub enum ControlReply {
     Chunkserver(ChunkserverReply),
     /// To [`ControlRequest::Trace`].
     Trace(TraceReply),
+    /// To [`ControlRequest::Block`].
+    Block(BlockReply),
+    /// To [`ControlRequest::BlockServer`].
+    BlockServer(BlockServerReply),
 }
 
 /// A bad answer on the control path.

@@ -22,6 +22,8 @@ macro_rules! made {
     };
 }
 
+mod block; // Behind the macro that it uses.
+
 fn addr() -> impl Strategy<Value = SocketAddr> {
     prop_oneof![
         any::<([u8; 4], u16)>().prop_map(SocketAddr::from),
@@ -427,6 +429,24 @@ pub(super) fn request() -> impl Strategy<Value = ControlRequest> {
         stream_request().prop_map(ControlRequest::Stream),
         chunkserver_request().prop_map(ControlRequest::Chunkserver),
         trace_request().prop_map(ControlRequest::Trace),
+        block::request().prop_map(ControlRequest::Block),
+        block::server_request().prop_map(ControlRequest::BlockServer),
+    ]
+}
+
+/// Requests of the block service.
+pub(super) fn block_request() -> impl Strategy<Value = ControlRequest> {
+    prop_oneof![
+        4 => block::request().prop_map(ControlRequest::Block),
+        1 => block::server_request().prop_map(ControlRequest::BlockServer),
+    ]
+}
+
+/// Replies of the block service.
+pub(super) fn block_reply() -> impl Strategy<Value = ControlReply> {
+    prop_oneof![
+        4 => block::reply().prop_map(ControlReply::Block),
+        1 => block::server_reply().prop_map(ControlReply::BlockServer),
     ]
 }
 
@@ -438,6 +458,8 @@ pub(super) fn reply() -> impl Strategy<Value = ControlReply> {
         stream_reply().prop_map(ControlReply::Stream),
         chunkserver_reply().prop_map(ControlReply::Chunkserver),
         trace_reply().prop_map(ControlReply::Trace),
+        block::reply().prop_map(ControlReply::Block),
+        block::server_reply().prop_map(ControlReply::BlockServer),
     ]
 }
 

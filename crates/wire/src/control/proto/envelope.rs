@@ -18,6 +18,8 @@ impl Proto for ControlRequest {
             ControlRequest::Stream(request) => To::Stream(request.to_pb()),
             ControlRequest::Chunkserver(request) => To::Chunkserver(request.to_pb()),
             ControlRequest::Trace(request) => To::Trace(request.to_pb()),
+            ControlRequest::Block(request) => To::Block(request.to_pb()),
+            ControlRequest::BlockServer(request) => To::BlockServer(request.to_pb()),
         };
         pb::ControlRequest { to: Some(to) }
     }
@@ -30,6 +32,8 @@ impl Proto for ControlRequest {
             To::Stream(request) => ControlRequest::Stream(Proto::from_pb(request)?),
             To::Chunkserver(request) => ControlRequest::Chunkserver(Proto::from_pb(request)?),
             To::Trace(request) => ControlRequest::Trace(Proto::from_pb(request)?),
+            To::Block(request) => ControlRequest::Block(Proto::from_pb(request)?),
+            To::BlockServer(request) => ControlRequest::BlockServer(Proto::from_pb(request)?),
         })
     }
 }
@@ -45,6 +49,8 @@ impl Proto for ControlReply {
             ControlReply::Stream(reply) => Of::Stream(reply.to_pb()),
             ControlReply::Chunkserver(reply) => Of::Chunkserver(reply.to_pb()),
             ControlReply::Trace(reply) => Of::Trace(reply.to_pb()),
+            ControlReply::Block(reply) => Of::Block(reply.to_pb()),
+            ControlReply::BlockServer(reply) => Of::BlockServer(reply.to_pb()),
         };
         pb::ControlReply { of: Some(of) }
     }
@@ -57,6 +63,8 @@ impl Proto for ControlReply {
             Of::Stream(reply) => ControlReply::Stream(Proto::from_pb(reply)?),
             Of::Chunkserver(reply) => ControlReply::Chunkserver(Proto::from_pb(reply)?),
             Of::Trace(reply) => ControlReply::Trace(Proto::from_pb(reply)?),
+            Of::Block(reply) => ControlReply::Block(Proto::from_pb(reply)?),
+            Of::BlockServer(reply) => ControlReply::BlockServer(Proto::from_pb(reply)?),
         })
     }
 }

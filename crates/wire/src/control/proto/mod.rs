@@ -1,6 +1,8 @@
 //! Protobuf form of the control messages (C22). The generated types never leave this module:
 //! what comes out of a `decode` has been checked field by field.
 
+mod block;
+mod block_manager;
 mod chunkserver;
 mod cluster;
 mod common;
@@ -83,6 +85,8 @@ codec! {
     ChunkPlace, WriterGrant, StreamView,
     ChunkserverRequest, ChunkserverReply,
     TraceRequest, TraceReply, TracedOperation, TracedStage, TraceFact,
+    BlockRequest, BlockReply, BlockServerRequest, BlockServerReply,
+    VolumeSpec, VolumeInfo, BlockBeat, BlockGrant, SegmentPlace, BlockStatus,
 }
 
 /// Fuzz target: any bytes are a message or a typed error, never a panic.

@@ -5,7 +5,7 @@ use std::path::Path;
 use base::{DirId, FileId, Kind};
 use proptest::prelude::*;
 
-use super::arbitrary::{error, reply, request};
+use super::arbitrary::{block_reply, block_request, error, reply, request};
 use super::{Message, Proto, fuzz_control, pb};
 use crate::control::*;
 
@@ -148,17 +148,27 @@ fn corpus_is_answered() {
 }
 
 fn write_corpus(dir: &Path) {
+    write_drawn(dir, "", request().boxed(), reply().boxed());
+    write_drawn(dir, "block-", block_request().boxed(), block_reply().boxed());
+}
+
+fn write_drawn(
+    dir: &Path,
+    prefix: &str,
+    requests: BoxedStrategy<ControlRequest>,
+    replies: BoxedStrategy<ControlReply>,
+) {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     for index in 0..16 {
-        let request = request().new_tree(&mut runner).expect("a request").current().encode();
-        let reply = reply().new_tree(&mut runner).expect("a reply").current().encode();
+        let request = requests.new_tree(&mut runner).expect("a request").current().encode();
+        let reply = replies.new_tree(&mut runner).expect("a reply").current().encode();
         let mut damaged = request.clone();
         if let Some(byte) = damaged.get_mut(index) {
             *byte ^= 0x41;
         }
         for (kind, bytes) in [("request", request), ("reply", reply), ("damaged", damaged)] {
-            let path = dir.join(format!("{kind}-{index:02}"));
+            let path = dir.join(format!("{prefix}{kind}-{index:02}"));
             std::fs::write(path, bytes).expect("the corpus can be written");
         }
     }

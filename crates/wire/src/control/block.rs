@@ -1,0 +1,420 @@
+//! The block service's control messages (B6, B9, B11): volumes and their segments' owners.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use base::{BlockServerId, VolumeId};
+
+use super::Policy;
+
+/// Sizes that a volume keeps for its life (B1). `block::geometry` says which make sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeGeometry {
+    /// Bytes of a segment group.
+    pub group_bytes: u64,
+    /// Segments of a group.
+    pub segments_per_group: u32,
+    /// Bytes of a data sector.
+    pub data_sector: u64,
+}
+
+/// What a volume may do (B12), a second. 0 in a base: nothing is promised; in a burst: no bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VolumeLimits {
+    /// Requests that are promised.
+    pub iops_base: u64,
+    /// Requests at most.
+    pub iops_burst: u64,
+    /// Bytes that are promised.
+    pub bytes_base: u64,
+    /// Bytes at most.
+    pub bytes_burst: u64,
+}
+
+/// A volume as it is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeSpec {
+    /// Its name: as a file's, and unique.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its sizes.
+    pub geometry: VolumeGeometry,
+    /// Copies of its data.
+    pub policy: Policy,
+    /// What it may do.
+    pub limits: VolumeLimits,
+    /// May be attached several times at once.
+    pub shared: bool,
+}
+
+/// Somebody who has a volume open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attachment {
+    /// Its epoch: a larger one is newer (`protocols.md` 6.2).
+    pub epoch: u64,
+    /// Who has it, e.g. the front end's name.
+    pub holder: String,
+}
+
+/// A volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeInfo {
+    /// Its identity.
+    pub volume: VolumeId,
+    /// As it is now.
+    pub spec: VolumeSpec,
+    /// Who has it open.
+    pub attachments: Vec<Attachment>,
+}
+
+/// A segment of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SegmentId {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Number of the segment in it.
+    pub index: u32,
+}
+
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.volume, self.index)
+    }
+}
+
+/// Where a segment is served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentPlace {
+    /// Number of the segment in its volume.
+    pub index: u32,
+    /// The ownership's epoch.
+    pub epoch: u64,
+    /// The owner; none while no block server lives.
+    pub server: Option<BlockServerId>,
+    /// The owner's name, for people; empty without one.
+    pub name: String,
+    /// Where the owner is reached.
+    pub addr: Option<SocketAddr>,
+    /// True when the owner has said that it serves it.
+    pub serving: bool,
+}
+
+/// How many requests and bytes a segment served, a second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentLoad {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Requests.
+    pub iops: u32,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// How much of a manager's changes a block server has seen. Changes of different terms do not
+/// compare.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Seen {
+    /// The manager's term: its fencing token. 0: nothing seen yet.
+    pub term: u64,
+    /// Number of the last change seen.
+    pub change: u64,
+}
+
+/// Sent by a block server every renewal interval: it asks for its lease (`protocols.md` 6.5).
+#[derive(Clone, PartialEq, Debug)]
+pub struct BlockBeat {
+    /// The server, as registered.
+    pub server: BlockServerId,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// Drawn at each start of the process.
+    pub boot: u64,
+    /// Counts beats of this boot from 1.
+    pub seq: u64,
+    /// Changes that it has made: what was taken from it is not served any more.
+    pub seen: Seen,
+    /// Segments that it has and does not serve yet, the first of them, with the cause.
+    pub unopened: Vec<(SegmentId, String)>,
+    /// How many there are.
+    pub unopened_count: u32,
+    /// Load of its segments since the last beat that told it, the busiest.
+    pub loads: Vec<SegmentLoad>,
+}
+
+/// A change of what a block server owns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Assignment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// What it is to be; `None` when it is not this server's any more.
+    pub tenure: Option<Tenure>,
+}
+
+/// A segment in the hands of a block server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tenure {
+    /// The ownership's epoch: larger than all before it for this segment.
+    pub epoch: u64,
+    /// Bytes of the segment.
+    pub bytes: u64,
+    /// Copies of its data.
+    pub policy: Policy,
+    /// Acknowledge no write for so long from the receipt of this, ms: the former owner's lease
+    /// may not have run out (`protocols.md` 6.5).
+    pub hold_ms: u32,
+}
+
+/// Answer to a [`BlockBeat`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockGrant {
+    /// The lease, ms from the *sending* of the beat; 0 when none is granted. It is for what the
+    /// server owns once it has made the changes.
+    pub lease_ms: u32,
+    /// True: forget what is not among the changes of this grant and of those that follow it
+    /// without a pause (`more`).
+    pub reset: bool,
+    /// Changes since those that the beat says it has seen, in order.
+    pub changes: Vec<Assignment>,
+    /// What has been seen with them.
+    pub seen: Seen,
+    /// True when more changes follow: send the next beat at once.
+    pub more: bool,
+    /// False when the server is not known: register again.
+    pub known: bool,
+}
+
+/// What is asked of the block manager that leads. Each can be repeated: a repeat gives the same
+/// answer.
+#[derive(Clone, PartialEq, Debug)]
+pub enum BlockRequest {
+    /// Makes a volume.
+    Create {
+        /// Drawn by the caller: the same number is the same creation.
+        nonce: u64,
+        /// The volume.
+        spec: VolumeSpec,
+    },
+    /// Removes a volume; its data goes in the background.
+    Remove {
+        /// The volume.
+        volume: VolumeId,
+        /// Also when somebody has it open.
+        force: bool,
+    },
+    /// Changes a volume's length.
+    Resize {
+        /// The volume.
+        volume: VolumeId,
+        /// Its new length.
+        bytes: u64,
+        /// Also when data is cut off by it.
+        force: bool,
+    },
+    /// Changes what a volume may do.
+    Set {
+        /// The volume.
+        volume: VolumeId,
+        /// The new limits.
+        limits: VolumeLimits,
+        /// May be attached several times at once.
+        shared: bool,
+    },
+    /// The volume of a name.
+    Find {
+        /// The name.
+        name: String,
+    },
+    /// Volumes in the order of their names.
+    List {
+        /// Names above this one.
+        after: Option<String>,
+        /// Volumes at most.
+        limit: u32,
+    },
+    /// Where a volume's segments are.
+    Map {
+        /// The volume.
+        volume: VolumeId,
+        /// The first segment.
+        from: u32,
+        /// Segments at most.
+        limit: u32,
+    },
+    /// Opens a volume for a front end.
+    Attach {
+        /// The volume's name.
+        name: String,
+        /// Drawn by the caller: the same number is the same attachment.
+        nonce: u64,
+        /// Who asks: the same holder takes its own former attachment over.
+        holder: String,
+    },
+    /// Keeps attachments alive: sent every second.
+    Keep {
+        /// Volumes and epochs.
+        attachments: Vec<(VolumeId, u64)>,
+    },
+    /// Closes an attachment.
+    Detach {
+        /// The volume.
+        volume: VolumeId,
+        /// The attachment's epoch.
+        epoch: u64,
+    },
+    /// A block server joins, or comes back.
+    Register {
+        /// Its name: the same name is the same server.
+        name: String,
+        /// Where it is reached.
+        addr: SocketAddr,
+    },
+    /// A block server renews its lease.
+    Beat(BlockBeat),
+    /// The whole picture, for people.
+    Status,
+}
+
+impl BlockRequest {
+    /// What it is called where its time is shown.
+    pub fn name(&self) -> &'static str {
+        match self {
+            BlockRequest::Create { .. } => "create volume",
+            BlockRequest::Remove { .. } => "remove volume",
+            BlockRequest::Resize { .. } => "resize volume",
+            BlockRequest::Set { .. } => "set volume",
+            BlockRequest::Find { .. } => "find volume",
+            BlockRequest::List { .. } => "list volumes",
+            BlockRequest::Map { .. } => "map volume",
+            BlockRequest::Attach { .. } => "attach volume",
+            BlockRequest::Keep { .. } => "keep attachments",
+            BlockRequest::Detach { .. } => "detach volume",
+            BlockRequest::Register { .. } => "register block server",
+            BlockRequest::Beat(_) => "block server beat",
+            BlockRequest::Status => "block status",
+        }
+    }
+}
+
+/// A block server as the manager sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockServerStatus {
+    /// The server.
+    pub server: BlockServerId,
+    /// Its name.
+    pub name: String,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// True while beats come.
+    pub alive: bool,
+    /// Segments that it owns.
+    pub segments: u32,
+    /// Requests a second over its segments.
+    pub iops: u64,
+    /// Bytes a second over its segments.
+    pub bytes: u64,
+}
+
+/// The block service in figures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockStatus {
+    /// Name of the manager that leads.
+    pub manager: String,
+    /// Its term.
+    pub term: u64,
+    /// Volumes.
+    pub volumes: u64,
+    /// Volumes whose data is still to be removed.
+    pub removing: u64,
+    /// Segments without a living owner.
+    pub orphans: u64,
+    /// Segments that moved under this leader.
+    pub moves: u64,
+    /// Block servers.
+    pub servers: Vec<BlockServerStatus>,
+}
+
+/// A good answer of the block manager.
+#[derive(Clone, PartialEq, Debug)]
+pub enum BlockReply {
+    /// To `Create`, `Resize`, `Set`, `Find`.
+    Volume(VolumeInfo),
+    /// To `List`.
+    Volumes {
+        /// Volumes.
+        volumes: Vec<VolumeInfo>,
+        /// True when more follow.
+        more: bool,
+    },
+    /// To `Map`.
+    Map {
+        /// Segments.
+        segments: Vec<SegmentPlace>,
+        /// True when more follow.
+        more: bool,
+    },
+    /// To `Attach`.
+    Attached {
+        /// The volume.
+        volume: VolumeInfo,
+        /// The attachment's epoch. Others of the volume that are not in `volume` are over.
+        epoch: u64,
+    },
+    /// To `Keep`: attachments that are over.
+    Kept {
+        /// Volumes and epochs.
+        over: Vec<(VolumeId, u64)>,
+    },
+    /// To `Register`.
+    Registered {
+        /// The server: the same for the same name.
+        server: BlockServerId,
+    },
+    /// To `Beat`.
+    Grant(BlockGrant),
+    /// To `Status`.
+    Status(BlockStatus),
+    /// Done.
+    Done,
+}
+
+/// What the block manager asks of a block server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockServerRequest {
+    /// Send a beat now: there is news for you.
+    BeatNow,
+    /// Is there data in a segment from a place on?
+    HasData {
+        /// The segment.
+        segment: SegmentId,
+        /// The first byte of it.
+        from: u64,
+    },
+    /// Make a segment read as zeroes from a place on.
+    Clear {
+        /// The segment.
+        segment: SegmentId,
+        /// The first byte of it.
+        from: u64,
+    },
+}
+
+impl BlockServerRequest {
+    /// What it is called where its time is shown.
+    pub fn name(&self) -> &'static str {
+        match self {
+            BlockServerRequest::BeatNow => "beat now",
+            BlockServerRequest::HasData { .. } => "has data",
+            BlockServerRequest::Clear { .. } => "clear",
+        }
+    }
+}
+
+/// A good answer of a block server on the control path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockServerReply {
+    /// Done.
+    Done,
+    /// To `HasData`.
+    HasData(bool),
+}

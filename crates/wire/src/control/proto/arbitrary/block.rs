@@ -1,0 +1,167 @@
+//! Arbitrary messages of the block service.
+
+use base::{BlockServerId, VolumeId};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::{addr, label, name, policy};
+use crate::control::limits::{LEASE_MAX_MS, SEGMENTS_PAGE, VOLUME_BYTES, VOLUMES_PAGE};
+use crate::control::*;
+
+fn volume() -> impl Strategy<Value = VolumeId> {
+    any::<u64>().prop_map(VolumeId::new)
+}
+
+fn server() -> impl Strategy<Value = BlockServerId> {
+    any::<u32>().prop_map(BlockServerId::new)
+}
+
+fn segment() -> impl Strategy<Value = SegmentId> {
+    made!((volume, volume()), (index, any::<u32>()) => SegmentId { volume, index })
+}
+
+fn bytes() -> impl Strategy<Value = u64> {
+    VOLUME_BYTES.0..=VOLUME_BYTES.1
+}
+
+fn epoch() -> impl Strategy<Value = u64> {
+    1..=u64::MAX
+}
+
+fn limits() -> impl Strategy<Value = VolumeLimits> {
+    any::<[u64; 4]>().prop_map(|n| VolumeLimits {
+        iops_base: n[0],
+        iops_burst: n[1],
+        bytes_base: n[2],
+        bytes_burst: n[3],
+    })
+}
+
+fn spec() -> impl Strategy<Value = VolumeSpec> {
+    let geometry = any::<(u64, u32, u64)>().prop_map(|(group_bytes, count, data_sector)| {
+        VolumeGeometry { group_bytes, segments_per_group: count, data_sector }
+    });
+    made!((name, name()), (bytes, bytes()), (geometry, geometry), (policy, policy()),
+        (limits, limits()), (shared, any::<bool>()) => {
+        VolumeSpec { name, bytes, geometry, policy, limits, shared }
+    })
+}
+
+fn info() -> impl Strategy<Value = VolumeInfo> {
+    let attachment = made!((epoch, epoch()), (holder, label()) => Attachment { epoch, holder });
+    made!((volume, volume()), (spec, spec()), (attachments, vec(attachment, 0..3)) => {
+        VolumeInfo { volume, spec, attachments }
+    })
+}
+
+fn place() -> impl Strategy<Value = SegmentPlace> {
+    made!((index, any::<u32>()), (epoch, any::<u64>()), (server, option::of(server())),
+        (name, "\\PC{0,9}"), (addr, option::of(addr())), (serving, any::<bool>()) => {
+        SegmentPlace { index, epoch, server, name, addr, serving }
+    })
+}
+
+fn seen() -> impl Strategy<Value = Seen> {
+    any::<(u64, u64)>().prop_map(|(term, change)| Seen { term, change })
+}
+
+fn beat() -> impl Strategy<Value = BlockBeat> {
+    let load = made!((segment, segment()), (iops, any::<u32>()), (bytes, any::<u64>()) => {
+        SegmentLoad { segment, iops, bytes }
+    });
+    made!((server, server()), (addr, addr()), (boot, any::<u64>()), (seq, 1..=u64::MAX),
+        (seen, seen()), (unopened, vec((segment(), "\\PC{0,20}"), 0..3)),
+        (unopened_count, any::<u32>()), (loads, vec(load, 0..3)) => {
+        BlockBeat { server, addr, boot, seq, seen, unopened, unopened_count, loads }
+    })
+}
+
+fn grant() -> impl Strategy<Value = BlockGrant> {
+    let tenure = made!((epoch, epoch()), (bytes, bytes()), (policy, policy()),
+        (hold_ms, 0..=LEASE_MAX_MS) => Tenure { epoch, bytes, policy, hold_ms });
+    let change = made!((segment, segment()), (tenure, option::of(tenure)) => {
+        Assignment { segment, tenure }
+    });
+    made!((lease_ms, 0..=LEASE_MAX_MS), (reset, any::<bool>()), (changes, vec(change, 0..4)),
+        (seen, seen()), (more, any::<bool>()), (known, any::<bool>()) => {
+        BlockGrant { lease_ms, reset, changes, seen, more, known }
+    })
+}
+
+fn status() -> impl Strategy<Value = BlockStatus> {
+    let server = made!((server, server()), (name, label()), (addr, addr()),
+        (alive, any::<bool>()), (segments, any::<u32>()), (n, any::<[u64; 2]>()) => {
+        BlockServerStatus { server, name, addr, alive, segments, iops: n[0], bytes: n[1] }
+    });
+    made!((manager, label()), (n, any::<[u64; 5]>()), (servers, vec(server, 0..3)) => {
+        BlockStatus {
+            manager, term: n[0], volumes: n[1], removing: n[2], orphans: n[3], moves: n[4], servers,
+        }
+    })
+}
+
+pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
+    let nonce = any::<u64>;
+    prop_oneof![
+        made!((nonce, nonce()), (spec, spec()) => BlockRequest::Create { nonce, spec }),
+        made!((volume, volume()), (force, any::<bool>()) => {
+            BlockRequest::Remove { volume, force }
+        }),
+        made!((volume, volume()), (bytes, bytes()), (force, any::<bool>()) => {
+            BlockRequest::Resize { volume, bytes, force }
+        }),
+        made!((volume, volume()), (limits, limits()), (shared, any::<bool>()) => {
+            BlockRequest::Set { volume, limits, shared }
+        }),
+        name().prop_map(|name| BlockRequest::Find { name }),
+        made!((after, option::of(name())), (limit, 1..=VOLUMES_PAGE) => {
+            BlockRequest::List { after, limit }
+        }),
+        made!((volume, volume()), (from, any::<u32>()), (limit, 1..=SEGMENTS_PAGE) => {
+            BlockRequest::Map { volume, from, limit }
+        }),
+        made!((name, name()), (nonce, nonce()), (holder, label()) => {
+            BlockRequest::Attach { name, nonce, holder }
+        }),
+        vec((volume(), epoch()), 0..4).prop_map(|attachments| BlockRequest::Keep { attachments }),
+        made!((volume, volume()), (epoch, epoch()) => BlockRequest::Detach { volume, epoch }),
+        made!((name, label()), (addr, addr()) => BlockRequest::Register { name, addr }),
+        beat().prop_map(BlockRequest::Beat),
+        Just(BlockRequest::Status),
+    ]
+}
+
+pub(super) fn reply() -> impl Strategy<Value = BlockReply> {
+    prop_oneof![
+        info().prop_map(BlockReply::Volume),
+        made!((volumes, vec(info(), 0..3)), (more, any::<bool>()) => {
+            BlockReply::Volumes { volumes, more }
+        }),
+        made!((segments, vec(place(), 0..4)), (more, any::<bool>()) => {
+            BlockReply::Map { segments, more }
+        }),
+        made!((volume, info()), (epoch, epoch()) => BlockReply::Attached { volume, epoch }),
+        vec((volume(), epoch()), 0..4).prop_map(|over| BlockReply::Kept { over }),
+        server().prop_map(|server| BlockReply::Registered { server }),
+        grant().prop_map(BlockReply::Grant),
+        status().prop_map(BlockReply::Status),
+        Just(BlockReply::Done),
+    ]
+}
+
+pub(super) fn server_request() -> impl Strategy<Value = BlockServerRequest> {
+    prop_oneof![
+        Just(BlockServerRequest::BeatNow),
+        made!((segment, segment()), (from, any::<u64>()) => {
+            BlockServerRequest::HasData { segment, from }
+        }),
+        made!((segment, segment()), (from, any::<u64>()) => {
+            BlockServerRequest::Clear { segment, from }
+        }),
+    ]
+}
+
+pub(super) fn server_reply() -> impl Strategy<Value = BlockServerReply> {
+    prop_oneof![Just(BlockServerReply::Done), any::<bool>().prop_map(BlockServerReply::HasData),]
+}

@@ -1,0 +1,340 @@
+//! Volumes, segments, beats and grants of the block service.
+
+use base::{BlockServerId, VolumeId};
+
+use super::common::{
+    addr_bytes, addr_from, all, cut, each, label, name, need, range, range_u32, text,
+};
+use super::{Proto, WireError, pb};
+use crate::control::limits::{
+    ATTACHMENTS_MAX, LABEL_MAX, LEASE_MAX_MS, LOADS_MAX, REASON_MAX, SEGMENTS_PAGE, UNOPENED_MAX,
+    VOLUME_BYTES,
+};
+use crate::control::{
+    Assignment, Attachment, BlockBeat, BlockGrant, BlockServerReply, BlockServerRequest, Seen,
+    SegmentId, SegmentLoad, SegmentPlace, Tenure, VolumeGeometry, VolumeInfo, VolumeLimits,
+    VolumeSpec,
+};
+
+/// A volume's length.
+pub(super) fn volume_bytes(bytes: u64, field: &'static str) -> Result<u64, WireError> {
+    range(bytes, VOLUME_BYTES.0..=VOLUME_BYTES.1, field)
+}
+
+/// An epoch of an owner or of an attachment: they count from 1.
+pub(super) fn epoch(epoch: u64, field: &'static str) -> Result<u64, WireError> {
+    range(epoch, 1..=u64::MAX, field)
+}
+
+impl Proto for VolumeGeometry {
+    type Pb = pb::VolumeGeometry;
+
+    fn to_pb(&self) -> pb::VolumeGeometry {
+        let VolumeGeometry { group_bytes, segments_per_group, data_sector } = *self;
+        pb::VolumeGeometry { group_bytes, segments_per_group, data_sector }
+    }
+
+    fn from_pb(pb: pb::VolumeGeometry) -> Result<VolumeGeometry, WireError> {
+        let pb::VolumeGeometry { group_bytes, segments_per_group, data_sector } = pb;
+        Ok(VolumeGeometry { group_bytes, segments_per_group, data_sector })
+    }
+}
+
+impl Proto for VolumeLimits {
+    type Pb = pb::VolumeLimits;
+
+    fn to_pb(&self) -> pb::VolumeLimits {
+        let VolumeLimits { iops_base, iops_burst, bytes_base, bytes_burst } = *self;
+        pb::VolumeLimits { iops_base, iops_burst, bytes_base, bytes_burst }
+    }
+
+    fn from_pb(pb: pb::VolumeLimits) -> Result<VolumeLimits, WireError> {
+        let pb::VolumeLimits { iops_base, iops_burst, bytes_base, bytes_burst } = pb;
+        Ok(VolumeLimits { iops_base, iops_burst, bytes_base, bytes_burst })
+    }
+}
+
+impl Proto for VolumeSpec {
+    type Pb = pb::VolumeSpec;
+
+    fn to_pb(&self) -> pb::VolumeSpec {
+        pb::VolumeSpec {
+            name: self.name.clone(),
+            bytes: self.bytes,
+            geometry: Some(self.geometry.to_pb()),
+            policy: Some(self.policy.to_pb()),
+            limits: Some(self.limits.to_pb()),
+            shared: self.shared,
+        }
+    }
+
+    fn from_pb(pb: pb::VolumeSpec) -> Result<VolumeSpec, WireError> {
+        Ok(VolumeSpec {
+            name: name(pb.name, "VolumeSpec.name")?,
+            bytes: volume_bytes(pb.bytes, "VolumeSpec.bytes")?,
+            geometry: need(pb.geometry, "VolumeSpec.geometry")?,
+            policy: need(pb.policy, "VolumeSpec.policy")?,
+            limits: need(pb.limits, "VolumeSpec.limits")?,
+            shared: pb.shared,
+        })
+    }
+}
+
+impl Proto for Attachment {
+    type Pb = pb::Attachment;
+
+    fn to_pb(&self) -> pb::Attachment {
+        pb::Attachment { epoch: self.epoch, holder: self.holder.clone() }
+    }
+
+    fn from_pb(pb: pb::Attachment) -> Result<Attachment, WireError> {
+        Ok(Attachment {
+            epoch: epoch(pb.epoch, "Attachment.epoch")?,
+            holder: label(pb.holder, "Attachment.holder")?,
+        })
+    }
+}
+
+impl Proto for VolumeInfo {
+    type Pb = pb::VolumeInfo;
+
+    fn to_pb(&self) -> pb::VolumeInfo {
+        pb::VolumeInfo {
+            volume: self.volume.get(),
+            spec: Some(self.spec.to_pb()),
+            attachments: all(&self.attachments),
+        }
+    }
+
+    fn from_pb(pb: pb::VolumeInfo) -> Result<VolumeInfo, WireError> {
+        let field = "VolumeInfo.attachments";
+        Ok(VolumeInfo {
+            volume: VolumeId::new(pb.volume),
+            spec: need(pb.spec, "VolumeInfo.spec")?,
+            attachments: each(pb.attachments, ATTACHMENTS_MAX, field, Proto::from_pb)?,
+        })
+    }
+}
+
+impl Proto for SegmentId {
+    type Pb = pb::SegmentId;
+
+    fn to_pb(&self) -> pb::SegmentId {
+        pb::SegmentId { volume: self.volume.get(), index: self.index }
+    }
+
+    fn from_pb(pb: pb::SegmentId) -> Result<SegmentId, WireError> {
+        Ok(SegmentId { volume: VolumeId::new(pb.volume), index: pb.index })
+    }
+}
+
+impl Proto for SegmentPlace {
+    type Pb = pb::SegmentPlace;
+
+    fn to_pb(&self) -> pb::SegmentPlace {
+        pb::SegmentPlace {
+            index: self.index,
+            epoch: self.epoch,
+            server: self.server.map(BlockServerId::get),
+            name: self.name.clone(),
+            addr: self.addr.map(addr_bytes).unwrap_or_default(),
+            serving: self.serving,
+        }
+    }
+
+    fn from_pb(pb: pb::SegmentPlace) -> Result<SegmentPlace, WireError> {
+        Ok(SegmentPlace {
+            index: pb.index,
+            epoch: pb.epoch,
+            server: pb.server.map(BlockServerId::new),
+            name: text(pb.name, 0..=LABEL_MAX, "SegmentPlace.name")?,
+            addr: match pb.addr.is_empty() {
+                true => None,
+                false => Some(addr_from(&pb.addr, "SegmentPlace.addr")?),
+            },
+            serving: pb.serving,
+        })
+    }
+}
+
+impl Proto for SegmentLoad {
+    type Pb = pb::SegmentLoad;
+
+    fn to_pb(&self) -> pb::SegmentLoad {
+        let segment = Some(self.segment.to_pb());
+        pb::SegmentLoad { segment, iops: self.iops, bytes: self.bytes }
+    }
+
+    fn from_pb(pb: pb::SegmentLoad) -> Result<SegmentLoad, WireError> {
+        let segment = need(pb.segment, "SegmentLoad.segment")?;
+        Ok(SegmentLoad { segment, iops: pb.iops, bytes: pb.bytes })
+    }
+}
+
+impl Proto for Seen {
+    type Pb = pb::Seen;
+
+    fn to_pb(&self) -> pb::Seen {
+        pb::Seen { term: self.term, change: self.change }
+    }
+
+    fn from_pb(pb: pb::Seen) -> Result<Seen, WireError> {
+        Ok(Seen { term: pb.term, change: pb.change })
+    }
+}
+
+impl Proto for BlockBeat {
+    type Pb = pb::BlockBeat;
+
+    fn to_pb(&self) -> pb::BlockBeat {
+        let unopened = |(segment, cause): &(SegmentId, String)| pb::block_beat::Unopened {
+            segment: Some(segment.to_pb()),
+            cause: cut(cause, REASON_MAX).to_owned(),
+        };
+        pb::BlockBeat {
+            server: self.server.get(),
+            addr: addr_bytes(self.addr),
+            boot: self.boot,
+            seq: self.seq,
+            seen: Some(self.seen.to_pb()),
+            unopened: self.unopened.iter().map(unopened).collect(),
+            unopened_count: self.unopened_count,
+            loads: all(&self.loads),
+        }
+    }
+
+    fn from_pb(pb: pb::BlockBeat) -> Result<BlockBeat, WireError> {
+        Ok(BlockBeat {
+            server: BlockServerId::new(pb.server),
+            addr: addr_from(&pb.addr, "BlockBeat.addr")?,
+            boot: pb.boot,
+            seq: range(pb.seq, 1..=u64::MAX, "BlockBeat.seq")?,
+            seen: need(pb.seen, "BlockBeat.seen")?,
+            unopened: each(pb.unopened, UNOPENED_MAX, "BlockBeat.unopened", |one| {
+                let segment = need(one.segment, "BlockBeat.Unopened.segment")?;
+                Ok((segment, text(one.cause, 0..=REASON_MAX, "BlockBeat.Unopened.cause")?))
+            })?,
+            unopened_count: pb.unopened_count,
+            loads: each(pb.loads, LOADS_MAX, "BlockBeat.loads", Proto::from_pb)?,
+        })
+    }
+}
+
+impl Proto for Tenure {
+    type Pb = pb::Tenure;
+
+    fn to_pb(&self) -> pb::Tenure {
+        pb::Tenure {
+            epoch: self.epoch,
+            bytes: self.bytes,
+            policy: Some(self.policy.to_pb()),
+            hold_ms: self.hold_ms,
+        }
+    }
+
+    fn from_pb(pb: pb::Tenure) -> Result<Tenure, WireError> {
+        Ok(Tenure {
+            epoch: epoch(pb.epoch, "Tenure.epoch")?,
+            bytes: volume_bytes(pb.bytes, "Tenure.bytes")?,
+            policy: need(pb.policy, "Tenure.policy")?,
+            hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "Tenure.hold_ms")?,
+        })
+    }
+}
+
+impl Proto for Assignment {
+    type Pb = pb::Assignment;
+
+    fn to_pb(&self) -> pb::Assignment {
+        let tenure = self.tenure.as_ref().map(Proto::to_pb);
+        pb::Assignment { segment: Some(self.segment.to_pb()), tenure }
+    }
+
+    fn from_pb(pb: pb::Assignment) -> Result<Assignment, WireError> {
+        Ok(Assignment {
+            segment: need(pb.segment, "Assignment.segment")?,
+            tenure: pb.tenure.map(Proto::from_pb).transpose()?,
+        })
+    }
+}
+
+impl Proto for BlockGrant {
+    type Pb = pb::BlockGrant;
+
+    fn to_pb(&self) -> pb::BlockGrant {
+        pb::BlockGrant {
+            lease_ms: self.lease_ms,
+            reset: self.reset,
+            changes: all(&self.changes),
+            seen: Some(self.seen.to_pb()),
+            more: self.more,
+            known: self.known,
+        }
+    }
+
+    fn from_pb(pb: pb::BlockGrant) -> Result<BlockGrant, WireError> {
+        let field = "BlockGrant.changes";
+        Ok(BlockGrant {
+            lease_ms: range_u32(pb.lease_ms, 0..=LEASE_MAX_MS, "BlockGrant.lease_ms")?,
+            reset: pb.reset,
+            changes: each(pb.changes, SEGMENTS_PAGE as usize, field, Proto::from_pb)?,
+            seen: need(pb.seen, "BlockGrant.seen")?,
+            more: pb.more,
+            known: pb.known,
+        })
+    }
+}
+
+impl Proto for BlockServerRequest {
+    type Pb = pb::BlockServerRequest;
+
+    fn to_pb(&self) -> pb::BlockServerRequest {
+        use pb::block_server_request::{Ask, From};
+        let place = |segment: &SegmentId, from| From { segment: Some(segment.to_pb()), from };
+        let ask = match self {
+            BlockServerRequest::BeatNow => Ask::BeatNow(pb::Empty {}),
+            BlockServerRequest::HasData { segment, from } => Ask::HasData(place(segment, *from)),
+            BlockServerRequest::Clear { segment, from } => Ask::Clear(place(segment, *from)),
+        };
+        pb::BlockServerRequest { ask: Some(ask) }
+    }
+
+    fn from_pb(pb: pb::BlockServerRequest) -> Result<BlockServerRequest, WireError> {
+        use pb::block_server_request::{Ask, From};
+        let place = |pb: From| -> Result<(SegmentId, u64), WireError> {
+            Ok((need(pb.segment, "BlockServerRequest.segment")?, pb.from))
+        };
+        Ok(match pb.ask.ok_or(WireError::Missing { field: "BlockServerRequest.ask" })? {
+            Ask::BeatNow(_) => BlockServerRequest::BeatNow,
+            Ask::HasData(pb) => {
+                let (segment, from) = place(pb)?;
+                BlockServerRequest::HasData { segment, from }
+            }
+            Ask::Clear(pb) => {
+                let (segment, from) = place(pb)?;
+                BlockServerRequest::Clear { segment, from }
+            }
+        })
+    }
+}
+
+impl Proto for BlockServerReply {
+    type Pb = pb::BlockServerReply;
+
+    fn to_pb(&self) -> pb::BlockServerReply {
+        use pb::block_server_reply::Answer;
+        let answer = match *self {
+            BlockServerReply::Done => Answer::Done(pb::Empty {}),
+            BlockServerReply::HasData(found) => Answer::HasData(found),
+        };
+        pb::BlockServerReply { answer: Some(answer) }
+    }
+
+    fn from_pb(pb: pb::BlockServerReply) -> Result<BlockServerReply, WireError> {
+        use pb::block_server_reply::Answer;
+        Ok(match pb.answer.ok_or(WireError::Missing { field: "BlockServerReply.answer" })? {
+            Answer::Done(_) => BlockServerReply::Done,
+            Answer::HasData(found) => BlockServerReply::HasData(found),
+        })
+    }
+}

@@ -1,0 +1,238 @@
+//! What is asked of the block manager, and its answers.
+
+use base::{BlockServerId, VolumeId};
+
+use super::block::{epoch, volume_bytes};
+use super::common::{addr_bytes, addr_from, all, each, label, name, need, range_u32};
+use super::{Proto, WireError, pb};
+use crate::control::limits::{BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
+use crate::control::{BlockReply, BlockRequest, BlockServerStatus, BlockStatus};
+
+type Attachment = (VolumeId, u64);
+
+fn attachment_pb((volume, epoch): &Attachment) -> pb::AttachmentId {
+    pb::AttachmentId { volume: volume.get(), epoch: *epoch }
+}
+
+fn attachment(pb: pb::AttachmentId) -> Result<Attachment, WireError> {
+    Ok((VolumeId::new(pb.volume), epoch(pb.epoch, "AttachmentId.epoch")?))
+}
+
+impl Proto for BlockRequest {
+    type Pb = pb::BlockRequest;
+
+    fn to_pb(&self) -> pb::BlockRequest {
+        use pb::block_request::{
+            Ask, Attach, Create, Keep, List, Map, Register, Remove, Resize, Set,
+        };
+        let ask = match self {
+            BlockRequest::Create { nonce, spec } => {
+                Ask::Create(Create { nonce: *nonce, spec: Some(spec.to_pb()) })
+            }
+            BlockRequest::Remove { volume, force } => {
+                Ask::Remove(Remove { volume: volume.get(), force: *force })
+            }
+            BlockRequest::Resize { volume, bytes, force } => {
+                Ask::Resize(Resize { volume: volume.get(), bytes: *bytes, force: *force })
+            }
+            BlockRequest::Set { volume, limits, shared } => Ask::Set(Set {
+                volume: volume.get(),
+                limits: Some(limits.to_pb()),
+                shared: *shared,
+            }),
+            BlockRequest::Find { name } => Ask::Find(name.clone()),
+            BlockRequest::List { after, limit } => {
+                Ask::List(List { after: after.clone(), limit: *limit })
+            }
+            BlockRequest::Map { volume, from, limit } => {
+                Ask::Map(Map { volume: volume.get(), from: *from, limit: *limit })
+            }
+            BlockRequest::Attach { name, nonce, holder } => {
+                Ask::Attach(Attach { name: name.clone(), nonce: *nonce, holder: holder.clone() })
+            }
+            BlockRequest::Keep { attachments } => {
+                Ask::Keep(Keep { attachments: attachments.iter().map(attachment_pb).collect() })
+            }
+            BlockRequest::Detach { volume, epoch } => {
+                Ask::Detach(attachment_pb(&(*volume, *epoch)))
+            }
+            BlockRequest::Register { name, addr } => {
+                Ask::Register(Register { name: name.clone(), addr: addr_bytes(*addr) })
+            }
+            BlockRequest::Beat(beat) => Ask::Beat(beat.to_pb()),
+            BlockRequest::Status => Ask::Status(pb::Empty {}),
+        };
+        pb::BlockRequest { ask: Some(ask) }
+    }
+
+    fn from_pb(pb: pb::BlockRequest) -> Result<BlockRequest, WireError> {
+        use pb::block_request::Ask;
+        Ok(match pb.ask.ok_or(WireError::Missing { field: "BlockRequest.ask" })? {
+            Ask::Create(pb) => BlockRequest::Create {
+                nonce: pb.nonce,
+                spec: need(pb.spec, "BlockRequest.Create.spec")?,
+            },
+            Ask::Remove(pb) => {
+                BlockRequest::Remove { volume: VolumeId::new(pb.volume), force: pb.force }
+            }
+            Ask::Resize(pb) => BlockRequest::Resize {
+                volume: VolumeId::new(pb.volume),
+                bytes: volume_bytes(pb.bytes, "BlockRequest.Resize.bytes")?,
+                force: pb.force,
+            },
+            Ask::Set(pb) => BlockRequest::Set {
+                volume: VolumeId::new(pb.volume),
+                limits: need(pb.limits, "BlockRequest.Set.limits")?,
+                shared: pb.shared,
+            },
+            Ask::Find(found) => BlockRequest::Find { name: name(found, "BlockRequest.find")? },
+            Ask::List(pb) => {
+                let after = pb.after.map(|after| name(after, "BlockRequest.List.after"));
+                BlockRequest::List {
+                    after: after.transpose()?,
+                    limit: range_u32(pb.limit, 1..=VOLUMES_PAGE, "BlockRequest.List.limit")?,
+                }
+            }
+            Ask::Map(pb) => BlockRequest::Map {
+                volume: VolumeId::new(pb.volume),
+                from: pb.from,
+                limit: range_u32(pb.limit, 1..=SEGMENTS_PAGE, "BlockRequest.Map.limit")?,
+            },
+            Ask::Attach(pb) => BlockRequest::Attach {
+                name: name(pb.name, "BlockRequest.Attach.name")?,
+                nonce: pb.nonce,
+                holder: label(pb.holder, "BlockRequest.Attach.holder")?,
+            },
+            Ask::Keep(pb) => {
+                let field = "BlockRequest.Keep.attachments";
+                let attachments = each(pb.attachments, KEEPS_MAX, field, attachment)?;
+                BlockRequest::Keep { attachments }
+            }
+            Ask::Detach(pb) => {
+                let (volume, epoch) = attachment(pb)?;
+                BlockRequest::Detach { volume, epoch }
+            }
+            Ask::Register(pb) => BlockRequest::Register {
+                name: label(pb.name, "BlockRequest.Register.name")?,
+                addr: addr_from(&pb.addr, "BlockRequest.Register.addr")?,
+            },
+            Ask::Beat(pb) => BlockRequest::Beat(Proto::from_pb(pb)?),
+            Ask::Status(_) => BlockRequest::Status,
+        })
+    }
+}
+
+impl Proto for BlockServerStatus {
+    type Pb = pb::BlockServerStatus;
+
+    fn to_pb(&self) -> pb::BlockServerStatus {
+        pb::BlockServerStatus {
+            server: self.server.get(),
+            name: self.name.clone(),
+            addr: addr_bytes(self.addr),
+            alive: self.alive,
+            segments: self.segments,
+            iops: self.iops,
+            bytes: self.bytes,
+        }
+    }
+
+    fn from_pb(pb: pb::BlockServerStatus) -> Result<BlockServerStatus, WireError> {
+        Ok(BlockServerStatus {
+            server: BlockServerId::new(pb.server),
+            name: label(pb.name, "BlockServerStatus.name")?,
+            addr: addr_from(&pb.addr, "BlockServerStatus.addr")?,
+            alive: pb.alive,
+            segments: pb.segments,
+            iops: pb.iops,
+            bytes: pb.bytes,
+        })
+    }
+}
+
+impl Proto for BlockStatus {
+    type Pb = pb::BlockStatus;
+
+    fn to_pb(&self) -> pb::BlockStatus {
+        pb::BlockStatus {
+            manager: self.manager.clone(),
+            term: self.term,
+            volumes: self.volumes,
+            removing: self.removing,
+            orphans: self.orphans,
+            moves: self.moves,
+            servers: all(&self.servers),
+        }
+    }
+
+    fn from_pb(pb: pb::BlockStatus) -> Result<BlockStatus, WireError> {
+        Ok(BlockStatus {
+            manager: label(pb.manager, "BlockStatus.manager")?,
+            term: pb.term,
+            volumes: pb.volumes,
+            removing: pb.removing,
+            orphans: pb.orphans,
+            moves: pb.moves,
+            servers: each(pb.servers, BLOCK_SERVERS_MAX, "BlockStatus.servers", Proto::from_pb)?,
+        })
+    }
+}
+
+impl Proto for BlockReply {
+    type Pb = pb::BlockReply;
+
+    fn to_pb(&self) -> pb::BlockReply {
+        use pb::block_reply::{Answer, Attached, Kept, Map, Volumes};
+        let answer = match self {
+            BlockReply::Volume(info) => Answer::Volume(info.to_pb()),
+            BlockReply::Volumes { volumes, more } => {
+                Answer::Volumes(Volumes { volumes: all(volumes), more: *more })
+            }
+            BlockReply::Map { segments, more } => {
+                Answer::Map(Map { segments: all(segments), more: *more })
+            }
+            BlockReply::Attached { volume, epoch } => {
+                Answer::Attached(Attached { volume: Some(volume.to_pb()), epoch: *epoch })
+            }
+            BlockReply::Kept { over } => {
+                Answer::Kept(Kept { over: over.iter().map(attachment_pb).collect() })
+            }
+            BlockReply::Registered { server } => Answer::Registered(server.get()),
+            BlockReply::Grant(grant) => Answer::Grant(grant.to_pb()),
+            BlockReply::Status(status) => Answer::Status(status.to_pb()),
+            BlockReply::Done => Answer::Done(pb::Empty {}),
+        };
+        pb::BlockReply { answer: Some(answer) }
+    }
+
+    fn from_pb(pb: pb::BlockReply) -> Result<BlockReply, WireError> {
+        use pb::block_reply::Answer;
+        Ok(match pb.answer.ok_or(WireError::Missing { field: "BlockReply.answer" })? {
+            Answer::Volume(pb) => BlockReply::Volume(Proto::from_pb(pb)?),
+            Answer::Volumes(pb) => {
+                let field = "BlockReply.Volumes.volumes";
+                let volumes = each(pb.volumes, VOLUMES_PAGE as usize, field, Proto::from_pb)?;
+                BlockReply::Volumes { volumes, more: pb.more }
+            }
+            Answer::Map(pb) => {
+                let field = "BlockReply.Map.segments";
+                let segments = each(pb.segments, SEGMENTS_PAGE as usize, field, Proto::from_pb)?;
+                BlockReply::Map { segments, more: pb.more }
+            }
+            Answer::Attached(pb) => BlockReply::Attached {
+                volume: need(pb.volume, "BlockReply.Attached.volume")?,
+                epoch: epoch(pb.epoch, "BlockReply.Attached.epoch")?,
+            },
+            Answer::Kept(pb) => {
+                let over = each(pb.over, KEEPS_MAX, "BlockReply.Kept.over", attachment)?;
+                BlockReply::Kept { over }
+            }
+            Answer::Registered(server) => {
+                BlockReply::Registered { server: BlockServerId::new(server) }
+            }
+            Answer::Grant(pb) => BlockReply::Grant(Proto::from_pb(pb)?),
+            Answer::Status(pb) => BlockReply::Status(Proto::from_pb(pb)?),
+            Answer::Done(_) => BlockReply::Done,
+        })
+    }
+}
