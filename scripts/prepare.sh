@@ -16,12 +16,24 @@ if ! command -v cc >/dev/null 2>&1; then
 fi
 # Tools that some tests drive. A missing one skips those tests, and the summary says so.
 missing=""
-for tool in ip; do
-    command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
-done
+packages=""
+# need TOOL PACKAGE
+need() {
+    if ! command -v "$1" >/dev/null 2>&1; then
+        missing="$missing $1"
+        packages="$packages $2"
+    fi
+}
+need ip iproute2
+need nbdinfo libnbd-bin
+need nbdcopy libnbd-bin
+need qemu-io qemu-utils
+need fio fio
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        (apt-get update -q && apt-get install -y -q --no-install-recommends iproute2) ||
+        # One word each.
+        # shellcheck disable=SC2086
+        (apt-get update -q && apt-get install -y -q --no-install-recommends $packages) ||
             echo "could not install:$missing; tests that need them are skipped"
     else
         echo "not found:$missing; tests that need them are skipped"

@@ -32,8 +32,10 @@ pub struct Piece {
     pub zero: bool,
 }
 
-/// One segment of a volume, byte by byte.
+/// One segment of a volume, byte by byte. The block client gives a whole volume the same face.
 ///
+/// - A read or write has 1 to [`IO_MAX`](crate::limits::IO_MAX) bytes; a clear, and the question
+///   for pieces, any number.
 /// - Ranges may begin and end anywhere within the segment. The atomic unit is the 4 KiB block: of
 ///   two changes of a block one comes whole before the other, and a part of a block is changed
 ///   with the rest of it as it was (`protocols.md` 6.2).

@@ -4,7 +4,9 @@
 //! Invariant: reaches the core only through `client` and `table`; `geometry` and `nbd` do no I/O.
 
 pub mod contract;
+pub mod frontend;
 pub mod fuzz;
 pub mod geometry;
 pub mod limits;
+pub mod memory;
 pub mod nbd;

@@ -1,5 +1,7 @@
 //! Bounds of volumes, with reason and arithmetic.
 
+use std::time::Duration;
+
 use base::{GIB, KIB, MIB, TIB};
 
 /// Bytes of a block: what is written, versioned and atomic as one (`protocols.md` 6.2).
@@ -42,3 +44,39 @@ const _: () = assert!(
     GROUP_BYTES_DEFAULT.is_multiple_of(SEGMENTS_PER_GROUP_DEFAULT as u64 * DATA_SECTOR_DEFAULT)
 );
 const _: () = assert!(NBD_NAME_MAX <= NBD_STRING_MAX && NBD_STRING_MAX < NBD_OPTION_MAX as usize);
+
+/// Bytes of one read or write of a device at most: 128 blocks, which with their metadata fit in
+/// one append of the core. Longer requests of clients are cut.
+pub const IO_MAX: usize = 512 * KIB as usize;
+/// Open NBD connections of one front end: see [`NBD_CONNECTION_BYTES_MAX`].
+pub const NBD_CONNECTIONS_MAX: usize = 64;
+/// Bytes of requests and answers that one NBD connection holds: 20 of 128 KiB, 640 of 4 KiB.
+/// With the pieces of one large request it is 4 MiB, for all connections 256 MiB: half of a
+/// process's buffers, if no client took its answers.
+pub const NBD_CONNECTION_BYTES_MAX: usize = 2560 * KIB as usize;
+/// Pieces of a connection's one large request that are in memory: one is sent, one waits, one is
+/// read.
+pub const NBD_PIECES_MAX: usize = 3;
+/// Requests of one NBD connection that are not answered: twice what Linux and QEMU send.
+pub const NBD_REQUESTS_MAX: usize = 256;
+/// Bytes of the buffer that requests are received through: an option of the longest, or seven
+/// writes of 4 KiB in one system call.
+pub const NBD_STAGING_BYTES: usize = 32 * KIB as usize;
+/// Answers in one system call, and their bytes, at most.
+pub const NBD_BATCH_MAX: usize = 32;
+/// See [`NBD_BATCH_MAX`].
+pub const NBD_BATCH_BYTES: usize = 512 * KIB as usize;
+/// A client has chosen its export after this long: programs do it in milliseconds, people who
+/// look at a list in seconds.
+pub const NBD_NEGOTIATION_MAX: Duration = Duration::from_secs(30);
+
+const _: () = assert!(IO_MAX.is_multiple_of(BLOCK as usize));
+const _: () =
+    assert!((IO_MAX / BLOCK as usize) * (BLOCK as usize + 64) <= base::limits::APPEND_DATA_MAX);
+const _: () = assert!(
+    NBD_CONNECTIONS_MAX * (NBD_CONNECTION_BYTES_MAX + NBD_PIECES_MAX * IO_MAX)
+        <= runtime::limits::POOL_BYTES_DEFAULT / 2
+);
+const _: () = assert!(NBD_CONNECTION_BYTES_MAX >= IO_MAX && IO_MAX <= runtime::limits::BUF_MAX);
+const _: () = assert!(NBD_STAGING_BYTES >= NBD_OPTION_MAX as usize + 64);
+const _: () = assert!(2 * NBD_BATCH_MAX <= runtime::limits::SEND_IOVECS_MAX);

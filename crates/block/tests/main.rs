@@ -1,4 +1,5 @@
-//! Tests of volumes' geometry and of the NBD protocol.
+//! Tests of volumes: geometry, the NBD protocol, the NBD server.
 
+mod frontend;
 mod geometry;
 mod nbd;

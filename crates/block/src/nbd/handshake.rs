@@ -330,12 +330,16 @@ pub enum ServerInfo {
 impl ServerInfo {
     /// Number of [`ServerInfo::BlockSize`] among wants.
     pub const WANT_BLOCK_SIZE: u16 = 3;
+    /// Number of [`ServerInfo::Name`] among wants.
+    pub const WANT_NAME: u16 = 1;
+    /// Number of [`ServerInfo::Description`] among wants.
+    pub const WANT_DESCRIPTION: u16 = 2;
 
     fn encode(&self, out: &mut Vec<u8>) {
         let code: u16 = match self {
             ServerInfo::Export { .. } => 0,
-            ServerInfo::Name(_) => 1,
-            ServerInfo::Description(_) => 2,
+            ServerInfo::Name(_) => ServerInfo::WANT_NAME,
+            ServerInfo::Description(_) => ServerInfo::WANT_DESCRIPTION,
             ServerInfo::BlockSize { .. } => ServerInfo::WANT_BLOCK_SIZE,
         };
         out.extend_from_slice(&code.to_be_bytes());

@@ -1,0 +1,234 @@
+//! The NBD server (B16): takes connections, negotiates, and serves exports from [`Device`]s.
+//!
+//! Each connection has a bound on its requests and on their bytes. A client that sends more waits
+//! in its own socket; one that does not take its answers holds no more than its bound, and stops
+//! nobody else. What is answered is durable, so a flush has nothing left to do (`protocols.md`
+//! 6.3), on whatever connection it comes.
+//!
+//! Invariant: knows no segment and no block server, only [`Exports`] and [`Device`].
+
+mod connection;
+mod input;
+mod negotiate;
+mod output;
+mod requests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use runtime::{Class, Env, JoinHandle, Listener, Stream};
+
+use crate::contract::{Answer, Device};
+use crate::limits::{
+    NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_NEGOTIATION_MAX, NBD_REQUESTS_MAX,
+};
+
+/// Pause after an accept that failed for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a client is told of an export before it opens it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct About {
+    /// Bytes.
+    pub bytes: u64,
+    /// What it is, for people.
+    pub description: String,
+    /// Changes are refused.
+    pub read_only: bool,
+    /// Several connections may have it open at a time, and see each other's changes. Otherwise
+    /// a second one is refused.
+    pub shared: bool,
+}
+
+/// What a front end serves.
+pub trait Exports {
+    /// Names of all exports that may be listed.
+    fn names(&self) -> Answer<'_, Vec<String>>;
+
+    /// An export; `NotFound` when there is none of that name.
+    fn about<'a>(&'a self, name: &'a str) -> Answer<'a, About>;
+
+    /// Opens an export at its present length. Called for each connection: those that share an
+    /// export may be given one device. It is closed when the last reference goes.
+    fn open<'a>(&'a self, name: &'a str) -> Answer<'a, Rc<dyn Device>>;
+}
+
+/// Bounds of a front end. The simulator and tests make them small.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time; one more is closed at once.
+    pub connections_max: usize,
+    /// Bytes of requests and answers that one connection may hold, beside one large request.
+    pub connection_bytes_max: usize,
+    /// Requests of one connection that are not answered.
+    pub requests_max: usize,
+    /// A client has chosen its export after this long, or is closed.
+    pub negotiation_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections_max: NBD_CONNECTIONS_MAX,
+            connection_bytes_max: NBD_CONNECTION_BYTES_MAX,
+            requests_max: NBD_REQUESTS_MAX,
+            negotiation_max: NBD_NEGOTIATION_MAX,
+        }
+    }
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Connections open now.
+    pub connections: usize,
+    /// Connections taken.
+    pub accepted: u64,
+    /// Connections closed because of [`Limits::connections_max`].
+    pub refused: u64,
+    /// Connections ended because the peer broke the protocol.
+    pub broken: u64,
+    /// Requests answered well.
+    pub done: u64,
+    /// Requests answered with an error.
+    pub failed: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// Why a front end does not listen.
+#[derive(Debug)]
+pub enum ListenError {
+    /// The address is reachable from other machines, and TLS with an allow-list is not there.
+    OffLoopback(SocketAddr),
+    /// The operating system refuses the address.
+    Address(String, io::Error),
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenError::OffLoopback(addr) => write!(
+                f,
+                "{addr} is reachable from other machines, and NBD has no encryption here yet: \
+                 listen on 127.0.0.1, and let other machines come through a tunnel"
+            ),
+            ListenError::Address(addr, error) => write!(
+                f,
+                "cannot listen on {addr} ({error}): end the process that uses it, or configure \
+                 another"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ListenError {}
+
+struct Inner {
+    env: Env,
+    exports: Rc<dyn Exports>,
+    limits: Limits,
+    /// Connections that have each export open.
+    open: RefCell<BTreeMap<String, usize>>,
+    stats: Cell<Stats>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+}
+
+/// A running NBD server. Clones share it.
+#[derive(Clone)]
+pub struct Frontend(Rc<Inner>);
+
+impl Frontend {
+    /// A server of `exports` that does not listen yet.
+    pub fn new(env: &Env, exports: Rc<dyn Exports>, limits: Limits) -> Frontend {
+        let (env, open) = (env.clone(), RefCell::default());
+        let (stats, tasks) = (Cell::default(), RefCell::default());
+        Frontend(Rc::new(Inner { env, exports, limits, open, stats, tasks }))
+    }
+
+    /// Takes connections at a loopback address; port 0 picks a free one.
+    pub async fn listen(&self, addr: SocketAddr) -> Result<SocketAddr, ListenError> {
+        // Off loopback, an export needs TLS with client certificates or PSK, and an allow-list.
+        if !addr.ip().is_loopback() {
+            return Err(ListenError::OffLoopback(addr));
+        }
+        let listener = self.0.env.listen(addr).await;
+        let listener = listener.map_err(|error| ListenError::Address(addr.to_string(), error))?;
+        let addr = listener.local_addr();
+        self.serve(listener);
+        Ok(addr)
+    }
+
+    fn serve(&self, listener: Listener) {
+        let accept = accept(self.0.clone(), listener);
+        let task = self.0.env.spawn(Class::Control, "nbd: accept", accept);
+        self.0.tasks.borrow_mut().push(task);
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> Stats {
+        self.0.stats.get()
+    }
+
+    /// Takes no more connections. Those that are open go on.
+    pub fn close(&self) {
+        self.0.tasks.take().iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl fmt::Debug for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frontend({:?})", self.stats())
+    }
+}
+
+impl Inner {
+    fn count(&self, change: impl FnOnce(&mut Stats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+}
+
+/// One of the open connections; counted until it is dropped.
+struct Seat(Rc<Inner>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.count(|stats| stats.connections -= 1);
+    }
+}
+
+async fn accept(inner: Rc<Inner>, listener: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok(stream) => admit(&inner, stream),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection: raise the limit of open files");
+                inner.env.sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn admit(inner: &Rc<Inner>, stream: Stream) {
+    if inner.stats.get().connections >= inner.limits.connections_max {
+        inner.env.mark("nbd: too many connections");
+        inner.count(|stats| stats.refused += 1);
+        tracing::warn!(peer = %stream.peer, "NBD connection closed: too many are open");
+        return;
+    }
+    inner.count(|stats| {
+        stats.connections += 1;
+        stats.accepted += 1;
+    });
+    let seat = Seat(inner.clone());
+    inner.env.spawn(Class::Foreground, "nbd: connection", connection::run(seat, stream));
+}

@@ -1,0 +1,288 @@
+//! Negotiation: greeting, options, the choice of an export.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use runtime::WriteHalf;
+
+use super::input::{Ended, Input, alloc};
+use super::{About, Inner};
+use crate::contract::Device;
+use crate::limits::{NBD_DATA_MAX, NBD_STRING_MAX};
+use crate::nbd::{
+    BASE_ALLOCATION, ClientHello, Greeting, MetaQuery, OptionCode, OptionFlaw, OptionHead,
+    OptionReply, OptionRequest, ReplyCode, Select, ServerInfo, encode_export_name_reply,
+    export_flags,
+};
+
+/// Best size of a request: a block.
+const PREFERRED: u32 = crate::limits::BLOCK as u32;
+
+/// A connection's share of an export; given back when it is dropped.
+pub(super) struct Claim {
+    inner: Rc<Inner>,
+    name: String,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let open = &mut *self.inner.open.borrow_mut();
+        let count = open.get_mut(&self.name).expect("claimed once");
+        *count -= 1;
+        if *count == 0 {
+            open.remove(&self.name);
+        }
+    }
+}
+
+/// What was agreed on.
+pub(super) struct Chosen {
+    pub(super) claim: Claim,
+    pub(super) about: About,
+    pub(super) device: Rc<dyn Device>,
+    pub(super) structured: bool,
+    /// Block status may be asked for `base:allocation`.
+    pub(super) allocation: bool,
+}
+
+/// Number of `base:allocation` on every connection.
+pub(super) const ALLOCATION_ID: u32 = 1;
+
+struct Negotiation<'a> {
+    inner: &'a Rc<Inner>,
+    write: &'a mut WriteHalf,
+    peer: SocketAddr,
+    structured: bool,
+    /// The export that metadata contexts were chosen for, with the one we have among them.
+    contexts: Option<String>,
+    out: Vec<u8>,
+}
+
+/// Answers options until an export is chosen.
+pub(super) async fn run(
+    inner: &Rc<Inner>,
+    input: &mut Input,
+    write: &mut WriteHalf,
+    peer: SocketAddr,
+) -> Result<Chosen, Ended> {
+    let (structured, contexts, out) = (false, None, Vec::new());
+    let mut this = Negotiation { inner, write, peer, structured, contexts, out };
+    this.out.extend_from_slice(&Greeting { fixed: true, no_zeroes: true }.encode());
+    this.flush().await?;
+    let hello = ClientHello::decode(input.array().await?)?;
+    loop {
+        let head = OptionHead::decode(&input.array().await?)?;
+        let data = input.bytes(head.len as usize).await?;
+        let chosen = match OptionRequest::decode(head.code, &data) {
+            Ok(request) => this.answer(head.code, request, hello).await?,
+            // The oldest way to choose an export has no way to say no.
+            Err(_) if head.code == OptionCode::ExportName => return Err(Ended::Closed),
+            Err(flaw) => {
+                let message = match flaw {
+                    OptionFlaw::Unsupported => "this option is not known here",
+                    OptionFlaw::Invalid => "the option's data does not have its form",
+                };
+                this.refuse(head.code, flaw.reply(), message);
+                None
+            }
+        };
+        this.flush().await?;
+        if let Some(chosen) = chosen {
+            return Ok(chosen);
+        }
+    }
+}
+
+impl Negotiation<'_> {
+    async fn flush(&mut self) -> Result<(), Ended> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let mut buf = alloc(&self.inner.env, self.out.len()).await;
+        buf.copy_from_slice(&self.out);
+        self.out.clear();
+        self.write.write_all(vec![buf.freeze()]).await.map_err(|_| Ended::Closed)
+    }
+
+    fn reply(&mut self, to: OptionCode, reply: &OptionReply) {
+        reply.encode(to, &mut self.out);
+    }
+
+    fn refuse(&mut self, to: OptionCode, code: ReplyCode, message: &str) {
+        let message = cut(message);
+        self.reply(to, &OptionReply::Refused { code, message });
+    }
+
+    fn refuse_fault(&mut self, to: OptionCode, fault: &Fault) {
+        let code = match fault.kind {
+            Kind::NotFound => ReplyCode::Unknown,
+            Kind::Exists | Kind::Fenced => ReplyCode::Policy,
+            _ => ReplyCode::Platform,
+        };
+        self.refuse(to, code, &fault.message);
+    }
+
+    async fn answer(
+        &mut self,
+        code: OptionCode,
+        request: OptionRequest,
+        hello: ClientHello,
+    ) -> Result<Option<Chosen>, Ended> {
+        match request {
+            OptionRequest::ExportName(name) => {
+                let chosen = self.choose(&name).await.map_err(|fault| {
+                    tracing::info!(peer = %self.peer, name, "NBD client closed: {fault}");
+                    Ended::Closed
+                })?;
+                let (size, flags) = (chosen.device.bytes(), self.flags(&chosen.about));
+                encode_export_name_reply(size, flags, hello.no_zeroes, &mut self.out);
+                return Ok(Some(chosen));
+            }
+            OptionRequest::Abort => {
+                self.reply(code, &OptionReply::Ack);
+                self.flush().await?;
+                return Err(Ended::Closed);
+            }
+            OptionRequest::List => self.list().await,
+            OptionRequest::StartTls => {
+                self.refuse(code, ReplyCode::Policy, "TLS is not configured here");
+            }
+            OptionRequest::Info(select) => match self.about(&select.name).await {
+                Ok((name, about)) => {
+                    let size = about.bytes;
+                    self.tell(code, &select, &name, &about, size);
+                }
+                Err(fault) => self.refuse_fault(code, &fault),
+            },
+            OptionRequest::Go(select) => match self.choose(&select.name).await {
+                Ok(chosen) => {
+                    let size = chosen.device.bytes();
+                    self.tell(code, &select, &chosen.claim.name, &chosen.about, size);
+                    return Ok(Some(chosen));
+                }
+                Err(fault) => self.refuse_fault(code, &fault),
+            },
+            OptionRequest::StructuredReply => {
+                self.structured = true;
+                self.reply(code, &OptionReply::Ack);
+            }
+            OptionRequest::ListMetaContext(query) => self.contexts(code, query, false).await,
+            OptionRequest::SetMetaContext(query) => self.contexts(code, query, true).await,
+        }
+        Ok(None)
+    }
+
+    async fn list(&mut self) {
+        match self.inner.exports.names().await {
+            Ok(names) => {
+                for name in names {
+                    self.reply(OptionCode::List, &OptionReply::Server(name));
+                }
+                self.reply(OptionCode::List, &OptionReply::Ack);
+            }
+            Err(fault) => self.refuse_fault(OptionCode::List, &fault),
+        }
+    }
+
+    /// Facts of an export, by its own name: the empty one stands for the only export.
+    async fn about(&self, name: &str) -> Result<(String, About), Fault> {
+        let mut name = name.to_owned();
+        if name.is_empty() {
+            let mut names = self.inner.exports.names().await?;
+            if names.len() != 1 {
+                let why = format!("{} volumes are here: name one in the URI's path", names.len());
+                return Err(Fault::new(Kind::NotFound, why));
+            }
+            name = names.pop().expect("one name");
+        }
+        let about = self.inner.exports.about(&name).await?;
+        Ok((name, about))
+    }
+
+    async fn choose(&self, name: &str) -> Result<Chosen, Fault> {
+        let (name, about) = self.about(name).await?;
+        let claim = self.claim(&name, about.shared)?;
+        let device = self.inner.exports.open(&name).await?;
+        let allocation = self.contexts.as_deref() == Some(&*name);
+        Ok(Chosen { claim, about, device, structured: self.structured, allocation })
+    }
+
+    fn claim(&self, name: &str, shared: bool) -> Result<Claim, Fault> {
+        let open = &mut *self.inner.open.borrow_mut();
+        let count = open.entry(name.to_owned()).or_default();
+        if *count > 0 && !shared {
+            self.inner.env.mark("nbd: exclusive export is open");
+            let why = format!("'{name}' is open exclusively: close it there, or share the volume");
+            return Err(Fault::new(Kind::Exists, why));
+        }
+        *count += 1;
+        Ok(Claim { inner: self.inner.clone(), name: name.to_owned() })
+    }
+
+    fn flags(&self, about: &About) -> u16 {
+        use export_flags as flag;
+        let when = |on: bool, flag: u16| if on { flag } else { 0 };
+        flag::HAS_FLAGS
+            | flag::SEND_FLUSH
+            | flag::SEND_FUA
+            | flag::SEND_TRIM
+            | flag::SEND_WRITE_ZEROES
+            | flag::SEND_CACHE
+            | flag::SEND_FAST_ZERO
+            | when(self.structured, flag::SEND_DF)
+            | when(about.shared, flag::CAN_MULTI_CONN)
+            | when(about.read_only, flag::READ_ONLY)
+    }
+
+    fn tell(&mut self, to: OptionCode, select: &Select, name: &str, about: &About, size: u64) {
+        let flags = self.flags(about);
+        let mut facts = vec![ServerInfo::Export { size, flags }];
+        let (least, preferred, most) = (1, PREFERRED, NBD_DATA_MAX);
+        facts.push(ServerInfo::BlockSize { least, preferred, most });
+        for want in &select.wants {
+            match *want {
+                ServerInfo::WANT_NAME => facts.push(ServerInfo::Name(name.to_owned())),
+                ServerInfo::WANT_DESCRIPTION => {
+                    facts.push(ServerInfo::Description(cut(&about.description)));
+                }
+                _ => {} // Told anyway, or not known.
+            }
+        }
+        for fact in facts {
+            self.reply(to, &OptionReply::Info(fact));
+        }
+        self.reply(to, &OptionReply::Ack);
+    }
+
+    async fn contexts(&mut self, to: OptionCode, query: MetaQuery, set: bool) {
+        if set {
+            self.contexts = None;
+            if !self.structured {
+                let message = "structured replies have to be agreed on first";
+                return self.refuse(to, ReplyCode::Invalid, message);
+            }
+        }
+        let name = match self.about(&query.name).await {
+            Ok((name, _)) => name,
+            Err(fault) => return self.refuse_fault(to, &fault),
+        };
+        let is_meant = |text: &String| {
+            text == BASE_ALLOCATION || (!set && BASE_ALLOCATION.starts_with(&**text))
+        };
+        let all = !set && query.queries.is_empty();
+        if all || query.queries.iter().any(is_meant) {
+            let id = if set { ALLOCATION_ID } else { 0 };
+            self.reply(to, &OptionReply::MetaContext { id, name: BASE_ALLOCATION.to_owned() });
+            if set {
+                self.contexts = Some(name);
+            }
+        }
+        self.reply(to, &OptionReply::Ack);
+    }
+}
+
+/// The front of a text, as long as the protocol takes.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(NBD_STRING_MAX)].to_owned()
+}

@@ -1,0 +1,207 @@
+//! [`MemoryDevice`]: a [`Device`] in memory. What the front end and the block client are tested
+//! against, and what a simulated block server keeps its segments in across its restarts.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Fault, Kind};
+use futures_util::FutureExt;
+use runtime::sync::Mutex;
+use runtime::{Buf, Env};
+
+use crate::contract::{Answer, Clear, Device, Piece};
+use crate::geometry::Extent;
+use crate::limits::{BLOCK, IO_MAX};
+
+/// What a [`MemoryDevice`] holds: outlives it, as a disk outlives a process. Clones share it.
+#[derive(Clone, Default)]
+pub struct Memory(Rc<RefCell<BTreeMap<u64, Stored>>>);
+
+/// A block that is no hole.
+enum Stored {
+    Zeroes,
+    Bytes(Box<[u8]>),
+}
+
+/// A device whose answers come after random pauses, so that other requests get in between.
+pub struct MemoryDevice {
+    env: Env,
+    bytes: u64,
+    memory: Memory,
+    pause: Duration,
+    /// Changes take effect in the order of their first polls.
+    turn: Mutex<()>,
+}
+
+impl Memory {
+    /// Nothing but a hole.
+    pub fn new() -> Memory {
+        Memory::default()
+    }
+
+    fn read(&self, extent: Extent, into: &mut [u8]) {
+        let stored = self.0.borrow();
+        for (block, within, at) in blocks(extent) {
+            let into = &mut into[at..at + within.len()];
+            match stored.get(&block) {
+                Some(Stored::Bytes(bytes)) => into.copy_from_slice(&bytes[within]),
+                Some(Stored::Zeroes) | None => into.fill(0),
+            }
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) {
+        let stored = &mut *self.0.borrow_mut();
+        for (block, within, at) in blocks(Extent { offset, len: data.len() as u64 }) {
+            let place = stored.entry(block).or_insert(Stored::Zeroes);
+            if let Stored::Zeroes = place {
+                *place = Stored::Bytes(vec![0; BLOCK as usize].into());
+            }
+            let Stored::Bytes(bytes) = place else { unreachable!("just made") };
+            let len = within.len();
+            bytes[within].copy_from_slice(&data[at..at + len]);
+        }
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) {
+        let stored = &mut *self.0.borrow_mut();
+        for (block, within, _) in blocks(extent) {
+            if within.len() == BLOCK as usize {
+                match how {
+                    Clear::Trim => stored.remove(&block),
+                    Clear::Zero => stored.insert(block, Stored::Zeroes),
+                };
+            } else if let Some(Stored::Bytes(bytes)) = stored.get_mut(&block) {
+                bytes[within].fill(0);
+            } else if how == Clear::Zero {
+                stored.insert(block, Stored::Zeroes);
+            }
+        }
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Vec<Piece> {
+        let stored = self.0.borrow();
+        let mut found: Vec<Piece> = Vec::new();
+        for (block, within, _) in blocks(extent) {
+            let (hole, zero) = match stored.get(&block) {
+                None => (true, true),
+                Some(Stored::Zeroes) => (false, true),
+                Some(Stored::Bytes(_)) => (false, false),
+            };
+            let len = within.len() as u64;
+            let full = found.len() == most;
+            match found.last_mut() {
+                Some(last) if (last.hole, last.zero) == (hole, zero) => last.len += len,
+                _ if full => break,
+                _ => found.push(Piece { len, hole, zero }),
+            }
+        }
+        found
+    }
+}
+
+/// The blocks of a range: number, part of the block, and where that is in the range.
+fn blocks(extent: Extent) -> impl Iterator<Item = (u64, std::ops::Range<usize>, usize)> {
+    let end = extent.offset + extent.len;
+    let mut at = extent.offset;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let (block, from) = (at / BLOCK, at % BLOCK);
+        let until = (end - block * BLOCK).min(BLOCK);
+        let found = (block, from as usize..until as usize, (at - extent.offset) as usize);
+        at = block * BLOCK + until;
+        Some(found)
+    })
+}
+
+impl MemoryDevice {
+    /// A device of `bytes` bytes over `memory`, whose answers take up to twice `pause`.
+    pub fn new(env: &Env, memory: &Memory, bytes: u64, pause: Duration) -> MemoryDevice {
+        let (env, memory) = (env.clone(), memory.clone());
+        MemoryDevice { env, bytes, memory, pause, turn: Mutex::new(()) }
+    }
+
+    fn check(&self, extent: Extent, data: bool) -> Result<(), Fault> {
+        if extent.end().is_none_or(|end| end > self.bytes) {
+            let Extent { offset, len } = extent;
+            let why = format!("{len} bytes at {offset} of a segment of {}", self.bytes);
+            return Err(Fault::new(Kind::Invalid, why));
+        }
+        if data && extent.len > IO_MAX as u64 {
+            let why = format!("{} bytes in one request, {IO_MAX} at most", extent.len);
+            return Err(Fault::new(Kind::Invalid, why));
+        }
+        Ok(())
+    }
+
+    async fn pause(&self) {
+        if !self.pause.is_zero() {
+            let nanos = self.env.random_below(self.pause.as_nanos() as u64);
+            self.env.sleep(Duration::from_nanos(nanos)).await;
+        }
+    }
+
+    /// In its turn: waits, then does `step`; then waits again, while others may go on.
+    async fn in_turn<T>(&self, step: impl FnOnce() -> T) -> T {
+        let turn = self.turn.lock().await;
+        self.pause().await;
+        let done = step();
+        drop(turn);
+        self.pause().await;
+        done
+    }
+}
+
+impl Device for MemoryDevice {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        async move {
+            self.check(extent, true)?;
+            let buf = self.env.pool().alloc(extent.len as usize);
+            let mut buf = buf.map_err(|error| Fault::new(Kind::Retry, error.to_string()))?;
+            self.in_turn(|| self.memory.read(extent, &mut buf)).await;
+            Ok(buf.freeze())
+        }
+        .boxed_local()
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        async move {
+            self.check(Extent { offset, len: data.len() as u64 }, true)?;
+            self.in_turn(|| self.memory.write(offset, &data)).await;
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        async move {
+            self.check(extent, false)?;
+            self.in_turn(|| self.memory.clear(extent, how)).await;
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        async move {
+            self.check(extent, false)?;
+            Ok(self.in_turn(|| self.memory.pieces(extent, most)).await)
+        }
+        .boxed_local()
+    }
+}
+
+impl fmt::Debug for MemoryDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryDevice({} bytes)", self.bytes)
+    }
+}
