@@ -69,3 +69,12 @@ pub fn fuzz_chunk(bytes: &[u8]) {
         assert_eq!(again, Ok(Some((cookie, done, chunk, len))));
     }
 }
+
+/// A row of the block manager's table: the key's length, the key, the value.
+pub fn fuzz_manager_row(bytes: &[u8]) {
+    let Some((&len, rest)) = bytes.split_first() else { return };
+    let Some((key, value)) = rest.split_at_checked(usize::from(len)) else { return };
+    if let Ok(row) = crate::manager::rows::Row::decode(key, value) {
+        assert_eq!((row.key_bytes(), row.value_bytes()), (key.to_vec(), Some(value.to_vec())));
+    }
+}

@@ -8,5 +8,6 @@ pub mod frontend;
 pub mod fuzz;
 pub mod geometry;
 pub mod limits;
+pub mod manager;
 pub mod memory;
 pub mod nbd;

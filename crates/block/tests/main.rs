@@ -2,4 +2,5 @@
 
 mod frontend;
 mod geometry;
+mod manager;
 mod nbd;

@@ -1,0 +1,102 @@
+//! Which server gets which segment (B9): orphans at once, then by load.
+
+use std::collections::BTreeMap;
+
+use base::{BlockServerId, VolumeId};
+use runtime::Instant;
+use wire::control::SegmentId;
+
+use super::limits::{BALANCE, REST, SEGMENT_COST};
+use super::machine::Machine;
+
+/// Living servers with what they bear, kept up to date while segments are given out.
+struct Spread {
+    costs: BTreeMap<BlockServerId, u64>,
+    /// Segments of a volume on each server: a volume's burst is to be served by many.
+    counts: BTreeMap<VolumeId, BTreeMap<BlockServerId, u64>>,
+}
+
+impl Spread {
+    fn of(machine: &Machine) -> Spread {
+        let alive = machine.members.iter().filter(|(_, member)| member.alive);
+        let cost = |id: BlockServerId, busy: u64| {
+            busy + machine.state.owned_count(id) as u64 * SEGMENT_COST
+        };
+        let costs = alive.map(|(&id, member)| (id, cost(id, member.busy_cost()))).collect();
+        Spread { costs, counts: BTreeMap::new() }
+    }
+
+    /// The server for a segment that costs `cost`.
+    fn choose(&mut self, machine: &Machine, id: SegmentId, cost: u64) -> Option<BlockServerId> {
+        let counts = self.counts.entry(id.volume).or_insert_with(|| {
+            let mut counts = BTreeMap::new();
+            for (_, segment) in machine.state.segments_of(id.volume, 0) {
+                if let Some(owner) = segment.owner {
+                    *counts.entry(owner).or_default() += 1;
+                }
+            }
+            counts
+        });
+        let rank = |&(&server, &cost): &(&BlockServerId, &u64)| {
+            (counts.get(&server).copied().unwrap_or(0), cost, server)
+        };
+        let (&server, _) = self.costs.iter().min_by_key(rank)?;
+        *counts.entry(server).or_default() += 1;
+        *self.costs.get_mut(&server)? += cost;
+        Some(server)
+    }
+}
+
+impl Machine {
+    /// Gives segments without a living owner to those that live.
+    pub(super) fn adopt(&mut self, now: Instant) {
+        let dead = self.members.iter().filter(|(_, member)| !member.alive);
+        let left = dead.flat_map(|(&id, _)| self.state.owned(id));
+        let orphans: Vec<SegmentId> = self.state.orphans().chain(left).collect();
+        if orphans.is_empty() {
+            return;
+        }
+        let mut spread = Spread::of(self);
+        for id in orphans {
+            let Some(server) = spread.choose(self, id, SEGMENT_COST) else { return };
+            let had_owner = self.state.segment(id).is_some_and(|segment| segment.owner.is_some());
+            self.moves += u64::from(had_owner);
+            self.give(now, id, Some(server));
+        }
+    }
+
+    /// Moves one segment from the busiest server to the idlest, when that is worth it.
+    pub(super) fn balance(&mut self, now: Instant) {
+        if now - self.balanced < BALANCE {
+            return;
+        }
+        self.balanced = now;
+        self.moved.retain(|_, at| now - *at < REST);
+        let costs = Spread::of(self).costs;
+        let busiest = costs.iter().max_by_key(|&(&id, &cost)| (cost, id));
+        let idlest = costs.iter().min_by_key(|&(&id, &cost)| (cost, id));
+        let (Some((&from, &most)), Some((&to, &least))) = (busiest, idlest) else { return };
+        let mean = costs.values().sum::<u64>() / costs.len() as u64;
+        let gap = most - least;
+        if gap <= mean / 4 {
+            return;
+        }
+        // What leaves both nearer to each other: the costliest that is not more than the gap.
+        let member = &self.members[&from];
+        let fits = |id: &SegmentId| {
+            member.cost(*id) < gap * 3 / 4 && !self.moved.contains_key(id) && self.is_calm(*id)
+        };
+        let best = self.state.owned(from).filter(fits).max_by_key(|&id| (member.cost(id), id));
+        let Some(id) = best else { return };
+        tracing::info!(segment = %id, %from, %to, gap, "moves for balance");
+        self.moved.insert(id, now);
+        self.moves += 1;
+        self.give(now, id, Some(to));
+    }
+
+    /// True when a segment is served and nobody waits for a former owner's lease.
+    fn is_calm(&self, id: SegmentId) -> bool {
+        let owner = self.state.segment(id).and_then(|segment| segment.owner);
+        self.serves(id, owner) && !self.holds.contains_key(&id)
+    }
+}

@@ -1,0 +1,141 @@
+//! Why the block manager does not do what it is asked.
+
+use std::fmt;
+
+use base::{Kind, VolumeId};
+use wire::control::ControlError;
+
+use crate::geometry::GeometryError;
+use crate::limits::{BLOCK, VOLUME_BYTES};
+
+/// A refusal. The text names the thing and the way out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No volume has this name.
+    NoName(String),
+    /// No volume has this identity.
+    NoVolume(VolumeId),
+    /// A volume has this name already.
+    Exists(String),
+    /// The length can not be.
+    Bytes {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes of the smallest volume.
+        least: u64,
+    },
+    /// The sizes make no geometry.
+    Geometry(GeometryError),
+    /// More segments than a volume may have.
+    Segments {
+        /// Segments that it would have.
+        count: u64,
+        /// Segments that it may have.
+        max: u64,
+    },
+    /// A base above its burst.
+    Limits,
+    /// Somebody has the volume open.
+    Attached {
+        /// The volume's name.
+        name: String,
+        /// Who.
+        holder: String,
+    },
+    /// Data would be cut off.
+    HasData {
+        /// The volume's name.
+        name: String,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// What was cut off is still being removed.
+    Removing {
+        /// The volume's name.
+        name: String,
+    },
+    /// No more of them can be had.
+    Full {
+        /// Of what.
+        what: &'static str,
+        /// How many there may be.
+        max: usize,
+    },
+    /// A block server that has to do with it does not answer.
+    Server {
+        /// What was asked.
+        what: String,
+    },
+}
+
+impl Refusal {
+    /// What the receiver may do about it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Refusal::NoName(_) | Refusal::NoVolume(_) => Kind::NotFound,
+            Refusal::Exists(_) => Kind::Exists,
+            Refusal::Full { .. } => Kind::Full,
+            Refusal::Removing { .. } | Refusal::Server { .. } => Kind::Retry,
+            Refusal::Bytes { .. }
+            | Refusal::Geometry(_)
+            | Refusal::Segments { .. }
+            | Refusal::Limits
+            | Refusal::Attached { .. }
+            | Refusal::HasData { .. } => Kind::Invalid,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NoName(name) => {
+                write!(f, "{name}: no such volume; 'craton volume ls' lists them")
+            }
+            Refusal::NoVolume(volume) => write!(f, "{volume}: no such volume"),
+            Refusal::Exists(name) => {
+                write!(f, "{name}: exists already; remove it first, or choose another name")
+            }
+            Refusal::Bytes { bytes, least } => write!(
+                f,
+                "a volume of {bytes} bytes; choose a multiple of {BLOCK} from {least} to {}",
+                VOLUME_BYTES.1
+            ),
+            Refusal::Geometry(error) => error.fmt(f),
+            Refusal::Segments { count, max } => write!(
+                f,
+                "a volume of {count} segments, of at most {max}; choose larger segment groups"
+            ),
+            Refusal::Limits => {
+                f.write_str("a base above its burst; lower the base or raise the burst")
+            }
+            Refusal::Attached { name, holder } => {
+                write!(f, "{name}: {holder} has it open; close it there first")
+            }
+            Refusal::HasData { name, bytes } => write!(
+                f,
+                "{name}: there is data past {bytes} bytes; move it first, or cut it off with \
+                 --force"
+            ),
+            Refusal::Removing { name } => write!(
+                f,
+                "{name}: what was cut off is still being removed; try again in a few seconds"
+            ),
+            Refusal::Full { what, max } => {
+                write!(f, "there are {max} {what}, and no more can be; remove some first")
+            }
+            Refusal::Server { what } => write!(
+                f,
+                "{what}: the block server does not answer; nothing was changed: try again"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Refusal> for ControlError {
+    fn from(refusal: Refusal) -> ControlError {
+        ControlError::new(refusal.kind(), refusal.to_string())
+    }
+}

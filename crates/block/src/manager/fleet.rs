@@ -1,0 +1,333 @@
+//! Block servers: who lives, what each owns, and until when leases last (`protocols.md` 6.5).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use base::BlockServerId;
+use runtime::{Duration, Instant};
+use wire::control::limits::{BLOCK_SERVERS_MAX, SEGMENTS_PAGE};
+use wire::control::{Assignment, BlockBeat, BlockGrant, BlockReply, Seen, SegmentId, Tenure};
+
+use super::error::Refusal;
+use super::limits::{BOOTS_MAX, BYTES_PER_REQUEST, SEGMENT_COST, drifted};
+use super::machine::Machine;
+use super::rows::{Key, Value};
+use super::state::{Segment, Server};
+
+/// A block server as this leader knows it.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) alive: bool,
+    /// When the last beat came.
+    pub(super) heard: Instant,
+    /// The process that beats, once one has.
+    boot: Option<u64>,
+    /// Processes before it.
+    former: Vec<u64>,
+    seq: u64,
+    /// No lease that was granted to it lasts longer.
+    lease_end: Instant,
+    /// What changed for it, by number; each segment once, at its last change.
+    changes: BTreeMap<u64, SegmentId>,
+    numbers: BTreeMap<SegmentId, u64>,
+    next_change: u64,
+    /// Changes that its present process has made.
+    seen: u64,
+    /// Segments that it does not serve yet: the first of them, and how many.
+    unopened: Vec<SegmentId>,
+    unopened_count: u32,
+    loads: BTreeMap<SegmentId, (u32, u64)>,
+}
+
+/// What keeps the owner of a segment from acknowledging writes: leases of owners before it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Hold(Vec<Wait>);
+
+/// A former owner that may believe to have its lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Wait {
+    server: BlockServerId,
+    boot: Option<u64>,
+    /// The change that took the segment from it: when it has made that, it serves no more.
+    change: u64,
+    /// Its lease is over by then.
+    until: Instant,
+}
+
+impl Hold {
+    /// When nothing keeps the owner any more.
+    pub(super) fn until(&self) -> Instant {
+        self.0.iter().map(|wait| wait.until).max().unwrap_or_default()
+    }
+}
+
+impl Member {
+    /// A server that this leader has not heard of, and that may have a lease.
+    pub(super) fn unheard(now: Instant, lease_end: Instant) -> Member {
+        Member {
+            // Until it has been silent for long, it is taken to be as it was.
+            alive: true,
+            heard: now,
+            boot: None,
+            former: Vec::new(),
+            seq: 0,
+            lease_end,
+            changes: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            next_change: 1,
+            seen: 0,
+            unopened: Vec::new(),
+            unopened_count: 0,
+            loads: BTreeMap::new(),
+        }
+    }
+
+    /// Requests and bytes a second.
+    pub(super) fn load(&self) -> (u64, u64) {
+        let sum = |(iops, bytes): (u64, u64), load: &(u32, u64)| {
+            (iops + u64::from(load.0), bytes.saturating_add(load.1))
+        };
+        self.loads.values().fold((0, 0), sum)
+    }
+
+    /// What a segment costs its server, in requests a second.
+    pub(super) fn cost(&self, id: SegmentId) -> u64 {
+        let (iops, bytes) = self.loads.get(&id).copied().unwrap_or_default();
+        SEGMENT_COST + u64::from(iops) + bytes / BYTES_PER_REQUEST
+    }
+
+    /// What all of its segments but the idle ones cost.
+    pub(super) fn busy_cost(&self) -> u64 {
+        let (iops, bytes) = self.load();
+        iops + bytes / BYTES_PER_REQUEST
+    }
+}
+
+impl Machine {
+    pub(super) fn register(
+        &mut self,
+        now: Instant,
+        name: &str,
+        addr: SocketAddr,
+    ) -> Result<BlockReply, Refusal> {
+        let server = match self.state.server_of(name) {
+            Some(server) => server,
+            None => {
+                if self.state.servers().count() >= BLOCK_SERVERS_MAX {
+                    return Err(Refusal::Full { what: "block servers", max: BLOCK_SERVERS_MAX });
+                }
+                let server = BlockServerId::new(self.state.counters().server);
+                self.count(|counters| counters.server += 1);
+                let value = Value::Server(Server { name: name.to_owned(), addr });
+                self.put(Key::Server(server), value);
+                // It has had no lease.
+                let fresh = Member { alive: false, ..Member::unheard(now, now) };
+                self.members.insert(server, fresh);
+                server
+            }
+        };
+        Ok(BlockReply::Registered { server })
+    }
+
+    /// A segment's ownership changed for a server: it will be told.
+    pub(super) fn note(&mut self, server: BlockServerId, id: SegmentId) -> u64 {
+        let Some(member) = self.members.get_mut(&server) else { return 0 };
+        let number = member.next_change;
+        member.next_change += 1;
+        if let Some(before) = member.numbers.insert(id, number) {
+            member.changes.remove(&before);
+        }
+        member.changes.insert(number, id);
+        number
+    }
+
+    /// Gives a segment to a server, or to none.
+    pub(super) fn give(&mut self, now: Instant, id: SegmentId, to: Option<BlockServerId>) {
+        let Some(segment) = self.state.segment(id) else { return };
+        let mut hold = self.holds.remove(&id).unwrap_or_default();
+        let epoch = segment.epoch + 1;
+        self.put(Key::Segment(id), Value::Segment(Segment { epoch, owner: to }));
+        if let Some(from) = segment.owner {
+            let change = self.note(from, id);
+            if let Some(member) = self.members.get(&from)
+                && member.lease_end > now
+            {
+                let (boot, until) = (member.boot, member.lease_end);
+                hold.0.push(Wait { server: from, boot, change, until });
+            }
+            self.tell(from);
+        }
+        hold.0.retain(|wait| wait.until > now);
+        if !hold.0.is_empty() {
+            self.holds.insert(id, hold);
+        }
+        if let Some(to) = to {
+            if segment.owner != Some(to) {
+                self.note(to, id);
+            }
+            self.tell(to);
+        }
+    }
+
+    /// How long a segment's owner must hold acknowledgements of writes back.
+    fn hold(&self, now: Instant, id: SegmentId) -> Duration {
+        let until = self.holds.get(&id).map_or(Instant::default(), Hold::until);
+        // Whom a former leader had given it to before is not known here.
+        until.max(self.former_leases_end) - now
+    }
+
+    /// A server that beats: what it owns, and its lease.
+    pub(super) fn beat(&mut self, now: Instant, beat: BlockBeat) -> BlockGrant {
+        let term = self.config.term;
+        let mut grant = BlockGrant {
+            lease_ms: 0,
+            reset: false,
+            changes: Vec::new(),
+            seen: beat.seen,
+            more: false,
+            known: true,
+        };
+        let server = beat.server;
+        let Some(member) = self.members.get_mut(&server) else {
+            return BlockGrant { known: false, ..grant };
+        };
+        if member.former.contains(&beat.boot) {
+            return BlockGrant { known: false, ..grant };
+        }
+        if member.boot == Some(beat.boot) && beat.seq <= member.seq {
+            return grant; // Overtaken by a later one, or come twice.
+        }
+        if member.boot != Some(beat.boot) {
+            // A new process knows nothing of what it owns; the one before it may still run, so
+            // that what is given anew waits for that one's lease.
+            if member.boot.is_some() || beat.seen == Seen::default() {
+                let owned: Vec<SegmentId> = self.state.owned(server).collect();
+                owned.into_iter().for_each(|id| self.give(now, id, Some(server)));
+            }
+            let member = self.members.get_mut(&server).expect("found above");
+            if let Some(before) = member.boot.replace(beat.boot) {
+                member.former.push(before);
+                let excess = member.former.len().saturating_sub(BOOTS_MAX);
+                member.former.drain(..excess);
+            }
+            (member.seen, member.seq) = (0, 0);
+            member.loads.clear();
+        }
+        let reset = beat.seen.term != term;
+        let seen = if reset { 0 } else { beat.seen.change };
+        let member = self.members.get_mut(&server).expect("found above");
+        let woke = !std::mem::replace(&mut member.alive, true);
+        (member.heard, member.seq, member.seen) = (now, beat.seq, seen);
+        member.unopened = beat.unopened.into_iter().map(|(id, _)| id).collect();
+        member.unopened_count = beat.unopened_count;
+        let boot = beat.boot;
+        for load in beat.loads {
+            match (load.iops, load.bytes) {
+                (0, 0) => member.loads.remove(&load.segment),
+                load_now => member.loads.insert(load.segment, load_now),
+            };
+        }
+        self.settle_holds(server, boot, seen);
+        self.forget_changes(server, seen);
+        if self.state.server(server).is_some_and(|known| known.addr != beat.addr) {
+            let name = self.state.server(server).expect("just seen").name.clone();
+            self.put(Key::Server(server), Value::Server(Server { name, addr: beat.addr }));
+        }
+        if woke {
+            self.adopt(now);
+        }
+        self.fill(now, server, seen, &mut grant);
+        grant.reset = reset;
+        grant.seen.term = term;
+        if !grant.more && self.leads(now) {
+            grant.lease_ms = self.config.lease.as_millis() as u32;
+            let until = now + drifted(self.config.lease);
+            let member = self.members.get_mut(&server).expect("found above");
+            member.lease_end = member.lease_end.max(until);
+        }
+        grant
+    }
+
+    /// The changes after `seen`.
+    fn fill(&self, now: Instant, server: BlockServerId, seen: u64, grant: &mut BlockGrant) {
+        let member = &self.members[&server];
+        let page = SEGMENTS_PAGE as usize;
+        grant.seen.change = member.next_change - 1;
+        for (&number, &segment) in member.changes.range(seen + 1..) {
+            if grant.changes.len() == page {
+                grant.seen.change = number - 1;
+                grant.more = true;
+                break;
+            }
+            let owned = self.state.segment(segment).filter(|known| known.owner == Some(server));
+            let tenure = owned.map(|known| {
+                let hold = drifted(self.hold(now, segment)).as_micros().div_ceil(1000);
+                Tenure {
+                    epoch: known.epoch,
+                    bytes: self.state.segment_bytes(segment),
+                    policy: self.state.volume(segment.volume).expect("it has one").spec.policy,
+                    hold_ms: hold as u32,
+                }
+            });
+            grant.changes.push(Assignment { segment, tenure });
+        }
+    }
+
+    /// A former owner has let go.
+    fn settle_holds(&mut self, server: BlockServerId, boot: u64, seen: u64) {
+        let mut free = Vec::new();
+        for (&id, hold) in &mut self.holds {
+            let over = |wait: &Wait| {
+                (wait.server, wait.boot) == (server, Some(boot)) && wait.change <= seen
+            };
+            let before = hold.0.len();
+            hold.0.retain(|wait| !over(wait));
+            if hold.0.is_empty() && before > 0 {
+                free.push(id);
+            }
+        }
+        for id in free {
+            self.holds.remove(&id);
+            if let Some(owner) = self.state.segment(id).and_then(|segment| segment.owner) {
+                self.note(owner, id);
+                self.tell(owner);
+            }
+        }
+    }
+
+    /// Drops what a server need not be told again: segments that it lost and knows to have lost.
+    fn forget_changes(&mut self, server: BlockServerId, seen: u64) {
+        let Some(member) = self.members.get_mut(&server) else { return };
+        let state = &self.state;
+        let lost = member.changes.range(..=seen).filter(|&(_, &id)| {
+            state.segment(id).and_then(|segment| segment.owner) != Some(server)
+        });
+        let lost: Vec<(u64, SegmentId)> = lost.map(|(&number, &id)| (number, id)).collect();
+        for (number, id) in lost {
+            member.changes.remove(&number);
+            member.numbers.remove(&id);
+            member.loads.remove(&id);
+        }
+    }
+
+    /// True when a segment's owner has said that it serves it.
+    pub(super) fn serves(&self, id: SegmentId, owner: Option<BlockServerId>) -> bool {
+        let Some(member) = owner.and_then(|owner| self.members.get(&owner)) else { return false };
+        let told = member.numbers.get(&id).is_some_and(|&number| number <= member.seen);
+        let listed = member.unopened.len() as u32 >= member.unopened_count;
+        let beyond = !listed && member.unopened.last().is_some_and(|&last| id > last);
+        member.alive && told && !beyond && !member.unopened.contains(&id)
+    }
+
+    /// Takes note of servers that have fallen silent.
+    pub(super) fn bury(&mut self, now: Instant) {
+        let dead = self.config.server_dead;
+        for (id, member) in &mut self.members {
+            if member.alive && now - member.heard > dead {
+                member.alive = false;
+                member.loads.clear();
+                tracing::warn!(server = %id, "block server is silent: others take its segments");
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Bounds and times of the block manager, with reason and arithmetic.
+
+use runtime::Duration;
+
+/// Between two renewals of a block server (`protocols.md` 6.5).
+pub const RENEW: Duration = Duration::from_millis(150);
+/// A lease, from the sending of the last granted renewal: four renewals, of which two may be
+/// lost and the third be late.
+pub const LEASE: Duration = Duration::from_millis(600);
+/// What two clocks may drift apart, in thousandths: 1 % each, and a little.
+pub const DRIFT: u32 = 25;
+/// Without a beat for so long a block server is dead: three renewals.
+pub const SERVER_DEAD: Duration = Duration::from_millis(450);
+/// A manager that did not run for so long does not count its own silence as the servers'.
+pub const PAUSED: Duration = Duration::from_millis(150);
+/// How often the manager looks at its clock.
+pub const TICK: Duration = Duration::from_millis(50);
+/// Between two signs of life of a front end for its attachments.
+pub const KEEP: Duration = Duration::from_millis(1000);
+/// Without a sign of life for so long an attachment may be taken over.
+pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
+/// From a removal to the removal of the files: every server has let go by then.
+pub const PURGE_AFTER: Duration = Duration::from_secs(3);
+/// Between two moves for balance.
+pub const BALANCE: Duration = Duration::from_secs(2);
+/// A segment that was moved for balance stays for so long.
+pub const REST: Duration = Duration::from_secs(30);
+/// Load of an idle segment, in requests a second: what it costs a server to have it.
+pub const SEGMENT_COST: u64 = 10;
+/// Bytes that count as one request: a large request costs as much as several small ones.
+pub const BYTES_PER_REQUEST: u64 = 64 << 10;
+
+/// Segments of a volume at most: rows of one batch (64 B each, 1 MiB). 8 times what 64 TiB have
+/// with segments of 32 GiB.
+pub const VOLUME_SEGMENTS_MAX: u64 = 16_384;
+/// Segments at most: about 200 B of memory each.
+pub const SEGMENTS_MAX: usize = 1 << 20;
+/// Volumes at most: about 1 KiB of memory each.
+pub const VOLUMES_MAX: usize = 1 << 18;
+/// Former starts of a block server that are remembered, to tell a late message from a new start.
+pub const BOOTS_MAX: usize = 8;
+
+/// `span` as another clock may measure it at most.
+pub fn drifted(span: Duration) -> Duration {
+    span + span * DRIFT / 1000
+}
+
+const _: () = assert!(RENEW.as_millis() * 4 <= LEASE.as_millis());
+const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
+const _: () = assert!(VOLUME_SEGMENTS_MAX * 64 <= 4 << 20); // A batch of a table.

@@ -1,0 +1,283 @@
+//! [`Machine`]: the manager's protocol. Requests and time go in; answers, rows to be stored and
+//! servers with news come out. It does no I/O.
+//!
+//! An answer may be given when all rows of the time are durable. A lease may be granted at once:
+//! it says only that the manager led when it was asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use base::{BlockServerId, GIB, VolumeId};
+use runtime::{Duration, Instant};
+use wire::control::{
+    BlockReply, BlockRequest, BlockServerStatus, BlockStatus, SegmentId, SegmentPlace,
+};
+
+use super::error::Refusal;
+use super::fleet::{Hold, Member};
+use super::limits::{LEASE, PAUSED, PURGE_AFTER, SERVER_DEAD, drifted};
+use super::rows::{Key, Row, Value};
+use super::state::{Counters, State, Trash};
+
+/// What a manager may choose.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The manager's name, for people.
+    pub name: String,
+    /// Its term: the fencing token of its lock, larger than those of all leaders before it.
+    pub term: u64,
+    /// Bytes of the smallest volume.
+    pub bytes_least: u64,
+    /// A lease.
+    pub lease: Duration,
+    /// Without a beat for so long a block server is dead.
+    pub server_dead: Duration,
+    /// Volumes at most.
+    pub volumes_max: usize,
+}
+
+impl Config {
+    /// The defaults, for a term.
+    pub fn new(name: &str, term: u64) -> Config {
+        Config {
+            name: name.to_owned(),
+            term,
+            bytes_least: GIB,
+            lease: LEASE,
+            server_dead: SERVER_DEAD,
+            volumes_max: super::limits::VOLUMES_MAX,
+        }
+    }
+}
+
+/// A manager while it leads.
+#[derive(Debug)]
+pub struct Machine {
+    pub(super) config: Config,
+    pub(super) state: State,
+    pub(super) members: BTreeMap<BlockServerId, Member>,
+    /// Segments whose owners must not acknowledge writes yet.
+    pub(super) holds: BTreeMap<SegmentId, Hold>,
+    /// Leases that a former leader granted are over by then.
+    pub(super) former_leases_end: Instant,
+    /// When an attachment was heard of last.
+    pub(super) kept: BTreeMap<(VolumeId, u64), Instant>,
+    /// Segments that were moved for balance, and when.
+    pub(super) moved: BTreeMap<SegmentId, Instant>,
+    pub(super) moves: u64,
+    pub(super) balanced: Instant,
+    /// Since when this leader knows of trash.
+    trashed: BTreeMap<Trash, Instant>,
+    ticked: Instant,
+    /// Until then this manager leads for certain.
+    leads_until: Instant,
+    rows: Vec<Row>,
+    news: BTreeSet<BlockServerId>,
+}
+
+impl Machine {
+    /// A manager that begins to lead now, with what its table holds. Leases granted before are
+    /// honoured for a full term.
+    pub fn new(config: Config, state: State, now: Instant) -> Machine {
+        let former_leases_end = now + drifted(config.lease);
+        let member = |(id, _)| (id, Member::unheard(now, former_leases_end));
+        let members = state.servers().map(member).collect();
+        let trashed = state.trash().map(|trash| (trash, now)).collect();
+        let mut machine = Machine {
+            config,
+            members,
+            holds: BTreeMap::new(),
+            former_leases_end,
+            kept: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            moves: 0,
+            balanced: now,
+            trashed,
+            ticked: now,
+            leads_until: now,
+            rows: Vec::new(),
+            news: BTreeSet::new(),
+            state,
+        };
+        let owned = |(id, segment): (SegmentId, super::state::Segment)| Some((segment.owner?, id));
+        let owned: Vec<_> = machine.state.segments().filter_map(owned).collect();
+        for (owner, segment) in owned {
+            machine.note(owner, segment);
+        }
+        for (id, volume) in machine.state.volumes() {
+            for attached in &volume.attached {
+                machine.kept.insert((id, attached.epoch), now);
+            }
+        }
+        machine
+    }
+
+    /// This manager leads until then for certain, by its own clock.
+    pub fn lead_until(&mut self, until: Instant) {
+        self.leads_until = self.leads_until.max(until);
+    }
+
+    /// True while it leads for certain.
+    pub fn leads(&self, now: Instant) -> bool {
+        now < self.leads_until
+    }
+
+    /// What it remembers.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Answers a request.
+    pub fn handle(&mut self, now: Instant, request: BlockRequest) -> Result<BlockReply, Refusal> {
+        match request {
+            BlockRequest::Create { nonce, spec } => self.create(now, nonce, spec),
+            BlockRequest::Remove { volume, force } => self.remove(now, volume, force),
+            BlockRequest::Resize { volume, bytes, force } => self.resize(now, volume, bytes, force),
+            BlockRequest::Set { volume, limits, shared } => self.set(volume, limits, shared),
+            BlockRequest::Find { name } => {
+                let id = self.state.find(&name).ok_or(Refusal::NoName(name))?;
+                self.volume_reply(id)
+            }
+            BlockRequest::List { after, limit } => Ok(self.list(after.as_deref(), limit)),
+            BlockRequest::Map { volume, from, limit } => self.map(volume, from, limit),
+            BlockRequest::Attach { name, nonce, holder } => self.attach(now, &name, nonce, &holder),
+            BlockRequest::Keep { attachments } => Ok(self.keep(now, attachments)),
+            BlockRequest::Detach { volume, epoch } => Ok(self.detach(volume, epoch)),
+            BlockRequest::Register { name, addr } => self.register(now, &name, addr),
+            BlockRequest::Beat(beat) => Ok(BlockReply::Grant(self.beat(now, beat))),
+            BlockRequest::Status => Ok(BlockReply::Status(self.status())),
+        }
+    }
+
+    /// Time has passed. To be called every [`super::limits::TICK`].
+    pub fn tick(&mut self, now: Instant) {
+        let gap = now - self.ticked;
+        self.ticked = now;
+        if gap > PAUSED {
+            // This manager stood still: beats may wait to be read.
+            for member in self.members.values_mut() {
+                member.heard = (member.heard + gap).min(now);
+            }
+        }
+        self.bury(now);
+        self.adopt(now);
+        self.holds.retain(|_, hold| hold.until() > now);
+        self.balance(now);
+    }
+
+    /// Rows to be stored, in order.
+    pub fn take_rows(&mut self) -> Vec<Row> {
+        std::mem::take(&mut self.rows)
+    }
+
+    /// Block servers that should beat now, for there is news for them.
+    pub fn take_news(&mut self) -> Vec<SocketAddr> {
+        let news = std::mem::take(&mut self.news);
+        news.into_iter().filter_map(|id| Some(self.state.server(id)?.addr)).collect()
+    }
+
+    /// Files that may be removed now.
+    pub fn due_trash(&self, now: Instant) -> Vec<Trash> {
+        let due = self.trashed.iter().filter(|&(_, &since)| now - since >= PURGE_AFTER);
+        due.map(|(&trash, _)| trash).collect()
+    }
+
+    /// The files are gone.
+    pub fn purged(&mut self, trash: Trash) {
+        if self.trashed.remove(&trash).is_some() {
+            self.change(Row::delete(Key::Trash(trash)));
+        }
+    }
+
+    /// Where a segment is served.
+    pub fn owner_addr(&self, id: SegmentId) -> Option<SocketAddr> {
+        Some(self.state.server(self.state.segment(id)?.owner?)?.addr)
+    }
+
+    pub(super) fn change(&mut self, row: Row) {
+        self.state.apply(row.clone());
+        self.rows.push(row);
+    }
+
+    pub(super) fn put(&mut self, key: Key, value: Value) {
+        self.change(Row::put(key, value));
+    }
+
+    pub(super) fn discard(&mut self, now: Instant, trash: Trash, nonce: u64) {
+        self.put(Key::Trash(trash), Value::Trash { nonce });
+        self.trashed.insert(trash, now);
+    }
+
+    pub(super) fn count(&mut self, change: impl FnOnce(&mut Counters)) {
+        let mut counters = self.state.counters();
+        change(&mut counters);
+        self.put(Key::Counters, Value::Counters(counters));
+    }
+
+    pub(super) fn tell(&mut self, server: BlockServerId) {
+        if self.members.get(&server).is_some_and(|member| member.alive) {
+            self.news.insert(server);
+        }
+    }
+
+    pub(super) fn volume_reply(&self, id: VolumeId) -> Result<BlockReply, Refusal> {
+        self.state.info(id).map(BlockReply::Volume).ok_or(Refusal::NoVolume(id))
+    }
+
+    fn list(&self, after: Option<&str>, limit: u32) -> BlockReply {
+        let mut found: Vec<_> = self.state.list(after).take(limit as usize + 1).collect();
+        let more = found.len() > limit as usize;
+        found.truncate(limit as usize);
+        let volumes = found.into_iter().filter_map(|id| self.state.info(id)).collect();
+        BlockReply::Volumes { volumes, more }
+    }
+
+    fn map(&self, volume: VolumeId, from: u32, limit: u32) -> Result<BlockReply, Refusal> {
+        if self.state.volume(volume).is_none() {
+            return Err(Refusal::NoVolume(volume));
+        }
+        let place = |(id, segment): (SegmentId, super::state::Segment)| {
+            let server = segment.owner.and_then(|owner| self.state.server(owner));
+            SegmentPlace {
+                index: id.index,
+                epoch: segment.epoch,
+                server: segment.owner,
+                name: server.map(|server| server.name.clone()).unwrap_or_default(),
+                addr: server.map(|server| server.addr),
+                serving: self.serves(id, segment.owner),
+            }
+        };
+        let mut segments: Vec<_> =
+            self.state.segments_of(volume, from).take(limit as usize + 1).map(place).collect();
+        let more = segments.len() > limit as usize;
+        segments.truncate(limit as usize);
+        Ok(BlockReply::Map { segments, more })
+    }
+
+    fn status(&self) -> BlockStatus {
+        let server = |(server, known): (BlockServerId, &super::state::Server)| {
+            let member = self.members.get(&server);
+            let (iops, bytes) = member.map_or((0, 0), Member::load);
+            BlockServerStatus {
+                server,
+                name: known.name.clone(),
+                addr: known.addr,
+                alive: member.is_some_and(|member| member.alive),
+                segments: self.state.owned_count(server) as u32,
+                iops,
+                bytes,
+            }
+        };
+        let dead = self.members.iter().filter(|(_, member)| !member.alive);
+        let left: usize = dead.map(|(&id, _)| self.state.owned_count(id)).sum();
+        BlockStatus {
+            manager: self.config.name.clone(),
+            term: self.config.term,
+            volumes: self.state.volumes().count() as u64,
+            removing: self.state.trash().count() as u64,
+            orphans: (self.state.orphans().count() + left) as u64,
+            moves: self.moves,
+            servers: self.state.servers().map(server).collect(),
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Rows of the manager's table (`docs/formats/block-manager.md`).
+
+use std::fmt;
+use std::net::{SocketAddr, SocketAddrV6};
+
+use base::{BlockServerId, VolumeId};
+use wire::control::{Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec};
+
+use super::state::{Attached, Counters, Segment, Server, Trash, Volume};
+
+/// Version of the rows' form: the first byte of each value.
+pub const VERSION: u8 = 1;
+/// Stands for a whole volume in the key of trash.
+const WHOLE: u32 = u32::MAX;
+
+/// What a row is about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Key {
+    /// Numbers that come next.
+    Counters,
+    /// A block server.
+    Server(BlockServerId),
+    /// A segment.
+    Segment(SegmentId),
+    /// Files to be removed.
+    Trash(Trash),
+    /// A volume.
+    Volume(VolumeId),
+}
+
+/// A row's content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// Of [`Key::Counters`].
+    Counters(Counters),
+    /// Of [`Key::Server`].
+    Server(Server),
+    /// Of [`Key::Segment`].
+    Segment(Segment),
+    /// Of [`Key::Trash`].
+    Trash {
+        /// The creation of the volume.
+        nonce: u64,
+    },
+    /// Of [`Key::Volume`].
+    Volume(Volume),
+}
+
+/// A change of one row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The row.
+    pub key: Key,
+    /// Its content; `None` when it goes.
+    pub value: Option<Value>,
+}
+
+/// A row that this program cannot read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadRow {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// The version of its form, when that is the trouble.
+    pub version: Option<u8>,
+}
+
+impl fmt::Display for BadRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the row {:02x?} of the block manager's table ", self.key)?;
+        match self.version {
+            Some(version) => write!(
+                f,
+                "has format version {version}, this program reads {VERSION}; use the program \
+                 that wrote it"
+            ),
+            None => f.write_str("is damaged; restore the table"),
+        }
+    }
+}
+
+impl std::error::Error for BadRow {}
+
+impl Row {
+    /// A row with its content.
+    pub fn put(key: Key, value: Value) -> Row {
+        Row { key, value: Some(value) }
+    }
+
+    /// A row that goes.
+    pub fn delete(key: Key) -> Row {
+        Row { key, value: None }
+    }
+
+    /// Its key in the table.
+    pub fn key_bytes(&self) -> Vec<u8> {
+        match self.key {
+            Key::Counters => b"c".to_vec(),
+            Key::Server(id) => [b"b".as_slice(), &id.get().to_be_bytes()].concat(),
+            Key::Segment(id) => segment_key(b"s", id.volume, id.index),
+            Key::Trash(trash) => segment_key(b"t", trash.volume, trash.segment.unwrap_or(WHOLE)),
+            Key::Volume(id) => [b"v".as_slice(), &id.get().to_be_bytes()].concat(),
+        }
+    }
+
+    /// Its content in the table.
+    pub fn value_bytes(&self) -> Option<Vec<u8>> {
+        let mut out = vec![VERSION];
+        match self.value.as_ref()? {
+            Value::Counters(counters) => {
+                put_u64(&mut out, counters.volume);
+                put_u32(&mut out, counters.server);
+            }
+            Value::Server(server) => {
+                put_text(&mut out, &server.name);
+                put_addr(&mut out, server.addr);
+            }
+            Value::Segment(segment) => {
+                put_u64(&mut out, segment.epoch);
+                put_u32(&mut out, segment.owner.map_or(0, BlockServerId::get));
+            }
+            Value::Trash { nonce } => put_u64(&mut out, *nonce),
+            Value::Volume(volume) => put_volume(&mut out, volume),
+        }
+        Some(out)
+    }
+
+    /// A row of the table.
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<Row, BadRow> {
+        let bad = |version| BadRow { key: key.to_vec(), version };
+        match value.first() {
+            Some(&VERSION) => {}
+            version => return Err(bad(version.copied())),
+        }
+        let mut input = Input(&value[1..]);
+        let row = decode_key(key).and_then(|key| {
+            let value = match key {
+                Key::Counters => {
+                    let (volume, server) = (input.u64()?, input.u32()?);
+                    Value::Counters(Counters { volume, server })
+                }
+                Key::Server(_) => {
+                    let (name, addr) = (input.text()?, input.addr()?);
+                    Value::Server(Server { name, addr })
+                }
+                Key::Segment(_) => {
+                    let (epoch, owner) = (input.u64()?, input.u32()?);
+                    let owner = (owner != 0).then_some(BlockServerId::new(owner));
+                    Value::Segment(Segment { epoch, owner })
+                }
+                Key::Trash(_) => Value::Trash { nonce: input.u64()? },
+                Key::Volume(_) => Value::Volume(input.volume()?),
+            };
+            Some(Row::put(key, value))
+        });
+        row.filter(|_| input.0.is_empty()).ok_or(bad(None))
+    }
+}
+
+fn segment_key(kind: &[u8], volume: VolumeId, index: u32) -> Vec<u8> {
+    [kind, &volume.get().to_be_bytes(), &index.to_be_bytes()].concat()
+}
+
+fn decode_key(key: &[u8]) -> Option<Key> {
+    let (&kind, rest) = key.split_first()?;
+    let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_be_bytes);
+    let pair = |bytes: &[u8]| {
+        let (volume, index) = bytes.split_first_chunk::<8>()?;
+        let index = u32::from_be_bytes(index.try_into().ok()?);
+        Some((VolumeId::new(u64::from_be_bytes(*volume)), index))
+    };
+    Some(match kind {
+        b'c' if rest.is_empty() => Key::Counters,
+        b'b' => Key::Server(BlockServerId::new(u32::from_be_bytes(rest.try_into().ok()?))),
+        b's' => {
+            let (volume, index) = pair(rest)?;
+            Key::Segment(SegmentId { volume, index })
+        }
+        b't' => {
+            let (volume, index) = pair(rest)?;
+            Key::Trash(Trash { volume, segment: (index != WHOLE).then_some(index) })
+        }
+        b'v' => Key::Volume(VolumeId::new(number(rest)?)),
+        _ => return None,
+    })
+}
+
+fn put_u32(out: &mut Vec<u8>, value: u32) {
+    out.extend(value.to_le_bytes());
+}
+
+fn put_u64(out: &mut Vec<u8>, value: u64) {
+    out.extend(value.to_le_bytes());
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u16).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn put_addr(out: &mut Vec<u8>, addr: SocketAddr) {
+    match addr {
+        SocketAddr::V4(addr) => {
+            out.push(4);
+            out.extend(addr.ip().octets());
+        }
+        SocketAddr::V6(addr) => {
+            out.push(6);
+            out.extend(addr.ip().octets());
+            put_u32(out, addr.scope_id());
+        }
+    }
+    out.extend(addr.port().to_le_bytes());
+}
+
+fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
+    let VolumeSpec { name, bytes, geometry, policy, limits, shared } = &volume.spec;
+    put_u64(out, volume.nonce);
+    put_text(out, name);
+    put_u64(out, *bytes);
+    put_u64(out, geometry.group_bytes);
+    put_u32(out, geometry.segments_per_group);
+    put_u64(out, geometry.data_sector);
+    out.extend([policy.copies, policy.acks, u8::from(*shared)]);
+    for limit in [limits.iops_base, limits.iops_burst, limits.bytes_base, limits.bytes_burst] {
+        put_u64(out, limit);
+    }
+    put_u64(out, volume.attach_epoch);
+    put_u64(out, volume.owner_floor);
+    out.push(volume.attached.len() as u8);
+    for attached in &volume.attached {
+        put_u64(out, attached.epoch);
+        put_u64(out, attached.nonce);
+        put_text(out, &attached.holder);
+    }
+}
+
+/// Takes values off the front of bytes.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let len = usize::from(self.take().map(u16::from_le_bytes)?);
+        let (text, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+
+    fn addr(&mut self) -> Option<SocketAddr> {
+        let port = |input: &mut Self| input.take().map(u16::from_le_bytes);
+        Some(match self.u8()? {
+            4 => SocketAddr::from((self.take::<4>()?, port(self)?)),
+            6 => {
+                let (ip, scope) = (self.take::<16>()?, self.u32()?);
+                SocketAddrV6::new(ip.into(), port(self)?, 0, scope).into()
+            }
+            _ => return None,
+        })
+    }
+
+    fn volume(&mut self) -> Option<Volume> {
+        let (nonce, name, bytes) = (self.u64()?, self.text()?, self.u64()?);
+        let geometry = VolumeGeometry {
+            group_bytes: self.u64()?,
+            segments_per_group: self.u32()?,
+            data_sector: self.u64()?,
+        };
+        let [copies, acks, shared] = self.take()?;
+        let policy = Policy { copies, acks };
+        let limits = VolumeLimits {
+            iops_base: self.u64()?,
+            iops_burst: self.u64()?,
+            bytes_base: self.u64()?,
+            bytes_burst: self.u64()?,
+        };
+        let shared = match shared {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
+        // What is taken for granted where rows are used.
+        let sound = policy.is_valid() && super::state::geometry(&spec).is_ok();
+        let (attach_epoch, owner_floor) = (self.u64()?, self.u64()?);
+        let mut attached = Vec::new();
+        for _ in 0..self.u8()? {
+            let (epoch, nonce) = (self.u64()?, self.u64()?);
+            attached.push(Attached { epoch, nonce, holder: self.text()? });
+        }
+        sound.then_some(Volume { nonce, spec, attach_epoch, owner_floor, attached })
+    }
+}

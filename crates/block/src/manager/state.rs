@@ -1,0 +1,301 @@
+//! [`State`]: what the block manager remembers. Each of its parts is a row of a table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use base::{BlockServerId, VolumeId};
+use wire::control::{Attachment, SegmentId, VolumeInfo, VolumeSpec};
+
+use super::rows::{Key, Row, Value};
+use crate::geometry::{Geometry, SegmentIndex};
+
+/// A volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Volume {
+    /// The creation that made it.
+    pub nonce: u64,
+    /// As it is now.
+    pub spec: VolumeSpec,
+    /// Epoch of its last attachment.
+    pub attach_epoch: u64,
+    /// Larger than this are the epochs of owners of segments that are made from now on: those
+    /// of segments that were cut off are below.
+    pub owner_floor: u64,
+    /// Who has it open.
+    pub attached: Vec<Attached>,
+}
+
+/// Somebody who has a volume open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attached {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The request that made it.
+    pub nonce: u64,
+    /// Who.
+    pub holder: String,
+}
+
+/// A segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// The ownership's epoch.
+    pub epoch: u64,
+    /// The block server that owns it.
+    pub owner: Option<BlockServerId>,
+}
+
+/// A block server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// Its name.
+    pub name: String,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+}
+
+/// Numbers that are never used again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counters {
+    /// The next volume.
+    pub volume: u64,
+    /// The next block server.
+    pub server: u32,
+}
+
+/// Files that are to be removed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Trash {
+    /// The volume.
+    pub volume: VolumeId,
+    /// One segment of it; all of it when there is none.
+    pub segment: Option<u32>,
+}
+
+/// Everything that a manager's table holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct State {
+    counters: Counters,
+    volumes: BTreeMap<VolumeId, Volume>,
+    names: BTreeMap<String, VolumeId>,
+    segments: BTreeMap<SegmentId, Segment>,
+    owned: BTreeMap<BlockServerId, BTreeSet<SegmentId>>,
+    orphans: BTreeSet<SegmentId>,
+    servers: BTreeMap<BlockServerId, Server>,
+    server_names: BTreeMap<String, BlockServerId>,
+    /// With the nonce of the volume's creation.
+    trash: BTreeMap<Trash, u64>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            counters: Counters { volume: 1, server: 1 },
+            volumes: BTreeMap::new(),
+            names: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            owned: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+            servers: BTreeMap::new(),
+            server_names: BTreeMap::new(),
+            trash: BTreeMap::new(),
+        }
+    }
+}
+
+impl State {
+    /// Makes a change.
+    pub fn apply(&mut self, row: Row) {
+        match (row.key, row.value) {
+            (Key::Counters, Some(Value::Counters(counters))) => self.counters = counters,
+            (Key::Volume(id), Some(Value::Volume(volume))) => {
+                self.names.insert(volume.spec.name.clone(), id);
+                self.volumes.insert(id, volume);
+            }
+            (Key::Volume(id), None) => {
+                if let Some(volume) = self.volumes.remove(&id) {
+                    self.names.remove(&volume.spec.name);
+                }
+            }
+            (Key::Segment(id), value) => {
+                if let Some(Segment { owner: Some(owner), .. }) = self.segments.remove(&id)
+                    && let Some(owned) = self.owned.get_mut(&owner)
+                {
+                    owned.remove(&id);
+                }
+                self.orphans.remove(&id);
+                let Some(Value::Segment(segment)) = value else { return };
+                match segment.owner {
+                    Some(owner) => self.owned.entry(owner).or_default().insert(id),
+                    None => self.orphans.insert(id),
+                };
+                self.segments.insert(id, segment);
+            }
+            (Key::Server(id), Some(Value::Server(server))) => {
+                self.server_names.insert(server.name.clone(), id);
+                self.servers.insert(id, server);
+            }
+            (Key::Trash(trash), Some(Value::Trash { nonce })) => {
+                self.trash.insert(trash, nonce);
+            }
+            (Key::Trash(trash), None) => {
+                self.trash.remove(&trash);
+            }
+            (key, value) => unreachable!("{key:?} with {value:?}: checked where rows are made"),
+        }
+    }
+
+    /// All rows, in the order of their keys.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows = vec![Row::put(Key::Counters, Value::Counters(self.counters))];
+        rows.extend(
+            self.servers
+                .iter()
+                .map(|(&id, server)| Row::put(Key::Server(id), Value::Server(server.clone()))),
+        );
+        rows.extend(
+            self.segments
+                .iter()
+                .map(|(&id, &segment)| Row::put(Key::Segment(id), Value::Segment(segment))),
+        );
+        rows.extend(
+            self.trash
+                .iter()
+                .map(|(&trash, &nonce)| Row::put(Key::Trash(trash), Value::Trash { nonce })),
+        );
+        rows.extend(
+            self.volumes
+                .iter()
+                .map(|(&id, volume)| Row::put(Key::Volume(id), Value::Volume(volume.clone()))),
+        );
+        rows
+    }
+
+    /// Numbers that come next.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// A volume.
+    pub fn volume(&self, id: VolumeId) -> Option<&Volume> {
+        self.volumes.get(&id)
+    }
+
+    /// All volumes.
+    pub fn volumes(&self) -> impl Iterator<Item = (VolumeId, &Volume)> {
+        self.volumes.iter().map(|(&id, volume)| (id, volume))
+    }
+
+    /// The volume of a name.
+    pub fn find(&self, name: &str) -> Option<VolumeId> {
+        self.names.get(name).copied()
+    }
+
+    /// Volumes whose names are above `after`, in the order of names.
+    pub fn list(&self, after: Option<&str>) -> impl Iterator<Item = VolumeId> {
+        use std::ops::Bound;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.names.range::<str, _>((from, Bound::Unbounded)).map(|(_, &id)| id)
+    }
+
+    /// A segment.
+    pub fn segment(&self, id: SegmentId) -> Option<Segment> {
+        self.segments.get(&id).copied()
+    }
+
+    /// All segments.
+    pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Segment)> {
+        self.segments.iter().map(|(&id, &segment)| (id, segment))
+    }
+
+    /// A volume's segments from one on.
+    pub fn segments_of(
+        &self,
+        volume: VolumeId,
+        from: u32,
+    ) -> impl Iterator<Item = (SegmentId, Segment)> {
+        let last = SegmentId { volume, index: u32::MAX };
+        let range = self.segments.range(SegmentId { volume, index: from }..=last);
+        range.map(|(&id, &segment)| (id, segment))
+    }
+
+    /// Segments that a block server owns.
+    pub fn owned(&self, server: BlockServerId) -> impl Iterator<Item = SegmentId> {
+        self.owned.get(&server).into_iter().flatten().copied()
+    }
+
+    /// How many they are.
+    pub fn owned_count(&self, server: BlockServerId) -> usize {
+        self.owned.get(&server).map_or(0, BTreeSet::len)
+    }
+
+    /// Segments without an owner.
+    pub fn orphans(&self) -> impl Iterator<Item = SegmentId> {
+        self.orphans.iter().copied()
+    }
+
+    /// A block server.
+    pub fn server(&self, id: BlockServerId) -> Option<&Server> {
+        self.servers.get(&id)
+    }
+
+    /// All block servers.
+    pub fn servers(&self) -> impl Iterator<Item = (BlockServerId, &Server)> {
+        self.servers.iter().map(|(&id, server)| (id, server))
+    }
+
+    /// The block server of a name.
+    pub fn server_of(&self, name: &str) -> Option<BlockServerId> {
+        self.server_names.get(name).copied()
+    }
+
+    /// What is to be removed.
+    pub fn trash(&self) -> impl Iterator<Item = Trash> {
+        self.trash.keys().copied()
+    }
+
+    /// True when parts of a volume are still to be removed.
+    pub fn has_trash(&self, volume: VolumeId) -> bool {
+        let first = Trash { volume, segment: None };
+        self.trash.range(first..).next().is_some_and(|(trash, _)| trash.volume == volume)
+    }
+
+    /// True when the volume of this creation was made and removed.
+    pub fn was_removed(&self, nonce: u64) -> bool {
+        self.trash.iter().any(|(trash, &known)| trash.segment.is_none() && known == nonce)
+    }
+
+    /// A volume as others see it.
+    pub fn info(&self, id: VolumeId) -> Option<VolumeInfo> {
+        let volume = self.volumes.get(&id)?;
+        let attached = |one: &Attached| Attachment { epoch: one.epoch, holder: one.holder.clone() };
+        let attachments = volume.attached.iter().map(attached).collect();
+        Some(VolumeInfo { volume: id, spec: volume.spec.clone(), attachments })
+    }
+
+    /// Bytes that a segment has for ever: volumes are thin, and their length is watched where
+    /// they are opened.
+    pub fn segment_bytes(&self, id: SegmentId) -> u64 {
+        let spec = &self.volumes[&id.volume].spec;
+        geometry(spec).expect("checked when it was made").segment_bytes()
+    }
+
+    /// Segments of a volume that lose something when it has `bytes`, and from where on.
+    pub fn cut(&self, volume: VolumeId, bytes: u64) -> Vec<(SegmentId, u64)> {
+        let Some(known) = self.volumes.get(&volume) else { return Vec::new() };
+        let geometry = geometry(&known.spec).expect("checked when it was made");
+        let lost = |(id, _): (SegmentId, Segment)| {
+            let index = SegmentIndex::new(id.index);
+            let (was, is) =
+                (geometry.segment_len(index, known.spec.bytes), geometry.segment_len(index, bytes));
+            (is < was).then_some((id, is))
+        };
+        self.segments_of(volume, 0).filter_map(lost).collect()
+    }
+}
+
+/// A volume's geometry.
+pub fn geometry(spec: &VolumeSpec) -> Result<Geometry, crate::geometry::GeometryError> {
+    let sizes = spec.geometry;
+    Geometry::new(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
+}

@@ -1,0 +1,147 @@
+//! [`Tenancy`]: a block server's side of the lease. It does no I/O.
+//!
+//! One lease is for all segments of the server, and counts from the *sending* of the beat that
+//! was granted. Whoever serves a segment asks for its standing before it begins, and again as it
+//! replies (`protocols.md` 6.5).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use runtime::{Duration, Instant};
+use wire::control::{BlockGrant, Policy, Seen, SegmentId};
+
+/// What a server may do with a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Reads, and acknowledges writes.
+    Serves,
+    /// Reads, and does not acknowledge writes before this: a former owner's lease may last.
+    Holds(Instant),
+    /// Neither, until the lease is renewed. It is not lost.
+    Waits,
+    /// The segment is another's: the asker needs a new map.
+    Gone,
+}
+
+/// A segment that a server has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// The ownership's epoch.
+    pub epoch: u64,
+    /// Bytes of the segment.
+    pub bytes: u64,
+    /// Copies of its data.
+    pub policy: Policy,
+    /// No write is acknowledged before.
+    pub ack_from: Instant,
+}
+
+/// What is to be done about a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Open the segment under this epoch.
+    Open(SegmentId, Held),
+    /// Close the segment that was opened under this epoch.
+    Close(SegmentId, u64),
+}
+
+/// The segments of one server, and its lease.
+#[derive(Debug, Default)]
+pub struct Tenancy {
+    seen: Seen,
+    lease_end: Instant,
+    segments: BTreeMap<SegmentId, Held>,
+    /// Segments of a former leader that the present one has not named yet.
+    stale: BTreeSet<SegmentId>,
+}
+
+impl Tenancy {
+    /// Nothing yet.
+    pub fn new() -> Tenancy {
+        Tenancy::default()
+    }
+
+    /// Changes that have been made.
+    pub fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// Takes in the answer to a beat that was sent at `sent`. Beats are sent one after the other:
+    /// an answer to one that was given up is not taken in.
+    pub fn granted(&mut self, sent: Instant, now: Instant, grant: &BlockGrant) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if grant.reset {
+            self.stale = self.segments.keys().copied().collect();
+        }
+        for change in &grant.changes {
+            let id = change.segment;
+            self.stale.remove(&id);
+            let Some(tenure) = change.tenure else {
+                self.lose(id, &mut actions);
+                continue;
+            };
+            let ack_from = now + Duration::from_millis(u64::from(tenure.hold_ms));
+            let (epoch, bytes, policy) = (tenure.epoch, tenure.bytes, tenure.policy);
+            let held = Held { epoch, bytes, policy, ack_from };
+            match self.segments.get_mut(&id) {
+                // Each of the times was safe.
+                Some(known) if known.epoch == epoch => {
+                    known.ack_from = known.ack_from.min(ack_from);
+                }
+                Some(known) if known.epoch > epoch => {}
+                _ => {
+                    self.lose(id, &mut actions);
+                    self.segments.insert(id, held);
+                    actions.push(Action::Open(id, held));
+                }
+            }
+        }
+        self.seen = grant.seen;
+        if !grant.more {
+            for id in std::mem::take(&mut self.stale) {
+                self.lose(id, &mut actions);
+            }
+            if grant.lease_ms > 0 {
+                let end = sent + Duration::from_millis(u64::from(grant.lease_ms));
+                self.lease_end = self.lease_end.max(end);
+            }
+        }
+        actions
+    }
+
+    fn lose(&mut self, id: SegmentId, actions: &mut Vec<Action>) {
+        if let Some(held) = self.segments.remove(&id) {
+            actions.push(Action::Close(id, held.epoch));
+        }
+    }
+
+    /// What may be done with a segment that was opened under `epoch`.
+    pub fn standing(&self, id: SegmentId, epoch: u64, now: Instant) -> Standing {
+        match self.segments.get(&id) {
+            Some(held) if held.epoch == epoch => {
+                if now >= self.lease_end {
+                    Standing::Waits
+                } else if now < held.ack_from {
+                    Standing::Holds(held.ack_from)
+                } else {
+                    Standing::Serves
+                }
+            }
+            _ => Standing::Gone,
+        }
+    }
+
+    /// A segment that this server has.
+    pub fn held(&self, id: SegmentId) -> Option<Held> {
+        self.segments.get(&id).copied()
+    }
+
+    /// All segments that this server has.
+    pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Held)> {
+        self.segments.iter().map(|(&id, &held)| (id, held))
+    }
+
+    /// When the lease runs out.
+    pub fn lease_end(&self) -> Instant {
+        self.lease_end
+    }
+}

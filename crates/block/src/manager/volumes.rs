@@ -1,0 +1,250 @@
+//! Volumes: made, removed, resized, opened.
+
+use base::VolumeId;
+use runtime::Instant;
+use wire::control::limits::ATTACHMENTS_MAX;
+use wire::control::{BlockReply, SegmentId, VolumeLimits, VolumeSpec};
+
+use super::error::Refusal;
+use super::limits::{ATTACH_DEAD, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
+use super::machine::Machine;
+use super::rows::{Key, Row, Value};
+use super::state::{Attached, Segment, Trash, Volume, geometry};
+use crate::limits::{BLOCK, VOLUME_BYTES};
+
+impl Machine {
+    pub(super) fn create(
+        &mut self,
+        now: Instant,
+        nonce: u64,
+        spec: VolumeSpec,
+    ) -> Result<BlockReply, Refusal> {
+        if let Some(id) = self.state.find(&spec.name) {
+            // The same creation once more, its answer was lost.
+            if self.state.volume(id).is_some_and(|volume| volume.nonce == nonce) {
+                return self.volume_reply(id);
+            }
+            return Err(Refusal::Exists(spec.name));
+        }
+        if self.state.was_removed(nonce) {
+            return Err(Refusal::NoName(spec.name));
+        }
+        let count = self.check_length(&spec, spec.bytes)?;
+        check_limits(spec.limits)?;
+        if self.state.volumes().count() >= self.config.volumes_max {
+            return Err(Refusal::Full { what: "volumes", max: self.config.volumes_max });
+        }
+        let id = VolumeId::new(self.state.counters().volume);
+        self.count(|counters| counters.volume += 1);
+        let attached = Vec::new();
+        let volume = Volume { nonce, spec, attach_epoch: 0, owner_floor: 0, attached };
+        self.put(Key::Volume(id), Value::Volume(volume));
+        self.add_segments(now, id, 0..count as u32);
+        self.volume_reply(id)
+    }
+
+    /// The number of segments, when the length can be.
+    fn check_length(&self, spec: &VolumeSpec, bytes: u64) -> Result<u64, Refusal> {
+        let geometry = geometry(spec).map_err(Refusal::Geometry)?;
+        let (least, most) = (self.config.bytes_least, VOLUME_BYTES.1);
+        if bytes < least.max(BLOCK) || bytes > most || !bytes.is_multiple_of(BLOCK) {
+            return Err(Refusal::Bytes { bytes, least });
+        }
+        let count = geometry.segments(bytes);
+        if count > VOLUME_SEGMENTS_MAX {
+            return Err(Refusal::Segments { count, max: VOLUME_SEGMENTS_MAX });
+        }
+        if self.state.segments().count() + count as usize > SEGMENTS_MAX {
+            return Err(Refusal::Full { what: "segments", max: SEGMENTS_MAX });
+        }
+        Ok(count)
+    }
+
+    fn add_segments(&mut self, now: Instant, volume: VolumeId, indices: std::ops::Range<u32>) {
+        let epoch = self.state.volume(volume).map_or(0, |volume| volume.owner_floor);
+        for index in indices {
+            let id = SegmentId { volume, index };
+            self.put(Key::Segment(id), Value::Segment(Segment { epoch, owner: None }));
+        }
+        self.adopt(now);
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        now: Instant,
+        volume: VolumeId,
+        force: bool,
+    ) -> Result<BlockReply, Refusal> {
+        let Some(known) = self.state.volume(volume).cloned() else {
+            // Removed already: an identity is never given twice.
+            let was_there = (1..self.state.counters().volume).contains(&volume.get());
+            return if was_there { Ok(BlockReply::Done) } else { Err(Refusal::NoVolume(volume)) };
+        };
+        if !force {
+            self.refuse_attached(now, volume)?;
+        }
+        for attached in &known.attached {
+            self.kept.remove(&(volume, attached.epoch));
+        }
+        let ids: Vec<SegmentId> = self.state.segments_of(volume, 0).map(|(id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.retire(id));
+        let parts: Vec<Trash> = self.state.trash().filter(|trash| trash.volume == volume).collect();
+        parts.into_iter().for_each(|trash| self.purged(trash));
+        self.discard(now, Trash { volume, segment: None }, known.nonce);
+        self.change(Row::delete(Key::Volume(volume)));
+        Ok(BlockReply::Done)
+    }
+
+    /// A segment is no more.
+    fn retire(&mut self, id: SegmentId) {
+        let owner = self.state.segment(id).and_then(|segment| segment.owner);
+        self.change(Row::delete(Key::Segment(id)));
+        self.holds.remove(&id);
+        self.moved.remove(&id);
+        if let Some(owner) = owner {
+            self.note(owner, id);
+            self.tell(owner);
+        }
+    }
+
+    /// Cutting data off must be asked for: whoever has made sure that there is none may.
+    pub(super) fn resize(
+        &mut self,
+        now: Instant,
+        volume: VolumeId,
+        bytes: u64,
+        force: bool,
+    ) -> Result<BlockReply, Refusal> {
+        let mut known = self.state.volume(volume).cloned().ok_or(Refusal::NoVolume(volume))?;
+        if known.spec.bytes == bytes {
+            return self.volume_reply(volume);
+        }
+        let count = self.check_length(&known.spec, bytes)? as u32;
+        let there = self.state.segments_of(volume, 0).count() as u32;
+        if bytes < known.spec.bytes {
+            // Who has it open still believes in the old length.
+            self.refuse_attached(now, volume)?;
+            if !force {
+                return Err(Refusal::HasData { name: known.spec.name, bytes });
+            }
+            for (id, segment) in self.state.segments_of(volume, count).collect::<Vec<_>>() {
+                known.owner_floor = known.owner_floor.max(segment.epoch);
+                self.retire(id);
+                self.discard(now, Trash { volume, segment: Some(id.index) }, known.nonce);
+            }
+        } else if self.state.has_trash(volume) {
+            return Err(Refusal::Removing { name: known.spec.name });
+        }
+        known.spec.bytes = bytes;
+        self.put(Key::Volume(volume), Value::Volume(known));
+        if count > there {
+            self.add_segments(now, volume, there..count);
+        }
+        self.volume_reply(volume)
+    }
+
+    pub(super) fn set(
+        &mut self,
+        volume: VolumeId,
+        limits: VolumeLimits,
+        shared: bool,
+    ) -> Result<BlockReply, Refusal> {
+        check_limits(limits)?;
+        let mut known = self.state.volume(volume).cloned().ok_or(Refusal::NoVolume(volume))?;
+        if (known.spec.limits, known.spec.shared) != (limits, shared) {
+            (known.spec.limits, known.spec.shared) = (limits, shared);
+            self.put(Key::Volume(volume), Value::Volume(known));
+        }
+        self.volume_reply(volume)
+    }
+
+    /// True when nobody has heard of an attachment for long.
+    fn is_dead(&self, now: Instant, volume: VolumeId, attached: &Attached) -> bool {
+        let heard = self.kept.get(&(volume, attached.epoch));
+        heard.is_none_or(|&heard| now - heard > ATTACH_DEAD)
+    }
+
+    /// Who is refused a volume: anybody whose attachment is alive.
+    fn refuse_attached(&self, now: Instant, volume: VolumeId) -> Result<(), Refusal> {
+        let Some(known) = self.state.volume(volume) else { return Ok(()) };
+        match known.attached.iter().find(|one| !self.is_dead(now, volume, one)) {
+            None => Ok(()),
+            Some(one) => {
+                let (name, holder) = (known.spec.name.clone(), one.holder.clone());
+                Err(Refusal::Attached { name, holder })
+            }
+        }
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        now: Instant,
+        name: &str,
+        nonce: u64,
+        holder: &str,
+    ) -> Result<BlockReply, Refusal> {
+        let id = self.state.find(name).ok_or_else(|| Refusal::NoName(name.to_owned()))?;
+        let mut known = self.state.volume(id).cloned().expect("it has a name");
+        if let Some(same) = known.attached.iter().find(|one| one.nonce == nonce) {
+            self.kept.insert((id, same.epoch), now);
+            return self.attached_reply(id, same.epoch);
+        }
+        // A holder that asks again has forgotten what it had.
+        let over = |one: &Attached| one.holder == holder || self.is_dead(now, id, one);
+        let (gone, left): (Vec<_>, Vec<_>) = known.attached.into_iter().partition(over);
+        known.attached = left;
+        if let Some(other) = known.attached.first()
+            && !known.spec.shared
+        {
+            let (name, holder) = (name.to_owned(), other.holder.clone());
+            return Err(Refusal::Attached { name, holder });
+        }
+        if known.attached.len() >= ATTACHMENTS_MAX {
+            return Err(Refusal::Full { what: "attachments of it", max: ATTACHMENTS_MAX });
+        }
+        for one in gone {
+            self.kept.remove(&(id, one.epoch));
+        }
+        known.attach_epoch += 1;
+        let epoch = known.attach_epoch;
+        known.attached.push(Attached { epoch, nonce, holder: holder.to_owned() });
+        self.put(Key::Volume(id), Value::Volume(known));
+        self.kept.insert((id, epoch), now);
+        self.attached_reply(id, epoch)
+    }
+
+    fn attached_reply(&self, id: VolumeId, epoch: u64) -> Result<BlockReply, Refusal> {
+        let volume = self.state.info(id).ok_or(Refusal::NoVolume(id))?;
+        Ok(BlockReply::Attached { volume, epoch })
+    }
+
+    pub(super) fn keep(&mut self, now: Instant, attachments: Vec<(VolumeId, u64)>) -> BlockReply {
+        let mut over = Vec::new();
+        for attachment in attachments {
+            match self.kept.get_mut(&attachment) {
+                Some(heard) => *heard = now,
+                None => over.push(attachment),
+            }
+        }
+        BlockReply::Kept { over }
+    }
+
+    pub(super) fn detach(&mut self, volume: VolumeId, epoch: u64) -> BlockReply {
+        if self.kept.remove(&(volume, epoch)).is_some()
+            && let Some(mut known) = self.state.volume(volume).cloned()
+        {
+            known.attached.retain(|one| one.epoch != epoch);
+            self.put(Key::Volume(volume), Value::Volume(known));
+        }
+        BlockReply::Done
+    }
+}
+
+fn check_limits(limits: VolumeLimits) -> Result<(), Refusal> {
+    let above = |base: u64, burst: u64| burst != 0 && base > burst;
+    let iops = above(limits.iops_base, limits.iops_burst);
+    match iops || above(limits.bytes_base, limits.bytes_burst) {
+        true => Err(Refusal::Limits),
+        false => Ok(()),
+    }
+}
