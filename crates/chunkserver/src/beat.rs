@@ -117,6 +117,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             service: Service::Control,
             op: 0,
             priority: Priority::Control,
+            flow: 0,
             trace: self.0.env.trace(),
             token: Token::NONE,
             body: ControlRequest::Cluster(request).encode(),

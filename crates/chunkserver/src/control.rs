@@ -275,6 +275,7 @@ async fn call_read(
         service: Service::Data,
         op: read.op(),
         priority: Priority::Background,
+        flow: 0,
         trace: env.trace(),
         token: Token(token),
         body: read.encode(),

@@ -36,6 +36,7 @@ impl Peers for Network {
             service: Service::Control,
             op: 0, // The body says what is asked.
             priority: Priority::Foreground,
+            flow: 0,
             trace: self.env.trace(),
             token: Token::NONE,
             body: request.encode(),
@@ -57,10 +58,15 @@ impl Peers for Network {
         payload: Option<Buf>,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<DataAnswer, PeerError<DataError>>> {
+        let flow = match &request {
+            DataRequest::Append(append) => append.at.chunk.get(),
+            _ => 0,
+        };
         let request = Request {
             service: Service::Data,
             op: request.op(),
             priority: Priority::Foreground,
+            flow,
             trace: self.env.trace(),
             token: Token(token),
             body: request.encode(),

@@ -717,6 +717,7 @@ impl Streams {
             service: Service::Control,
             op: 0,
             priority: Priority::Background,
+            flow: 0,
             trace: self.env.trace(),
             token: Token::NONE,
             body: ControlRequest::Stream(request).encode(),

@@ -234,7 +234,7 @@ impl PeerSend for Peers {
 
 fn request(op: u16, priority: Priority, body: Vec<u8>) -> Request {
     let (service, trace, token) = (Service::Raft, TraceId::default(), Token::NONE);
-    Request { service, op, priority, trace, token, body, payload: None }
+    Request { service, op, priority, flow: 0, trace, token, body, payload: None }
 }
 
 fn encode_message(group: u32, body: &[u8]) -> Vec<u8> {

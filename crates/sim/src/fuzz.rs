@@ -187,6 +187,7 @@ pub fn fuzz_stream(bytes: &[u8]) {
                 service: Service::Control,
                 op: 1,
                 priority: Priority::Foreground,
+                flow: 0,
                 trace: own.trace(),
                 token: transport::Token::NONE,
                 body: vec![7],

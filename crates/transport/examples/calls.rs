@@ -36,6 +36,7 @@ fn request(payload: Option<Buf>, priority: Priority) -> Request {
         service: Service::Data,
         op: 1,
         priority,
+        flow: 0,
         trace: TraceId::new(1),
         token: Token::NONE,
         body: vec![0; 56],

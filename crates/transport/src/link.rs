@@ -281,6 +281,7 @@ impl Link {
         out.span = state.span.clone();
         out.call = Some(state.clone());
         out.deadline = Some(deadline);
+        out.flow = request.flow;
         if !self.queue.borrow().admits(&self.limits, &out) {
             self.env.mark("transport: queue full");
             return Err(CallError::Busy);
@@ -355,6 +356,7 @@ impl Link {
                 service,
                 op: header.op,
                 priority: header.priority,
+                flow: 0,
                 trace: header.trace,
                 token: header.token,
                 body: message.body,

@@ -19,8 +19,13 @@ pub struct Request {
     pub service: Service,
     /// Operation; its meaning is the service's.
     pub op: u16,
-    /// Which queue it takes. Requests of one priority keep no order when some are split.
+    /// Which queue it takes. Requests of one priority keep no order when some are split, except
+    /// those of one flow.
     pub priority: Priority,
+    /// Requests of one flow and priority arrive in the order in which they were made, as long as
+    /// the link holds: appends to one chunk, where a small one that overtakes a large one is
+    /// refused and sent again. 0 is no flow. Stays on this side.
+    pub flow: u64,
     /// Follows the operation across processes.
     pub trace: TraceId,
     /// Right to do it; [`Token::NONE`] when none is needed.

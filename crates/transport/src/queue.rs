@@ -1,8 +1,9 @@
 //! What waits to be sent on one link: bounded, by priority, large messages in parts (N5).
 //!
 //! A state machine without I/O. Small messages of a class keep their order, and so do its large
-//! (split) ones; small ones overtake large ones. Of each class at most one message is under way
-//! in parts, so the receiver holds at most three half-received messages.
+//! (split) ones; small ones overtake large ones, unless they are of the same flow: then they
+//! stand with the large ones. Of each class at most one message is under way in parts, so the
+//! receiver holds at most three half-received messages.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -32,6 +33,8 @@ pub(crate) struct Outgoing {
     pub(crate) deadline: Option<Instant>,
     /// The operation that it belongs to.
     pub(crate) span: Option<Span>,
+    /// Messages of one flow keep their order; 0 is none.
+    pub(crate) flow: u64,
 }
 
 impl Outgoing {
@@ -41,7 +44,16 @@ impl Outgoing {
         header.body_len = u32::try_from(body.len()).expect("bounded by BODY_MAX");
         let payload_len = payload.as_ref().map_or(0, |payload| payload.len());
         header.payload_len = u32::try_from(payload_len).expect("bounded by PAYLOAD_MAX");
-        Outgoing { header, body, payload, call: None, serving: None, deadline: None, span: None }
+        Outgoing {
+            header,
+            body,
+            payload,
+            call: None,
+            serving: None,
+            deadline: None,
+            span: None,
+            flow: 0,
+        }
     }
 
     /// A message without content.
@@ -114,11 +126,13 @@ struct Progress {
     /// Held until the last part has left.
     serving: Option<Rc<Serving>>,
     span: Option<Span>,
+    flow: u64,
 }
 
 #[derive(Default)]
 struct Class {
     small: VecDeque<Outgoing>,
+    /// Those that are split, and small ones that come behind one of their flow.
     large: VecDeque<Outgoing>,
     progress: Option<Progress>,
     /// Bytes of small messages sent since the last part of a large one.
@@ -128,6 +142,13 @@ struct Class {
 impl Class {
     fn large_waits(&self) -> bool {
         self.progress.is_some() || !self.large.is_empty()
+    }
+
+    /// A message of this flow stands among the large ones: the few that `queue_bytes_max` lets in.
+    fn large_has(&self, flow: u64) -> bool {
+        flow != 0
+            && (self.progress.as_ref().is_some_and(|progress| progress.flow == flow)
+                || self.large.iter().any(|out| out.flow == flow))
     }
 }
 
@@ -167,7 +188,7 @@ impl SendQueue {
         self.bytes += out.cost();
         self.frames += 1;
         let class = &mut self.classes[out.header.priority as usize];
-        if out.content_len() > limits.part_bytes {
+        if out.content_len() > limits.part_bytes || class.large_has(out.flow) {
             class.large.push_back(out);
         } else {
             class.small.push_back(out);
@@ -214,37 +235,38 @@ impl SendQueue {
         let large_waits = class.large_waits() && parts;
         let small_first = !large_waits || class.small_streak < limits.part_bytes;
         if small_first && let Some(out) = class.small.pop_front() {
-            self.bytes -= out.cost();
-            self.frames -= 1;
-            if out.is_cancelled() {
-                return None;
-            }
-            class.small_streak += out.cost();
-            if let Some(call) = &out.call {
-                call.sent.set(true);
-            }
-            let Outgoing { header, body, payload, deadline, span, .. } = out;
-            let service = header.service;
-            return Some(Piece {
-                header,
-                service,
-                body: Body::Whole(body),
-                payload,
-                deadline,
-                span,
-            });
+            return self.send_whole(index, out);
         }
         class.small_streak = 0;
         if class.progress.is_some() {
-            self.continue_split(index, limits)
+            return self.continue_split(index, limits);
+        }
+        let out = class.large.pop_front()?;
+        if out.content_len() > limits.part_bytes {
+            self.start_split(index, out)
         } else {
-            self.start_split(index)
+            self.send_whole(index, out)
         }
     }
 
-    fn start_split(&mut self, index: usize) -> Option<Piece> {
-        let class = &mut self.classes[index];
-        let out = class.large.pop_front()?;
+    /// `None` when nobody waits for it any more.
+    fn send_whole(&mut self, index: usize, out: Outgoing) -> Option<Piece> {
+        self.bytes -= out.cost();
+        self.frames -= 1;
+        if out.is_cancelled() {
+            return None;
+        }
+        self.classes[index].small_streak += out.cost();
+        if let Some(call) = &out.call {
+            call.sent.set(true);
+        }
+        let Outgoing { header, body, payload, deadline, span, .. } = out;
+        let service = header.service;
+        Some(Piece { header, service, body: Body::Whole(body), payload, deadline, span })
+    }
+
+    /// `None` when nobody waits for it any more.
+    fn start_split(&mut self, index: usize, out: Outgoing) -> Option<Piece> {
         if out.is_cancelled() {
             self.bytes -= out.cost();
             self.frames -= 1;
@@ -253,6 +275,7 @@ impl SendQueue {
         if let Some(call) = &out.call {
             call.sent.set(true);
         }
+        let class = &mut self.classes[index];
         let header = Header { split: true, ..out.header };
         class.progress = Some(Progress {
             header,
@@ -262,6 +285,7 @@ impl SendQueue {
             call: out.call,
             serving: out.serving,
             span: out.span,
+            flow: out.flow,
         });
         let body = Body::Whole(Vec::new());
         let (service, deadline) = (header.service, out.deadline);

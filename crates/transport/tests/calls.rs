@@ -1,5 +1,7 @@
 //! Calls between two healthy hosts.
 
+use std::future::Future;
+use std::task::Poll;
 use std::time::Duration;
 
 use base::Kind;
@@ -218,6 +220,40 @@ fn a_small_request_does_not_wait_behind_megabytes() {
         let took = small_among_large(small, large);
         assert!(took < millis(60), "{small:?} took {took:?} among {large:?}");
     }
+}
+
+#[test]
+fn requests_of_one_flow_keep_their_order() {
+    let limits = Limits { queue_bytes_max: 256 << 20, ..Limits::default() };
+    pair(10, limits, async |_, a, b| {
+        echo(&a, &b, 1, 1).await;
+        b.server.echoed.borrow_mut().clear();
+        let mut calls = Vec::new();
+        for number in 0..90u8 {
+            // Two flows and none, each with sizes in all orders.
+            let flow = u64::from(number % 3);
+            let len = [1 << 20, 4096, 300 << 10, 100][usize::from(number / 3 % 4)];
+            let payload = content(&a.env, 1, len);
+            let asked = Request { flow, ..request(OP_ECHO, vec![number], payload) };
+            let (endpoint, addr) = (a.endpoint.clone(), b.addr);
+            let mut call =
+                Box::pin(
+                    async move { endpoint.call(addr, asked, millis(20_000)).await.map(|_| ()) },
+                );
+            // A call is made when it is polled first.
+            let polled = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+            assert!(polled.is_pending());
+            calls.push(call);
+        }
+        for call in calls {
+            assert_eq!(call.await, Ok(()));
+        }
+        let arrived: Vec<u8> = b.server.echoed.borrow().iter().map(|body| body[0]).collect();
+        let of = |flow| arrived.iter().copied().filter(move |number| number % 3 == flow);
+        assert_eq!(arrived.len(), 90);
+        assert!(of(1).is_sorted() && of(2).is_sorted(), "{arrived:?}");
+        assert!(!of(0).is_sorted(), "small ones without a flow overtake large ones");
+    });
 }
 
 #[test]

@@ -60,6 +60,7 @@ pub fn request(op: u16, body: Vec<u8>, payload: Option<Buf>) -> Request {
         service: Service::Control,
         op,
         priority: Priority::Foreground,
+        flow: 0,
         trace: TraceId::new(99),
         token: Token::NONE,
         body,
@@ -71,6 +72,8 @@ pub struct Server {
     pub env: Env,
     pub held: std::cell::RefCell<Vec<Incoming>>,
     pub seen: std::cell::Cell<u64>,
+    /// Bodies of the echoes, in the order of their arrival.
+    pub echoed: std::cell::RefCell<Vec<Vec<u8>>>,
     pub cancelled: Rc<std::cell::Cell<u64>>,
 }
 
@@ -80,6 +83,7 @@ impl Server {
             env: env.clone(),
             held: Default::default(),
             seen: Default::default(),
+            echoed: Default::default(),
             cancelled: Rc::default(),
         })
     }
@@ -102,6 +106,7 @@ impl Handler for Server {
         let Incoming { request, reply, .. } = incoming;
         match request.op {
             OP_ECHO => {
+                self.echoed.borrow_mut().push(request.body.clone());
                 reply.send(Response { status: 0, body: request.body, payload: request.payload })
             }
             OP_SLOW => {

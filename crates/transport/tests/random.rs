@@ -101,6 +101,7 @@ async fn caller(env: Env, endpoint: Endpoint, sim: Sim, hosts: Vec<HostId>, tall
             service: Service::ALL[env.random_below(3) as usize],
             op: 1,
             priority: Priority::ALL[env.random_below(3) as usize],
+            flow: 0,
             trace: base::TraceId::new(number),
             token: Token([3; 16]),
             body: [&number.to_le_bytes()[..], &vec![9; size(env.random_below(3), number)]].concat(),

@@ -71,6 +71,7 @@ async fn run(
                 service: Service::Data,
                 op: 0,
                 priority: Priority::Foreground,
+                flow: 0,
                 trace: TraceId::new(0),
                 token: Token::NONE,
                 body: Vec::new(),

@@ -180,6 +180,7 @@ impl Client {
             service: Service::Control,
             op: 0,
             priority: Priority::Foreground,
+            flow: 0,
             trace: TraceId::new(1),
             token: Token::NONE,
             body: request.encode(),
