@@ -4,6 +4,7 @@
 //! Invariant: reaches the core only through `client` and `table`; `geometry` and `nbd` do no I/O.
 
 pub mod contract;
+pub mod device;
 pub mod frontend;
 pub mod fuzz;
 pub mod geometry;

@@ -45,7 +45,7 @@
 
 use std::rc::Rc;
 
-use base::Kind;
+use base::{Fault, Kind};
 use runtime::Env;
 
 use crate::error::Error;
@@ -221,7 +221,11 @@ impl Manifest {
             return Err(Error::Invalid { table: self.shelf.store.name().to_owned(), message });
         }
         let path = || self.shelf.path(Name::Manifest(self.number));
-        let trouble = |fault| Error::of_store(fault, "write", &path());
+        // Only the manifest that is not the highest is ever removed: somebody has gone on.
+        let trouble = |fault: Fault| match fault.kind {
+            Kind::NotFound => Error::Fenced { table: self.shelf.store.name().to_owned() },
+            _ => Error::of_store(fault, "write", &path()),
+        };
         let pending = self.writer.submit(&bytes).await.map_err(trouble)?;
         pending.await.map_err(trouble)?;
         self.layout = layout;

@@ -1,0 +1,344 @@
+//! [`Core`]: the state of an open segment, and what its tasks share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::{Fault, Kind};
+use runtime::sync::{Mutex, Notify, Semaphore};
+use runtime::{Env, Instant};
+use table::{Batch, Store, Table};
+
+use super::files::{DataFile, Open, Recent};
+use super::format::Flaw;
+use super::format::page::decode_page;
+use super::format::state::{SEGMENT_KEY, SegmentState, page_key};
+use super::format::txn::Mark;
+use super::index::IndexMap;
+use super::limits::QUEUE_BYTES_MAX;
+use super::locks::Locks;
+use super::log::Queue;
+use super::options::Options;
+use super::types::{FileNo, Identity, Seq, Update};
+
+/// Updates of one append, which are in the index and not in the TxnFile yet.
+pub(crate) struct Unlogged {
+    pub(crate) seq: Seq,
+    pub(crate) mark: Option<Mark>,
+    pub(crate) updates: Vec<Update>,
+    pub(crate) since: Instant,
+}
+
+/// What an instance has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) appends: u64,
+    pub(crate) records: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) txns: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) pages_stored: u64,
+    pub(crate) pages_asked: u64,
+}
+
+/// An open segment.
+pub(crate) struct Core {
+    pub(crate) env: Env,
+    pub(crate) store: Rc<dyn Store>,
+    pub(crate) table: Table,
+    pub(crate) identity: Identity,
+    pub(crate) bytes: u64,
+    pub(crate) epoch: u64,
+    pub(crate) options: Options,
+    /// Of the table's instance; in the names of files made by this one.
+    pub(crate) generation: u32,
+    pub(crate) files: RefCell<BTreeMap<FileNo, Rc<DataFile>>>,
+    pub(crate) next_file: Cell<u32>,
+    pub(crate) index: RefCell<IndexMap>,
+    /// Pages that are being read from the table.
+    asked: RefCell<BTreeSet<u32>>,
+    answered: Notify,
+    pub(crate) locks: Locks,
+    pub(crate) queue: RefCell<Queue>,
+    /// Bytes that may wait in the queue.
+    pub(crate) room: Arc<Semaphore>,
+    /// Counter of the last change.
+    pub(crate) counter: Cell<u64>,
+    pub(crate) recent: RefCell<Recent>,
+    pub(crate) unlogged: RefCell<VecDeque<Unlogged>>,
+    pub(crate) unlogged_count: Cell<usize>,
+    /// How often the index was changed, and how many of these changes the TxnFile has.
+    pub(crate) installed: Cell<u64>,
+    pub(crate) installed_logged: Cell<u64>,
+    /// The TxnFile is to be written though its batch is small.
+    pub(crate) log_now: Cell<bool>,
+    /// Numbers of the oldest batch that the table has, and of the next.
+    pub(crate) first_txn: Cell<u64>,
+    pub(crate) next_txn: Cell<u64>,
+    /// Number behind the last batch that is durable, and the change up to which they reach.
+    pub(crate) logged_txn: Cell<u64>,
+    pub(crate) logged: Cell<u64>,
+    /// Updates in the TxnFile since the last checkpoint.
+    pub(crate) txn_updates: Cell<u64>,
+    /// The DataFile after the present one, when it is made.
+    pub(crate) spare: RefCell<Option<Open>>,
+    pub(crate) making: Mutex<()>,
+    /// Held from looking at what the table says of files until a batch with it is accepted.
+    pub(crate) turn: Mutex<()>,
+    pub(crate) over: RefCell<Option<Fault>>,
+    pub(crate) closing: Cell<bool>,
+    pub(crate) log_ended: Cell<bool>,
+    pub(crate) wake_log: Notify,
+    pub(crate) wake_txn: Notify,
+    pub(crate) wake_checkpoint: Notify,
+    pub(crate) wake_files: Notify,
+    /// Something was logged or stored, or the instance is over.
+    pub(crate) changed: Notify,
+    pub(crate) checkpointing: Mutex<()>,
+    pub(crate) counts: Cell<Counts>,
+}
+
+/// What recovery starts from.
+pub(crate) struct Start {
+    pub(crate) store: Rc<dyn Store>,
+    pub(crate) table: Table,
+    pub(crate) state: SegmentState,
+    pub(crate) options: Options,
+    pub(crate) files: BTreeMap<FileNo, Rc<DataFile>>,
+    pub(crate) index: IndexMap,
+    /// Numbers of the oldest TxnFile batch and of the next, and updates in them.
+    pub(crate) txns: (u64, u64),
+    pub(crate) txn_updates: u64,
+    pub(crate) logged: u64,
+}
+
+impl Core {
+    pub(crate) fn new(env: &Env, start: Start) -> Core {
+        let Start { store, table, state, options, files, index, txns, txn_updates, logged } = start;
+        Core {
+            env: env.clone(),
+            store,
+            identity: state.identity,
+            bytes: state.bytes,
+            epoch: state.epoch,
+            options,
+            generation: table.stats().generation,
+            table,
+            files: RefCell::new(files),
+            next_file: Cell::new(state.next_file),
+            index: RefCell::new(index),
+            asked: RefCell::default(),
+            answered: Notify::new(),
+            locks: Locks::default(),
+            queue: RefCell::default(),
+            room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
+            counter: Cell::new(logged),
+            recent: RefCell::default(),
+            unlogged: RefCell::default(),
+            unlogged_count: Cell::new(0),
+            installed: Cell::new(0),
+            installed_logged: Cell::new(0),
+            log_now: Cell::new(false),
+            first_txn: Cell::new(txns.0),
+            next_txn: Cell::new(txns.1),
+            logged_txn: Cell::new(txns.1),
+            logged: Cell::new(logged),
+            txn_updates: Cell::new(txn_updates),
+            spare: RefCell::default(),
+            making: Mutex::new(()),
+            turn: Mutex::new(()),
+            over: RefCell::default(),
+            closing: Cell::new(false),
+            log_ended: Cell::new(false),
+            wake_log: Notify::new(),
+            wake_txn: Notify::new(),
+            wake_checkpoint: Notify::new(),
+            wake_files: Notify::new(),
+            changed: Notify::new(),
+            checkpointing: Mutex::new(()),
+            counts: Cell::default(),
+        }
+    }
+
+    /// A fault of this segment.
+    pub(crate) fn fault(&self, kind: Kind, text: impl std::fmt::Display) -> Fault {
+        Fault::new(kind, format!("{} in {}: {text}", self.identity, self.store.name()))
+    }
+
+    /// What a store's answer means, in words.
+    pub(crate) fn trouble(&self, what: &str, file: &str, fault: Fault) -> Fault {
+        self.fault(fault.kind, format!("could not {what} {file}: {}", fault.message))
+    }
+
+    /// What a damaged file means.
+    pub(crate) fn damage(&self, file: &str, offset: u64, flaw: Flaw) -> Fault {
+        let (kind, what) = match flaw {
+            Flaw::Damaged(what) => (Kind::Corrupt, what.to_owned()),
+            Flaw::Version(seen) => {
+                (Kind::Invalid, format!("format version {seen}; use the program that wrote it"))
+            }
+        };
+        self.fault(kind, format!("{file}, about offset {offset}: {what}"))
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.borrow().is_some()
+    }
+
+    /// Ends the instance, if nothing has before. `cause` of kind `Fenced` says that another
+    /// owner has the segment; after any other it can be opened again here.
+    pub(crate) fn end(&self, cause: Fault) {
+        if self.is_over() {
+            return;
+        }
+        let fault = match cause.kind {
+            Kind::Fenced => self.fault(
+                Kind::Fenced,
+                format!("another owner has taken it over ({}); ask for it there", cause.message),
+            ),
+            kind => {
+                tracing::warn!(segment = %self.identity, cause = cause.message, "the segment stops");
+                let kind = if kind == Kind::Full { Kind::Full } else { Kind::Retry };
+                let text = format!("takes no changes since one failed ({})", cause.message);
+                self.fault(kind, format!("{text}; open it again"))
+            }
+        };
+        *self.over.borrow_mut() = Some(fault);
+        for notify in [&self.wake_log, &self.wake_txn, &self.wake_checkpoint, &self.wake_files] {
+            notify.notify_one();
+        }
+        self.changed.notify_waiters();
+        self.answered.notify_waiters();
+    }
+
+    /// What a caller is told who comes after the end.
+    pub(crate) fn check_open(&self) -> Result<(), Fault> {
+        match &*self.over.borrow() {
+            Some(fault) => Err(fault.clone()),
+            None if self.closing.get() => Err(self.fault(Kind::Retry, "it is being closed")),
+            None => Ok(()),
+        }
+    }
+
+    /// The next change's place in history.
+    pub(crate) fn next_seq(&self) -> Seq {
+        self.counter.set(self.counter.get() + 1);
+        Seq { epoch: self.epoch, counter: self.counter.get() }
+    }
+
+    /// What the table is to say of the segment.
+    pub(crate) fn put_state(&self, batch: &mut Batch) {
+        let state = SegmentState {
+            identity: self.identity,
+            bytes: self.bytes,
+            epoch: self.epoch,
+            next_file: self.next_file.get(),
+            counter: self.logged.get(),
+        };
+        batch.put(SEGMENT_KEY, &state.encode());
+    }
+
+    /// Has the table make changes; `build` sees files' states in an order that is also that of
+    /// the changes. A failure ends the instance: the outcome is not known.
+    pub(crate) async fn commit(&self, build: impl FnOnce(&mut Batch)) -> Result<(), Fault> {
+        let accepted = {
+            let _turn = self.turn.lock().await;
+            self.over.borrow().clone().map_or(Ok(()), Err)?;
+            let mut batch = Batch::new();
+            build(&mut batch);
+            loop {
+                match self.table.submit(&batch) {
+                    Ok(accepted) => break accepted,
+                    Err(table::Error::Busy { retry_after, .. }) => {
+                        self.env.sleep(retry_after).await;
+                    }
+                    Err(error) => return Err(self.failed(error)),
+                }
+            }
+        };
+        accepted.await.map(drop).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: table::Error) -> Fault {
+        let fault = self.of_table(error);
+        self.end(fault.clone());
+        fault
+    }
+
+    /// What a table's error means for the segment.
+    pub(crate) fn of_table(&self, error: table::Error) -> Fault {
+        let kind = match &error {
+            // Not another owner's work.
+            table::Error::Stopped { .. } => Kind::Retry,
+            other => other.kind(),
+        };
+        self.fault(kind, error)
+    }
+
+    /// Has a page of the index meet what the table has of it.
+    pub(crate) async fn meet(&self, page: u32) -> Result<(), Fault> {
+        loop {
+            let answered = self.answered.notified();
+            if self.index.borrow().has_met(page) {
+                return Ok(());
+            }
+            if self.asked.borrow_mut().insert(page) {
+                break;
+            }
+            answered.await;
+        }
+        // While it is asked for, nobody else stores or drops the page.
+        let _asking = Asking { core: self, page };
+        let stored = self.table.get(&page_key(page)).await;
+        let stored = stored.map_err(|error| self.of_table(error))?;
+        self.count(|counts| counts.pages_asked += 1);
+        let locs = decode_page(stored.as_deref().unwrap_or_default());
+        let locs = locs.map_err(|flaw| self.damage(&format!("index page {page}"), 0, flaw))?;
+        let (mut index, room) = (self.index.borrow_mut(), self.options.index_memory_max);
+        if index.bytes() > room {
+            index.evict(room); // Before, so that whoever asked finds the page.
+        }
+        index.meet(page, &locs);
+        // A changed page has become larger.
+        if self.is_checkpoint_due(&index) {
+            self.wake_checkpoint.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Wakes the checkpoint when much is dirty, and the eviction when much is not.
+    pub(crate) fn watch_memory(&self) {
+        let (mut index, room) = (self.index.borrow_mut(), self.options.index_memory_max);
+        if index.bytes() > room {
+            index.evict(room);
+        }
+        if self.is_checkpoint_due(&index) {
+            self.wake_checkpoint.notify_one();
+        }
+    }
+
+    pub(crate) fn is_checkpoint_due(&self, index: &IndexMap) -> bool {
+        index.dirty_bytes() > self.options.index_memory_max / 2
+            || self.txn_updates.get() >= self.options.checkpoint_updates
+    }
+}
+
+/// A page that is being read from the table.
+struct Asking<'a> {
+    core: &'a Core,
+    page: u32,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.core.asked.borrow_mut().remove(&self.page);
+        self.core.answered.notify_waiters();
+    }
+}

@@ -1,0 +1,206 @@
+//! DataFiles: their head, and the records in them.
+
+use codec::crc32c;
+
+use super::bytes::Input;
+use super::{Flaw, VERSION};
+use crate::device::limits::{RECORD, UNIT};
+use crate::device::types::{FileNo, Identity, Seq};
+use crate::limits::BLOCK;
+
+/// Magic of a DataFile.
+pub(crate) const MAGIC: [u8; 8] = *b"CRTNBDAT";
+/// Bytes of a DataFile's head: one unit.
+pub(crate) const FILE_HEAD: usize = UNIT as usize;
+/// Bytes of a record's head: one unit.
+pub(crate) const RECORD_HEAD: usize = UNIT as usize;
+
+/// What a record does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    /// One block; its data stands behind the head.
+    Data,
+    /// A range is a hole.
+    Trim,
+    /// A range is zeroes.
+    Zero,
+}
+
+impl What {
+    const fn code(self) -> u8 {
+        match self {
+            What::Data => 1,
+            What::Trim => 2,
+            What::Zero => 3,
+        }
+    }
+
+    const fn from_code(code: u8) -> Option<What> {
+        match code {
+            1 => Some(What::Data),
+            2 => Some(What::Trim),
+            3 => Some(What::Zero),
+            _ => None,
+        }
+    }
+}
+
+/// The head of a record: the 64 bytes of metadata of a block (B2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Head {
+    pub(crate) what: What,
+    /// CRC32C of the block's data; it stays when the block is copied. 0 without data.
+    pub(crate) data_crc: u32,
+    pub(crate) identity: Identity,
+    /// The DataFile it stands in, and where.
+    pub(crate) file: FileNo,
+    pub(crate) unit: u32,
+    pub(crate) seq: Seq,
+    pub(crate) lba: u32,
+    /// Blocks: 1 with data.
+    pub(crate) count: u32,
+}
+
+impl Head {
+    /// Bytes of the whole record.
+    pub(crate) fn record_len(&self) -> usize {
+        match self.what {
+            What::Data => RECORD,
+            What::Trim | What::Zero => RECORD_HEAD,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; RECORD_HEAD] {
+        let mut out = [0; RECORD_HEAD];
+        out[4..8].copy_from_slice(&self.data_crc.to_le_bytes());
+        out[8] = self.what.code();
+        out[12..16].copy_from_slice(&self.file.get().to_le_bytes());
+        out[16..24].copy_from_slice(&self.identity.volume.to_le_bytes());
+        out[24..28].copy_from_slice(&self.identity.segment.to_le_bytes());
+        out[28..32].copy_from_slice(&self.unit.to_le_bytes());
+        out[32..40].copy_from_slice(&self.seq.epoch.to_le_bytes());
+        out[40..48].copy_from_slice(&self.seq.counter.to_le_bytes());
+        out[48..52].copy_from_slice(&self.lba.to_le_bytes());
+        out[52..56].copy_from_slice(&self.count.to_le_bytes());
+        let crc = crc32c(&out[4..]);
+        out[0..4].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8; RECORD_HEAD]) -> Result<Head, Flaw> {
+        let damaged = Flaw::Damaged("a record's head does not verify");
+        let mut input = Input(bytes);
+        let parsed = (|| {
+            let crc = input.u32()?;
+            let data_crc = input.u32()?;
+            let (code, flags, reserved) = (input.u8()?, input.u8()?, input.u16()?);
+            let file = input.u32()?;
+            let (volume, segment, unit) = (input.u64()?, input.u32()?, input.u32()?);
+            let seq = Seq { epoch: input.u64()?, counter: input.u64()? };
+            let (lba, count, rest) = (input.u32()?, input.u32()?, input.u64()?);
+            let clean = crc == crc32c(&bytes[4..]) && flags == 0 && reserved == 0 && rest == 0;
+            let what = What::from_code(code).filter(|_| clean)?;
+            let identity = Identity { volume, segment };
+            let file = FileNo::new(file)?;
+            Some(Head { what, data_crc, identity, file, unit, seq, lba, count })
+        })();
+        let head = parsed.ok_or(damaged)?;
+        let sound = match head.what {
+            What::Data => head.count == 1,
+            What::Trim | What::Zero => {
+                head.count >= 1
+                    && head.data_crc == 0
+                    && u64::from(head.lba) + u64::from(head.count) <= 1 << 32
+            }
+        };
+        if sound { Ok(head) } else { Err(Flaw::Damaged("a record's range makes no sense")) }
+    }
+}
+
+/// What stands next in a DataFile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next<'a> {
+    /// A record, and its data if it has any.
+    Record(Head, &'a [u8]),
+    /// This many bytes are needed to tell; at the end of a file: an append that was under way
+    /// when its writer ended, and that nobody was told of.
+    Partial(usize),
+}
+
+/// The record at the start of `bytes`, which stand at `unit` of a file.
+pub(crate) fn next_record(
+    identity: Identity,
+    file: FileNo,
+    unit: u32,
+    bytes: &[u8],
+) -> Result<Next<'_>, Flaw> {
+    let Some(head) = bytes.first_chunk() else { return Ok(Next::Partial(RECORD_HEAD)) };
+    let head = Head::decode(head)?;
+    if head.identity != identity || (head.file, head.unit) != (file, unit) {
+        return Err(Flaw::Damaged("a record belongs elsewhere"));
+    }
+    let Some(data) = bytes.get(RECORD_HEAD..head.record_len()) else {
+        return Ok(Next::Partial(head.record_len()));
+    };
+    if !data.is_empty() && crc32c(data) != head.data_crc {
+        return Err(Flaw::Damaged("a block's data does not verify"));
+    }
+    Ok(Next::Record(head, data))
+}
+
+/// The data of a block at its place, verified: CRC, volume, segment, LBA, file and place.
+pub(crate) fn read_block(
+    identity: Identity,
+    file: FileNo,
+    unit: u32,
+    lba: u32,
+    bytes: &[u8],
+) -> Result<&[u8], Flaw> {
+    match next_record(identity, file, unit, bytes)? {
+        Next::Record(head, data) if head.what == What::Data && head.lba == lba => Ok(data),
+        Next::Record(..) => Err(Flaw::Damaged("a record is of another block")),
+        Next::Partial(_) => Err(Flaw::Damaged("a record is cut off")),
+    }
+}
+
+/// The head of a DataFile.
+pub(crate) fn file_head(identity: Identity, file: FileNo, epoch: u64) -> [u8; FILE_HEAD] {
+    let mut head = [0; FILE_HEAD];
+    head[0..8].copy_from_slice(&MAGIC);
+    head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    head[16..24].copy_from_slice(&identity.volume.to_le_bytes());
+    head[24..28].copy_from_slice(&identity.segment.to_le_bytes());
+    head[28..32].copy_from_slice(&file.get().to_le_bytes());
+    head[32..40].copy_from_slice(&epoch.to_le_bytes());
+    let crc = crc32c(&head);
+    head[12..16].copy_from_slice(&crc.to_le_bytes());
+    head
+}
+
+/// What a DataFile's head says: of what it is, its number, the epoch of its maker.
+pub(crate) fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), Flaw> {
+    let Some(head) = bytes.first_chunk::<FILE_HEAD>() else {
+        return Err(Flaw::Damaged("it ends within its head"));
+    };
+    if head[..8] != MAGIC {
+        return Err(Flaw::Damaged("it does not begin as a DataFile does"));
+    }
+    let mut input = Input(&head[8..]);
+    let parsed = (|| {
+        let (version, crc) = (input.u32()?, input.u32()?);
+        let identity = Identity { volume: input.u64()?, segment: input.u32()? };
+        Some((version, crc, identity, input.u32()?, input.u64()?))
+    })();
+    let (version, crc, identity, file, epoch) = parsed.expect("its length");
+    // The place of the version is the same in all versions; the rest may not be.
+    if version != VERSION {
+        return Err(Flaw::Version(version));
+    }
+    let mut zeroed = *head;
+    zeroed[12..16].fill(0);
+    let reserved = input.0.iter().any(|&byte| byte != 0);
+    let file = FileNo::new(file).filter(|_| crc32c(&zeroed) == crc && !reserved);
+    Ok((identity, file.ok_or(Flaw::Damaged("its head does not verify"))?, epoch))
+}
+
+const _: () = assert!(RECORD == RECORD_HEAD + BLOCK as usize);

@@ -1,0 +1,150 @@
+//! What the table says of the segment and of each DataFile; the table's keys.
+
+use super::bytes::{Input, put_varint};
+use super::{Flaw, VERSION};
+use crate::device::types::{FileNo, Identity};
+
+/// Key of what the segment is.
+pub(crate) const SEGMENT_KEY: &[u8] = b"s";
+/// Start of the keys of DataFiles.
+pub(crate) const FILE_PREFIX: u8 = b'f';
+/// Start of the keys of index pages.
+pub(crate) const PAGE_PREFIX: u8 = b'p';
+/// Start of the keys of TxnFile batches.
+pub(crate) const TXN_PREFIX: u8 = b't';
+
+/// Key of a DataFile.
+pub(crate) fn file_key(file: FileNo) -> [u8; 5] {
+    key(FILE_PREFIX, file.get())
+}
+
+/// Key of an index page.
+pub(crate) fn page_key(page: u32) -> [u8; 5] {
+    key(PAGE_PREFIX, page)
+}
+
+fn key(prefix: u8, number: u32) -> [u8; 5] {
+    let mut key = [prefix; 5];
+    key[1..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Key of a TxnFile batch.
+pub(crate) fn txn_key(number: u64) -> [u8; 9] {
+    let mut key = [TXN_PREFIX; 9];
+    key[1..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The number in the key of a DataFile or a page.
+pub(crate) fn read_key(key: &[u8]) -> Option<u32> {
+    key.get(1..).and_then(|rest| rest.try_into().ok()).map(u32::from_be_bytes)
+}
+
+/// The number in the key of a TxnFile batch.
+pub(crate) fn read_txn_key(key: &[u8]) -> Option<u64> {
+    key.get(1..).and_then(|rest| rest.try_into().ok()).map(u64::from_be_bytes)
+}
+
+/// What a segment is, and how far its numbers are given away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SegmentState {
+    pub(crate) identity: Identity,
+    /// Bytes of it.
+    pub(crate) bytes: u64,
+    /// Highest epoch of an owner so far.
+    pub(crate) epoch: u64,
+    /// Number of the next DataFile.
+    pub(crate) next_file: u32,
+    /// Counter of the last change that the TxnFile covered when this was written.
+    pub(crate) counter: u64,
+}
+
+impl SegmentState {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = VERSION.to_le_bytes().to_vec();
+        put_varint(&mut out, self.identity.volume);
+        put_varint(&mut out, u64::from(self.identity.segment));
+        put_varint(&mut out, self.bytes);
+        put_varint(&mut out, self.epoch);
+        put_varint(&mut out, u64::from(self.next_file));
+        put_varint(&mut out, self.counter);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentState, Flaw> {
+        let damaged = Flaw::Damaged("the segment's entry does not decode");
+        let mut input = Input(bytes);
+        let version = input.u32().ok_or(damaged)?;
+        if version != VERSION {
+            return Err(Flaw::Version(version));
+        }
+        let state = (|| {
+            let identity = Identity { volume: input.varint()?, segment: input.varint32()? };
+            let (bytes, epoch) = (input.varint()?, input.varint()?);
+            let (next_file, counter) = (input.varint32()?, input.varint()?);
+            Some(SegmentState { identity, bytes, epoch, next_file, counter })
+        })();
+        state.filter(|_| input.is_empty()).ok_or(damaged)
+    }
+}
+
+/// What a DataFile is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Takes the records of changes; recovery scans its tail.
+    Log,
+    /// Holds blocks that garbage collection has moved; only the TxnFile says which.
+    Collected,
+}
+
+/// What the table says of a DataFile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FileState {
+    /// Generation of the table's instance that made it: with its number, its name.
+    pub(crate) generation: u32,
+    pub(crate) role: Role,
+    /// True when it takes no records any more and the TxnFile covers all of it.
+    pub(crate) sealed: bool,
+    /// Units of it that the TxnFile covers: all, once sealed.
+    pub(crate) units: u32,
+    /// Blocks with data in them.
+    pub(crate) blocks: u32,
+    /// Blocks that the index pages in the table have in it.
+    pub(crate) live: u32,
+    /// Counter of the segment's changes when it was made: its age.
+    pub(crate) born: u64,
+}
+
+impl FileState {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let role = match self.role {
+            Role::Log => 0,
+            Role::Collected => 1,
+        };
+        let mut out = vec![role << 1 | u8::from(self.sealed)];
+        for number in [self.generation, self.units, self.blocks, self.live] {
+            put_varint(&mut out, u64::from(number));
+        }
+        put_varint(&mut out, self.born);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<FileState, Flaw> {
+        let mut input = Input(bytes);
+        let state = (|| {
+            let code = input.u8()?;
+            let role = match code >> 1 {
+                0 => Role::Log,
+                1 => Role::Collected,
+                _ => return None,
+            };
+            let (generation, units) = (input.varint32()?, input.varint32()?);
+            let (blocks, live, born) = (input.varint32()?, input.varint32()?, input.varint()?);
+            let sealed = code & 1 == 1;
+            Some(FileState { generation, role, sealed, units, blocks, live, born })
+        })();
+        let state = state.filter(|_| input.is_empty());
+        state.ok_or(Flaw::Damaged("a DataFile's entry does not decode"))
+    }
+}

@@ -1,0 +1,88 @@
+//! Bounds of a segment's device, with reason and arithmetic.
+
+use base::limits::APPEND_DATA_MAX;
+use base::{GIB, KIB, MIB};
+use runtime::Duration;
+
+use crate::limits::BLOCK;
+
+/// Bytes of a record's head: the metadata of one block (B2). Places in DataFiles are counted in
+/// it, too: all records begin at a multiple.
+pub const UNIT: u64 = 64;
+/// Units of a record with a block's data: 65.
+pub const RECORD_UNITS: u32 = ((UNIT + BLOCK) / UNIT) as u32;
+/// Bytes of a record with a block's data.
+pub const RECORD: usize = (UNIT + BLOCK) as usize;
+
+/// Bytes of a segment at most: 2^32 blocks.
+pub const SEGMENT_BYTES_MAX: u64 = BLOCK << 32;
+/// Bytes of one read or write at most: what one buffer of the pool takes.
+pub const REQUEST_BYTES_MAX: u64 = runtime::limits::BUF_MAX as u64;
+
+/// Bytes of a DataFile, unless configured (B2).
+pub const FILE_BYTES_DEFAULT: u64 = 512 * MIB;
+/// Smallest and largest configured DataFile. 2^32 units are 256 GiB; 4 GiB are what one
+/// collection should move at most.
+pub const FILE_BYTES: (u64, u64) = (16 * KIB, 4 * GIB);
+
+/// Bytes of records that one append takes together at most: one append of the core.
+pub const APPEND_BYTES_MAX: usize = APPEND_DATA_MAX;
+/// Appends in flight while little waits: one waits for the disks while the next travels. With
+/// more, appends get smaller and cost more sectors each (`protocols.md` 3.4).
+pub const APPENDS_INFLIGHT_SMALL: usize = 2;
+/// Appends in flight at most: eight of the largest are the window of the core's writer.
+pub const APPENDS_INFLIGHT_MAX: usize = 8;
+/// Bytes of requests that wait at which more appends than [`APPENDS_INFLIGHT_SMALL`] start.
+pub const APPEND_BYTES_LARGE: usize = 128 << 10;
+/// Bytes of changes that wait for their append at most; further ones wait before they take
+/// memory: sixteen requests of the largest size.
+pub const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// What a change that has no data counts as in the queue.
+pub const QUEUE_BYTES_MIN: usize = 64;
+
+/// Bytes of acknowledged records kept in memory beside the index. A replica serves an open chunk
+/// only up to what it was told to be acknowledged (`protocols.md` 1.6), so the last appends are
+/// read from here: the window of the writer, 8 appends of the largest size.
+pub const RECENT_BYTES: usize = APPENDS_INFLIGHT_MAX * APPEND_BYTES_MAX;
+
+/// Blocks of an index page: 2 MiB of a segment. A whole page has 4 KiB in memory and up to 4 KiB
+/// in the table: one data block.
+pub const PAGE_BLOCKS: u32 = 512;
+/// Memory of a page beside its entries: the struct, a tree node's share, an allocation.
+pub const PAGE_OVERHEAD: usize = 144;
+/// Bytes of the index in memory, unless configured: 4 million blocks (16 GiB) of whole pages.
+pub const INDEX_MEMORY_DEFAULT: usize = 32 << 20;
+/// Smallest and largest configured such memory.
+pub const INDEX_MEMORY: (usize, usize) = (16 << 10, 64 << 30);
+
+/// Updates of one TxnFile batch at most: 25 bytes each at most, within a table's value.
+pub const TXN_UPDATES_MAX: usize = 8192;
+/// Updates at which a batch is written, unless configured: about two sectors.
+pub const TXN_UPDATES_DEFAULT: usize = 512;
+/// How long an update waits for its batch. The tail that recovery scans is what is written in
+/// this time and the time of a batch's append.
+pub const TXN_WAIT_DEFAULT: Duration = Duration::from_millis(100);
+/// Updates that wait for the TxnFile at which writes wait for it: four batches of the largest.
+pub const TXN_BACKLOG_MAX: usize = 4 * TXN_UPDATES_MAX;
+/// Updates in the TxnFile at which dirty pages are written, unless configured: 1 GiB of random
+/// 4 KiB writes, 3 to 6 MB to replay.
+pub const CHECKPOINT_UPDATES_DEFAULT: u64 = 256 << 10;
+/// Pages that one batch of a checkpoint writes: 128 KiB, eight sectors of amplification at most
+/// beside what the pages need.
+pub const CHECKPOINT_PAGES: usize = 32;
+
+/// Pages that one call for block status looks at, at most: 2 GiB.
+pub const PIECES_PAGES_MAX: u32 = 1024;
+/// Bytes of one read of a DataFile at most.
+pub const READ_BYTES_MAX: usize = 252 * RECORD;
+/// Reads of one request in flight at most.
+pub const READS_INFLIGHT: usize = 16;
+/// Bytes of one read of a tail in recovery.
+pub const SCAN_BYTES: usize = 4 << 20;
+
+const _: () = assert!(BLOCK.is_multiple_of(UNIT) && RECORD as u64 == RECORD_UNITS as u64 * UNIT);
+const _: () = assert!(FILE_BYTES.1 / UNIT <= u32::MAX as u64);
+const _: () = assert!(REQUEST_BYTES_MAX as usize * 2 <= QUEUE_BYTES_MAX);
+const _: () = assert!(TXN_UPDATES_MAX * 26 < table::limits::VALUE_MAX);
+const _: () = assert!(APPEND_BYTES_MAX >= RECORD && READ_BYTES_MAX <= 1 << 20);
+const _: () = assert!(QUEUE_BYTES_MAX < u32::MAX as usize);

@@ -1,0 +1,419 @@
+//! The way of a change: a queue with bounds, packed appends, the index, the answer (B2).
+//!
+//! Records that wait go into one append together (`protocols.md` 3.4); a lone one goes at once.
+//! Changes get their sequences when their append starts. When it is durable they enter the index,
+//! in order, and are answered: no read ever shows what could be lost.
+
+use std::collections::VecDeque;
+use std::future::{pending, ready};
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use codec::crc32c;
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use runtime::sync::{OwnedSemaphorePermit, oneshot};
+use runtime::{Buf, Class, Duration};
+
+use super::core::{Core, Unlogged};
+use super::files::{DataFile, Open};
+use super::format::record::{FILE_HEAD, Head, What, file_head};
+use super::format::state::{FileState, Role, file_key};
+use super::format::txn::Mark;
+use super::limits::{
+    APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, RECORD,
+    RECORD_UNITS, TXN_BACKLOG_MAX, UNIT,
+};
+use super::locks::Guard;
+use super::types::{FileNo, Loc, Seq, Update};
+use crate::limits::BLOCK;
+
+/// Pause after a DataFile could not be made: first and longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// What a change does to blocks from its first on.
+pub(crate) enum Work {
+    /// Whole blocks.
+    Write(Buf),
+    /// A number of blocks become holes or zeroes.
+    Clear { count: u32, to: Loc },
+}
+
+/// A change that waits for its records.
+pub(crate) struct Change {
+    pub(crate) lba: u32,
+    pub(crate) work: Work,
+    /// Blocks of it that are in appends.
+    pub(crate) started: u32,
+    pub(crate) done: oneshot::Sender<Result<(), Fault>>,
+    /// Held until the outcome is known, whoever still waits for it.
+    pub(crate) guard: Rc<Guard>,
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+/// Changes that wait.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: VecDeque<Change>,
+    bytes: usize,
+}
+
+impl Change {
+    /// Bytes of records that it still needs.
+    fn need(&self) -> usize {
+        match &self.work {
+            Work::Write(data) => (data.len() / BLOCK as usize - self.started as usize) * RECORD,
+            Work::Clear { .. } => UNIT as usize,
+        }
+    }
+
+    fn fail(self, fault: &Fault) {
+        drop(self.guard);
+        drop(self.permit);
+        let _ = self.done.send(Err(fault.clone())); // Nobody waits any more.
+    }
+}
+
+impl Queue {
+    pub(crate) fn push(&mut self, change: Change) {
+        self.bytes += change.need();
+        self.waiting.push_back(change);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// Records that go into one append.
+struct Group {
+    file: Rc<DataFile>,
+    /// Where it begins, and ends.
+    unit: u32,
+    end: u32,
+    bytes: Rc<Vec<u8>>,
+    seq: Seq,
+    updates: Vec<Update>,
+    blocks: u32,
+    /// Changes whose last record is in it.
+    last_of: Vec<Change>,
+}
+
+impl Core {
+    /// The task that writes DataFiles, until the instance is over.
+    pub(crate) async fn write_log(self: Rc<Self>, open: Open) {
+        if let Err(fault) = self.clone().write_groups(open).await {
+            self.end(fault);
+        }
+        let over = self.over.borrow().clone().expect("it has ended");
+        let waiting = std::mem::take(&mut *self.queue.borrow_mut()).waiting;
+        for change in waiting {
+            match change.started {
+                0 => change.fail(&over),
+                _ => change.fail(&self.unknown(&over)),
+            }
+        }
+        self.log_ended.set(true);
+        self.changed.notify_waiters();
+    }
+
+    /// What those are told whose records may or may not be there.
+    fn unknown(&self, over: &Fault) -> Fault {
+        let kind = if over.kind == Kind::Fenced { Kind::Fenced } else { Kind::Unknown };
+        Fault::new(kind, over.message.clone())
+    }
+
+    /// True when an append may start now.
+    fn may_start(&self, inflight: usize) -> bool {
+        let waiting = self.queue.borrow().bytes;
+        let small = inflight < APPENDS_INFLIGHT_SMALL;
+        let large = inflight < APPENDS_INFLIGHT_MAX && waiting >= APPEND_BYTES_LARGE;
+        waiting > 0 && (small || large) && !self.lags()
+    }
+
+    /// True when writes have to wait for the TxnFile or for a checkpoint.
+    fn lags(&self) -> bool {
+        let dirty = self.index.borrow().dirty_bytes();
+        self.unlogged_count.get() >= TXN_BACKLOG_MAX
+            || dirty > self.options.index_memory_max / 4 * 3
+    }
+
+    async fn write_groups(self: Rc<Self>, mut open: Open) -> Result<(), Fault> {
+        let mut inflight = FuturesOrdered::new();
+        // An append could not be started: nothing may stand behind the hole.
+        let mut broken = false;
+        loop {
+            while !broken && !self.is_over() && self.may_start(inflight.len()) {
+                let units = (self.options.file_bytes / UNIT) as u32;
+                if units - open.next.min(units) < RECORD_UNITS {
+                    if !inflight.is_empty() {
+                        break;
+                    }
+                    self.roll(&mut open).await?;
+                    continue;
+                }
+                let group = self.take_group(&mut open, units);
+                if open.next > units / 2 {
+                    self.wake_files.notify_one();
+                }
+                let started = open.writer.submit(&group.bytes).await;
+                broken = started.is_err();
+                let pending = started.unwrap_or_else(|fault| Box::pin(ready(Err(fault))));
+                inflight.push_back(async move { (pending.await, group) });
+            }
+            if self.is_over() && inflight.is_empty() {
+                if let Err(fault) = open.writer.close().await {
+                    tracing::debug!(cause = fault.message, "DataFile not closed");
+                }
+                return Ok(());
+            }
+            let done = {
+                let woken = Box::pin(self.wake_log.notified());
+                let first = Box::pin(async {
+                    match inflight.next().await {
+                        Some(done) => done,
+                        None => pending().await,
+                    }
+                });
+                match select(first, woken).await {
+                    Either::Left((done, _)) => done,
+                    Either::Right(_) => continue,
+                }
+            };
+            match done {
+                (Ok(_), group) => self.apply(group),
+                (Err(fault), group) => {
+                    let fault = self.trouble("append to", &group.file.name, fault);
+                    return Err(self.fail(fault, group, inflight).await);
+                }
+            }
+        }
+    }
+
+    /// Takes what waits, as far as one append and the file have room.
+    fn take_group(&self, open: &mut Open, units: u32) -> Group {
+        let room = APPEND_BYTES_MAX.min((units - open.next) as usize * UNIT as usize);
+        let queue = &mut *self.queue.borrow_mut();
+        let first = queue.waiting.front().expect("somebody waits");
+        let mut bytes = Vec::with_capacity(room.min(first.need().max(queue.bytes)));
+        let (mut updates, mut last_of) = (Vec::new(), Vec::new());
+        let (file, unit) = (open.file.clone(), open.next);
+        let (mut seq, mut blocks) = (Seq::default(), 0);
+        while let Some(change) = queue.waiting.front_mut() {
+            let mut fits = (room - bytes.len()) / RECORD;
+            let whole = match &change.work {
+                Work::Write(data) => {
+                    let rest = &data[change.started as usize * BLOCK as usize..];
+                    fits = fits.min(rest.len() / BLOCK as usize);
+                    let (lba, count) = (change.lba + change.started, fits as u32);
+                    let at = Loc::new(file.number, unit + (bytes.len() as u64 / UNIT) as u32);
+                    for (n, data) in rest.chunks_exact(BLOCK as usize).take(fits).enumerate() {
+                        seq = self.next_seq();
+                        self.put_record(
+                            &mut bytes,
+                            (file.number, unit),
+                            seq,
+                            (What::Data, lba + n as u32, 1),
+                            data,
+                        );
+                    }
+                    if count > 0 {
+                        merge(&mut updates, Update::Data { lba, count, at });
+                    }
+                    blocks += count;
+                    change.started += count;
+                    queue.bytes -= fits * RECORD;
+                    rest.len() == fits * BLOCK as usize
+                }
+                Work::Clear { count, to } => {
+                    let whole = room - bytes.len() >= UNIT as usize;
+                    if whole {
+                        seq = self.next_seq();
+                        let what = if *to == Loc::ZERO { What::Zero } else { What::Trim };
+                        let range = (what, change.lba, *count);
+                        self.put_record(&mut bytes, (file.number, unit), seq, range, &[]);
+                        updates.push(Update::Clear { lba: change.lba, count: *count, to: *to });
+                        queue.bytes -= UNIT as usize;
+                    }
+                    whole
+                }
+            };
+            if !whole {
+                break;
+            }
+            last_of.push(queue.waiting.pop_front().expect("just seen"));
+        }
+        let end = unit + (bytes.len() as u64 / UNIT) as u32;
+        open.next = end;
+        self.count(|counts| {
+            counts.appends += 1;
+            counts.records += u64::from(blocks);
+            counts.log_bytes += bytes.len() as u64;
+        });
+        Group { file, unit, end, bytes: Rc::new(bytes), seq, updates, blocks, last_of }
+    }
+
+    fn put_record(
+        &self,
+        bytes: &mut Vec<u8>,
+        (file, first): (FileNo, u32),
+        seq: Seq,
+        (what, lba, count): (What, u32, u32),
+        data: &[u8],
+    ) {
+        let unit = first + (bytes.len() as u64 / UNIT) as u32;
+        let data_crc = if data.is_empty() { 0 } else { crc32c(data) };
+        let identity = self.identity;
+        let head = Head { what, data_crc, identity, file, unit, seq, lba, count };
+        bytes.extend_from_slice(&head.encode());
+        bytes.extend_from_slice(data);
+    }
+
+    /// Takes a durable append over into the index and tells its callers.
+    fn apply(&self, group: Group) {
+        let Group { file, unit, end, bytes, seq, updates, blocks, last_of } = group;
+        file.end.set(end);
+        file.blocks.set(file.blocks.get() + blocks);
+        self.recent.borrow_mut().insert(file.number, unit, bytes);
+        let mark = Mark { file: file.number, end, blocks: file.blocks.get() };
+        self.install(seq, Some(mark), updates);
+        for change in last_of {
+            drop(change.guard);
+            drop(change.permit);
+            let _ = change.done.send(Ok(())); // Nobody waits any more.
+        }
+    }
+
+    /// Makes changes of the index, which the TxnFile is to learn.
+    pub(crate) fn install(&self, seq: Seq, mark: Option<Mark>, updates: Vec<Update>) {
+        {
+            let mut index = self.index.borrow_mut();
+            updates.iter().for_each(|update| index.apply(*update));
+        }
+        let waiting = &mut *self.unlogged.borrow_mut();
+        let count = self.unlogged_count.get() + updates.len().max(1);
+        if waiting.is_empty() || count >= self.options.txn_updates {
+            self.wake_txn.notify_one();
+        }
+        self.unlogged_count.set(count);
+        self.installed.set(self.installed.get() + 1);
+        waiting.push_back(Unlogged { seq, mark, updates, since: self.env.now() });
+        self.watch_memory();
+    }
+
+    /// An append has failed: all behind it have an outcome that nobody knows.
+    async fn fail<F>(&self, fault: Fault, group: Group, rest: FuturesOrdered<F>) -> Fault
+    where
+        F: Future<Output = (Result<u64, Fault>, Group)>,
+    {
+        self.end(fault.clone());
+        let outcome = self.unknown(&fault);
+        let tell =
+            |group: Group| group.last_of.into_iter().for_each(|change| change.fail(&outcome));
+        tell(group);
+        // What comes behind a failed append is not answered, whatever becomes of it.
+        rest.for_each(|(_, group)| {
+            tell(group);
+            ready(())
+        })
+        .await;
+        fault
+    }
+
+    /// Goes on in the next DataFile. All of the present one is acknowledged.
+    async fn roll(self: &Rc<Self>, open: &mut Open) -> Result<(), Fault> {
+        self.make_spare().await?;
+        let next = self.spare.borrow_mut().take().expect("just made");
+        let old = std::mem::replace(open, next);
+        old.file.closed.set(true);
+        let (file, end) = (old.file.number, old.file.end.get());
+        let mark = Mark { file, end, blocks: old.file.blocks.get() };
+        // The batch that covers the last of it says that it is sealed.
+        let seq = Seq { epoch: self.epoch, counter: self.counter.get() };
+        self.install(seq, Some(mark), Vec::new());
+        self.env.mark("segment: next DataFile");
+        self.env.spawn(Class::Background, "close DataFile", async move {
+            if let Err(fault) = old.writer.close().await {
+                tracing::debug!(cause = fault.message, "DataFile not closed");
+            }
+        });
+        Ok(())
+    }
+
+    /// Makes the DataFile after the present one ahead of its use, unless it is ready.
+    pub(crate) async fn make_spare(&self) -> Result<(), Fault> {
+        let _making = self.making.lock().await;
+        if self.spare.borrow().is_none() {
+            let open = self.make_file(Role::Log).await?;
+            *self.spare.borrow_mut() = Some(open);
+        }
+        Ok(())
+    }
+
+    /// Makes a DataFile, which the table names before its first record.
+    pub(crate) async fn make_file(&self, role: Role) -> Result<Open, Fault> {
+        let mut pause = RETRY.0;
+        loop {
+            self.over.borrow().clone().map_or(Ok(()), Err)?;
+            let fault = match self.try_make_file(role).await {
+                Ok(open) => {
+                    let file = open.file.clone();
+                    self.commit(|batch| {
+                        batch.put(&file_key(file.number), &file.state.get().encode());
+                        self.put_state(batch);
+                        self.files.borrow_mut().insert(file.number, file.clone());
+                    })
+                    .await?;
+                    return Ok(open);
+                }
+                Err(fault) => fault,
+            };
+            if matches!(fault.kind, Kind::Fenced | Kind::Invalid) {
+                return Err(fault);
+            }
+            tracing::warn!(cause = fault.message, "no new DataFile; trying again");
+            self.env.sleep(self.env.jitter(pause)).await;
+            pause = (2 * pause).min(RETRY.1);
+        }
+    }
+
+    async fn try_make_file(&self, role: Role) -> Result<Open, Fault> {
+        let number = FileNo::new(self.next_file.get()).expect("numbers begin with 1");
+        let next = number.get().checked_add(1);
+        let next = next.ok_or_else(|| {
+            self.fault(Kind::Invalid, "it has had 2^32 DataFiles; copy it into a new volume")
+        })?;
+        self.next_file.set(next);
+        let (generation, born) = (self.generation, self.counter.get());
+        let state =
+            FileState { generation, role, sealed: false, units: 1, blocks: 0, live: 0, born };
+        let file = DataFile::new(number, state);
+        let made = self.store.create(&file.name).await;
+        let writer = made.map_err(|fault| self.trouble("create", &file.name, fault))?;
+        let head = file_head(self.identity, number, self.epoch);
+        let written = match writer.submit(&head).await {
+            Ok(pending) => pending.await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = written {
+            let fault = self.trouble("begin", &file.name, fault);
+            // Nothing names it. If it cannot be removed now, the next opening does.
+            let _ = self.store.remove(&file.name).await;
+            return Err(fault);
+        }
+        Ok(Open { file, writer, next: (FILE_HEAD as u64 / UNIT) as u32 })
+    }
+}
+
+/// Adds an update, to the last one if it goes on from there.
+pub(crate) fn merge(updates: &mut Vec<Update>, next: Update) {
+    if let (Some(Update::Data { lba, count, at }), Update::Data { lba: to, count: more, at: place }) =
+        (updates.last_mut(), next)
+        && *lba + *count == to
+        && at.plus(*count) == place
+    {
+        *count += more;
+        return;
+    }
+    updates.push(next);
+}

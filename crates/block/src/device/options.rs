@@ -1,0 +1,62 @@
+//! What a block server may choose.
+
+use base::MIB;
+use runtime::Duration;
+
+use super::limits::{
+    CHECKPOINT_UPDATES_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT, INDEX_MEMORY, INDEX_MEMORY_DEFAULT,
+    RECORD, TXN_UPDATES_DEFAULT, TXN_UPDATES_MAX, TXN_WAIT_DEFAULT,
+};
+
+/// Behaviour of a [`crate::device::Segment`]. None of it is part of the format: each opening may
+/// choose anew.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Make the segment when its directory is empty.
+    pub create: bool,
+    /// Bytes of a DataFile, 16 KiB to 4 GiB (B2).
+    pub file_bytes: u64,
+    /// Bytes of the index in memory, 16 KiB to 64 GiB. What was changed since the last checkpoint
+    /// stays in memory until the next, which it brings on; the appends in flight come beside it.
+    pub index_memory_max: usize,
+    /// Updates of the index at which a TxnFile batch is written, 1 to 8192.
+    pub txn_updates: usize,
+    /// How long an update waits for its batch at most.
+    pub txn_wait: Duration,
+    /// Updates in the TxnFile at which changed index pages are written.
+    pub checkpoint_updates: u64,
+    /// The table that holds the TxnFile and the index pages.
+    pub table: table::Options,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            create: true,
+            file_bytes: FILE_BYTES_DEFAULT,
+            index_memory_max: INDEX_MEMORY_DEFAULT,
+            txn_updates: TXN_UPDATES_DEFAULT,
+            txn_wait: TXN_WAIT_DEFAULT,
+            checkpoint_updates: CHECKPOINT_UPDATES_DEFAULT,
+            // Pages do not compress; a page fits in a data block.
+            table: table::Options {
+                memtable_bytes: 8 * MIB as usize,
+                compression: table::Compression::None,
+                ..table::Options::default()
+            },
+        }
+    }
+}
+
+impl Options {
+    /// The same with every value within its bounds.
+    pub fn clamped(mut self) -> Options {
+        self.file_bytes = self.file_bytes.clamp(FILE_BYTES.0, FILE_BYTES.1);
+        self.index_memory_max = self.index_memory_max.clamp(INDEX_MEMORY.0, INDEX_MEMORY.1);
+        self.txn_updates = self.txn_updates.clamp(1, TXN_UPDATES_MAX);
+        self.checkpoint_updates = self.checkpoint_updates.max(1);
+        self
+    }
+}
+
+const _: () = assert!(FILE_BYTES.0 as usize > 2 * RECORD);

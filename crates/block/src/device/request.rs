@@ -1,0 +1,214 @@
+//! Requests: ranges of bytes become whole blocks.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use runtime::sync::oneshot;
+use runtime::{Buf, BufMut};
+
+use super::core::Core;
+use super::limits::{PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, REQUEST_BYTES_MAX};
+use super::locks::Guard;
+use super::log::{Change, Work};
+use super::types::Loc;
+use crate::contract::{Clear, Piece};
+use crate::geometry::Extent;
+use crate::limits::BLOCK;
+
+/// Blocks that a range covers, and the whole ones among them.
+fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {
+    let end = extent.offset + extent.len;
+    let covers = extent.offset / BLOCK..end.div_ceil(BLOCK);
+    let (first, last) = (extent.offset.div_ceil(BLOCK), end / BLOCK);
+    (covers, first..last.max(first))
+}
+
+/// Blocks that a range covers in part: none, one or two.
+fn edges(covers: &Range<u64>, whole: &Range<u64>) -> Vec<u64> {
+    let outside = |lba: &u64| !whole.contains(lba);
+    let mut edges: Vec<u64> = [covers.start, covers.end - 1].into_iter().filter(outside).collect();
+    edges.dedup();
+    edges
+}
+
+/// The part of a range that lies in a block: from the range's start, and from the block's.
+fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
+    let start = (lba * BLOCK).max(extent.offset);
+    let end = ((lba + 1) * BLOCK).min(extent.offset + extent.len);
+    let of_range = (start - extent.offset) as usize..(end - extent.offset) as usize;
+    (of_range, (start - lba * BLOCK) as usize)
+}
+
+impl Core {
+    fn check_extent(&self, extent: Extent, most: u64) -> Result<(), Fault> {
+        let Extent { offset, len } = extent;
+        if extent.end().is_none_or(|end| end > self.bytes) {
+            let text = format!("{len} bytes at {offset} go past its end at {}", self.bytes);
+            return Err(self.fault(Kind::Invalid, text));
+        }
+        if len > most {
+            let text = format!("a request of {len} bytes; split it into pieces of {most}");
+            return Err(self.fault(Kind::Invalid, text));
+        }
+        Ok(())
+    }
+
+    fn buffer(&self, len: usize) -> Result<BufMut, Fault> {
+        let buffer = self.env.pool().alloc_zeroed(len);
+        buffer.map_err(|error| self.fault(Kind::Retry, error))
+    }
+
+    pub(crate) async fn read(&self, extent: Extent) -> Result<Buf, Fault> {
+        self.check_extent(extent, REQUEST_BYTES_MAX)?;
+        let mut out = self.buffer(extent.len as usize)?;
+        let (covers, _) = blocks(extent);
+        if extent.len > 0 {
+            let take = &mut |n: usize, data: &[u8]| {
+                let (to, from) = part(extent, covers.start + n as u64);
+                let len = to.len();
+                out[to].copy_from_slice(&data[from..from + len]);
+            };
+            let count = (covers.end - covers.start) as usize;
+            self.read_blocks(covers.start as u32, count, take).await?;
+        }
+        Ok(out.freeze())
+    }
+
+    pub(crate) async fn write(&self, offset: u64, data: Buf) -> Result<(), Fault> {
+        let extent = Extent { offset, len: data.len() as u64 };
+        self.check_extent(extent, REQUEST_BYTES_MAX)?;
+        self.check_open()?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let (covers, whole) = blocks(extent);
+        let guard = Rc::new(self.locks.ask(covers.clone()));
+        guard.granted().await;
+        let mut works = Vec::new();
+        for lba in edges(&covers, &whole) {
+            let (bytes, at) = part(extent, lba);
+            works.push((lba, Work::Write(self.patched(lba, at, &data[bytes]).await?)));
+        }
+        if !whole.is_empty() {
+            let start = (whole.start * BLOCK - offset) as usize;
+            let middle = data.slice(start..start + ((whole.end - whole.start) * BLOCK) as usize);
+            works.push((whole.start, Work::Write(middle)));
+        }
+        self.change(works, &guard).await
+    }
+
+    pub(crate) async fn clear(&self, extent: Extent, how: Clear) -> Result<(), Fault> {
+        self.check_extent(extent, u64::MAX)?;
+        self.check_open()?;
+        if extent.len == 0 {
+            return Ok(());
+        }
+        let (covers, whole) = blocks(extent);
+        let guard = Rc::new(self.locks.ask(covers.clone()));
+        guard.granted().await;
+        let mut works = Vec::new();
+        for lba in edges(&covers, &whole) {
+            let loc = self.locate(lba as u32).await?;
+            let (bytes, at) = part(extent, lba);
+            match (loc, how) {
+                // Zero already; what is a hole becomes data only when that is asked for.
+                (Loc::ZERO, _) | (Loc::HOLE, Clear::Trim) => {}
+                (Loc::HOLE, Clear::Zero) => {
+                    works.push((lba, Work::Clear { count: 1, to: Loc::ZERO }));
+                }
+                _ => {
+                    let zeroes = vec![0; bytes.len()];
+                    works.push((lba, Work::Write(self.patched(lba, at, &zeroes).await?)));
+                }
+            }
+        }
+        let to = match how {
+            Clear::Trim => Loc::HOLE,
+            Clear::Zero => Loc::ZERO,
+        };
+        let mut lba = whole.start;
+        while lba < whole.end {
+            let count = (whole.end - lba).min(u64::from(u32::MAX)) as u32;
+            works.push((lba, Work::Clear { count, to }));
+            lba += u64::from(count);
+        }
+        self.change(works, &guard).await
+    }
+
+    /// A block with some of its bytes replaced.
+    async fn patched(&self, lba: u64, at: usize, bytes: &[u8]) -> Result<Buf, Fault> {
+        let mut block = self.buffer(BLOCK as usize)?;
+        self.read_blocks(lba as u32, 1, &mut |_, data| block.copy_from_slice(data)).await?;
+        block[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(block.freeze())
+    }
+
+    /// Queues changes of blocks that `guard` holds, and ends with their outcome.
+    async fn change(&self, works: Vec<(u64, Work)>, guard: &Rc<Guard>) -> Result<(), Fault> {
+        let several = works.len() > 1;
+        let mut parts = Vec::new();
+        let mut outcome = Ok(());
+        for (lba, work) in works {
+            match self.submit(lba, work, guard).await {
+                Ok(part) => parts.push(part),
+                Err(fault) => {
+                    outcome = Err(fault);
+                    break;
+                }
+            }
+        }
+        for part in parts {
+            let dropped = |_| Err(self.fault(Kind::Unknown, "the instance was dropped"));
+            let done = part.await.unwrap_or_else(dropped);
+            outcome = outcome.and(done);
+        }
+        outcome.map_err(|fault| match fault.kind {
+            Kind::Fenced => fault,
+            // Another part may have been done.
+            _ if several => Fault::new(Kind::Unknown, fault.message),
+            _ => fault,
+        })
+    }
+
+    /// Queues a change, when there is room.
+    async fn submit(
+        &self,
+        lba: u64,
+        work: Work,
+        guard: &Rc<Guard>,
+    ) -> Result<oneshot::Receiver<Result<(), Fault>>, Fault> {
+        let bytes = match &work {
+            Work::Write(data) => data.len(),
+            Work::Clear { .. } => QUEUE_BYTES_MIN,
+        };
+        let permit = self.room.clone().acquire_many_owned(bytes as u32).await;
+        let permit = permit.expect("it is never closed");
+        self.over.borrow().clone().map_or(Ok(()), Err)?;
+        let (done, outcome) = oneshot::channel();
+        let (lba, guard) = (lba as u32, guard.clone());
+        self.queue.borrow_mut().push(Change { lba, work, started: 0, done, guard, permit });
+        self.wake_log.notify_one();
+        Ok(outcome)
+    }
+
+    pub(crate) async fn pieces(&self, extent: Extent, most: usize) -> Result<Vec<Piece>, Fault> {
+        self.check_extent(extent, u64::MAX)?;
+        let (covers, _) = blocks(extent);
+        let page = u64::from(PAGE_BLOCKS);
+        let stop = (covers.start / page + u64::from(PIECES_PAGES_MAX)) * page;
+        let mut pieces: Vec<Piece> = Vec::new();
+        for lba in covers.start..covers.end.min(stop) {
+            let loc = self.locate(lba as u32).await?;
+            let (hole, zero) = (loc == Loc::HOLE, loc.place().is_none());
+            let len = part(extent, lba).0.len() as u64;
+            let count = pieces.len();
+            match pieces.last_mut() {
+                Some(piece) if (piece.hole, piece.zero) == (hole, zero) => piece.len += len,
+                _ if count == most => break,
+                _ => pieces.push(Piece { len, hole, zero }),
+            }
+        }
+        Ok(pieces)
+    }
+}

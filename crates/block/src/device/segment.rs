@@ -1,0 +1,202 @@
+//! [`Segment`]: what a block server serves.
+
+use std::fmt;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use runtime::{Buf, Env};
+use table::{Cache, Store};
+
+use super::core::Core;
+use super::limits::{SEGMENT_BYTES_MAX, UNIT};
+use super::options::Options;
+use super::types::Identity;
+use crate::contract::{Answer, Clear, Device, Piece};
+use crate::geometry::Extent;
+
+/// One segment of a volume in one directory of the core. Cheap to clone; stays on its thread.
+///
+/// It has one owner. Opening takes it over: nothing of an instance that was open before is
+/// acknowledged once the opening has returned. Reads of a fenced instance show what it knew; who
+/// must not read what is stale holds a lease (`protocols.md` 6.5).
+///
+/// When a change fails for another reason than a successor, the instance takes no further ones
+/// ([`Segment::stopped`]), since what stands at the end of its DataFile is not known; it can be
+/// opened again at once, under the same epoch too.
+///
+/// When the last clone is dropped the instance ends; what was not answered may or may not have
+/// taken effect. [`Segment::close`] ends it properly.
+#[derive(Clone)]
+pub struct Segment(Rc<Owner>);
+
+/// Ends the instance with its last handle.
+struct Owner(Rc<Core>);
+
+/// What a segment is like at present, and what this instance has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// DataFiles.
+    pub files: usize,
+    /// Bytes of records in them.
+    pub file_bytes: u64,
+    /// Blocks with data in them.
+    pub blocks: u64,
+    /// Those of them that the index has; the rest is garbage. May be counted too high until a
+    /// checkpoint.
+    pub live: u64,
+    /// Bytes of the index in memory.
+    pub index_bytes: usize,
+    /// Bytes of it that no checkpoint has stored yet.
+    pub index_dirty: usize,
+    /// Requests that change something, waiting or under way.
+    pub changing: usize,
+    /// Changes that wait for their append.
+    pub waiting: usize,
+    /// Appends to DataFiles.
+    pub appends: u64,
+    /// Blocks in them.
+    pub records: u64,
+    /// Bytes of them.
+    pub append_bytes: u64,
+    /// Batches of the TxnFile.
+    pub txns: u64,
+    /// Checkpoints of the index.
+    pub checkpoints: u64,
+    /// Index pages that they stored.
+    pub pages_stored: u64,
+    /// Index pages read from the table.
+    pub pages_read: u64,
+}
+
+impl Segment {
+    /// Opens the segment `identity` of `bytes` bytes in a directory, and takes it over from
+    /// whoever has it open, as the owner of `epoch`. `Fenced` when an owner of a higher epoch has
+    /// been there, `Invalid` when the directory holds another segment.
+    pub async fn open(
+        env: &Env,
+        store: Rc<dyn Store>,
+        cache: &Cache,
+        (identity, bytes, epoch): (Identity, u64, u64),
+        options: Options,
+    ) -> Result<Segment, Fault> {
+        if bytes > SEGMENT_BYTES_MAX {
+            let text =
+                format!("{identity}: {bytes} bytes; a segment has {SEGMENT_BYTES_MAX} at most");
+            return Err(Fault::new(Kind::Invalid, text));
+        }
+        let core = super::open::open(env, store, cache, (identity, bytes, epoch), options).await?;
+        Ok(Segment(Rc::new(Owner(core))))
+    }
+
+    /// Which segment it is.
+    pub fn identity(&self) -> Identity {
+        self.0.0.identity
+    }
+
+    /// Why it takes no changes any more, if so.
+    pub fn stopped(&self) -> Option<Fault> {
+        self.0.0.over.borrow().clone()
+    }
+
+    /// Ends with the reason when it takes no changes any more.
+    pub async fn until_stopped(&self) -> Fault {
+        loop {
+            let changed = self.0.0.changed.notified();
+            if let Some(fault) = self.stopped() {
+                return fault;
+            }
+            changed.await;
+        }
+    }
+
+    /// Ends when the index pages in the table have all that was answered before: an opening has
+    /// nothing to replay.
+    pub async fn checkpoint(&self) -> Result<(), Fault> {
+        self.0.0.log_all().await?;
+        self.0.0.checkpoint().await
+    }
+
+    /// What it is like at present.
+    pub fn stats(&self) -> Stats {
+        let core = &self.0.0;
+        let (files, counts, index) = (core.files.borrow(), core.counts.get(), core.index.borrow());
+        let live = files.iter().map(|(number, file)| {
+            (i64::from(file.state.get().live) + index.pending(*number)).max(0) as u64
+        });
+        Stats {
+            files: files.len(),
+            file_bytes: files.values().map(|file| u64::from(file.end.get()) * UNIT).sum(),
+            blocks: files.values().map(|file| u64::from(file.blocks.get())).sum(),
+            live: live.sum(),
+            index_bytes: index.bytes(),
+            index_dirty: index.dirty_bytes(),
+            changing: core.locks.len(),
+            waiting: core.queue.borrow().len(),
+            appends: counts.appends,
+            records: counts.records,
+            append_bytes: counts.log_bytes,
+            txns: counts.txns,
+            checkpoints: counts.checkpoints,
+            pages_stored: counts.pages_stored,
+            pages_read: counts.pages_asked,
+        }
+    }
+
+    /// Ends the instance when all changes that were begun are answered, and the TxnFile has them.
+    /// Other clones find it ended.
+    pub async fn close(self) -> Result<(), Fault> {
+        let core = &self.0.0;
+        core.closing.set(true);
+        core.locks.ask(0..u64::MAX).granted().await;
+        let logged = core.log_all().await;
+        core.end(core.fault(Kind::Retry, "it was closed"));
+        loop {
+            let changed = core.changed.notified();
+            if core.log_ended.get() {
+                break;
+            }
+            changed.await;
+        }
+        let spare = core.spare.borrow_mut().take();
+        if let Some(spare) = spare {
+            let _ = spare.writer.close().await; // Empty, and sealed by the next opening.
+        }
+        logged?;
+        core.table.clone().close().await.map_err(|error| core.of_table(error))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.end(self.0.fault(Kind::Retry, "it was dropped"));
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let core = &self.0.0;
+        write!(f, "Segment({} in {}, epoch {})", core.identity, core.store.name(), core.epoch)
+    }
+}
+
+impl Device for Segment {
+    fn bytes(&self) -> u64 {
+        self.0.0.bytes
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        Box::pin(self.0.0.read(extent))
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        Box::pin(self.0.0.write(offset, data))
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        Box::pin(self.0.0.clear(extent, how))
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        Box::pin(self.0.0.pieces(extent, most))
+    }
+}

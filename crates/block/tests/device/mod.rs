@@ -1,0 +1,6 @@
+//! The device of a segment against its oracle, over a store in memory with faults.
+
+mod basics;
+mod crash;
+mod owners;
+mod support;
