@@ -228,8 +228,20 @@ impl Geometry {
 impl SegmentRequest {
     /// Takes its bytes out of the request's, in the segment's order.
     pub fn gather(&self, request: &[u8]) -> Vec<u8> {
-        let parts = self.parts.iter().map(|part| &request[range(*part)]);
-        parts.flatten().copied().collect()
+        let mut bytes = vec![0; self.extent.len as usize];
+        self.gather_into(request, &mut bytes);
+        bytes
+    }
+
+    /// As [`SegmentRequest::gather`], into a buffer of its length.
+    pub fn gather_into(&self, request: &[u8], bytes: &mut [u8]) {
+        assert_eq!(bytes.len() as u64, self.extent.len, "a buffer of the part's length");
+        let mut at = 0;
+        for part in &self.parts {
+            let from = &request[range(*part)];
+            bytes[at..at + from.len()].copy_from_slice(from);
+            at += from.len();
+        }
     }
 
     /// Puts a segment's bytes where they stand in the request.

@@ -11,4 +11,7 @@ pub mod geometry;
 pub mod limits;
 pub mod manager;
 pub mod memory;
+pub mod model;
 pub mod nbd;
+pub mod server;
+pub mod volume;

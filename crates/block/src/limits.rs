@@ -70,6 +70,32 @@ pub const NBD_BATCH_BYTES: usize = 512 * KIB as usize;
 /// look at a list in seconds.
 pub const NBD_NEGOTIATION_MAX: Duration = Duration::from_secs(30);
 
+/// Changes of one session on one segment that are not answered: the deepest queue of an NBD
+/// connection, all of it on one segment.
+pub const SESSION_CHANGES_MAX: usize = 256;
+/// Sessions on one segment: attachments of a shared volume.
+pub const SEGMENT_SESSIONS_MAX: usize = 64;
+/// Attachments that a block server remembers to be alive; when there are more, it asks again.
+pub const VERIFIED_MAX: usize = 4096;
+/// Bytes of writes under way on one block server at most; beyond it the answer is busy.
+pub const SERVER_WRITE_BYTES_MAX: usize = 64 * MIB as usize;
+/// Bytes of reads under way on one block server at most.
+pub const SERVER_READ_BYTES_MAX: usize = 64 * MIB as usize;
+
+/// A client sends a request again when it has no answer after this long. A server that has died
+/// is noticed at once, one that is silent by the transport after 0.6 s.
+pub const BLOCK_CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same for the begin of a session: the server may have to recover the segment.
+pub const BLOCK_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// A request fails when it is not done after this long: an operator has had the time to bring
+/// servers back, and guests' own timeouts (30 s on Linux) begin anew with each of their tries.
+pub const BLOCK_PATIENCE: Duration = Duration::from_secs(120);
+/// First and longest pause between two tries of a request. A takeover is to be noticed within a
+/// small part of the second that it may take.
+pub const BLOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// Bytes of a volume that one question for pieces looks at: 2,048 sectors of 128 KiB.
+pub const PIECES_BYTES_MAX: u64 = 256 * MIB;
+
 const _: () = assert!(IO_MAX.is_multiple_of(BLOCK as usize));
 const _: () =
     assert!((IO_MAX / BLOCK as usize) * (BLOCK as usize + 64) <= base::limits::APPEND_DATA_MAX);
@@ -80,3 +106,6 @@ const _: () = assert!(
 const _: () = assert!(NBD_CONNECTION_BYTES_MAX >= IO_MAX && IO_MAX <= runtime::limits::BUF_MAX);
 const _: () = assert!(NBD_STAGING_BYTES >= NBD_OPTION_MAX as usize + 64);
 const _: () = assert!(2 * NBD_BATCH_MAX <= runtime::limits::SEND_IOVECS_MAX);
+const _: () = assert!(SESSION_CHANGES_MAX >= NBD_REQUESTS_MAX);
+const _: () =
+    assert!(IO_MAX <= wire::frame::PAYLOAD_MAX && NBD_EXTENTS_MAX <= wire::block::PIECES_MAX);

@@ -1,4 +1,4 @@
-//! [`MemoryDevice`]: a [`Device`] in memory. What the front end and the block client are tested
+//! Memory: buffers that are waited for, and [`MemoryDevice`], a [`Device`] in memory. What the front end and the block client are tested
 //! against, and what a simulated block server keeps its segments in across its restarts.
 
 use std::cell::RefCell;
@@ -10,17 +10,34 @@ use std::time::Duration;
 use base::{Fault, Kind};
 use futures_util::FutureExt;
 use runtime::sync::Mutex;
-use runtime::{Buf, Env};
+use runtime::{Buf, BufMut, Env};
 
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::geometry::Extent;
 use crate::limits::{BLOCK, IO_MAX};
+
+/// Pause before another try for a buffer, when the process's budget is spent.
+const ALLOC_PAUSE: Duration = Duration::from_millis(2);
+
+/// A buffer of `len` bytes, as soon as the process's budget has room.
+pub(crate) async fn alloc(env: &Env, len: usize) -> BufMut {
+    loop {
+        match env.pool().alloc(len) {
+            Ok(buf) => return buf,
+            Err(_) => {
+                env.mark("block: no memory");
+                env.sleep(ALLOC_PAUSE).await;
+            }
+        }
+    }
+}
 
 /// What a [`MemoryDevice`] holds: outlives it, as a disk outlives a process. Clones share it.
 #[derive(Clone, Default)]
 pub struct Memory(Rc<RefCell<BTreeMap<u64, Stored>>>);
 
 /// A block that is no hole.
+#[derive(Clone)]
 enum Stored {
     Zeroes,
     Bytes(Box<[u8]>),
@@ -40,6 +57,16 @@ impl Memory {
     /// Nothing but a hole.
     pub fn new() -> Memory {
         Memory::default()
+    }
+
+    /// Another with the same content.
+    pub fn copy(&self) -> Memory {
+        Memory(Rc::new(RefCell::new(self.0.borrow().clone())))
+    }
+
+    /// True when both are one.
+    pub fn is_same(&self, other: &Memory) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
     }
 
     fn read(&self, extent: Extent, into: &mut [u8]) {

@@ -1,7 +1,9 @@
-//! Tests of volumes: geometry, the NBD protocol, the NBD server.
+//! Tests of volumes: geometry, the NBD protocol, the NBD server,
+//! block client and block server.
 
 mod device;
 mod frontend;
 mod geometry;
 mod manager;
 mod nbd;
+mod service;

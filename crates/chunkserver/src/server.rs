@@ -195,7 +195,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             let server = self.clone();
             let class = match request.service {
                 Service::Data => Class::Foreground,
-                Service::Control | Service::Raft => Class::Background,
+                Service::Control | Service::Raft | Service::Block => Class::Background,
             };
             self.0.env.spawn(class, "forwarded request", async move {
                 let (response, _) = server.answer(request, &peer).await;
@@ -233,10 +233,10 @@ impl<S: ChunkStore> Chunkserver<S> {
         match request.service {
             Service::Data => self.answer_data(request, peer).await,
             Service::Control => self.answer_control(request, peer).await,
-            Service::Raft => {
+            Service::Raft | Service::Block => {
                 let error = ControlError::new(
                     Kind::Invalid,
-                    "this is a chunkserver, it holds no Raft group: ask a master",
+                    "this is a chunkserver, it holds no Raft group and no volume: ask another",
                 );
                 let work = async {
                     let body = error.encode();
@@ -385,7 +385,9 @@ impl<S: ChunkStore> Handler for Chunkserver<S> {
     fn handle(&self, incoming: Incoming) {
         let (class, name) = match incoming.request.service {
             Service::Data => (Class::Foreground, "data request"),
-            Service::Control | Service::Raft => (Class::Background, "control request"),
+            Service::Control | Service::Raft | Service::Block => {
+                (Class::Background, "control request")
+            }
         };
         let server = self.clone();
         // One task a request: it runs to completion on this executor (C10).

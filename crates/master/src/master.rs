@@ -481,8 +481,9 @@ impl Handler for Entrance {
             (Service::Raft, OP_RAFT | OP_BEATS) => (Class::Control, "raft request"),
             (Service::Raft, _) => (Class::Foreground, "peer request"),
             (Service::Control, _) => (Class::Foreground, "control request"),
-            (Service::Data, _) => {
-                let error = ControlError::new(Kind::Invalid, "this is a master: it holds no chunk");
+            (Service::Data | Service::Block, _) => {
+                let why = "this is a master: it holds no chunk and no volume";
+                let error = ControlError::new(Kind::Invalid, why);
                 return reply.send(answer(Err(error)));
             }
         };

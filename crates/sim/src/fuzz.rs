@@ -77,6 +77,19 @@ pub const TARGETS: &[Target] = &[
     ),
     target("stream_command", master::stream::fuzz_command, "crates/sim/corpus/stream_command"),
     target("stream_rows", master::stream::fuzz_rows, "crates/sim/corpus/stream_rows"),
+    target("nbd_greeting", block::fuzz::fuzz_greeting, "crates/block/tests/corpus/greeting"),
+    target("nbd_hello", block::fuzz::fuzz_hello, "crates/block/tests/corpus/hello"),
+    target("nbd_option", block::fuzz::fuzz_option, "crates/block/tests/corpus/option"),
+    target("nbd_reply", block::fuzz::fuzz_reply, "crates/block/tests/corpus/reply"),
+    target("nbd_request", block::fuzz::fuzz_request, "crates/block/tests/corpus/request"),
+    target(
+        "nbd_simple_reply",
+        block::fuzz::fuzz_simple_reply,
+        "crates/block/tests/corpus/simple_reply",
+    ),
+    target("nbd_chunk", block::fuzz::fuzz_chunk, "crates/block/tests/corpus/chunk"),
+    target("block_request", wire::block::fuzz_request, "crates/block/tests/corpus/block_request"),
+    target("block_answer", wire::block::fuzz_answer, "crates/block/tests/corpus/block_answer"),
 ];
 
 /// The corpus of a target: the files whose paths start with `corpus` below `root`.

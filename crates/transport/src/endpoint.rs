@@ -18,7 +18,7 @@ use crate::limits::{LISTEN_PATIENCE, LISTEN_RETRY, Limits, RESERVE_BYTES};
 use crate::link::{Common, Link, Opened, Owner};
 use crate::local::{self, Caller, Local};
 use crate::message::{Handler, PeerInfo, Request, Response, check_size};
-use crate::stats::{ServiceStats, Stats};
+use crate::stats::{COUNTED, ServiceStats, Stats};
 
 /// Pause after a failed accept (no descriptors left, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -322,7 +322,7 @@ impl Inner {
 }
 
 impl Owner for Inner {
-    fn link_broke(&self, link: &Link, services: &[ServiceStats; 4]) {
+    fn link_broke(&self, link: &Link, services: &[ServiceStats; COUNTED]) {
         let removed = self.links.borrow_mut().remove(&link.id);
         if removed.is_none() {
             return;

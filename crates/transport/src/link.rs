@@ -19,7 +19,7 @@ use crate::message::{Handler, Incoming, PeerInfo, Reply, Request, Response, Targ
 use crate::queue::{Outgoing, Piece, SendQueue};
 use crate::receive::{Inbound, Receiver};
 use crate::slot::Slot;
-use crate::stats::{Counters, LinkStats, ServiceStats};
+use crate::stats::{COUNTED, Counters, LinkStats, ServiceStats};
 use crate::writer;
 
 /// Looks for a sign of life per `silence_max`: a peer is found dead at most one look late.
@@ -58,7 +58,7 @@ impl Drop for Serving {
 
 /// What the link tells its endpoint when it breaks.
 pub(crate) trait Owner {
-    fn link_broke(&self, link: &Link, services: &[ServiceStats; 4]);
+    fn link_broke(&self, link: &Link, services: &[ServiceStats; COUNTED]);
     fn answered_busy(&self);
 }
 

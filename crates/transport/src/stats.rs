@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 
 use wire::frame::Service;
 
+/// What is counted apart: each service, and the links' own signals.
+pub(crate) const COUNTED: usize = Service::ALL.len() + 1;
+
 /// Frames and bytes of one service, headers included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServiceStats {
@@ -37,7 +40,7 @@ pub struct LinkStats {
     /// True when this side connected.
     pub connected: bool,
     /// By place in [`Service::ALL`]; the link's own signals come last.
-    pub services: [ServiceStats; 4],
+    pub services: [ServiceStats; COUNTED],
     /// Bytes that wait to be sent.
     pub queued_bytes: usize,
     /// Calls that wait for answers.
@@ -53,9 +56,9 @@ pub struct Stats {
     pub links: Vec<LinkStats>,
     /// Since the start, by place in [`Service::ALL`], closed links included; last the links'
     /// own signals.
-    pub services: [ServiceStats; 4],
+    pub services: [ServiceStats; COUNTED],
     /// Requests handed over within the process, by place in [`Service::ALL`].
-    pub local_calls: [u64; 3],
+    pub local_calls: [u64; Service::ALL.len()],
     /// Connections made or accepted.
     pub links_opened: u64,
     /// Links that broke.
@@ -69,7 +72,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn add(&mut self, services: &[ServiceStats; 4]) {
+    pub(crate) fn add(&mut self, services: &[ServiceStats; COUNTED]) {
         for (total, link) in self.services.iter_mut().zip(services) {
             total.add(link);
         }
@@ -78,7 +81,7 @@ impl Stats {
 
 /// What a link counts as it goes.
 #[derive(Default)]
-pub(crate) struct Counters([Cell<ServiceStats>; 4]);
+pub(crate) struct Counters([Cell<ServiceStats>; COUNTED]);
 
 impl Counters {
     fn of(&self, service: Option<Service>) -> &Cell<ServiceStats> {
@@ -101,7 +104,7 @@ impl Counters {
         cell.set(stats);
     }
 
-    pub(crate) fn snapshot(&self) -> [ServiceStats; 4] {
-        [0, 1, 2, 3].map(|index: usize| self.0[index].get())
+    pub(crate) fn snapshot(&self) -> [ServiceStats; COUNTED] {
+        self.0.each_ref().map(Cell::get)
     }
 }

@@ -38,7 +38,7 @@ impl fmt::Display for DecodeError {
 impl std::error::Error for DecodeError {}
 
 /// Reads fields one behind the other.
-struct Fields<'a>(&'a [u8]);
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl Fields<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
@@ -47,11 +47,11 @@ impl Fields<'_> {
         Ok(*field)
     }
 
-    fn u32(&mut self) -> Result<u32, DecodeError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
         self.take().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, DecodeError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
         self.take().map(u64::from_le_bytes)
     }
 
@@ -65,7 +65,7 @@ impl Fields<'_> {
         Ok(ChunkRef { chunk, disk })
     }
 
-    fn flag(&mut self, name: &'static str) -> Result<bool, DecodeError> {
+    pub(crate) fn flag(&mut self, name: &'static str) -> Result<bool, DecodeError> {
         match self.u32()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -73,7 +73,7 @@ impl Fields<'_> {
         }
     }
 
-    fn reserved(&mut self) -> Result<(), DecodeError> {
+    pub(crate) fn reserved(&mut self) -> Result<(), DecodeError> {
         match self.u32()? {
             0 => Ok(()),
             _ => Err(DecodeError::Field("reserved")),
@@ -86,7 +86,7 @@ fn put_ref(out: &mut Vec<u8>, at: &ChunkRef) {
     out.extend(at.disk.get().to_le_bytes());
 }
 
-fn put_u32s(out: &mut Vec<u8>, values: &[u32]) {
+pub(crate) fn put_u32s(out: &mut Vec<u8>, values: &[u32]) {
     values.iter().for_each(|value| out.extend(value.to_le_bytes()));
 }
 

@@ -129,11 +129,13 @@ pub enum Service {
     Data = 2,
     /// Consensus among masters.
     Raft = 3,
+    /// Raw layouts between block clients and block servers; payloads are bytes of volumes.
+    Block = 4,
 }
 
 impl Service {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Service; 3] = [Service::Control, Service::Data, Service::Raft];
+    pub const ALL: [Service; 4] = [Service::Control, Service::Data, Service::Raft, Service::Block];
 
     /// Its place in [`Service::ALL`].
     pub const fn index(self) -> usize {

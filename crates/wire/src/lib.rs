@@ -2,6 +2,7 @@
 //!
 //! Invariant: no I/O; decoders never panic and answer garbage with a typed error.
 
+pub mod block;
 pub mod control;
 pub mod data;
 pub mod data_codec;

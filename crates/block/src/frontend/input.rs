@@ -1,14 +1,10 @@
 //! What a connection's client sends: small parts through one buffer, data straight into place.
 
-use std::time::Duration;
-
 use runtime::{Buf, BufMut, Env, ReadHalf};
 
 use crate::limits::NBD_STAGING_BYTES;
+use crate::memory::alloc;
 use crate::nbd::Broken;
-
-/// Pause before another try for memory, when the process's budget is spent.
-const MEMORY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Why nothing more is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,19 +28,6 @@ pub(super) struct Input {
     staging: Option<BufMut>,
     start: usize,
     end: usize,
-}
-
-/// A buffer of `len` bytes, as soon as the process's budget has room.
-pub(super) async fn alloc(env: &Env, len: usize) -> BufMut {
-    loop {
-        match env.pool().alloc(len) {
-            Ok(buf) => return buf,
-            Err(_) => {
-                env.mark("nbd: no memory");
-                env.sleep(MEMORY_PAUSE).await;
-            }
-        }
-    }
 }
 
 impl Input {

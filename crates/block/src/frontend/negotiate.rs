@@ -6,10 +6,11 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::WriteHalf;
 
-use super::input::{Ended, Input, alloc};
+use super::input::{Ended, Input};
 use super::{About, Inner};
 use crate::contract::Device;
 use crate::limits::{NBD_DATA_MAX, NBD_STRING_MAX};
+use crate::memory::alloc;
 use crate::nbd::{
     BASE_ALLOCATION, ClientHello, Greeting, MetaQuery, OptionCode, OptionFlaw, OptionHead,
     OptionReply, OptionRequest, ReplyCode, Select, ServerInfo, encode_export_name_reply,

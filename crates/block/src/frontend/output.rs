@@ -4,8 +4,8 @@
 use runtime::sync::{OwnedSemaphorePermit, mpsc};
 use runtime::{Buf, Env, WriteHalf};
 
-use super::input::alloc;
 use crate::limits::{NBD_BATCH_BYTES, NBD_BATCH_MAX};
+use crate::memory::alloc;
 
 /// A part of a long answer, and its share of the connection's bounds.
 pub(super) type Part = (Buf, OwnedSemaphorePermit);

@@ -1,0 +1,246 @@
+//! A block manager and its segments in memory: what the block client and the block server are
+//! tested and simulated with. Owners have epochs and leases, a former owner's device changes
+//! nothing any more and shows what it last had, as one that stands on files of the core does.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Fault, Kind, VolumeId};
+use futures_util::FutureExt;
+use runtime::{Buf, Env, Instant};
+use wire::control::SegmentId;
+
+use crate::contract::{Answer, Clear, Device, Piece};
+use crate::geometry::Extent;
+use crate::memory::{Memory, MemoryDevice};
+use crate::server::{Lease, Opened, SegmentOpener};
+use crate::volume::{Attachment, Place, Route};
+
+struct Segment {
+    place: Place,
+    memory: Memory,
+    /// Epochs of former owners whose leases run, and until when.
+    former: BTreeMap<u64, Duration>,
+}
+
+struct Inner {
+    /// The time on which all agree.
+    clock: Box<dyn Fn() -> Duration>,
+    lease: Duration,
+    segments: RefCell<BTreeMap<SegmentId, Segment>>,
+    /// Attachments that are not over.
+    volumes: RefCell<BTreeMap<VolumeId, BTreeSet<u64>>>,
+    epochs: Cell<u64>,
+    pause: Duration,
+    bytes: u64,
+}
+
+/// A manager that never fails. Clones share it.
+#[derive(Clone)]
+pub struct Manager(Rc<Inner>);
+
+impl Manager {
+    /// A manager of segments of `bytes` bytes, whose devices answer within about twice `pause`.
+    pub fn new(
+        clock: impl Fn() -> Duration + 'static,
+        lease: Duration,
+        bytes: u64,
+        pause: Duration,
+    ) -> Manager {
+        Manager(Rc::new(Inner {
+            clock: Box::new(clock),
+            lease,
+            segments: RefCell::default(),
+            volumes: RefCell::default(),
+            epochs: Cell::new(1),
+            pause,
+            bytes,
+        }))
+    }
+
+    fn epoch(&self) -> u64 {
+        let epoch = self.0.epochs.get() + 1;
+        self.0.epochs.set(epoch);
+        epoch
+    }
+
+    /// Gives a segment to a server. Its former owner may answer reads for a lease more.
+    pub fn assign(&self, segment: SegmentId, addr: SocketAddr) {
+        let (place, now) = (Place { addr, epoch: self.epoch() }, (self.0.clock)());
+        let segments = &mut *self.0.segments.borrow_mut();
+        let memory = Memory::new();
+        let fresh = Segment { place, memory, former: BTreeMap::new() };
+        let kept = segments.entry(segment).or_insert(fresh);
+        if kept.place.epoch != place.epoch {
+            kept.former.retain(|_, until| *until > now);
+            kept.former.insert(kept.place.epoch, now + self.0.lease);
+            kept.place = place;
+        }
+    }
+
+    /// Segments of a server.
+    pub fn owned(&self, addr: SocketAddr) -> Vec<SegmentId> {
+        let segments = self.0.segments.borrow();
+        let own = segments.iter().filter(|(_, segment)| segment.place.addr == addr);
+        own.map(|(id, _)| *id).collect()
+    }
+
+    /// Opens a volume. Exclusively: all attachments before it are over.
+    pub fn attach(&self, volume: VolumeId, exclusive: bool) -> Attachment {
+        let epoch = self.epoch();
+        let volumes = &mut *self.0.volumes.borrow_mut();
+        let live = volumes.entry(volume).or_default();
+        if exclusive {
+            live.clear();
+        }
+        live.insert(epoch);
+        let fence = live.first().copied().unwrap_or(epoch);
+        Attachment { epoch, fence }
+    }
+
+    /// The segment map as an attachment sees it.
+    pub fn route(&self) -> Rc<dyn Route> {
+        Rc::new(self.clone())
+    }
+
+    /// What the server at `addr` opens its segments through.
+    pub fn opener(&self, env: &Env, addr: SocketAddr) -> Rc<dyn SegmentOpener> {
+        Rc::new(Opener { manager: self.clone(), env: env.clone(), addr })
+    }
+
+    /// A segment's content now.
+    pub fn memory(&self, segment: SegmentId) -> Option<Memory> {
+        self.0.segments.borrow().get(&segment).map(|segment| segment.memory.clone())
+    }
+
+    fn place_of(&self, segment: SegmentId) -> Option<Place> {
+        self.0.segments.borrow().get(&segment).map(|segment| segment.place)
+    }
+}
+
+impl Route for Manager {
+    fn place(&self, segment: SegmentId, _: Option<Place>) -> Answer<'_, Place> {
+        let place = self.place_of(segment);
+        let none = move || Fault::new(Kind::NotFound, format!("there is no segment {segment}"));
+        async move { place.ok_or_else(none) }.boxed_local()
+    }
+}
+
+struct Opener {
+    manager: Manager,
+    env: Env,
+    addr: SocketAddr,
+}
+
+impl SegmentOpener for Opener {
+    fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
+        async move {
+            self.env.sleep(self.env.jitter(4 * self.manager.0.pause)).await;
+            let inner = &self.manager.0;
+            let segments = &mut *inner.segments.borrow_mut();
+            let own = segments.get_mut(&segment).filter(|kept| kept.place.addr == self.addr);
+            let Some(own) = own else {
+                let why = format!("{segment} belongs to another block server");
+                return Err(Fault::new(Kind::Reroute, why));
+            };
+            // Whoever had it before goes on seeing what there was.
+            own.memory = own.memory.copy();
+            let (manager, epoch) = (self.manager.clone(), own.place.epoch);
+            let memory = MemoryDevice::new(&self.env, &own.memory, inner.bytes, inner.pause);
+            let content = own.memory.clone();
+            let lease =
+                Held { manager: self.manager.clone(), env: self.env.clone(), segment, epoch };
+            let device = Rc::new(Owned { manager, segment, content, memory });
+            Ok(Opened { device, lease: Rc::new(lease) })
+        }
+        .boxed_local()
+    }
+
+    fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool> {
+        async move {
+            self.env.sleep(self.env.jitter(self.manager.0.pause)).await;
+            let volumes = self.manager.0.volumes.borrow();
+            Ok(volumes.get(&volume).is_some_and(|live| live.contains(&epoch)))
+        }
+        .boxed_local()
+    }
+}
+
+/// The lease of one ownership.
+struct Held {
+    manager: Manager,
+    env: Env,
+    segment: SegmentId,
+    epoch: u64,
+}
+
+impl Lease for Held {
+    fn holds(&self) -> bool {
+        let inner = &self.manager.0;
+        let segments = inner.segments.borrow();
+        let Some(segment) = segments.get(&self.segment) else { return false };
+        let until = segment.former.get(&self.epoch);
+        segment.place.epoch == self.epoch || until.is_some_and(|until| (inner.clock)() < *until)
+    }
+
+    fn acknowledge_from(&self) -> Instant {
+        let inner = &self.manager.0;
+        let segments = inner.segments.borrow();
+        let former = segments.get(&self.segment).and_then(|kept| kept.former.values().max());
+        let until = former.copied().unwrap_or_default();
+        self.env.now() + until.saturating_sub((inner.clock)())
+    }
+}
+
+/// A device that its owner loses when the segment is opened anew.
+struct Owned {
+    manager: Manager,
+    segment: SegmentId,
+    content: Memory,
+    memory: MemoryDevice,
+}
+
+impl Owned {
+    fn check(&self) -> Result<(), Fault> {
+        let now = self.manager.memory(self.segment);
+        if now.is_some_and(|now| now.is_same(&self.content)) {
+            return Ok(());
+        }
+        Err(Fault::new(Kind::Fenced, format!("{} was opened by another owner", self.segment)))
+    }
+}
+
+impl Device for Owned {
+    fn bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        self.memory.read(extent)
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        async move {
+            self.check()?;
+            self.memory.write(offset, data).await?;
+            self.check()
+        }
+        .boxed_local()
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        async move {
+            self.check()?;
+            self.memory.clear(extent, how).await?;
+            self.check()
+        }
+        .boxed_local()
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        self.memory.pieces(extent, most)
+    }
+}

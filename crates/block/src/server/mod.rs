@@ -1,0 +1,368 @@
+//! The block server's side of the data path: segments that this process owns, behind the
+//! transport (`protocols.md` 6.2, 6.5).
+//!
+//! A client works in a session for each segment and attachment. Each change has a number in its
+//! session and happens once, however often its message comes. Before a session's successor is
+//! admitted, the session is closed: what of it has not begun is never done, what has begun ends.
+//! So a message that comes late never undoes what was acknowledged later.
+//!
+//! Invariant: knows no NBD and no layout of data; which segments are here, and whether an
+//! attachment lives, is its [`SegmentOpener`]'s to say.
+
+mod requests;
+mod session;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use base::{Fault, Kind, VolumeId};
+use runtime::sync::Mutex;
+use runtime::{Class, Env, Instant};
+use transport::{Handler, Incoming, Response, Service};
+use wire::block::{BlockAnswer, BlockError, BlockIo, SessionRef, encode_answer};
+use wire::control::SegmentId;
+
+use crate::contract::{Answer, Device};
+use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
+use session::Session;
+
+/// The right to answer for a segment.
+pub trait Lease {
+    /// True while no other server may have acknowledged a change of the segment. Asked as a read
+    /// is answered (`protocols.md` 6.5).
+    fn holds(&self) -> bool;
+
+    /// No change may be acknowledged before: until then the former owner may answer reads.
+    fn acknowledge_from(&self) -> Instant;
+}
+
+/// A segment that is served here.
+pub struct Opened {
+    /// Its content.
+    pub device: Rc<dyn Device>,
+    /// For how long.
+    pub lease: Rc<dyn Lease>,
+}
+
+/// What a block server asks of its manager and of its store.
+pub trait SegmentOpener {
+    /// A segment that this server owns: `Reroute` when it does not, `Retry` when it cannot be
+    /// opened now. Called once at a time for a segment, and again only after
+    /// [`BlockServer::release`] or an answer of its device that it is fenced.
+    fn open(&self, segment: SegmentId) -> Answer<'_, Opened>;
+
+    /// True when an attachment is not over. Asked anew after each opening of a segment, because
+    /// whoever came after the attachment may have told it to the segment's former owner only.
+    fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool>;
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Sessions admitted.
+    pub sessions: u64,
+    /// Reads answered.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes made durable.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Trims and zeroes made durable.
+    pub clears: u64,
+    /// Requests answered busy.
+    pub busy: u64,
+    /// Changes that came again.
+    pub repeats: u64,
+    /// Requests of sessions or attachments that are over.
+    pub late: u64,
+}
+
+/// A segment and its sessions.
+pub(crate) struct Hosted {
+    since: Instant,
+    device: Rc<dyn Device>,
+    lease: Rc<dyn Lease>,
+    /// By attachment.
+    sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
+    /// One session is admitted at a time.
+    admission: Mutex<()>,
+    /// It is not served any more.
+    released: Cell<bool>,
+}
+
+/// The place of a segment that is open or being opened.
+#[derive(Default)]
+struct Slot {
+    opening: Mutex<()>,
+    hosted: RefCell<Option<Rc<Hosted>>>,
+}
+
+pub(crate) struct Inner {
+    env: Env,
+    opener: Rc<dyn SegmentOpener>,
+    slots: RefCell<BTreeMap<SegmentId, Rc<Slot>>>,
+    /// Attachments below are over, as those after them have told.
+    fences: RefCell<BTreeMap<VolumeId, u64>>,
+    /// When the manager was asked about an attachment that was not over.
+    verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
+    read_bytes: Cell<usize>,
+    write_bytes: Cell<usize>,
+    stats: Cell<Stats>,
+}
+
+/// Serves segments. Clones share it.
+#[derive(Clone)]
+pub struct BlockServer(pub(crate) Rc<Inner>);
+
+impl BlockServer {
+    /// A server that opens segments as clients ask for them.
+    pub fn new(env: &Env, opener: Rc<dyn SegmentOpener>) -> BlockServer {
+        BlockServer(Rc::new(Inner {
+            env: env.clone(),
+            opener,
+            slots: RefCell::default(),
+            fences: RefCell::default(),
+            verified: RefCell::default(),
+            read_bytes: Cell::new(0),
+            write_bytes: Cell::new(0),
+            stats: Cell::default(),
+        }))
+    }
+
+    /// Serves a segment no more. When it returns, nothing is under way on its device.
+    pub async fn release(&self, segment: SegmentId) {
+        let slot = self.0.slots.borrow_mut().remove(&segment);
+        let Some(slot) = slot else { return };
+        let _opening = slot.opening.lock().await;
+        let hosted = slot.hosted.borrow_mut().take();
+        let Some(hosted) = hosted else { return };
+        hosted.released.set(true);
+        let sessions: Vec<_> = hosted.sessions.borrow().values().cloned().collect();
+        sessions.iter().for_each(|session| session.close());
+        for session in sessions {
+            session.drained().await;
+        }
+    }
+
+    /// Segments that are open.
+    pub fn segments(&self) -> Vec<SegmentId> {
+        let slots = self.0.slots.borrow();
+        let open = slots.iter().filter(|(_, slot)| slot.hosted.borrow().is_some());
+        open.map(|(segment, _)| *segment).collect()
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> Stats {
+        self.0.stats.get()
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Stats)) {
+        let mut stats = self.0.stats.get();
+        change(&mut stats);
+        self.0.stats.set(stats);
+    }
+
+    /// The segment, opened if need be.
+    async fn host(&self, segment: SegmentId) -> Result<Rc<Hosted>, BlockError> {
+        loop {
+            let slot = self.0.slots.borrow_mut().entry(segment).or_default().clone();
+            if let Some(hosted) = slot.hosted.borrow().clone() {
+                return Ok(hosted);
+            }
+            let opening = slot.opening.lock().await;
+            if let Some(hosted) = slot.hosted.borrow().clone() {
+                return Ok(hosted);
+            }
+            if !self.has_slot(segment, &slot) {
+                continue; // It was released while we waited.
+            }
+            let since = self.0.env.now();
+            match self.0.opener.open(segment).await {
+                Ok(Opened { device, lease }) => {
+                    let (sessions, admission) = Default::default();
+                    let released = Cell::new(!self.has_slot(segment, &slot));
+                    let hosted =
+                        Rc::new(Hosted { since, device, lease, sessions, admission, released });
+                    if hosted.released.get() {
+                        return Err(BlockError::NotOwner);
+                    }
+                    *slot.hosted.borrow_mut() = Some(hosted.clone());
+                    return Ok(hosted);
+                }
+                Err(fault) => {
+                    drop(opening);
+                    // Kept for those who wait for the same; the last one takes it away.
+                    if Rc::strong_count(&slot) <= 2 && self.has_slot(segment, &slot) {
+                        self.0.slots.borrow_mut().remove(&segment);
+                    }
+                    tracing::debug!(%segment, %fault, "segment not opened");
+                    return Err(error_of(&fault));
+                }
+            }
+        }
+    }
+
+    fn has_slot(&self, segment: SegmentId, slot: &Rc<Slot>) -> bool {
+        self.0.slots.borrow().get(&segment).is_some_and(|held| Rc::ptr_eq(held, slot))
+    }
+
+    /// A segment that is open.
+    fn hosted(&self, segment: SegmentId) -> Option<Rc<Hosted>> {
+        self.0.slots.borrow().get(&segment)?.hosted.borrow().clone()
+    }
+
+    /// Another owner has the segment.
+    fn lose(&self, segment: SegmentId, hosted: &Rc<Hosted>) {
+        hosted.released.set(true);
+        hosted.sessions.borrow().values().for_each(|session| session.close());
+        let slots = &mut *self.0.slots.borrow_mut();
+        let same = |slot: &Rc<Slot>| {
+            slot.hosted.borrow().as_ref().is_some_and(|held| Rc::ptr_eq(held, hosted))
+        };
+        if slots.get(&segment).is_some_and(same) {
+            slots.remove(&segment);
+        }
+    }
+
+    /// Refuses attachments that are over.
+    fn check_fence(&self, at: SessionRef) -> Result<(), BlockError> {
+        match self.0.fences.borrow().get(&at.segment.volume) {
+            Some(&fence) if at.attachment < fence => {
+                self.0.env.mark("block: attachment fenced");
+                self.count(|stats| stats.late += 1);
+                Err(BlockError::Fenced { fence })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the manager, unless it was asked since the segment was opened.
+    async fn verify(&self, hosted: &Hosted, at: SessionRef) -> Result<(), BlockError> {
+        let key = (at.segment.volume, at.attachment);
+        let asked = self.0.verified.borrow().get(&key).copied();
+        if asked.is_some_and(|asked| asked >= hosted.since) {
+            return Ok(());
+        }
+        let now = self.0.env.now();
+        let attached = self.0.opener.is_attached(key.0, key.1).await;
+        if !attached.map_err(|fault| error_of(&fault))? {
+            self.0.env.mark("block: attachment is over");
+            self.count(|stats| stats.late += 1);
+            return Err(BlockError::Fenced { fence: at.attachment.saturating_add(1) });
+        }
+        let verified = &mut *self.0.verified.borrow_mut();
+        if verified.len() >= VERIFIED_MAX {
+            verified.clear();
+        }
+        verified.insert(key, now);
+        Ok(())
+    }
+
+    async fn open(&self, at: SessionRef, fence: u64) -> Result<BlockAnswer, BlockError> {
+        self.check_fence(at)?;
+        let hosted = self.host(at.segment).await?;
+        self.verify(&hosted, at).await?;
+        {
+            let fences = &mut *self.0.fences.borrow_mut();
+            let kept = fences.entry(at.segment.volume).or_default();
+            *kept = fence.max(*kept);
+        }
+        let _admission = hosted.admission.lock().await;
+        self.check_fence(at)?;
+        let fence = self.0.fences.borrow().get(&at.segment.volume).copied().unwrap_or_default();
+        let over: Vec<_> = {
+            let sessions = hosted.sessions.borrow();
+            let is_over = |&(&attachment, session): &(&u64, &Rc<Session>)| {
+                attachment < fence || attachment == at.attachment && session.number < at.session
+            };
+            sessions.iter().filter(is_over).map(|(_, session)| session.clone()).collect()
+        };
+        over.iter().for_each(|session| session.close());
+        for session in over {
+            session.drained().await;
+        }
+        if hosted.released.get() {
+            return Err(BlockError::NotOwner);
+        }
+        let grant = {
+            let sessions = &mut *hosted.sessions.borrow_mut();
+            sessions.retain(|&attachment, _| attachment >= fence);
+            match sessions.get(&at.attachment) {
+                Some(kept) if kept.number == at.session && !kept.is_closed() => kept.grant,
+                Some(kept) if kept.number >= at.session => {
+                    self.0.env.mark("block: session superseded");
+                    self.count(|stats| stats.late += 1);
+                    return Err(BlockError::Superseded { session: kept.number });
+                }
+                _ => {
+                    if sessions.len() >= SEGMENT_SESSIONS_MAX {
+                        sessions.retain(|_, session| !session.is_closed());
+                    }
+                    if sessions.len() >= SEGMENT_SESSIONS_MAX {
+                        return Err(BlockError::Busy);
+                    }
+                    let grant = self.0.env.random_u64();
+                    sessions.insert(at.attachment, Session::new(at.session, grant));
+                    self.count(|stats| stats.sessions += 1);
+                    grant
+                }
+            }
+        };
+        Ok(BlockAnswer::Opened { grant, bytes: hosted.device.bytes() })
+    }
+}
+
+impl Handler for BlockServer {
+    fn handle(&self, incoming: Incoming) {
+        let Incoming { request, peer, reply, .. } = incoming;
+        let asked = match request.service {
+            Service::Block => BlockIo::decode(request.op, &request.body),
+            _ => Err(wire::data_codec::DecodeError::Code(request.op)),
+        };
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(error) => {
+                tracing::warn!(peer = peer.name, %error, "block request not of its form");
+                let (status, body) = encode_answer(&Err(BlockError::Invalid));
+                return reply.send(Response { status, body, payload: None });
+            }
+        };
+        let server = self.clone();
+        self.0.env.spawn(Class::Foreground, "block request", async move {
+            let env = &server.0.env;
+            let span = env.begin(request.trace, asked.name(), Some(peer.addr));
+            let served = span.clone().follow(server.serve(asked, request.payload)).await;
+            let (answer, payload, outcome) = match served {
+                Ok((answer, payload)) => (Ok(answer), payload, metrics::Outcome::Done),
+                Err(error) => (Err(error), None, metrics::Outcome::Failed(error.kind())),
+            };
+            let (status, body) = encode_answer(&answer);
+            span.note(metrics::Step::Answered, env.now().as_nanos(), metrics::Fact::None);
+            env.end(&span, outcome);
+            let _entered = span.enter();
+            reply.send(Response { status, body, payload });
+        });
+    }
+}
+
+impl fmt::Debug for BlockServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockServer({:?})", self.stats())
+    }
+}
+
+/// What a client is told of a fault.
+fn error_of(fault: &Fault) -> BlockError {
+    match fault.kind {
+        Kind::Fenced | Kind::Reroute | Kind::NotFound => BlockError::NotOwner,
+        Kind::Retry | Kind::Refresh => BlockError::Busy,
+        Kind::Unknown => BlockError::Unknown,
+        Kind::Full => BlockError::Full,
+        Kind::Corrupt => BlockError::Corrupt,
+        Kind::Invalid | Kind::Exists => BlockError::Invalid,
+    }
+}

@@ -1,0 +1,228 @@
+//! What is done in a session: reads, changes.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::Fault;
+use runtime::Buf;
+use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef};
+
+use super::session::{Arrival, Session};
+use super::{BlockServer, Hosted, error_of};
+use crate::contract::{Clear, Piece};
+use crate::geometry::Extent;
+use crate::limits::{IO_MAX, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
+
+/// Gives claimed bytes back when dropped.
+struct Claim<'a> {
+    count: &'a Cell<usize>,
+    bytes: usize,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - self.bytes);
+    }
+}
+
+impl BlockServer {
+    pub(super) async fn serve(
+        &self,
+        asked: BlockIo,
+        payload: Option<Buf>,
+    ) -> Result<(BlockAnswer, Option<Buf>), BlockError> {
+        let served = match asked {
+            BlockIo::Open { at, fence } => self.open(at, fence).await.map(|answer| (answer, None)),
+            BlockIo::Close { at } => {
+                if let Ok((_, session)) = self.session(at) {
+                    session.close();
+                }
+                Ok((BlockAnswer::Done, None))
+            }
+            BlockIo::Read { at, offset, len } => {
+                let extent = Extent { offset, len: u64::from(len) };
+                self.read(at, extent).await.map(|data| (BlockAnswer::Read, Some(data)))
+            }
+            BlockIo::Pieces { at, offset, len, most } => {
+                let pieces = self.pieces(at, Extent { offset, len }, most as usize).await;
+                pieces.map(|pieces| (BlockAnswer::Pieces(pieces), None))
+            }
+            BlockIo::Write { at, sequence, offset } => {
+                let data = payload.filter(|data| (1..=IO_MAX).contains(&data.len()));
+                let data = data.ok_or(BlockError::Invalid)?;
+                self.write(at, sequence, offset, data).await.map(|()| (BlockAnswer::Done, None))
+            }
+            BlockIo::Clear { at, sequence, offset, len, how } => {
+                let extent = Extent { offset, len };
+                let how = match how {
+                    block::Clear::Trim => Clear::Trim,
+                    block::Clear::Zero => Clear::Zero,
+                };
+                self.clear(at, sequence, extent, how).await.map(|()| (BlockAnswer::Done, None))
+            }
+        };
+        if matches!(served, Err(BlockError::Busy)) {
+            self.count(|stats| stats.busy += 1);
+        }
+        served
+    }
+
+    /// The session that a request names, if it is open.
+    fn session(&self, at: SessionRef) -> Result<(Rc<Hosted>, Rc<Session>), BlockError> {
+        self.check_fence(at)?;
+        let hosted = self.hosted(at.segment);
+        let found = hosted.and_then(|hosted| {
+            let session = hosted.sessions.borrow().get(&at.attachment).cloned()?;
+            Some((hosted, session))
+        });
+        let is_it = |(_, session): &(Rc<Hosted>, Rc<Session>)| {
+            session.number == at.session && session.grant == at.grant && !session.is_closed()
+        };
+        found.filter(is_it).ok_or_else(|| {
+            self.0.env.mark("block: no such session");
+            self.count(|stats| stats.late += 1);
+            BlockError::NoSession
+        })
+    }
+
+    fn claim<'a>(
+        &self,
+        count: &'a Cell<usize>,
+        bytes: usize,
+        max: usize,
+    ) -> Result<Claim<'a>, BlockError> {
+        if count.get() + bytes > max {
+            self.0.env.mark("block: server busy");
+            return Err(BlockError::Busy);
+        }
+        count.set(count.get() + bytes);
+        Ok(Claim { count, bytes })
+    }
+
+    /// What a device's fault means for the segment and for the client.
+    fn fail(&self, at: SessionRef, hosted: &Rc<Hosted>, fault: &Fault) -> BlockError {
+        let error = error_of(fault);
+        match error {
+            BlockError::NotOwner => {
+                tracing::info!(segment = %at.segment, %fault, "segment has another owner");
+                self.lose(at.segment, hosted);
+            }
+            BlockError::Busy => {}
+            _ => tracing::warn!(segment = %at.segment, %fault, "segment request failed"),
+        }
+        error
+    }
+
+    /// Whether a read may be answered (`protocols.md` 6.5).
+    fn check_lease(&self, hosted: &Hosted) -> Result<(), BlockError> {
+        if hosted.released.get() || !hosted.lease.holds() {
+            self.0.env.mark("block: lease has run out");
+            return Err(BlockError::NotOwner);
+        }
+        Ok(())
+    }
+
+    async fn read(&self, at: SessionRef, extent: Extent) -> Result<Buf, BlockError> {
+        let (hosted, _) = self.session(at)?;
+        let len = usize::try_from(extent.len).unwrap_or(usize::MAX);
+        if len > IO_MAX {
+            return Err(BlockError::Invalid);
+        }
+        let _claim = self.claim(&self.0.read_bytes, len, SERVER_READ_BYTES_MAX)?;
+        let data = hosted.device.read(extent).await;
+        let data = data.map_err(|fault| self.fail(at, &hosted, &fault))?;
+        self.check_lease(&hosted)?;
+        self.count(|stats| {
+            stats.reads += 1;
+            stats.read_bytes += extent.len;
+        });
+        Ok(data)
+    }
+
+    async fn pieces(
+        &self,
+        at: SessionRef,
+        extent: Extent,
+        most: usize,
+    ) -> Result<Vec<block::Piece>, BlockError> {
+        let (hosted, _) = self.session(at)?;
+        let pieces = hosted.device.pieces(extent, most).await;
+        let pieces = pieces.map_err(|fault| self.fail(at, &hosted, &fault))?;
+        self.check_lease(&hosted)?;
+        let told = |piece: Piece| {
+            let Piece { len, hole, zero } = piece;
+            block::Piece { len, hole, zero }
+        };
+        Ok(pieces.into_iter().take(most).map(told).collect())
+    }
+
+    async fn write(
+        &self,
+        at: SessionRef,
+        sequence: Sequence,
+        offset: u64,
+        data: Buf,
+    ) -> Result<(), BlockError> {
+        let (hosted, session) = self.session(at)?;
+        let bytes = data.len();
+        let _claim = self.claim(&self.0.write_bytes, bytes, SERVER_WRITE_BYTES_MAX)?;
+        let change = hosted.device.write(offset, data);
+        if self.change(at, &hosted, &session, sequence, change).await? {
+            self.count(|stats| {
+                stats.writes += 1;
+                stats.written_bytes += bytes as u64;
+            });
+        }
+        Ok(())
+    }
+
+    async fn clear(
+        &self,
+        at: SessionRef,
+        sequence: Sequence,
+        extent: Extent,
+        how: Clear,
+    ) -> Result<(), BlockError> {
+        let (hosted, session) = self.session(at)?;
+        let change = hosted.device.clear(extent, how);
+        if self.change(at, &hosted, &session, sequence, change).await? {
+            self.count(|stats| stats.clears += 1);
+        }
+        Ok(())
+    }
+
+    /// Does a change that was not done before; true when it was done now. Between the look at
+    /// the session and the first poll of `change` there is no pause: what has not begun when a
+    /// session is closed never does.
+    async fn change(
+        &self,
+        at: SessionRef,
+        hosted: &Rc<Hosted>,
+        session: &Rc<Session>,
+        sequence: Sequence,
+        change: impl Future<Output = Result<(), Fault>>,
+    ) -> Result<bool, BlockError> {
+        let begun = match session.arrive(sequence) {
+            Ok(Arrival::First(begun)) => begun,
+            Ok(Arrival::Repeat(first)) => {
+                self.0.env.mark("block: change came again");
+                self.count(|stats| stats.repeats += 1);
+                return first.outcome().await.map(|()| false);
+            }
+            Err(error) => {
+                self.0.env.mark("block: change came late");
+                self.count(|stats| stats.late += 1);
+                return Err(error);
+            }
+        };
+        let outcome = change.await.map_err(|fault| self.fail(at, hosted, &fault));
+        if outcome.is_ok() {
+            let from = hosted.lease.acknowledge_from();
+            if from > self.0.env.now() {
+                self.0.env.mark("block: acknowledgement held back");
+                self.0.env.sleep_until(from).await;
+            }
+        }
+        begun.end(outcome).map(|()| true)
+    }
+}

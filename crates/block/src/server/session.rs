@@ -1,0 +1,135 @@
+//! A session: which of its changes have come, which are under way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use runtime::sync::Notify;
+use wire::block::{BlockError, Sequence};
+
+use crate::limits::SESSION_CHANGES_MAX;
+
+/// A change that has come.
+pub(super) struct Change {
+    outcome: Cell<Option<Result<(), BlockError>>>,
+    ended: Notify,
+}
+
+/// What an arriving change is.
+pub(super) enum Arrival {
+    /// It has to be done.
+    First(Begun),
+    /// It came before: the answer is that one's.
+    Repeat(Rc<Change>),
+}
+
+pub(super) struct Session {
+    pub(super) number: u64,
+    pub(super) grant: u64,
+    closed: Cell<bool>,
+    under_way: Cell<usize>,
+    idle: Notify,
+    /// All changes below were answered, and the client has got the answers.
+    floor: Cell<u64>,
+    /// Changes from the floor on that have come.
+    seen: RefCell<BTreeMap<u64, Rc<Change>>>,
+}
+
+impl Change {
+    /// Its outcome, as soon as there is one.
+    pub(super) async fn outcome(&self) -> Result<(), BlockError> {
+        loop {
+            let ended = self.ended.notified();
+            if let Some(outcome) = self.outcome.get() {
+                return outcome;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn new(number: u64, grant: u64) -> Rc<Session> {
+        Rc::new(Session {
+            number,
+            grant,
+            closed: Cell::new(false),
+            under_way: Cell::new(0),
+            idle: Notify::new(),
+            floor: Cell::new(1),
+            seen: RefCell::default(),
+        })
+    }
+
+    /// Nothing more of it begins.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Waits until nothing of it is under way.
+    pub(super) async fn drained(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.under_way.get() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Takes in a change; an error when it was answered long ago, or there are too many.
+    pub(super) fn arrive(self: &Rc<Session>, sequence: Sequence) -> Result<Arrival, BlockError> {
+        let Sequence { seq, floor } = sequence;
+        let seen = &mut *self.seen.borrow_mut();
+        if floor > self.floor.get() {
+            self.floor.set(floor);
+            *seen = seen.split_off(&floor);
+        }
+        if seq < self.floor.get() {
+            return Err(BlockError::Invalid);
+        }
+        if let Some(change) = seen.get(&seq) {
+            return Ok(Arrival::Repeat(change.clone()));
+        }
+        if seen.len() >= SESSION_CHANGES_MAX {
+            return Err(BlockError::Busy);
+        }
+        let change = Rc::new(Change { outcome: Cell::new(None), ended: Notify::new() });
+        seen.insert(seq, change.clone());
+        self.under_way.set(self.under_way.get() + 1);
+        Ok(Arrival::First(Begun { session: self.clone(), seq, change }))
+    }
+}
+
+/// A change that is under way: the session is not drained before it is dropped.
+pub(super) struct Begun {
+    session: Rc<Session>,
+    seq: u64,
+    change: Rc<Change>,
+}
+
+impl Begun {
+    /// Its outcome, for repeats of it too. What has not happened may come again.
+    pub(super) fn end(self, outcome: Result<(), BlockError>) -> Result<(), BlockError> {
+        if outcome == Err(BlockError::Busy) {
+            self.session.seen.borrow_mut().remove(&self.seq);
+        }
+        self.change.outcome.set(Some(outcome));
+        self.change.ended.notify_waiters();
+        outcome
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let session = &self.session;
+        session.under_way.set(session.under_way.get() - 1);
+        if session.under_way.get() == 0 {
+            session.idle.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! [`Volume`]: the block client (B16). It cuts requests at segments, sends their parts to the
+//! block servers at the same time, and sends them again until they are answered: of a server's
+//! death its caller sees a pause.
+//!
+//! Requests that overlap on a block go one after the other, so that one that is sent again
+//! changes nothing that another has seen or changed since. With one attachment, blocks are
+//! linearizable. With several (a shared volume), a change whose answer was lost with its server
+//! may be done twice, with a change of another attachment in between: programs that share a
+//! volume keep their writers apart by themselves.
+//!
+//! Invariant: knows no NBD; reaches the block manager through [`Route`] only.
+
+mod ranges;
+mod segment;
+mod session;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Fault, Kind, VolumeId};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use runtime::{Buf, BufMut, Env};
+use transport::Endpoint;
+use wire::block::{BlockAnswer, PIECES_MAX};
+use wire::control::SegmentId;
+
+use crate::contract::{Answer, Clear, Device, Piece};
+use crate::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
+use crate::limits::{
+    BLOCK_CALL_TIMEOUT, BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE, IO_MAX, PIECES_BYTES_MAX,
+};
+use segment::{Answered, Ask, Segment};
+
+/// Where a segment is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The block server.
+    pub addr: SocketAddr,
+    /// The ownership's epoch.
+    pub epoch: u64,
+}
+
+/// The segment map.
+pub trait Route {
+    /// The place of a segment. `doubt` is a place that did not answer as its owner should: then
+    /// the answer is to be newer than that experience, though it may be the same. `Fenced`: the
+    /// attachment is over. `NotFound`: the volume is no more. Other errors: ask again.
+    fn place(&self, segment: SegmentId, doubt: Option<Place>) -> Answer<'_, Place>;
+}
+
+/// What the block manager has given to whoever opened the volume (`protocols.md` 6.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attachment {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Attachments of lower epochs are over: its own epoch when it is exclusive. Not above it.
+    pub fence: u64,
+}
+
+/// How long a client waits for what. The simulator and tests change it.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// A request is sent again when it has no answer after this long.
+    pub call_timeout: Duration,
+    /// The same for the begin of a session, for which a server may have to open the segment.
+    pub open_timeout: Duration,
+    /// A request fails when it has not been done after this long.
+    pub patience: Duration,
+    /// First and longest pause between two tries.
+    pub pause: (Duration, Duration),
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            call_timeout: BLOCK_CALL_TIMEOUT,
+            open_timeout: BLOCK_OPEN_TIMEOUT,
+            patience: BLOCK_PATIENCE,
+            pause: BLOCK_PAUSE,
+        }
+    }
+}
+
+impl Limits {
+    /// Before try number `tries`, from 1; none before the first.
+    fn pause(&self, tries: u32) -> Duration {
+        let (first, longest) = self.pause;
+        match tries.checked_sub(1) {
+            Some(doublings) => (first * (1 << doublings.min(16))).min(longest),
+            None => Duration::ZERO,
+        }
+    }
+}
+
+/// What the segments of a volume share.
+struct Shared {
+    env: Env,
+    endpoint: Endpoint,
+    route: Rc<dyn Route>,
+    limits: Limits,
+    volume: VolumeId,
+    attachment: Attachment,
+    /// The attachment is over.
+    over: Cell<bool>,
+}
+
+impl Shared {
+    fn over() -> Fault {
+        Fault::new(
+            Kind::Fenced,
+            "the volume was opened by another client, or removed: open it again",
+        )
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        if self.over.get() { Err(Shared::over()) } else { Ok(()) }
+    }
+
+    fn end(&self) -> Fault {
+        if !self.over.replace(true) {
+            self.env.mark("block: attachment lost");
+            tracing::warn!(volume = %self.volume, "volume is open elsewhere: no more requests here");
+        }
+        Shared::over()
+    }
+}
+
+struct Inner {
+    shared: Rc<Shared>,
+    geometry: Geometry,
+    bytes: Cell<u64>,
+    segments: RefCell<BTreeMap<u32, Rc<Segment>>>,
+}
+
+/// An attached volume, as a [`Device`]. Clones share it.
+#[derive(Clone)]
+pub struct Volume(Rc<Inner>);
+
+/// Which volume, and how it is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its sizes.
+    pub geometry: Geometry,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl Volume {
+    /// The client of an attachment. Nothing is sent before the first request.
+    pub fn new(
+        env: &Env,
+        endpoint: Endpoint,
+        route: Rc<dyn Route>,
+        shape: Shape,
+        attachment: Attachment,
+        limits: Limits,
+    ) -> Volume {
+        assert!(attachment.fence <= attachment.epoch, "an attachment is not over by itself");
+        let shared = Shared {
+            env: env.clone(),
+            endpoint,
+            route,
+            limits,
+            volume: shape.volume,
+            attachment,
+            over: Cell::new(false),
+        };
+        Volume(Rc::new(Inner {
+            shared: Rc::new(shared),
+            geometry: shape.geometry,
+            bytes: Cell::new(shape.bytes),
+            segments: RefCell::default(),
+        }))
+    }
+
+    /// Its new length, after a resize.
+    pub fn set_bytes(&self, bytes: u64) {
+        self.0.bytes.set(bytes);
+    }
+
+    /// Ends its sessions. For a detachment: no request is under way, and none may follow.
+    pub async fn close(&self) {
+        self.0.shared.over.set(true);
+        let segments: Vec<_> = self.0.segments.take().into_values().collect();
+        join_all(segments.iter().map(|segment| segment.close())).await;
+    }
+
+    /// True when another attachment has taken its place.
+    pub fn is_over(&self) -> bool {
+        self.0.shared.over.get()
+    }
+
+    fn segment(&self, index: SegmentIndex) -> Rc<Segment> {
+        let segments = &mut *self.0.segments.borrow_mut();
+        let make = || Segment::new(&self.0.shared, index.get());
+        segments.entry(index.get()).or_insert_with(make).clone()
+    }
+
+    fn check(&self, extent: Extent, most: u64) -> Result<(), Fault> {
+        let Extent { offset, len } = extent;
+        let bytes = self.0.bytes.get();
+        if len == 0 || len > most || extent.end().is_none_or(|end| end > bytes) {
+            let why = format!("{len} bytes at {offset} of a volume of {bytes}, {most} at a time");
+            return Err(Fault::new(Kind::Invalid, why));
+        }
+        Ok(())
+    }
+
+    /// Has each segment do its part; all ends are waited for, so that none is under way when an
+    /// error is told.
+    async fn spread(
+        &self,
+        parts: &[SegmentRequest],
+        mut asks: Vec<Ask>,
+    ) -> Result<Vec<Answered>, Fault> {
+        if let ([part], Some(ask)) = (parts, asks.pop_if(|_| parts.len() == 1)) {
+            let segment = self.segment(part.segment);
+            return Ok(vec![segment.perform(part.extent, ask).await?]);
+        }
+        let perform = |(part, ask): (&SegmentRequest, Ask)| {
+            let (segment, extent) = (self.segment(part.segment), part.extent);
+            async move { segment.perform(extent, ask).await }
+        };
+        join_all(parts.iter().zip(asks).map(perform)).await.into_iter().collect()
+    }
+
+    async fn alloc(&self, len: usize) -> BufMut {
+        crate::memory::alloc(&self.0.shared.env, len).await
+    }
+}
+
+fn foreign() -> Fault {
+    Fault::new(Kind::Invalid, "the block server's answer does not fit the question")
+}
+
+impl Device for Volume {
+    fn bytes(&self) -> u64 {
+        self.0.bytes.get()
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        async move {
+            self.check(extent, IO_MAX as u64)?;
+            let parts = self.0.geometry.split(extent);
+            let mut answers = self.spread(&parts, vec![Ask::Read; parts.len()]).await?;
+            for (part, (_, data)) in parts.iter().zip(&answers) {
+                let len = data.as_ref().map_or(0, |data| data.len() as u64);
+                if len != part.extent.len {
+                    return Err(foreign());
+                }
+            }
+            if parts.len() == 1
+                && let Some((_, Some(data))) = answers.pop()
+            {
+                return Ok(data);
+            }
+            let mut whole = self.alloc(extent.len as usize).await;
+            for (part, (_, data)) in parts.iter().zip(&answers) {
+                part.scatter(data.as_ref().expect("looked at"), &mut whole);
+            }
+            Ok(whole.freeze())
+        }
+        .boxed_local()
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        async move {
+            let extent = Extent { offset, len: data.len() as u64 };
+            self.check(extent, IO_MAX as u64)?;
+            let parts = self.0.geometry.split(extent);
+            let mut asks = Vec::with_capacity(parts.len());
+            for part in &parts {
+                asks.push(Ask::Write(match part.parts[..] {
+                    [one] => data.slice(one.offset as usize..(one.offset + one.len) as usize),
+                    _ => {
+                        let mut buf = self.alloc(part.extent.len as usize).await;
+                        part.gather_into(&data, &mut buf);
+                        buf.freeze()
+                    }
+                }));
+            }
+            self.spread(&parts, asks).await.map(drop)
+        }
+        .boxed_local()
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        async move {
+            self.check(extent, u64::MAX)?;
+            let parts = self.0.geometry.split(extent);
+            self.spread(&parts, vec![Ask::Clear(how); parts.len()]).await.map(drop)
+        }
+        .boxed_local()
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        async move {
+            self.check(extent, u64::MAX)?;
+            // What is beyond is asked for when the client gets there.
+            let extent = Extent { len: extent.len.min(PIECES_BYTES_MAX), ..extent };
+            let parts = self.0.geometry.split(extent);
+            let most = most.clamp(1, PIECES_MAX);
+            let answers = self.spread(&parts, vec![Ask::Pieces(most); parts.len()]).await?;
+            let lists = answers.into_iter().map(|(answer, _)| match answer {
+                BlockAnswer::Pieces(pieces) => Ok(pieces),
+                _ => Err(foreign()),
+            });
+            let lists = lists.collect::<Result<Vec<_>, _>>()?;
+            let merged = merge(&parts, &lists, most);
+            if merged.is_empty() { Err(foreign()) } else { Ok(merged) }
+        }
+        .boxed_local()
+    }
+}
+
+/// Pieces of segments, in the order of the volume, up to where one of the segments says no more.
+fn merge(parts: &[SegmentRequest], lists: &[Vec<wire::block::Piece>], most: usize) -> Vec<Piece> {
+    // All parts in the order of the request; of one segment they are in its order, too.
+    let mut order: Vec<(Extent, usize)> = Vec::new();
+    for (index, part) in parts.iter().enumerate() {
+        order.extend(part.parts.iter().map(|extent| (*extent, index)));
+    }
+    order.sort_unstable();
+    let mut at: Vec<(usize, u64)> = vec![(0, 0); parts.len()];
+    let mut found: Vec<Piece> = Vec::new();
+    for (extent, index) in order {
+        let mut left = extent.len;
+        while left > 0 {
+            let (piece, used) = &mut at[index];
+            let Some(now) = lists[index].get(*piece) else { return found };
+            let len = (now.len - *used).min(left);
+            *used += len;
+            left -= len;
+            if *used == now.len {
+                (*piece, *used) = (*piece + 1, 0);
+            }
+            let full = found.len() == most;
+            match found.last_mut() {
+                Some(last) if (last.hole, last.zero) == (now.hole, now.zero) => last.len += len,
+                _ if full => return found,
+                _ => found.push(Piece { len, hole: now.hole, zero: now.zero }),
+            }
+        }
+    }
+    found
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Attachment { epoch, .. } = self.0.shared.attachment;
+        write!(f, "Volume({}, attachment {epoch})", self.0.shared.volume)
+    }
+}

@@ -1,0 +1,334 @@
+//! One segment, as a volume's client sees it: where it is, the session there, requests and their
+//! repeats.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Fault, Kind};
+use runtime::sync::Mutex;
+use runtime::{Buf, Instant};
+use transport::{CallError, Priority, Request, Service, Token};
+use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef, decode_answer};
+use wire::control::SegmentId;
+
+use super::ranges::Ranges;
+use super::session::{Session, Ticket};
+use super::{Place, Shared};
+use crate::contract::Clear;
+use crate::geometry::Extent;
+use crate::limits::BLOCK;
+
+/// What is asked of a segment.
+#[derive(Clone, Debug)]
+pub(super) enum Ask {
+    Read,
+    Write(Buf),
+    Clear(Clear),
+    Pieces(usize),
+}
+
+impl Ask {
+    fn changes(&self) -> bool {
+        matches!(self, Ask::Write(_) | Ask::Clear(_))
+    }
+}
+
+/// A good answer with its payload.
+pub(super) type Answered = (BlockAnswer, Option<Buf>);
+
+/// How a try ended.
+enum Ended {
+    Answered(Answered),
+    /// Another try may help: at once, or after a pause.
+    Again {
+        pause: bool,
+        why: Fault,
+    },
+    /// No other try will.
+    Failed(Fault),
+}
+
+/// Where the segment is served, and in which session.
+#[derive(Default)]
+struct Link {
+    session: Option<Rc<Session>>,
+    /// A place that did not answer as it should: the route is asked before it is used again.
+    doubt: Option<Place>,
+    next: u64,
+    /// The next session is begun no earlier.
+    not_before: Instant,
+    failures: u32,
+}
+
+pub(super) struct Segment {
+    shared: Rc<Shared>,
+    id: SegmentId,
+    ranges: Ranges,
+    /// One session is begun at a time.
+    turn: Mutex<()>,
+    link: RefCell<Link>,
+}
+
+impl Segment {
+    pub(super) fn new(shared: &Rc<Shared>, index: u32) -> Rc<Segment> {
+        let id = SegmentId { volume: shared.volume, index };
+        Rc::new(Segment {
+            shared: shared.clone(),
+            id,
+            ranges: Ranges::default(),
+            turn: Mutex::new(()),
+            link: RefCell::new(Link { next: 1, ..Link::default() }),
+        })
+    }
+
+    /// Does a request, as often as it takes. An error is final: of a change it may have happened
+    /// or not if it is `Unknown`, and has not otherwise; it does not happen later.
+    pub(super) async fn perform(&self, extent: Extent, ask: Ask) -> Result<Answered, Fault> {
+        let blocks = extent.offset / BLOCK..(extent.offset + extent.len).div_ceil(BLOCK);
+        let _claim = self.ranges.claim(blocks, ask.changes()).await;
+        let env = &self.shared.env;
+        let give_up = env.now() + self.shared.limits.patience;
+        let mut ticket = None;
+        let mut tries = 0u32;
+        loop {
+            let (wait, why) = match self.attempt(extent, &ask, &mut ticket).await {
+                Ended::Answered(answered) => {
+                    settle(&mut ticket);
+                    return Ok(answered);
+                }
+                Ended::Failed(fault) => {
+                    settle(&mut ticket);
+                    return Err(fault);
+                }
+                Ended::Again { pause, why } => (pause, why),
+            };
+            tries += 1;
+            if env.now() >= give_up {
+                env.mark("block: request given up");
+                tracing::error!(segment = %self.id, tries, "volume request given up: {why}");
+                let kind = if ask.changes() { Kind::Unknown } else { why.kind };
+                return Err(Fault::new(kind, why.message));
+            }
+            env.mark("block: request tried again");
+            if wait {
+                env.sleep(env.jitter(self.shared.limits.pause(tries))).await;
+            }
+        }
+    }
+
+    async fn attempt(&self, extent: Extent, ask: &Ask, ticket: &mut Option<Ticket>) -> Ended {
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(ended) => return ended,
+        };
+        let sequence = if ask.changes() {
+            match ticket {
+                Some(held) if Rc::ptr_eq(&held.session, &session) => {}
+                _ => {
+                    // A former session has ended at the server, and the change with it.
+                    settle(ticket);
+                    *ticket = session.number().await;
+                }
+            }
+            match ticket {
+                Some(held) => held.sequence(),
+                None => return again(false, "the session was given up"),
+            }
+        } else {
+            Sequence { seq: 1, floor: 1 }
+        };
+        let at = self.at(session.number, session.grant);
+        let Extent { offset, len } = extent;
+        let (request, payload) = match ask {
+            Ask::Read => (BlockIo::Read { at, offset, len: len as u32 }, None),
+            Ask::Write(data) => (BlockIo::Write { at, sequence, offset }, Some(data.clone())),
+            Ask::Clear(how) => {
+                let how = match how {
+                    Clear::Trim => block::Clear::Trim,
+                    Clear::Zero => block::Clear::Zero,
+                };
+                (BlockIo::Clear { at, sequence, offset, len, how }, None)
+            }
+            Ask::Pieces(most) => (BlockIo::Pieces { at, offset, len, most: *most as u32 }, None),
+        };
+        let timeout = self.shared.limits.call_timeout;
+        match self.call(session.place, request, payload, timeout).await {
+            Ok(Ok(answered)) => Ended::Answered(answered),
+            Ok(Err(error)) => self.refused(error, &session, ticket),
+            Err(error) => {
+                if error != CallError::Busy {
+                    self.doubt(session.place);
+                }
+                again(true, &error.to_string())
+            }
+        }
+    }
+
+    fn refused(&self, error: BlockError, session: &Session, ticket: &mut Option<Ticket>) -> Ended {
+        match error {
+            BlockError::NoSession => {
+                session.lose();
+                again(false, "the block server does not know the session")
+            }
+            BlockError::NotOwner => {
+                session.lose();
+                self.doubt(session.place);
+                again(true, "the segment moves to another block server")
+            }
+            BlockError::Unknown => {
+                settle(ticket); // Under this number it is over.
+                again(true, "the block server cannot say whether the change happened")
+            }
+            BlockError::Busy | BlockError::Superseded { .. } => {
+                again(true, "the block server is busy")
+            }
+            BlockError::Fenced { .. } => Ended::Failed(self.shared.end()),
+            BlockError::Full => failed(Kind::Full, "the cluster has no room for the write"),
+            BlockError::Corrupt => failed(Kind::Corrupt, "stored bytes do not verify"),
+            BlockError::Invalid => {
+                failed(Kind::Invalid, "the block server refuses the request: see its log")
+            }
+        }
+    }
+
+    /// Ends the session at the server, if there is one. No request is under way.
+    pub(super) async fn close(&self) {
+        let session = self.link.borrow_mut().session.take();
+        let Some(session) = session.filter(|session| !session.is_lost()) else { return };
+        let at = self.at(session.number, session.grant);
+        let timeout = self.shared.limits.call_timeout;
+        // If it is lost, the next attachment's fence does the same.
+        let _ = self.call(session.place, BlockIo::Close { at }, None, timeout).await;
+    }
+
+    fn at(&self, session: u64, grant: u64) -> SessionRef {
+        SessionRef { segment: self.id, attachment: self.shared.attachment.epoch, session, grant }
+    }
+
+    fn doubt(&self, place: Place) {
+        self.link.borrow_mut().doubt = Some(place);
+    }
+
+    /// The session at hand, if it is good.
+    fn usable(&self) -> Option<Rc<Session>> {
+        let link = self.link.borrow();
+        if link.doubt.is_some() {
+            return None;
+        }
+        link.session.clone().filter(|session| !session.is_lost())
+    }
+
+    /// A session at the place where the segment is served now.
+    async fn session(&self) -> Result<Rc<Session>, Ended> {
+        self.shared.check().map_err(Ended::Failed)?;
+        if let Some(session) = self.usable() {
+            return Ok(session);
+        }
+        let _turn = self.turn.lock().await;
+        self.shared.check().map_err(Ended::Failed)?;
+        if let Some(session) = self.usable() {
+            return Ok(session);
+        }
+        let env = &self.shared.env;
+        let not_before = self.link.borrow().not_before;
+        if not_before > env.now() {
+            env.sleep_until(not_before).await;
+        }
+        let begun = self.begin().await;
+        let link = &mut *self.link.borrow_mut();
+        link.failures = if begun.is_ok() { 0 } else { link.failures + 1 };
+        link.not_before = env.now() + env.jitter(self.shared.limits.pause(link.failures));
+        begun
+    }
+
+    async fn begin(&self) -> Result<Rc<Session>, Ended> {
+        let env = &self.shared.env;
+        let doubt = self.link.borrow_mut().doubt.take();
+        let place = self.shared.route.place(self.id, doubt).await;
+        let place = place.map_err(|fault| match fault.kind {
+            Kind::Fenced => Ended::Failed(self.shared.end()),
+            Kind::NotFound | Kind::Invalid => Ended::Failed(fault),
+            _ => Ended::Again { pause: true, why: fault },
+        });
+        let place = place.inspect_err(|_| self.link.borrow_mut().doubt = doubt)?;
+        let kept = self.link.borrow().session.clone();
+        if let Some(session) = kept.filter(|kept| !kept.is_lost() && kept.place == place) {
+            return Ok(session); // It was slow, or the network was.
+        }
+        let number = {
+            let link = &mut *self.link.borrow_mut();
+            link.next += 1;
+            link.next - 1
+        };
+        let open = BlockIo::Open { at: self.at(number, 0), fence: self.shared.attachment.fence };
+        let timeout = self.shared.limits.open_timeout;
+        match self.call(place, open, None, timeout).await {
+            Ok(Ok((BlockAnswer::Opened { grant, .. }, _))) => {
+                env.mark("block: session begun");
+                let session = Session::new(number, grant, place);
+                let old = self.link.borrow_mut().session.replace(session.clone());
+                if let Some(old) = old {
+                    old.lose();
+                }
+                Ok(session)
+            }
+            Ok(Err(BlockError::Superseded { session })) => {
+                let link = &mut *self.link.borrow_mut();
+                link.next = link.next.max(session.saturating_add(1));
+                Err(again(false, "a later session was begun"))
+            }
+            Ok(Err(BlockError::Fenced { .. })) => Err(Ended::Failed(self.shared.end())),
+            Ok(Err(BlockError::Busy)) => Err(again(true, "the block server is busy")),
+            Ok(Err(error)) => {
+                self.doubt(place);
+                Err(again(true, &format!("the segment is not served at {}: {error}", place.addr)))
+            }
+            Ok(Ok(_)) => Err(failed(Kind::Invalid, "the block server gives another answer")),
+            Err(error) => {
+                self.doubt(place);
+                Err(again(true, &error.to_string()))
+            }
+        }
+    }
+
+    async fn call(
+        &self,
+        place: Place,
+        request: BlockIo,
+        payload: Option<Buf>,
+        timeout: Duration,
+    ) -> Result<Result<Answered, BlockError>, CallError> {
+        let request = Request {
+            service: Service::Block,
+            op: request.op(),
+            priority: Priority::Foreground,
+            trace: self.shared.env.trace(),
+            token: Token::NONE,
+            body: request.encode(),
+            payload,
+        };
+        let response = self.shared.endpoint.call(place.addr, request, timeout).await?;
+        match decode_answer(response.status, &response.body) {
+            Ok(answer) => Ok(answer.map(|answer| (answer, response.payload))),
+            Err(error) => {
+                tracing::warn!(segment = %self.id, %error, "answer not of its form");
+                Ok(Err(BlockError::Invalid))
+            }
+        }
+    }
+}
+
+fn settle(ticket: &mut Option<Ticket>) {
+    if let Some(ticket) = ticket.take() {
+        ticket.settle();
+    }
+}
+
+fn again(pause: bool, why: &str) -> Ended {
+    Ended::Again { pause, why: Fault::new(Kind::Retry, why) }
+}
+
+fn failed(kind: Kind, why: &str) -> Ended {
+    Ended::Failed(Fault::new(kind, why))
+}

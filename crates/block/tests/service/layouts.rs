@@ -1,0 +1,195 @@
+//! The messages as bytes: what is encoded comes back, anything else is an error.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base::VolumeId;
+use proptest::prelude::*;
+use runtime::Rng;
+use wire::block::{
+    BlockAnswer, BlockError, BlockIo, Clear, Piece, Sequence, SessionRef, decode_answer,
+    encode_answer, fuzz_answer, fuzz_request,
+};
+use wire::control::SegmentId;
+
+prop_compose! {
+    fn any_session()(
+        volume: u64, index: u32, attachment: u64, session: u64, grant: u64,
+    ) -> SessionRef {
+        let segment = SegmentId { volume: VolumeId::new(volume), index };
+        SessionRef { segment, attachment, session, grant }
+    }
+}
+
+prop_compose! {
+    fn any_sequence()(floor in 1..u64::MAX, ahead in 0u64..300) -> Sequence {
+        Sequence { seq: floor.saturating_add(ahead), floor }
+    }
+}
+
+fn any_io() -> impl Strategy<Value = BlockIo> {
+    let range = || (0..u64::MAX / 2, 1..u64::MAX / 2);
+    let how = || prop_oneof![Just(Clear::Trim), Just(Clear::Zero)];
+    prop_oneof![
+        (any_session(), any::<u64>()).prop_map(|(at, fence)| {
+            let fence = fence.min(at.attachment);
+            BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence }
+        }),
+        any_session().prop_map(|at| BlockIo::Close { at }),
+        (any_session(), any::<u32>(), 1u32..4 << 20).prop_map(|(at, offset, len)| BlockIo::Read {
+            at,
+            offset: offset.into(),
+            len
+        }),
+        (any_session(), any_sequence(), any::<u64>())
+            .prop_map(|(at, sequence, offset)| BlockIo::Write { at, sequence, offset }),
+        (any_session(), any_sequence(), range(), how()).prop_map(
+            |(at, sequence, (offset, len), how)| BlockIo::Clear { at, sequence, offset, len, how }
+        ),
+        (any_session(), range(), 1u32..=4096)
+            .prop_map(|(at, (offset, len), most)| BlockIo::Pieces { at, offset, len, most }),
+    ]
+}
+
+fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
+    let piece = (1..u64::MAX, any::<bool>(), any::<bool>()).prop_map(|(len, hole, zero)| Piece {
+        len,
+        hole,
+        zero,
+    });
+    let good = prop_oneof![
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(grant, bytes)| BlockAnswer::Opened { grant, bytes }),
+        Just(BlockAnswer::Read),
+        prop::collection::vec(piece, 0..40).prop_map(BlockAnswer::Pieces),
+        Just(BlockAnswer::Done),
+    ];
+    let bad = prop_oneof![
+        prop::sample::select(vec![
+            BlockError::NotOwner,
+            BlockError::NoSession,
+            BlockError::Busy,
+            BlockError::Unknown,
+            BlockError::Full,
+            BlockError::Corrupt,
+            BlockError::Invalid,
+        ]),
+        any::<u64>().prop_map(|session| BlockError::Superseded { session }),
+        any::<u64>().prop_map(|fence| BlockError::Fenced { fence }),
+    ];
+    prop_oneof![good.prop_map(Ok), bad.prop_map(Err)]
+}
+
+proptest! {
+    #[test]
+    fn requests_come_back(io in any_io(), newer in prop::collection::vec(any::<u8>(), 0..9)) {
+        let body = [io.encode(), newer].concat();
+        prop_assert_eq!(BlockIo::decode(io.op(), &body), Ok(io));
+        for cut in 0..io.encode().len() {
+            prop_assert!(BlockIo::decode(io.op(), &body[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn answers_come_back(answer in any_answer(), newer in prop::collection::vec(any::<u8>(), 0..9)) {
+        let (status, body) = encode_answer(&answer);
+        prop_assert!(status == 0 || status >> 8 == 3);
+        prop_assert_eq!(decode_answer(status, &[body, newer].concat()), Ok(answer));
+    }
+
+    #[test]
+    fn arbitrary_bytes_break_nothing(
+        code in 0u16..0x310, bytes in prop::collection::vec(any::<u8>(), 0..120),
+    ) {
+        let bytes = [&code.to_le_bytes()[..], &bytes].concat();
+        fuzz_request(&bytes);
+        fuzz_answer(&bytes);
+        fuzz_request(&[&(code % 8).to_le_bytes()[..], &bytes[2..]].concat());
+        fuzz_answer(&[&[0, 0], &bytes[2..]].concat());
+    }
+}
+
+#[test]
+fn values_that_no_sender_produces_are_refused() {
+    let segment = SegmentId { volume: VolumeId::new(1), index: 2 };
+    let at = SessionRef { segment, attachment: 3, session: 4, grant: 5 };
+    let opening = SessionRef { grant: 0, ..at };
+    let sequence = Sequence { seq: 7, floor: 7 };
+    let (offset, how) = (8, Clear::Trim);
+    for io in [
+        BlockIo::Open { at: opening, fence: 4 },
+        BlockIo::Open { at, fence: 3 },
+        BlockIo::Read { at, offset, len: 0 },
+        BlockIo::Read { at, offset, len: (4 << 20) + 1 },
+        BlockIo::Read { at, offset: u64::MAX, len: 1 },
+        BlockIo::Write { at, sequence: Sequence { seq: 6, floor: 7 }, offset },
+        BlockIo::Write { at, sequence: Sequence { seq: 6, floor: 0 }, offset },
+        BlockIo::Clear { at, sequence, offset, len: 0, how },
+        BlockIo::Clear { at, sequence, offset, len: u64::MAX, how },
+        BlockIo::Pieces { at, offset, len: 1, most: 0 },
+        BlockIo::Pieces { at, offset, len: 1, most: 4097 },
+    ] {
+        assert!(BlockIo::decode(io.op(), &io.encode()).is_err(), "{io:?}");
+    }
+    assert!(BlockIo::decode(0, &[0; 90]).is_err() && BlockIo::decode(7, &[0; 90]).is_err());
+    assert!(decode_answer(0x0300, &[]).is_err() && decode_answer(13, &[]).is_err());
+}
+
+fn seeds() -> Vec<(String, fn(&[u8]), Vec<u8>)> {
+    let segment = SegmentId { volume: VolumeId::new(77), index: 3 };
+    let at = SessionRef { segment, attachment: 5, session: 2, grant: 99 };
+    let sequence = Sequence { seq: 12, floor: 9 };
+    let (offset, len, how) = (8192, 4096, Clear::Zero);
+    let mut all: Vec<(String, fn(&[u8]), Vec<u8>)> = Vec::new();
+    for io in [
+        BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence: 5 },
+        BlockIo::Close { at },
+        BlockIo::Read { at, offset, len: 4096 },
+        BlockIo::Write { at, sequence, offset },
+        BlockIo::Clear { at, sequence, offset, len, how },
+        BlockIo::Pieces { at, offset, len, most: 16 },
+    ] {
+        let bytes = [&io.op().to_le_bytes()[..], &io.encode()].concat();
+        all.push((format!("block_request-{}", io.op()), fuzz_request, bytes));
+    }
+    let piece = |len, hole| Piece { len, hole, zero: hole };
+    for (name, answer) in [
+        ("opened", Ok(BlockAnswer::Opened { grant: 1, bytes: 2 })),
+        ("pieces", Ok(BlockAnswer::Pieces(vec![piece(4096, true), piece(8192, false)]))),
+        ("done", Ok(BlockAnswer::Done)),
+        ("fenced", Err(BlockError::Fenced { fence: 8 })),
+        ("not-owner", Err(BlockError::NotOwner)),
+    ] {
+        let (status, body) = encode_answer(&answer);
+        let bytes = [&status.to_le_bytes()[..], &body].concat();
+        all.push((format!("block_answer-{name}"), fuzz_answer, bytes));
+    }
+    all
+}
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
+}
+
+/// `BLOCK_WRITE_CORPUS=1` makes it anew.
+#[test]
+fn the_corpus_is_what_this_version_writes_and_survives_changes() {
+    let write = std::env::var_os("BLOCK_WRITE_CORPUS").is_some();
+    let mut rng = Rng::new(3);
+    for (name, target, bytes) in seeds() {
+        let path = corpus().join(&name);
+        if write {
+            fs::write(&path, &bytes).expect("writable");
+        }
+        let kept = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(kept == bytes, "{name} is encoded in another way");
+        for _ in 0..500 {
+            let mut changed = kept.clone();
+            let at = rng.below(changed.len() as u64) as usize;
+            changed[at] ^= 1 << rng.below(8);
+            changed.truncate(rng.between(1, kept.len() as u64) as usize);
+            target(&changed);
+        }
+        target(&kept);
+    }
+}

@@ -1,0 +1,233 @@
+//! The rules of `protocols.md` 6.2 and 6.5, message by message.
+
+use std::time::Duration;
+
+use base::TraceId;
+use runtime::{Buf, Env};
+use transport::{CallError, Endpoint, Priority, Request, Service, Token};
+use wire::block::{BlockAnswer, BlockError, BlockIo, Clear, Sequence, SessionRef, decode_answer};
+
+use super::{LEASE, VOLUME, World, buf, on, segment, world};
+
+/// A client that sends what it is told.
+struct Raw {
+    env: Env,
+    endpoint: Endpoint,
+    world: World,
+    server: usize,
+}
+
+type Answered = Result<(BlockAnswer, Option<Buf>), BlockError>;
+
+impl Raw {
+    fn new(world: &World) -> Raw {
+        let (env, endpoint) = world.client("raw");
+        Raw { env, endpoint, world: world.clone(), server: 0 }
+    }
+
+    /// Sends a message; what comes back, in the end.
+    fn send(&self, io: BlockIo, payload: Option<&[u8]>) -> runtime::JoinHandle<Answered> {
+        let payload = payload.map(|bytes| buf(&self.env, bytes));
+        let request = Request {
+            service: Service::Block,
+            op: io.op(),
+            priority: Priority::Foreground,
+            trace: TraceId::new(1),
+            token: Token::NONE,
+            body: io.encode(),
+            payload,
+        };
+        let (endpoint, to) = (self.endpoint.clone(), self.world.addr(self.server));
+        self.env.spawn(runtime::Class::Foreground, "raw call", async move {
+            let answer = loop {
+                match endpoint.call(to, request.clone(), Duration::from_secs(5)).await {
+                    Err(CallError::Unreachable(_)) => {} // It was not sent.
+                    answer => break answer.expect("an answer"),
+                }
+            };
+            let decoded = decode_answer(answer.status, &answer.body).expect("of its form");
+            decoded.map(|decoded| (decoded, answer.payload))
+        })
+    }
+
+    async fn call(&self, io: BlockIo, payload: Option<&[u8]>) -> Answered {
+        self.send(io, payload).await.expect("it ends")
+    }
+
+    /// Begins a session.
+    async fn open(&self, epoch: u64, fence: u64, session: u64) -> Result<SessionRef, BlockError> {
+        let at = SessionRef { segment: segment(0), attachment: epoch, session, grant: 0 };
+        match self.call(BlockIo::Open { at, fence }, None).await? {
+            (BlockAnswer::Opened { grant, bytes }, None) => {
+                assert_eq!(bytes, 512 << 10);
+                Ok(SessionRef { grant, ..at })
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn write(&self, at: SessionRef, seq: u64, floor: u64, byte: u8) -> Answered {
+        let sequence = Sequence { seq, floor };
+        self.call(BlockIo::Write { at, sequence, offset: 0 }, Some(&[byte; 4096])).await
+    }
+
+    async fn read(&self, at: SessionRef) -> Result<u8, BlockError> {
+        let (answer, data) = self.call(BlockIo::Read { at, offset: 9, len: 1 }, None).await?;
+        assert_eq!(answer, BlockAnswer::Read);
+        Ok(data.expect("bytes")[0])
+    }
+}
+
+const DONE: Answered = Ok((BlockAnswer::Done, None));
+
+fn same(answered: &Answered, wanted: &Answered) -> bool {
+    match (answered, wanted) {
+        (Ok((one, _)), Ok((other, _))) => one == other,
+        (Err(one), Err(other)) => one == other,
+        _ => false,
+    }
+}
+
+fn assert_same(answered: Answered, wanted: Answered) {
+    assert!(same(&answered, &wanted), "{answered:?}, not {wanted:?}");
+}
+
+#[test]
+fn a_change_happens_once() {
+    world(11, |world| async move {
+        let raw = Raw::new(&world);
+        let epoch = world.manager.attach(VOLUME, true).epoch;
+        let at = raw.open(epoch, epoch, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 10).await, DONE);
+        assert_same(raw.write(at, 2, 2, 20).await, DONE);
+        // Below the floor it was answered; from there on it gets the answer again.
+        assert_same(raw.write(at, 1, 1, 10).await, Err(BlockError::Invalid));
+        assert_same(raw.write(at, 2, 2, 20).await, DONE);
+        assert_same(raw.write(at, 4, 2, 40).await, DONE);
+        assert_same(raw.write(at, 2, 2, 20).await, DONE);
+        assert_eq!(raw.read(at).await, Ok(40));
+        // Two at a time are one.
+        let sequence = Sequence { seq: 5, floor: 5 };
+        let clear = BlockIo::Clear { at, sequence, offset: 0, len: 4096, how: Clear::Zero };
+        let (first, second) = (raw.send(clear, None), raw.send(clear, None));
+        assert_same(first.await.expect("it ends"), DONE);
+        assert_same(second.await.expect("it ends"), DONE);
+        let stats = world.servers.borrow()[&0].stats();
+        assert_eq!((stats.writes, stats.clears, stats.repeats, stats.late), (3, 1, 3, 1));
+    });
+}
+
+#[test]
+fn a_session_ends_before_its_successor_begins() {
+    world(12, |world| async move {
+        let raw = Raw::new(&world);
+        let epoch = world.manager.attach(VOLUME, true).epoch;
+        let first = raw.open(epoch, epoch, 1).await.expect("it is admitted");
+        // The same again is the same: its answer may have been lost.
+        assert_eq!(raw.open(epoch, epoch, 1).await, Ok(first));
+        let under_way = raw.send(
+            BlockIo::Write { at: first, sequence: Sequence { seq: 1, floor: 1 }, offset: 0 },
+            Some(&[1; 4096]),
+        );
+        let (before, env) = (raw.send(BlockIo::Close { at: first }, None), raw.env.clone());
+        drop(before); // Whether it comes before or after, the session is closed.
+        on(&env, async {}).await;
+        let second = raw.open(epoch, epoch, 2).await.expect("it is admitted");
+        assert_same(raw.write(second, 1, 1, 2).await, DONE);
+        let ended = under_way.await.expect("it ends");
+        assert!(same(&ended, &DONE) || same(&ended, &Err(BlockError::NoSession)), "{ended:?}");
+        // Late ones of the first session.
+        assert_same(raw.write(first, 2, 1, 3).await, Err(BlockError::NoSession));
+        assert_eq!(raw.open(epoch, epoch, 1).await, Err(BlockError::Superseded { session: 2 }));
+        assert_eq!(raw.read(second).await, Ok(2));
+        // A server that starts anew knows no session, and takes no number for its own.
+        world.kill(0);
+        world.boot(0).await;
+        assert_eq!(raw.read(second).await, Err(BlockError::NoSession));
+        let third = raw.open(epoch, epoch, 2).await.expect("it is admitted");
+        assert_ne!(third.grant, second.grant);
+        assert_same(raw.write(second, 2, 1, 4).await, Err(BlockError::NoSession));
+        assert_eq!(raw.read(third).await, Ok(2));
+    });
+}
+
+#[test]
+fn an_attachment_that_is_over_does_nothing() {
+    world(13, |world| async move {
+        let raw = Raw::new(&world);
+        let old = world.manager.attach(VOLUME, true).epoch;
+        let at = raw.open(old, old, 1).await.expect("it is admitted");
+        let new = world.manager.attach(VOLUME, true).epoch;
+        let other = raw.open(new, new, 1).await.expect("it is admitted");
+        let fenced = BlockError::Fenced { fence: new };
+        assert_same(raw.write(at, 1, 1, 1).await, Err(fenced));
+        assert_eq!(raw.read(at).await, Err(fenced));
+        assert_eq!(raw.open(old, old, 2).await, Err(fenced));
+        assert_same(raw.write(other, 1, 1, 2).await, DONE);
+        // Another server has heard of neither, and asks.
+        world.manager.assign(segment(0), world.addr(1));
+        let raw = Raw { server: 1, ..raw };
+        assert!(matches!(raw.open(old, old, 3).await, Err(BlockError::Fenced { .. })));
+        assert!(raw.open(new, new, 3).await.is_ok());
+        // Where it is not any more, nobody reads.
+        let raw = Raw { server: 0, ..raw };
+        raw.env.sleep(2 * LEASE).await;
+        assert_eq!(raw.read(other).await, Err(BlockError::NotOwner));
+        assert_same(raw.write(other, 2, 1, 3).await, Err(BlockError::NotOwner));
+        assert_eq!(raw.open(new, new, 4).await, Err(BlockError::NotOwner));
+    });
+}
+
+#[test]
+fn leases_hold_back_acknowledgements_and_end_reads() {
+    world(14, |world| async move {
+        let raw = Raw::new(&world);
+        let epoch = world.manager.attach(VOLUME, true).epoch;
+        let old = raw.open(epoch, epoch, 1).await.expect("it is admitted");
+        assert_same(raw.write(old, 1, 1, 1).await, DONE);
+        let moved = raw.env.now();
+        world.manager.assign(segment(0), world.addr(1));
+        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
+        // Both answer reads: nothing was acknowledged since.
+        assert_eq!(next.read(new).await, Ok(1));
+        assert_eq!(raw.read(old).await, Ok(1));
+        assert_same(next.write(new, 1, 1, 2).await, DONE);
+        assert!(raw.env.now() - moved >= LEASE);
+        assert_eq!(raw.read(old).await, Err(BlockError::NotOwner));
+        assert_eq!(next.read(new).await, Ok(2));
+    });
+}
+
+#[test]
+fn what_no_client_asks_is_refused() {
+    world(15, |world| async move {
+        let raw = Raw::new(&world);
+        let epoch = world.manager.attach(VOLUME, true).epoch;
+        let at = raw.open(epoch, epoch, 1).await.expect("it is admitted");
+        let invalid = Err(BlockError::Invalid);
+        let end = 512 << 10;
+        let sequence = |seq| Sequence { seq, floor: 1 };
+        let how = Clear::Trim;
+        for (io, payload) in [
+            (BlockIo::Read { at, offset: end - 1, len: 2 }, None),
+            (BlockIo::Read { at, offset: 0, len: 1 << 20 }, None),
+            (BlockIo::Write { at, sequence: sequence(1), offset: 0 }, None),
+            (BlockIo::Write { at, sequence: sequence(2), offset: end - 1 }, Some(&b"ab"[..])),
+            (BlockIo::Clear { at, sequence: sequence(3), offset: 1, len: end, how }, None),
+            (BlockIo::Pieces { at, offset: 1, len: end, most: 7 }, None),
+        ] {
+            assert_same(raw.call(io, payload).await, invalid.clone());
+        }
+        let nowhere = SessionRef { segment: segment(99), ..at };
+        assert_eq!(raw.read(nowhere).await, Err(BlockError::NoSession));
+        let open = BlockIo::Open { at: SessionRef { grant: 0, ..nowhere }, fence: 0 };
+        assert_same(raw.call(open, None).await, Err(BlockError::NotOwner));
+        // More changes at a time than a session has room for.
+        for seq in 10..10 + 254 {
+            assert_same(raw.write(at, seq, 1, 1).await, DONE);
+        }
+        assert_same(raw.write(at, 1000, 1, 1).await, Err(BlockError::Busy));
+        assert_same(raw.write(at, 1000, 1000, 1).await, DONE);
+    });
+}

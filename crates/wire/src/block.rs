@@ -1,0 +1,484 @@
+//! Messages of a block server's data path (`protocols.md` 6.2): raw fixed layouts (C22), as in
+//! [`crate::data`]. A payload is plain bytes of a volume. Tables: `docs/formats/wire.md`.
+
+use base::VolumeId;
+
+use crate::control::SegmentId;
+use crate::data_codec::{DecodeError, Fields, put_u32s};
+use crate::frame::PAYLOAD_MAX;
+
+/// Pieces in one answer at most: 64 KiB of body.
+pub const PIECES_MAX: usize = 4096;
+
+/// A session of an attachment on a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionRef {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The attachment's epoch.
+    pub attachment: u64,
+    /// Number of the session: the client counts them, for each segment.
+    pub session: u64,
+    /// Drawn by the server as it admitted the session, so that one of a former life of the
+    /// server is not taken for it.
+    pub grant: u64,
+}
+
+/// What a change of a segment is known by, so that it happens once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sequence {
+    /// Counts the session's changes from 1.
+    pub seq: u64,
+    /// All changes below this one have been answered. At most `seq`.
+    pub floor: u64,
+}
+
+/// How a range loses its content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clear {
+    /// It becomes a hole.
+    Trim,
+    /// It counts as data.
+    Zero,
+}
+
+/// What a block client asks of a block server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockIo {
+    /// Begins a session: the attachment's former one on this segment is closed first, and what
+    /// of it has not begun is never done. `at.grant` is 0.
+    Open {
+        /// The session.
+        at: SessionRef,
+        /// Attachments of lower epochs are over.
+        fence: u64,
+    },
+    /// Ends a session.
+    Close {
+        /// The session.
+        at: SessionRef,
+    },
+    /// Reads bytes.
+    Read {
+        /// The session.
+        at: SessionRef,
+        /// First byte in the segment.
+        offset: u64,
+        /// Bytes, at least 1.
+        len: u32,
+    },
+    /// Writes the payload.
+    Write {
+        /// The session.
+        at: SessionRef,
+        /// Which change it is.
+        sequence: Sequence,
+        /// First byte in the segment.
+        offset: u64,
+    },
+    /// Makes bytes read as zeroes.
+    Clear {
+        /// The session.
+        at: SessionRef,
+        /// Which change it is.
+        sequence: Sequence,
+        /// First byte in the segment.
+        offset: u64,
+        /// Bytes, at least 1.
+        len: u64,
+        /// How.
+        how: Clear,
+    },
+    /// Tells what a range is made of.
+    Pieces {
+        /// The session.
+        at: SessionRef,
+        /// First byte in the segment.
+        offset: u64,
+        /// Bytes, at least 1.
+        len: u64,
+        /// Pieces at most, 1 to [`PIECES_MAX`].
+        most: u32,
+    },
+}
+
+/// A part of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Bytes.
+    pub len: u64,
+    /// Nothing is stored there.
+    pub hole: bool,
+    /// It reads as zeroes.
+    pub zero: bool,
+}
+
+/// The good answers of a block server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BlockAnswer {
+    /// To `Open`.
+    Opened {
+        /// What requests of the session carry.
+        grant: u64,
+        /// Bytes of the segment.
+        bytes: u64,
+    },
+    /// To `Read`: the payload has the bytes.
+    Read,
+    /// To `Pieces`, from the range's start on; may end early.
+    Pieces(Vec<Piece>),
+    /// To the others: done, and durable.
+    Done,
+}
+
+/// The bad answers of a block server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockError {
+    /// The segment is not served here (any more).
+    NotOwner,
+    /// The session is not open here: begin another. Of a change, this request has done nothing
+    /// and never will.
+    NoSession,
+    /// A later session has been begun than the one to open.
+    Superseded {
+        /// Number of that session.
+        session: u64,
+    },
+    /// The attachment is over.
+    Fenced {
+        /// Lowest epoch of attachments that may act.
+        fence: u64,
+    },
+    /// A bound is reached: nothing happened, ask again later.
+    Busy,
+    /// The change may or may not have happened.
+    Unknown,
+    /// No room is left.
+    Full,
+    /// Stored bytes do not verify.
+    Corrupt,
+    /// The request is not one that a client makes.
+    Invalid,
+}
+
+const OP_OPEN: u16 = 1;
+const OP_CLOSE: u16 = 2;
+const OP_READ: u16 = 3;
+const OP_WRITE: u16 = 4;
+const OP_CLEAR: u16 = 5;
+const OP_PIECES: u16 = 6;
+
+/// Statuses of this service: 0x0300 to 0x03ff, never reused.
+const STATUS: u16 = 0x0300;
+
+/// Bytes of the longest request body.
+const BODY_LEN_MAX: usize = 80;
+
+fn put_u64s(out: &mut Vec<u8>, values: &[u64]) {
+    values.iter().for_each(|value| out.extend(value.to_le_bytes()));
+}
+
+impl BlockIo {
+    /// The frame's `op`.
+    pub fn op(&self) -> u16 {
+        match self {
+            BlockIo::Open { .. } => OP_OPEN,
+            BlockIo::Close { .. } => OP_CLOSE,
+            BlockIo::Read { .. } => OP_READ,
+            BlockIo::Write { .. } => OP_WRITE,
+            BlockIo::Clear { .. } => OP_CLEAR,
+            BlockIo::Pieces { .. } => OP_PIECES,
+        }
+    }
+
+    /// What it is called where its time is shown.
+    pub fn name(&self) -> &'static str {
+        match self {
+            BlockIo::Open { .. } => "open segment",
+            BlockIo::Close { .. } => "close segment",
+            BlockIo::Read { .. } => "read segment",
+            BlockIo::Write { .. } => "write segment",
+            BlockIo::Clear { .. } => "clear segment",
+            BlockIo::Pieces { .. } => "pieces of segment",
+        }
+    }
+
+    /// The session it is of.
+    pub fn at(&self) -> SessionRef {
+        match self {
+            BlockIo::Open { at, .. }
+            | BlockIo::Close { at }
+            | BlockIo::Read { at, .. }
+            | BlockIo::Write { at, .. }
+            | BlockIo::Clear { at, .. }
+            | BlockIo::Pieces { at, .. } => *at,
+        }
+    }
+
+    /// The frame's body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BODY_LEN_MAX);
+        let at = self.at();
+        put_u64s(&mut out, &[at.segment.volume.get()]);
+        put_u32s(&mut out, &[at.segment.index, 0]);
+        put_u64s(&mut out, &[at.attachment, at.session, at.grant]);
+        match self {
+            BlockIo::Open { fence, .. } => put_u64s(&mut out, &[*fence]),
+            BlockIo::Close { .. } => {}
+            BlockIo::Read { offset, len, .. } => {
+                put_u64s(&mut out, &[*offset]);
+                put_u32s(&mut out, &[*len, 0]);
+            }
+            BlockIo::Write { sequence, offset, .. } => {
+                put_u64s(&mut out, &[sequence.seq, sequence.floor, *offset]);
+            }
+            BlockIo::Clear { sequence, offset, len, how, .. } => {
+                put_u64s(&mut out, &[sequence.seq, sequence.floor, *offset, *len]);
+                put_u32s(&mut out, &[u32::from(*how == Clear::Zero), 0]);
+            }
+            BlockIo::Pieces { offset, len, most, .. } => {
+                put_u64s(&mut out, &[*offset, *len]);
+                put_u32s(&mut out, &[*most, 0]);
+            }
+        }
+        out
+    }
+
+    /// Reads the body of a frame with operation `op`.
+    pub fn decode(op: u16, body: &[u8]) -> Result<BlockIo, DecodeError> {
+        if !(OP_OPEN..=OP_PIECES).contains(&op) {
+            return Err(DecodeError::Code(op));
+        }
+        let mut fields = Fields(body);
+        let (volume, index) = (VolumeId::new(fields.u64()?), fields.u32()?);
+        fields.reserved()?;
+        let segment = SegmentId { volume, index };
+        let (attachment, session, grant) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        let at = SessionRef { segment, attachment, session, grant };
+        match op {
+            OP_OPEN => {
+                let fence = fields.u64()?;
+                if fence > attachment {
+                    return Err(DecodeError::Field("fence"));
+                }
+                if grant != 0 {
+                    return Err(DecodeError::Field("grant"));
+                }
+                Ok(BlockIo::Open { at, fence })
+            }
+            OP_CLOSE => Ok(BlockIo::Close { at }),
+            OP_READ => {
+                let (offset, len) = (fields.u64()?, fields.u32()?);
+                fields.reserved()?;
+                check_range(offset, u64::from(len))?;
+                if len as usize > PAYLOAD_MAX {
+                    return Err(DecodeError::Field("len"));
+                }
+                Ok(BlockIo::Read { at, offset, len })
+            }
+            OP_WRITE => {
+                let sequence = decode_sequence(&mut fields)?;
+                Ok(BlockIo::Write { at, sequence, offset: fields.u64()? })
+            }
+            OP_CLEAR => {
+                let sequence = decode_sequence(&mut fields)?;
+                let (offset, len) = (fields.u64()?, fields.u64()?);
+                let how = if fields.flag("how")? { Clear::Zero } else { Clear::Trim };
+                fields.reserved()?;
+                check_range(offset, len)?;
+                Ok(BlockIo::Clear { at, sequence, offset, len, how })
+            }
+            _ => {
+                let (offset, len, most) = (fields.u64()?, fields.u64()?, fields.u32()?);
+                fields.reserved()?;
+                check_range(offset, len)?;
+                if most == 0 || most as usize > PIECES_MAX {
+                    return Err(DecodeError::Field("most"));
+                }
+                Ok(BlockIo::Pieces { at, offset, len, most })
+            }
+        }
+    }
+}
+
+fn check_range(offset: u64, len: u64) -> Result<(), DecodeError> {
+    if len == 0 || offset.checked_add(len).is_none() {
+        return Err(DecodeError::Field("len"));
+    }
+    Ok(())
+}
+
+fn decode_sequence(fields: &mut Fields<'_>) -> Result<Sequence, DecodeError> {
+    let sequence = Sequence { seq: fields.u64()?, floor: fields.u64()? };
+    if sequence.floor == 0 || sequence.floor > sequence.seq {
+        return Err(DecodeError::Field("floor"));
+    }
+    Ok(sequence)
+}
+
+const ANSWER_OPENED: u32 = 1;
+const ANSWER_READ: u32 = 2;
+const ANSWER_PIECES: u32 = 3;
+const ANSWER_DONE: u32 = 4;
+
+const PIECE_HOLE: u32 = 1;
+const PIECE_ZERO: u32 = 2;
+
+impl BlockAnswer {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        match self {
+            BlockAnswer::Opened { grant, bytes } => {
+                put_u32s(&mut out, &[ANSWER_OPENED, 0]);
+                put_u64s(&mut out, &[*grant, *bytes]);
+            }
+            BlockAnswer::Read => put_u32s(&mut out, &[ANSWER_READ, 0]),
+            BlockAnswer::Pieces(pieces) => {
+                assert!(pieces.len() <= PIECES_MAX, "{} pieces in an answer", pieces.len());
+                put_u32s(&mut out, &[ANSWER_PIECES, pieces.len() as u32]);
+                for piece in pieces {
+                    put_u64s(&mut out, &[piece.len]);
+                    let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+                    let flags = flag(piece.hole, PIECE_HOLE) | flag(piece.zero, PIECE_ZERO);
+                    put_u32s(&mut out, &[flags, 0]);
+                }
+            }
+            BlockAnswer::Done => put_u32s(&mut out, &[ANSWER_DONE, 0]),
+        }
+        out
+    }
+
+    fn decode(body: &[u8]) -> Result<BlockAnswer, DecodeError> {
+        let mut fields = Fields(body);
+        let tag = fields.u32()?;
+        if tag == ANSWER_PIECES {
+            let count = fields.u32()? as usize;
+            if count > PIECES_MAX {
+                return Err(DecodeError::Field("count"));
+            }
+            return (0..count)
+                .map(|_| decode_piece(&mut fields))
+                .collect::<Result<_, _>>()
+                .map(BlockAnswer::Pieces);
+        }
+        fields.reserved()?;
+        match tag {
+            ANSWER_OPENED => Ok(BlockAnswer::Opened { grant: fields.u64()?, bytes: fields.u64()? }),
+            ANSWER_READ => Ok(BlockAnswer::Read),
+            ANSWER_DONE => Ok(BlockAnswer::Done),
+            tag => Err(DecodeError::Code(u16::try_from(tag).unwrap_or(u16::MAX))),
+        }
+    }
+}
+
+fn decode_piece(fields: &mut Fields<'_>) -> Result<Piece, DecodeError> {
+    let (len, flags) = (fields.u64()?, fields.u32()?);
+    fields.reserved()?;
+    if len == 0 {
+        return Err(DecodeError::Field("len"));
+    }
+    if flags & !(PIECE_HOLE | PIECE_ZERO) != 0 {
+        return Err(DecodeError::Field("flags"));
+    }
+    Ok(Piece { len, hole: flags & PIECE_HOLE != 0, zero: flags & PIECE_ZERO != 0 })
+}
+
+impl BlockError {
+    fn code(self) -> u16 {
+        match self {
+            BlockError::NotOwner => 1,
+            BlockError::NoSession => 2,
+            BlockError::Superseded { .. } => 3,
+            BlockError::Fenced { .. } => 4,
+            BlockError::Busy => 5,
+            BlockError::Unknown => 6,
+            BlockError::Full => 7,
+            BlockError::Corrupt => 8,
+            BlockError::Invalid => 9,
+        }
+    }
+
+    /// What to do about it.
+    pub fn kind(self) -> base::Kind {
+        use base::Kind;
+        match self {
+            BlockError::NotOwner => Kind::Reroute,
+            BlockError::NoSession | BlockError::Superseded { .. } => Kind::Refresh,
+            BlockError::Fenced { .. } => Kind::Fenced,
+            BlockError::Busy => Kind::Retry,
+            BlockError::Unknown => Kind::Unknown,
+            BlockError::Full => Kind::Full,
+            BlockError::Corrupt => Kind::Corrupt,
+            BlockError::Invalid => Kind::Invalid,
+        }
+    }
+
+    fn decode(status: u16, body: &[u8]) -> Result<BlockError, DecodeError> {
+        let mut fields = Fields(body);
+        Ok(match status.wrapping_sub(STATUS) {
+            1 => BlockError::NotOwner,
+            2 => BlockError::NoSession,
+            3 => BlockError::Superseded { session: fields.u64()? },
+            4 => BlockError::Fenced { fence: fields.u64()? },
+            5 => BlockError::Busy,
+            6 => BlockError::Unknown,
+            7 => BlockError::Full,
+            8 => BlockError::Corrupt,
+            9 => BlockError::Invalid,
+            _ => return Err(DecodeError::Code(status)),
+        })
+    }
+}
+
+impl std::fmt::Display for BlockError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for BlockError {}
+
+/// Status and body of an answer.
+pub fn encode_answer(answer: &Result<BlockAnswer, BlockError>) -> (u16, Vec<u8>) {
+    match answer {
+        Ok(answer) => (0, answer.encode()),
+        Err(error) => {
+            let body = match error {
+                BlockError::Superseded { session: number }
+                | BlockError::Fenced { fence: number } => number.to_le_bytes().to_vec(),
+                _ => Vec::new(),
+            };
+            (STATUS + error.code(), body)
+        }
+    }
+}
+
+/// The answer in a response's status and body.
+pub fn decode_answer(
+    status: u16,
+    body: &[u8],
+) -> Result<Result<BlockAnswer, BlockError>, DecodeError> {
+    match status {
+        0 => BlockAnswer::decode(body).map(Ok),
+        status => BlockError::decode(status, body).map(Err),
+    }
+}
+
+/// Fuzz target: the first two bytes are the operation, the rest the body.
+pub fn fuzz_request(bytes: &[u8]) {
+    let Some((op, body)) = bytes.split_first_chunk() else { return };
+    if let Ok(request) = BlockIo::decode(u16::from_le_bytes(*op), body) {
+        let encoded = request.encode();
+        assert_eq!(encoded, body[..encoded.len()], "decode and encode differ");
+    }
+}
+
+/// Fuzz target: the first two bytes are the status, the rest the body.
+pub fn fuzz_answer(bytes: &[u8]) {
+    let Some((status, body)) = bytes.split_first_chunk() else { return };
+    let status = u16::from_le_bytes(*status);
+    if let Ok(answer) = decode_answer(status, body) {
+        let (again, encoded) = encode_answer(&answer);
+        assert_eq!((again, &encoded[..]), (status, &body[..encoded.len()]), "encoding differs");
+    }
+}
