@@ -1,5 +1,6 @@
-//! Block volumes (B1-B17). So far the geometry of a volume, the contract of a segment's device,
-//! and the NBD protocol as a codec.
+//! Block volumes (B1-B17). A request's way: [`frontend`] takes it from NBD, [`volume`] cuts it and
+//! sends its parts to block servers, [`server`] does each part once on the segment's
+//! [`contract::Device`]. [`manager`] says which server has which segment.
 //!
 //! Invariant: reaches the core only through `client` and `table`; `geometry` and `nbd` do no I/O.
 

@@ -77,6 +77,9 @@ pub const SESSION_CHANGES_MAX: usize = 256;
 pub const SEGMENT_SESSIONS_MAX: usize = 64;
 /// Attachments that a block server remembers to be alive; when there are more, it asks again.
 pub const VERIFIED_MAX: usize = 4096;
+/// Pause between two looks at a lease that has run out, while a change waits to be acknowledged:
+/// a fraction of its renewal.
+pub const LEASE_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes of writes under way on one block server at most; beyond it the answer is busy.
 pub const SERVER_WRITE_BYTES_MAX: usize = 64 * MIB as usize;
 /// Bytes of reads under way on one block server at most.

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use base::{Fault, Kind, VolumeId};
 use futures_util::FutureExt;
-use runtime::{Buf, Env, Instant};
+use runtime::{Buf, Env};
 use wire::control::SegmentId;
 
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::geometry::Extent;
+use crate::manager::Standing;
 use crate::memory::{Memory, MemoryDevice};
 use crate::server::{Lease, Opened, SegmentOpener};
 use crate::volume::{Attachment, Place, Route};
@@ -178,20 +179,20 @@ struct Held {
 }
 
 impl Lease for Held {
-    fn holds(&self) -> bool {
+    fn standing(&self) -> Standing {
         let inner = &self.manager.0;
-        let segments = inner.segments.borrow();
-        let Some(segment) = segments.get(&self.segment) else { return false };
-        let until = segment.former.get(&self.epoch);
-        segment.place.epoch == self.epoch || until.is_some_and(|until| (inner.clock)() < *until)
-    }
-
-    fn acknowledge_from(&self) -> Instant {
-        let inner = &self.manager.0;
-        let segments = inner.segments.borrow();
-        let former = segments.get(&self.segment).and_then(|kept| kept.former.values().max());
-        let until = former.copied().unwrap_or_default();
-        self.env.now() + until.saturating_sub((inner.clock)())
+        let (segments, now) = (inner.segments.borrow(), (inner.clock)());
+        let Some(segment) = segments.get(&self.segment) else { return Standing::Gone };
+        let own = segment.former.get(&self.epoch);
+        if segment.place.epoch != self.epoch && own.is_none_or(|until| *until <= now) {
+            return Standing::Gone;
+        }
+        // Of those before this one.
+        let former = segment.former.range(..self.epoch).map(|(_, until)| *until).max();
+        match former.filter(|until| *until > now) {
+            Some(until) => Standing::Holds(self.env.now() + (until - now)),
+            None => Standing::Serves,
+        }
     }
 }
 

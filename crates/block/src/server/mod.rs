@@ -26,16 +26,14 @@ use wire::control::SegmentId;
 
 use crate::contract::{Answer, Device};
 use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
+use crate::manager::Standing;
 use session::Session;
 
-/// The right to answer for a segment.
+/// The right to answer for a segment, as it was opened. Asked as a request is answered
+/// (`protocols.md` 6.5).
 pub trait Lease {
-    /// True while no other server may have acknowledged a change of the segment. Asked as a read
-    /// is answered (`protocols.md` 6.5).
-    fn holds(&self) -> bool;
-
-    /// No change may be acknowledged before: until then the former owner may answer reads.
-    fn acknowledge_from(&self) -> Instant;
+    /// What may be answered now.
+    fn standing(&self) -> Standing;
 }
 
 /// A segment that is served here.

@@ -11,7 +11,8 @@ use super::session::{Arrival, Session};
 use super::{BlockServer, Hosted, error_of};
 use crate::contract::{Clear, Piece};
 use crate::geometry::Extent;
-use crate::limits::{IO_MAX, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
+use crate::limits::{IO_MAX, LEASE_PAUSE, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
+use crate::manager::Standing;
 
 /// Gives claimed bytes back when dropped.
 struct Claim<'a> {
@@ -115,11 +116,35 @@ impl BlockServer {
 
     /// Whether a read may be answered (`protocols.md` 6.5).
     fn check_lease(&self, hosted: &Hosted) -> Result<(), BlockError> {
-        if hosted.released.get() || !hosted.lease.holds() {
-            self.0.env.mark("block: lease has run out");
-            return Err(BlockError::NotOwner);
+        match hosted.lease.standing() {
+            _ if hosted.released.get() => Err(BlockError::NotOwner),
+            Standing::Serves | Standing::Holds(_) => Ok(()),
+            Standing::Waits => {
+                self.0.env.mark("block: lease has run out");
+                Err(BlockError::Busy)
+            }
+            Standing::Gone => {
+                self.0.env.mark("block: segment is gone");
+                Err(BlockError::NotOwner)
+            }
         }
-        Ok(())
+    }
+
+    /// Waits until a change may be acknowledged. Fencing protects it; what is waited for is that
+    /// nobody reads what was there before.
+    async fn hold(&self, hosted: &Hosted) -> Result<(), BlockError> {
+        loop {
+            let env = &self.0.env;
+            match hosted.lease.standing() {
+                Standing::Serves => return Ok(()),
+                Standing::Holds(until) => {
+                    env.mark("block: acknowledgement held back");
+                    env.sleep_until(until).await;
+                }
+                Standing::Waits if !hosted.released.get() => env.sleep(LEASE_PAUSE).await,
+                Standing::Waits | Standing::Gone => return Err(BlockError::NotOwner),
+            }
+        }
     }
 
     async fn read(&self, at: SessionRef, extent: Extent) -> Result<Buf, BlockError> {
@@ -215,14 +240,10 @@ impl BlockServer {
                 return Err(error);
             }
         };
-        let outcome = change.await.map_err(|fault| self.fail(at, hosted, &fault));
-        if outcome.is_ok() {
-            let from = hosted.lease.acknowledge_from();
-            if from > self.0.env.now() {
-                self.0.env.mark("block: acknowledgement held back");
-                self.0.env.sleep_until(from).await;
-            }
-        }
+        let outcome = match change.await {
+            Ok(()) => self.hold(hosted).await,
+            Err(fault) => Err(self.fail(at, hosted, &fault)),
+        };
         begun.end(outcome).map(|()| true)
     }
 }

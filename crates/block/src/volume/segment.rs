@@ -304,6 +304,7 @@ impl Segment {
             op: request.op(),
             priority: Priority::Foreground,
             trace: self.shared.env.trace(),
+            flow: 0, // What must keep its order is sent after an answer.
             token: Token::NONE,
             body: request.encode(),
             payload,

@@ -33,8 +33,7 @@ fn serve(name: &str) -> Served {
         exports.add("vol", BYTES, true);
         exports.add("own", BYTES, false);
         let frontend = Frontend::new(&env, exports, Limits::default());
-        let addr = frontend.listen(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-        addr
+        frontend.listen(([127, 0, 0, 1], 0).into()).await.expect("a free port")
     });
     let addr = start.wait().expect("it starts");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nbd-{name}"));

@@ -135,12 +135,14 @@ fn values_that_no_sender_produces_are_refused() {
     assert!(decode_answer(0x0300, &[]).is_err() && decode_answer(13, &[]).is_err());
 }
 
-fn seeds() -> Vec<(String, fn(&[u8]), Vec<u8>)> {
+type Target = fn(&[u8]);
+
+fn seeds() -> Vec<(String, Target, Vec<u8>)> {
     let segment = SegmentId { volume: VolumeId::new(77), index: 3 };
     let at = SessionRef { segment, attachment: 5, session: 2, grant: 99 };
     let sequence = Sequence { seq: 12, floor: 9 };
     let (offset, len, how) = (8192, 4096, Clear::Zero);
-    let mut all: Vec<(String, fn(&[u8]), Vec<u8>)> = Vec::new();
+    let mut all: Vec<(String, Target, Vec<u8>)> = Vec::new();
     for io in [
         BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence: 5 },
         BlockIo::Close { at },

@@ -33,6 +33,7 @@ impl Raw {
             op: io.op(),
             priority: Priority::Foreground,
             trace: TraceId::new(1),
+            flow: 0,
             token: Token::NONE,
             body: io.encode(),
             payload,
