@@ -10,9 +10,9 @@ use base::{ChunkId, ClientId, ClusterId, FileId, ServerId};
 use runtime::{Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
-    ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlReply, ControlRequest, Group,
-    OpId, StreamChange, StreamReply, StreamRequest, TraceReply, TraceRequest, Trouble,
-    stream_partition,
+    ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, ControlReply,
+    ControlRequest, Group, OpId, StreamChange, StreamReply, StreamRequest, TraceReply,
+    TraceRequest, Trouble, stream_partition,
 };
 
 use crate::config::Config;
@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::limits::REPORTS_MAX;
 use crate::locate::Locator;
 use crate::network::Network;
-use crate::peers::Peers;
+use crate::peers::{PeerError, Peers};
 use crate::session::{Question, Refusal, Session, misfit};
 
 /// A session with a cluster. Cheap to clone; clones share the session, its caches and counters.
@@ -183,6 +183,16 @@ impl Client {
             }
         });
         Ok(futures_util::future::join_all(calls).await)
+    }
+
+    /// Asks another process than a master, once: services find their own through the core.
+    pub async fn ask_peer(
+        &self,
+        to: SocketAddr,
+        request: ControlRequest,
+        timeout: Duration,
+    ) -> Result<ControlReply, PeerError<ControlError>> {
+        self.0.peers.control(to, request, timeout).await
     }
 
     /// Runs a request of the cluster service that changes nothing.

@@ -138,7 +138,8 @@ impl Cluster {
         self.0.troubles.borrow_mut().push(text);
     }
 
-    fn endpoint(&self, env: &Env) -> Endpoint {
+    /// An endpoint of a host of the cluster.
+    pub fn endpoint(&self, env: &Env) -> Endpoint {
         let identity = Identity {
             cluster: self.0.cluster,
             key: Some(self.0.key.clone()),

@@ -548,6 +548,8 @@ async fn watch(link: Rc<Link>) {
                 continue;
             }
             silent_looks += 1;
+            // The answer that was due may be given up before the peer is found dead.
+            probing = true;
             if silent_looks >= LOOKS {
                 env.mark("transport: silent peer");
                 link.fail(&format!("the peer is silent for {:?}", link.limits.silence_max));

@@ -48,3 +48,26 @@ pub fn drifted(span: Duration) -> Duration {
 const _: () = assert!(RENEW.as_millis() * 4 <= LEASE.as_millis());
 const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
 const _: () = assert!(VOLUME_SEGMENTS_MAX * 64 <= 4 << 20); // A batch of a table.
+
+/// The lock of the core's lock service that the leader holds.
+pub const LOCK: &str = "block-manager";
+/// Where the block service's files are in the core.
+pub const ROOT: &str = "/.craton/block";
+/// How often a manager that does not lead looks whether it may.
+pub const LOOK: Duration = Duration::from_millis(100);
+/// Wait for one answer of a manager: longer than an append to its table takes on a bad day.
+pub const ATTEMPT: Duration = Duration::from_millis(1500);
+/// Wait for the answer to one beat: three fit into a lease.
+pub const BEAT_ATTEMPT: Duration = Duration::from_millis(200);
+/// Wait of the manager for one answer of a block server about a segment's content.
+pub const CONTENT_ATTEMPT: Duration = Duration::from_secs(5);
+/// Between two attempts, at first; eight times that later on.
+pub const PAUSE: Duration = Duration::from_millis(20);
+/// When a request to managers is given up, unless chosen: several takeovers.
+pub const BUDGET: Duration = Duration::from_secs(10);
+/// Segments that a block server opens at a time.
+pub const OPENS_MAX: usize = 8;
+/// Between two attempts to open a segment, at first and at most.
+pub const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How often a block server tells the load of its segments.
+pub const LOADS: Duration = Duration::from_secs(1);

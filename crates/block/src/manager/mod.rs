@@ -13,16 +13,22 @@
 //! Invariant: never sees a volume's data.
 
 mod balance;
+pub mod client;
 pub mod error;
 mod fleet;
 pub mod limits;
 pub mod machine;
+pub mod member;
 pub mod rows;
+pub mod service;
 pub mod state;
 pub mod tenancy;
 mod volumes;
 
+pub use client::Managers;
 pub use error::Refusal;
 pub use machine::{Config, Machine};
+pub use member::{Devices, Hosted, Member};
+pub use service::{Manager, ManagerConfig, segment_path};
 pub use state::State;
 pub use tenancy::{Standing, Tenancy};

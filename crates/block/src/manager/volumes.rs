@@ -107,6 +107,23 @@ impl Machine {
         }
     }
 
+    /// Segments that lose something when a volume has `bytes`, and from where on; none when it
+    /// grows.
+    pub fn check_cut(
+        &self,
+        now: Instant,
+        volume: VolumeId,
+        bytes: u64,
+    ) -> Result<Vec<(SegmentId, u64)>, Refusal> {
+        let known = self.state.volume(volume).ok_or(Refusal::NoVolume(volume))?;
+        self.check_length(&known.spec, bytes)?;
+        if bytes < known.spec.bytes {
+            // Who has it open still believes in the old length.
+            self.refuse_attached(now, volume)?;
+        }
+        Ok(self.state.cut(volume, bytes))
+    }
+
     /// Cutting data off must be asked for: whoever has made sure that there is none may.
     pub(super) fn resize(
         &mut self,

@@ -40,11 +40,15 @@ pub enum Planted {
     ForgedLock,
     /// Clients take a rename for done that they never sent.
     LostRename,
+    /// Block servers acknowledge writes at once, whoever had the segment before.
+    NoHold,
+    /// Block servers take their leases for three times as long as they are.
+    LongLease,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 12] = [
+    pub const ALL: [Planted; 14] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -57,6 +61,8 @@ impl Planted {
         Planted::TwiceChanged,
         Planted::ForgedLock,
         Planted::LostRename,
+        Planted::NoHold,
+        Planted::LongLease,
     ];
 }
 

@@ -11,8 +11,8 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env};
 use transport::Endpoint;
 use wire::control::{
-    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange,
-    NamespaceChange, NamespaceReply, NamespaceRequest, Place,
+    BlockReply, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest,
+    LockChange, NamespaceChange, NamespaceReply, NamespaceRequest, Place,
 };
 use wire::data::{DataError, DataReply, DataRequest};
 
@@ -125,6 +125,33 @@ impl Buggy {
     }
 }
 
+impl Buggy {
+    /// Changes what block servers are granted.
+    fn grant(
+        &self,
+        to: SocketAddr,
+        request: ControlRequest,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, ControlAnswer> {
+        let (asked, bug) = (self.network.control(to, request, timeout), self.bug);
+        async move {
+            let mut answer = asked.await;
+            if let Ok(ControlReply::Block(BlockReply::Grant(grant))) = &mut answer {
+                match bug {
+                    Planted::LongLease => grant.lease_ms *= 3,
+                    _ => grant
+                        .changes
+                        .iter_mut()
+                        .filter_map(|change| change.tenure.as_mut())
+                        .for_each(|tenure| tenure.hold_ms = 0),
+                }
+            }
+            answer
+        }
+        .boxed_local()
+    }
+}
+
 impl Peers for Buggy {
     fn control(
         &self,
@@ -142,6 +169,7 @@ impl Peers for Buggy {
                 request @ ControlRequest::Namespace(NamespaceRequest::Change { .. }),
             ) if self.env.random_below(4) == 0 => self.change_twice(to, request, timeout),
             (Planted::LostRename, request) => self.lose_rename(to, request, timeout),
+            (Planted::NoHold | Planted::LongLease, request) => self.grant(to, request, timeout),
             (Planted::ForgedLock, request) => self.forge_lock(to, request, timeout),
             (_, request) => self.network.control(to, request, timeout),
         }

@@ -1,6 +1,7 @@
 //! The scenarios, in one table.
 
 mod append;
+mod block_managers;
 mod echo;
 mod locks;
 mod names;
@@ -261,6 +262,17 @@ pub const SCENARIOS: &[Scenario] = &[
             Box::pin(locks::run(sim, Shape { servers: 3, ..Shape::default() }, faults))
         },
         marks: &["net: connection reset", "transport: silent peer"],
+    },
+    Scenario {
+        name: "block-managers",
+        about: "block managers and servers crash, are cut off and drift; who owns a segment",
+        run: |sim| Box::pin(block_managers::run(sim)),
+        marks: &[
+            "block manager: leads",
+            "block server: segment open",
+            "block: a new owner waits for a lease",
+            "net: connection reset",
+        ],
     },
     Scenario {
         name: "table",

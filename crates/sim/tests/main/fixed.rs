@@ -51,6 +51,7 @@ scenarios! {
     append_storm "append-storm",
     append_wipe "append-wipe",
     append_writers "append-writers",
+    block_managers "block-managers",
     locks "locks",
     names "names",
     table "table",

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted};
 
 /// Each bug with a scenario and a seed that find it, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 12] = [
+const FOUND: [(Planted, &str, u64, &str); 14] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 0, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were acknowledged"),
@@ -23,6 +23,9 @@ const FOUND: [(Planted, &str, u64, &str); 12] = [
     (Planted::LostRename, "names", 0, "not linearizable"),
     // Exclusion of lock holders.
     (Planted::ForgedLock, "locks", 0, "at the same time"),
+    // One owner of a segment acknowledges at a time.
+    (Planted::NoHold, "block-managers", 0, "believe"),
+    (Planted::LongLease, "block-managers", 0, "believe"),
 ];
 
 #[test]

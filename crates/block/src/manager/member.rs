@@ -1,0 +1,509 @@
+//! [`Member`]: a block server among its managers. It renews the lease, opens the segments that it
+//! is given and closes those that are taken from it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::{BlockServerId, Fault, Kind};
+use futures_util::future::LocalBoxFuture;
+use runtime::sync::{Notify, Semaphore};
+use runtime::{Buf, Class, Env, Instant, JoinHandle};
+use transport::{Handler, Incoming, Response, Service};
+use wire::control::limits::{LOADS_MAX, UNOPENED_MAX};
+use wire::control::{
+    BlockBeat, BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ControlError,
+    ControlReply, ControlRequest, SegmentId, SegmentLoad, TraceReply,
+};
+
+use super::client::{Managers, Trouble};
+use super::limits::{BEAT_ATTEMPT, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
+use super::tenancy::{Action, Held, Standing, Tenancy};
+use crate::contract::{Answer, Clear, Device, Piece};
+use crate::geometry::Extent;
+
+/// Status of an answer whose body is a [`ControlError`].
+const STATUS_ERROR: u16 = 1;
+/// Pieces of a segment that are looked at in one step.
+const PIECES: usize = 1024;
+
+/// A segment that this process has open.
+pub trait Hosted: Device {
+    /// Ends when it takes no changes any more; it can be opened again, under the same epoch too.
+    fn stopped(&self) -> LocalBoxFuture<'static, Fault>;
+
+    /// Ends it, so that the next opening is quick.
+    fn close(&self) -> LocalBoxFuture<'static, ()>;
+}
+
+/// Opens what segments are served from.
+pub trait Devices {
+    /// The device of a segment, which this process owns from now on: whoever opened it under a
+    /// smaller epoch changes nothing any more.
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>>;
+}
+
+/// Called when a segment is taken away; ends when nothing is under way on its device.
+pub type Release = Rc<dyn Fn(SegmentId) -> LocalBoxFuture<'static, ()>>;
+
+/// A segment that this server was given.
+struct Place {
+    epoch: u64,
+    device: Option<Rc<Counted>>,
+    /// Why it is not open yet.
+    cause: String,
+    task: JoinHandle<()>,
+}
+
+struct Inner {
+    env: Env,
+    managers: Managers,
+    devices: Rc<dyn Devices>,
+    name: String,
+    addr: SocketAddr,
+    boot: u64,
+    tenancy: RefCell<Tenancy>,
+    places: RefCell<BTreeMap<SegmentId, Place>>,
+    /// Segments that are being closed.
+    closing: RefCell<BTreeMap<SegmentId, JoinHandle<()>>>,
+    release: RefCell<Option<Release>>,
+    opens: Semaphore,
+    beat: Notify,
+    changed: Notify,
+    stopped: Cell<bool>,
+}
+
+/// A block server's membership. Clones share it.
+#[derive(Clone)]
+pub struct Member(Rc<Inner>);
+
+impl Member {
+    /// Begins to renew: the server `name` is reached at `addr`.
+    pub fn start(
+        managers: Managers,
+        devices: Rc<dyn Devices>,
+        name: &str,
+        addr: SocketAddr,
+    ) -> Member {
+        let env = managers.client().env().clone();
+        let member = Member(Rc::new(Inner {
+            boot: env.random_u64(),
+            env: env.clone(),
+            managers,
+            devices,
+            name: name.to_owned(),
+            addr,
+            tenancy: RefCell::new(Tenancy::new()),
+            places: RefCell::default(),
+            closing: RefCell::default(),
+            release: RefCell::default(),
+            opens: Semaphore::new(OPENS_MAX),
+            beat: Notify::new(),
+            changed: Notify::new(),
+            stopped: Cell::new(false),
+        }));
+        env.spawn(Class::Control, "block server: beats", member.clone().beats());
+        member
+    }
+
+    /// Has `release` called for each segment that is taken away.
+    pub fn on_release(&self, release: Release) {
+        self.0.release.replace(Some(release));
+    }
+
+    /// Beats no more. What it has is another's when the lease has run out.
+    pub fn stop(&self) {
+        self.0.stopped.set(true);
+        self.0.beat.notify_one();
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its managers.
+    pub fn managers(&self) -> &Managers {
+        &self.0.managers
+    }
+
+    /// What may be done with a segment that was opened under `epoch`.
+    pub fn standing(&self, segment: SegmentId, epoch: u64) -> Standing {
+        self.0.tenancy.borrow().standing(segment, epoch, self.0.env.now())
+    }
+
+    /// No write to a segment that was opened under `epoch` is acknowledged before; `None` when
+    /// it is another's.
+    pub fn acknowledge_from(&self, segment: SegmentId, epoch: u64) -> Option<Instant> {
+        let held = self.0.tenancy.borrow().held(segment)?;
+        (held.epoch == epoch).then_some(held.ack_from)
+    }
+
+    /// The device of a segment and the epoch under which it was opened, as soon as it is open.
+    /// `Reroute` when the segment is another's.
+    pub async fn device(&self, segment: SegmentId) -> Result<(Rc<dyn Device>, u64), Fault> {
+        loop {
+            let changed = self.0.changed.notified();
+            match self.0.places.borrow().get(&segment) {
+                None => {
+                    let text = format!("{segment} is not served by block server {}", self.0.name);
+                    return Err(Fault::new(Kind::Reroute, text));
+                }
+                Some(Place { device: Some(device), epoch, .. }) => {
+                    return Ok((device.clone(), *epoch));
+                }
+                Some(_) => {}
+            }
+            changed.await;
+        }
+    }
+
+    /// Segments that are open.
+    pub fn open_count(&self) -> usize {
+        self.0.places.borrow().values().filter(|place| place.device.is_some()).count()
+    }
+
+    /// All segments that this server believes to have, with the epoch and what it may do.
+    pub fn standings(&self) -> Vec<(SegmentId, u64, Standing)> {
+        let (tenancy, now) = (self.0.tenancy.borrow(), self.0.env.now());
+        let standing =
+            |(id, held): (SegmentId, Held)| (id, held.epoch, tenancy.standing(id, held.epoch, now));
+        tenancy.segments().map(standing).collect()
+    }
+
+    async fn beats(self) {
+        let env = self.0.env.clone();
+        let (mut server, mut seq, mut told) = (None, 0, env.now());
+        while !self.0.stopped.get() {
+            let sent = env.now();
+            let Some(known) = server else {
+                server = self.register().await;
+                if server.is_none() {
+                    env.sleep(env.jitter(RENEW)).await;
+                }
+                continue;
+            };
+            seq += 1;
+            let loads = if sent - told >= LOADS {
+                let loads = self.loads(sent - told);
+                told = sent;
+                loads
+            } else {
+                Vec::new()
+            };
+            let request = BlockRequest::Beat(self.beat_of(known, seq, loads));
+            let asked = self.0.managers.ask_once(&request, BEAT_ATTEMPT);
+            match env.timeout(BEAT_ATTEMPT, asked).await {
+                Ok(Ok(BlockReply::Grant(grant))) => {
+                    if !grant.known {
+                        server = None;
+                    }
+                    let now = env.now();
+                    let actions = self.0.tenancy.borrow_mut().granted(sent, now, &grant);
+                    let again = grant.more || !actions.is_empty();
+                    actions.into_iter().for_each(|action| self.act(action));
+                    if again {
+                        continue; // What was done is told at once.
+                    }
+                }
+                Ok(Ok(other)) => tracing::warn!(?other, "not an answer to a beat"),
+                Ok(Err(Trouble::Final(error))) => {
+                    tracing::warn!(%error, "the block manager refuses a beat");
+                }
+                Ok(Err(Trouble::Passing(cause))) => {
+                    tracing::debug!(cause, "beat not answered");
+                    env.sleep(env.jitter(PAUSE)).await;
+                    continue;
+                }
+                Err(_) => continue, // It was long enough.
+            }
+            let next = (sent + RENEW) - env.now();
+            let _ = env.timeout(next, self.0.beat.notified()).await; // Either is a reason.
+        }
+    }
+
+    async fn register(&self) -> Option<BlockServerId> {
+        let (name, addr) = (self.0.name.clone(), self.0.addr);
+        let request = BlockRequest::Register { name, addr };
+        match self.0.managers.ask_once(&request, BEAT_ATTEMPT * 5).await {
+            Ok(BlockReply::Registered { server }) => {
+                tracing::info!(name = self.0.name, %server, "joined the block managers");
+                Some(server)
+            }
+            Ok(other) => {
+                tracing::warn!(?other, "not an answer to a registration");
+                None
+            }
+            Err(Trouble::Passing(cause)) => {
+                tracing::debug!(cause, "registration not taken");
+                None
+            }
+            Err(Trouble::Final(error)) => {
+                tracing::warn!(%error, "registration refused");
+                None
+            }
+        }
+    }
+
+    fn beat_of(&self, server: BlockServerId, seq: u64, loads: Vec<SegmentLoad>) -> BlockBeat {
+        let places = self.0.places.borrow();
+        let unopened = || places.iter().filter(|(_, place)| place.device.is_none());
+        let first = unopened().take(UNOPENED_MAX);
+        BlockBeat {
+            server,
+            addr: self.0.addr,
+            boot: self.0.boot,
+            seq,
+            seen: self.0.tenancy.borrow().seen(),
+            unopened: first.map(|(&id, place)| (id, place.cause.clone())).collect(),
+            unopened_count: unopened().count() as u32,
+            loads,
+        }
+    }
+
+    /// Load of all segments over the time since it was asked last.
+    fn loads(&self, time: runtime::Duration) -> Vec<SegmentLoad> {
+        let millis = time.as_millis().max(1) as u64;
+        let places = self.0.places.borrow();
+        let load = |(&segment, place): (&SegmentId, &Place)| {
+            let (requests, bytes) = place.device.as_ref()?.take();
+            let iops = u32::try_from(requests * 1000 / millis).unwrap_or(u32::MAX);
+            Some(SegmentLoad { segment, iops, bytes: bytes.saturating_mul(1000) / millis })
+        };
+        let mut loads: Vec<SegmentLoad> = places.iter().filter_map(load).collect();
+        loads.sort_by_key(|load| std::cmp::Reverse((load.iops, load.bytes)));
+        loads.truncate(LOADS_MAX);
+        loads
+    }
+
+    fn act(&self, action: Action) {
+        match action {
+            Action::Open(id, held) => {
+                tracing::info!(segment = %id, epoch = held.epoch, "takes a segment");
+                let task = self.clone().open(id, held);
+                let task = self.0.env.spawn(Class::Foreground, "block server: open", task);
+                let (epoch, cause) = (held.epoch, "it is being opened".to_owned());
+                let place = Place { epoch, device: None, cause, task };
+                self.0.places.borrow_mut().insert(id, place);
+            }
+            Action::Close(id, epoch) => {
+                let place = self.0.places.borrow_mut().remove(&id);
+                let Some(place) = place.filter(|place| place.epoch == epoch) else { return };
+                tracing::info!(segment = %id, epoch, "gives a segment up");
+                place.task.abort();
+                let before = self.0.closing.borrow_mut().remove(&id);
+                let (device, this) = (place.device, self.clone());
+                let task = self.0.env.spawn(Class::Foreground, "block server: close", async move {
+                    if let Some(before) = before {
+                        let _ = before.await; // Ended, or its task has.
+                    }
+                    this.release(id).await;
+                    if let Some(device) = device {
+                        device.device.close().await;
+                    }
+                    this.0.closing.borrow_mut().remove(&id);
+                });
+                if !task.is_finished() {
+                    self.0.closing.borrow_mut().insert(id, task);
+                }
+            }
+        }
+        self.0.changed.notify_waiters();
+    }
+
+    /// Opens a segment, again and again until it is taken away: also one that has stopped.
+    async fn open(self, id: SegmentId, held: Held) {
+        let (env, mut pause) = (self.0.env.clone(), OPEN_PAUSE.0);
+        let before = self.0.closing.borrow_mut().remove(&id);
+        if let Some(before) = before {
+            let _ = before.await; // Ended, or its task has.
+        }
+        loop {
+            let opened = {
+                let _permit = self.0.opens.acquire().await.expect("never closed");
+                self.0.devices.open(id, held).await
+            };
+            let fault = match opened {
+                Ok(device) => {
+                    let stopped = device.stopped();
+                    if !self.place(id, held.epoch, Ok(device)) {
+                        return;
+                    }
+                    env.mark("block server: segment open");
+                    self.0.beat.notify_one();
+                    let fault = stopped.await;
+                    env.mark("block server: segment stopped");
+                    self.release(id).await;
+                    pause = OPEN_PAUSE.0;
+                    fault
+                }
+                Err(fault) => fault,
+            };
+            tracing::warn!(segment = %id, epoch = held.epoch, %fault, "not open");
+            if !self.place(id, held.epoch, Err(fault)) {
+                return;
+            }
+            env.sleep(env.jitter(pause)).await;
+            pause = (pause * 2).min(OPEN_PAUSE.1);
+        }
+    }
+
+    /// Notes what has become of a segment; false when it is not here any more.
+    fn place(&self, id: SegmentId, epoch: u64, opened: Result<Rc<dyn Hosted>, Fault>) -> bool {
+        let mut places = self.0.places.borrow_mut();
+        let Some(place) = places.get_mut(&id).filter(|place| place.epoch == epoch) else {
+            return false;
+        };
+        match opened {
+            Ok(device) => {
+                place.device = Some(Rc::new(Counted { device, load: Cell::default() }));
+            }
+            Err(fault) => (place.device, place.cause) = (None, fault.message),
+        }
+        self.0.changed.notify_waiters();
+        true
+    }
+
+    async fn release(&self, id: SegmentId) {
+        let release = self.0.release.borrow().clone();
+        if let Some(release) = release {
+            release(id).await;
+        }
+    }
+
+    /// What the manager asks.
+    pub async fn serve(&self, asked: BlockServerRequest) -> Result<BlockServerReply, ControlError> {
+        match asked {
+            BlockServerRequest::BeatNow => {
+                self.0.beat.notify_one();
+                Ok(BlockServerReply::Done)
+            }
+            BlockServerRequest::HasData { segment, from } => {
+                let found = self.has_data(segment, from).await;
+                found.map(BlockServerReply::HasData).map_err(refused)
+            }
+            BlockServerRequest::Clear { segment, from } => {
+                let (device, _) = self.device(segment).await.map_err(refused)?;
+                let len = device.bytes().saturating_sub(from);
+                if len > 0 {
+                    let extent = Extent { offset: from, len };
+                    device.clear(extent, Clear::Trim).await.map_err(refused)?;
+                }
+                Ok(BlockServerReply::Done)
+            }
+        }
+    }
+
+    async fn has_data(&self, segment: SegmentId, from: u64) -> Result<bool, Fault> {
+        let (device, _) = self.device(segment).await?;
+        let (mut offset, end) = (from, device.bytes());
+        while offset < end {
+            let extent = Extent { offset, len: end - offset };
+            let pieces = device.pieces(extent, PIECES).await?;
+            if pieces.iter().any(|piece| !piece.zero) {
+                return Ok(true);
+            }
+            let seen: u64 = pieces.iter().map(|piece| piece.len).sum();
+            if seen == 0 {
+                let text = format!("{segment} does not say what it has from {offset} on");
+                return Err(Fault::new(Kind::Retry, text));
+            }
+            offset += seen;
+        }
+        Ok(false)
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Member({}, {} segments open)", self.0.name, self.open_count())
+    }
+}
+
+fn refused(fault: Fault) -> ControlError {
+    ControlError::new(fault.kind, fault.message)
+}
+
+/// A device whose requests are counted, for the balance of load.
+struct Counted {
+    device: Rc<dyn Hosted>,
+    /// Requests and bytes.
+    load: Cell<(u64, u64)>,
+}
+
+impl Counted {
+    fn count(&self, bytes: u64) {
+        let (requests, sum) = self.load.get();
+        self.load.set((requests + 1, sum + bytes));
+    }
+
+    fn take(&self) -> (u64, u64) {
+        self.load.take()
+    }
+}
+
+impl Device for Counted {
+    fn bytes(&self) -> u64 {
+        self.device.bytes()
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        self.count(extent.len);
+        self.device.read(extent)
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.count(data.len() as u64);
+        self.device.write(offset, data)
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.count(0);
+        self.device.clear(extent, how)
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        self.device.pieces(extent, most)
+    }
+}
+
+impl Handler for Member {
+    /// Control requests only: those to segments go to the server.
+    fn handle(&self, incoming: Incoming) {
+        let member = self.clone();
+        self.0.env.spawn(Class::Foreground, "block server control", async move {
+            let answer = match incoming.request.service {
+                Service::Control => member.answer(&incoming.request.body).await,
+                _ => Err(ControlError::new(Kind::Invalid, "this serves control requests only")),
+            };
+            incoming.reply.send(match answer {
+                Ok(reply) => Response::ok(reply.encode()),
+                Err(error) => {
+                    Response { status: STATUS_ERROR, body: error.encode(), payload: None }
+                }
+            });
+        });
+    }
+}
+
+impl Member {
+    async fn answer(&self, body: &[u8]) -> Result<ControlReply, ControlError> {
+        match ControlRequest::decode(body) {
+            Ok(ControlRequest::BlockServer(asked)) => {
+                Ok(ControlReply::BlockServer(self.serve(asked).await?))
+            }
+            Ok(ControlRequest::Trace(asked)) => {
+                let (env, process) = (&self.0.env, format!("block server {}", self.0.name));
+                let (ring, now) = (env.tracer().ring(), env.now().as_nanos());
+                Ok(ControlReply::Trace(TraceReply::answer(&asked, &process, ring, now)))
+            }
+            Ok(_) => Err(ControlError::new(
+                Kind::Invalid,
+                "this is a block server: ask the block manager for volumes",
+            )),
+            Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
+        }
+    }
+}

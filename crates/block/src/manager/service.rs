@@ -1,0 +1,545 @@
+//! [`Manager`]: a block manager's process. It competes for the lock, and while it leads it runs
+//! the [`Machine`] over a table that only it can write.
+//!
+//! The lock's lease allows to grant leases; the table fences off what a former leader still
+//! writes. A manager whose lock or table is gone forgets all and competes again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::Kind;
+use client::Client;
+use runtime::sync::Notify;
+use runtime::{Class, Duration, Env, Instant};
+use table::{Batch, Cache, ClientStore, Options, Table};
+use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
+use wire::control::{
+    BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ClusterReply, ClusterRequest,
+    ControlError, ControlReply, ControlRequest, LockChange, Policy, TraceReply,
+};
+
+use super::client::{holder_addr, holder_text};
+use super::error::Refusal;
+use super::limits::{
+    BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, LOCK, LOOK, PURGE_AFTER, RENEW, ROOT, TICK,
+};
+use super::machine::{Config, Machine};
+use super::rows::Row;
+use super::state::{State, Trash};
+
+/// Status of an answer whose body is a [`ControlError`].
+const STATUS_ERROR: u16 = 1;
+/// Bytes of the table's blocks in memory: it is read once, at takeover.
+const CACHE_BYTES: usize = 1 << 20;
+/// Pause before a write is tried again that the table had no room for.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// What a manager starts from.
+#[derive(Clone, Debug)]
+pub struct ManagerConfig {
+    /// Its name, e.g. `bm1`.
+    pub name: String,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Lease of its lock: for so long nobody else leads when it dies.
+    pub lock_ttl: Duration,
+    /// Copies of its table.
+    pub policy: Policy,
+    /// Bytes of the smallest volume.
+    pub bytes_least: u64,
+    /// Without a beat for so long a block server is dead.
+    pub server_dead: Duration,
+}
+
+struct Inner {
+    env: Env,
+    client: Client,
+    /// A client of short patience, for the lock.
+    locks: Client,
+    config: ManagerConfig,
+    addr: Cell<SocketAddr>,
+    lead: RefCell<Option<Rc<Lead>>>,
+    /// Who leads, as last heard.
+    leader: Cell<Option<SocketAddr>>,
+    stopping: Cell<bool>,
+    stop: Notify,
+    stopped: Cell<bool>,
+}
+
+/// A block manager. Clones share it.
+#[derive(Clone)]
+pub struct Manager(Rc<Inner>);
+
+/// A manager's time as leader.
+struct Lead {
+    machine: RefCell<Machine>,
+    table: Table,
+    /// Rows of changes that are not stored yet.
+    queue: RefCell<VecDeque<Vec<Row>>>,
+    /// Changes queued, and changes durable.
+    queued: Cell<u64>,
+    durable: Cell<u64>,
+    changed: Notify,
+    work: Notify,
+    over: Cell<bool>,
+    /// Servers that are being told to beat.
+    telling: RefCell<BTreeSet<SocketAddr>>,
+}
+
+impl Manager {
+    /// Listens, and competes for the lock. `locks` is a client whose attempts are shorter than
+    /// the lock's lease.
+    pub async fn start(
+        client: Client,
+        locks: Client,
+        endpoint: Endpoint,
+        config: ManagerConfig,
+    ) -> Result<Manager, TransportError> {
+        let env = client.env().clone();
+        let manager = Manager(Rc::new(Inner {
+            env: env.clone(),
+            client,
+            locks,
+            addr: Cell::new(config.listen),
+            config,
+            lead: RefCell::default(),
+            leader: Cell::new(None),
+            stopping: Cell::new(false),
+            stop: Notify::new(),
+            stopped: Cell::new(false),
+        }));
+        let listen = manager.0.config.listen;
+        let addr = endpoint.listen(listen, Rc::new(manager.clone())).await?;
+        manager.0.addr.set(addr);
+        env.spawn(Class::Control, "block manager", manager.clone().compete());
+        Ok(manager)
+    }
+
+    /// Where it is reached.
+    pub fn addr(&self) -> SocketAddr {
+        self.0.addr.get()
+    }
+
+    /// True while it leads.
+    pub fn leads(&self) -> bool {
+        self.lead().is_some()
+    }
+
+    /// Gives the lock up, so that another leads at once, and ends.
+    pub async fn stop(&self) {
+        self.0.stopping.set(true);
+        self.0.stop.notify_waiters();
+        while !self.0.stopped.get() {
+            self.0.env.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn lead(&self) -> Option<Rc<Lead>> {
+        self.0.lead.borrow().clone().filter(|lead| !lead.over.get())
+    }
+
+    async fn compete(self) {
+        let env = self.0.env.clone();
+        while !self.0.stopping.get() {
+            if let Some((fencing, sent)) = self.acquire().await {
+                self.0.leader.set(Some(self.addr()));
+                match self.rule(fencing, sent).await {
+                    Ok(()) => tracing::info!(term = fencing, "block manager leads no more"),
+                    Err(cause) => {
+                        tracing::error!(term = fencing, cause, "block manager cannot lead");
+                        self.pause(LOOK * 10).await;
+                    }
+                }
+                self.0.lead.replace(None);
+                self.0.leader.set(None);
+                self.release(fencing).await;
+            }
+            self.pause(env.jitter(LOOK)).await;
+        }
+        self.0.stopped.set(true);
+    }
+
+    async fn pause(&self, pause: Duration) {
+        let stop = self.0.stop.notified();
+        if !self.0.stopping.get() {
+            let _ = self.0.env.timeout(pause, stop).await; // Either has happened.
+        }
+    }
+
+    /// The lock, when it is free: its fencing token, and when it was asked for.
+    async fn acquire(&self) -> Option<(u64, Instant)> {
+        let inner = &*self.0;
+        let look = ClusterRequest::LockHolder { name: LOCK.to_owned() };
+        match inner.locks.cluster_ask(look).await {
+            Ok(ClusterReply::Holder(Some((holder, _)))) => {
+                inner.leader.set(holder_addr(&holder));
+                return None;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the lock's holder is not known");
+                return None;
+            }
+        }
+        let sent = inner.env.now();
+        let owner = holder_text(&inner.config.name, self.addr());
+        let (name, ttl_ms) = (LOCK.to_owned(), self.ttl_ms());
+        let change = LockChange::Acquire { name, owner, ttl_ms };
+        let build = |op| ClusterRequest::Lock { op, change };
+        match inner.locks.cluster_change("the block manager's lock", build).await {
+            Ok(ClusterReply::Lock { fencing }) => Some((fencing, sent)),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::debug!(%error, "the lock was not got");
+                None
+            }
+        }
+    }
+
+    async fn release(&self, fencing: u64) {
+        let change = LockChange::Release { name: LOCK.to_owned(), fencing };
+        let build = |op| ClusterRequest::Lock { op, change };
+        let gone = self.0.locks.cluster_change("the block manager's lock", build);
+        // It runs out by itself.
+        let _ = self.0.env.timeout(self.0.config.lock_ttl, gone).await;
+    }
+
+    fn ttl_ms(&self) -> u64 {
+        self.0.config.lock_ttl.as_millis() as u64
+    }
+
+    /// When a lease of the lock that was asked for at `sent` ends for its holder: clocks drift.
+    fn lock_end(&self, sent: Instant) -> Instant {
+        sent + self.0.config.lock_ttl * (1000 - DRIFT) / 1000
+    }
+
+    /// Leads until the lock or the table is lost, or it is asked to stop.
+    async fn rule(&self, fencing: u64, sent: Instant) -> Result<(), String> {
+        let inner = &*self.0;
+        let mut end = self.lock_end(sent);
+        let table = self.open_table().await?;
+        let mut state = State::default();
+        let entries = table.scan(table::Range::all()).take(usize::MAX).await;
+        for (key, value) in entries.map_err(|error| error.to_string())? {
+            state.apply(Row::decode(&key, &value).map_err(|error| error.to_string())?);
+        }
+        let config = Config {
+            bytes_least: inner.config.bytes_least,
+            server_dead: inner.config.server_dead,
+            ..Config::new(&inner.config.name, fencing)
+        };
+        // The lock was free: what a former leader granted, it granted before now.
+        let mut machine = Machine::new(config, state, inner.env.now());
+        machine.lead_until(end);
+        let lead = Rc::new(Lead {
+            machine: RefCell::new(machine),
+            table,
+            queue: RefCell::default(),
+            queued: Cell::new(0),
+            durable: Cell::new(0),
+            changed: Notify::new(),
+            work: Notify::new(),
+            over: Cell::new(false),
+            telling: RefCell::default(),
+        });
+        tracing::info!(name = inner.config.name, term = fencing, "block manager leads");
+        inner.env.mark("block manager: leads");
+        inner.lead.replace(Some(lead.clone()));
+        let spawn = |class, name, task| inner.env.spawn(class, name, task);
+        let tasks = [
+            spawn(Class::Foreground, "block manager: store", boxed(lead.clone().store(&inner.env))),
+            spawn(Class::Control, "block manager: tick", boxed(self.clone().watch(lead.clone()))),
+            spawn(
+                Class::Background,
+                "block manager: purge",
+                boxed(self.clone().purge(lead.clone())),
+            ),
+        ];
+        while !lead.over.get() && !inner.stopping.get() && inner.env.now() < end {
+            self.pause(inner.env.jitter(RENEW.min(inner.config.lock_ttl / 4))).await;
+            let sent = inner.env.now();
+            let (name, ttl_ms) = (LOCK.to_owned(), self.ttl_ms());
+            let change = LockChange::Renew { name, fencing, ttl_ms };
+            let build = |op| ClusterRequest::Lock { op, change };
+            let renewal = inner.locks.cluster_change("the block manager's lock", build);
+            match inner.env.timeout(end - sent, renewal).await {
+                Ok(Ok(_)) => {
+                    end = end.max(self.lock_end(sent));
+                    lead.machine.borrow_mut().lead_until(end);
+                }
+                Ok(Err(error)) if error.kind() == Kind::Fenced => break,
+                Ok(Err(error)) => tracing::warn!(%error, "the lock was not renewed"),
+                Err(_) => break,
+            }
+        }
+        lead.end();
+        tasks.iter().for_each(runtime::JoinHandle::abort);
+        if inner.stopping.get() {
+            let _ = lead.table.clone().close().await; // The next opening finds all of it.
+        }
+        Ok(())
+    }
+
+    async fn open_table(&self) -> Result<Table, String> {
+        let inner = &*self.0;
+        let path = format!("{ROOT}/manager");
+        let store = ClientStore::new(&inner.client, &path, inner.config.policy).await;
+        let store = Rc::new(store.map_err(|error| error.to_string())?);
+        let opened =
+            Table::open(&inner.env, store, &Cache::new(CACHE_BYTES), Options::default()).await;
+        opened.map_err(|error| error.to_string())
+    }
+
+    async fn watch(self, lead: Rc<Lead>) {
+        let env = &self.0.env;
+        while !lead.over.get() {
+            env.sleep(TICK).await;
+            lead.machine.borrow_mut().tick(env.now());
+            self.after(&lead);
+        }
+    }
+
+    /// Queues rows for storage and tells servers that there is news; answers what an answer has
+    /// to wait for.
+    fn after(&self, lead: &Rc<Lead>) -> u64 {
+        let (rows, news) = {
+            let machine = &mut *lead.machine.borrow_mut();
+            (machine.take_rows(), machine.take_news())
+        };
+        if !rows.is_empty() {
+            lead.queue.borrow_mut().push_back(rows);
+            lead.queued.set(lead.queued.get() + 1);
+            lead.work.notify_one();
+        }
+        for addr in news {
+            if lead.telling.borrow_mut().insert(addr) {
+                let (client, lead, ticket) =
+                    (self.0.client.clone(), lead.clone(), lead.queued.get());
+                self.0.env.spawn(Class::Control, "block manager: news", async move {
+                    if lead.stored(ticket).await.is_ok() {
+                        let request = ControlRequest::BlockServer(BlockServerRequest::BeatNow);
+                        // It beats soon in any case.
+                        let _ = client.ask_peer(addr, request, BEAT_ATTEMPT).await;
+                    }
+                    lead.telling.borrow_mut().remove(&addr);
+                });
+            }
+        }
+        lead.queued.get()
+    }
+
+    /// Removes the files of what is gone.
+    async fn purge(self, lead: Rc<Lead>) {
+        let env = &self.0.env;
+        while !lead.over.get() {
+            env.sleep(env.jitter(PURGE_AFTER / 6)).await;
+            let due = lead.machine.borrow().due_trash(env.now());
+            for trash in due {
+                match self.0.client.remove_tree(&trash_path(trash)).await {
+                    Err(error) if error.kind() != Kind::NotFound => {
+                        tracing::warn!(?trash, %error, "files of a volume were not removed yet");
+                    }
+                    _ => {
+                        lead.machine.borrow_mut().purged(trash);
+                        self.after(&lead);
+                    }
+                }
+                if lead.over.get() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Answers a request.
+    pub async fn serve(&self, request: BlockRequest) -> Result<BlockReply, ControlError> {
+        let Some(lead) = self.lead() else { return Err(self.not_leading()) };
+        let request = match request {
+            BlockRequest::Resize { volume, bytes, force } => {
+                self.before_cut(&lead, volume, bytes, force).await?;
+                BlockRequest::Resize { volume, bytes, force: true }
+            }
+            request => request,
+        };
+        let answer = lead.machine.borrow_mut().handle(self.0.env.now(), request);
+        let ticket = self.after(&lead);
+        if lead.stored(ticket).await.is_err() {
+            return Err(self.not_leading());
+        }
+        Ok(answer?)
+    }
+
+    fn not_leading(&self) -> ControlError {
+        let leader = self.0.leader.get().filter(|&leader| leader != self.addr());
+        let message = "this block manager does not lead".to_owned();
+        ControlError { kind: Kind::Reroute, message, leader }
+    }
+
+    /// Makes sure that nothing is cut off unasked, and that what is reads as zeroes later on.
+    async fn before_cut(
+        &self,
+        lead: &Lead,
+        volume: base::VolumeId,
+        bytes: u64,
+        force: bool,
+    ) -> Result<(), ControlError> {
+        let cut = lead.machine.borrow().check_cut(self.0.env.now(), volume, bytes)?;
+        for (segment, from) in cut {
+            let request = match force {
+                true if from == 0 => continue, // Its files go.
+                true => BlockServerRequest::Clear { segment, from },
+                false => BlockServerRequest::HasData { segment, from },
+            };
+            let server = lead.machine.borrow().owner_addr(segment);
+            let failed = |what: String| Refusal::Server { what: format!("{segment}: {what}") };
+            let server = server.ok_or_else(|| failed("no block server has it".to_owned()))?;
+            let asked = ControlRequest::BlockServer(request);
+            match self.0.client.ask_peer(server, asked, CONTENT_ATTEMPT).await {
+                Ok(ControlReply::BlockServer(BlockServerReply::HasData(true))) => {
+                    let name = lead
+                        .machine
+                        .borrow()
+                        .state()
+                        .volume(volume)
+                        .map_or_else(|| volume.to_string(), |known| known.spec.name.clone());
+                    return Err(Refusal::HasData { name, bytes }.into());
+                }
+                Ok(_) => {}
+                Err(error) => return Err(failed(error.to_string()).into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn answer(&self, body: &[u8]) -> Result<ControlReply, ControlError> {
+        match ControlRequest::decode(body) {
+            Ok(ControlRequest::Block(request)) => {
+                Ok(ControlReply::Block(self.serve(request).await?))
+            }
+            Ok(ControlRequest::Trace(asked)) => {
+                let (env, process) = (&self.0.env, format!("block manager {}", self.0.config.name));
+                let (ring, now) = (env.tracer().ring(), env.now().as_nanos());
+                Ok(ControlReply::Trace(TraceReply::answer(&asked, &process, ring, now)))
+            }
+            Ok(_) => Err(ControlError::new(
+                Kind::Invalid,
+                "this is a block manager: it answers for volumes only",
+            )),
+            Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
+        }
+    }
+}
+
+impl Handler for Manager {
+    fn handle(&self, incoming: Incoming) {
+        let manager = self.clone();
+        self.0.env.spawn(Class::Foreground, "block manager request", async move {
+            let answer = match incoming.request.service {
+                Service::Control => manager.answer(&incoming.request.body).await,
+                _ => Err(ControlError::new(Kind::Invalid, "this is a block manager")),
+            };
+            incoming.reply.send(match answer {
+                Ok(reply) => Response::ok(reply.encode()),
+                Err(error) => {
+                    Response { status: STATUS_ERROR, body: error.encode(), payload: None }
+                }
+            });
+        });
+    }
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Manager({}, leads: {})", self.0.config.name, self.leads())
+    }
+}
+
+impl Lead {
+    fn end(&self) {
+        self.over.set(true);
+        self.changed.notify_waiters();
+        self.work.notify_one();
+    }
+
+    /// Ends well when all changes up to `ticket` are durable.
+    async fn stored(&self, ticket: u64) -> Result<(), ()> {
+        loop {
+            let changed = self.changed.notified();
+            if self.durable.get() >= ticket {
+                return Ok(());
+            }
+            if self.over.get() {
+                return Err(());
+            }
+            changed.await;
+        }
+    }
+
+    /// Writes queued rows, in their order. What waits together goes in one batch.
+    fn store(self: Rc<Self>, env: &Env) -> impl Future<Output = ()> + use<> {
+        let env = env.clone();
+        async move {
+            while !self.over.get() {
+                let changes: Vec<Vec<Row>> = self.take_changes();
+                if changes.is_empty() {
+                    self.work.notified().await;
+                    continue;
+                }
+                let mut batch = Batch::new();
+                for row in changes.iter().flatten() {
+                    match row.value_bytes() {
+                        Some(value) => batch.put(&row.key_bytes(), &value),
+                        None => batch.delete(&row.key_bytes()),
+                    };
+                }
+                while let Err(error) = self.table.write(&batch).await {
+                    if error.kind() != Kind::Retry {
+                        // Another has the table, or its end is not known: the next leader, who
+                        // may be this process, reads what is there.
+                        tracing::warn!(%error, "block manager steps down");
+                        return self.end();
+                    }
+                    env.sleep(BUSY_PAUSE).await;
+                }
+                self.durable.set(self.durable.get() + changes.len() as u64);
+                self.changed.notify_waiters();
+            }
+        }
+    }
+
+    /// Changes for one batch: one at least, more while they are few.
+    fn take_changes(&self) -> Vec<Vec<Row>> {
+        let queue = &mut *self.queue.borrow_mut();
+        let (mut taken, mut rows) = (Vec::new(), 0);
+        while let Some(change) = queue.front() {
+            rows += change.len();
+            if !taken.is_empty() && rows > 4096 {
+                break;
+            }
+            taken.extend(queue.pop_front());
+        }
+        taken
+    }
+}
+
+fn boxed(
+    task: impl Future<Output = ()> + 'static,
+) -> futures_util::future::LocalBoxFuture<'static, ()> {
+    Box::pin(task)
+}
+
+/// Directory of a segment's files; of all segments of its volume without one.
+fn trash_path(trash: Trash) -> String {
+    match trash.segment {
+        Some(index) => segment_path(wire::control::SegmentId { volume: trash.volume, index }),
+        None => format!("{ROOT}/{}", trash.volume),
+    }
+}
+
+/// Directory of a segment's files in the core.
+pub fn segment_path(segment: wire::control::SegmentId) -> String {
+    format!("{ROOT}/{}/{}", segment.volume, segment.index)
+}

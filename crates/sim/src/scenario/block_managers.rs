@@ -1,0 +1,620 @@
+//! Block managers, block servers and the leases between them, under crashes, partitions and
+//! drifting clocks: of all servers that believe in their lease on a segment, only the one with
+//! the lowest epoch acknowledges writes, and no read is older than what was acknowledged before
+//! (invariant 6, `protocols.md` 6.5). Segments stand in memory: what is fenced is fenced by them,
+//! as the core would.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Fault, Kind, MIB, VolumeId};
+use block::contract::{Answer, Clear, Device, Piece};
+use block::geometry::Extent;
+use block::manager::tenancy::Held;
+use block::manager::{Devices, Hosted, Manager, ManagerConfig, Managers, Member, Standing};
+use client::Client;
+use futures_util::future::LocalBoxFuture;
+use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::{Buf, Class, Env, Rng};
+use wire::control::{
+    BlockReply, BlockRequest, Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec,
+};
+
+use crate::cluster::{Cluster, Shape};
+use crate::nemesis::{Faults, Nemesis};
+use crate::planted::peers_of;
+use crate::tuning::Tuning;
+
+const MANAGERS: usize = 2;
+const SERVERS: usize = 3;
+const VOLUMES: u64 = 3;
+const PORT: u16 = 7301;
+const LOAD: Duration = Duration::from_secs(12);
+/// How often beliefs are compared.
+const LOOK: Duration = Duration::from_millis(2);
+/// A takeover takes no longer, with nothing else wrong.
+const TAKEOVER_MAX: Duration = Duration::from_millis(1000);
+
+/// The content of all segments, as the core would have it.
+#[derive(Default)]
+struct Shelf {
+    segments: RefCell<BTreeMap<SegmentId, Content>>,
+}
+
+#[derive(Default)]
+struct Content {
+    /// The largest epoch under which it was opened.
+    epoch: u64,
+    /// What was written last.
+    value: u64,
+    /// The largest value that was acknowledged.
+    acked: u64,
+}
+
+/// A segment in the hands of one server, which knows what it read and wrote itself.
+struct StandIn {
+    env: Env,
+    shelf: Rc<Shelf>,
+    id: SegmentId,
+    epoch: u64,
+    known: Cell<u64>,
+}
+
+impl StandIn {
+    async fn write_value(&self, value: u64) -> Result<(), Fault> {
+        let delay = Duration::from_micros(self.env.random_below(3000));
+        self.env.sleep(delay).await;
+        {
+            let segments = &mut *self.shelf.segments.borrow_mut();
+            let content = segments.entry(self.id).or_default();
+            if content.epoch != self.epoch {
+                return Err(Fault::new(Kind::Fenced, "another has opened it"));
+            }
+            content.value = content.value.max(value);
+            self.known.set(content.value);
+        }
+        self.env.sleep(delay).await;
+        Ok(())
+    }
+}
+
+impl Device for StandIn {
+    fn bytes(&self) -> u64 {
+        MIB
+    }
+
+    fn read(&self, _: Extent) -> Answer<'_, Buf> {
+        Box::pin(async { Err(Fault::new(Kind::Invalid, "a stand-in has a value only")) })
+    }
+
+    fn write(&self, _: u64, _: Buf) -> Answer<'_, ()> {
+        Box::pin(async { Err(Fault::new(Kind::Invalid, "a stand-in has a value only")) })
+    }
+
+    fn clear(&self, _: Extent, _: Clear) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn pieces(&self, extent: Extent, _: usize) -> Answer<'_, Vec<Piece>> {
+        let hole = Piece { len: extent.len, hole: true, zero: true };
+        Box::pin(async move { Ok(vec![hole]) })
+    }
+}
+
+impl Hosted for StandIn {
+    fn stopped(&self) -> LocalBoxFuture<'static, Fault> {
+        Box::pin(std::future::pending())
+    }
+
+    fn close(&self) -> LocalBoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Opens stand-ins of one server.
+struct StandIns {
+    env: Env,
+    shelf: Rc<Shelf>,
+    open: RefCell<BTreeMap<SegmentId, Rc<StandIn>>>,
+}
+
+impl Devices for StandIns {
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>> {
+        Box::pin(async move {
+            let delay = Duration::from_millis(1 + self.env.random_below(30));
+            self.env.sleep(delay).await;
+            let value = {
+                let segments = &mut *self.shelf.segments.borrow_mut();
+                let content = segments.entry(segment).or_default();
+                if content.epoch > held.epoch {
+                    return Err(Fault::new(Kind::Fenced, "another has opened it"));
+                }
+                content.epoch = held.epoch;
+                content.value
+            };
+            let stand_in = Rc::new(StandIn {
+                env: self.env.clone(),
+                shelf: self.shelf.clone(),
+                id: segment,
+                epoch: held.epoch,
+                known: Cell::new(value),
+            });
+            self.open.borrow_mut().insert(segment, stand_in.clone());
+            Ok(stand_in as Rc<dyn Hosted>)
+        })
+    }
+}
+
+/// A block server that runs.
+#[derive(Clone)]
+struct Running {
+    member: Member,
+    stand_ins: Rc<StandIns>,
+}
+
+struct World {
+    cluster: Cluster,
+    shelf: Rc<Shelf>,
+    managers: Vec<HostId>,
+    servers: Vec<HostId>,
+    leading: RefCell<Vec<Option<Manager>>>,
+    running: RefCell<Vec<Option<Running>>>,
+    /// Processes that crashed: they believe nothing.
+    stop: Cell<bool>,
+    verdict: RefCell<Option<String>>,
+    epochs: RefCell<BTreeMap<SegmentId, u64>>,
+    acked: Cell<u64>,
+    reads: Cell<u64>,
+}
+
+pub(super) async fn run(sim: Sim) -> Result<(), String> {
+    // Five: a replica that was lost is made again elsewhere.
+    let shape = Shape::default();
+    let cluster = Cluster::start(&sim, shape, Tuning::default());
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let hosts = |kind: &str, count: usize| -> Vec<HostId> {
+        (1..=count).map(|number| sim.add_host(&format!("{kind}{number}"))).collect()
+    };
+    let world = Rc::new(World {
+        cluster: cluster.clone(),
+        shelf: Rc::default(),
+        managers: hosts("bm", MANAGERS),
+        servers: hosts("bs", SERVERS),
+        leading: RefCell::new(vec![None; MANAGERS]),
+        running: RefCell::new(vec![None; SERVERS]),
+        stop: Cell::new(false),
+        verdict: RefCell::default(),
+        epochs: RefCell::default(),
+        acked: Cell::new(0),
+        reads: Cell::new(0),
+    });
+    world.boot_all();
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let users = Managers::with_budget(&client, Duration::from_secs(60));
+    let judge = sim.spawn("judge", judge(world.clone()));
+    let user =
+        client.env().spawn(Class::Foreground, "user", use_volumes(world.clone(), users.clone()));
+    let faults =
+        Faults { master_crashes: true, bad_network: true, bad_clocks: true, ..Faults::default() };
+    let nemesis = Nemesis::start(&cluster, faults);
+    let own = sim.spawn("block nemesis", harass(world.clone()));
+    let end = sim.elapsed() + LOAD;
+    while sim.elapsed() < end && world.verdict.borrow().is_none() {
+        sim.sleep(Duration::from_millis(50)).await;
+    }
+    world.stop.set(true);
+    let _ = own.await; // It ends with the load.
+    nemesis.stop().await;
+    world.quiet();
+    let patience = sim.elapsed() + Duration::from_secs(90);
+    while !user.is_finished() {
+        if sim.elapsed() > patience {
+            return Err("a user of volumes waits for ever without faults".to_owned());
+        }
+        sim.sleep(Duration::from_millis(50)).await;
+    }
+    cluster.settle(Duration::from_secs(60)).await?;
+    let segments = world.segments(&users).await?;
+    world.until_served(&segments, Duration::from_secs(30)).await?;
+    world.kill_and_measure(&segments).await?;
+    judge.abort();
+    if let Some(violation) = world.verdict.borrow_mut().take() {
+        return Err(violation);
+    }
+    if world.acked.get() < 100 || world.reads.get() < 100 {
+        let (acked, reads) = (world.acked.get(), world.reads.get());
+        return Err(format!("only {acked} writes and {reads} reads: the load stands still"));
+    }
+    sim.note(world.acked.get());
+    Ok(())
+}
+
+impl World {
+    fn violation(&self, text: String) {
+        self.verdict.borrow_mut().get_or_insert(text);
+    }
+
+    fn boot_all(self: &Rc<Self>) {
+        (0..MANAGERS).for_each(|index| self.boot_manager(index));
+        (0..SERVERS).for_each(|index| self.boot_server(index));
+    }
+
+    /// Ends the faults of our own hosts.
+    fn quiet(self: &Rc<Self>) {
+        let sim = self.cluster.sim();
+        sim.heal_network();
+        sim.with_net_faults(|net| *net = Default::default());
+        for &host in self.managers.iter().chain(&self.servers) {
+            sim.set_clock_drift(host, 0);
+        }
+        self.boot_all();
+    }
+
+    fn boot_manager(self: &Rc<Self>, index: usize) {
+        let (sim, host) = (self.cluster.sim(), self.managers[index]);
+        if sim.env(host).is_some() {
+            return;
+        }
+        let (env, this) = (sim.boot(host), self.clone());
+        env.clone().spawn(Class::Control, "boot manager", async move {
+            let client = this.connect(&env, client::Config::default()).await;
+            let short = client::Config {
+                control_attempt: Duration::from_millis(120),
+                control_budget: Duration::from_millis(500),
+                ..client::Config::default()
+            };
+            let locks = this.connect(&env, short).await;
+            let config = ManagerConfig {
+                name: format!("bm{}", index + 1),
+                listen: this.cluster.sim().addr(host, PORT),
+                lock_ttl: Duration::from_millis(600),
+                policy: Policy::rep(3),
+                bytes_least: 1 << 20,
+                server_dead: block::manager::limits::SERVER_DEAD,
+            };
+            let endpoint = this.cluster.endpoint(&env);
+            match Manager::start(client, locks, endpoint, config).await {
+                Ok(manager) => this.leading.borrow_mut()[index] = Some(manager),
+                Err(error) => this.violation(format!("a manager did not start: {error}")),
+            }
+        });
+    }
+
+    fn boot_server(self: &Rc<Self>, index: usize) {
+        let (sim, host) = (self.cluster.sim(), self.servers[index]);
+        if sim.env(host).is_some() {
+            return;
+        }
+        let (env, this) = (sim.boot(host), self.clone());
+        env.clone().spawn(Class::Control, "boot block server", async move {
+            let client = this.connect(&env, client::Config::default()).await;
+            let stand_ins = Rc::new(StandIns {
+                env: env.clone(),
+                shelf: this.shelf.clone(),
+                open: RefCell::default(),
+            });
+            let addr = this.cluster.sim().addr(host, PORT);
+            let name = format!("bs{}", index + 1);
+            let member = Member::start(Managers::new(&client), stand_ins.clone(), &name, addr);
+            let endpoint = this.cluster.endpoint(&env);
+            if let Err(error) = endpoint.listen(addr, Rc::new(member.clone())).await {
+                return this.violation(format!("a block server does not listen: {error}"));
+            }
+            let running = Running { member, stand_ins };
+            this.running.borrow_mut()[index] = Some(running.clone());
+            let work = serve(this, env.clone(), running);
+            env.spawn(Class::Foreground, "requests", work);
+        });
+    }
+
+    async fn connect(&self, env: &Env, config: client::Config) -> Client {
+        loop {
+            let peers = peers_of(env, self.cluster.endpoint(env));
+            let masters = self.cluster.master_addrs();
+            if let Ok(client) = Client::connect_over(env, peers, masters, config.clone()).await {
+                return client;
+            }
+            env.sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn crash(&self, manager: bool, index: usize) {
+        let mode = match self.cluster.sim().with_rng(|rng| rng.one_in(2)) {
+            true => CrashMode::Power,
+            false => CrashMode::Process,
+        };
+        if manager {
+            self.leading.borrow_mut()[index] = None;
+            self.cluster.sim().crash(self.managers[index], mode);
+        } else {
+            self.running.borrow_mut()[index] = None;
+            self.cluster.sim().crash(self.servers[index], mode);
+        }
+    }
+
+    /// Compares what all servers believe.
+    fn look(&self) {
+        let mut beliefs: BTreeMap<SegmentId, Vec<(u64, bool, usize)>> = BTreeMap::new();
+        for (index, running) in self.running.borrow().iter().enumerate() {
+            let Some(running) = running else { continue };
+            for (id, epoch, standing) in running.member.standings() {
+                let mut epochs = self.epochs.borrow_mut();
+                let highest = epochs.entry(id).or_default();
+                *highest = epoch.max(*highest);
+                match standing {
+                    Standing::Serves => beliefs.entry(id).or_default().push((epoch, true, index)),
+                    Standing::Holds(_) => {
+                        beliefs.entry(id).or_default().push((epoch, false, index));
+                    }
+                    Standing::Waits | Standing::Gone => {}
+                }
+            }
+        }
+        for (id, mut believers) in beliefs {
+            believers.sort_unstable();
+            if believers.len() > 1 {
+                self.cluster.sim().env(self.servers[believers[0].2]).iter().for_each(|env| {
+                    env.mark("block: a new owner waits for a lease");
+                });
+            }
+            if believers.iter().skip(1).any(|&(_, acknowledges, _)| acknowledges) {
+                self.violation(format!(
+                    "{id}: servers believe to own it at the same time: {believers:?}"
+                ));
+            }
+            if believers.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+                self.violation(format!("{id}: two servers believe in one epoch: {believers:?}"));
+            }
+        }
+    }
+
+    /// All segments there are.
+    async fn segments(&self, users: &Managers) -> Result<BTreeSet<SegmentId>, String> {
+        let mut found = BTreeSet::new();
+        for volume in volumes(users).await? {
+            let map = users.map(volume).await.map_err(|error| error.to_string())?;
+            found.extend(map.iter().map(|place| SegmentId { volume, index: place.index }));
+        }
+        Ok(found)
+    }
+
+    /// Waits until each segment is served by a server that may acknowledge.
+    async fn until_served(
+        &self,
+        wanted: &BTreeSet<SegmentId>,
+        patience: Duration,
+    ) -> Result<Duration, String> {
+        let sim = self.cluster.sim();
+        let began = sim.elapsed();
+        loop {
+            let served: BTreeSet<SegmentId> = {
+                let running = self.running.borrow();
+                let served = running.iter().flatten().flat_map(|running| {
+                    let serves = |&(id, epoch, standing): &(SegmentId, u64, Standing)| {
+                        let open = running.stand_ins.open.borrow();
+                        standing == Standing::Serves
+                            && open.get(&id).is_some_and(|open| open.epoch == epoch)
+                    };
+                    running.member.standings().into_iter().filter(serves).collect::<Vec<_>>()
+                });
+                served.map(|(id, ..)| id).collect()
+            };
+            if wanted.is_subset(&served) {
+                return Ok(sim.elapsed() - began);
+            }
+            if sim.elapsed() - began > patience {
+                let missing: Vec<_> = wanted.difference(&served).collect();
+                return Err(format!("{missing:?} are not served after {patience:?}"));
+            }
+            sim.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// With nothing else wrong: a server that dies, and a manager that dies, are missed for less
+    /// than a second.
+    async fn kill_and_measure(&self, segments: &BTreeSet<SegmentId>) -> Result<(), String> {
+        let sim = self.cluster.sim();
+        sim.sleep(Duration::from_secs(2)).await;
+        self.until_served(segments, Duration::from_secs(10)).await?;
+        let victim = sim.with_rng(|rng| rng.below(SERVERS as u64)) as usize;
+        self.running.borrow_mut()[victim] = None;
+        sim.crash(self.servers[victim], CrashMode::Power);
+        let took = self.until_served(segments, Duration::from_secs(10)).await?;
+        sim.note(took.as_micros() as u64);
+        if took > TAKEOVER_MAX {
+            return Err(format!("segments of a dead server were not served for {took:?}"));
+        }
+        let leader = self
+            .leading
+            .borrow()
+            .iter()
+            .position(|manager| manager.as_ref().is_some_and(Manager::leads));
+        let leader = leader.ok_or("no manager leads")?;
+        self.leading.borrow_mut()[leader] = None;
+        sim.crash(self.managers[leader], CrashMode::Power);
+        // Leases last on for a while; then somebody must have renewed them.
+        let end = sim.elapsed() + Duration::from_secs(3);
+        let mut away = Duration::ZERO;
+        while sim.elapsed() < end {
+            away = away.max(self.until_served(segments, Duration::from_secs(10)).await?);
+            sim.sleep(Duration::from_millis(5)).await;
+        }
+        sim.note(away.as_micros() as u64);
+        if away > TAKEOVER_MAX {
+            return Err(format!("without its manager segments were not served for {away:?}"));
+        }
+        Ok(())
+    }
+}
+
+async fn volumes(users: &Managers) -> Result<Vec<VolumeId>, String> {
+    match users.ask(BlockRequest::List { after: None, limit: 256 }).await {
+        Ok(BlockReply::Volumes { volumes, .. }) => {
+            Ok(volumes.into_iter().map(|info| info.volume).collect())
+        }
+        Ok(other) => Err(format!("not a list: {other:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+async fn judge(world: Rc<World>) {
+    let sim = world.cluster.sim().clone();
+    while world.verdict.borrow().is_none() {
+        world.look();
+        sim.sleep(LOOK).await;
+    }
+}
+
+/// Crashes, pauses and cuts off managers and block servers, one at a time.
+async fn harass(world: Rc<World>) {
+    let sim = world.cluster.sim().clone();
+    let draw = |bound: usize| sim.with_rng(|rng| rng.below(bound as u64)) as usize;
+    let pause =
+        |low, high| sim.sleep(Duration::from_millis(sim.with_rng(|rng| rng.between(low, high))));
+    while !world.stop.get() && world.verdict.borrow().is_none() {
+        pause(100, 1200).await;
+        let manager = draw(3) == 0;
+        let index = draw(if manager { MANAGERS } else { SERVERS });
+        let host = if manager { world.managers[index] } else { world.servers[index] };
+        match draw(5) {
+            0 | 1 => {
+                world.crash(manager, index);
+                pause(1, 1500).await;
+                if manager { world.boot_manager(index) } else { world.boot_server(index) }
+            }
+            2 => sim.pause(host, Duration::from_millis(sim.with_rng(|rng| rng.between(50, 1500)))),
+            3 => {
+                let ppm = sim.with_rng(|rng| rng.between(0, 20_000)) as i64 - 10_000;
+                sim.set_clock_drift(host, ppm);
+            }
+            _ => {
+                let others: Vec<HostId> = world
+                    .cluster
+                    .masters()
+                    .iter()
+                    .chain(&world.managers)
+                    .chain(&world.servers)
+                    .copied()
+                    .filter(|&other| other != host)
+                    .collect();
+                let (inward, outward) = (draw(3) != 0, draw(3) != 0);
+                for &other in &others {
+                    sim.set_blocked(other, host, inward);
+                    sim.set_blocked(host, other, outward);
+                }
+                pause(100, 2000).await;
+                for &other in &others {
+                    sim.set_blocked(other, host, false);
+                    sim.set_blocked(host, other, false);
+                }
+            }
+        }
+    }
+}
+
+/// What a block server does with requests: reads and writes of the segments that it has.
+async fn serve(world: Rc<World>, env: Env, running: Running) {
+    let mut rng = Rng::new(env.random_u64());
+    loop {
+        env.sleep(Duration::from_micros(200 + rng.below(3000))).await;
+        let open: Vec<Rc<StandIn>> = running.stand_ins.open.borrow().values().cloned().collect();
+        if open.is_empty() {
+            continue;
+        }
+        let device = open[rng.below(open.len() as u64) as usize].clone();
+        let (id, epoch) = (device.id, device.epoch);
+        let member = running.member.clone();
+        if rng.one_in(2) {
+            read(&world, &member, &device);
+            continue;
+        }
+        let value = device.known.get() + 1;
+        let (world, env) = (world.clone(), env.clone());
+        env.clone().spawn(Class::Foreground, "write", async move {
+            if device.write_value(value).await.is_err() {
+                return;
+            }
+            let Some(from) = member.acknowledge_from(id, epoch) else { return };
+            env.sleep_until(from).await;
+            // As a server does: looked at again as it replies.
+            if member.standing(id, epoch) == Standing::Serves {
+                world.acked.set(world.acked.get() + 1);
+                let segments = &mut *world.shelf.segments.borrow_mut();
+                let content = segments.entry(id).or_default();
+                content.acked = content.acked.max(value);
+            }
+        });
+    }
+}
+
+/// A read that is answered within its moment: what was acknowledged before must be in it.
+fn read(world: &World, member: &Member, device: &StandIn) {
+    if !matches!(member.standing(device.id, device.epoch), Standing::Serves | Standing::Holds(_)) {
+        return;
+    }
+    world.reads.set(world.reads.get() + 1);
+    let acked = world.shelf.segments.borrow().get(&device.id).map_or(0, |content| content.acked);
+    if device.known.get() < acked {
+        world.violation(format!(
+            "{}: {} was acknowledged, and the owner of epoch {} reads {}, though servers believe \
+             their leases",
+            device.id,
+            acked,
+            device.epoch,
+            device.known.get()
+        ));
+    }
+}
+
+/// Makes, resizes and removes volumes as a user would.
+async fn use_volumes(world: Rc<World>, users: Managers) {
+    let env = users.client().env().clone();
+    let mut rng = Rng::new(env.random_u64());
+    let mut names = BTreeSet::new();
+    while !world.stop.get() && world.verdict.borrow().is_none() {
+        let name = format!("v{}", rng.below(VOLUMES));
+        let outcome = match users.volume(&name).await {
+            Ok(info) if rng.one_in(4) => {
+                let request = BlockRequest::Remove { volume: info.volume, force: false };
+                names.remove(&name);
+                users.ask(request).await
+            }
+            Ok(info) => {
+                let bytes = rng.between(1, 6) * MIB;
+                users.ask(BlockRequest::Resize { volume: info.volume, bytes, force: true }).await
+            }
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            Err(_) if names.contains(&name) => {
+                return world.violation(format!("{name} was made, and is gone"));
+            }
+            Err(_) => {
+                let spec = VolumeSpec {
+                    name: name.clone(),
+                    bytes: rng.between(1, 6) * MIB,
+                    geometry: VolumeGeometry {
+                        group_bytes: 2 * MIB,
+                        segments_per_group: 2,
+                        data_sector: 64 << 10,
+                    },
+                    policy: Policy::rep(3),
+                    limits: VolumeLimits::default(),
+                    shared: false,
+                };
+                let request = BlockRequest::Create { nonce: rng.next_u64(), spec };
+                let made = users.ask(request).await;
+                if made.is_ok() {
+                    names.insert(name);
+                }
+                made
+            }
+        };
+        match outcome {
+            Err(error) if matches!(error.kind(), Kind::Retry) => {}
+            Err(error) => return world.violation(format!("a user is refused: {error}")),
+            Ok(_) => {}
+        }
+        env.sleep(Duration::from_millis(rng.below(600))).await;
+    }
+}
