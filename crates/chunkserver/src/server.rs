@@ -249,17 +249,21 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 
     /// Answers a request as an operation of its trace. In the span its answer is to be sent.
-    pub(crate) async fn traced(
+    pub(crate) fn traced(
         &self,
         (trace, name, peer): (TraceId, &'static str, SocketAddr),
         work: impl Future<Output = (Response, Outcome)>,
-    ) -> (Response, Span) {
-        let env = &self.0.env;
-        let span = env.begin(trace, name, Some(peer));
-        let (response, outcome) = span.clone().follow(work).await;
-        span.note(Step::Answered, env.now().as_nanos(), Fact::None);
-        env.end(&span, outcome);
-        (response, span)
+    ) -> impl Future<Output = (Response, Span)> {
+        // In a box, since each `async` layer around it would hold it twice and move it.
+        let work = Box::pin(work);
+        async move {
+            let env = &self.0.env;
+            let span = env.begin(trace, name, Some(peer));
+            let (response, outcome) = span.clone().follow(work).await;
+            span.note(Step::Answered, env.now().as_nanos(), Fact::None);
+            env.end(&span, outcome);
+            (response, span)
+        }
     }
 
     /// Where it is reached.

@@ -384,7 +384,9 @@ impl Master {
         incoming: &Request,
         peer: SocketAddr,
     ) -> (Response, Option<Span>) {
-        if let Some(response) = self.serve_admission(op, incoming).await {
+        if self.is_for_admission(op)
+            && let Some(response) = Box::pin(self.serve_admission(op, incoming)).await
+        {
             return (response, None);
         }
         let Ok((group, body)) = decode_message(incoming) else {
@@ -426,21 +428,25 @@ impl Master {
 
     /// Serves what a peer asks as an operation of its trace. In the span its answer is to be
     /// sent.
-    async fn traced(
+    fn traced(
         &self,
         (trace, name, peer): (TraceId, &'static str, SocketAddr),
         work: impl Future<Output = Result<Vec<u8>, ControlError>>,
-    ) -> (Response, Option<Span>) {
-        let env = &self.0.env;
-        let span = env.begin(trace, name, Some(peer));
-        let result = span.clone().follow(work).await;
-        let outcome = match &result {
-            Ok(_) => Outcome::Done,
-            Err(error) => Outcome::Failed(error.kind),
-        };
-        span.note(Step::Answered, env.now().as_nanos(), Fact::None);
-        env.end(&span, outcome);
-        (answer(result), Some(span))
+    ) -> impl Future<Output = (Response, Option<Span>)> {
+        // In a box, since each `async` layer around it would hold it twice and move it.
+        let work = Box::pin(work);
+        async move {
+            let env = &self.0.env;
+            let span = env.begin(trace, name, Some(peer));
+            let result = span.clone().follow(work).await;
+            let outcome = match &result {
+                Ok(_) => Outcome::Done,
+                Err(error) => Outcome::Failed(error.kind),
+            };
+            span.note(Step::Answered, env.now().as_nanos(), Fact::None);
+            env.end(&span, outcome);
+            (answer(result), Some(span))
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::env::{Env, Inner};
 use crate::limits::{POLLS_PER_TURN, SLICE_MAX};
 use crate::task::{JoinHandle, TaskRef, join_pair};
+use crate::work::Work;
 
 /// Priority of a task (C11). Within a class tasks run in the order they became ready; while higher
 /// classes are busy, each lower one still gets one poll after 16 of theirs.
@@ -193,13 +194,7 @@ impl Core {
         future: impl Future<Output = T> + 'static,
     ) -> JoinHandle<T> {
         let (join, completer) = join_pair();
-        let wrapped = async move {
-            // The completer is made first and so dropped last when the task is aborted.
-            let completer = completer;
-            let value = future.await;
-            completer.complete(value);
-        };
-        let task = self.insert(env, class, name, Box::pin(wrapped));
+        let task = self.insert(env, class, name, Box::pin(Work::new(future, completer)));
         if env.is_some_and(Env::is_closed) {
             // A destructor of a node that has crashed: its tasks must not run.
             self.abort(&task);

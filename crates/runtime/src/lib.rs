@@ -19,6 +19,7 @@ pub mod sync;
 mod task;
 mod time;
 mod uring;
+mod work;
 
 pub use buf::{Buf, BufMut, BufPool, OutOfMemory};
 pub use env::{Elapsed, Env, FrameFate, Sleep};

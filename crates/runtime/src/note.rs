@@ -46,23 +46,27 @@ impl Env {
     /// Runs `work` as an operation that begins here: of the trace that is current, or of a new
     /// one. Within another operation it is a part of that one. `kind` says what an error asks
     /// its receiver to do.
-    pub async fn operation<T, E>(
+    pub fn operation<T, E>(
         &self,
         name: &'static str,
         kind: impl FnOnce(&E) -> base::Kind,
         work: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        if metrics::current().is_some_and(|span| !span.is_root()) {
-            return work.await;
+    ) -> impl Future<Output = Result<T, E>> {
+        // In a box, since each `async` layer around it would hold it twice and move it.
+        let work = Box::pin(work);
+        async move {
+            if metrics::current().is_some_and(|span| !span.is_root()) {
+                return work.await;
+            }
+            let span = self.begin(self.trace(), name, None);
+            let result = span.clone().follow(work).await;
+            let outcome = match &result {
+                Ok(_) => Outcome::Done,
+                Err(error) => Outcome::Failed(kind(error)),
+            };
+            self.end(&span, outcome);
+            result
         }
-        let span = self.begin(self.trace(), name, None);
-        let result = span.clone().follow(work).await;
-        let outcome = match &result {
-            Ok(_) => Outcome::Done,
-            Err(error) => Outcome::Failed(kind(error)),
-        };
-        self.end(&span, outcome);
-        result
     }
 }
 

@@ -36,6 +36,11 @@ impl Master {
         });
     }
 
+    /// Whether a request is about admission, and not for a group.
+    pub(super) fn is_for_admission(&self, op: u16) -> bool {
+        matches!(op, OP_BEATS | OP_STANDING | OP_INVITE) || !self.0.admission.is_member()
+    }
+
     /// Serves heartbeats, invitations and questions for this master's standing; and refuses all
     /// else while this master is no member. None: it is for a group.
     pub(super) async fn serve_admission(&self, op: u16, incoming: &Request) -> Option<Response> {
