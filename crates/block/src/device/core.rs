@@ -40,6 +40,8 @@ pub(crate) struct Counts {
     pub(crate) checkpoints: u64,
     pub(crate) pages_stored: u64,
     pub(crate) pages_asked: u64,
+    pub(crate) collected: u64,
+    pub(crate) collected_blocks: u64,
 }
 
 /// An open segment.
@@ -93,6 +95,7 @@ pub(crate) struct Core {
     pub(crate) wake_txn: Notify,
     pub(crate) wake_checkpoint: Notify,
     pub(crate) wake_files: Notify,
+    pub(crate) wake_collect: Notify,
     /// Something was logged or stored, or the instance is over.
     pub(crate) changed: Notify,
     pub(crate) checkpointing: Mutex<()>,
@@ -155,6 +158,7 @@ impl Core {
             wake_txn: Notify::new(),
             wake_checkpoint: Notify::new(),
             wake_files: Notify::new(),
+            wake_collect: Notify::new(),
             changed: Notify::new(),
             checkpointing: Mutex::new(()),
             counts: Cell::default(),
@@ -211,9 +215,8 @@ impl Core {
             }
         };
         *self.over.borrow_mut() = Some(fault);
-        for notify in [&self.wake_log, &self.wake_txn, &self.wake_checkpoint, &self.wake_files] {
-            notify.notify_one();
-        }
+        let background = [&self.wake_checkpoint, &self.wake_files, &self.wake_collect];
+        [&self.wake_log, &self.wake_txn].into_iter().chain(background).for_each(Notify::notify_one);
         self.changed.notify_waiters();
         self.answered.notify_waiters();
     }

@@ -9,7 +9,6 @@ use runtime::sync::Mutex;
 use table::{Source, Store, Writer};
 
 use super::format::state::FileState;
-use super::limits::RECENT_BYTES;
 use super::types::FileNo;
 
 /// A DataFile that the table names.
@@ -79,12 +78,12 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// Notes an append at a unit of a file.
-    pub(crate) fn insert(&mut self, file: FileNo, unit: u32, bytes: Rc<Vec<u8>>) {
+    /// Notes an append at a unit of a file, and forgets the oldest ones beyond `most` bytes.
+    pub(crate) fn insert(&mut self, file: FileNo, unit: u32, bytes: Rc<Vec<u8>>, most: usize) {
         self.bytes += bytes.len();
         self.appends.insert((file, unit), bytes);
         self.order.push_back((file, unit));
-        while self.bytes > RECENT_BYTES {
+        while self.bytes > most {
             let oldest = self.order.pop_front().expect("bytes are in appends");
             self.bytes -= self.appends.remove(&oldest).expect("both have it").len();
         }

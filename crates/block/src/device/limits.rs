@@ -40,10 +40,10 @@ pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// What a change that has no data counts as in the queue.
 pub const QUEUE_BYTES_MIN: usize = 64;
 
-/// Bytes of acknowledged records kept in memory beside the index. A replica serves an open chunk
+/// Bytes of acknowledged records kept in memory beside the index, unless configured. A replica serves an open chunk
 /// only up to what it was told to be acknowledged (`protocols.md` 1.6), so the last appends are
 /// read from here: the window of the writer, 8 appends of the largest size.
-pub const RECENT_BYTES: usize = APPENDS_INFLIGHT_MAX * APPEND_BYTES_MAX;
+pub const RECENT_BYTES_DEFAULT: usize = APPENDS_INFLIGHT_MAX * APPEND_BYTES_MAX;
 
 /// Blocks of an index page: 2 MiB of a segment. A whole page has 4 KiB in memory and up to 4 KiB
 /// in the table: one data block.
@@ -80,6 +80,18 @@ pub const READS_INFLIGHT: usize = 16;
 /// Bytes of one read of a tail in recovery.
 pub const SCAN_BYTES: usize = 4 << 20;
 
+/// Classes of lifetime that collection keeps apart: each has a DataFile open.
+pub const COLLECT_CLASSES: usize = 3;
+/// Bytes that collection reads, and appends, at once: a quarter of the largest append.
+pub const COLLECT_APPEND_BYTES: usize = 63 * RECORD;
+/// Garbage at which collection begins, in percent of all blocks, unless configured: 80 %
+/// utilisation.
+pub const GARBAGE_PERCENT_DEFAULT: u32 = 20;
+/// Bytes of DataFiles that collection reads in a second, unless configured or room is short.
+pub const COLLECT_RATE_DEFAULT: u64 = 64 * MIB;
+
+const _: () =
+    assert!(COLLECT_APPEND_BYTES >= 2 * RECORD && COLLECT_APPEND_BYTES <= APPEND_BYTES_MAX);
 const _: () = assert!(BLOCK.is_multiple_of(UNIT) && RECORD as u64 == RECORD_UNITS as u64 * UNIT);
 const _: () = assert!(FILE_BYTES.1 / UNIT <= u32::MAX as u64);
 const _: () = assert!(REQUEST_BYTES_MAX as usize * 2 <= QUEUE_BYTES_MAX);

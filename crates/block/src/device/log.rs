@@ -274,7 +274,7 @@ impl Core {
         let Group { file, unit, end, bytes, seq, updates, blocks, last_of } = group;
         file.end.set(end);
         file.blocks.set(file.blocks.get() + blocks);
-        self.recent.borrow_mut().insert(file.number, unit, bytes);
+        self.recent.borrow_mut().insert(file.number, unit, bytes, self.options.recent_bytes);
         let mark = Mark { file: file.number, end, blocks: file.blocks.get() };
         self.install(seq, Some(mark), updates);
         for change in last_of {

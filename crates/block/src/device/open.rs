@@ -26,7 +26,7 @@ use super::format::state::{
 };
 use super::format::txn::{Mark, Txn};
 use super::index::IndexMap;
-use super::limits::{RECORD, SCAN_BYTES, UNIT};
+use super::limits::{RECORD, RECORD_UNITS, SCAN_BYTES, UNIT};
 use super::log::merge;
 use super::options::Options;
 use super::types::{FileNo, Identity, Loc, Seq, Update, parse_name};
@@ -109,6 +109,7 @@ pub(crate) async fn open(
     env.spawn(Class::Foreground, "segment TxnFile", core.clone().log_always());
     env.spawn(Class::Background, "segment checkpoint", core.clone().checkpoint_always());
     env.spawn(Class::Background, "segment DataFiles", core.clone().make_files_always());
+    env.spawn(Class::Background, "segment collection", core.clone().collect_always());
     env.spawn(Class::Background, "segment sweep", core.clone().sweep());
     Ok(core)
 }
@@ -176,7 +177,11 @@ impl Opening {
             file.closed.set(true);
             if file.state.get().role == Role::Collected {
                 // What of it counts, the TxnFile says.
-                file.change(|state| (state.sealed, state.units) = (true, units));
+                let blocks = units.saturating_sub(1) / RECORD_UNITS;
+                file.change(|state| {
+                    (state.sealed, state.units) = (true, 1 + blocks * RECORD_UNITS);
+                    state.blocks = blocks;
+                });
             }
             Ok(())
         }));

@@ -4,8 +4,9 @@ use base::MIB;
 use runtime::Duration;
 
 use super::limits::{
-    CHECKPOINT_UPDATES_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT, INDEX_MEMORY, INDEX_MEMORY_DEFAULT,
-    RECORD, TXN_UPDATES_DEFAULT, TXN_UPDATES_MAX, TXN_WAIT_DEFAULT,
+    CHECKPOINT_UPDATES_DEFAULT, COLLECT_RATE_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT,
+    GARBAGE_PERCENT_DEFAULT, INDEX_MEMORY, INDEX_MEMORY_DEFAULT, RECENT_BYTES_DEFAULT, RECORD,
+    TXN_UPDATES_DEFAULT, TXN_UPDATES_MAX, TXN_WAIT_DEFAULT,
 };
 
 /// Behaviour of a [`crate::device::Segment`]. None of it is part of the format: each opening may
@@ -19,12 +20,20 @@ pub struct Options {
     /// Bytes of the index in memory, 16 KiB to 64 GiB. What was changed since the last checkpoint
     /// stays in memory until the next, which it brings on; the appends in flight come beside it.
     pub index_memory_max: usize,
+    /// Bytes of the last records kept in memory, which no replica may show yet (`protocols.md`
+    /// 1.6). With fewer than the appends in flight have, reads of them wait.
+    pub recent_bytes: usize,
     /// Updates of the index at which a TxnFile batch is written, 1 to 8192.
     pub txn_updates: usize,
     /// How long an update waits for its batch at most.
     pub txn_wait: Duration,
     /// Updates in the TxnFile at which changed index pages are written.
     pub checkpoint_updates: u64,
+    /// Garbage at which collection begins, in percent of all blocks in DataFiles, 1 to 90 (B3).
+    pub garbage_percent: u32,
+    /// Bytes of DataFiles that collection reads in a second, unless there is half as much garbage
+    /// again as [`Options::garbage_percent`] says.
+    pub collect_bytes_per_second: u64,
     /// The table that holds the TxnFile and the index pages.
     pub table: table::Options,
 }
@@ -35,9 +44,12 @@ impl Default for Options {
             create: true,
             file_bytes: FILE_BYTES_DEFAULT,
             index_memory_max: INDEX_MEMORY_DEFAULT,
+            recent_bytes: RECENT_BYTES_DEFAULT,
             txn_updates: TXN_UPDATES_DEFAULT,
             txn_wait: TXN_WAIT_DEFAULT,
             checkpoint_updates: CHECKPOINT_UPDATES_DEFAULT,
+            garbage_percent: GARBAGE_PERCENT_DEFAULT,
+            collect_bytes_per_second: COLLECT_RATE_DEFAULT,
             // Pages do not compress; a page fits in a data block.
             table: table::Options {
                 memtable_bytes: 8 * MIB as usize,
@@ -55,6 +67,7 @@ impl Options {
         self.index_memory_max = self.index_memory_max.clamp(INDEX_MEMORY.0, INDEX_MEMORY.1);
         self.txn_updates = self.txn_updates.clamp(1, TXN_UPDATES_MAX);
         self.checkpoint_updates = self.checkpoint_updates.max(1);
+        self.garbage_percent = self.garbage_percent.clamp(1, 90);
         self
     }
 }

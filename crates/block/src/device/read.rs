@@ -98,10 +98,29 @@ impl Core {
     /// Fine when a block is elsewhere by now; the fault otherwise.
     async fn check_moved(&self, lba: u32, was: Loc, fault: Fault) -> Result<(), Fault> {
         if self.locate(lba).await? == was {
-            return Err(fault);
+            return Err(self.explain(fault).await);
         }
         self.env.mark("segment: a block moved away from its reader");
         Ok(())
+    }
+
+    /// A file that is gone may have been collected by another owner.
+    pub(crate) async fn explain(&self, fault: Fault) -> Fault {
+        if fault.kind != Kind::NotFound {
+            return fault;
+        }
+        match self.table.barrier().await {
+            Ok(()) => Fault::new(Kind::Corrupt, fault.message),
+            Err(error) => {
+                let fault = self.of_table(error);
+                if fault.kind == Kind::Fenced {
+                    self.end(fault.clone());
+                    return fault;
+                }
+                // Which of the two it is cannot be told now.
+                Fault::new(Kind::Retry, fault.message)
+            }
+        }
     }
 
     fn verify<'a>(&self, place: Loc, lba: u32, record: &'a [u8]) -> Result<&'a [u8], Fault> {

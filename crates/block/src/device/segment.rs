@@ -66,6 +66,10 @@ pub struct Stats {
     pub pages_stored: u64,
     /// Index pages read from the table.
     pub pages_read: u64,
+    /// DataFiles collected (B3).
+    pub collected: u64,
+    /// Blocks copied for that.
+    pub collected_blocks: u64,
 }
 
 impl Segment {
@@ -139,6 +143,8 @@ impl Segment {
             checkpoints: counts.checkpoints,
             pages_stored: counts.pages_stored,
             pages_read: counts.pages_asked,
+            collected: counts.collected,
+            collected_blocks: counts.collected_blocks,
         }
     }
 

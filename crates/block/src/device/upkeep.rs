@@ -97,6 +97,7 @@ impl Core {
         self.txn_updates.set(self.txn_updates.get() + count);
         self.count(|counts| counts.txns += 1);
         self.wake_log.notify_one();
+        self.wake_collect.notify_one();
         self.changed.notify_waiters();
         self.watch_memory();
         Ok(())
@@ -168,6 +169,7 @@ impl Core {
         self.env.mark("segment: checkpoint");
         self.watch_memory();
         self.wake_log.notify_one();
+        self.wake_collect.notify_one();
         self.changed.notify_waiters();
         Ok(())
     }

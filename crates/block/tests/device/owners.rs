@@ -133,7 +133,12 @@ fn owners_never_lose_or_mix_what_was_answered() {
     }
     println!("{total:?} {marks:?}");
     assert!(total.done > 2000 && total.unknown > 50, "{total:?}");
-    for mark in ["segment: next DataFile", "segment: checkpoint", "segment: orphan removed"] {
+    for mark in [
+        "segment: next DataFile",
+        "segment: checkpoint",
+        "segment: orphan removed",
+        "segment: DataFile collected",
+    ] {
         assert!(marks.contains_key(mark), "{mark} was not reached: {marks:?}");
     }
 }

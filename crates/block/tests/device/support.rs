@@ -26,6 +26,7 @@ pub fn small() -> Options {
     Options {
         file_bytes: 256 << 10,
         index_memory_max: 16 << 10,
+        recent_bytes: 16 << 10,
         txn_updates: 20,
         txn_wait: Duration::from_millis(3),
         checkpoint_updates: 150,

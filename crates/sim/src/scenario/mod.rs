@@ -5,6 +5,7 @@ mod block_managers;
 mod echo;
 mod locks;
 mod names;
+mod segments;
 mod table;
 mod takeover;
 
@@ -282,6 +283,21 @@ pub const SCENARIOS: &[Scenario] = &[
             Box::pin(table::run(sim, table::Plan { faults, ..table::Plan::default() }))
         },
         marks: &["table: memtable flushed", "table: runs merged", "table: orphan collected"],
+    },
+    Scenario {
+        name: "segments",
+        about: "segments of volumes taken over by rivals while chunkservers and masters crash",
+        run: |sim| {
+            let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
+            Box::pin(segments::run(sim, segments::Plan { faults, ..segments::Plan::default() }))
+        },
+        marks: &[
+            "segment: next DataFile",
+            "segment: checkpoint",
+            "segment: orphan removed",
+            "segment: DataFile collected",
+            "segment: short read of an open DataFile",
+        ],
     },
 ];
 

@@ -54,6 +54,7 @@ scenarios! {
     block_managers "block-managers",
     locks "locks",
     names "names",
+    segments "segments",
     table "table",
     takeover "takeover",
 }

@@ -1,0 +1,333 @@
+//! Garbage collection (B3): blocks of DataFiles that are mostly garbage are copied together, by
+//! how long they are likely to live, and the files are removed.
+//!
+//! A copy counts from the moment that the index takes it instead of the original, by
+//! compare-and-set (`protocols.md` 6.4): a change that came meanwhile wins. A file is removed when
+//! the index names none of its blocks and the TxnFile durably says so.
+
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use runtime::Duration;
+
+use super::core::Core;
+use super::files::{DataFile, Open};
+use super::format::Flaw;
+use super::format::record::{Head, Next, What, next_record};
+use super::format::state::{Role, file_key};
+use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, RECORD, RECORD_UNITS, UNIT};
+use super::types::{FileNo, Loc, Seq, Update};
+
+/// Pause after a collection has failed.
+const RETRY: Duration = Duration::from_millis(500);
+/// How long a step waits for requests that are under way, unless room is short.
+const GIVE_WAY: Duration = Duration::from_millis(2);
+/// Steps that one pause gives way for at most.
+const GIVE_WAY_MAX: u32 = 10;
+
+/// A DataFile as collection sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) file: FileNo,
+    /// Blocks with data in it, and those that the index has.
+    pub(crate) blocks: u64,
+    pub(crate) live: u64,
+    /// Changes of the segment since it was made.
+    pub(crate) age: u64,
+}
+
+/// The file to collect next, when garbage is more than `percent` of all blocks: the one whose
+/// garbage is worth most for the copying. Garbage in an old file is worth more: what still lives
+/// there will live on, while a young one will soon have more of it (cost-benefit of the first
+/// log-structured file systems). Files without a live block come first, whatever there is.
+pub(crate) fn pick(candidates: &[Candidate], percent: u64) -> Option<FileNo> {
+    let empty = candidates.iter().find(|candidate| candidate.live == 0);
+    if let Some(empty) = empty {
+        return Some(empty.file);
+    }
+    let blocks: u64 = candidates.iter().map(|candidate| candidate.blocks).sum();
+    let live: u64 = candidates.iter().map(|candidate| candidate.live).sum();
+    if (blocks - live.min(blocks)) * 100 <= blocks * percent {
+        return None;
+    }
+    let worth = |candidate: &&Candidate| {
+        let Candidate { blocks, live, age, .. } = **candidate;
+        let garbage = u128::from(blocks - live.min(blocks));
+        // (1 - u) x age / (1 + u), in integers.
+        garbage * u128::from(age + 1) * 1024 / u128::from(blocks + live)
+    };
+    let best = candidates.iter().max_by_key(worth);
+    best.filter(|best| best.live < best.blocks).map(|best| best.file)
+}
+
+/// Where copies go: one output for each class of lifetime.
+#[derive(Default)]
+struct Outputs {
+    open: [Option<Output>; COLLECT_CLASSES],
+    /// Changes between the making and the collection of a file, on average.
+    lifespan: u64,
+}
+
+struct Output {
+    open: Open,
+    /// Records that are not appended yet, and where their blocks come from.
+    bytes: Vec<u8>,
+    moves: Vec<Update>,
+}
+
+impl Outputs {
+    /// The class of a block by its age: what has lived long will live long, so blocks that are
+    /// likely to go at one time stand together.
+    fn class(&self, age: u64) -> usize {
+        match age / self.lifespan.max(1) {
+            0..4 => 0,
+            4..16 => 1,
+            _ => 2,
+        }
+    }
+
+    fn note_lifespan(&mut self, lived: u64) {
+        self.lifespan = if self.lifespan == 0 { lived } else { (7 * self.lifespan + lived) / 8 };
+    }
+}
+
+impl Core {
+    /// What may be collected.
+    fn candidates(&self) -> Vec<Candidate> {
+        let (files, index) = (self.files.borrow(), self.index.borrow());
+        let sealed = files.values().filter(|file| file.state.get().sealed);
+        let candidate = |file: &Rc<DataFile>| {
+            let state = file.state.get();
+            let live = i64::from(state.live) + index.pending(file.number);
+            Candidate {
+                file: file.number,
+                blocks: u64::from(state.blocks),
+                live: live.max(0) as u64,
+                age: self.counter.get().saturating_sub(state.born),
+            }
+        };
+        sealed.map(candidate).collect()
+    }
+
+    /// The task that collects, until the instance is over.
+    pub(crate) async fn collect_always(self: Rc<Self>) {
+        let mut outputs = Outputs::default();
+        while !self.is_over() {
+            let percent = u64::from(self.options.garbage_percent);
+            let Some(file) = pick(&self.candidates(), percent) else {
+                self.wake_collect.notified().await;
+                continue;
+            };
+            let Err(fault) = self.collect(file, &mut outputs).await else { continue };
+            match self.explain(fault).await {
+                _ if self.is_over() => {}
+                fault if fault.kind == Kind::Fenced => self.end(fault),
+                fault => {
+                    // What was copied and not installed is garbage of the outputs.
+                    tracing::warn!(cause = fault.message, "a collection failed; trying again");
+                    outputs.open = Default::default();
+                    self.env.sleep(self.env.jitter(RETRY)).await;
+                }
+            }
+        }
+    }
+
+    /// Copies what lives of a file, and removes it.
+    async fn collect(&self, number: FileNo, outputs: &mut Outputs) -> Result<(), Fault> {
+        let Some(file) = self.files.borrow().get(&number).cloned() else { return Ok(()) };
+        let state = file.state.get();
+        let live = i64::from(state.live) + self.index.borrow().pending(number);
+        if live > 0 {
+            self.copy_live(&file, outputs).await?;
+            for class in 0..COLLECT_CLASSES {
+                self.append_output(outputs, class).await?;
+            }
+        }
+        if state.role == Role::Log {
+            outputs.note_lifespan(self.counter.get().saturating_sub(state.born));
+        }
+        // The TxnFile has all that took the index's entries away from it.
+        self.log_all().await?;
+        self.commit(|batch| {
+            batch.delete(&file_key(number));
+            self.files.borrow_mut().remove(&number);
+        })
+        .await?;
+        self.env.mark("segment: DataFile collected");
+        self.count(|counts| counts.collected += 1);
+        // If it cannot be removed now, the next opening does.
+        if let Err(fault) = self.store.remove(&file.name).await {
+            tracing::debug!(cause = fault.message, "collected DataFile not removed");
+        }
+        Ok(())
+    }
+
+    async fn copy_live(&self, file: &DataFile, outputs: &mut Outputs) -> Result<(), Fault> {
+        let (mut unit, end) = (1, file.state.get().units);
+        let source = self.store.open(&file.name).await;
+        let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
+        while unit < end {
+            self.over.borrow().clone().map_or(Ok(()), Err)?;
+            let offset = u64::from(unit) * UNIT;
+            let want = (u64::from(end - unit) * UNIT).min(COLLECT_APPEND_BYTES as u64) as usize;
+            let bytes = source.read_at(offset, want).await;
+            let bytes = bytes.map_err(|fault| self.trouble("read", &file.name, fault))?;
+            let mut at = 0;
+            loop {
+                let place = unit + (at as u64 / UNIT) as u32;
+                let next = next_record(self.identity, file.number, place, &bytes[at..]);
+                let flaw = |flaw| self.damage(&file.name, u64::from(place) * UNIT, flaw);
+                match next.map_err(flaw)? {
+                    Next::Partial(_) => break,
+                    Next::Record(head, data) => {
+                        if head.what == What::Data {
+                            self.copy_block(&head, data, outputs).await?;
+                        }
+                        at += head.record_len();
+                    }
+                }
+            }
+            if at == 0 {
+                // What was under way when its writer ended is not counted in its length.
+                return Err(self.damage(&file.name, offset, Flaw::Damaged("a record is cut off")));
+            }
+            unit += (at as u64 / UNIT) as u32;
+            self.pace(at as u64).await;
+        }
+        Ok(())
+    }
+
+    /// Copies a block if the index has it where it was read.
+    async fn copy_block(
+        &self,
+        head: &Head,
+        data: &[u8],
+        outputs: &mut Outputs,
+    ) -> Result<(), Fault> {
+        let from = Loc::new(head.file, head.unit);
+        if self.locate(head.lba).await? != from {
+            return Ok(());
+        }
+        let class = outputs.class(self.counter.get().saturating_sub(head.seq.counter));
+        let full = |output: &Output| {
+            let have = u64::from(output.open.next) * UNIT + output.bytes.len() as u64;
+            have + RECORD as u64 > self.options.file_bytes
+        };
+        if outputs.open[class].as_ref().is_some_and(full) {
+            self.append_output(outputs, class).await?;
+            let done = outputs.open[class].take().expect("just seen");
+            self.seal_output(done.open).await?;
+        }
+        if outputs.open[class].is_none() {
+            let open = self.make_file(Role::Collected).await?;
+            outputs.open[class] = Some(Output { open, bytes: Vec::new(), moves: Vec::new() });
+        }
+        let output = outputs.open[class].as_mut().expect("made above");
+        let unit = output.open.next + (output.bytes.len() as u64 / UNIT) as u32;
+        let file = output.open.file.number;
+        // The data's CRC goes with the data.
+        output.bytes.extend_from_slice(&Head { file, unit, ..*head }.encode());
+        output.bytes.extend_from_slice(data);
+        output.moves.push(Update::Move { lba: head.lba, from, to: Loc::new(file, unit) });
+        if output.bytes.len() + RECORD > COLLECT_APPEND_BYTES {
+            self.append_output(outputs, class).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes copies durable, and has the index take them.
+    async fn append_output(&self, outputs: &mut Outputs, class: usize) -> Result<(), Fault> {
+        let Some(output) = &mut outputs.open[class] else { return Ok(()) };
+        if output.moves.is_empty() {
+            return Ok(());
+        }
+        let file = output.open.file.clone();
+        let written = match output.open.writer.submit(&output.bytes).await {
+            Ok(pending) => pending.await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = written {
+            let output = outputs.open[class].take().expect("just seen");
+            let fault = self.trouble("append to", &file.name, fault);
+            // Its length is not known: nothing is appended to it any more.
+            let _ = output.open.writer.close().await;
+            return Err(fault);
+        }
+        let blocks = output.moves.len() as u32;
+        output.open.next += blocks * RECORD_UNITS;
+        output.bytes.clear();
+        file.end.set(output.open.next);
+        file.blocks.set(file.blocks.get() + blocks);
+        self.count(|counts| counts.collected_blocks += u64::from(blocks));
+        let seq = Seq { epoch: self.epoch, counter: self.logged.get() };
+        self.install(seq, None, std::mem::take(&mut output.moves));
+        Ok(())
+    }
+
+    /// Ends an output that is full.
+    async fn seal_output(&self, open: Open) -> Result<(), Fault> {
+        let file = open.file;
+        file.closed.set(true);
+        self.commit(|batch| {
+            let (units, blocks) = (file.end.get(), file.blocks.get());
+            file.change(|state| {
+                (state.sealed, state.units, state.blocks) = (true, units, blocks);
+            });
+            batch.put(&file_key(file.number), &file.state.get().encode());
+        })
+        .await?;
+        if let Err(fault) = open.writer.close().await {
+            tracing::debug!(cause = fault.message, "collected output not closed");
+        }
+        Ok(())
+    }
+
+    /// Waits as long as the configured rate asks for, and gives way to requests.
+    async fn pace(&self, bytes: u64) {
+        let rate = self.options.collect_bytes_per_second.max(1);
+        let candidates = self.candidates();
+        let blocks: u64 = candidates.iter().map(|candidate| candidate.blocks).sum();
+        let live: u64 = candidates.iter().map(|candidate| candidate.live).sum();
+        let percent = u64::from(self.options.garbage_percent);
+        // Half as much again as is wanted: space comes before pace.
+        if (blocks - live.min(blocks)) * 100 > blocks * (percent + percent / 2) {
+            return self.env.yield_now().await;
+        }
+        self.env
+            .sleep(Duration::from_nanos(
+                (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64,
+            ))
+            .await;
+        let mut times = 0;
+        while self.queue.borrow().len() > 0 && times < GIVE_WAY_MAX {
+            self.env.sleep(GIVE_WAY).await;
+            times += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(file: u32, blocks: u64, live: u64, age: u64) -> Candidate {
+        Candidate { file: FileNo::new(file).unwrap(), blocks, live, age }
+    }
+
+    #[test]
+    fn garbage_counts_and_age_counts() {
+        let check = |candidates: &[Candidate], percent, want: Option<u32>| {
+            let got = pick(candidates, percent).map(FileNo::get);
+            assert_eq!(got, want, "{candidates:?}");
+        };
+        check(&[], 20, None);
+        check(&[candidate(1, 100, 90, 5), candidate(2, 100, 85, 5)], 20, None);
+        check(&[candidate(1, 100, 90, 5), candidate(2, 100, 0, 5)], 90, Some(2));
+        check(&[candidate(1, 100, 50, 5), candidate(2, 100, 40, 5)], 20, Some(2));
+        // A little less garbage, but much older.
+        check(&[candidate(1, 100, 50, 500), candidate(2, 100, 40, 5)], 20, Some(1));
+        // Counts that are known to be too high do no harm.
+        check(&[candidate(1, 100, 120, 5), candidate(2, 100, 30, 5)], 20, Some(2));
+        check(&[candidate(1, 0, 1, 5)], 0, None);
+    }
+}
