@@ -88,6 +88,24 @@ pub const TARGETS: &[Target] = &[
         "crates/block/tests/corpus/simple_reply",
     ),
     target("nbd_chunk", block::fuzz::fuzz_chunk, "crates/block/tests/corpus/chunk"),
+    target(
+        "device_file",
+        block::device::fuzz::fuzz_data_file,
+        "crates/block/tests/corpus/device_file",
+    ),
+    target(
+        "device_record_head",
+        block::device::fuzz::fuzz_record_head,
+        "crates/block/tests/corpus/device_record_head",
+    ),
+    target("device_page", block::device::fuzz::fuzz_page, "crates/block/tests/corpus/device_page"),
+    target("device_txn", block::device::fuzz::fuzz_txn, "crates/block/tests/corpus/device_txn"),
+    target(
+        "device_state",
+        block::device::fuzz::fuzz_state,
+        "crates/block/tests/corpus/device_state",
+    ),
+    target("device_name", block::device::fuzz::fuzz_name, "crates/block/tests/corpus/device_name"),
     target("block_request", wire::block::fuzz_request, "crates/block/tests/corpus/block_request"),
     target("block_answer", wire::block::fuzz_answer, "crates/block/tests/corpus/block_answer"),
 ];

@@ -13,6 +13,7 @@ mod collect;
 mod core;
 mod files;
 mod format;
+pub mod fuzz;
 mod index;
 pub mod limits;
 mod locks;

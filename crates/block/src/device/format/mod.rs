@@ -7,6 +7,9 @@ pub(crate) mod record;
 pub(crate) mod state;
 pub(crate) mod txn;
 
+#[cfg(test)]
+mod tests;
+
 /// Version of the formats.
 pub const VERSION: u32 = 1;
 
