@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub enum Length {
     /// Before each commit and in CI: under 45 minutes on 2 cores from a clean clone.
     Commit,
-    /// Soak, many seeds.
+    /// Also soak, many seeds, and loom.
     Long,
 }
 
@@ -79,6 +79,14 @@ fn stages(length: Length) -> Vec<Stage> {
         },
     ];
     if length == Length::Long {
+        stages.push(Stage {
+            name: "loom",
+            budget: minutes(5),
+            steps: vec![Step::Tests(words(
+                "env RUSTFLAGS=--cfg=craton_loom cargo test --package runtime --locked --release \
+                 --lib --target-dir target/loom loom",
+            ))],
+        });
         stages.push(Stage {
             name: "long load",
             budget: minutes(20),

@@ -9,13 +9,13 @@ use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::env::{Env, Inner};
 use crate::limits::{POLLS_PER_TURN, SLICE_MAX};
+use crate::remote::{Flag, Remote};
 use crate::task::{JoinHandle, TaskRef, join_pair};
 use crate::work::Work;
 
@@ -66,38 +66,6 @@ pub(crate) trait Driver {
     fn measures_slices(&self) -> bool;
 }
 
-/// Wakes from other threads.
-pub(crate) struct Remote {
-    woken: Mutex<Vec<Arc<TaskRef>>>,
-    any: AtomicBool,
-    notify: Box<dyn Fn() + Send + Sync>,
-}
-
-impl Remote {
-    pub(crate) fn new(notify: Box<dyn Fn() + Send + Sync>) -> Arc<Remote> {
-        Arc::new(Remote { woken: Mutex::default(), any: AtomicBool::new(false), notify })
-    }
-
-    pub(crate) fn push(&self, task: Arc<TaskRef>) {
-        self.woken.lock().expect("no panic inside").push(task);
-        if !self.any.swap(true, Ordering::SeqCst) {
-            (self.notify)();
-        }
-    }
-
-    /// True when a wake waits to be collected.
-    pub(crate) fn has_any(&self) -> bool {
-        self.any.load(Ordering::SeqCst)
-    }
-
-    fn collect(&self) -> Vec<Arc<TaskRef>> {
-        if !self.any.swap(false, Ordering::AcqRel) {
-            return Vec::new();
-        }
-        std::mem::take(&mut *self.woken.lock().expect("no panic inside"))
-    }
-}
-
 struct Slot {
     generation: u32,
     task: Option<TaskSlot>,
@@ -128,7 +96,7 @@ pub(crate) struct Core {
     /// Tasks of paused nodes, by node.
     held: RefCell<BTreeMap<u32, Vec<Arc<TaskRef>>>>,
     timers: RefCell<Timers>,
-    pub(crate) remote: Arc<Remote>,
+    pub(crate) remote: Arc<Remote<Arc<TaskRef>>>,
     driver: RefCell<Option<Rc<dyn Driver>>>,
     /// Polls of higher classes since a class had its last, while it was ready.
     skipped: Cell<[u32; CLASSES]>,
@@ -167,7 +135,7 @@ impl Core {
             ready: RefCell::default(),
             held: RefCell::default(),
             timers: RefCell::default(),
-            remote: Remote::new(notify),
+            remote: Arc::new(Remote::new(notify)),
             driver: RefCell::new(None),
             skipped: Cell::default(),
             this: this.clone(),
@@ -221,7 +189,7 @@ impl Core {
         let shared = Arc::new(TaskRef {
             slot,
             generation: place.generation,
-            queued: AtomicBool::new(true),
+            queued: Flag::set_from_the_start(),
             remote: self.remote.clone(),
         });
         place.task = Some(TaskSlot {
@@ -359,7 +327,7 @@ impl Core {
             for _ in 0..POLLS_PER_TURN {
                 let Some(task) = self.next_ready(&*driver) else { break };
                 let name = if Arc::ptr_eq(&task, &root_task) {
-                    task.queued.store(false, Ordering::Release);
+                    task.queued.clear();
                     let _node = env.map(Env::enter);
                     driver.before_poll(env.map_or(0, Env::node), root_slot, "root");
                     if let Poll::Ready(value) =
@@ -435,7 +403,7 @@ impl Core {
             (live.future.take()?, live.env.clone().map(Env), live.name)
         };
         // Before the poll: a wake during it queues the task again.
-        task.queued.store(false, Ordering::Release);
+        task.queued.clear();
         let waker = Waker::from(task.clone());
         // Its destructors, too, run in the task's Env.
         let _node = env.as_ref().map(Env::enter);

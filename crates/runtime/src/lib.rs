@@ -12,6 +12,7 @@ mod executor;
 mod io;
 pub mod limits;
 mod note;
+mod remote;
 mod rng;
 pub mod sim;
 mod slab;

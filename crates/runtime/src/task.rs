@@ -6,10 +6,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::executor::{Core, Remote, with_current};
+use crate::executor::{Core, with_current};
+use crate::remote::{Flag, Remote};
 
 /// What a waker holds of a task. Thread-safe, as the `Waker` contract asks; a wake on the
 /// executor's own thread takes no lock.
@@ -17,8 +17,8 @@ pub(crate) struct TaskRef {
     pub(crate) slot: u32,
     /// Distinguishes the tasks that used a slot one after the other.
     pub(crate) generation: u32,
-    pub(crate) queued: AtomicBool,
-    pub(crate) remote: Arc<Remote>,
+    pub(crate) queued: Flag,
+    pub(crate) remote: Arc<Remote<Arc<TaskRef>>>,
 }
 
 impl Wake for TaskRef {
@@ -27,7 +27,7 @@ impl Wake for TaskRef {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
+        if self.queued.set() {
             return;
         }
         let local = with_current(|core| {

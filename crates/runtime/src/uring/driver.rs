@@ -18,7 +18,9 @@ use super::poll::{PollPolicy, Spinner};
 use super::ring::{Op, Ring};
 use super::slice::SliceWatch;
 use super::stats::Counters;
-use crate::executor::{Driver, Remote};
+use crate::executor::Driver;
+use crate::remote::Remote;
+use crate::task::TaskRef;
 
 /// Wakes an executor that sleeps. Writing costs a system call, so it is done only then.
 pub(crate) struct Signal {
@@ -64,7 +66,7 @@ pub(crate) fn clock_nanos(clock: libc::clockid_t) -> u64 {
 
 pub(crate) struct RealDriver {
     ring: Rc<Ring>,
-    remote: Arc<Remote>,
+    remote: Arc<Remote<Arc<TaskRef>>>,
     signal: Arc<Signal>,
     /// A duplicate of the signal's event, read through the ring.
     event: Rc<OwnedFd>,
@@ -77,7 +79,7 @@ pub(crate) struct RealDriver {
 impl RealDriver {
     pub(crate) fn new(
         ring: Rc<Ring>,
-        remote: Arc<Remote>,
+        remote: Arc<Remote<Arc<TaskRef>>>,
         signal: Arc<Signal>,
         poll: PollPolicy,
         counters: Arc<Counters>,
