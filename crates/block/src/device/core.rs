@@ -48,6 +48,8 @@ pub(crate) struct Counts {
 pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) store: Rc<dyn Store>,
+    /// The same directory, with the policy of what collection writes.
+    pub(crate) outputs: Rc<dyn Store>,
     pub(crate) table: Table,
     pub(crate) identity: Identity,
     pub(crate) bytes: u64,
@@ -105,6 +107,7 @@ pub(crate) struct Core {
 /// What recovery starts from.
 pub(crate) struct Start {
     pub(crate) store: Rc<dyn Store>,
+    pub(crate) outputs: Rc<dyn Store>,
     pub(crate) table: Table,
     pub(crate) state: SegmentState,
     pub(crate) options: Options,
@@ -118,10 +121,12 @@ pub(crate) struct Start {
 
 impl Core {
     pub(crate) fn new(env: &Env, start: Start) -> Core {
-        let Start { store, table, state, options, files, index, txns, txn_updates, logged } = start;
+        let Start { store, outputs, table, state, options, files, index, .. } = start;
+        let Start { txns, txn_updates, logged, .. } = start;
         Core {
             env: env.clone(),
             store,
+            outputs,
             identity: state.identity,
             bytes: state.bytes,
             epoch: state.epoch,

@@ -388,7 +388,11 @@ impl Core {
         let state =
             FileState { generation, role, sealed: false, units: 1, blocks: 0, live: 0, born };
         let file = DataFile::new(number, state);
-        let made = self.store.create(&file.name).await;
+        let store = match role {
+            Role::Log => &self.store,
+            Role::Collected => &self.outputs,
+        };
+        let made = store.create(&file.name).await;
         let writer = made.map_err(|fault| self.trouble("create", &file.name, fault))?;
         let head = file_head(self.identity, number, self.epoch);
         let written = match writer.submit(&head).await {

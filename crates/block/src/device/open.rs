@@ -50,7 +50,7 @@ struct Tail {
 /// Opens a segment and starts its tasks.
 pub(crate) async fn open(
     env: &Env,
-    store: Rc<dyn Store>,
+    (store, outputs): (Rc<dyn Store>, Rc<dyn Store>),
     cache: &Cache,
     (identity, bytes, epoch): (Identity, u64, u64),
     options: Options,
@@ -77,6 +77,7 @@ pub(crate) async fn open(
     opening.seal_all(&files).await?;
     let mut start = Start {
         store,
+        outputs,
         table,
         state,
         options,
@@ -169,10 +170,6 @@ impl Opening {
             let len = self.store.seal(&file.name).await;
             let len = len.map_err(|fault| self.trouble("seal", &file.name, fault))?;
             let units = u32::try_from(len / UNIT).unwrap_or(u32::MAX);
-            if units < file.state.get().units {
-                let flaw = Flaw::Damaged("it is shorter than the TxnFile says");
-                return Err(self.damage(&file.name, len, flaw));
-            }
             file.end.set(units);
             file.closed.set(true);
             if file.state.get().role == Role::Collected {
@@ -229,6 +226,10 @@ impl Opening {
         let mut found = VecDeque::new();
         let mut last = start.logged;
         for file in open {
+            if file.end.get() < file.state.get().units {
+                let flaw = Flaw::Damaged("it is shorter than the TxnFile says");
+                return Err(self.damage(&file.name, u64::from(file.end.get()) * UNIT, flaw));
+            }
             let tail = self.scan(&file, &mut last).await?;
             file.end.set(tail.units);
             file.blocks.set(tail.blocks);

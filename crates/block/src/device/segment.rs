@@ -83,12 +83,27 @@ impl Segment {
         (identity, bytes, epoch): (Identity, u64, u64),
         options: Options,
     ) -> Result<Segment, Fault> {
+        Segment::open_with(env, store.clone(), store, cache, (identity, bytes, epoch), options)
+            .await
+    }
+
+    /// As [`Segment::open`]; `outputs` is the same directory, and makes what garbage collection
+    /// writes, with a policy of its own (B3).
+    pub async fn open_with(
+        env: &Env,
+        store: Rc<dyn Store>,
+        outputs: Rc<dyn Store>,
+        cache: &Cache,
+        (identity, bytes, epoch): (Identity, u64, u64),
+        options: Options,
+    ) -> Result<Segment, Fault> {
         if bytes > SEGMENT_BYTES_MAX {
             let text =
                 format!("{identity}: {bytes} bytes; a segment has {SEGMENT_BYTES_MAX} at most");
             return Err(Fault::new(Kind::Invalid, text));
         }
-        let core = super::open::open(env, store, cache, (identity, bytes, epoch), options).await?;
+        let (stores, what) = ((store, outputs), (identity, bytes, epoch));
+        let core = super::open::open(env, stores, cache, what, options).await?;
         Ok(Segment(Rc::new(Owner(core))))
     }
 

@@ -3,5 +3,6 @@
 mod basics;
 mod collect;
 mod crash;
+mod damage;
 mod owners;
 mod support;
