@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::exit::EXIT_CODES;
+use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
 
@@ -33,6 +34,21 @@ pub enum Command {
     Master(RoleArgs),
     /// Run a chunkserver, configured by a file (docs/operations/chunkserver.toml)
     Chunkserver(RoleArgs),
+    /// Run a block manager, configured by a file (docs/operations/block-manager.toml)
+    BlockManager(RoleArgs),
+    /// Run a block server, configured by a file (docs/operations/block-server.toml)
+    BlockServer(RoleArgs),
+    /// Run an NBD front end, configured by a file (docs/operations/frontend.toml)
+    Frontend(RoleArgs),
+    /// Work with volumes: virtual disks, served over NBD
+    Volume {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: VolumeCommand,
+    },
     /// Show or change which masters the cluster has
     Masters {
         /// Which cluster.
@@ -143,7 +159,7 @@ pub enum ClusterCommand {
         /// Its ID, e.g. cs1.
         id: String,
     },
-    /// Add a chunkserver or a master to a running cluster
+    /// Add a process of any role to a running cluster
     Add {
         /// The role.
         role: RoleName,
@@ -175,6 +191,12 @@ pub enum RoleName {
     Master,
     /// A chunkserver.
     Chunkserver,
+    /// A block manager.
+    BlockManager,
+    /// A block server.
+    BlockServer,
+    /// A front end.
+    Frontend,
 }
 
 /// `craton cluster up`.
@@ -198,6 +220,15 @@ pub struct ClusterUpArgs {
     /// Partitions of the stream service, 1 to 64 [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
+    /// Block servers, 0 to 16 [default: 2]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
+    pub block_servers: Option<u16>,
+    /// Block managers, 0 to 5 [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=5))]
+    pub block_managers: Option<u16>,
+    /// NBD front ends, 0 to 16 [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
+    pub frontends: Option<u16>,
     /// Give the cluster a key: who has no access to its directory then needs --key-file
     #[arg(long)]
     pub with_key: bool,
@@ -216,7 +247,7 @@ fn parse_masters(text: &str) -> Result<u16, String> {
     }
 }
 
-/// `craton master` and `craton chunkserver`.
+/// `craton master`, `craton chunkserver` and the other roles.
 #[derive(Args, Debug)]
 pub struct RoleArgs {
     /// The configuration, a TOML file
@@ -420,8 +451,8 @@ pub struct CopyArgs {
     pub quiet: bool,
 }
 
-/// Bytes, with `K`, `M` or `G` (also `KiB` and so on) for powers of 1024.
-fn parse_size(text: &str) -> Result<usize, String> {
+/// Bytes, with `K`, `M`, `G` or `T` (also `KiB` and so on) for powers of 1024.
+pub fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim() {
@@ -429,13 +460,14 @@ fn parse_size(text: &str) -> Result<usize, String> {
         "K" | "KiB" => 10,
         "M" | "MiB" => 20,
         "G" | "GiB" => 30,
-        _ => return Err(format!("'{unit}' is no unit: use K, M or G, such as 64K or 1MiB")),
+        "T" | "TiB" => 40,
+        _ => return Err(format!("'{unit}' is no unit: use K, M, G or T, such as 64K or 1MiB")),
     };
     let number: usize = number.parse().map_err(|_| format!("'{text}' is no number of bytes"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too much"))
 }
 
-fn parse_policy(text: &str) -> Result<u8, String> {
+pub fn parse_policy(text: &str) -> Result<u8, String> {
     match text.strip_prefix("rep").and_then(|count| count.parse().ok()) {
         Some(copies @ 1..=5) => Ok(copies),
         _ => Err("a file has rep1 to rep5".to_owned()),

@@ -20,6 +20,7 @@ mod simulate;
 mod status;
 mod store;
 mod trace;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -45,6 +46,10 @@ fn run(command: Command) -> Done {
         Command::Cluster { command } => cluster::run(command),
         Command::Master(args) => role::master::run(&args),
         Command::Chunkserver(args) => role::chunkserver::run(&args),
+        Command::BlockManager(args) => role::block::run_manager(&args),
+        Command::BlockServer(args) => role::block::run_server(&args),
+        Command::Frontend(args) => role::block::run_frontend(&args),
+        Command::Volume { connection, command } => volume::run(&connection, command),
         Command::Masters { connection, command } => masters::run(&connection, command),
         Command::Fs { connection, command } => fs::run(&connection, command),
         Command::Status(args) => status::run(&args),

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use client::Client;
 use runtime::Duration;
 
-use crate::args::{BenchArgs, BenchCommand, Connection, RoleName};
+use crate::args::{BenchArgs, BenchCommand, Connection};
 use crate::bench::{
     self, AppendOptions, FloorOptions, MetaOptions, Process, ReadOptions, Report, Row, Target,
 };
-use crate::cluster::{Directory, is_alive};
+use crate::cluster::{Directory, is_alive, role_word};
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::fs::policy;
@@ -87,10 +87,7 @@ fn target(connection: &Connection, run: &BenchArgs) -> Result<Target, Failure> {
     if let Some(dir) = &dir {
         let book = Directory::existing(dir)?.read()?;
         for process in book.processes.iter().filter(|process| is_alive(process)) {
-            let role = match process.role {
-                RoleName::Master => "master",
-                RoleName::Chunkserver => "chunkserver",
-            };
+            let role = role_word(process.role);
             // Of 'craton up' one process has all roles.
             if !processes.iter().any(|known: &Process| known.pid == process.pid) {
                 processes.push(Process { role: role.to_owned(), pid: process.pid });

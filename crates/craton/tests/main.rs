@@ -25,5 +25,7 @@ mod partition;
 mod stores;
 #[path = "main/tools.rs"]
 mod tools;
+#[path = "main/volumes.rs"]
+mod volumes;
 #[path = "main/watch.rs"]
 mod watch;

@@ -119,6 +119,19 @@ impl Member {
         self.0.beat.notify_one();
     }
 
+    /// Closes all segments; whoever has them next opens them quickly.
+    pub async fn close_all(&self) {
+        let places = std::mem::take(&mut *self.0.places.borrow_mut());
+        let closes = places.into_iter().map(|(id, place)| async move {
+            place.task.abort();
+            self.release(id).await;
+            if let Some(device) = place.device {
+                device.device.close().await;
+            }
+        });
+        futures_util::future::join_all(closes).await;
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.0.name

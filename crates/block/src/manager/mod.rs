@@ -15,7 +15,9 @@
 mod balance;
 pub mod client;
 pub mod error;
+pub mod exports;
 mod fleet;
+pub mod host;
 pub mod limits;
 pub mod machine;
 pub mod member;
@@ -27,6 +29,8 @@ mod volumes;
 
 pub use client::Managers;
 pub use error::Refusal;
+pub use exports::VolumeExports;
+pub use host::{CoreDevices, Host};
 pub use machine::{Config, Machine};
 pub use member::{Devices, Hosted, Member};
 pub use service::{Manager, ManagerConfig, segment_path};

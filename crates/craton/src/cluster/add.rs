@@ -30,6 +30,9 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
     let prefix = match role {
         RoleName::Master => "m",
         RoleName::Chunkserver => "cs",
+        RoleName::BlockManager => "bm",
+        RoleName::BlockServer => "bs",
+        RoleName::Frontend => "f",
     };
     let number = |process: &Process| process.id.strip_prefix(prefix)?.parse::<u64>().ok();
     let number = book.processes.iter().filter_map(number).max().unwrap_or(0) + 1;
@@ -37,6 +40,9 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
     let mut ports = Reserved::new();
     let mut made = match role {
         RoleName::Chunkserver => plan::chunkserver(env, &directory, &mut ports, &book, id, 1)?,
+        RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => {
+            plan::block_role(env, &directory, &mut ports, &book, (role, id))?
+        }
         RoleName::Master => {
             let own = Peer { raft_id: number, id, addr: ports.take(env)? };
             let mut config = plan::master(env, &directory, &mut ports, &own, client.cluster())?;

@@ -44,6 +44,9 @@ pub struct Process {
 pub struct Endpoints {
     /// The masters.
     pub masters: Vec<SocketAddr>,
+    /// The first front end, `nbd://ADDRESS`; a volume is below it by its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<String>,
 }
 
 impl Book {
@@ -86,10 +89,12 @@ impl Book {
         replace(path, text.as_bytes(), 0o644)
     }
 
-    /// Masters' addresses from the processes.
+    /// Masters' and the front end's addresses from the processes.
     pub fn refresh_endpoints(&mut self) {
         let masters = self.processes.iter().filter(|process| process.role == RoleName::Master);
         self.endpoints.masters = masters.map(|process| process.addr).collect();
+        let mut frontends = self.processes.iter().filter(|one| one.role == RoleName::Frontend);
+        self.endpoints.nbd = frontends.next().map(|one| format!("nbd://{}", one.addr));
     }
 }
 

@@ -156,6 +156,9 @@ pub fn config_path(dir: &Path, role: RoleName) -> PathBuf {
     dir.join(match role {
         RoleName::Master => "master.toml",
         RoleName::Chunkserver => "chunkserver.toml",
+        RoleName::BlockManager => "block-manager.toml",
+        RoleName::BlockServer => "block-server.toml",
+        RoleName::Frontend => "frontend.toml",
     })
 }
 

@@ -18,9 +18,9 @@ use serde::Serialize;
 pub use book::fuzz_book;
 pub use book::{Book, Endpoints, Process};
 pub use directory::{Directory, State, config_path, lock};
-pub use plan::master as plan_master;
+pub use plan::{block_roles as plan_block_roles, master as plan_master};
 pub use ports::Reserved;
-pub use process::is_alive;
+pub use process::{is_alive, role_word};
 
 use crate::args::{ClusterCommand, RoleName};
 use crate::exit::{Done, Failure};
@@ -120,10 +120,18 @@ pub async fn drop_master(env: &runtime::Env, dir: &Path, id: &str) -> Result<boo
     Ok(true)
 }
 
-/// Ends processes: chunkservers first, which tell the masters nothing more, then masters.
+/// Ends processes: each role before those that it needs. Chunkservers tell the masters nothing
+/// more.
 async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Failure> {
     let mut count = 0;
-    for role in [RoleName::Chunkserver, RoleName::Master] {
+    let order = [
+        RoleName::Frontend,
+        RoleName::BlockServer,
+        RoleName::BlockManager,
+        RoleName::Chunkserver,
+        RoleName::Master,
+    ];
+    for role in order {
         let of_role = processes.iter().filter(|process| process.role == role);
         let stops = of_role.map(|process| process::stop(env, process));
         for stopped in futures_util::future::join_all(stops).await {

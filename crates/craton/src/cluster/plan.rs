@@ -9,7 +9,9 @@ use super::book::{Book, Process};
 use super::directory::Directory;
 use super::ports::Reserved;
 use crate::args::{ClusterUpArgs, RoleName};
-use crate::config::{Chunkserver, Logging, Master, Peer, Store};
+use crate::config::{
+    BlockManager, BlockServer, Chunkserver, Frontend, Logging, Master, Peer, Store,
+};
 use crate::exit::{Failure, io};
 use crate::role::random_key;
 
@@ -26,6 +28,12 @@ pub struct Shape {
     pub namespaces: u16,
     /// Partitions of the stream service.
     pub streams: u16,
+    /// Block servers.
+    pub block_servers: u16,
+    /// Block managers.
+    pub block_managers: u16,
+    /// Front ends.
+    pub frontends: u16,
     /// It has a key.
     pub with_key: bool,
 }
@@ -39,6 +47,9 @@ impl Shape {
             disks: args.disks.unwrap_or(1),
             namespaces: args.namespaces.unwrap_or(1),
             streams: args.streams.unwrap_or(1),
+            block_servers: args.block_servers.unwrap_or(2),
+            block_managers: args.block_managers.unwrap_or(1),
+            frontends: args.frontends.unwrap_or(1),
             with_key: args.with_key,
         }
     }
@@ -87,7 +98,88 @@ pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<Book, Fail
         let made = chunkserver(env, directory, &mut ports, &book, id, shape.disks)?;
         book.processes.push(made);
     }
+    let counts = [
+        (RoleName::BlockManager, "bm", shape.block_managers),
+        (RoleName::BlockServer, "bs", shape.block_servers),
+        (RoleName::Frontend, "f", shape.frontends),
+    ];
+    for (role, prefix, count) in counts {
+        for index in 1..=count {
+            let id = format!("{prefix}{index}");
+            let made = block_role(env, directory, &mut ports, &book, (role, id))?;
+            book.processes.push(made);
+        }
+    }
+    book.refresh_endpoints();
     Ok(book)
+}
+
+/// A block manager, a block server and a front end, as `craton up` has them.
+pub fn block_roles(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    book: &mut Book,
+) -> Result<(), Failure> {
+    let roles = [
+        (RoleName::BlockManager, "bm1"),
+        (RoleName::BlockServer, "bs1"),
+        (RoleName::Frontend, "f1"),
+    ];
+    for (role, id) in roles {
+        if !book.processes.iter().any(|process| process.role == role) {
+            let made = block_role(env, directory, ports, book, (role, id.to_owned()))?;
+            book.processes.push(made);
+        }
+    }
+    book.refresh_endpoints();
+    Ok(())
+}
+
+/// Writes the file of a role of the block service.
+pub fn block_role(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    book: &Book,
+    (role, id): (RoleName, String),
+) -> Result<Process, Failure> {
+    let addr = ports.take(env)?;
+    let made = process(role, id, addr, directory.path());
+    let servers = book.processes.iter().filter(|one| one.role == RoleName::Chunkserver).count();
+    let listen = if role == RoleName::Frontend { "nbd" } else { "listen" };
+    let masters: Vec<String> =
+        book.endpoints.masters.iter().map(|addr| format!("\"{addr}\"")).collect();
+    let mut text =
+        format!("id = {:?}\n{listen} = \"{addr}\"\nmasters = [{}]\n", made.id, masters.join(","));
+    if role == RoleName::BlockManager {
+        text.push_str(&format!("copies = {}\n", servers.clamp(1, 3)));
+    }
+    let key_file = directory.key()?.map(|_| directory.key_path());
+    let metrics = Some(ports.take(env)?);
+    let log = logging(&made.dir);
+    let bad = |error: toml::de::Error| Failure::failed(error.to_string());
+    match role {
+        RoleName::BlockManager => {
+            let read: BlockManager = toml::from_str(&text).map_err(bad)?;
+            let config = BlockManager { key_file, metrics, log, ..read };
+            directory.write_config(&made.dir, role, &config)?;
+        }
+        RoleName::BlockServer => {
+            let read: BlockServer = toml::from_str(&text).map_err(bad)?;
+            let config = BlockServer { key_file, metrics, log, ..read };
+            directory.write_config(&made.dir, role, &config)?;
+        }
+        RoleName::Frontend => {
+            let read: Frontend = toml::from_str(&text).map_err(bad)?;
+            let config = Frontend { key_file, metrics, log, ..read };
+            directory.write_config(&made.dir, role, &config)?;
+        }
+        RoleName::Master | RoleName::Chunkserver => {
+            unreachable!("these have files of their own kind")
+        }
+    }
+    Ok(made)
 }
 
 /// The configuration of a master, not yet with partitions and peers.

@@ -28,6 +28,9 @@ pub fn role_word(role: RoleName) -> &'static str {
     match role {
         RoleName::Master => "master",
         RoleName::Chunkserver => "chunkserver",
+        RoleName::BlockManager => "block-manager",
+        RoleName::BlockServer => "block-server",
+        RoleName::Frontend => "frontend",
     }
 }
 

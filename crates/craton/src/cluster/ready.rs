@@ -1,7 +1,9 @@
 //! Waiting until processes do what they are for.
 
+use block::manager::Managers;
 use client::Client;
 use runtime::{Duration, Env, Instant};
+use wire::control::{BlockReply, BlockRequest};
 
 use super::book::Process;
 use super::directory::Directory;
@@ -122,7 +124,51 @@ async fn try_write(client: &Client, chunkservers: &[Process]) -> Done {
     Ok(removed?)
 }
 
-/// Waits until a master or chunkserver that was added is part of the cluster.
+/// Waits until the block managers know their block servers.
+pub async fn wait_block(
+    env: &Env,
+    directory: &Directory,
+    servers: &[Process],
+    deadline: Instant,
+) -> Done {
+    let connection = Connection {
+        cluster: Some(directory.path().display().to_string()),
+        key_file: None,
+        trace: false,
+    };
+    let target = connect::target(&connection)?;
+    let client = connect::connect(env, &target, client::Config::default()).await?;
+    let managers = Managers::with_budget(&client, Duration::from_secs(1));
+    loop {
+        let trouble = match managers.ask(BlockRequest::Status).await {
+            Ok(BlockReply::Status(status)) => {
+                let joined = |process: &&Process| {
+                    let mut known = status.servers.iter();
+                    known.any(|known| known.name == process.id && known.alive)
+                };
+                match servers.iter().filter(|one| is_alive(one)).find(|one| !joined(one)) {
+                    None => return Ok(()),
+                    Some(missing) => format!("{} has not joined yet", missing.id),
+                }
+            }
+            Ok(_) => "the block manager's answer does not fit the question".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if env.now() >= deadline {
+            return Err(Failure::new(
+                Code::Unavailable,
+                format!(
+                    "volumes are not served yet ({trouble}): the processes go on; look at the \
+                     logs in {}",
+                    directory.path().display()
+                ),
+            ));
+        }
+        env.sleep(PAUSE).await;
+    }
+}
+
+/// Waits until a process that was added is part of the cluster.
 pub async fn wait_joined(env: &Env, client: &Client, process: &Process) -> Done {
     let deadline = env.now() + LISTEN_WAIT;
     loop {
@@ -134,6 +180,8 @@ pub async fn wait_joined(env: &Env, client: &Client, process: &Process) -> Done 
                 let mut known = pictures.iter().flat_map(|(_, picture)| &picture.servers);
                 known.any(|known| known.name == process.id && known.alive)
             }),
+            // It has said that it serves.
+            RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => true,
             RoleName::Master => client
                 .cluster_info()
                 .await

@@ -41,12 +41,14 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     let count = |role| book.processes.iter().filter(|p| p.role == role && is_alive(p)).count();
     let masters: Vec<_> = book.endpoints.masters.iter().map(ToString::to_string).collect();
     print_line(&format!(
-        "cluster {} is up after {took:.1} s: {} masters, {} chunkservers\nmasters: {}\n\
-         export CRATON_CLUSTER={0}",
+        "cluster {} is up after {took:.1} s: {} masters, {} chunkservers, {} block servers\n\
+         masters: {}\n{}export CRATON_CLUSTER={0}",
         directory.path().display(),
         count(RoleName::Master),
         count(RoleName::Chunkserver),
-        masters.join(",")
+        count(RoleName::BlockServer),
+        masters.join(","),
+        book.endpoints.nbd.as_ref().map_or(String::new(), |nbd| format!("volumes: {nbd}/NAME\n"))
     ))
 }
 
@@ -68,7 +70,14 @@ async fn wait(
     }
     let of_role = |process: &&Process| process.role == RoleName::Chunkserver;
     let chunkservers: Vec<_> = book.processes.iter().filter(of_role).cloned().collect();
-    ready::wait_writable(env, directory, &chunkservers, deadline).await
+    ready::wait_writable(env, directory, &chunkservers, deadline).await?;
+    let of_role = |role| book.processes.iter().filter(move |one| one.role == role).cloned();
+    let managers: Vec<_> = of_role(RoleName::BlockManager).collect();
+    if managers.iter().any(is_alive) {
+        let servers: Vec<_> = of_role(RoleName::BlockServer).collect();
+        ready::wait_block(env, directory, &servers, deadline).await?;
+    }
+    Ok(())
 }
 
 /// Starts what does not run; their IDs.
@@ -97,6 +106,9 @@ fn refuse_contradictions(directory: &Directory, book: &Book, args: &ClusterUpArg
     let mut facts = vec![
         ("--masters", args.masters, count(RoleName::Master)),
         ("--chunkservers", args.chunkservers, count(RoleName::Chunkserver)),
+        ("--block-servers", args.block_servers, count(RoleName::BlockServer)),
+        ("--block-managers", args.block_managers, count(RoleName::BlockManager)),
+        ("--frontends", args.frontends, count(RoleName::Frontend)),
     ];
     if let Some(master) = of_role(RoleName::Master).next() {
         let config: config::Master = config::read(&config_path(&master.dir, master.role))?;

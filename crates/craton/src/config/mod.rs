@@ -1,5 +1,6 @@
 //! Configuration files of the roles: TOML, unknown keys refused, errors name file, line and key.
 
+mod block;
 mod types;
 
 #[cfg(test)]
@@ -12,6 +13,7 @@ use base::ClusterId;
 use serde::de::DeserializeOwned;
 use wire::handshake::ClusterKey;
 
+pub use block::{BlockManager, BlockServer, Frontend};
 pub use types::{Chunkserver, Durability, Logging, Master, Peer, Store, mib};
 
 use crate::exit::{Failure, io};
@@ -104,7 +106,14 @@ fn absolute(dir: &Path, path: &mut PathBuf) {
 #[cfg(test)]
 pub fn fuzz_config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    for error in [parse::<Master>(&text).err(), parse::<Chunkserver>(&text).err()] {
+    let errors = [
+        parse::<Master>(&text).err(),
+        parse::<Chunkserver>(&text).err(),
+        parse::<BlockManager>(&text).err(),
+        parse::<BlockServer>(&text).err(),
+        parse::<Frontend>(&text).err(),
+    ];
+    for error in errors {
         assert!(error.is_none_or(|error| !error.is_empty() && !error.contains('\n')));
     }
 }

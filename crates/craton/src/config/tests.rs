@@ -76,6 +76,25 @@ fn documented_examples_are_good() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations");
     read::<Master>(&docs.join("master.toml")).expect("master.toml");
     read::<Chunkserver>(&docs.join("chunkserver.toml")).expect("chunkserver.toml");
+    read::<BlockManager>(&docs.join("block-manager.toml")).expect("block-manager.toml");
+    read::<BlockServer>(&docs.join("block-server.toml")).expect("block-server.toml");
+    read::<Frontend>(&docs.join("frontend.toml")).expect("frontend.toml");
+}
+
+#[test]
+fn roles_of_the_block_service_are_checked() {
+    let text = "id = \"x1\"\nlisten = \"127.0.0.1:7301\"\nmasters = [\"127.0.0.1:7001\"]\n";
+    let config: BlockManager = parse(text).expect("it is complete");
+    assert_eq!((config.copies, config.lock_ms, config.server_dead_ms), (3, 600, 450));
+    parse::<BlockServer>(text).expect("it is complete");
+    refused::<BlockManager>(&format!("{text}copies = 6"), "copies = 6 must be 1 to 5");
+    refused::<BlockManager>(&text.replace("7301", "0"), "has no port");
+    refused::<BlockServer>(&text.replace("127.0.0.1:7301", "10.0.0.1:7301"), "key_file");
+    refused::<BlockServer>(&format!("{text}index_mib = 0"), "index_mib = 0");
+    let text = text.replace("listen", "nbd");
+    parse::<Frontend>(&text).expect("it is complete");
+    refused::<Frontend>(&text.replace("127.0.0.1:7301", "0.0.0.0:7301"), "no encryption");
+    refused::<Frontend>(&text.replace("[\"127.0.0.1:7001\"]", "[]"), "masters is empty");
 }
 
 #[test]

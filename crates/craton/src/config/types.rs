@@ -36,7 +36,7 @@ impl Default for Logging {
 }
 
 impl Logging {
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         if !(1..=1024).contains(&self.file_mib) {
             return Err(format!("log.file_mib = {} must be 1 to 1024", self.file_mib));
         }
@@ -156,18 +156,18 @@ pub struct Chunkserver {
     pub stores: Vec<Store>,
 }
 
-fn memory_default() -> u64 {
+pub(super) fn memory_default() -> u64 {
     512
 }
 
-fn check_memory(memory_mib: u64) -> Result<(), String> {
+pub(super) fn check_memory(memory_mib: u64) -> Result<(), String> {
     if !(64..=1 << 20).contains(&memory_mib) {
         return Err(format!("memory_mib = {memory_mib} must be 64 to 1048576"));
     }
     Ok(())
 }
 
-fn check_listen(listen: SocketAddr, key_file: Option<&Path>) -> Result<(), String> {
+pub(super) fn check_listen(listen: SocketAddr, key_file: Option<&Path>) -> Result<(), String> {
     if !listen.ip().is_loopback() && key_file.is_none() {
         return Err(format!(
             "listen = '{listen}' can be reached from other machines: set key_file to a file with \

@@ -79,11 +79,19 @@ fn visible(name: &str) -> String {
     name.chars().map(show).collect()
 }
 
+/// The directory in the root where services keep their files.
+const SERVICES: &str = ".craton";
+
 /// `fs ls`.
 pub async fn ls(client: &Client, path: &str, long: bool, json: bool) -> Done {
     let found = client.resolve(path).await?;
     let entries = match found.node {
-        Node::Dir { .. } => client.list_all(path).await?,
+        Node::Dir { .. } => {
+            let mut entries = client.list_all(path).await?;
+            // Files of services; who names the directory sees them.
+            entries.retain(|one| found.place.is_some() || one.name != SERVICES);
+            entries
+        }
         node => vec![NamedNode { name: base_name(path).unwrap_or(path).to_owned(), node }],
     };
     let entries: Vec<_> = entries.iter().map(|one| Facts::of(&one.name, &one.node)).collect();

@@ -7,7 +7,7 @@ use runtime::{Duration, Env};
 use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
 
 use super::signals::Stop;
-use super::{chunkserver, ended, executor, master};
+use super::{block, chunkserver, ended, executor, master};
 use crate::args::{RoleName, UpArgs};
 use crate::cluster::{Book, Directory, EMBEDDED_LOCK, Process, Reserved, State, config_path, lock};
 use crate::config::{self, Logging, Peer, Store};
@@ -83,6 +83,32 @@ struct Plan {
     book: Book,
     master: config::Master,
     chunkservers: Vec<config::Chunkserver>,
+    block: Block,
+}
+
+/// The configurations of the block service's roles.
+#[derive(Default)]
+struct Block {
+    manager: Option<config::BlockManager>,
+    server: Option<config::BlockServer>,
+    frontend: Option<config::Frontend>,
+}
+
+impl Block {
+    /// Reads what the book names.
+    fn read(book: &Book) -> Result<Block, Failure> {
+        let mut block = Block::default();
+        for process in &book.processes {
+            let path = config_path(&process.dir, process.role);
+            match process.role {
+                RoleName::BlockManager => block.manager = Some(config::read(&path)?),
+                RoleName::BlockServer => block.server = Some(config::read(&path)?),
+                RoleName::Frontend => block.frontend = Some(config::read(&path)?),
+                RoleName::Master | RoleName::Chunkserver => {}
+            }
+        }
+        Ok(block)
+    }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
@@ -148,11 +174,11 @@ fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure
     directory.write_config(&dir, RoleName::Master, &master)?;
     book.processes.push(Process { role: RoleName::Master, id: "m1".to_owned(), pid: 0, addr, dir });
     book.refresh_endpoints();
-    let mut plan = Plan { book, master, chunkservers: Vec::new() };
+    let mut plan = Plan { book, master, chunkservers: Vec::new(), block: Block::default() };
     for store in stores {
         add_store(env, directory, &mut ports, &mut plan, store)?;
     }
-    finish(directory, plan)
+    finish(env, directory, &mut ports, plan)
 }
 
 /// Each store is served by a chunkserver of its own, so that copies lie on different stores.
@@ -197,13 +223,14 @@ fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure
         match process.role {
             RoleName::Master => master = Some(config::read(&path)?),
             RoleName::Chunkserver => chunkservers.push(config::read(&path)?),
+            RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => {}
         }
     }
     let master = master.ok_or_else(|| {
         let path = directory.path().display();
         Failure::setup(format!("{path}/cluster.json names no master: restore it"))
     })?;
-    let mut plan = Plan { book, master, chunkservers };
+    let mut plan = Plan { book, master, chunkservers, block: Block::default() };
     if let Some(addr) = args.listen.filter(|addr| *addr != plan.master.listen) {
         return Err(Failure::usage(format!(
             "{} listens on {}, not on {addr}: leave --listen out",
@@ -212,7 +239,7 @@ fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure
         )));
     }
     add_new_stores(env, directory, args, &mut plan)?;
-    finish(directory, plan)
+    finish(env, directory, &mut Reserved::new(), plan)
 }
 
 /// The stores there are must be named, when any is; new ones join.
@@ -243,8 +270,16 @@ fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Pl
     Ok(())
 }
 
-/// All roles are this process.
-fn finish(directory: &Directory, mut plan: Plan) -> Result<Plan, Failure> {
+/// All roles are this process. Those of the block service join directories that were made before
+/// there was one.
+fn finish(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    mut plan: Plan,
+) -> Result<Plan, Failure> {
+    crate::cluster::plan_block_roles(env, directory, ports, &mut plan.book)?;
+    plan.block = Block::read(&plan.book)?;
     for process in &mut plan.book.processes {
         process.pid = std::process::id();
     }
@@ -279,14 +314,64 @@ async fn serve(env: &Env, dir: &Path, plan: &Plan) -> Done {
             dir.join("log").display()
         )));
     }
+    let block = start_block(env, &plan.block);
+    let block = match env.timeout(JOIN_WAIT, block).await {
+        Ok(started) => started?,
+        Err(_) => {
+            return Err(Failure::setup(format!(
+                "the block service did not start in {JOIN_WAIT:?}: see {}",
+                dir.join("log").display()
+            )));
+        }
+    };
     announce(dir, plan, servers.len())?;
     stop.asked().await;
+    block.stop().await;
     for server in &servers {
         server.stop().await;
     }
     master.master.shutdown().await;
     master.endpoint.close();
     print_line("stopped")
+}
+
+/// The running roles of the block service.
+#[derive(Default)]
+struct BlockRoles {
+    manager: Option<block::ManagerRole>,
+    server: Option<block::ServerRole>,
+    frontend: Option<block::FrontendRole>,
+}
+
+impl BlockRoles {
+    async fn stop(&self) {
+        self.frontend.iter().for_each(block::FrontendRole::stop);
+        if let Some(server) = &self.server {
+            server.stop().await;
+        }
+        if let Some(manager) = &self.manager {
+            manager.stop().await;
+        }
+    }
+}
+
+/// Ends when the manager leads: at once, unless a process before was killed and its lock lasts.
+async fn start_block(env: &Env, configs: &Block) -> Result<BlockRoles, Failure> {
+    let mut roles = BlockRoles::default();
+    if let Some(config) = &configs.manager {
+        let manager = block::start_manager(env, config).await?;
+        while !manager.leads() {
+            env.sleep(Duration::from_millis(10)).await;
+        }
+        roles.manager = Some(manager);
+    }
+    if let Some(config) = &configs.server {
+        roles.server = Some(block::start_server(env, config).await?);
+    }
+    if let Some(config) = &configs.frontend {
+        roles.frontend = Some(block::start_frontend(env, config).await?);
+    }
+    Ok(roles)
 }
 
 /// Chunkservers that the master hears.
@@ -318,9 +403,14 @@ fn announce(dir: &Path, plan: &Plan, stores: usize) -> Done {
     }
     let plural = if stores == 1 { "" } else { "s" };
     print_line(&format!(
-        "craton is up on {} with {stores} store{plural}; {copies}\nmasters: {}\n\
+        "craton is up on {} with {stores} store{plural}; {copies}\nmasters: {}\n{}\
          export CRATON_CLUSTER={0}",
         dir.display(),
-        plan.master.listen
+        plan.master.listen,
+        plan.book
+            .endpoints
+            .nbd
+            .as_ref()
+            .map_or(String::new(), |nbd| format!("volumes: {nbd}/NAME\n"))
     ))
 }

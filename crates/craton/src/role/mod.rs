@@ -1,5 +1,6 @@
 //! Start-up of roles: one process each, or all in one.
 
+pub mod block;
 pub mod chunkserver;
 pub mod embedded;
 mod http;

@@ -207,6 +207,44 @@ pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_o
 }
 
 /// Groups of a master.
+pub fn block_server(text: &mut Exposition, host: &block::manager::Host) {
+    let stats = host.server().stats();
+    for (name, help, value) in [
+        ("craton_block_sessions_total", "Sessions admitted.", stats.sessions),
+        ("craton_block_reads_total", "Reads answered.", stats.reads),
+        ("craton_block_read_bytes_total", "Bytes read.", stats.read_bytes),
+        ("craton_block_writes_total", "Writes made durable.", stats.writes),
+        ("craton_block_written_bytes_total", "Bytes written.", stats.written_bytes),
+        ("craton_block_clears_total", "Trims and zeroes made durable.", stats.clears),
+        ("craton_block_busy_total", "Requests answered busy.", stats.busy),
+        ("craton_block_repeats_total", "Changes that came again.", stats.repeats),
+        ("craton_block_late_total", "Requests of those who are over.", stats.late),
+    ] {
+        text.counters(name, help).sample(&[], value as f64);
+    }
+    let open = host.member().open_count() as f64;
+    text.gauges("craton_block_segments", "Segments that are open.").sample(&[], open);
+}
+
+/// What a front end does.
+pub fn frontend(text: &mut Exposition, frontend: &block::frontend::Frontend) {
+    let stats = frontend.stats();
+    for (name, help, value) in [
+        ("craton_nbd_accepted_total", "Connections taken.", stats.accepted),
+        ("craton_nbd_refused_total", "Connections closed: too many were open.", stats.refused),
+        ("craton_nbd_broken_total", "Connections that broke the protocol.", stats.broken),
+        ("craton_nbd_done_total", "Requests answered well.", stats.done),
+        ("craton_nbd_failed_total", "Requests answered with an error.", stats.failed),
+        ("craton_nbd_read_bytes_total", "Bytes read.", stats.read_bytes),
+        ("craton_nbd_written_bytes_total", "Bytes written.", stats.written_bytes),
+    ] {
+        text.counters(name, help).sample(&[], value as f64);
+    }
+    let connections = stats.connections as f64;
+    text.gauges("craton_nbd_connections", "Connections open now.").sample(&[], connections);
+}
+
+/// What a master does.
 pub fn master(text: &mut Exposition, master: &master::Master) {
     let ready = f64::from(master.is_ready());
     text.gauges("craton_master_ready", "1 when every group has a leader.").sample(&[], ready);

@@ -1,0 +1,211 @@
+//! What the block service's roles can be configured with.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::types::{Logging, check_listen, check_memory, memory_default};
+use super::{Config, absolute, check_name, cluster_id};
+
+/// A block manager's file.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct BlockManager {
+    /// Its ID.
+    pub id: String,
+    /// The cluster's identity; learned from the first peer when it is absent.
+    pub cluster: Option<String>,
+    /// Where it listens and where others reach it.
+    pub listen: SocketAddr,
+    /// Masters to start from; the rest is learned from them.
+    pub masters: Vec<SocketAddr>,
+    /// File with the cluster's key; needed unless it listens on loopback.
+    pub key_file: Option<PathBuf>,
+    /// Where metrics are served over HTTP.
+    pub metrics: Option<SocketAddr>,
+    /// Copies of its table, 1 to 5.
+    #[serde(default = "BlockManager::copies_default")]
+    pub copies: u8,
+    /// Lease of the lock by which managers choose who leads, ms, 300 to 60,000: for so long
+    /// nobody leads when the one that does dies.
+    #[serde(default = "BlockManager::lock_default")]
+    pub lock_ms: u64,
+    /// Silence of a block server after which others take its segments, ms, 300 to 60,000.
+    #[serde(default = "BlockManager::server_dead_default")]
+    pub server_dead_ms: u64,
+    /// MiB of the smallest volume, from 1.
+    #[serde(default = "BlockManager::volume_default")]
+    pub volume_mib_min: u64,
+    /// MiB of buffers that the process may hold, 64 to 1,048,576.
+    #[serde(default = "memory_default")]
+    pub memory_mib: u64,
+    /// Its log.
+    #[serde(default)]
+    pub log: Logging,
+}
+
+impl BlockManager {
+    fn copies_default() -> u8 {
+        3
+    }
+
+    fn lock_default() -> u64 {
+        block::manager::limits::LEASE.as_millis() as u64
+    }
+
+    fn server_dead_default() -> u64 {
+        block::manager::limits::SERVER_DEAD.as_millis() as u64
+    }
+
+    fn volume_default() -> u64 {
+        1024
+    }
+}
+
+/// A block server's file.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct BlockServer {
+    /// Its ID: the same ID is the same server.
+    pub id: String,
+    /// The cluster's identity; learned from the first peer when it is absent.
+    pub cluster: Option<String>,
+    /// Where it listens and where others reach it.
+    pub listen: SocketAddr,
+    /// Masters to start from; the rest is learned from them.
+    pub masters: Vec<SocketAddr>,
+    /// File with the cluster's key; needed unless it listens on loopback.
+    pub key_file: Option<PathBuf>,
+    /// Where metrics are served over HTTP.
+    pub metrics: Option<SocketAddr>,
+    /// MiB of index that one segment keeps in memory, 1 to 65,536.
+    #[serde(default = "BlockServer::index_default")]
+    pub index_mib: u64,
+    /// MiB of table blocks that all segments keep in memory, 1 to 65,536.
+    #[serde(default = "BlockServer::cache_default")]
+    pub cache_mib: u64,
+    /// MiB of buffers that the process may hold, 64 to 1,048,576.
+    #[serde(default = "memory_default")]
+    pub memory_mib: u64,
+    /// Its log.
+    #[serde(default)]
+    pub log: Logging,
+}
+
+impl BlockServer {
+    fn index_default() -> u64 {
+        (block::device::limits::INDEX_MEMORY_DEFAULT >> 20) as u64
+    }
+
+    fn cache_default() -> u64 {
+        64
+    }
+}
+
+/// A front end's file.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Frontend {
+    /// Its ID: the same ID takes its own attachments over after a restart.
+    pub id: String,
+    /// The cluster's identity; learned from the first peer when it is absent.
+    pub cluster: Option<String>,
+    /// Where it takes NBD connections: a loopback address.
+    pub nbd: SocketAddr,
+    /// Masters to start from; the rest is learned from them.
+    pub masters: Vec<SocketAddr>,
+    /// File with the cluster's key, when it has one.
+    pub key_file: Option<PathBuf>,
+    /// Where metrics are served over HTTP.
+    pub metrics: Option<SocketAddr>,
+    /// MiB of buffers that the process may hold, 64 to 1,048,576.
+    #[serde(default = "memory_default")]
+    pub memory_mib: u64,
+    /// Its log.
+    #[serde(default)]
+    pub log: Logging,
+}
+
+fn check_peers(masters: &[SocketAddr], cluster: Option<&str>) -> Result<(), String> {
+    cluster_id(cluster)?;
+    match masters.is_empty() {
+        true => Err("masters is empty: name the address of at least one master".to_owned()),
+        false => Ok(()),
+    }
+}
+
+fn check_port(key: &str, addr: SocketAddr) -> Result<(), String> {
+    match addr.port() {
+        0 => Err(format!("{key} = '{addr}' has no port: others must know where it is reached")),
+        _ => Ok(()),
+    }
+}
+
+fn within(key: &str, value: u64, (least, most): (u64, u64)) -> Result<(), String> {
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(format!("{key} = {value} must be {least} to {most}")),
+    }
+}
+
+fn resolve(dir: &Path, paths: [&mut Option<PathBuf>; 2]) {
+    paths.into_iter().flatten().for_each(|path| absolute(dir, path));
+}
+
+impl Config for BlockManager {
+    fn check(&self) -> Result<(), String> {
+        check_name("id", &self.id)?;
+        check_peers(&self.masters, self.cluster.as_deref())?;
+        check_listen(self.listen, self.key_file.as_deref())?;
+        check_port("listen", self.listen)?;
+        within("copies", self.copies.into(), (1, 5))?;
+        within("lock_ms", self.lock_ms, (300, 60_000))?;
+        within("server_dead_ms", self.server_dead_ms, (300, 60_000))?;
+        within("volume_mib_min", self.volume_mib_min, (1, 64 << 20))?;
+        check_memory(self.memory_mib)?;
+        self.log.check()
+    }
+
+    fn resolve(&mut self, dir: &Path) {
+        resolve(dir, [&mut self.key_file, &mut self.log.dir]);
+    }
+}
+
+impl Config for BlockServer {
+    fn check(&self) -> Result<(), String> {
+        check_name("id", &self.id)?;
+        check_peers(&self.masters, self.cluster.as_deref())?;
+        check_listen(self.listen, self.key_file.as_deref())?;
+        check_port("listen", self.listen)?;
+        within("index_mib", self.index_mib, (1, 65_536))?;
+        within("cache_mib", self.cache_mib, (1, 65_536))?;
+        check_memory(self.memory_mib)?;
+        self.log.check()
+    }
+
+    fn resolve(&mut self, dir: &Path) {
+        resolve(dir, [&mut self.key_file, &mut self.log.dir]);
+    }
+}
+
+impl Config for Frontend {
+    fn check(&self) -> Result<(), String> {
+        check_name("id", &self.id)?;
+        check_peers(&self.masters, self.cluster.as_deref())?;
+        check_port("nbd", self.nbd)?;
+        if !self.nbd.ip().is_loopback() {
+            return Err(format!(
+                "nbd = '{}' can be reached from other machines, and NBD has no encryption here \
+                 yet: take a loopback address, and let others come through a tunnel",
+                self.nbd
+            ));
+        }
+        check_memory(self.memory_mib)?;
+        self.log.check()
+    }
+
+    fn resolve(&mut self, dir: &Path) {
+        resolve(dir, [&mut self.key_file, &mut self.log.dir]);
+    }
+}

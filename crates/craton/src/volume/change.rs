@@ -1,0 +1,186 @@
+//! Commands that change volumes.
+
+use block::manager::Managers;
+use block::manager::client::Error;
+use runtime::Duration;
+use wire::control::{
+    BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,
+};
+
+use super::args::{CreateArgs, LimitArgs};
+use super::{misfit, show};
+use crate::exit::{Code, Done, Failure};
+use crate::fs::policy;
+use crate::output::{bytes, print_json, print_line};
+
+/// How often a new volume's segments are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a new volume's segments may take to be open.
+const OPEN_WAIT: Duration = Duration::from_secs(30);
+/// Bytes of a MB as limits have it.
+const MB: u64 = 1_000_000;
+
+impl LimitArgs {
+    /// The limits, where nothing else is asked for as they were.
+    fn over(&self, known: VolumeLimits) -> VolumeLimits {
+        let mb = |asked: Option<u64>| asked.map(|count| count.saturating_mul(MB));
+        VolumeLimits {
+            iops_base: self.iops_base.unwrap_or(known.iops_base),
+            iops_burst: self.iops_burst.unwrap_or(known.iops_burst),
+            bytes_base: mb(self.mbps_base).unwrap_or(known.bytes_base),
+            bytes_burst: mb(self.mbps_burst).unwrap_or(known.bytes_burst),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        [self.iops_base, self.iops_burst, self.mbps_base, self.mbps_burst]
+            .iter()
+            .all(Option::is_none)
+    }
+}
+
+async fn change(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo, Failure> {
+    match managers.ask(request).await? {
+        BlockReply::Volume(info) => Ok(info),
+        other => Err(misfit(&other)),
+    }
+}
+
+/// A name that a volume can have.
+fn check_name(name: &str) -> Done {
+    let bad = name.is_empty()
+        || name.len() > base::limits::NAME_MAX
+        || name == "."
+        || name == ".."
+        || name.contains('/')
+        || name.chars().any(char::is_control);
+    match bad {
+        false => Ok(()),
+        true => Err(Failure::usage(format!(
+            "'{}' is no name of a volume: 1 to {} bytes, no '/' and no control characters",
+            name.escape_debug(),
+            base::limits::NAME_MAX
+        ))),
+    }
+}
+
+pub async fn create(
+    managers: &Managers,
+    name: &str,
+    args: &CreateArgs,
+    nbd: Option<&str>,
+    json: bool,
+) -> Done {
+    check_name(name)?;
+    let client = managers.client();
+    let policy = match args.policy {
+        Some(copies) => Policy::rep(copies),
+        None => policy::default(client).await?,
+    };
+    let spec = VolumeSpec {
+        name: name.to_owned(),
+        bytes: args.size as u64,
+        geometry: VolumeGeometry {
+            group_bytes: args.group_size as u64,
+            segments_per_group: args.segments,
+            data_sector: args.sector_size as u64,
+        },
+        policy,
+        limits: args.limits.over(VolumeLimits::default()),
+        shared: args.shared,
+    };
+    let nonce = client.env().random_u64();
+    let info = change(managers, BlockRequest::Create { nonce, spec }).await?;
+    wait_open(managers, &info).await?;
+    if json {
+        return print_json(&show::volume(&info, nbd));
+    }
+    let place = nbd.map(|nbd| format!(": {nbd}/{name}")).unwrap_or_default();
+    print_line(&format!("{name} of {} can be opened{place}", bytes(info.spec.bytes)))
+}
+
+/// Waits until every segment is served.
+async fn wait_open(managers: &Managers, info: &VolumeInfo) -> Done {
+    let env = managers.client().env();
+    let deadline = env.now() + OPEN_WAIT;
+    loop {
+        let map = managers.map(info.volume).await?;
+        let left: Vec<_> = map.iter().filter(|place| !place.serving).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        if env.now() >= deadline {
+            let orphans = left.iter().filter(|place| place.server.is_none()).count();
+            let cause = match orphans {
+                0 => "see the logs of the block servers",
+                _ => "no block server is there to serve them: start one",
+            };
+            return Err(Failure::new(
+                Code::Unavailable,
+                format!(
+                    "{} is made, but {} of its {} segments cannot be opened yet; {cause}",
+                    info.spec.name,
+                    left.len(),
+                    map.len()
+                ),
+            ));
+        }
+        env.sleep(LOOK).await;
+    }
+}
+
+pub async fn set(
+    managers: &Managers,
+    name: &str,
+    limits: &LimitArgs,
+    shared: Option<bool>,
+    json: bool,
+) -> Done {
+    if limits.is_empty() && shared.is_none() {
+        return Err(Failure::usage(
+            "nothing to set: give --iops-base, --iops-burst, --mbps-base, --mbps-burst or --shared",
+        ));
+    }
+    let known = managers.volume(name).await?;
+    let request = BlockRequest::Set {
+        volume: known.volume,
+        limits: limits.over(known.spec.limits),
+        shared: shared.unwrap_or(known.spec.shared),
+    };
+    let info = change(managers, request).await?;
+    match json {
+        true => print_json(&show::volume(&info, None)),
+        false => print_line(&format!("{name}: {}", show::limits(info.spec.limits))),
+    }
+}
+
+pub async fn resize(managers: &Managers, name: &str, size: u64, force: bool, json: bool) -> Done {
+    let known = managers.volume(name).await?;
+    let request = BlockRequest::Resize { volume: known.volume, bytes: size, force };
+    let info = change(managers, request).await?;
+    if size > known.spec.bytes {
+        wait_open(managers, &info).await?;
+    }
+    if json {
+        return print_json(&show::volume(&info, None));
+    }
+    let (was, is) = (bytes(known.spec.bytes), bytes(size));
+    print_line(&format!(
+        "{name} had {was} and has {is}: who has it open sees it when opening again"
+    ))
+}
+
+pub async fn rm(managers: &Managers, names: &[String], force: bool) -> Done {
+    for name in names {
+        let volume = match managers.volume(name).await {
+            Ok(info) => info.volume,
+            Err(Error::Refused { kind: base::Kind::NotFound, .. }) if force => continue,
+            Err(error) => return Err(error.into()),
+        };
+        match managers.ask(BlockRequest::Remove { volume, force }).await? {
+            BlockReply::Done => {}
+            other => return Err(misfit(&other)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Commands that show volumes.
+
+use block::manager::Managers;
+use serde_json::{Value, json};
+use wire::control::limits::VOLUMES_PAGE;
+use wire::control::{BlockReply, BlockRequest, VolumeInfo, VolumeLimits};
+
+use super::misfit;
+use crate::exit::{Done, Failure};
+use crate::output::{bytes, print_json, print_line, print_table, table};
+
+/// A volume as JSON has it.
+pub fn volume(info: &VolumeInfo, nbd: Option<&str>) -> Value {
+    let spec = &info.spec;
+    let limits = spec.limits;
+    let attachments = info.attachments.iter();
+    let attachment =
+        |one: &wire::control::Attachment| json!({ "holder": one.holder, "epoch": one.epoch });
+    json!({
+        "name": spec.name,
+        "id": info.volume.to_string(),
+        "bytes": spec.bytes,
+        "policy": format!("rep{}", spec.policy.copies),
+        "sector_bytes": spec.geometry.data_sector,
+        "segments_per_group": spec.geometry.segments_per_group,
+        "group_bytes": spec.geometry.group_bytes,
+        "shared": spec.shared,
+        "limits": {
+            "iops_base": limits.iops_base,
+            "iops_burst": limits.iops_burst,
+            "bytes_base": limits.bytes_base,
+            "bytes_burst": limits.bytes_burst,
+        },
+        "attachments": attachments.map(attachment).collect::<Vec<_>>(),
+        "nbd": nbd.map(|nbd| format!("{nbd}/{}", spec.name)),
+    })
+}
+
+/// Limits for people.
+pub fn limits(limits: VolumeLimits) -> String {
+    let bound = |count: u64, none: &str, unit: &str| match count {
+        0 => none.to_owned(),
+        count => format!("{count}{unit}"),
+    };
+    let mb = |bytes: u64| bytes / 1_000_000;
+    format!(
+        "requests a second {} promised, {} at most; MB a second {} promised, {} at most",
+        bound(limits.iops_base, "none", ""),
+        bound(limits.iops_burst, "any", ""),
+        bound(mb(limits.bytes_base), "none", ""),
+        bound(mb(limits.bytes_burst), "any", "")
+    )
+}
+
+async fn all(managers: &Managers) -> Result<Vec<VolumeInfo>, Failure> {
+    let mut found: Vec<VolumeInfo> = Vec::new();
+    loop {
+        let after = found.last().map(|info| info.spec.name.clone());
+        match managers.ask(BlockRequest::List { after, limit: VOLUMES_PAGE }).await? {
+            BlockReply::Volumes { volumes, more } => {
+                let more = more && !volumes.is_empty();
+                found.extend(volumes);
+                if !more {
+                    return Ok(found);
+                }
+            }
+            other => return Err(misfit(&other)),
+        }
+    }
+}
+
+pub async fn ls(managers: &Managers, json: bool) -> Done {
+    let volumes = all(managers).await?;
+    if json {
+        return print_json(&volumes.iter().map(|info| volume(info, None)).collect::<Vec<_>>());
+    }
+    let mut out = table(&["name", "size", "policy", "open by"]);
+    for info in volumes {
+        let holders: Vec<_> = info.attachments.iter().map(|one| one.holder.as_str()).collect();
+        let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
+        let policy = format!("rep{}", info.spec.policy.copies);
+        out.add_row([info.spec.name.clone(), bytes(info.spec.bytes), policy, holders]);
+    }
+    print_table(out, &[1])
+}
+
+pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool) -> Done {
+    let info = managers.volume(name).await?;
+    let map = managers.map(info.volume).await?;
+    if json {
+        let mut shown = volume(&info, nbd);
+        let segment = |place: &wire::control::SegmentPlace| {
+            json!({
+                "index": place.index,
+                "epoch": place.epoch,
+                "server": place.server.map(|_| place.name.clone()),
+                "addr": place.addr.map(|addr| addr.to_string()),
+                "serving": place.serving,
+            })
+        };
+        shown["segments"] = map.iter().map(segment).collect();
+        return print_json(&shown);
+    }
+    let spec = &info.spec;
+    let geometry = spec.geometry;
+    print_line(&format!(
+        "volume    {} ({})\nsize      {} bytes ({}), {} copies\nlayout    sectors of {} over \
+         {} segments of each {}\nlimits    {}",
+        spec.name,
+        info.volume,
+        spec.bytes,
+        bytes(spec.bytes),
+        spec.policy.copies,
+        bytes(geometry.data_sector),
+        geometry.segments_per_group,
+        bytes(geometry.group_bytes),
+        limits(spec.limits)
+    ))?;
+    if let Some(nbd) = nbd {
+        print_line(&format!("export    {nbd}/{}", spec.name))?;
+    }
+    for one in &info.attachments {
+        print_line(&format!("open by   {} (epoch {})", one.holder, one.epoch))?;
+    }
+    let mut out = table(&["segment", "server", "address", "epoch", "state"]);
+    for place in map {
+        let dash = || "-".to_owned();
+        out.add_row([
+            place.index.to_string(),
+            place.server.map_or_else(dash, |_| place.name.clone()),
+            place.addr.map_or_else(dash, |addr| addr.to_string()),
+            place.epoch.to_string(),
+            if place.serving { "serves" } else { "opens" }.to_owned(),
+        ]);
+    }
+    print_table(out, &[0, 3])
+}

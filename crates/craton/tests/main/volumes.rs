@@ -1,0 +1,266 @@
+//! Volumes over NBD: real processes, standard tools, and a block server that is killed.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{self, Scratch, bad, good, json, text, wait};
+
+const BLOCK: usize = 4096;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISC: u16 = 2;
+
+/// An NBD client of one connection, one request at a time.
+struct Nbd {
+    stream: TcpStream,
+    bytes: u64,
+    cookie: u64,
+}
+
+impl Nbd {
+    fn open(url: &str) -> Nbd {
+        let (addr, name) =
+            url.strip_prefix("nbd://").and_then(|url| url.split_once('/')).expect("an address");
+        let mut stream = TcpStream::connect(addr).expect("the front end takes connections");
+        stream.set_nodelay(true).expect("a socket");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+        let mut hello = [0; 18];
+        stream.read_exact(&mut hello).expect("a greeting");
+        assert_eq!(&hello[..8], b"NBDMAGIC");
+        let mut ask = 3u32.to_be_bytes().to_vec();
+        // NBD_OPT_GO of the name, without questions.
+        ask.extend(b"IHAVEOPT");
+        ask.extend(7u32.to_be_bytes());
+        ask.extend((name.len() as u32 + 6).to_be_bytes());
+        ask.extend((name.len() as u32).to_be_bytes());
+        ask.extend(name.as_bytes());
+        ask.extend([0, 0]);
+        stream.write_all(&ask).expect("it is sent");
+        let mut bytes = 0;
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head).expect("a reply");
+            let kind = u32::from_be_bytes(head[12..16].try_into().expect("4 bytes"));
+            let len = u32::from_be_bytes(head[16..20].try_into().expect("4 bytes"));
+            let mut data = vec![0; len as usize];
+            stream.read_exact(&mut data).expect("its data");
+            match kind {
+                1 => return Nbd { stream, bytes, cookie: 0 },
+                3 if data[..2] == [0, 0] => {
+                    bytes = u64::from_be_bytes(data[2..10].try_into().expect("8 bytes"));
+                }
+                3 => {}
+                error => panic!("export refused: {error:x} {}", String::from_utf8_lossy(&data)),
+            }
+        }
+    }
+
+    fn ask(&mut self, op: u16, offset: u64, len: usize, data: &[u8]) -> Vec<u8> {
+        self.cookie += 1;
+        let mut head = 0x2560_9513u32.to_be_bytes().to_vec();
+        head.extend([0, 0]);
+        head.extend(op.to_be_bytes());
+        head.extend(self.cookie.to_be_bytes());
+        head.extend(offset.to_be_bytes());
+        head.extend((len as u32).to_be_bytes());
+        head.extend(data);
+        self.stream.write_all(&head).expect("the socket stays open");
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).expect("the socket stays open");
+        assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes(), "a simple reply");
+        assert_eq!(reply[4..8], [0; 4], "the request failed");
+        assert_eq!(reply[8..], self.cookie.to_be_bytes());
+        let mut data = vec![0; if op == READ { len } else { 0 }];
+        self.stream.read_exact(&mut data).expect("the socket stays open");
+        data
+    }
+}
+
+impl Drop for Nbd {
+    fn drop(&mut self) {
+        let mut head = 0x2560_9513u32.to_be_bytes().to_vec();
+        head.extend([0; 2]);
+        head.extend(DISC.to_be_bytes());
+        head.extend([0; 20]);
+        let _ = self.stream.write_all(&head);
+    }
+}
+
+fn up(dir: &Path) {
+    let flags = ["--masters", "1", "--chunkservers", "3", "--block-servers", "2"];
+    good(&[&["cluster", "up", "--dir", text(dir)][..], &flags].concat());
+}
+
+fn tool(name: &str, args: &[&str]) -> Option<String> {
+    match Command::new(name).args(args).output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: {name} is not installed");
+            None
+        }
+        output => {
+            let output = output.expect("it runs");
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name} {args:?}: {error}");
+            Some(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
+    }
+}
+
+fn segments(info: &Value) -> Vec<(u64, String)> {
+    let segments = info["segments"].as_array().expect("segments");
+    let segment = |one: &Value| {
+        (one["index"].as_u64().expect("a number"), one["server"].as_str().unwrap_or("").to_owned())
+    };
+    segments.iter().map(segment).collect()
+}
+
+#[test]
+fn a_volume_is_a_disk_for_standard_tools() {
+    let mut scratch = Scratch::new("volume");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = text(&dir).to_owned();
+    let on = |args: &[&str]| {
+        [&["volume"], args, &["--cluster", &cluster]]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let run = |args: &[&str]| {
+        let args = on(args);
+        good(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let refused = |args: &[&str], code: i32, want: &str| {
+        let args = on(args);
+        bad(&args.iter().map(String::as_str).collect::<Vec<_>>(), code, want);
+    };
+    let shown: Value =
+        serde_json::from_str(&run(&["create", "data", "--size", "1GiB", "--json"])).expect("JSON");
+    let url = shown["nbd"].as_str().expect("an export").to_owned();
+    assert!(
+        harness::book(&dir)["endpoints"]["nbd"].as_str().is_some_and(|nbd| url.starts_with(nbd))
+    );
+    // Its segments are with both servers.
+    let info: Value = serde_json::from_str(&run(&["info", "data", "--json"])).expect("JSON");
+    let owners: std::collections::BTreeSet<String> =
+        segments(&info).into_iter().map(|(_, server)| server).collect();
+    assert_eq!(owners.len(), 2, "{info}");
+    assert!(
+        info["segments"].as_array().expect("segments").iter().all(|one| one["serving"] == true)
+    );
+
+    if let Some(size) = tool("nbdinfo", &["--size", &url]) {
+        assert_eq!(size.trim(), (1u64 << 30).to_string());
+    }
+    let (image, back) = (scratch.path("image"), scratch.path("back"));
+    let content: Vec<u8> = (0..24u32 << 20).map(|at| (at ^ at >> 9 ^ at >> 17) as u8).collect();
+    std::fs::write(&image, &content).expect("an image");
+    if tool("nbdcopy", &[text(&image), &url]).is_some() {
+        tool("nbdcopy", &[&url, text(&back)]);
+        let back = std::fs::read(&back).expect("the copy");
+        assert_eq!(back.len(), 1 << 30);
+        assert!(back[..content.len()] == content[..], "nbdcopy read other bytes than it wrote");
+        assert!(back[content.len()..].iter().all(|&byte| byte == 0));
+    }
+    {
+        let mut nbd = Nbd::open(&url);
+        assert_eq!(nbd.bytes, 1 << 30);
+        nbd.ask(WRITE, (1 << 30) - BLOCK as u64, BLOCK, &[7; BLOCK]);
+        refused(&["rm", "data"], 1, "has it open");
+        refused(&["resize", "data", "--size", "2GiB", "--cluster"], 2, "--cluster");
+        run(&["resize", "data", "--size", "2GiB"]);
+        // Seen on reconnect.
+        assert_eq!(Nbd::open(&url).bytes, 2 << 30);
+    }
+    wait("the export is closed", Duration::from_secs(10), || {
+        let shown: Value = serde_json::from_str(&run(&["info", "data", "--json"])).expect("JSON");
+        shown["attachments"].as_array().is_some_and(Vec::is_empty)
+    });
+    refused(&["resize", "data", "--size", "1073737728"], 1, "there is data past");
+    run(&["resize", "data", "--size", "1GiB"]);
+    run(&["set", "data", "--iops-base", "100", "--mbps-burst", "50"]);
+    refused(&["set", "data", "--iops-burst", "5"], 1, "base above its burst");
+    refused(&["set", "data"], 2, "nothing to set");
+    let info: Value = serde_json::from_str(&run(&["info", "data", "--json"])).expect("JSON");
+    assert_eq!(info["limits"]["bytes_burst"], 50_000_000);
+    assert_eq!(info["bytes"], 1u64 << 30);
+
+    refused(&["create", "data", "--size", "1GiB"], 1, "exists already");
+    refused(&["create", "a/b", "--size", "1GiB"], 2, "no name of a volume");
+    refused(&["create", "tiny", "--size", "1MiB"], 1, "choose a multiple of 4096");
+    refused(&["create", "odd", "--size", "1GiB", "--sector-size", "5000"], 1, "data sector");
+    refused(&["info", "nothing"], 1, "no such volume");
+    assert_eq!(json(&["volume", "ls", "--json", "--cluster", &cluster])[0]["name"], "data");
+    // Files of the service are not the user's.
+    assert_eq!(good(&["fs", "ls", "/", "--cluster", &cluster]), "");
+
+    // What a restart of everything leaves is what was written.
+    good(&["cluster", "down", "--dir", &cluster]);
+    good(&["cluster", "up", "--dir", &cluster, "--block-servers", "2"]);
+    let mut nbd = Nbd::open(&url);
+    assert_eq!(nbd.ask(READ, (1 << 30) - BLOCK as u64, BLOCK, &[]), [7; BLOCK]);
+    assert_eq!(nbd.ask(READ, 5 << 20, BLOCK, &[]), content[5 << 20..][..BLOCK]);
+    drop(nbd);
+    wait("the export is closed", Duration::from_secs(10), || {
+        let args = on(&["rm", "data"]);
+        harness::craton(&args.iter().map(String::as_str).collect::<Vec<_>>()).status.success()
+    });
+    refused(&["info", "data"], 1, "no such volume");
+    wait("the files are removed", Duration::from_secs(20), || {
+        let listed = good(&["fs", "ls", "/.craton/block", "--cluster", &cluster]);
+        listed == "manager\n"
+    });
+}
+
+#[test]
+fn a_killed_block_server_is_a_short_pause() {
+    let mut scratch = Scratch::alone("volume-kill");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = text(&dir).to_owned();
+    let args = ["volume", "create", "v", "--size", "1GiB", "--json", "--cluster", &cluster];
+    let url = json(&args)["nbd"].as_str().expect("an export").to_owned();
+    let stop = Arc::new(AtomicBool::new(false));
+    // Writers of their own blocks all over the volume, which read back what they wrote.
+    let writers: Vec<_> = (0..2u64)
+        .map(|writer| {
+            let (url, stop) = (url.clone(), stop.clone());
+            std::thread::spawn(move || {
+                let mut nbd = Nbd::open(&url);
+                let (mut worst, mut count) = (Duration::ZERO, 0u64);
+                while !stop.load(Ordering::Relaxed) {
+                    let offset = (count * 37 % 1000 * 2 + writer) * (128 << 10);
+                    let value = [(count % 251) as u8; BLOCK];
+                    let began = Instant::now();
+                    nbd.ask(WRITE, offset, BLOCK, &value);
+                    assert_eq!(nbd.ask(READ, offset, BLOCK, &[]), value, "at {offset}");
+                    worst = worst.max(began.elapsed());
+                    count += 1;
+                }
+                (worst, count)
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(2));
+    harness::kill9(&dir, &["bs1"]);
+    std::thread::sleep(Duration::from_secs(4));
+    good(&["cluster", "up", "--dir", &cluster, "--block-servers", "2"]);
+    std::thread::sleep(Duration::from_secs(2));
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        let (worst, count) = writer.join().expect("no request failed");
+        eprintln!("{count} rounds, the longest took {worst:?}");
+        assert!(count > 100, "only {count} rounds in eight seconds");
+        assert!(worst < Duration::from_secs(1), "a round took {worst:?}");
+    }
+    let info = json(&["volume", "info", "v", "--json", "--cluster", &cluster]);
+    assert_eq!(segments(&info).len(), 4);
+}
