@@ -27,7 +27,8 @@ pub struct Faults {
     /// Clocks drift by up to a hundredth and wall clocks are set, within the skew that tokens
     /// allow; hosts pause.
     pub bad_clocks: bool,
-    /// One chunkserver's disk flips bits, loses durable writes and puts them elsewhere.
+    /// One chunkserver's disk flips bits, cannot read sectors, loses durable writes and puts
+    /// them elsewhere.
     pub rotten_disk: bool,
     /// Disks of chunkservers have no room for a while, or are very slow.
     pub bad_disks: bool,
@@ -208,17 +209,20 @@ impl Work {
     /// Spoils the one disk that rots.
     async fn rot(&self) {
         let host = self.cluster.servers()[self.rotten];
-        match self.draw(3) {
-            0 => {
+        match self.draw(4) {
+            kind @ 0..=1 => {
                 let path = Cluster::disk_path(0);
                 let files = self.sim.files(host);
                 let Some(&(_, len)) = files.iter().find(|(file, _)| *file == path) else { return };
                 for _ in 0..1 + self.draw(64) {
                     let at = self.sim.with_rng(|rng| rng.below(len));
-                    self.sim.flip_bit(host, &path, at, self.draw(8) as u8);
+                    match kind {
+                        0 => drop(self.sim.flip_bit(host, &path, at, self.draw(8) as u8)),
+                        _ => self.sim.make_unreadable(host, &path, at),
+                    }
                 }
             }
-            1 => self.sim.with_disk_faults(host, |disk| disk.lost_one_in = 20),
+            2 => self.sim.with_disk_faults(host, |disk| disk.lost_one_in = 20),
             _ => self.sim.with_disk_faults(host, |disk| disk.misdirected_one_in = 20),
         }
         self.pause(100, 1000).await;

@@ -13,7 +13,7 @@ use super::block::{self, BlockHead, BlockKind};
 use super::checkpoint::{Header, apply_all, decode_record_block};
 use super::layout::{BLOCK, SUPER_AT, Super, SuperError};
 use super::scan::Scan;
-use super::store::{Inner, read_full};
+use super::store::{Inner, read_around};
 use super::table::{Entry, Table};
 use crate::contract::StoreError;
 use crate::limits::{LOG_BATCH_BLOCKS_MAX, RECOVERY_DEPTH};
@@ -45,7 +45,7 @@ pub(crate) struct Medium<'a> {
 impl Medium<'_> {
     pub(crate) async fn read(&self, at: u64, len: usize) -> Result<BufMut, MountError> {
         let buf = self.env.pool().alloc(len).map_err(|_| MountError::Memory)?;
-        read_full(self.file, at, buf).await.map_err(|error| MountError::io(&error))
+        read_around(self.env, self.file, at, buf).await.map_err(|error| MountError::io(&error))
     }
 
     /// The superblock, and which copies of it are bad.

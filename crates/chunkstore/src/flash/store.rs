@@ -201,12 +201,7 @@ impl Inner {
     /// A buffer, as soon as the pool has one. For work that must not fail for want of memory;
     /// what it waits for is bounded by appends in flight and reads.
     pub(crate) async fn alloc(&self, len: usize) -> BufMut {
-        loop {
-            match self.env.pool().alloc(len) {
-                Ok(buf) => return buf,
-                Err(_) => self.env.sleep(BUF_RETRY).await,
-            }
-        }
+        alloc(&self.env, len).await
     }
 
     /// Writes, and returns when it is durable. An error makes the store read-only.
@@ -368,14 +363,62 @@ impl Inner {
     /// As [`Inner::read_exact`], waiting for memory.
     pub(crate) async fn read_device(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
         let buf = self.alloc(len).await;
-        read_full(&*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
+        read_around(&self.env, &*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
     }
 
-    /// Reads `len` bytes; what lies behind the file's end reads as zeros.
+    /// Reads `len` bytes; what lies behind the file's end, or cannot be read, reads as zeros.
     pub(crate) async fn read_exact(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
         debug_assert!(len.is_multiple_of(SECTOR));
         let buf = self.env.pool().alloc(len).map_err(|_| StoreError::Busy)?;
-        read_full(&*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
+        read_around(&self.env, &*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
+    }
+}
+
+/// As [`read_full`], around sectors that the medium cannot give: those read as zeros, which verify
+/// as nothing, so they are found and repaired as bit rot is. An error means that the medium does
+/// not even give its superblock: it has failed as a whole.
+pub(crate) async fn read_around(
+    env: &Env,
+    file: &File,
+    at: u64,
+    buf: BufMut,
+) -> std::io::Result<BufMut> {
+    let len = buf.len();
+    let error = match read_full(file, at, buf).await {
+        Ok(buf) => return Ok(buf),
+        Err(error) => error,
+    };
+    let mut answers = false;
+    for at in SUPER_AT {
+        answers = answers || read_full(file, at, alloc(env, SECTOR).await).await.is_ok();
+    }
+    if !answers {
+        return Err(error);
+    }
+    let mut whole = alloc(env, len).await;
+    let mut unreadable = 0;
+    for (index, sector) in whole.chunks_mut(SECTOR).enumerate() {
+        let buf = alloc(env, sector.len()).await;
+        match read_full(file, at + (index * SECTOR) as u64, buf).await {
+            Ok(buf) => sector.copy_from_slice(&buf),
+            Err(_) => {
+                sector.fill(0);
+                unreadable += 1;
+            }
+        }
+    }
+    env.mark("chunkstore: unreadable sectors");
+    tracing::warn!(at, len, unreadable, %error, "the medium cannot give some sectors");
+    Ok(whole)
+}
+
+/// A buffer, waited for while the pool is spent.
+async fn alloc(env: &Env, len: usize) -> BufMut {
+    loop {
+        match env.pool().alloc(len) {
+            Ok(buf) => return buf,
+            Err(_) => env.sleep(BUF_RETRY).await,
+        }
     }
 }
 

@@ -54,7 +54,7 @@ fn torn_log_writes_find_stale_blocks() {
 #[test]
 fn bit_rot_finds_unverified_reads() {
     let planted = Planted::ReadUnverified;
-    check(planted, |seed| recovery::check_bit_rot(seed, Some(planted)));
+    check(planted, |seed| recovery::check_bit_rot(seed, Some(planted), recovery::Decay::Flip));
 }
 
 #[test]

@@ -98,8 +98,17 @@ async fn check_chunks(store: &FlashStore, acked: &Acked) -> Result<u32, String> 
     Ok(damaged)
 }
 
-/// One bit flips, anywhere.
-pub fn check_bit_rot(seed: u64, planted: Option<Planted>) -> Result<(), String> {
+/// What becomes of a sector at rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Decay {
+    /// One bit flips.
+    Flip,
+    /// The medium cannot give it.
+    Unreadable,
+}
+
+/// One bit flips or one sector becomes unreadable, anywhere.
+pub fn check_bit_rot(seed: u64, planted: Option<Planted>, decay: Decay) -> Result<(), String> {
     let sim = Sim::new(seed);
     let mut rng = Rng::new(seed);
     let mut engine = Flash::planted(&sim, planted, SyncMode::PerWrite);
@@ -115,7 +124,14 @@ pub fn check_bit_rot(seed: u64, planted: Option<Planted>) -> Result<(), String> 
         // Half of the flips go where metadata is.
         let len = sim.files(engine.host)[0].1;
         let below = if rng.one_in(2) { len } else { len / 4 };
-        sim.flip_bit(engine.host, &store_path(), rng.below(below), rng.below(8) as u8);
+        match decay {
+            Decay::Flip => {
+                sim.flip_bit(engine.host, &store_path(), rng.below(below), rng.below(8) as u8);
+            }
+            Decay::Unreadable => {
+                sim.make_unreadable(engine.host, &store_path(), rng.below(below));
+            }
+        }
         let store = match reboots {
             true => engine.try_boot().await.map_err(|error| format!("one flip: {error}"))?,
             false => store,
@@ -213,7 +229,14 @@ fn stale_log_blocks_do_not_count() {
 #[test]
 fn bit_rot_is_noticed() {
     for seed in seeds(0..150) {
-        check_bit_rot(seed, None).unwrap();
+        check_bit_rot(seed, None, Decay::Flip).unwrap();
+    }
+}
+
+#[test]
+fn unreadable_sectors_are_noticed() {
+    for seed in seeds(0..150) {
+        check_bit_rot(seed, None, Decay::Unreadable).unwrap();
     }
 }
 

@@ -127,6 +127,8 @@ pub(crate) struct HostDisk {
     files: RefCell<BTreeMap<PathBuf, Rc<FileNode>>>,
     dirs: RefCell<BTreeSet<PathBuf>>,
     failed: RefCell<BTreeSet<PathBuf>>,
+    /// Pages that cannot be read until they are written anew.
+    unreadable: RefCell<BTreeSet<(PathBuf, u64)>>,
     pub(crate) faults: RefCell<DiskFaults>,
     used: Cell<u64>,
 }
@@ -153,7 +155,32 @@ impl HostDisk {
         }
     }
 
+    pub(crate) fn make_unreadable(&self, path: &Path, offset: u64) {
+        self.unreadable.borrow_mut().insert((path.to_owned(), offset / PAGE as u64));
+    }
+
+    fn check_readable(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
+        let unreadable = self.unreadable.borrow();
+        if unreadable.is_empty() || len == 0 {
+            return Ok(());
+        }
+        let pages = offset / PAGE as u64..(offset + len as u64).div_ceil(PAGE as u64);
+        let pages = (path.to_owned(), pages.start)..(path.to_owned(), pages.end);
+        if unreadable.range(pages).next().is_some() { Err(eio()) } else { Ok(()) }
+    }
+
+    /// A page that is written whole goes to a sound place of the medium.
+    fn remap(&self, path: &Path, offset: u64, len: usize) {
+        let unreadable = &mut *self.unreadable.borrow_mut();
+        if unreadable.is_empty() {
+            return;
+        }
+        let (first, end) = (offset.div_ceil(PAGE as u64), (offset + len as u64) / PAGE as u64);
+        unreadable.retain(|(file, page)| file != path || !(first..end).contains(page));
+    }
+
     pub(crate) fn wipe(&self, prefix: &Path) {
+        self.unreadable.borrow_mut().retain(|(path, _)| !path.starts_with(prefix));
         let mut files = self.files.borrow_mut();
         files.retain(|path, node| {
             let kept = !path.starts_with(prefix);
@@ -383,6 +410,10 @@ impl SimFile {
         if let Err(error) = self.check() {
             return (Err(error), buf);
         }
+        if let Err(error) = self.disk.check_readable(&self.path, offset, buf.len()) {
+            self.world.mark("disk: unreadable sector");
+            return (Err(error), buf);
+        }
         let count = self.file.state.borrow().view.read(offset, &mut buf);
         self.world.note(offset, count as u64);
         (Ok(count), buf)
@@ -431,6 +462,7 @@ impl SimFile {
             landed = if landed > shift { landed - shift } else { landed + shift };
         }
         state.land(landed, buf, mode);
+        self.disk.remap(&self.path, landed, buf.len());
         Ok(())
     }
 

@@ -405,6 +405,13 @@ impl Sim {
         self.0.host(host).disk.flip_bit(path, offset, bit)
     }
 
+    /// Makes the 4 KiB of a file around `offset` unreadable, as a medium error does, until they
+    /// are written anew.
+    pub fn make_unreadable(&self, host: HostId, path: &Path, offset: u64) {
+        self.0.note(offset, 0xbad5);
+        self.0.host(host).disk.make_unreadable(path, offset);
+    }
+
     /// Makes every operation on files below `prefix` fail with EIO, or work again.
     pub fn set_failed(&self, host: HostId, prefix: &Path, failed: bool) {
         self.0.host(host).disk.set_failed(prefix, failed);

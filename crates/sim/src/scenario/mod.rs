@@ -166,7 +166,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "append-rot",
-        about: "one disk flips bits, loses writes and misplaces them; readers and scrub find out",
+        about: "one disk rots, has unreadable sectors, loses writes and misplaces them; all is found out",
         run: |sim| {
             let faults = Faults { rotten_disk: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, ..Plan::default() }))
