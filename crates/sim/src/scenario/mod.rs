@@ -174,6 +174,7 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "disk: lost write",
             "disk: misdirected write",
+            "chunkstore: unreadable sectors",
             "bad replica found",
             "chunk repaired",
         ],
