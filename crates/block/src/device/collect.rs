@@ -13,9 +13,10 @@ use runtime::Duration;
 use super::core::Core;
 use super::files::{DataFile, Open};
 use super::format::Flaw;
-use super::format::record::{Head, Next, What, next_record};
+use super::format::record::{Head, Next, What, next_record, put_packed, put_stored};
 use super::format::state::{Role, file_key};
-use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, RECORD, RECORD_UNITS, UNIT};
+use super::format::txn::Mark;
+use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_SLICE, RECORD, UNIT};
 use super::types::{FileNo, Loc, Seq, Update};
 
 /// Pause after a collection has failed.
@@ -172,18 +173,22 @@ impl Core {
             let want = (u64::from(end - unit) * UNIT).min(COLLECT_APPEND_BYTES as u64) as usize;
             let bytes = source.read_at(offset, want).await;
             let bytes = bytes.map_err(|fault| self.trouble("read", &file.name, fault))?;
-            let mut at = 0;
+            let (mut at, mut records) = (0, 0u32);
             loop {
                 let place = unit + (at as u64 / UNIT) as u32;
                 let next = next_record(self.identity, file.number, place, &bytes[at..]);
                 let flaw = |flaw| self.damage(&file.name, u64::from(place) * UNIT, flaw);
                 match next.map_err(flaw)? {
                     Next::Partial(_) => break,
-                    Next::Record(head, data) => {
-                        if head.what == What::Data {
-                            self.copy_block(&head, data, outputs).await?;
+                    Next::Record(head, stored) => {
+                        if head.what.has_data() {
+                            self.copy_block(&head, stored, outputs).await?;
                         }
                         at += head.record_len();
+                        records += 1;
+                        if records % COLLECT_SLICE == 0 {
+                            self.env.yield_now().await;
+                        }
                     }
                 }
             }
@@ -201,7 +206,7 @@ impl Core {
     async fn copy_block(
         &self,
         head: &Head,
-        data: &[u8],
+        stored: &[u8],
         outputs: &mut Outputs,
     ) -> Result<(), Fault> {
         let from = Loc::new(head.file, head.unit);
@@ -216,7 +221,7 @@ impl Core {
         if outputs.open[class].as_ref().is_some_and(full) {
             self.append_output(outputs, class).await?;
             let done = outputs.open[class].take().expect("just seen");
-            self.seal_output(done.open).await?;
+            self.seal_output(done.open).await;
         }
         if outputs.open[class].is_none() {
             let open = self.make_file(Role::Collected).await?;
@@ -226,8 +231,11 @@ impl Core {
         let unit = output.open.next + (output.bytes.len() as u64 / UNIT) as u32;
         let file = output.open.file.number;
         // The data's CRC goes with the data.
-        output.bytes.extend_from_slice(&Head { file, unit, ..*head }.encode());
-        output.bytes.extend_from_slice(data);
+        let copy = Head { file, unit, ..*head };
+        match head.what {
+            What::Data if self.options.compress => put_packed(&mut output.bytes, copy, stored),
+            _ => put_stored(&mut output.bytes, copy, stored),
+        }
         output.moves.push(Update::Move { lba: head.lba, from, to: Loc::new(file, unit) });
         if output.bytes.len() + RECORD > COLLECT_APPEND_BYTES {
             self.append_output(outputs, class).await?;
@@ -254,32 +262,31 @@ impl Core {
             return Err(fault);
         }
         let blocks = output.moves.len() as u32;
-        output.open.next += blocks * RECORD_UNITS;
+        output.open.next += (output.bytes.len() as u64 / UNIT) as u32;
+        let bytes = output.bytes.len() as u64;
         output.bytes.clear();
         file.end.set(output.open.next);
         file.blocks.set(file.blocks.get() + blocks);
-        self.count(|counts| counts.collected_blocks += u64::from(blocks));
-        let seq = Seq { epoch: self.epoch, counter: self.logged.get() };
-        self.install(seq, None, std::mem::take(&mut output.moves));
+        self.count(|counts| {
+            counts.collected_blocks += u64::from(blocks);
+            counts.collected_bytes += bytes;
+        });
+        self.install(self.known_seq(), Some(mark_of(&file)), std::mem::take(&mut output.moves));
         Ok(())
     }
 
-    /// Ends an output that is full.
-    async fn seal_output(&self, open: Open) -> Result<(), Fault> {
-        let file = open.file;
-        file.closed.set(true);
-        self.commit(|batch| {
-            let (units, blocks) = (file.end.get(), file.blocks.get());
-            file.change(|state| {
-                (state.sealed, state.units, state.blocks) = (true, units, blocks);
-            });
-            batch.put(&file_key(file.number), &file.state.get().encode());
-        })
-        .await?;
+    /// Ends an output that is full. The batch that covers the last of it says that it is sealed.
+    async fn seal_output(&self, open: Open) {
+        open.file.closed.set(true);
+        self.install(self.known_seq(), Some(mark_of(&open.file)), Vec::new());
         if let Err(fault) = open.writer.close().await {
             tracing::debug!(cause = fault.message, "collected output not closed");
         }
-        Ok(())
+    }
+
+    /// A change that the TxnFile covers: what is collected has no place in history of its own.
+    fn known_seq(&self) -> Seq {
+        Seq { epoch: self.epoch, counter: self.logged.get() }
     }
 
     /// Waits as long as the configured rate asks for, and gives way to requests.
@@ -304,6 +311,11 @@ impl Core {
             times += 1;
         }
     }
+}
+
+/// How far a file goes.
+fn mark_of(file: &DataFile) -> Mark {
+    Mark { file: file.number, end: file.end.get(), blocks: file.blocks.get() }
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ pub(crate) struct Counts {
     pub(crate) pages_asked: u64,
     pub(crate) collected: u64,
     pub(crate) collected_blocks: u64,
+    pub(crate) collected_bytes: u64,
 }
 
 /// An open segment.

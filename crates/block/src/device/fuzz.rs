@@ -25,7 +25,7 @@ pub fn fuzz_data_file(bytes: &[u8]) {
     let mut rest = bytes.get(FILE_HEAD..).unwrap_or_default();
     while let Ok(Next::Record(head, data)) = next_record(IDENTITY, FILE, unit, rest) {
         assert_eq!(head.encode()[..], rest[..RECORD_HEAD]);
-        assert_eq!(RECORD_HEAD + data.len(), head.record_len());
+        assert_eq!(RECORD_HEAD + data.len().next_multiple_of(RECORD_HEAD), head.record_len());
         rest = &rest[head.record_len()..];
         unit += (head.record_len() / RECORD_HEAD) as u32;
     }

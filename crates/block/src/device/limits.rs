@@ -84,6 +84,8 @@ pub const SCAN_BYTES: usize = 4 << 20;
 pub const COLLECT_CLASSES: usize = 3;
 /// Bytes that collection reads, and appends, at once: a quarter of the largest append.
 pub const COLLECT_APPEND_BYTES: usize = 63 * RECORD;
+/// Records that collection works on before others have a turn: 10 us each when packed.
+pub const COLLECT_SLICE: u32 = 8;
 /// Garbage at which collection begins, in percent of all blocks, unless configured: 80 %
 /// utilisation.
 pub const GARBAGE_PERCENT_DEFAULT: u32 = 20;

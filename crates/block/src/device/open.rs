@@ -26,7 +26,7 @@ use super::format::state::{
 };
 use super::format::txn::{Mark, Txn};
 use super::index::IndexMap;
-use super::limits::{RECORD, RECORD_UNITS, SCAN_BYTES, UNIT};
+use super::limits::{RECORD, SCAN_BYTES, UNIT};
 use super::log::merge;
 use super::options::Options;
 use super::types::{FileNo, Identity, Loc, Seq, Update, parse_name};
@@ -73,22 +73,30 @@ pub(crate) async fn open(
         // It may have grown, or been cut.
         Some(state) => SegmentState { epoch, bytes, ..state },
     };
-    let files = opening.files(&table).await?;
-    opening.seal_all(&files).await?;
-    let mut start = Start {
-        store,
-        outputs,
-        table,
-        state,
-        options,
-        files,
-        index: IndexMap::new(),
-        txns: (0, 0),
-        txn_updates: 0,
-        logged: state.counter,
+    let handle = table.clone();
+    let recovered = async {
+        let files = opening.files(&table).await?;
+        opening.seal_all(&files).await?;
+        let mut start = Start {
+            store,
+            outputs,
+            table,
+            state,
+            options,
+            files,
+            index: IndexMap::new(),
+            txns: (0, 0),
+            txn_updates: 0,
+            logged: state.counter,
+        };
+        opening.replay(&mut start).await?;
+        let (tails, last) = opening.tails(&mut start).await?;
+        Ok((start, tails, last))
     };
-    opening.replay(&mut start).await?;
-    let (tails, last) = opening.tails(&mut start).await?;
+    let (start, tails, last) = match recovered.await {
+        Err(fault) => return Err(opening.explain(&handle, fault).await),
+        Ok(recovered) => recovered,
+    };
     let core = Rc::new(Core::new(env, start));
     core.counter.set(last);
     core.unlogged_count.set(tails.iter().map(|tail| tail.updates.len().max(1)).sum());
@@ -133,9 +141,21 @@ impl Opening {
     }
 
     fn trouble(&self, what: &str, file: &str, fault: Fault) -> Fault {
-        // The table names it, so it must be there.
-        let kind = if fault.kind == Kind::NotFound { Kind::Corrupt } else { fault.kind };
-        self.fault(kind, format!("could not {what} {file}: {}", fault.message))
+        self.fault(fault.kind, format!("could not {what} {file}: {}", fault.message))
+    }
+
+    /// A file that is gone though the table names it is lost, or was collected by an owner that
+    /// has come after this one.
+    async fn explain(&self, table: &Table, fault: Fault) -> Fault {
+        if fault.kind != Kind::NotFound {
+            return fault;
+        }
+        match table.barrier().await {
+            Ok(()) => Fault::new(Kind::Corrupt, fault.message),
+            Err(error) if error.kind() == Kind::Fenced => self.fault(Kind::Fenced, error),
+            // Which of the two it is cannot be told now.
+            Err(error) => self.fault(Kind::Retry, error),
+        }
     }
 
     async fn state(&self, table: &Table) -> Result<Option<SegmentState>, Fault> {
@@ -172,14 +192,6 @@ impl Opening {
             let units = u32::try_from(len / UNIT).unwrap_or(u32::MAX);
             file.end.set(units);
             file.closed.set(true);
-            if file.state.get().role == Role::Collected {
-                // What of it counts, the TxnFile says.
-                let blocks = units.saturating_sub(1) / RECORD_UNITS;
-                file.change(|state| {
-                    (state.sealed, state.units) = (true, 1 + blocks * RECORD_UNITS);
-                    state.blocks = blocks;
-                });
-            }
             Ok(())
         }));
         sealed.await.into_iter().collect()
@@ -233,6 +245,14 @@ impl Opening {
             let tail = self.scan(&file, &mut last).await?;
             file.end.set(tail.units);
             file.blocks.set(tail.blocks);
+            if file.state.get().role == Role::Collected {
+                // Pages that were stored ahead of the TxnFile may name all of it.
+                let (units, blocks) = (tail.units, tail.blocks);
+                file.change(|state| {
+                    (state.sealed, state.units, state.blocks) = (true, units, blocks);
+                });
+                continue;
+            }
             for (seq, mark, updates) in tail.pieces {
                 updates.iter().for_each(|update| start.index.apply(*update));
                 let since = self.env.now();
@@ -269,21 +289,23 @@ impl Opening {
                 match next.map_err(|flaw| self.damage(&file.name, offset, flaw))? {
                     Next::Partial(need) => break need,
                     Next::Record(head, _) => {
-                        if head.seq.counter <= *last {
-                            let flaw = Flaw::Damaged("a record's sequence goes back");
-                            return Err(self.damage(&file.name, offset, flaw));
+                        if state.role == Role::Log {
+                            if head.seq.counter <= *last {
+                                let flaw = Flaw::Damaged("a record's sequence goes back");
+                                return Err(self.damage(&file.name, offset, flaw));
+                            }
+                            (*last, seq) = (head.seq.counter, head.seq);
                         }
-                        (*last, seq) = (head.seq.counter, head.seq);
                         let (lba, count) = (head.lba, head.count);
                         let update = match head.what {
-                            What::Data => {
+                            What::Data | What::Packed(_) => {
                                 Update::Data { lba, count, at: Loc::new(file.number, units) }
                             }
                             What::Trim => Update::Clear { lba, count, to: Loc::HOLE },
                             What::Zero => Update::Clear { lba, count, to: Loc::ZERO },
                         };
                         merge(&mut updates, update);
-                        blocks += u32::from(head.what == What::Data);
+                        blocks += u32::from(head.what.has_data());
                         units += (head.record_len() as u64 / UNIT) as u32;
                         at += head.record_len();
                     }

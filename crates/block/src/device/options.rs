@@ -31,6 +31,8 @@ pub struct Options {
     pub checkpoint_updates: u64,
     /// Garbage at which collection begins, in percent of all blocks in DataFiles, 1 to 90 (B3).
     pub garbage_percent: u32,
+    /// Collection packs blocks with LZ4 where that saves an eighth (B3, C19).
+    pub compress: bool,
     /// Bytes of DataFiles that collection reads in a second, unless there is half as much garbage
     /// again as [`Options::garbage_percent`] says.
     pub collect_bytes_per_second: u64,
@@ -49,6 +51,7 @@ impl Default for Options {
             txn_wait: TXN_WAIT_DEFAULT,
             checkpoint_updates: CHECKPOINT_UPDATES_DEFAULT,
             garbage_percent: GARBAGE_PERCENT_DEFAULT,
+            compress: true,
             collect_bytes_per_second: COLLECT_RATE_DEFAULT,
             // Pages do not compress; a page fits in a data block.
             table: table::Options {

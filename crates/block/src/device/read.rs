@@ -1,5 +1,7 @@
 //! Reads: the index, the last appends, DataFiles; every record is verified.
 
+use std::borrow::Cow;
+
 use base::{Fault, Kind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::Duration;
@@ -8,7 +10,7 @@ use super::core::Core;
 use super::format::Flaw;
 use super::format::record::read_block;
 use super::index::Found;
-use super::limits::{READ_BYTES_MAX, READS_INFLIGHT, RECORD, UNIT};
+use super::limits::{READ_BYTES_MAX, READS_INFLIGHT, RECORD_UNITS, UNIT};
 use super::types::{FileNo, Loc};
 
 /// How long a read waits for bytes that a replica does not show yet.
@@ -16,14 +18,31 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two tries: first and longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Blocks that stand one behind the other in a file.
-#[derive(Clone, Copy, Debug)]
+/// Blocks whose records stand one behind the other in a file, read at once.
+#[derive(Clone, Debug)]
 struct Run {
-    /// Number of the first, from the start of the read.
-    first: usize,
-    count: usize,
     file: FileNo,
-    unit: u32,
+    /// Numbers of the blocks, from the start of the read, and their units.
+    blocks: Vec<(usize, u32)>,
+}
+
+impl Run {
+    fn first(&self) -> u32 {
+        self.blocks[0].1
+    }
+
+    fn last(&self) -> u32 {
+        self.blocks[self.blocks.len() - 1].1
+    }
+
+    /// True when a record at `unit` may stand right behind its last one: packed records are
+    /// shorter than others.
+    fn goes_on(&self, file: FileNo, unit: u32) -> bool {
+        let behind = u64::from(self.last()) < u64::from(unit);
+        let near = unit.saturating_sub(self.last()) <= RECORD_UNITS;
+        let units = unit.saturating_sub(self.first()) + RECORD_UNITS;
+        file == self.file && behind && near && u64::from(units) * UNIT <= READ_BYTES_MAX as u64
+    }
 }
 
 impl Core {
@@ -50,18 +69,12 @@ impl Core {
         // What a file does not show any more has moved, and is looked for again.
         while !missing.is_empty() {
             let mut runs: Vec<Run> = Vec::new();
-            for first in missing.drain(..) {
-                let loc = self.locate(lba + first as u32).await?;
+            for n in missing.drain(..) {
+                let loc = self.locate(lba + n as u32).await?;
                 let Some((file, unit)) = loc.place() else { continue };
                 match runs.last_mut() {
-                    Some(run)
-                        if run.first + run.count == first
-                            && Loc::new(run.file, run.unit).plus(run.count as u32) == loc
-                            && (run.count + 1) * RECORD <= READ_BYTES_MAX =>
-                    {
-                        run.count += 1;
-                    }
-                    _ => runs.push(Run { first, count: 1, file, unit }),
+                    Some(run) if run.goes_on(file, unit) => run.blocks.push((n, unit)),
+                    _ => runs.push(Run { file, blocks: vec![(n, unit)] }),
                 }
             }
             let mut runs = runs.into_iter();
@@ -69,23 +82,26 @@ impl Core {
             loop {
                 while reading.len() < READS_INFLIGHT {
                     let Some(run) = runs.next() else { break };
-                    reading.push(async move { (run, self.read_run(run).await) });
+                    reading.push(async move {
+                        let read = self.read_run(&run).await;
+                        (run, read)
+                    });
                 }
                 let Some((run, read)) = reading.next().await else { break };
-                for n in 0..run.count {
-                    let place = Loc::new(run.file, run.unit).plus(n as u32);
+                for &(n, unit) in &run.blocks {
+                    let (place, lba) = (Loc::new(run.file, unit), lba + n as u32);
                     let data = match &read {
                         Ok(bytes) => {
-                            let record = &bytes[n * RECORD..(n + 1) * RECORD];
-                            self.verify(place, lba + (run.first + n) as u32, record)
+                            let at = (unit - run.first()) as usize * UNIT as usize;
+                            self.verify(place, lba, bytes.get(at..).unwrap_or_default())
                         }
                         Err(fault) => Err(fault.clone()),
                     };
                     match data {
-                        Ok(data) => take(run.first + n, data),
+                        Ok(data) => take(n, &data),
                         Err(fault) => {
-                            self.check_moved(lba + (run.first + n) as u32, place, fault).await?;
-                            missing.push(run.first + n);
+                            self.check_moved(lba, place, fault).await?;
+                            missing.push(n);
                         }
                     }
                 }
@@ -123,7 +139,7 @@ impl Core {
         }
     }
 
-    fn verify<'a>(&self, place: Loc, lba: u32, record: &'a [u8]) -> Result<&'a [u8], Fault> {
+    fn verify<'a>(&self, place: Loc, lba: u32, record: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
         let (file, unit) = place.place().expect("it was read");
         read_block(self.identity, file, unit, lba, record).map_err(|flaw| {
             let name = self.files.borrow().get(&file).map(|file| file.name.clone());
@@ -132,20 +148,22 @@ impl Core {
     }
 
     /// The bytes of a run of records.
-    async fn read_run(&self, run: Run) -> Result<Vec<u8>, Fault> {
-        let want = run.count * RECORD;
-        let mut out = Vec::with_capacity(want);
+    async fn read_run(&self, run: &Run) -> Result<Vec<u8>, Fault> {
         let file = self.files.borrow().get(&run.file).cloned();
-        let offset = u64::from(run.unit) * UNIT;
+        let offset = u64::from(run.first()) * UNIT;
         let Some(file) = file else {
             let flaw = Flaw::Damaged("the index names a DataFile that is not there");
             return Err(self.damage(&format!("DataFile {:?}", run.file), offset, flaw));
         };
+        // The last record may be shorter than others, and the file's last.
+        let end = run.last().saturating_add(RECORD_UNITS).min(file.end.get());
+        let want = (u64::from(end.saturating_sub(run.first())) * UNIT) as usize;
+        let mut out = Vec::with_capacity(want);
         let (started, mut pause) = (self.env.now(), PAUSE.0);
         loop {
             // The last appends are in memory; a replica may not show them yet.
             while out.len() < want {
-                let unit = run.unit + (out.len() as u64 / UNIT) as u32;
+                let unit = run.first() + (out.len() as u64 / UNIT) as u32;
                 let Some((bytes, skip)) = self.recent.borrow().get(run.file, unit) else { break };
                 let rest = &bytes[skip..];
                 out.extend_from_slice(&rest[..rest.len().min(want - out.len())]);

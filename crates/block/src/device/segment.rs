@@ -70,6 +70,8 @@ pub struct Stats {
     pub collected: u64,
     /// Blocks copied for that.
     pub collected_blocks: u64,
+    /// Bytes of the copies.
+    pub collected_bytes: u64,
 }
 
 impl Segment {
@@ -160,6 +162,7 @@ impl Segment {
             pages_read: counts.pages_asked,
             collected: counts.collected,
             collected_blocks: counts.collected_blocks,
+            collected_bytes: counts.collected_bytes,
         }
     }
 

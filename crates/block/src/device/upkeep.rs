@@ -87,7 +87,12 @@ impl Core {
         .await?;
         for mark in &txn.marks {
             if let Some(file) = self.files.borrow().get(&mark.file) {
-                file.change(|state| (state.units, state.blocks) = (mark.end, mark.blocks));
+                file.change(|state| {
+                    // One that is sealed has all of it.
+                    if mark.end > state.units {
+                        (state.units, state.blocks) = (mark.end, mark.blocks);
+                    }
+                });
             }
         }
         self.logged_txn.set(number + 1);

@@ -1,5 +1,7 @@
 //! DataFiles: their head, and the records in them.
 
+use std::borrow::Cow;
+
 use codec::crc32c;
 
 use super::bytes::Input;
@@ -15,6 +17,9 @@ pub(crate) const FILE_HEAD: usize = UNIT as usize;
 /// Bytes of a record's head: one unit.
 pub(crate) const RECORD_HEAD: usize = UNIT as usize;
 
+/// Bytes of a packed block at most: it saves an eighth, or is stored as it is.
+pub(crate) const PACKED_MAX: u16 = (BLOCK - BLOCK / 8) as u16;
+
 /// What a record does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
@@ -24,6 +29,9 @@ pub(crate) enum What {
     Trim,
     /// A range is zeroes.
     Zero,
+    /// One block; behind the head stands its data as an LZ4 block of this many bytes, and zeroes
+    /// up to the next unit. Written by garbage collection only.
+    Packed(u16),
 }
 
 impl What {
@@ -32,16 +40,23 @@ impl What {
             What::Data => 1,
             What::Trim => 2,
             What::Zero => 3,
+            What::Packed(_) => 4,
         }
     }
 
-    const fn from_code(code: u8) -> Option<What> {
-        match code {
-            1 => Some(What::Data),
-            2 => Some(What::Trim),
-            3 => Some(What::Zero),
+    const fn from_code(code: u8, packed: u16) -> Option<What> {
+        match (code, packed) {
+            (1, 0) => Some(What::Data),
+            (2, 0) => Some(What::Trim),
+            (3, 0) => Some(What::Zero),
+            (4, 1..=PACKED_MAX) => Some(What::Packed(packed)),
             _ => None,
         }
+    }
+
+    /// True when it is a block with data.
+    pub(crate) const fn has_data(self) -> bool {
+        matches!(self, What::Data | What::Packed(_))
     }
 }
 
@@ -67,6 +82,16 @@ impl Head {
         match self.what {
             What::Data => RECORD,
             What::Trim | What::Zero => RECORD_HEAD,
+            What::Packed(len) => RECORD_HEAD + usize::from(len).next_multiple_of(UNIT as usize),
+        }
+    }
+
+    /// Bytes of data behind the head.
+    fn stored_len(&self) -> usize {
+        match self.what {
+            What::Data => BLOCK as usize,
+            What::Trim | What::Zero => 0,
+            What::Packed(len) => usize::from(len),
         }
     }
 
@@ -74,6 +99,9 @@ impl Head {
         let mut out = [0; RECORD_HEAD];
         out[4..8].copy_from_slice(&self.data_crc.to_le_bytes());
         out[8] = self.what.code();
+        if let What::Packed(len) = self.what {
+            out[10..12].copy_from_slice(&len.to_le_bytes());
+        }
         out[12..16].copy_from_slice(&self.file.get().to_le_bytes());
         out[16..24].copy_from_slice(&self.identity.volume.to_le_bytes());
         out[24..28].copy_from_slice(&self.identity.segment.to_le_bytes());
@@ -93,20 +121,20 @@ impl Head {
         let parsed = (|| {
             let crc = input.u32()?;
             let data_crc = input.u32()?;
-            let (code, flags, reserved) = (input.u8()?, input.u8()?, input.u16()?);
+            let (code, flags, packed) = (input.u8()?, input.u8()?, input.u16()?);
             let file = input.u32()?;
             let (volume, segment, unit) = (input.u64()?, input.u32()?, input.u32()?);
             let seq = Seq { epoch: input.u64()?, counter: input.u64()? };
             let (lba, count, rest) = (input.u32()?, input.u32()?, input.u64()?);
-            let clean = crc == crc32c(&bytes[4..]) && flags == 0 && reserved == 0 && rest == 0;
-            let what = What::from_code(code).filter(|_| clean)?;
+            let clean = crc == crc32c(&bytes[4..]) && flags == 0 && rest == 0;
+            let what = What::from_code(code, packed).filter(|_| clean)?;
             let identity = Identity { volume, segment };
             let file = FileNo::new(file)?;
             Some(Head { what, data_crc, identity, file, unit, seq, lba, count })
         })();
         let head = parsed.ok_or(damaged)?;
         let sound = match head.what {
-            What::Data => head.count == 1,
+            What::Data | What::Packed(_) => head.count == 1,
             What::Trim | What::Zero => {
                 head.count >= 1
                     && head.data_crc == 0
@@ -127,25 +155,71 @@ pub(crate) enum Next<'a> {
     Partial(usize),
 }
 
-/// The record at the start of `bytes`, which stand at `unit` of a file.
+/// The record at the start of `bytes`, which stand at `unit` of a file; its data as it is stored.
 pub(crate) fn next_record(
     identity: Identity,
     file: FileNo,
     unit: u32,
     bytes: &[u8],
 ) -> Result<Next<'_>, Flaw> {
+    let next = frame(identity, file, unit, bytes)?;
+    if let Next::Record(head, stored) = next
+        && head.what.has_data()
+    {
+        content(&head, stored)?;
+    }
+    Ok(next)
+}
+
+/// The same, with its data not verified.
+fn frame(identity: Identity, file: FileNo, unit: u32, bytes: &[u8]) -> Result<Next<'_>, Flaw> {
     let Some(head) = bytes.first_chunk() else { return Ok(Next::Partial(RECORD_HEAD)) };
     let head = Head::decode(head)?;
     if head.identity != identity || (head.file, head.unit) != (file, unit) {
         return Err(Flaw::Damaged("a record belongs elsewhere"));
     }
-    let Some(data) = bytes.get(RECORD_HEAD..head.record_len()) else {
+    let Some(rest) = bytes.get(RECORD_HEAD..head.record_len()) else {
         return Ok(Next::Partial(head.record_len()));
     };
-    if !data.is_empty() && crc32c(data) != head.data_crc {
-        return Err(Flaw::Damaged("a block's data does not verify"));
+    let (stored, padding) = rest.split_at(head.stored_len());
+    if padding.iter().any(|byte| *byte != 0) {
+        return Err(Flaw::Damaged("a record's padding is not zero"));
     }
-    Ok(Next::Record(head, data))
+    Ok(Next::Record(head, stored))
+}
+
+/// The block in a record, unpacked and verified.
+pub(crate) fn content<'a>(head: &Head, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, Flaw> {
+    let damaged = Flaw::Damaged("a block's data does not verify");
+    let data = match head.what {
+        What::Packed(_) => {
+            let block = lz4_flex::block::decompress(stored, BLOCK as usize);
+            Cow::Owned(block.map_err(|_| damaged)?)
+        }
+        _ => Cow::Borrowed(stored),
+    };
+    let sound = data.len() as u64 == BLOCK && crc32c(&data) == head.data_crc;
+    if sound { Ok(data) } else { Err(damaged) }
+}
+
+/// Appends a record with a block's data, packed if that saves an eighth. `head` says where, and
+/// has the CRC of the data.
+pub(crate) fn put_packed(out: &mut Vec<u8>, head: Head, data: &[u8]) {
+    let packed = lz4_flex::block::compress(data);
+    match u16::try_from(packed.len()) {
+        Ok(len) if len <= PACKED_MAX => {
+            put_stored(out, Head { what: What::Packed(len), ..head }, &packed)
+        }
+        _ => put_stored(out, Head { what: What::Data, ..head }, data),
+    }
+}
+
+/// Appends a record whose data is stored like this already.
+pub(crate) fn put_stored(out: &mut Vec<u8>, head: Head, stored: &[u8]) {
+    let end = out.len() + head.record_len();
+    out.extend_from_slice(&head.encode());
+    out.extend_from_slice(stored);
+    out.resize(end, 0);
 }
 
 /// The data of a block at its place, verified: CRC, volume, segment, LBA, file and place.
@@ -155,9 +229,11 @@ pub(crate) fn read_block(
     unit: u32,
     lba: u32,
     bytes: &[u8],
-) -> Result<&[u8], Flaw> {
-    match next_record(identity, file, unit, bytes)? {
-        Next::Record(head, data) if head.what == What::Data && head.lba == lba => Ok(data),
+) -> Result<Cow<'_, [u8]>, Flaw> {
+    match frame(identity, file, unit, bytes)? {
+        Next::Record(head, stored) if head.what.has_data() && head.lba == lba => {
+            content(&head, stored)
+        }
         Next::Record(..) => Err(Flaw::Damaged("a record is of another block")),
         Next::Partial(_) => Err(Flaw::Damaged("a record is cut off")),
     }
