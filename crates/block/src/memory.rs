@@ -51,7 +51,12 @@ pub struct MemoryDevice {
     pause: Duration,
     /// Changes take effect in the order of their first polls.
     turn: Mutex<()>,
+    /// Whether changes may still take effect.
+    guard: Guard,
 }
+
+/// Says whether a change may take effect, at the moment at which it would.
+pub type Guard = Box<dyn Fn() -> Result<(), Fault>>;
 
 impl Memory {
     /// Nothing but a hole.
@@ -149,8 +154,19 @@ fn blocks(extent: Extent) -> impl Iterator<Item = (u64, std::ops::Range<usize>, 
 impl MemoryDevice {
     /// A device of `bytes` bytes over `memory`, whose answers take up to twice `pause`.
     pub fn new(env: &Env, memory: &Memory, bytes: u64, pause: Duration) -> MemoryDevice {
-        let (env, memory) = (env.clone(), memory.clone());
-        MemoryDevice { env, bytes, memory, pause, turn: Mutex::new(()) }
+        MemoryDevice::guarded(env, memory, bytes, pause, Box::new(|| Ok(())))
+    }
+
+    /// The same, with changes that are refused when `guard` says so.
+    pub fn guarded(
+        env: &Env,
+        memory: &Memory,
+        bytes: u64,
+        pause: Duration,
+        guard: Guard,
+    ) -> MemoryDevice {
+        let (env, memory, turn) = (env.clone(), memory.clone(), Mutex::new(()));
+        MemoryDevice { env, bytes, memory, pause, turn, guard }
     }
 
     fn check(&self, extent: Extent, data: bool) -> Result<(), Fault> {
@@ -203,8 +219,7 @@ impl Device for MemoryDevice {
     fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
         async move {
             self.check(Extent { offset, len: data.len() as u64 }, true)?;
-            self.in_turn(|| self.memory.write(offset, &data)).await;
-            Ok(())
+            self.in_turn(|| (self.guard)().map(|()| self.memory.write(offset, &data))).await
         }
         .boxed_local()
     }
@@ -212,8 +227,7 @@ impl Device for MemoryDevice {
     fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
         async move {
             self.check(extent, false)?;
-            self.in_turn(|| self.memory.clear(extent, how)).await;
-            Ok(())
+            self.in_turn(|| (self.guard)().map(|()| self.memory.clear(extent, how))).await
         }
         .boxed_local()
     }

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use base::{Fault, Kind, VolumeId};
 use futures_util::FutureExt;
-use runtime::{Buf, Env};
+use runtime::Env;
 use wire::control::SegmentId;
 
-use crate::contract::{Answer, Clear, Device, Piece};
-use crate::geometry::Extent;
+use crate::contract::Answer;
 use crate::manager::Standing;
 use crate::memory::{Memory, MemoryDevice};
 use crate::server::{Lease, Opened, SegmentOpener};
@@ -149,12 +148,21 @@ impl SegmentOpener for Opener {
             };
             // Whoever had it before goes on seeing what there was.
             own.memory = own.memory.copy();
-            let (manager, epoch) = (self.manager.clone(), own.place.epoch);
-            let memory = MemoryDevice::new(&self.env, &own.memory, inner.bytes, inner.pause);
-            let content = own.memory.clone();
-            let lease =
-                Held { manager: self.manager.clone(), env: self.env.clone(), segment, epoch };
-            let device = Rc::new(Owned { manager, segment, content, memory });
+            let (epoch, content) = (own.place.epoch, own.memory.clone());
+            let guard = {
+                let (manager, content) = (self.manager.clone(), content.clone());
+                Box::new(move || match manager.memory(segment) {
+                    Some(now) if now.is_same(&content) => Ok(()),
+                    _ => {
+                        let why = format!("{segment} was opened by another owner");
+                        Err(Fault::new(Kind::Fenced, why))
+                    }
+                })
+            };
+            let device =
+                MemoryDevice::guarded(&self.env, &content, inner.bytes, inner.pause, guard);
+            let (manager, env) = (self.manager.clone(), self.env.clone());
+            let (device, lease) = (Rc::new(device), Held { manager, env, segment, epoch });
             Ok(Opened { device, lease: Rc::new(lease) })
         }
         .boxed_local()
@@ -193,55 +201,5 @@ impl Lease for Held {
             Some(until) => Standing::Holds(self.env.now() + (until - now)),
             None => Standing::Serves,
         }
-    }
-}
-
-/// A device that its owner loses when the segment is opened anew.
-struct Owned {
-    manager: Manager,
-    segment: SegmentId,
-    content: Memory,
-    memory: MemoryDevice,
-}
-
-impl Owned {
-    fn check(&self) -> Result<(), Fault> {
-        let now = self.manager.memory(self.segment);
-        if now.is_some_and(|now| now.is_same(&self.content)) {
-            return Ok(());
-        }
-        Err(Fault::new(Kind::Fenced, format!("{} was opened by another owner", self.segment)))
-    }
-}
-
-impl Device for Owned {
-    fn bytes(&self) -> u64 {
-        self.memory.bytes()
-    }
-
-    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
-        self.memory.read(extent)
-    }
-
-    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
-        async move {
-            self.check()?;
-            self.memory.write(offset, data).await?;
-            self.check()
-        }
-        .boxed_local()
-    }
-
-    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        async move {
-            self.check()?;
-            self.memory.clear(extent, how).await?;
-            self.check()
-        }
-        .boxed_local()
-    }
-
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
-        self.memory.pieces(extent, most)
     }
 }

@@ -13,6 +13,7 @@ pub mod history;
 mod nemesis;
 pub mod oracle;
 pub mod planted;
+pub mod register;
 mod run;
 pub mod scenario;
 pub mod tuning;

@@ -1,14 +1,16 @@
 //! Bugs on purpose, each of which a checker must find. They stand around the product, in wrappers
-//! that only the simulator puts in: what a chunkserver takes for its disk's store, and what a
-//! client takes for the network. The product has no switch for them.
+//! that only the simulator puts in: what a chunkserver takes for its disk's store, what a client
+//! takes for the network, what a block server takes for its requests and segments. The product has no switch for them.
 
 mod peers;
 mod store;
+mod volumes;
 
 use std::cell::Cell;
 
 pub(crate) use peers::peers_of;
 pub use store::Store;
+pub(crate) use volumes::{handler_of, opener_of};
 
 use crate::run::{Failure, Outcome, run_seed};
 use crate::scenario::Scenario;
@@ -44,11 +46,17 @@ pub enum Planted {
     NoHold,
     /// Block servers take their leases for three times as long as they are.
     LongLease,
+    /// Block servers do a change as often as its message comes.
+    NoSequence,
+    /// Block servers answer for segments that others have.
+    EndlessLease,
+    /// Block servers go on with attachments that are over.
+    OldAttachment,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 14] = [
+    pub const ALL: [Planted; 17] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -63,6 +71,9 @@ impl Planted {
         Planted::LostRename,
         Planted::NoHold,
         Planted::LongLease,
+        Planted::NoSequence,
+        Planted::EndlessLease,
+        Planted::OldAttachment,
     ];
 }
 

@@ -8,6 +8,7 @@ mod names;
 mod segments;
 mod table;
 mod takeover;
+mod volumes;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -298,6 +299,21 @@ pub const SCENARIOS: &[Scenario] = &[
             "segment: orphan removed",
             "segment: DataFile collected",
             "segment: short read of an open DataFile",
+        ],
+    },
+    Scenario {
+        name: "volumes",
+        about: "volumes' clients while segments move between block servers that crash",
+        run: |sim| Box::pin(volumes::run(sim)),
+        marks: &[
+            "block: change came again",
+            "block: change came late",
+            "block: no such session",
+            "block: attachment fenced",
+            "block: attachment is over",
+            "block: acknowledgement held back",
+            "block: segment is gone",
+            "block: request given up",
         ],
     },
 ];

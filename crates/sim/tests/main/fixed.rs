@@ -57,6 +57,7 @@ scenarios! {
     segments "segments",
     table "table",
     takeover "takeover",
+    volumes "volumes",
 }
 
 #[test]

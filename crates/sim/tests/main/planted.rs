@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted};
 
 /// Each bug with a scenario and a seed that find it, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 14] = [
+const FOUND: [(Planted, &str, u64, &str); 17] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 0, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were acknowledged"),
@@ -26,6 +26,11 @@ const FOUND: [(Planted, &str, u64, &str); 14] = [
     // One owner of a segment acknowledges at a time.
     (Planted::NoHold, "block-managers", 0, "believe"),
     (Planted::LongLease, "block-managers", 0, "believe"),
+    // Linearizability of blocks.
+    (Planted::NoSequence, "volumes", 0, "not linearizable"),
+    (Planted::EndlessLease, "volumes", 1, "not linearizable"),
+    // Exclusion of attachments.
+    (Planted::OldAttachment, "volumes", 0, "acts after"),
 ];
 
 #[test]

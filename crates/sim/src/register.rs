@@ -1,0 +1,242 @@
+//! Linearizability of registers (invariant 7): the blocks of a volume, judged from outside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What was done with a register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Did {
+    /// It was given this value.
+    Write(u64),
+    /// This value was seen.
+    Read(u64),
+}
+
+/// How sure it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sure {
+    /// It happened between its start and its end.
+    Happened,
+    /// It may have happened, at any time since its start.
+    Perhaps,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// What was done.
+    pub did: Did,
+    /// How sure it is.
+    pub sure: Sure,
+    /// When it began.
+    pub start: Duration,
+    /// When it ended.
+    pub end: Duration,
+}
+
+/// States of the search at most: a history that needs more has too many operations at a time.
+const STATES_MAX: usize = 1 << 18;
+
+/// Where the search for an order stands.
+#[derive(Clone)]
+struct Node {
+    value: u64,
+    /// One bit for each operation that has happened.
+    done: Vec<u64>,
+    /// Sure operations that have happened.
+    count: usize,
+    /// No operation below has not happened.
+    first: usize,
+}
+
+impl Node {
+    fn has(&self, index: usize) -> bool {
+        self.done[index / 64] >> (index % 64) & 1 == 1
+    }
+
+    fn happen(&mut self, index: usize, operation: &Operation) {
+        self.done[index / 64] |= 1 << (index % 64);
+        self.count += usize::from(operation.is_sure());
+        if let Did::Write(value) = operation.did {
+            self.value = value;
+        }
+    }
+}
+
+impl Operation {
+    fn is_sure(&self) -> bool {
+        self.sure == Sure::Happened
+    }
+}
+
+/// A history in the order of starts, and what is known of its values.
+struct Search {
+    history: Vec<Operation>,
+    read: BTreeSet<u64>,
+    written: BTreeMap<u64, usize>,
+}
+
+impl Search {
+    fn new(mut history: Vec<Operation>) -> Search {
+        let seen = |operation: &Operation| match operation.did {
+            Did::Read(value) => Some(value),
+            Did::Write(_) => None,
+        };
+        let read: BTreeSet<u64> = history.iter().filter_map(seen).collect();
+        // What need not have happened and was never seen explains nothing.
+        history.retain(|operation| match operation.did {
+            Did::Write(value) => operation.is_sure() || read.contains(&value),
+            Did::Read(_) => true,
+        });
+        history.sort_by_key(|operation| operation.start);
+        // It begins with 0.
+        let mut written = BTreeMap::from([(0, 1)]);
+        for operation in &history {
+            if let Did::Write(value) = operation.did {
+                *written.entry(value).or_default() += 1;
+            }
+        }
+        Search { history, read, written }
+    }
+
+    fn open<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = (usize, &'a Operation)> {
+        let all = self.history.iter().enumerate().skip(node.first);
+        all.filter(|(index, _)| !node.has(*index))
+    }
+
+    /// Whatever comes next began before any that must still happen has ended; `but` one.
+    fn limit(&self, node: &Node, but: Option<usize>) -> Duration {
+        let ends = self.open(node).filter(|(index, it)| it.is_sure() && Some(*index) != but);
+        ends.map(|(_, it)| it.end).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Reads of the present value happen as soon as they may: they are in nobody's way.
+    fn settle(&self, node: &mut Node) {
+        loop {
+            let limit = self.limit(node, None);
+            let mut open = self.open(node).take_while(|(_, it)| it.start <= limit);
+            let next = open.find(|(_, it)| it.did == Did::Read(node.value));
+            let Some(index) = next.map(|(index, _)| index) else { break };
+            drop(open);
+            node.happen(index, &self.history[index]);
+        }
+        let left = (node.first..self.history.len()).find(|&index| !node.has(index));
+        node.first = left.unwrap_or(self.history.len());
+    }
+
+    /// A write that nobody has seen, and that could not be taken for another.
+    fn is_unseen(&self, operation: &Operation, value: u64) -> bool {
+        operation.is_sure() && !self.read.contains(&value) && self.written[&value] == 1
+    }
+
+    /// Whether a write can come next in an order worth looking at: one whose value was seen
+    /// comes right before a read that sees it.
+    fn is_next(&self, node: &Node, index: usize, operation: &Operation, value: u64) -> bool {
+        if self.is_unseen(operation, value) || operation.is_sure() && self.written[&value] > 1 {
+            return true;
+        }
+        let limit = self.limit(node, Some(index));
+        let mut reads = self.open(node).take_while(|(_, it)| it.start <= limit);
+        reads.any(|(_, it)| it.did == Did::Read(value))
+    }
+
+    /// What may follow. Unseen writes that may happen do so right before another write.
+    fn follow(&self, node: &Node) -> Vec<Node> {
+        let limit = self.limit(node, None);
+        let enabled = self.open(node).take_while(|(_, it)| it.start <= limit);
+        let writes = enabled.filter_map(|(index, it)| match it.did {
+            Did::Write(value) => Some((index, it, value)),
+            Did::Read(_) => None,
+        });
+        let mut writes: Vec<_> = writes.collect();
+        // The last one is tried first: what is sure before what is not, in order of time.
+        writes.sort_by_key(|(index, it, _)| (it.is_sure(), std::cmp::Reverse((it.end, *index))));
+        let mut found = Vec::new();
+        for &(index, operation, value) in &writes {
+            if !self.is_next(node, index, operation, value) {
+                continue;
+            }
+            let mut after = node.clone();
+            for &(other, it, its) in &writes {
+                if other != index && self.is_unseen(it, its) {
+                    after.happen(other, it);
+                }
+            }
+            after.happen(index, operation);
+            self.settle(&mut after);
+            found.push(after);
+        }
+        found
+    }
+}
+
+/// An error unless there is an order of all operations, within their times, that a register with
+/// 0 at first could have gone through: Wing and Gong's search, with a memory of what was tried.
+pub fn check(history: Vec<Operation>) -> Result<(), String> {
+    let search = Search::new(history);
+    let known: Vec<_> = search.history.iter().filter(|operation| operation.is_sure()).collect();
+    let done = vec![0; search.history.len().div_ceil(64)];
+    let mut start = Node { value: 0, done, count: 0, first: 0 };
+    search.settle(&mut start);
+    let (mut seen, mut deepest, mut stack) = (BTreeSet::new(), 0, vec![start]);
+    let mut undecided = false;
+    while let Some(node) = stack.pop() {
+        if node.count == known.len() {
+            return Ok(());
+        }
+        if seen.len() > STATES_MAX {
+            undecided = true;
+            break;
+        }
+        deepest = deepest.max(node.count);
+        for after in search.follow(&node) {
+            if seen.insert((after.value, after.done.clone())) {
+                stack.push(after);
+            }
+        }
+    }
+    let near = known[deepest.saturating_sub(6)..].iter().take(24);
+    let near: Vec<String> = near.map(|operation| format!("{operation:?}")).collect();
+    let verdict = if undecided { "too much at a time to decide" } else { "not linearizable" };
+    Err(format!(
+        "{verdict}: no order explains more than {deepest} of {} operations; near \
+         there:\n{}",
+        known.len(),
+        near.join("\n")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: u64, end: u64, did: Did, sure: Sure) -> Operation {
+        let (start, end) = (Duration::from_secs(start), Duration::from_secs(end));
+        Operation { did, sure, start, end }
+    }
+
+    #[test]
+    fn late_and_lost_writes_are_found() {
+        use Did::{Read, Write};
+        use Sure::{Happened, Perhaps};
+        let base = |sure| {
+            vec![
+                at(0, 1, Write(7), Happened),
+                at(2, 4, Write(8), Happened),
+                at(2, 5, Write(9), sure),
+            ]
+        };
+        let then = |mut history: Vec<Operation>, reads: &[u64]| {
+            for (index, value) in reads.iter().enumerate() {
+                let start = 10 + 2 * index as u64;
+                history.push(at(start, start + 1, Read(*value), Happened));
+            }
+            check(history).is_ok()
+        };
+        assert!(then(base(Happened), &[8]) && then(base(Happened), &[9, 9]));
+        assert!(!then(base(Happened), &[9, 8]), "a value comes back");
+        assert!(!then(base(Happened), &[7]), "a write is lost");
+        assert!(then(base(Perhaps), &[8, 9]), "it may happen late");
+        assert!(!then(base(Perhaps), &[8, 9, 8]));
+    }
+}

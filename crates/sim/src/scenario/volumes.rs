@@ -1,0 +1,446 @@
+//! Clients of volumes whose segments are in memory and move between block servers that crash:
+//! each block is linearizable, no late message undoes what was acknowledged after it, and an
+//! attachment that is over does nothing.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ClusterId, VolumeId};
+use block::contract::{Clear, Device};
+use block::geometry::{Extent, Geometry};
+use block::limits::BLOCK;
+use block::model::Manager;
+use block::server::BlockServer;
+use block::volume::{Limits, Shape, Volume};
+use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
+use runtime::{Class, Env, Rng};
+use transport::{ClusterKey, Endpoint, Identity};
+use wire::control::SegmentId;
+
+use crate::planted;
+use crate::register::{self, Did, Operation, Sure};
+
+const SERVERS: usize = 3;
+const SEGMENTS: u32 = 4;
+/// Requests of one client that are under way at a time.
+const LANES: usize = 3;
+/// Blocks in use: few, so that requests meet. At the border of two segments each.
+const BLOCKS: [u64; 6] = [3, 4, 7, 8, 127, 128];
+const LOAD: Duration = Duration::from_secs(15);
+const LEASE: Duration = Duration::from_millis(150);
+const PORT: u16 = 7000;
+
+/// Volumes: one of a client of its own, two that clients take from each other. What a shared one
+/// promises when servers die is weaker (`block::volume`), and is not judged here.
+const VOLUMES: [Kind; 3] = [Kind::Own, Kind::Taken, Kind::Taken];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Own,
+    Taken,
+}
+
+/// A request that was answered well, for the judgement of attachments.
+struct Acted {
+    volume: VolumeId,
+    segment: u32,
+    epoch: u64,
+    /// It changed something.
+    change: bool,
+    start: Duration,
+    end: Duration,
+}
+
+struct World {
+    sim: Sim,
+    manager: Manager,
+    hosts: Vec<HostId>,
+    servers: RefCell<BTreeMap<usize, BlockServer>>,
+    stop: Cell<bool>,
+    histories: RefCell<BTreeMap<(VolumeId, u64), Vec<Operation>>>,
+    acted: RefCell<Vec<Acted>>,
+    values: Cell<u64>,
+    violation: RefCell<Option<String>>,
+}
+
+fn identity(name: &str) -> Identity {
+    let key = Some(ClusterKey::new([7; 32]));
+    Identity { cluster: ClusterId::new(9), key, name: name.to_owned() }
+}
+
+fn volume_id(index: usize) -> VolumeId {
+    VolumeId::new(index as u64 + 1)
+}
+
+/// Two segments in turn, 16 KiB each, in groups of 512 KiB.
+fn shape(volume: VolumeId) -> Shape {
+    let geometry = Geometry::new(512 << 10, 2, 16 << 10).expect("it goes up");
+    Shape { volume, geometry, bytes: 1 << 20 }
+}
+
+pub(super) async fn run(sim: Sim) -> Result<(), String> {
+    let clock = sim.clone();
+    let pause = Duration::from_micros(sim.with_rng(|rng| rng.between(20, 2000)));
+    let manager = Manager::new(move || clock.elapsed(), LEASE, 256 << 10, pause);
+    let world = Rc::new(World {
+        sim: sim.clone(),
+        manager,
+        hosts: (0..SERVERS).map(|index| sim.add_host(&format!("bs{index}"))).collect(),
+        servers: RefCell::default(),
+        stop: Cell::new(false),
+        histories: RefCell::default(),
+        acted: RefCell::default(),
+        values: Cell::new(0),
+        violation: RefCell::default(),
+    });
+    for index in 0..SERVERS {
+        world.boot(index).await;
+    }
+    for volume in 0..VOLUMES.len() {
+        for index in 0..SEGMENTS {
+            let segment = SegmentId { volume: volume_id(volume), index };
+            world.manager.assign(segment, world.addr(world.draw(SERVERS)));
+        }
+    }
+    sim.with_net_faults(|faults| {
+        *faults = NetFaults {
+            drop_one_in: 150,
+            duplicate_one_in: 6,
+            delay_one_in: 12,
+            delay_max: Duration::from_millis(250),
+            reset_one_in: 400,
+            ..NetFaults::default()
+        };
+    });
+    let mut clients = Vec::new();
+    for (index, kind) in VOLUMES.into_iter().enumerate() {
+        let count = match kind {
+            Kind::Own => 1,
+            Kind::Taken => 3,
+        };
+        for _ in 0..count {
+            clients.push(sim.spawn("client", attend(world.clone(), volume_id(index), kind)));
+        }
+    }
+    let trouble = sim.spawn("trouble", world.clone().trouble());
+    let end = sim.elapsed() + LOAD;
+    while sim.elapsed() < end && world.violation.borrow().is_none() {
+        sim.sleep(Duration::from_millis(50)).await;
+    }
+    world.stop.set(true);
+    let _ = trouble.await;
+    sim.heal_network();
+    let patience = sim.elapsed() + Duration::from_secs(30);
+    while !clients.iter().all(|client| client.is_finished()) {
+        if sim.elapsed() > patience {
+            return Err("a client does not end in half a minute without faults".to_owned());
+        }
+        sim.sleep(Duration::from_millis(50)).await;
+    }
+    for volume in 0..VOLUMES.len() {
+        world.last_look(volume_id(volume)).await?;
+    }
+    world.judge()
+}
+
+impl World {
+    fn draw(&self, bound: usize) -> usize {
+        self.sim.with_rng(|rng| rng.below(bound as u64) as usize)
+    }
+
+    async fn pause(&self, low_ms: u64, high_ms: u64) {
+        let length = self.sim.with_rng(|rng| rng.between(low_ms, high_ms));
+        self.sim.sleep(Duration::from_millis(length)).await;
+    }
+
+    fn addr(&self, server: usize) -> SocketAddr {
+        self.sim.addr(self.hosts[server], PORT)
+    }
+
+    async fn boot(&self, index: usize) {
+        let env = self.sim.boot(self.hosts[index]);
+        let addr = self.addr(index);
+        let opener = planted::opener_of(self.manager.opener(&env, addr));
+        let server = BlockServer::new(&env, opener);
+        let endpoint = Endpoint::new(&env, identity("block server"), Default::default());
+        let handler = planted::handler_of(server.clone());
+        let listen = async move { endpoint.listen(addr, handler).await.map(|_| endpoint) };
+        let listening = env.spawn(Class::Control, "listen", listen).await;
+        listening.expect("nobody kills it yet").expect("the port is free");
+        self.servers.borrow_mut().insert(index, server);
+    }
+
+    /// Kills servers and moves segments, until told to stop.
+    async fn trouble(self: Rc<Self>) {
+        while !self.stop.get() {
+            self.pause(20, 200).await;
+            let index = self.draw(SERVERS);
+            match self.draw(4) {
+                0 if self.draw(2) == 0 => self.crash(index).await,
+                1 => {
+                    let length = self.sim.with_rng(|rng| rng.between(10, 600));
+                    self.sim.pause(self.hosts[index], Duration::from_millis(length));
+                }
+                _ => self.move_one(index).await,
+            }
+        }
+    }
+
+    async fn crash(&self, index: usize) {
+        self.servers.borrow_mut().remove(&index);
+        let power = self.sim.with_rng(|rng| rng.one_in(2));
+        let mode = if power { CrashMode::Power } else { CrashMode::Process };
+        self.sim.crash(self.hosts[index], mode);
+        self.pause(10, 300).await;
+        // Sometimes it is back before anybody has missed it.
+        if self.draw(4) > 0 {
+            for segment in self.manager.owned(self.addr(index)) {
+                let other = (index + 1 + self.draw(SERVERS - 1)) % SERVERS;
+                self.manager.assign(segment, self.addr(other));
+            }
+        }
+        self.boot(index).await;
+    }
+
+    /// Moves a segment; its owner hears of it before, or late.
+    async fn move_one(&self, index: usize) {
+        let owned = self.manager.owned(self.addr(index));
+        let Some(&segment) = owned.get(self.draw(owned.len().max(1))) else { return };
+        let to = self.addr((index + 1 + self.draw(SERVERS - 1)) % SERVERS);
+        let late = self.draw(2) == 0;
+        if late {
+            self.manager.assign(segment, to);
+            self.pause(5, 1500).await;
+        }
+        let server = self.servers.borrow().get(&index).cloned();
+        if let (Some(server), Some(env)) = (server, self.sim.env(self.hosts[index])) {
+            let release = async move { server.release(segment).await };
+            let _ = env.spawn(Class::Control, "release", release).await;
+        }
+        if !late {
+            self.manager.assign(segment, to);
+        }
+    }
+
+    fn note(&self, volume: VolumeId, block: u64, operation: Operation) {
+        self.histories.borrow_mut().entry((volume, block)).or_default().push(operation);
+    }
+
+    fn violate(&self, what: String) {
+        self.violation.borrow_mut().get_or_insert(what);
+    }
+
+    fn client(&self) -> (HostId, Env, Endpoint) {
+        let host = self.sim.add_host("client");
+        let env = self.sim.boot(host);
+        let endpoint = Endpoint::new(&env, identity("block client"), Default::default());
+        (host, env, endpoint)
+    }
+
+    /// All blocks are read once more, when nobody writes.
+    async fn last_look(self: &Rc<Self>, volume: VolumeId) -> Result<(), String> {
+        let (_, env, endpoint) = self.client();
+        let attachment = self.manager.attach(volume, true);
+        let route = self.manager.route();
+        let device =
+            Volume::new(&env, endpoint, route, shape(volume), attachment, Limits::default());
+        let session = Rc::new(Session {
+            world: self.clone(),
+            env: env.clone(),
+            volume,
+            device,
+            epoch: attachment.epoch,
+        });
+        for block in BLOCKS {
+            let this = session.clone();
+            let look = async move { this.read(block, 1).await };
+            let looked = env.spawn(Class::Foreground, "last look", look).await;
+            if looked != Ok(true) {
+                return Err(format!("{volume}: block {block} cannot be read without faults"));
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self) -> Result<(), String> {
+        if let Some(violation) = self.violation.take() {
+            return Err(violation);
+        }
+        let acted = self.acted.borrow();
+        self.sim.note(acted.len() as u64);
+        for newer in acted.iter() {
+            // A former owner may answer reads while its lease lasts, whoever asks.
+            let is_late = |old: &&Acted| {
+                old.change
+                    && (old.volume, old.segment) == (newer.volume, newer.segment)
+                    && old.epoch < newer.epoch
+                    && old.start > newer.end
+            };
+            if let Some(old) = acted.iter().find(is_late) {
+                return Err(format!(
+                    "attachment {} of {} acts after {} has",
+                    old.epoch, old.volume, newer.epoch
+                ));
+            }
+        }
+        for ((volume, block), history) in self.histories.borrow().iter() {
+            register::check(history.clone())
+                .map_err(|what| format!("{volume}, block {block}: {what}"))?;
+        }
+        if acted.len() < 500 {
+            return Err(format!(
+                "only {} requests in {LOAD:?}: the load stands still",
+                acted.len()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Has a volume open again and again, until the end.
+async fn attend(world: Rc<World>, volume: VolumeId, kind: Kind) {
+    while !world.stop.get() {
+        let (host, env, endpoint) = world.client();
+        let attachment = world.manager.attach(volume, true);
+        let limits = Limits {
+            call_timeout: Duration::from_millis(300),
+            open_timeout: Duration::from_millis(600),
+            // Now and then one that gives up.
+            patience: Duration::from_millis(if world.draw(4) == 0 { 200 } else { 20_000 }),
+            ..Limits::default()
+        };
+        let route = world.manager.route();
+        let device = Volume::new(&env, endpoint, route, shape(volume), attachment, limits);
+        let epoch = attachment.epoch;
+        let session =
+            Rc::new(Session { world: world.clone(), env: env.clone(), volume, device, epoch });
+        let lanes: Vec<_> = (0..LANES)
+            .map(|_| {
+                let rng = Rng::new(world.sim.with_rng(|rng| rng.next_u64()));
+                env.spawn(Class::Foreground, "lane", session.clone().work(rng))
+            })
+            .collect();
+        let end = world.sim.elapsed()
+            + Duration::from_millis(world.sim.with_rng(|rng| rng.between(200, 2000)));
+        let working = || lanes.iter().any(|lane| !lane.is_finished());
+        while working() && (world.stop.get() || world.sim.elapsed() < end) {
+            world.sim.sleep(Duration::from_millis(10)).await;
+        }
+        // A client that is killed leaves what it has sent behind. One whose volume is taken is
+        // left alone for a while: it does not know.
+        if kind != Kind::Taken || world.draw(2) == 0 {
+            world.sim.crash(host, CrashMode::Process);
+        } else {
+            let (sim, grace) = (world.sim.clone(), Duration::from_secs(2));
+            world.sim.spawn("zombie", async move {
+                sim.sleep(grace).await;
+                sim.crash(host, CrashMode::Process);
+            });
+        }
+    }
+}
+
+/// A client that has a volume open.
+struct Session {
+    world: Rc<World>,
+    env: Env,
+    volume: VolumeId,
+    device: Volume,
+    epoch: u64,
+}
+
+/// An operation whose end nobody may get to see.
+struct Pending<'a> {
+    session: &'a Session,
+    blocks: std::ops::Range<u64>,
+    did: Did,
+    start: Duration,
+    ended: Cell<bool>,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.ended.get() || matches!(self.did, Did::Read(_)) {
+            return;
+        }
+        let (start, did, sure) = (self.start, self.did, Sure::Perhaps);
+        for block in self.blocks.clone() {
+            let operation = Operation { did, sure, start, end: start };
+            self.session.world.note(self.session.volume, block, operation);
+        }
+    }
+}
+
+impl Session {
+    async fn work(self: Rc<Self>, mut rng: Rng) {
+        while !self.world.stop.get() && self.world.violation.borrow().is_none() {
+            let block = *rng.pick(&BLOCKS);
+            let count = if BLOCKS.contains(&(block + 1)) && rng.one_in(3) { 2 } else { 1 };
+            let alive = match rng.below(5) {
+                0 | 1 => self.write(block, count, false).await,
+                2 if rng.one_in(3) => self.write(block, count, true).await,
+                _ => self.read(block, count).await,
+            };
+            if !alive {
+                return;
+            }
+            self.env.sleep(Duration::from_millis(rng.below(40))).await;
+        }
+    }
+
+    fn pending(&self, block: u64, count: u64, did: Did) -> Pending<'_> {
+        let (blocks, start) = (block..block + count, self.world.sim.elapsed());
+        Pending { session: self, blocks, did, start, ended: Cell::new(false) }
+    }
+
+    /// What has happened for certain.
+    fn ended(&self, pending: &Pending<'_>, block: u64, did: Did) {
+        pending.ended.set(true);
+        let (start, end) = (pending.start, self.world.sim.elapsed());
+        self.world.note(self.volume, block, Operation { did, sure: Sure::Happened, start, end });
+        let (segment, _) = shape(self.volume).geometry.locate(block * BLOCK);
+        let (volume, segment, epoch) = (self.volume, segment.get(), self.epoch);
+        let change = matches!(did, Did::Write(_));
+        self.world.acted.borrow_mut().push(Acted { volume, segment, epoch, change, start, end });
+    }
+
+    /// False when the attachment is over.
+    async fn write(&self, block: u64, count: u64, clear: bool) -> bool {
+        let value = if clear { 0 } else { self.world.values.get() + 1 };
+        self.world.values.set(self.world.values.get() + 1);
+        let pending = self.pending(block, count, Did::Write(value));
+        let (offset, len) = (block * BLOCK, count * BLOCK);
+        let done = if clear {
+            let how = if value % 2 == 0 { Clear::Trim } else { Clear::Zero };
+            self.device.clear(Extent { offset, len }, how).await
+        } else {
+            let Ok(mut data) = self.env.pool().alloc(len as usize) else { return true };
+            data.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
+            self.device.write(offset, data.freeze()).await
+        };
+        if done.is_ok() {
+            (block..block + count).for_each(|block| self.ended(&pending, block, pending.did));
+        }
+        !self.device.is_over()
+    }
+
+    async fn read(&self, block: u64, count: u64) -> bool {
+        let pending = self.pending(block, count, Did::Read(0));
+        let (offset, len) = (block * BLOCK, count * BLOCK);
+        let Ok(data) = self.device.read(Extent { offset, len }).await else {
+            return !self.device.is_over();
+        };
+        for (index, content) in data.chunks(BLOCK as usize).enumerate() {
+            let block = block + index as u64;
+            if content.chunks(8).any(|word| word != &content[..8]) {
+                self.world.violate(format!("{}, block {block}: half of a write", self.volume));
+            }
+            let value = u64::from_le_bytes(content[..8].try_into().expect("8 bytes"));
+            self.ended(&pending, block, Did::Read(value));
+        }
+        true
+    }
+}
