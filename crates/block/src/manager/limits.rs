@@ -65,8 +65,8 @@ pub const CONTENT_ATTEMPT: Duration = Duration::from_secs(5);
 pub const PAUSE: Duration = Duration::from_millis(20);
 /// When a request to managers is given up, unless chosen: several takeovers.
 pub const BUDGET: Duration = Duration::from_secs(10);
-/// Segments that a block server opens at a time.
-pub const OPENS_MAX: usize = 8;
+/// Segments that a block server opens at a time: an opening mostly waits for others.
+pub const OPENS_MAX: usize = 32;
 /// Between two attempts to open a segment, at first and at most.
 pub const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How often a block server tells the load of its segments.
