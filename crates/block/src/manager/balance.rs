@@ -50,6 +50,9 @@ impl Spread {
 impl Machine {
     /// Gives segments without a living owner to those that live.
     pub(super) fn adopt(&mut self, now: Instant) {
+        if !self.members.values().any(|member| member.alive) {
+            return;
+        }
         let dead = self.members.iter().filter(|(_, member)| !member.alive);
         let left = dead.flat_map(|(&id, _)| self.state.owned(id));
         let orphans: Vec<SegmentId> = self.state.orphans().chain(left).collect();

@@ -273,7 +273,7 @@ impl Machine {
         BlockStatus {
             manager: self.config.name.clone(),
             term: self.config.term,
-            volumes: self.state.volumes().count() as u64,
+            volumes: self.state.volume_count() as u64,
             removing: self.state.trash().count() as u64,
             orphans: (self.state.orphans().count() + left) as u64,
             moves: self.moves,

@@ -186,6 +186,16 @@ impl State {
         self.volumes.iter().map(|(&id, volume)| (id, volume))
     }
 
+    /// How many volumes there are.
+    pub fn volume_count(&self) -> usize {
+        self.volumes.len()
+    }
+
+    /// How many segments there are.
+    pub fn segment_count(&self) -> usize {
+        self.segments.len()
+    }
+
     /// The volume of a name.
     pub fn find(&self, name: &str) -> Option<VolumeId> {
         self.names.get(name).copied()

@@ -31,7 +31,7 @@ impl Machine {
         }
         let count = self.check_length(&spec, spec.bytes)?;
         check_limits(spec.limits)?;
-        if self.state.volumes().count() >= self.config.volumes_max {
+        if self.state.volume_count() >= self.config.volumes_max {
             return Err(Refusal::Full { what: "volumes", max: self.config.volumes_max });
         }
         let id = VolumeId::new(self.state.counters().volume);
@@ -54,7 +54,7 @@ impl Machine {
         if count > VOLUME_SEGMENTS_MAX {
             return Err(Refusal::Segments { count, max: VOLUME_SEGMENTS_MAX });
         }
-        if self.state.segments().count() + count as usize > SEGMENTS_MAX {
+        if self.state.segment_count() + count as usize > SEGMENTS_MAX {
             return Err(Refusal::Full { what: "segments", max: SEGMENTS_MAX });
         }
         Ok(count)
