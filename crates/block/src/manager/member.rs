@@ -26,6 +26,8 @@ use crate::geometry::Extent;
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;
+/// Bytes of a segment that are looked at or cleared in one step: beats go on in between.
+const STEP: u64 = 16 << 20;
 /// Pieces of a segment that are looked at in one step.
 const PIECES: usize = 1024;
 
@@ -399,10 +401,12 @@ impl Member {
             }
             BlockServerRequest::Clear { segment, from } => {
                 let (device, _) = self.device(segment).await.map_err(refused)?;
-                let len = device.bytes().saturating_sub(from);
-                if len > 0 {
-                    let extent = Extent { offset: from, len };
+                let (mut offset, end) = (from, device.bytes());
+                while offset < end {
+                    let extent = Extent { offset, len: (end - offset).min(STEP) };
                     device.clear(extent, Clear::Trim).await.map_err(refused)?;
+                    offset += extent.len;
+                    self.0.env.yield_now().await;
                 }
                 Ok(BlockServerReply::Done)
             }
@@ -413,7 +417,8 @@ impl Member {
         let (device, _) = self.device(segment).await?;
         let (mut offset, end) = (from, device.bytes());
         while offset < end {
-            let extent = Extent { offset, len: end - offset };
+            self.0.env.yield_now().await;
+            let extent = Extent { offset, len: (end - offset).min(STEP) };
             let pieces = device.pieces(extent, PIECES).await?;
             if pieces.iter().any(|piece| !piece.zero) {
                 return Ok(true);
