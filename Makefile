@@ -1,12 +1,16 @@
-# The two commands: `make demo` shows the system at work, `make test` runs every test.
+# `make demo` shows the system at work, `make test` runs every test; `make demo-block` shows a
+# volume with a file system and a database on it.
 
-.PHONY: build demo test test-long clean
+.PHONY: build demo demo-block test test-long clean
 
 build:
 	cargo build --release --locked -p craton
 
 demo:
 	scripts/demo.sh
+
+demo-block:
+	scripts/demo-block.sh
 
 test:
 	scripts/prepare.sh
