@@ -395,13 +395,13 @@ impl Member {
                 self.0.beat.notify_one();
                 Ok(BlockServerReply::Done)
             }
-            BlockServerRequest::HasData { segment, from } => {
-                let found = self.has_data(segment, from).await;
+            BlockServerRequest::HasData { segment, from, to } => {
+                let found = self.has_data(segment, from, to).await;
                 found.map(BlockServerReply::HasData).map_err(refused)
             }
-            BlockServerRequest::Clear { segment, from } => {
+            BlockServerRequest::Clear { segment, from, to } => {
                 let (device, _) = self.device(segment).await.map_err(refused)?;
-                let (mut offset, end) = (from, device.bytes());
+                let (mut offset, end) = (from, to.min(device.bytes()));
                 while offset < end {
                     let extent = Extent { offset, len: (end - offset).min(STEP) };
                     device.clear(extent, Clear::Trim).await.map_err(refused)?;
@@ -413,9 +413,9 @@ impl Member {
         }
     }
 
-    async fn has_data(&self, segment: SegmentId, from: u64) -> Result<bool, Fault> {
+    async fn has_data(&self, segment: SegmentId, from: u64, to: u64) -> Result<bool, Fault> {
         let (device, _) = self.device(segment).await?;
-        let (mut offset, end) = (from, device.bytes());
+        let (mut offset, end) = (from, to.min(device.bytes()));
         while offset < end {
             self.0.env.yield_now().await;
             let extent = Extent { offset, len: (end - offset).min(STEP) };

@@ -387,11 +387,12 @@ impl Manager {
         force: bool,
     ) -> Result<(), ControlError> {
         let cut = lead.machine.borrow().check_cut(self.0.env.now(), volume, bytes)?;
-        for (segment, from) in cut {
+        for (segment, part) in cut {
+            let (from, to) = (part.start, part.end);
             let request = match force {
                 true if from == 0 => continue, // Its files go.
-                true => BlockServerRequest::Clear { segment, from },
-                false => BlockServerRequest::HasData { segment, from },
+                true => BlockServerRequest::Clear { segment, from, to },
+                false => BlockServerRequest::HasData { segment, from, to },
             };
             let server = lead.machine.borrow().owner_addr(segment);
             let failed = |what: String| Refusal::Server { what: format!("{segment}: {what}") };

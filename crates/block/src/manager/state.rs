@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use base::{BlockServerId, VolumeId};
 use wire::control::{Attachment, SegmentId, VolumeInfo, VolumeSpec};
@@ -290,15 +291,15 @@ impl State {
         geometry(spec).expect("checked when it was made").segment_bytes()
     }
 
-    /// Segments of a volume that lose something when it has `bytes`, and from where on.
-    pub fn cut(&self, volume: VolumeId, bytes: u64) -> Vec<(SegmentId, u64)> {
+    /// Segments of a volume that lose something when it has `bytes`, and what.
+    pub fn cut(&self, volume: VolumeId, bytes: u64) -> Vec<(SegmentId, Range<u64>)> {
         let Some(known) = self.volumes.get(&volume) else { return Vec::new() };
         let geometry = geometry(&known.spec).expect("checked when it was made");
         let lost = |(id, _): (SegmentId, Segment)| {
             let index = SegmentIndex::new(id.index);
             let (was, is) =
                 (geometry.segment_len(index, known.spec.bytes), geometry.segment_len(index, bytes));
-            (is < was).then_some((id, is))
+            (is < was).then_some((id, is..was))
         };
         self.segments_of(volume, 0).filter_map(lost).collect()
     }

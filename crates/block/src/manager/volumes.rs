@@ -1,5 +1,7 @@
 //! Volumes: made, removed, resized, opened.
 
+use std::ops::Range;
+
 use base::VolumeId;
 use runtime::Instant;
 use wire::control::limits::ATTACHMENTS_MAX;
@@ -114,7 +116,7 @@ impl Machine {
         now: Instant,
         volume: VolumeId,
         bytes: u64,
-    ) -> Result<Vec<(SegmentId, u64)>, Refusal> {
+    ) -> Result<Vec<(SegmentId, Range<u64>)>, Refusal> {
         let known = self.state.volume(volume).ok_or(Refusal::NoVolume(volume))?;
         self.check_length(&known.spec, bytes)?;
         if bytes < known.spec.bytes {

@@ -66,10 +66,10 @@ fn shrinking_needs_force_and_epochs_grow_through_it() {
     let shrink = BlockRequest::Resize { volume: id, bytes: 2 * GIB, force: false };
     let refused = machine.handle(at(0), shrink).expect_err("data may be lost");
     assert!(matches!(refused, Refusal::HasData { .. }), "{refused}");
-    // Whose bytes go, and from where on: 2 GiB are 512 MiB in each of the first four.
+    // Whose bytes go, and which: 2 GiB are 512 MiB in each of the first four.
     let cut = machine.state().cut(id, 2 * GIB);
     assert_eq!(cut.len(), 8);
-    assert!(cut[..4].iter().all(|&(_, from)| from == GIB / 2));
+    assert!(cut[..4].iter().all(|(_, part)| *part == (GIB / 2..GIB)), "{cut:?}");
     let before: Vec<u64> =
         machine.state().segments_of(id, 4).map(|(_, segment)| segment.epoch).collect();
     volume(resize(&mut machine, id, 2));

@@ -383,19 +383,23 @@ pub enum BlockReply {
 pub enum BlockServerRequest {
     /// Send a beat now: there is news for you.
     BeatNow,
-    /// Is there data in a segment from a place on?
+    /// Is there data in a part of a segment?
     HasData {
         /// The segment.
         segment: SegmentId,
-        /// The first byte of it.
+        /// The part's first byte.
         from: u64,
+        /// The byte behind it.
+        to: u64,
     },
-    /// Make a segment read as zeroes from a place on.
+    /// Make a part of a segment read as zeroes.
     Clear {
         /// The segment.
         segment: SegmentId,
-        /// The first byte of it.
+        /// The part's first byte.
         from: u64,
+        /// The byte behind it.
+        to: u64,
     },
 }
 

@@ -289,30 +289,35 @@ impl Proto for BlockServerRequest {
     type Pb = pb::BlockServerRequest;
 
     fn to_pb(&self) -> pb::BlockServerRequest {
-        use pb::block_server_request::{Ask, From};
-        let place = |segment: &SegmentId, from| From { segment: Some(segment.to_pb()), from };
+        use pb::block_server_request::{Ask, Range};
+        let part =
+            |segment: &SegmentId, from, to| Range { segment: Some(segment.to_pb()), from, to };
         let ask = match self {
             BlockServerRequest::BeatNow => Ask::BeatNow(pb::Empty {}),
-            BlockServerRequest::HasData { segment, from } => Ask::HasData(place(segment, *from)),
-            BlockServerRequest::Clear { segment, from } => Ask::Clear(place(segment, *from)),
+            BlockServerRequest::HasData { segment, from, to } => {
+                Ask::HasData(part(segment, *from, *to))
+            }
+            BlockServerRequest::Clear { segment, from, to } => {
+                Ask::Clear(part(segment, *from, *to))
+            }
         };
         pb::BlockServerRequest { ask: Some(ask) }
     }
 
     fn from_pb(pb: pb::BlockServerRequest) -> Result<BlockServerRequest, WireError> {
-        use pb::block_server_request::{Ask, From};
-        let place = |pb: From| -> Result<(SegmentId, u64), WireError> {
-            Ok((need(pb.segment, "BlockServerRequest.segment")?, pb.from))
+        use pb::block_server_request::{Ask, Range};
+        let part = |pb: Range| -> Result<(SegmentId, u64, u64), WireError> {
+            Ok((need(pb.segment, "BlockServerRequest.segment")?, pb.from, pb.to))
         };
         Ok(match pb.ask.ok_or(WireError::Missing { field: "BlockServerRequest.ask" })? {
             Ask::BeatNow(_) => BlockServerRequest::BeatNow,
             Ask::HasData(pb) => {
-                let (segment, from) = place(pb)?;
-                BlockServerRequest::HasData { segment, from }
+                let (segment, from, to) = part(pb)?;
+                BlockServerRequest::HasData { segment, from, to }
             }
             Ask::Clear(pb) => {
-                let (segment, from) = place(pb)?;
-                BlockServerRequest::Clear { segment, from }
+                let (segment, from, to) = part(pb)?;
+                BlockServerRequest::Clear { segment, from, to }
             }
         })
     }

@@ -153,11 +153,11 @@ pub(super) fn reply() -> impl Strategy<Value = BlockReply> {
 pub(super) fn server_request() -> impl Strategy<Value = BlockServerRequest> {
     prop_oneof![
         Just(BlockServerRequest::BeatNow),
-        made!((segment, segment()), (from, any::<u64>()) => {
-            BlockServerRequest::HasData { segment, from }
+        made!((segment, segment()), (from, any::<u64>()), (to, any::<u64>()) => {
+            BlockServerRequest::HasData { segment, from, to }
         }),
-        made!((segment, segment()), (from, any::<u64>()) => {
-            BlockServerRequest::Clear { segment, from }
+        made!((segment, segment()), (from, any::<u64>()), (to, any::<u64>()) => {
+            BlockServerRequest::Clear { segment, from, to }
         }),
     ]
 }
