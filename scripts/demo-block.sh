@@ -90,7 +90,8 @@ commits=400
         sqlite3 "$database" "PRAGMA synchronous=FULL; INSERT INTO rows VALUES($number, hex(randomblob(500)));" || exit 1
         took=$((($(date +%s%N) - before) / 1000000))
         [ $took -le $slowest ] || slowest=$took
-        echo "$number $slowest" >"$work/committed"
+        echo "$number $slowest" >"$work/committed.new"
+        mv "$work/committed.new" "$work/committed"
     done
 ) &
 load=$!
