@@ -46,7 +46,7 @@ fn the_corpus_passes() {
 
 /// Writes the corpus anew: `cargo test -p transport -- --ignored write_the_corpus`.
 #[test]
-#[ignore = "writes files"]
+#[ignore = "writes the corpus into the source tree; the README says how"]
 fn write_the_corpus() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
     std::fs::create_dir_all(folder).expect("writable");

@@ -333,7 +333,9 @@ impl Handler for BlockServer {
         self.0.env.spawn(Class::Foreground, "block request", async move {
             let env = &server.0.env;
             let span = env.begin(request.trace, asked.name(), Some(peer.addr));
-            let served = span.clone().follow(server.serve(asked, request.payload)).await;
+            // In a box, since each `async` layer around it would hold it twice and move it.
+            let serve = Box::pin(server.serve(asked, request.payload));
+            let served = span.clone().follow(serve).await;
             let (answer, payload, outcome) = match served {
                 Ok((answer, payload)) => (Ok(answer), payload, metrics::Outcome::Done),
                 Err(error) => (Err(error), None, metrics::Outcome::Failed(error.kind())),

@@ -97,10 +97,10 @@ pub struct CreateArgs {
     pub limits: LimitArgs,
 }
 
-/// What a volume may do, a second.
+/// What a volume may do, a second. Kept with it; nothing enforces it yet (B12).
 #[derive(Args, Debug)]
 pub struct LimitArgs {
-    /// Requests a second that are promised; 0: none
+    /// Requests a second that are promised; 0: none. Limits are kept, not enforced yet
     #[arg(long)]
     pub iops_base: Option<u64>,
     /// Requests a second at most; 0: no bound

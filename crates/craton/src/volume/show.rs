@@ -36,15 +36,19 @@ pub fn volume(info: &VolumeInfo, nbd: Option<&str>) -> Value {
     })
 }
 
-/// Limits for people.
+/// Limits for people, who must know that they are kept and bound nobody yet (B12).
 pub fn limits(limits: VolumeLimits) -> String {
+    if limits == VolumeLimits::default() {
+        return "none".to_owned();
+    }
     let bound = |count: u64, none: &str, unit: &str| match count {
         0 => none.to_owned(),
         count => format!("{count}{unit}"),
     };
     let mb = |bytes: u64| bytes / 1_000_000;
     format!(
-        "requests a second {} promised, {} at most; MB a second {} promised, {} at most",
+        "requests a second {} promised, {} at most; MB a second {} promised, {} at most \
+         (kept, not enforced yet)",
         bound(limits.iops_base, "none", ""),
         bound(limits.iops_burst, "any", ""),
         bound(mb(limits.bytes_base), "none", ""),

@@ -193,6 +193,16 @@ fn a_volume_is_a_disk_for_standard_tools() {
     assert_eq!(info["limits"]["bytes_burst"], 50_000_000);
     assert_eq!(info["bytes"], 2u64 << 30);
 
+    // A cut of what has data must be asked for, and what comes back reads as zeroes.
+    refused(&["resize", "data", "--size", "1GiB"], 1, "there is data past");
+    run(&["resize", "data", "--size", "1GiB", "--force"]);
+    run(&["resize", "data", "--size", "2GiB"]);
+    {
+        let mut nbd = Nbd::open(&url);
+        assert_eq!(nbd.ask(READ, (1 << 30) - BLOCK as u64, BLOCK, &[]), [7; BLOCK]);
+        assert_eq!(nbd.ask(READ, (2 << 30) - BLOCK as u64, BLOCK, &[]), [0; BLOCK]);
+    }
+
     refused(&["create", "data", "--size", "1GiB"], 1, "exists already");
     refused(&["create", "a/b", "--size", "1GiB"], 2, "no name of a volume");
     refused(&["create", "tiny", "--size", "1MiB"], 1, "choose a multiple of 4096");
