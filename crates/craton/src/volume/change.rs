@@ -64,6 +64,8 @@ fn check_name(name: &str) -> Done {
     }
 }
 
+/// Makes a volume and waits until its export can be opened. A name that is taken, and sizes that
+/// no volume has, are refused.
 pub async fn create(
     managers: &Managers,
     name: &str,
@@ -129,6 +131,7 @@ async fn wait_open(managers: &Managers, info: &VolumeInfo) -> Done {
     }
 }
 
+/// Changes limits and sharing of a volume; at least one must be named.
 pub async fn set(
     managers: &Managers,
     name: &str,
@@ -154,6 +157,8 @@ pub async fn set(
     }
 }
 
+/// Gives a volume `size` bytes. What has data is cut off only with `force`, and never while the
+/// volume is open (B11).
 pub async fn resize(managers: &Managers, name: &str, size: u64, force: bool, json: bool) -> Done {
     let known = managers.volume(name).await?;
     let request = BlockRequest::Resize { volume: known.volume, bytes: size, force };
@@ -170,6 +175,7 @@ pub async fn resize(managers: &Managers, name: &str, size: u64, force: bool, jso
     ))
 }
 
+/// Removes volumes; their files go in the background. With `force` also open and missing ones.
 pub async fn rm(managers: &Managers, names: &[String], force: bool) -> Done {
     for name in names {
         let volume = match managers.volume(name).await {

@@ -73,6 +73,7 @@ async fn all(managers: &Managers) -> Result<Vec<VolumeInfo>, Failure> {
     }
 }
 
+/// Lists all volumes.
 pub async fn ls(managers: &Managers, json: bool) -> Done {
     let volumes = all(managers).await?;
     if json {
@@ -88,6 +89,7 @@ pub async fn ls(managers: &Managers, json: bool) -> Done {
     print_table(out, &[1])
 }
 
+/// Shows a volume with its segments; `nbd` is where its front ends are, when that is known.
 pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool) -> Done {
     let info = managers.volume(name).await?;
     let map = managers.map(info.volume).await?;
