@@ -294,6 +294,16 @@ impl Env {
         }
     }
 
+    /// Accepts connections at a Unix socket: a file of that name, for this user only, which goes
+    /// with the listener. What a process that has died has left there is replaced. Addresses of
+    /// such a listener and of its peers read as 0.0.0.0:0. `Unsupported` in the simulator.
+    pub async fn listen_unix(&self, path: &Path) -> io::Result<Listener> {
+        match &self.0.host {
+            Host::Real(node) => node.listen_unix(path).await.map(Listener::Real),
+            Host::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// Connects to `addr`.
     pub async fn connect(&self, addr: SocketAddr) -> io::Result<Stream> {
         match &self.0.host {

@@ -144,7 +144,7 @@ impl File {
 /// Accepts connections.
 #[derive(Debug)]
 pub enum Listener {
-    /// A TCP socket.
+    /// A TCP or Unix socket.
     #[doc(hidden)]
     Real(uring::RealListener),
     /// Simulated.
@@ -177,14 +177,14 @@ pub struct Stream {
     pub read: ReadHalf,
     /// What the peer receives.
     pub write: WriteHalf,
-    /// The peer's address.
+    /// The peer's address; 0.0.0.0:0 when it came through a Unix socket.
     pub peer: SocketAddr,
 }
 
 /// The receiving direction of a [`Stream`].
 #[derive(Debug)]
 pub enum ReadHalf {
-    /// A TCP socket.
+    /// A TCP or Unix socket.
     #[doc(hidden)]
     Real(uring::RealReadHalf),
     /// Simulated.
@@ -206,7 +206,7 @@ impl ReadHalf {
 /// The sending direction of a [`Stream`]. Dropping it ends the direction.
 #[derive(Debug)]
 pub enum WriteHalf {
-    /// A TCP socket.
+    /// A TCP or Unix socket.
     #[doc(hidden)]
     Real(uring::RealWriteHalf),
     /// Simulated.

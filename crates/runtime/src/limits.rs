@@ -31,6 +31,8 @@ pub const SEND_IOVECS_MAX: usize = 64;
 pub const WRITE_IOVECS_MAX: usize = 1024;
 /// Connections that wait to be accepted: all clients of a cluster that come back at once.
 pub const LISTEN_BACKLOG: i32 = 4096;
+/// Bytes of a Unix socket's path: what `sockaddr_un` has, less the zero behind it.
+pub const UNIX_PATH_MAX: usize = 107;
 /// Tasks from other threads that wait to be taken in by one executor.
 pub const INBOX_MAX: usize = 4096;
 /// Helper threads of one process unless configured.

@@ -2,9 +2,14 @@
 
 #![allow(unsafe_code)]
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-/// A `sockaddr` of either family.
+use crate::limits::UNIX_PATH_MAX;
+
+/// A `sockaddr` of the families that we use.
 pub(crate) struct RawAddr {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
@@ -46,6 +51,26 @@ impl RawAddr {
             }
         }
         raw
+    }
+
+    /// The name of a Unix socket: a path of at most
+    /// [`UNIX_PATH_MAX`](crate::limits::UNIX_PATH_MAX) bytes.
+    pub(crate) fn of_path(path: &Path) -> io::Result<Box<RawAddr>> {
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.is_empty() || bytes.len() > UNIX_PATH_MAX || bytes.contains(&0) {
+            let why = format!("the path of a socket has 1 to {UNIX_PATH_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let mut value = libc::sockaddr_un { sun_family: libc::AF_UNIX as _, sun_path: [0; 108] };
+        for (place, byte) in value.sun_path.iter_mut().zip(bytes) {
+            *place = *byte as libc::c_char;
+        }
+        let mut raw = RawAddr::empty();
+        let place: *mut libc::sockaddr_storage = &mut raw.storage;
+        // SAFETY: a sockaddr_storage is large and aligned enough for any sockaddr.
+        unsafe { place.cast::<libc::sockaddr_un>().write(value) };
+        raw.len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        Ok(raw)
     }
 
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {

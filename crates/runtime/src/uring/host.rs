@@ -97,6 +97,12 @@ impl RealNode {
         net::listen(self.ring.clone(), addr)
     }
 
+    // Binding answers from memory, or from a file system's.
+    #[allow(clippy::unused_async)]
+    pub(crate) async fn listen_unix(&self, path: &Path) -> io::Result<RealListener> {
+        net::listen_unix(self.ring.clone(), path)
+    }
+
     pub(crate) async fn connect(&self, addr: SocketAddr) -> io::Result<Stream> {
         net::connect(self.ring.clone(), addr).await
     }

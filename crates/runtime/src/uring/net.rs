@@ -1,4 +1,4 @@
-//! TCP through the ring.
+//! TCP and Unix sockets through the ring.
 
 #![allow(unsafe_code)]
 
@@ -6,8 +6,11 @@ use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -19,6 +22,9 @@ use crate::io::{ReadHalf, Stream, WriteHalf};
 use crate::limits::LISTEN_BACKLOG;
 use crate::sync::Mutex;
 
+/// What stands for the address of a process on this machine.
+const NEARBY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 pub(crate) fn listen(ring: Rc<Ring>, addr: SocketAddr) -> io::Result<RealListener> {
     let socket = TcpListener::bind(addr)?; // Sets SO_REUSEADDR.
     // SAFETY: a system call without pointers. A second listen only changes the backlog.
@@ -27,31 +33,73 @@ pub(crate) fn listen(ring: Rc<Ring>, addr: SocketAddr) -> io::Result<RealListene
     }
     let local = socket.local_addr()?;
     let socket = Rc::new(OwnedFd::from(socket));
-    Ok(RealListener { ring, socket, local, next: RefCell::new(None), turn: Mutex::new(()) })
+    Ok(RealListener::new(ring, socket, local, None))
 }
 
-pub(crate) async fn connect(ring: Rc<Ring>, addr: SocketAddr) -> io::Result<Stream> {
-    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+pub(crate) fn listen_unix(ring: Rc<Ring>, path: &Path) -> io::Result<RealListener> {
+    let name = RawAddr::of_path(path)?;
+    remove_dead(path)?;
+    let socket = Rc::new(make(libc::AF_UNIX)?);
+    let fd = socket.as_raw_fd();
+    let check = |result: libc::c_int| match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: a system call without pointers. The file that bind makes gets the socket's mode.
+    check(unsafe { libc::fchmod(fd, 0o600) })?;
+    // SAFETY: the name lives across the call, and has the length that is told.
+    check(unsafe { libc::bind(fd, name.as_ptr(), name.len()) })?;
+    let path = path.to_owned();
+    let listener = RealListener::new(ring, socket, NEARBY, Some(path));
+    // SAFETY: a system call without pointers.
+    check(unsafe { libc::listen(fd, LISTEN_BACKLOG) })?;
+    Ok(listener)
+}
+
+/// Removes what a process that has died has left of its socket.
+fn remove_dead(path: &Path) -> io::Result<()> {
+    let facts = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        facts => facts?,
+    };
+    if !facts.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is no socket"));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+        }
+        Err(error) => Err(error),
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+fn make(family: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: a system call without pointers.
     let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the descriptor was just made, and is owned by nobody else.
-    let socket = Rc::new(unsafe { OwnedFd::from_raw_fd(raw) });
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+pub(crate) async fn connect(ring: Rc<Ring>, addr: SocketAddr) -> io::Result<Stream> {
+    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let socket = Rc::new(make(family)?);
     let work = Work::Connect { socket: socket.clone(), peer: RawAddr::new(addr) };
     // The operation goes before the socket is used: it holds the other reference.
     let Done { result, work } = ring.start(work).await;
     drop(work);
     result?;
-    stream(ring, socket, addr)
+    set_nodelay(&socket)?;
+    Ok(stream(ring, socket, addr))
 }
 
-fn stream(ring: Rc<Ring>, socket: Rc<OwnedFd>, peer: SocketAddr) -> io::Result<Stream> {
-    set_nodelay(&socket)?;
+fn stream(ring: Rc<Ring>, socket: Rc<OwnedFd>, peer: SocketAddr) -> Stream {
     let read = RealReadHalf { ring: ring.clone(), socket: socket.clone() };
     let write = RealWriteHalf { ring, socket, unfinished: None };
-    Ok(Stream { read: ReadHalf::Real(read), write: WriteHalf::Real(write), peer })
+    Stream { read: ReadHalf::Real(read), write: WriteHalf::Real(write), peer }
 }
 
 fn set_nodelay(socket: &OwnedFd) -> io::Result<()> {
@@ -74,11 +122,13 @@ fn shutdown(socket: &OwnedFd, how: libc::c_int) {
     unsafe { libc::shutdown(socket.as_raw_fd(), how) };
 }
 
-/// Accepts TCP connections.
+/// Accepts connections.
 pub struct RealListener {
     ring: Rc<Ring>,
     socket: Rc<OwnedFd>,
     local: SocketAddr,
+    /// Of a Unix socket: its name, which goes with the listener.
+    path: Option<PathBuf>,
     /// The accept in flight. It stays when a caller's future is dropped, so that no connection
     /// is lost between two calls.
     next: RefCell<Option<Op>>,
@@ -87,6 +137,16 @@ pub struct RealListener {
 }
 
 impl RealListener {
+    fn new(
+        ring: Rc<Ring>,
+        socket: Rc<OwnedFd>,
+        local: SocketAddr,
+        path: Option<PathBuf>,
+    ) -> RealListener {
+        let (next, turn) = (RefCell::new(None), Mutex::new(()));
+        RealListener { ring, socket, local, path, next, turn }
+    }
+
     /// See [`crate::Listener::accept`].
     pub async fn accept(&self) -> io::Result<Stream> {
         let _turn = self.turn.lock().await;
@@ -103,8 +163,12 @@ impl RealListener {
         let Done { work, result } = done;
         let Work::Accept { peer, .. } = work else { unreachable!("an accept stays one") };
         let socket = Rc::new(owned_fd(result?));
+        if self.path.is_some() {
+            return Ok(stream(self.ring.clone(), socket, NEARBY));
+        }
         let peer = peer.get().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        stream(self.ring.clone(), socket, peer)
+        set_nodelay(&socket)?;
+        Ok(stream(self.ring.clone(), socket, peer))
     }
 
     /// See [`crate::Listener::local_addr`].
@@ -115,6 +179,9 @@ impl RealListener {
 
 impl Drop for RealListener {
     fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path); // What is left is found dead by the next one.
+        }
         // Refuses new connections at once, whatever is still in flight.
         shutdown(&self.socket, libc::SHUT_RDWR);
     }
@@ -126,7 +193,7 @@ impl fmt::Debug for RealListener {
     }
 }
 
-/// The receiving direction of a TCP connection.
+/// The receiving direction of a connection.
 pub struct RealReadHalf {
     ring: Rc<Ring>,
     socket: Rc<OwnedFd>,
@@ -156,7 +223,7 @@ impl fmt::Debug for RealReadHalf {
     }
 }
 
-/// The sending direction of a TCP connection.
+/// The sending direction of a connection.
 pub struct RealWriteHalf {
     ring: Rc<Ring>,
     socket: Rc<OwnedFd>,

@@ -199,3 +199,57 @@ fn a_runtime_stops_with_everything_in_flight() {
         assert_eq!(env.pool().used(), 0);
     }
 }
+
+#[test]
+fn unix_sockets_carry_bytes_and_go_with_their_listener() {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    let dir = std::env::temp_dir().join(format!("craton-unix-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("socket");
+    // A process that was killed has left its name there.
+    drop(UnixListener::bind(&path).unwrap());
+    let runtime = runtime();
+    let env = runtime.env().clone();
+    runtime.block_on(async {
+        let listener = env.listen_unix(&path).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let taken = env.listen_unix(&path).await.unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        let peer = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                let mut peer = UnixStream::connect(path).unwrap();
+                peer.write_all(&[7; 300_000]).unwrap();
+                let mut back = Vec::new();
+                peer.read_to_end(&mut back).unwrap();
+                back
+            }
+        });
+        // The one that looked whether anybody listens has gone again.
+        let mut server = loop {
+            let mut server = listener.accept().await.unwrap();
+            let (first, buf) = server.read.read(env.pool().alloc(1).unwrap(), 0).await;
+            if first.unwrap() == 1 {
+                assert_eq!(buf[0], 7);
+                break server;
+            }
+        };
+        assert!(server.peer.ip().is_unspecified());
+        assert!(read_exact(&env, &mut server, 299_999).await.iter().all(|&byte| byte == 7));
+        let answer = env.pool().copy_of(&[9; 500_000]).unwrap();
+        server.write.write_all(vec![answer]).await.unwrap();
+        drop(server);
+        assert!(peer.join().unwrap() == [9; 500_000]);
+        drop(listener);
+        assert!(!path.exists());
+        std::fs::write(&path, b"a file").unwrap();
+        let foreign = env.listen_unix(&path).await.unwrap_err();
+        assert_eq!(foreign.kind(), ErrorKind::AlreadyExists);
+        let long = dir.join("x".repeat(200));
+        assert_eq!(env.listen_unix(&long).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    });
+    std::fs::remove_dir_all(dir).unwrap();
+}
