@@ -162,6 +162,12 @@ impl Machine {
             self.holds.insert(id, hold);
         }
         if let Some(to) = to {
+            if self.state.owned_count(to) == 1
+                && let Some(member) = self.members.get_mut(&to)
+            {
+                // It beat rarely so far, and is told to beat now.
+                member.heard = member.heard.max(now);
+            }
             if segment.owner != Some(to) {
                 self.note(to, id);
             }
@@ -321,13 +327,16 @@ impl Machine {
 
     /// Takes note of servers that have fallen silent.
     pub(super) fn bury(&mut self, now: Instant) {
-        let dead = self.config.server_dead;
-        for (id, member) in &mut self.members {
-            if member.alive && now - member.heard > dead {
-                member.alive = false;
-                member.loads.clear();
-                tracing::warn!(server = %id, "block server is silent: others take its segments");
-            }
+        let silent = self
+            .members
+            .iter()
+            .filter(|&(&id, member)| member.alive && now - member.heard >= self.patience(id));
+        let silent: Vec<BlockServerId> = silent.map(|(&id, _)| id).collect();
+        for id in silent {
+            let member = self.members.get_mut(&id).expect("just seen");
+            member.alive = false;
+            member.loads.clear();
+            tracing::warn!(server = %id, "block server is silent: others take its segments");
         }
     }
 }

@@ -11,9 +11,13 @@ pub const LEASE: Duration = Duration::from_millis(600);
 pub const DRIFT: u32 = 25;
 /// Without a beat for so long a block server is dead: three renewals.
 pub const SERVER_DEAD: Duration = Duration::from_millis(450);
-/// A manager that did not run for so long does not count its own silence as the servers'.
-pub const PAUSED: Duration = Duration::from_millis(150);
-/// How often the manager looks at its clock.
+/// Where nothing is served, time passes so many times slower: an idle cluster sleeps. A server
+/// without segments beats that rarely and may be silent that long, and the lock of managers that
+/// have no volume lasts that long.
+pub const IDLE: u32 = 3;
+/// A manager that looks at its clock so late does not count its own silence as the servers'.
+pub const PAUSED: Duration = Duration::from_millis(100);
+/// Between two looks of the manager at its clock: at least.
 pub const TICK: Duration = Duration::from_millis(50);
 /// Between two signs of life of a front end for its attachments.
 pub const KEEP: Duration = Duration::from_millis(1000);

@@ -15,7 +15,7 @@ use wire::control::{
 
 use super::error::Refusal;
 use super::fleet::{Hold, Member};
-use super::limits::{LEASE, PAUSED, PURGE_AFTER, SERVER_DEAD, drifted};
+use super::limits::{IDLE, LEASE, PAUSED, PURGE_AFTER, SERVER_DEAD, TICK, drifted};
 use super::rows::{Key, Row, Value};
 use super::state::{Counters, State, Trash};
 
@@ -68,7 +68,8 @@ pub struct Machine {
     pub(super) balanced: Instant,
     /// Since when this leader knows of trash.
     trashed: BTreeMap<Trash, Instant>,
-    ticked: Instant,
+    /// When [`Machine::tick`] is due.
+    tick_due: Instant,
     /// Until then this manager leads for certain.
     leads_until: Instant,
     rows: Vec<Row>,
@@ -93,7 +94,7 @@ impl Machine {
             moves: 0,
             balanced: now,
             trashed,
-            ticked: now,
+            tick_due: now,
             leads_until: now,
             rows: Vec::new(),
             news: BTreeSet::new(),
@@ -149,20 +150,33 @@ impl Machine {
         }
     }
 
-    /// Time has passed. To be called every [`super::limits::TICK`].
-    pub fn tick(&mut self, now: Instant) {
-        let gap = now - self.ticked;
-        self.ticked = now;
-        if gap > PAUSED {
+    /// Time has passed. Answers when to call it again: the next server that is silent is dead
+    /// then.
+    pub fn tick(&mut self, now: Instant) -> Instant {
+        if now - self.tick_due > PAUSED {
             // This manager stood still: beats may wait to be read.
-            for member in self.members.values_mut() {
-                member.heard = (member.heard + gap).min(now);
-            }
+            self.members.values_mut().for_each(|member| member.heard = now);
         }
         self.bury(now);
         self.adopt(now);
         self.holds.retain(|_, hold| hold.until() > now);
         self.balance(now);
+        let silent = self.members.iter().filter(|(_, member)| member.alive);
+        let next = silent.map(|(&id, member)| member.heard + self.patience(id)).min();
+        let latest = now + self.config.server_dead;
+        self.tick_due = next.unwrap_or(latest).clamp(now + TICK, latest.max(now + TICK));
+        self.tick_due
+    }
+
+    /// How long a server may be silent before it is dead. One that has no segments beats rarely.
+    pub(super) fn patience(&self, id: BlockServerId) -> Duration {
+        let idle = self.state.owned_count(id) == 0;
+        self.config.server_dead * if idle { IDLE } else { 1 }
+    }
+
+    /// True when there is nothing to serve, so that nobody waits for a successor of this manager.
+    pub fn is_idle(&self) -> bool {
+        self.state.volume_count() == 0
     }
 
     /// Rows to be stored, in order.

@@ -19,7 +19,7 @@ use wire::control::{
 };
 
 use super::client::{Managers, Trouble};
-use super::limits::{BEAT_ATTEMPT, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
+use super::limits::{BEAT_ATTEMPT, IDLE, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
 use super::tenancy::{Action, Held, Standing, Tenancy};
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::geometry::Extent;
@@ -234,7 +234,8 @@ impl Member {
                 }
                 Err(_) => continue, // It was long enough.
             }
-            let next = (sent + RENEW) - env.now();
+            let idle = self.0.places.borrow().is_empty();
+            let next = (sent + RENEW * if idle { IDLE } else { 1 }) - env.now();
             let _ = env.timeout(next, self.0.beat.notified()).await; // Either is a reason.
         }
     }

@@ -24,7 +24,7 @@ use wire::control::{
 use super::client::{holder_addr, holder_text};
 use super::error::Refusal;
 use super::limits::{
-    BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, LOCK, LOOK, PURGE_AFTER, RENEW, ROOT, TICK,
+    BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, IDLE, LOCK, LOOK, PURGE_AFTER, RENEW, ROOT,
 };
 use super::machine::{Config, Machine};
 use super::rows::Row;
@@ -211,15 +211,10 @@ impl Manager {
         self.0.config.lock_ttl.as_millis() as u64
     }
 
-    /// When a lease of the lock that was asked for at `sent` ends for its holder: clocks drift.
-    fn lock_end(&self, sent: Instant) -> Instant {
-        sent + self.0.config.lock_ttl * (1000 - DRIFT) / 1000
-    }
-
     /// Leads until the lock or the table is lost, or it is asked to stop.
     async fn rule(&self, fencing: u64, sent: Instant) -> Result<(), String> {
         let inner = &*self.0;
-        let mut end = self.lock_end(sent);
+        let mut end = lock_end(sent, inner.config.lock_ttl);
         let table = self.open_table().await?;
         let mut state = State::default();
         let entries = table.scan(table::Range::all()).take(usize::MAX).await;
@@ -259,15 +254,18 @@ impl Manager {
             ),
         ];
         while !lead.over.get() && !inner.stopping.get() && inner.env.now() < end {
-            self.pause(inner.env.jitter(RENEW.min(inner.config.lock_ttl / 4))).await;
+            let slower = if lead.machine.borrow().is_idle() { IDLE } else { 1 };
+            let renew = RENEW.min(inner.config.lock_ttl / 4) * slower;
+            self.pause(inner.env.jitter(renew)).await;
             let sent = inner.env.now();
-            let (name, ttl_ms) = (LOCK.to_owned(), self.ttl_ms());
+            let ttl = inner.config.lock_ttl * slower;
+            let (name, ttl_ms) = (LOCK.to_owned(), ttl.as_millis() as u64);
             let change = LockChange::Renew { name, fencing, ttl_ms };
             let build = |op| ClusterRequest::Lock { op, change };
             let renewal = inner.locks.cluster_change("the block manager's lock", build);
             match inner.env.timeout(end - sent, renewal).await {
                 Ok(Ok(_)) => {
-                    end = end.max(self.lock_end(sent));
+                    end = end.max(lock_end(sent, ttl));
                     lead.machine.borrow_mut().lead_until(end);
                 }
                 Ok(Err(error)) if error.kind() == Kind::Fenced => break,
@@ -296,9 +294,9 @@ impl Manager {
     async fn watch(self, lead: Rc<Lead>) {
         let env = &self.0.env;
         while !lead.over.get() {
-            env.sleep(TICK).await;
-            lead.machine.borrow_mut().tick(env.now());
+            let due = lead.machine.borrow_mut().tick(env.now());
             self.after(&lead);
+            env.sleep(due - env.now()).await;
         }
     }
 
@@ -543,4 +541,9 @@ fn trash_path(trash: Trash) -> String {
 /// Directory of a segment's files in the core.
 pub fn segment_path(segment: wire::control::SegmentId) -> String {
     format!("{ROOT}/{}/{}", segment.volume, segment.index)
+}
+
+/// When a lease of the lock that was asked for at `sent` ends for its holder: clocks drift.
+fn lock_end(sent: Instant, ttl: Duration) -> Instant {
+    sent + ttl * (1000 - DRIFT) / 1000
 }

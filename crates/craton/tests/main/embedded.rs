@@ -114,28 +114,32 @@ fn an_interrupt_under_load_keeps_what_was_acknowledged() {
     up.interrupt();
 }
 
-/// CPU time of a process so far, user and system.
-fn cpu(pid: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-    let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
-    // Ticks of 10 ms, as everywhere on Linux.
-    let ticks = |index: usize| fields[index].parse::<u64>().expect("a number");
-    Duration::from_millis(10 * (ticks(11) + ticks(12)))
+/// How often the threads of a process have gone to sleep so far.
+fn sleeps(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let of = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line?.trim().parse::<u64>().ok()
+    };
+    tasks.filter_map(|task| of(task.ok()?)).sum()
 }
 
+/// An idle process wakes rarely: what each wake costs depends on the machine, how many there are
+/// does not. The time that it takes is a figure of `scripts/idle.sh`.
 #[test]
 fn an_idle_process_sleeps() {
     const WATCHED: Duration = Duration::from_secs(10);
+    const PER_SECOND_MAX: u64 = 100;
     let scratch = Scratch::new("idle");
     let (up, _) = Up::start(&["--dir", text(&scratch.path("data"))]);
-    std::thread::sleep(Duration::from_secs(2));
-    let before = cpu(up.0.id());
+    std::thread::sleep(Duration::from_secs(4));
+    let before = sleeps(up.0.id());
     std::thread::sleep(WATCHED);
-    let used = cpu(up.0.id()) - before;
-    let percent = 100.0 * used.as_secs_f64() / WATCHED.as_secs_f64();
-    println!("idle: {percent:.1} % of a core");
-    // The target is 1 % in release; tests are not optimised that far, and not alone.
-    assert!(percent < 2.0, "an idle 'craton up' takes {percent:.1} % of a core");
+    // Threads of the kernel for it come and go.
+    let rate = sleeps(up.0.id()).saturating_sub(before) / WATCHED.as_secs();
+    println!("idle: wakes {rate} times a second");
+    assert!((1..PER_SECOND_MAX).contains(&rate), "an idle 'craton up' wakes {rate} times a second");
     up.interrupt();
 }
 
