@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 
 use base::ServerId;
+use block::manager::Managers;
 use client::Client;
 use serde::Serialize;
-use wire::control::{ClusterStatus, DiskReport, Group, ServerStatus};
+use wire::control::{
+    BlockPeer, BlockRole, BlockServerStatus, BlockStatus, ClusterStatus, DiskReport, Group,
+    ServerStatus,
+};
 
 use crate::args::StatusArgs;
 use crate::connect::with_client;
@@ -21,6 +25,12 @@ pub struct Picture {
     pub masters: Vec<Master>,
     /// Chunkservers, by name.
     pub chunkservers: Vec<Chunkserver>,
+    /// Block managers, by name, as the one that leads has heard of them; none when none leads.
+    pub block_managers: Vec<BlockManager>,
+    /// Block servers, by name.
+    pub block_servers: Vec<BlockServer>,
+    /// Front ends, by name.
+    pub frontends: Vec<Frontend>,
     /// Chunks of all stream partitions that have a leader.
     pub chunks: Chunks,
     /// Repair.
@@ -61,6 +71,47 @@ pub struct Chunkserver {
     pub used_bytes: u64,
     /// Its disks.
     pub disks: Vec<Disk>,
+}
+
+/// A block manager.
+#[derive(Serialize, Clone, Debug)]
+pub struct BlockManager {
+    /// Its ID.
+    pub id: String,
+    /// Where it is reached.
+    pub addr: String,
+    /// `up` or `down`.
+    pub state: &'static str,
+    /// True for the one that leads.
+    pub leader: bool,
+}
+
+/// A block server.
+#[derive(Serialize, Clone, Debug)]
+pub struct BlockServer {
+    /// Its ID.
+    pub id: String,
+    /// Where it is reached.
+    pub addr: String,
+    /// `up`, `leaving` while it hands its segments over, or `down`.
+    pub state: &'static str,
+    /// Segments that it owns.
+    pub segments: u32,
+    /// Requests a second over them.
+    pub iops: u64,
+    /// Bytes a second over them.
+    pub bytes_per_second: u64,
+}
+
+/// A front end.
+#[derive(Serialize, Clone, Debug)]
+pub struct Frontend {
+    /// Its ID.
+    pub id: String,
+    /// Where it takes NBD connections.
+    pub addr: String,
+    /// `up` or `down`.
+    pub state: &'static str,
 }
 
 /// A disk.
@@ -152,6 +203,9 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         cluster: info.cluster.to_string(),
         masters: masters.iter().map(master).collect(),
         chunkservers: servers(&answers).into_iter().map(chunkserver).collect(),
+        block_managers: Vec::new(),
+        block_servers: Vec::new(),
+        frontends: Vec::new(),
         chunks: Chunks::default(),
         repair: Repair::default(),
         names: Names::default(),
@@ -167,6 +221,13 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         picture.names.files += answer.files;
         picture.names.directories += answer.dirs;
         picture.bytes.logical += answer.logical_bytes;
+    }
+    if let Some(block) = Managers::new(client).status().await? {
+        picture.block_servers = block_servers(&block);
+        let peers = |role| block.peers.iter().filter(move |peer| peer.role == role);
+        picture.block_managers =
+            peers(BlockRole::Manager).map(|peer| block_manager(peer, &block.manager)).collect();
+        picture.frontends = peers(BlockRole::Frontend).map(frontend).collect();
     }
     picture.bytes.physical = picture.chunkservers.iter().map(|server| server.used_bytes).sum();
     Ok(picture)
@@ -185,6 +246,41 @@ fn servers(answers: &BTreeMap<u64, ClusterStatus>) -> Vec<ServerStatus> {
 fn natural(name: &str) -> (&str, u64, &str) {
     let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (letters, name[letters.len()..].parse().unwrap_or(0), name)
+}
+
+fn up_or_down(alive: bool) -> &'static str {
+    if alive { "up" } else { "down" }
+}
+
+fn block_servers(block: &BlockStatus) -> Vec<BlockServer> {
+    let server = |server: &BlockServerStatus| BlockServer {
+        id: server.name.clone(),
+        addr: server.addr.to_string(),
+        state: match (server.alive, server.leaving) {
+            (true, true) => "leaving",
+            (alive, _) => up_or_down(alive),
+        },
+        segments: server.segments,
+        iops: server.iops,
+        bytes_per_second: server.bytes,
+    };
+    let mut servers: Vec<_> = block.servers.iter().map(server).collect();
+    servers.sort_by(|left, right| natural(&left.id).cmp(&natural(&right.id)));
+    servers
+}
+
+fn block_manager(peer: &BlockPeer, leader: &str) -> BlockManager {
+    BlockManager {
+        id: peer.name.clone(),
+        addr: peer.addr.to_string(),
+        state: up_or_down(peer.alive),
+        leader: peer.name == leader,
+    }
+}
+
+fn frontend(peer: &BlockPeer) -> Frontend {
+    let (id, addr) = (peer.name.clone(), peer.addr.to_string());
+    Frontend { id, addr, state: up_or_down(peer.alive) }
 }
 
 fn chunkserver(server: ServerStatus) -> Chunkserver {
@@ -255,6 +351,7 @@ fn print(picture: &Picture) -> Done {
             print_line(&format!("{}: {} has failed: {}", server.id, disk.path, disk.reason))?;
         }
     }
+    print_block(picture)?;
     let Picture { chunks, repair, names, bytes: volume, .. } = picture;
     print_line(&format!(
         "\nchunks  {} in all, {} under-replicated, {} lost\nrepair  {} pending, {} done, {}\n\
@@ -270,6 +367,32 @@ fn print(picture: &Picture) -> Done {
         bytes(volume.logical),
         bytes(volume.physical),
     ))
+}
+
+/// The block service, when there is one.
+fn print_block(picture: &Picture) -> Done {
+    let Picture { block_managers, block_servers, frontends, .. } = picture;
+    if block_managers.is_empty() && block_servers.is_empty() && frontends.is_empty() {
+        return Ok(());
+    }
+    print_line("")?;
+    let mut out = table(&["block service", "state", "address", "segments", "does"]);
+    let none = || "-".to_owned();
+    for one in block_managers {
+        let does = if one.leader { "block manager, leads" } else { "block manager" };
+        let (id, state, addr) = (one.id.clone(), one.state.to_owned(), one.addr.clone());
+        out.add_row([id, state, addr, none(), does.to_owned()]);
+    }
+    for one in block_servers {
+        let (id, state, addr) = (one.id.clone(), one.state.to_owned(), one.addr.clone());
+        let does = format!("block server, {} requests/s", one.iops);
+        out.add_row([id, state, addr, one.segments.to_string(), does]);
+    }
+    for one in frontends {
+        let (id, state, addr) = (one.id.clone(), one.state.to_owned(), one.addr.clone());
+        out.add_row([id, state, addr, none(), "front end".to_owned()]);
+    }
+    print_table(out, &[3])
 }
 
 #[cfg(test)]

@@ -27,9 +27,10 @@ pub struct SessionRef {
 /// What a change of a segment is known by, so that it happens once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sequence {
-    /// Counts the session's changes from 1.
+    /// Counts the attachment's changes on the segment from 1, over sessions and owners: a change
+    /// that is sent again keeps its number.
     pub seq: u64,
-    /// All changes below this one have been answered. At most `seq`.
+    /// All changes below this one are answered or given up. At most `seq`.
     pub floor: u64,
 }
 
@@ -122,6 +123,9 @@ pub enum BlockAnswer {
         grant: u64,
         /// Bytes of the segment.
         bytes: u64,
+        /// Highest number of the attachment's changes that have happened; 0 for none. Whoever
+        /// begins to count goes on behind it.
+        last: u64,
     },
     /// To `Read`: the payload has the bytes.
     Read,
@@ -136,8 +140,8 @@ pub enum BlockAnswer {
 pub enum BlockError {
     /// The segment is not served here (any more).
     NotOwner,
-    /// The session is not open here: begin another. Of a change, this request has done nothing
-    /// and never will.
+    /// The session is not open here: begin another. Of a change, this message has done nothing
+    /// and never will; others with its number may have.
     NoSession,
     /// A later session has been begun than the one to open.
     Superseded {
@@ -328,9 +332,9 @@ impl BlockAnswer {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
         match self {
-            BlockAnswer::Opened { grant, bytes } => {
+            BlockAnswer::Opened { grant, bytes, last } => {
                 put_u32s(&mut out, &[ANSWER_OPENED, 0]);
-                put_u64s(&mut out, &[*grant, *bytes]);
+                put_u64s(&mut out, &[*grant, *bytes, *last]);
             }
             BlockAnswer::Read => put_u32s(&mut out, &[ANSWER_READ, 0]),
             BlockAnswer::Pieces(pieces) => {
@@ -363,7 +367,10 @@ impl BlockAnswer {
         }
         fields.reserved()?;
         match tag {
-            ANSWER_OPENED => Ok(BlockAnswer::Opened { grant: fields.u64()?, bytes: fields.u64()? }),
+            ANSWER_OPENED => {
+                let (grant, bytes, last) = (fields.u64()?, fields.u64()?, fields.u64()?);
+                Ok(BlockAnswer::Opened { grant, bytes, last })
+            }
             ANSWER_READ => Ok(BlockAnswer::Read),
             ANSWER_DONE => Ok(BlockAnswer::Done),
             tag => Err(DecodeError::Code(u16::try_from(tag).unwrap_or(u16::MAX))),

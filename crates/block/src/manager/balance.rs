@@ -6,6 +6,7 @@ use base::{BlockServerId, VolumeId};
 use runtime::Instant;
 use wire::control::SegmentId;
 
+use super::fleet::Member;
 use super::limits::{BALANCE, REST, SEGMENT_COST};
 use super::machine::Machine;
 
@@ -18,7 +19,7 @@ struct Spread {
 
 impl Spread {
     fn of(machine: &Machine) -> Spread {
-        let alive = machine.members.iter().filter(|(_, member)| member.alive);
+        let alive = machine.members.iter().filter(|(_, member)| member.is_staying());
         let cost = |id: BlockServerId, busy: u64| {
             busy + machine.state.owned_count(id) as u64 * SEGMENT_COST
         };
@@ -50,11 +51,11 @@ impl Spread {
 impl Machine {
     /// Gives segments without a living owner to those that live.
     pub(super) fn adopt(&mut self, now: Instant) {
-        if !self.members.values().any(|member| member.alive) {
+        if !self.members.values().any(Member::is_staying) {
             return;
         }
-        let dead = self.members.iter().filter(|(_, member)| !member.alive);
-        let left = dead.flat_map(|(&id, _)| self.state.owned(id));
+        let gone = self.members.iter().filter(|(_, member)| !member.is_staying());
+        let left = gone.flat_map(|(&id, _)| self.state.owned(id));
         let orphans: Vec<SegmentId> = self.state.orphans().chain(left).collect();
         if orphans.is_empty() {
             return;
@@ -65,6 +66,17 @@ impl Machine {
             let had_owner = self.state.segment(id).is_some_and(|segment| segment.owner.is_some());
             self.moves += u64::from(had_owner);
             self.give(now, id, Some(server));
+        }
+    }
+
+    /// Takes all segments from a server that is about to end: others open them at once.
+    pub(super) fn evacuate(&mut self, now: Instant, server: BlockServerId) {
+        let owned: Vec<SegmentId> = self.state.owned(server).collect();
+        let mut spread = Spread::of(self);
+        for id in owned {
+            let to = spread.choose(self, id, SEGMENT_COST);
+            self.moves += u64::from(to.is_some());
+            self.give(now, id, to);
         }
     }
 

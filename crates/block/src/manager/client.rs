@@ -11,11 +11,11 @@ use client::{Client, PeerError};
 use runtime::{Duration, Instant};
 use wire::control::limits::SEGMENTS_PAGE;
 use wire::control::{
-    BlockReply, BlockRequest, ClusterReply, ClusterRequest, ControlReply, ControlRequest,
-    SegmentPlace, VolumeInfo,
+    BlockReply, BlockRequest, BlockStatus, ClusterReply, ClusterRequest, ControlReply,
+    ControlRequest, SegmentPlace, VolumeInfo,
 };
 
-use super::limits::{ATTEMPT, BUDGET, LOCK, PAUSE};
+use super::limits::{ATTEMPT, BUDGET, LOCK, PAUSE, STATUS_ATTEMPT};
 
 /// Why the block manager did not do what it was asked. The text names the thing and the way out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -181,6 +181,20 @@ impl Managers {
             Ok(Err(error)) => Err(Trouble::Passing(error.to_string())),
             Err(_) => passing("the masters do not answer"),
         }
+    }
+
+    /// The block service in figures, without patience: `None` when no manager leads now.
+    pub async fn status(&self) -> Result<Option<BlockStatus>, Error> {
+        for _ in 0..2 {
+            match self.ask_once(&BlockRequest::Status, STATUS_ATTEMPT).await {
+                Ok(BlockReply::Status(status)) => return Ok(Some(status)),
+                Ok(other) => return Err(misfit(&other)),
+                Err(Trouble::Final(error)) => return Err(error),
+                // What was known of the leader may have been old.
+                Err(Trouble::Passing(cause)) => tracing::debug!(cause, "no block status"),
+            }
+        }
+        Ok(None)
     }
 
     /// The volume of a name.

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use base::{Fault, Kind, VolumeId};
@@ -11,10 +12,10 @@ use runtime::sync::Mutex;
 use runtime::{Buf, Class, Env};
 use transport::Endpoint;
 use wire::control::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
-use wire::control::{BlockReply, BlockRequest, SegmentId, SegmentPlace, VolumeInfo};
+use wire::control::{BlockReply, BlockRequest, BlockRole, SegmentId, SegmentPlace, VolumeInfo};
 
 use super::client::{Managers, misfit};
-use super::limits::KEEP;
+use super::limits::{HERE, KEEP};
 use super::state::geometry;
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::frontend::{About, Exports};
@@ -74,6 +75,23 @@ impl VolumeExports {
         }));
         env.spawn(Class::Control, "frontend: keep", keep(Rc::downgrade(&exports.0)));
         exports
+    }
+
+    /// Tells the managers every second, while this lives, that the front end `name` takes
+    /// connections at `addr`.
+    pub fn announce(&self, name: &str, addr: SocketAddr) {
+        let (exports, name) = (Rc::downgrade(&self.0), name.to_owned());
+        self.0.env.spawn(Class::Control, "frontend: here", async move {
+            while let Some(inner) = exports.upgrade() {
+                let (env, managers) = (inner.env.clone(), inner.managers.clone());
+                drop(inner);
+                let role = BlockRole::Frontend;
+                let here = BlockRequest::Here { role, name: name.clone(), addr };
+                // It is shown as down when this is lost often.
+                let _ = managers.ask_once(&here, HERE).await;
+                env.sleep(env.jitter(HERE)).await;
+            }
+        });
     }
 
     /// Volumes that are attached here.

@@ -18,6 +18,8 @@ use super::state::{Segment, Server};
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) alive: bool,
+    /// It is about to end, and has said so.
+    pub(super) leaving: bool,
     /// When the last beat came.
     pub(super) heard: Instant,
     /// The process that beats, once one has.
@@ -34,7 +36,7 @@ pub(super) struct Member {
     /// Changes that its present process has made.
     seen: u64,
     /// Segments that it does not serve yet: the first of them, and how many.
-    unopened: Vec<SegmentId>,
+    unopened: BTreeMap<SegmentId, String>,
     unopened_count: u32,
     loads: BTreeMap<SegmentId, (u32, u64)>,
 }
@@ -67,6 +69,7 @@ impl Member {
         Member {
             // Until it has been silent for long, it is taken to be as it was.
             alive: true,
+            leaving: false,
             heard: now,
             boot: None,
             former: Vec::new(),
@@ -76,10 +79,15 @@ impl Member {
             numbers: BTreeMap::new(),
             next_change: 1,
             seen: 0,
-            unopened: Vec::new(),
+            unopened: BTreeMap::new(),
             unopened_count: 0,
             loads: BTreeMap::new(),
         }
+    }
+
+    /// True when it lives and may be given segments.
+    pub(super) fn is_staying(&self) -> bool {
+        self.alive && !self.leaving
     }
 
     /// Requests and bytes a second.
@@ -222,9 +230,12 @@ impl Machine {
         let reset = beat.seen.term != term;
         let seen = if reset { 0 } else { beat.seen.change };
         let member = self.members.get_mut(&server).expect("found above");
-        let woke = !std::mem::replace(&mut member.alive, true);
+        let stayed = member.is_staying();
+        member.alive = true;
         (member.heard, member.seq, member.seen) = (now, beat.seq, seen);
-        member.unopened = beat.unopened.into_iter().map(|(id, _)| id).collect();
+        member.leaving = beat.leaving;
+        let woke = !stayed && member.is_staying();
+        member.unopened = beat.unopened.into_iter().collect();
         member.unopened_count = beat.unopened_count;
         let boot = beat.boot;
         for load in beat.loads {
@@ -238,6 +249,9 @@ impl Machine {
         if self.state.server(server).is_some_and(|known| known.addr != beat.addr) {
             let name = self.state.server(server).expect("just seen").name.clone();
             self.put(Key::Server(server), Value::Server(Server { name, addr: beat.addr }));
+        }
+        if beat.leaving {
+            self.evacuate(now, server);
         }
         if woke {
             self.adopt(now);
@@ -321,8 +335,20 @@ impl Machine {
         let Some(member) = owner.and_then(|owner| self.members.get(&owner)) else { return false };
         let told = member.numbers.get(&id).is_some_and(|&number| number <= member.seen);
         let listed = member.unopened.len() as u32 >= member.unopened_count;
-        let beyond = !listed && member.unopened.last().is_some_and(|&last| id > last);
-        member.alive && told && !beyond && !member.unopened.contains(&id)
+        let beyond =
+            !listed && member.unopened.last_key_value().is_some_and(|(&last, _)| id > last);
+        member.alive && told && !beyond && !member.unopened.contains_key(&id)
+    }
+
+    /// Why a segment's owner does not serve it yet, as far as it has told.
+    pub(super) fn cause(&self, id: SegmentId, owner: Option<BlockServerId>) -> String {
+        let Some(owner) = owner else {
+            return "no block server is there for it: start one".to_owned();
+        };
+        match self.members.get(&owner) {
+            Some(member) if member.alive => member.unopened.get(&id).cloned().unwrap_or_default(),
+            _ => "its block server is silent".to_owned(),
+        }
     }
 
     /// Takes note of servers that have fallen silent.

@@ -167,8 +167,10 @@ impl Host {
         &self.server
     }
 
-    /// Closes its segments and beats no more, so that others take them over quickly.
+    /// Gives its segments to others, and ends. What nobody takes is closed, so that whoever has it
+    /// next opens it quickly.
     pub async fn stop(&self) {
+        self.member.leave().await;
         self.member.stop();
         self.member.close_all().await;
     }

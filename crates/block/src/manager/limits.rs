@@ -23,6 +23,15 @@ pub const TICK: Duration = Duration::from_millis(50);
 pub const KEEP: Duration = Duration::from_millis(1000);
 /// Without a sign of life for so long an attachment may be taken over.
 pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
+/// Between two signs of life of a manager or front end.
+pub const HERE: Duration = Duration::from_secs(3);
+/// Silence after which such a one is shown as down: three signs.
+pub const PEER_DEAD: Duration = Duration::from_secs(10);
+/// Silence after which it is not shown any more.
+pub const PEER_FORGOTTEN: Duration = Duration::from_secs(600);
+/// A block server that ends gives others this long to take its segments, and then ends anyway:
+/// three beats, and what a manager's table takes on a bad day.
+pub const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// From a removal to the removal of the files: every server has let go by then.
 pub const PURGE_AFTER: Duration = Duration::from_secs(3);
 /// Between two moves for balance.
@@ -61,6 +70,8 @@ pub const ROOT: &str = "/.craton/block";
 pub const LOOK: Duration = Duration::from_millis(100);
 /// Wait for one answer of a manager: longer than an append to its table takes on a bad day.
 pub const ATTEMPT: Duration = Duration::from_millis(1500);
+/// Wait for one answer about the block service in figures: people look at the rest meanwhile.
+pub const STATUS_ATTEMPT: Duration = Duration::from_millis(500);
 /// Wait for the answer to one beat: three fit into a lease.
 pub const BEAT_ATTEMPT: Duration = Duration::from_millis(200);
 /// Wait of the manager for one answer of a block server about a segment's content.

@@ -16,6 +16,7 @@ use wire::control::{
 use super::error::Refusal;
 use super::fleet::{Hold, Member};
 use super::limits::{IDLE, LEASE, PAUSED, PURGE_AFTER, SERVER_DEAD, TICK, drifted};
+use super::peers::Peers;
 use super::rows::{Key, Row, Value};
 use super::state::{Counters, State, Trash};
 
@@ -60,6 +61,8 @@ pub struct Machine {
     pub(super) holds: BTreeMap<SegmentId, Hold>,
     /// Leases that a former leader granted are over by then.
     pub(super) former_leases_end: Instant,
+    /// Managers and front ends.
+    peers: Peers,
     /// When an attachment was heard of last.
     pub(super) kept: BTreeMap<(VolumeId, u64), Instant>,
     /// Segments that were moved for balance, and when.
@@ -89,6 +92,7 @@ impl Machine {
             members,
             holds: BTreeMap::new(),
             former_leases_end,
+            peers: Peers::default(),
             kept: BTreeMap::new(),
             moved: BTreeMap::new(),
             moves: 0,
@@ -146,7 +150,11 @@ impl Machine {
             BlockRequest::Detach { volume, epoch } => Ok(self.detach(volume, epoch)),
             BlockRequest::Register { name, addr } => self.register(now, &name, addr),
             BlockRequest::Beat(beat) => Ok(BlockReply::Grant(self.beat(now, beat))),
-            BlockRequest::Status => Ok(BlockReply::Status(self.status())),
+            BlockRequest::Here { role, name, addr } => {
+                self.peers.heard(now, role, name, addr);
+                Ok(BlockReply::Done)
+            }
+            BlockRequest::Status => Ok(BlockReply::Status(self.status(now))),
         }
     }
 
@@ -259,6 +267,10 @@ impl Machine {
                 name: server.map(|server| server.name.clone()).unwrap_or_default(),
                 addr: server.map(|server| server.addr),
                 serving: self.serves(id, segment.owner),
+                cause: match self.serves(id, segment.owner) {
+                    true => String::new(),
+                    false => self.cause(id, segment.owner),
+                },
             }
         };
         let mut segments: Vec<_> =
@@ -268,7 +280,8 @@ impl Machine {
         Ok(BlockReply::Map { segments, more })
     }
 
-    fn status(&self) -> BlockStatus {
+    fn status(&mut self, now: Instant) -> BlockStatus {
+        let peers = self.peers.list(now);
         let server = |(server, known): (BlockServerId, &super::state::Server)| {
             let member = self.members.get(&server);
             let (iops, bytes) = member.map_or((0, 0), Member::load);
@@ -277,6 +290,7 @@ impl Machine {
                 name: known.name.clone(),
                 addr: known.addr,
                 alive: member.is_some_and(|member| member.alive),
+                leaving: member.is_some_and(|member| member.leaving),
                 segments: self.state.owned_count(server) as u32,
                 iops,
                 bytes,
@@ -292,6 +306,7 @@ impl Machine {
             orphans: (self.state.orphans().count() + left) as u64,
             moves: self.moves,
             servers: self.state.servers().map(server).collect(),
+            peers,
         }
     }
 }

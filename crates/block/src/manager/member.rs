@@ -19,7 +19,7 @@ use wire::control::{
 };
 
 use super::client::{Managers, Trouble};
-use super::limits::{BEAT_ATTEMPT, IDLE, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
+use super::limits::{BEAT_ATTEMPT, IDLE, LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
 use super::tenancy::{Action, Held, Standing, Tenancy};
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::geometry::Extent;
@@ -74,6 +74,9 @@ struct Inner {
     opens: Semaphore,
     beat: Notify,
     changed: Notify,
+    /// It is about to end, and a beat without segments has been answered since.
+    leaving: Cell<bool>,
+    left: Cell<bool>,
     stopped: Cell<bool>,
 }
 
@@ -104,6 +107,8 @@ impl Member {
             opens: Semaphore::new(OPENS_MAX),
             beat: Notify::new(),
             changed: Notify::new(),
+            leaving: Cell::new(false),
+            left: Cell::new(false),
             stopped: Cell::new(false),
         }));
         env.spawn(Class::Control, "block server: beats", member.clone().beats());
@@ -113,6 +118,24 @@ impl Member {
     /// Has `release` called for each segment that is taken away.
     pub fn on_release(&self, release: Release) {
         self.0.release.replace(Some(release));
+    }
+
+    /// Has the managers give its segments to others, who wait for no lease of this one then. Ends
+    /// when it has none left, or after [`LEAVE_MAX`] without an answer.
+    pub async fn leave(&self) {
+        let (env, end) = (&self.0.env, self.0.env.now() + LEAVE_MAX);
+        self.0.leaving.set(true);
+        self.0.beat.notify_one();
+        loop {
+            let changed = self.0.changed.notified();
+            let closing = !self.0.closing.borrow().is_empty();
+            if self.0.left.get() && !closing || self.0.stopped.get() {
+                return env.mark("block server: left");
+            }
+            if env.timeout(end - env.now(), changed).await.is_err() {
+                return tracing::warn!(name = self.0.name, "leaves without a manager's answer");
+            }
+        }
     }
 
     /// Beats no more. What it has is another's when the lease has run out.
@@ -208,6 +231,8 @@ impl Member {
             } else {
                 Vec::new()
             };
+            let leaving = self.0.leaving.get();
+            let leaves_none = leaving && self.0.tenancy.borrow().segments().next().is_none();
             let request = BlockRequest::Beat(self.beat_of(known, seq, loads));
             let asked = self.0.managers.ask_once(&request, BEAT_ATTEMPT);
             match env.timeout(BEAT_ATTEMPT, asked).await {
@@ -219,6 +244,10 @@ impl Member {
                     let actions = self.0.tenancy.borrow_mut().granted(sent, now, &grant);
                     let again = grant.more || !actions.is_empty();
                     actions.into_iter().for_each(|action| self.act(action));
+                    if leaves_none && grant.known {
+                        self.0.left.set(true);
+                        self.0.changed.notify_waiters();
+                    }
                     if again {
                         continue; // What was done is told at once.
                     }
@@ -276,6 +305,7 @@ impl Member {
             unopened: first.map(|(&id, place)| (id, place.cause.clone())).collect(),
             unopened_count: unopened().count() as u32,
             loads,
+            leaving: self.0.leaving.get(),
         }
     }
 
@@ -320,6 +350,7 @@ impl Member {
                         device.device.close().await;
                     }
                     this.0.closing.borrow_mut().remove(&id);
+                    this.0.changed.notify_waiters();
                 });
                 if !task.is_finished() {
                     self.0.closing.borrow_mut().insert(id, task);
@@ -410,6 +441,9 @@ impl Member {
                     self.0.env.yield_now().await;
                 }
                 Ok(BlockServerReply::Done)
+            }
+            BlockServerRequest::Check { .. } | BlockServerRequest::Scrub { .. } => {
+                Err(ControlError::new(Kind::Invalid, "segments are not checked here yet"))
             }
         }
     }

@@ -21,6 +21,7 @@ pub mod host;
 pub mod limits;
 pub mod machine;
 pub mod member;
+mod peers;
 pub mod rows;
 pub mod service;
 pub mod state;

@@ -17,14 +17,14 @@ use runtime::{Class, Duration, Env, Instant};
 use table::{Batch, Cache, ClientStore, Options, Table};
 use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
 use wire::control::{
-    BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ClusterReply, ClusterRequest,
-    ControlError, ControlReply, ControlRequest, LockChange, Policy, TraceReply,
+    BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, ClusterReply,
+    ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, Policy, TraceReply,
 };
 
 use super::client::{holder_addr, holder_text};
 use super::error::Refusal;
 use super::limits::{
-    BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, IDLE, LOCK, LOOK, PURGE_AFTER, RENEW, ROOT,
+    ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, IDLE, LOCK, LOOK, PURGE_AFTER, RENEW, ROOT,
 };
 use super::machine::{Config, Machine};
 use super::rows::Row;
@@ -115,6 +115,7 @@ impl Manager {
         let addr = endpoint.listen(listen, Rc::new(manager.clone())).await?;
         manager.0.addr.set(addr);
         env.spawn(Class::Control, "block manager", manager.clone().compete());
+        env.spawn(Class::Control, "block manager: here", manager.clone().announce());
         Ok(manager)
     }
 
@@ -139,6 +140,28 @@ impl Manager {
 
     fn lead(&self) -> Option<Rc<Lead>> {
         self.0.lead.borrow().clone().filter(|lead| !lead.over.get())
+    }
+
+    /// Tells the leader that this manager is there, also when it is the leader itself.
+    async fn announce(self) {
+        let env = &self.0.env;
+        while !self.0.stopping.get() {
+            let (role, name) = (BlockRole::Manager, self.0.config.name.clone());
+            let here = BlockRequest::Here { role, name, addr: self.addr() };
+            match (self.lead(), self.0.leader.get()) {
+                (Some(lead), _) => {
+                    let told = lead.machine.borrow_mut().handle(env.now(), here);
+                    told.expect("a sign of life is not refused");
+                }
+                (None, Some(leader)) if leader != self.addr() => {
+                    // It is shown as down when this is lost often.
+                    let _ =
+                        self.0.client.ask_peer(leader, ControlRequest::Block(here), ATTEMPT).await;
+                }
+                _ => {}
+            }
+            self.pause(env.jitter(HERE)).await;
+        }
     }
 
     async fn compete(self) {

@@ -310,7 +310,7 @@ impl BlockServer {
                 }
             }
         };
-        Ok(BlockAnswer::Opened { grant, bytes: hosted.device.bytes() })
+        Ok(BlockAnswer::Opened { grant, bytes: hosted.device.bytes(), last: 0 })
     }
 }
 

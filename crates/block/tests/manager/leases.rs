@@ -202,6 +202,7 @@ impl World {
             unopened: Vec::new(),
             unopened_count: 0,
             loads: Vec::new(),
+            leaving: false,
         };
         // Now and then a server is cut off for longer.
         if self.rng.one_in(60) {

@@ -44,6 +44,7 @@ pub struct Server {
     pub boot: u64,
     pub seq: u64,
     pub seen: Seen,
+    pub leaving: bool,
 }
 
 impl Server {
@@ -53,7 +54,13 @@ impl Server {
         let Ok(BlockReply::Registered { server: id }) = machine.handle(now, request) else {
             panic!("not registered");
         };
-        Server { id, boot: u64::from(id.get()) * 1000, seq: 0, seen: Seen::default() }
+        Server {
+            id,
+            boot: u64::from(id.get()) * 1000,
+            seq: 0,
+            seen: Seen::default(),
+            leaving: false,
+        }
     }
 
     pub fn beat(&mut self, machine: &mut Machine, now: Instant) -> BlockGrant {
@@ -67,6 +74,7 @@ impl Server {
             unopened: Vec::new(),
             unopened_count: 0,
             loads: Vec::new(),
+            leaving: self.leaving,
         };
         let Ok(BlockReply::Grant(grant)) = machine.handle(now, BlockRequest::Beat(beat)) else {
             panic!("no grant");

@@ -4,7 +4,7 @@ use base::{GIB, Kind, VolumeId};
 use block::manager::state::Trash;
 use block::manager::{Machine, Refusal, State};
 use runtime::{Duration, Rng};
-use wire::control::{BlockReply, BlockRequest, SegmentLoad, VolumeLimits, VolumeSpec};
+use wire::control::{BlockReply, BlockRequest, Seen, SegmentLoad, VolumeLimits, VolumeSpec};
 
 use super::{Server, at, machine, spec, volume};
 
@@ -180,6 +180,7 @@ fn load_moves_the_busy_segment_away() {
                 unopened: Vec::new(),
                 unopened_count: 0,
                 loads: loads.collect(),
+                leaving: false,
             };
             let reply = machine.handle(at(ms), BlockRequest::Beat(beat));
             let Ok(BlockReply::Grant(grant)) = reply else { panic!("no grant") };
@@ -283,4 +284,46 @@ fn purges_what_is_there(machine: &Machine, trash: Trash) -> bool {
             machine.state().segments_of(trash.volume, index).any(|(id, _)| id.index == index)
         }
     }
+}
+
+#[test]
+fn a_server_that_leaves_hands_over_at_once() {
+    let mut machine = machine(State::default(), 1, at(0));
+    let mut stays = Server::join(&mut machine, at(0), "bs1");
+    let mut leaves = Server::join(&mut machine, at(0), "bs2");
+    stays.beat(&mut machine, at(0));
+    leaves.beat(&mut machine, at(0));
+    let made = create(&mut machine, 1, spec("a", 4 * GIB)).expect("it is made");
+    let owned = |machine: &Machine, server: &Server| machine.state().owned(server.id).count();
+    for ms in [50, 200, 350, 500, 650] {
+        machine.tick(at(ms));
+        stays.beat(&mut machine, at(ms));
+        leaves.beat(&mut machine, at(ms));
+    }
+    let before = owned(&machine, &leaves);
+    assert!(before > 0, "{made:?}");
+    // The beat that says so is told what was taken.
+    leaves.leaving = true;
+    let told = leaves.beat(&mut machine, at(700));
+    assert_eq!(told.changes.iter().filter(|change| change.tenure.is_none()).count(), before);
+    assert_eq!(owned(&machine, &leaves), 0);
+    let given = stays.beat(&mut machine, at(701));
+    assert_eq!(given.changes.len(), before);
+    assert!(given.changes.iter().all(|change| change.tenure.is_some_and(|it| it.hold_ms > 0)));
+    // Once it says that it has let go, nobody waits for its lease.
+    leaves.beat(&mut machine, at(702));
+    let free = stays.beat(&mut machine, at(703));
+    assert_eq!(free.changes.len(), before);
+    assert!(free.changes.iter().all(|change| change.tenure.is_some_and(|it| it.hold_ms == 0)));
+    // It gets none while it is there, and the last one's are nobody's.
+    create(&mut machine, 2, spec("b", 4 * GIB)).expect("it is made");
+    assert_eq!(owned(&machine, &leaves), 0);
+    stays.leaving = true;
+    stays.beat(&mut machine, at(710));
+    assert_eq!(owned(&machine, &stays), 0);
+    assert_eq!(machine.state().orphans().count(), machine.state().segment_count());
+    // Its next life has them again.
+    (stays.boot, stays.seq, stays.seen, stays.leaving) = (7, 0, Seen::default(), false);
+    stays.beat(&mut machine, at(720));
+    assert_eq!(machine.state().orphans().count(), 0);
 }

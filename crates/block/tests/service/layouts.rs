@@ -58,8 +58,11 @@ fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
         zero,
     });
     let good = prop_oneof![
-        (any::<u64>(), any::<u64>())
-            .prop_map(|(grant, bytes)| BlockAnswer::Opened { grant, bytes }),
+        any::<[u64; 3]>().prop_map(|[grant, bytes, last]| BlockAnswer::Opened {
+            grant,
+            bytes,
+            last
+        }),
         Just(BlockAnswer::Read),
         prop::collection::vec(piece, 0..40).prop_map(BlockAnswer::Pieces),
         Just(BlockAnswer::Done),
@@ -156,7 +159,7 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
     }
     let piece = |len, hole| Piece { len, hole, zero: hole };
     for (name, answer) in [
-        ("opened", Ok(BlockAnswer::Opened { grant: 1, bytes: 2 })),
+        ("opened", Ok(BlockAnswer::Opened { grant: 1, bytes: 2, last: 3 })),
         ("pieces", Ok(BlockAnswer::Pieces(vec![piece(4096, true), piece(8192, false)]))),
         ("done", Ok(BlockAnswer::Done)),
         ("fenced", Err(BlockError::Fenced { fence: 8 })),

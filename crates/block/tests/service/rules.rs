@@ -59,7 +59,7 @@ impl Raw {
     async fn open(&self, epoch: u64, fence: u64, session: u64) -> Result<SessionRef, BlockError> {
         let at = SessionRef { segment: segment(0), attachment: epoch, session, grant: 0 };
         match self.call(BlockIo::Open { at, fence }, None).await? {
-            (BlockAnswer::Opened { grant, bytes }, None) => {
+            (BlockAnswer::Opened { grant, bytes, .. }, None) => {
                 assert_eq!(bytes, 512 << 10);
                 Ok(SessionRef { grant, ..at })
             }

@@ -311,6 +311,7 @@ pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<Fron
     let holder = format!("front end {}", config.id);
     let limits = block::volume::Limits::default();
     let exports = Rc::new(VolumeExports::new(&managers, &endpoint, &holder, limits));
+    exports.announce(&config.id, config.nbd);
     let frontend = Frontend::new(env, exports, block::frontend::Limits::default());
     let listening = frontend.listen(config.nbd).await;
     listening.map_err(|error| Failure::setup(error.to_string()))?;

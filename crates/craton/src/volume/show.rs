@@ -102,6 +102,8 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
                 "server": place.server.map(|_| place.name.clone()),
                 "addr": place.addr.map(|addr| addr.to_string()),
                 "serving": place.serving,
+                "state": state(place),
+                "cause": place.cause,
             })
         };
         shown["segments"] = map.iter().map(segment).collect();
@@ -129,6 +131,7 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
         print_line(&format!("open by   {} (epoch {})", one.holder, one.epoch))?;
     }
     let mut out = table(&["segment", "server", "address", "epoch", "state"]);
+    let mut causes = Vec::new();
     for place in map {
         let dash = || "-".to_owned();
         out.add_row([
@@ -136,8 +139,21 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
             place.server.map_or_else(dash, |_| place.name.clone()),
             place.addr.map_or_else(dash, |addr| addr.to_string()),
             place.epoch.to_string(),
-            if place.serving { "serves" } else { "opens" }.to_owned(),
+            state(&place).to_owned(),
         ]);
+        if !place.cause.is_empty() {
+            causes.push(format!("segment {}: {}", place.index, place.cause));
+        }
     }
-    print_table(out, &[0, 3])
+    print_table(out, &[0, 3])?;
+    causes.iter().try_for_each(|cause| print_line(cause))
+}
+
+/// What a segment's owner does with it.
+fn state(place: &wire::control::SegmentPlace) -> &'static str {
+    match (place.serving, place.server) {
+        (true, _) => "serves",
+        (false, Some(_)) => "opens",
+        (false, None) => "waits",
+    }
 }

@@ -157,6 +157,18 @@ fn a_volume_is_a_disk_for_standard_tools() {
         info["segments"].as_array().expect("segments").iter().all(|one| one["serving"] == true)
     );
 
+    wait("all roles are shown", Duration::from_secs(10), || {
+        let status = json(&["status", "--json", "--cluster", &cluster]);
+        let state = |role: &str| -> Vec<Value> {
+            let all = status[role].as_array().expect("a list").iter();
+            all.map(|one| one["state"].clone()).collect()
+        };
+        status["block_managers"][0]["leader"] == true
+            && state("block_managers") == ["up"]
+            && state("block_servers") == ["up", "up"]
+            && state("frontends") == ["up"]
+            && status["block_servers"][0]["segments"].as_u64().is_some_and(|count| count > 0)
+    });
     if let Some(size) = tool("nbdinfo", &["--size", &url]) {
         assert_eq!(size.trim(), (1u64 << 30).to_string());
     }

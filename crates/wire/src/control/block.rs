@@ -98,6 +98,9 @@ pub struct SegmentPlace {
     pub addr: Option<SocketAddr>,
     /// True when the owner has said that it serves it.
     pub serving: bool,
+    /// Why it is not open yet, as the owner has told last; empty when it serves, and for those
+    /// that a beat had no room for.
+    pub cause: String,
 }
 
 /// How many requests and bytes a segment served, a second.
@@ -140,6 +143,8 @@ pub struct BlockBeat {
     pub unopened_count: u32,
     /// Load of its segments since the last beat that told it, the busiest.
     pub loads: Vec<SegmentLoad>,
+    /// It is about to end: others are to have its segments now, and it is given none.
+    pub leaving: bool,
 }
 
 /// A change of what a block server owns.
@@ -271,8 +276,27 @@ pub enum BlockRequest {
     },
     /// A block server renews its lease.
     Beat(BlockBeat),
+    /// A process that has no lease says that it is there: sent every second, for the picture that
+    /// people get.
+    Here {
+        /// What it is.
+        role: BlockRole,
+        /// Its name.
+        name: String,
+        /// Where it is reached by those that it serves.
+        addr: SocketAddr,
+    },
     /// The whole picture, for people.
     Status,
+}
+
+/// A process of the block service beside block servers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum BlockRole {
+    /// A block manager, which leads or waits.
+    Manager,
+    /// A front end.
+    Frontend,
 }
 
 impl BlockRequest {
@@ -291,6 +315,7 @@ impl BlockRequest {
             BlockRequest::Detach { .. } => "detach volume",
             BlockRequest::Register { .. } => "register block server",
             BlockRequest::Beat(_) => "block server beat",
+            BlockRequest::Here { .. } => "block service sign of life",
             BlockRequest::Status => "block status",
         }
     }
@@ -307,12 +332,27 @@ pub struct BlockServerStatus {
     pub addr: SocketAddr,
     /// True while beats come.
     pub alive: bool,
+    /// True when it is about to end.
+    pub leaving: bool,
     /// Segments that it owns.
     pub segments: u32,
     /// Requests a second over its segments.
     pub iops: u64,
     /// Bytes a second over its segments.
     pub bytes: u64,
+}
+
+/// A process of the block service beside block servers, as the manager has heard of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockPeer {
+    /// What it is.
+    pub role: BlockRole,
+    /// Its name.
+    pub name: String,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// True while its signs of life come.
+    pub alive: bool,
 }
 
 /// The block service in figures.
@@ -332,6 +372,8 @@ pub struct BlockStatus {
     pub moves: u64,
     /// Block servers.
     pub servers: Vec<BlockServerStatus>,
+    /// Managers and front ends that this leader has heard of.
+    pub peers: Vec<BlockPeer>,
 }
 
 /// A good answer of the block manager.
@@ -401,6 +443,18 @@ pub enum BlockServerRequest {
         /// The byte behind it.
         to: u64,
     },
+    /// Compare a piece of a segment's map with what is stored.
+    Check {
+        /// The segment.
+        segment: SegmentId,
+        /// Where the piece begins: 0, then [`SegmentCheck::next`] of the piece before.
+        from: u64,
+    },
+    /// How far is the scrub of a segment (B14)?
+    Scrub {
+        /// The segment.
+        segment: SegmentId,
+    },
 }
 
 impl BlockServerRequest {
@@ -410,15 +464,51 @@ impl BlockServerRequest {
             BlockServerRequest::BeatNow => "beat now",
             BlockServerRequest::HasData { .. } => "has data",
             BlockServerRequest::Clear { .. } => "clear",
+            BlockServerRequest::Check { .. } => "check segment",
+            BlockServerRequest::Scrub { .. } => "scrub progress",
         }
     }
 }
 
+/// What a piece of a segment's check has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SegmentCheck {
+    /// Where the next piece begins; 0 when this was the last.
+    pub next: u64,
+    /// Blocks with data that were read and verified.
+    pub blocks: u64,
+    /// DataFiles that were compared with the directory.
+    pub files: u64,
+    /// What is wrong, in words; the first of them.
+    pub findings: Vec<String>,
+    /// How many there are.
+    pub findings_count: u64,
+}
+
+/// The scrub of a segment (B14), since its owner opened it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SegmentScrub {
+    /// Passes over the whole segment.
+    pub passes: u64,
+    /// Bytes of the segment that the present pass has behind it.
+    pub done_bytes: u64,
+    /// Bytes of the segment.
+    pub total_bytes: u64,
+    /// Bytes of blocks that were read and verified.
+    pub read_bytes: u64,
+    /// Blocks that did not verify.
+    pub damaged: u64,
+}
+
 /// A good answer of a block server on the control path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BlockServerReply {
     /// Done.
     Done,
     /// To `HasData`.
     HasData(bool),
+    /// To `Check`.
+    Checked(SegmentCheck),
+    /// To `Scrub`.
+    Scrub(SegmentScrub),
 }

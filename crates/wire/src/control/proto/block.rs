@@ -7,13 +7,13 @@ use super::common::{
 };
 use super::{Proto, WireError, pb};
 use crate::control::limits::{
-    ATTACHMENTS_MAX, LABEL_MAX, LEASE_MAX_MS, LOADS_MAX, REASON_MAX, SEGMENTS_PAGE, UNOPENED_MAX,
-    VOLUME_BYTES,
+    ATTACHMENTS_MAX, FINDINGS_MAX, LABEL_MAX, LEASE_MAX_MS, LOADS_MAX, REASON_MAX, SEGMENTS_PAGE,
+    UNOPENED_MAX, VOLUME_BYTES,
 };
 use crate::control::{
     Assignment, Attachment, BlockBeat, BlockGrant, BlockServerReply, BlockServerRequest, Seen,
-    SegmentId, SegmentLoad, SegmentPlace, Tenure, VolumeGeometry, VolumeInfo, VolumeLimits,
-    VolumeSpec,
+    SegmentCheck, SegmentId, SegmentLoad, SegmentPlace, SegmentScrub, Tenure, VolumeGeometry,
+    VolumeInfo, VolumeLimits, VolumeSpec,
 };
 
 /// A volume's length.
@@ -139,6 +139,7 @@ impl Proto for SegmentPlace {
             name: self.name.clone(),
             addr: self.addr.map(addr_bytes).unwrap_or_default(),
             serving: self.serving,
+            cause: cut(&self.cause, REASON_MAX).to_owned(),
         }
     }
 
@@ -153,6 +154,7 @@ impl Proto for SegmentPlace {
                 false => Some(addr_from(&pb.addr, "SegmentPlace.addr")?),
             },
             serving: pb.serving,
+            cause: text(pb.cause, 0..=REASON_MAX, "SegmentPlace.cause")?,
         })
     }
 }
@@ -200,6 +202,7 @@ impl Proto for BlockBeat {
             unopened: self.unopened.iter().map(unopened).collect(),
             unopened_count: self.unopened_count,
             loads: all(&self.loads),
+            leaving: self.leaving,
         }
     }
 
@@ -216,6 +219,7 @@ impl Proto for BlockBeat {
             })?,
             unopened_count: pb.unopened_count,
             loads: each(pb.loads, LOADS_MAX, "BlockBeat.loads", Proto::from_pb)?,
+            leaving: pb.leaving,
         })
     }
 }
@@ -289,7 +293,7 @@ impl Proto for BlockServerRequest {
     type Pb = pb::BlockServerRequest;
 
     fn to_pb(&self) -> pb::BlockServerRequest {
-        use pb::block_server_request::{Ask, Range};
+        use pb::block_server_request::{Ask, Check, Range};
         let part =
             |segment: &SegmentId, from, to| Range { segment: Some(segment.to_pb()), from, to };
         let ask = match self {
@@ -300,6 +304,10 @@ impl Proto for BlockServerRequest {
             BlockServerRequest::Clear { segment, from, to } => {
                 Ask::Clear(part(segment, *from, *to))
             }
+            BlockServerRequest::Check { segment, from } => {
+                Ask::Check(Check { segment: Some(segment.to_pb()), from: *from })
+            }
+            BlockServerRequest::Scrub { segment } => Ask::Scrub(segment.to_pb()),
         };
         pb::BlockServerRequest { ask: Some(ask) }
     }
@@ -319,7 +327,54 @@ impl Proto for BlockServerRequest {
                 let (segment, from, to) = part(pb)?;
                 BlockServerRequest::Clear { segment, from, to }
             }
+            Ask::Check(pb) => BlockServerRequest::Check {
+                segment: need(pb.segment, "BlockServerRequest.Check.segment")?,
+                from: pb.from,
+            },
+            Ask::Scrub(pb) => BlockServerRequest::Scrub { segment: Proto::from_pb(pb)? },
         })
+    }
+}
+
+impl Proto for SegmentCheck {
+    type Pb = pb::SegmentCheck;
+
+    fn to_pb(&self) -> pb::SegmentCheck {
+        let told = |finding: &String| cut(finding, REASON_MAX).to_owned();
+        pb::SegmentCheck {
+            next: self.next,
+            blocks: self.blocks,
+            files: self.files,
+            findings: self.findings.iter().take(FINDINGS_MAX).map(told).collect(),
+            findings_count: self.findings_count,
+        }
+    }
+
+    fn from_pb(pb: pb::SegmentCheck) -> Result<SegmentCheck, WireError> {
+        let field = "SegmentCheck.findings";
+        let findings =
+            each(pb.findings, FINDINGS_MAX, field, |one| text(one, 0..=REASON_MAX, field))?;
+        Ok(SegmentCheck {
+            next: pb.next,
+            blocks: pb.blocks,
+            files: pb.files,
+            findings,
+            findings_count: pb.findings_count,
+        })
+    }
+}
+
+impl Proto for SegmentScrub {
+    type Pb = pb::SegmentScrub;
+
+    fn to_pb(&self) -> pb::SegmentScrub {
+        let SegmentScrub { passes, done_bytes, total_bytes, read_bytes, damaged } = *self;
+        pb::SegmentScrub { passes, done_bytes, total_bytes, read_bytes, damaged }
+    }
+
+    fn from_pb(pb: pb::SegmentScrub) -> Result<SegmentScrub, WireError> {
+        let pb::SegmentScrub { passes, done_bytes, total_bytes, read_bytes, damaged } = pb;
+        Ok(SegmentScrub { passes, done_bytes, total_bytes, read_bytes, damaged })
     }
 }
 
@@ -328,9 +383,11 @@ impl Proto for BlockServerReply {
 
     fn to_pb(&self) -> pb::BlockServerReply {
         use pb::block_server_reply::Answer;
-        let answer = match *self {
+        let answer = match self {
             BlockServerReply::Done => Answer::Done(pb::Empty {}),
-            BlockServerReply::HasData(found) => Answer::HasData(found),
+            BlockServerReply::HasData(found) => Answer::HasData(*found),
+            BlockServerReply::Checked(found) => Answer::Checked(found.to_pb()),
+            BlockServerReply::Scrub(scrub) => Answer::Scrub(scrub.to_pb()),
         };
         pb::BlockServerReply { answer: Some(answer) }
     }
@@ -340,6 +397,8 @@ impl Proto for BlockServerReply {
         Ok(match pb.answer.ok_or(WireError::Missing { field: "BlockServerReply.answer" })? {
             Answer::Done(_) => BlockServerReply::Done,
             Answer::HasData(found) => BlockServerReply::HasData(found),
+            Answer::Checked(pb) => BlockServerReply::Checked(Proto::from_pb(pb)?),
+            Answer::Scrub(pb) => BlockServerReply::Scrub(Proto::from_pb(pb)?),
         })
     }
 }

@@ -5,8 +5,12 @@ use base::{BlockServerId, VolumeId};
 use super::block::{epoch, volume_bytes};
 use super::common::{addr_bytes, addr_from, all, each, label, name, need, range_u32};
 use super::{Proto, WireError, pb};
-use crate::control::limits::{BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
-use crate::control::{BlockReply, BlockRequest, BlockServerStatus, BlockStatus};
+use crate::control::limits::{
+    BLOCK_PEERS_MAX, BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE,
+};
+use crate::control::{
+    BlockPeer, BlockReply, BlockRequest, BlockRole, BlockServerStatus, BlockStatus,
+};
 
 type Attachment = (VolumeId, u64);
 
@@ -23,7 +27,7 @@ impl Proto for BlockRequest {
 
     fn to_pb(&self) -> pb::BlockRequest {
         use pb::block_request::{
-            Ask, Attach, Create, Keep, List, Map, Register, Remove, Resize, Set,
+            Ask, Attach, Create, Here, Keep, List, Map, Register, Remove, Resize, Set,
         };
         let ask = match self {
             BlockRequest::Create { nonce, spec } => {
@@ -60,6 +64,11 @@ impl Proto for BlockRequest {
                 Ask::Register(Register { name: name.clone(), addr: addr_bytes(*addr) })
             }
             BlockRequest::Beat(beat) => Ask::Beat(beat.to_pb()),
+            BlockRequest::Here { role, name, addr } => Ask::Here(Here {
+                role: role_code(*role),
+                name: name.clone(),
+                addr: addr_bytes(*addr),
+            }),
             BlockRequest::Status => Ask::Status(pb::Empty {}),
         };
         pb::BlockRequest { ask: Some(ask) }
@@ -117,6 +126,11 @@ impl Proto for BlockRequest {
                 addr: addr_from(&pb.addr, "BlockRequest.Register.addr")?,
             },
             Ask::Beat(pb) => BlockRequest::Beat(Proto::from_pb(pb)?),
+            Ask::Here(pb) => BlockRequest::Here {
+                role: role(pb.role, "BlockRequest.Here.role")?,
+                name: label(pb.name, "BlockRequest.Here.name")?,
+                addr: addr_from(&pb.addr, "BlockRequest.Here.addr")?,
+            },
             Ask::Status(_) => BlockRequest::Status,
         })
     }
@@ -134,6 +148,7 @@ impl Proto for BlockServerStatus {
             segments: self.segments,
             iops: self.iops,
             bytes: self.bytes,
+            leaving: self.leaving,
         }
     }
 
@@ -146,6 +161,44 @@ impl Proto for BlockServerStatus {
             segments: pb.segments,
             iops: pb.iops,
             bytes: pb.bytes,
+            leaving: pb.leaving,
+        })
+    }
+}
+
+fn role_code(role: BlockRole) -> u32 {
+    match role {
+        BlockRole::Manager => 1,
+        BlockRole::Frontend => 2,
+    }
+}
+
+fn role(code: u32, field: &'static str) -> Result<BlockRole, WireError> {
+    match code {
+        1 => Ok(BlockRole::Manager),
+        2 => Ok(BlockRole::Frontend),
+        _ => Err(WireError::OutOfRange { field, value: code.into() }),
+    }
+}
+
+impl Proto for BlockPeer {
+    type Pb = pb::BlockPeer;
+
+    fn to_pb(&self) -> pb::BlockPeer {
+        pb::BlockPeer {
+            role: role_code(self.role),
+            name: self.name.clone(),
+            addr: addr_bytes(self.addr),
+            alive: self.alive,
+        }
+    }
+
+    fn from_pb(pb: pb::BlockPeer) -> Result<BlockPeer, WireError> {
+        Ok(BlockPeer {
+            role: role(pb.role, "BlockPeer.role")?,
+            name: label(pb.name, "BlockPeer.name")?,
+            addr: addr_from(&pb.addr, "BlockPeer.addr")?,
+            alive: pb.alive,
         })
     }
 }
@@ -162,6 +215,7 @@ impl Proto for BlockStatus {
             orphans: self.orphans,
             moves: self.moves,
             servers: all(&self.servers),
+            peers: all(&self.peers),
         }
     }
 
@@ -174,6 +228,7 @@ impl Proto for BlockStatus {
             orphans: pb.orphans,
             moves: pb.moves,
             servers: each(pb.servers, BLOCK_SERVERS_MAX, "BlockStatus.servers", Proto::from_pb)?,
+            peers: each(pb.peers, BLOCK_PEERS_MAX, "BlockStatus.peers", Proto::from_pb)?,
         })
     }
 }

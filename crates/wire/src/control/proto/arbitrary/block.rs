@@ -57,8 +57,9 @@ fn info() -> impl Strategy<Value = VolumeInfo> {
 
 fn place() -> impl Strategy<Value = SegmentPlace> {
     made!((index, any::<u32>()), (epoch, any::<u64>()), (server, option::of(server())),
-        (name, "\\PC{0,9}"), (addr, option::of(addr())), (serving, any::<bool>()) => {
-        SegmentPlace { index, epoch, server, name, addr, serving }
+        (name, "\\PC{0,9}"), (addr, option::of(addr())), (serving, any::<bool>()),
+        (cause, "\\PC{0,20}") => {
+        SegmentPlace { index, epoch, server, name, addr, serving, cause }
     })
 }
 
@@ -72,8 +73,8 @@ fn beat() -> impl Strategy<Value = BlockBeat> {
     });
     made!((server, server()), (addr, addr()), (boot, any::<u64>()), (seq, 1..=u64::MAX),
         (seen, seen()), (unopened, vec((segment(), "\\PC{0,20}"), 0..3)),
-        (unopened_count, any::<u32>()), (loads, vec(load, 0..3)) => {
-        BlockBeat { server, addr, boot, seq, seen, unopened, unopened_count, loads }
+        (unopened_count, any::<u32>()), (loads, vec(load, 0..3)), (leaving, any::<bool>()) => {
+        BlockBeat { server, addr, boot, seq, seen, unopened, unopened_count, loads, leaving }
     })
 }
 
@@ -89,14 +90,26 @@ fn grant() -> impl Strategy<Value = BlockGrant> {
     })
 }
 
+fn role() -> impl Strategy<Value = BlockRole> {
+    prop_oneof![Just(BlockRole::Manager), Just(BlockRole::Frontend)]
+}
+
 fn status() -> impl Strategy<Value = BlockStatus> {
     let server = made!((server, server()), (name, label()), (addr, addr()),
-        (alive, any::<bool>()), (segments, any::<u32>()), (n, any::<[u64; 2]>()) => {
-        BlockServerStatus { server, name, addr, alive, segments, iops: n[0], bytes: n[1] }
+        (alive, any::<bool>()), (leaving, any::<bool>()), (segments, any::<u32>()),
+        (n, any::<[u64; 2]>()) => {
+        BlockServerStatus {
+            server, name, addr, alive, leaving, segments, iops: n[0], bytes: n[1],
+        }
     });
-    made!((manager, label()), (n, any::<[u64; 5]>()), (servers, vec(server, 0..3)) => {
+    let peer = made!((role, role()), (name, label()), (addr, addr()), (alive, any::<bool>()) => {
+        BlockPeer { role, name, addr, alive }
+    });
+    made!((manager, label()), (n, any::<[u64; 5]>()), (servers, vec(server, 0..3)),
+        (peers, vec(peer, 0..3)) => {
         BlockStatus {
             manager, term: n[0], volumes: n[1], removing: n[2], orphans: n[3], moves: n[4], servers,
+            peers,
         }
     })
 }
@@ -128,6 +141,9 @@ pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
         made!((volume, volume()), (epoch, epoch()) => BlockRequest::Detach { volume, epoch }),
         made!((name, label()), (addr, addr()) => BlockRequest::Register { name, addr }),
         beat().prop_map(BlockRequest::Beat),
+        made!((role, role()), (name, label()), (addr, addr()) => {
+            BlockRequest::Here { role, name, addr }
+        }),
         Just(BlockRequest::Status),
     ]
 }
@@ -159,9 +175,28 @@ pub(super) fn server_request() -> impl Strategy<Value = BlockServerRequest> {
         made!((segment, segment()), (from, any::<u64>()), (to, any::<u64>()) => {
             BlockServerRequest::Clear { segment, from, to }
         }),
+        made!((segment, segment()), (from, any::<u64>()) => {
+            BlockServerRequest::Check { segment, from }
+        }),
+        segment().prop_map(|segment| BlockServerRequest::Scrub { segment }),
     ]
 }
 
 pub(super) fn server_reply() -> impl Strategy<Value = BlockServerReply> {
-    prop_oneof![Just(BlockServerReply::Done), any::<bool>().prop_map(BlockServerReply::HasData),]
+    let check = made!((n, any::<[u64; 4]>()), (findings, vec("\\PC{0,20}", 0..3)) => {
+        SegmentCheck { next: n[0], blocks: n[1], files: n[2], findings, findings_count: n[3] }
+    });
+    let scrub = any::<[u64; 5]>().prop_map(|n| SegmentScrub {
+        passes: n[0],
+        done_bytes: n[1],
+        total_bytes: n[2],
+        read_bytes: n[3],
+        damaged: n[4],
+    });
+    prop_oneof![
+        Just(BlockServerReply::Done),
+        any::<bool>().prop_map(BlockServerReply::HasData),
+        check.prop_map(BlockServerReply::Checked),
+        scrub.prop_map(BlockServerReply::Scrub),
+    ]
 }
