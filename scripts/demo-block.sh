@@ -34,20 +34,20 @@ if [ -z "$craton" ]; then
 fi
 
 work=${CRATON_DEMO_DIR:-$(mktemp -d "${TMPDIR:-/tmp}/craton-block.XXXXXX")}
-mkdir -p "$work/fuse" "$work/mnt"
+mkdir -p "$work/mnt"
 cluster="$work/cluster"
+export CRATON_RUN_DIR="$work/run"
 loop=""
 load=""
 detach() {
     umount "$work/mnt" 2>/dev/null || true
-    [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
+    [ -z "$loop" ] || "$craton" volume detach disk
     loop=""
-    fusermount3 -u "$work/fuse" 2>/dev/null || true
 }
 finish() {
     code=$?
     [ -z "$load" ] || kill "$load" 2>/dev/null || true
-    detach
+    detach || true
     "$craton" cluster down --dir "$cluster" >/dev/null 2>&1 || true
     [ -n "${CRATON_DEMO_DIR:-}" ] || rm -rf "$work"
     [ "$code" = 0 ] || printf '\ndemo-block: FAILED (exit code %s)\n' "$code" >&2
@@ -65,17 +65,9 @@ say "A volume of 2 GiB, exported over NBD"
 "$craton" volume info disk
 nbdinfo "$endpoint/disk"
 
-attach() {
-    nbdfuse "$work/fuse/disk" "$endpoint/disk" &
-    for _ in $(seq 50); do
-        [ -e "$work/fuse/disk" ] && break
-        sleep 0.1
-    done
-    loop=$(losetup --find --show "$work/fuse/disk")
-}
-
-say "An ext4 file system on it, through FUSE and a loop device, and a database"
-attach
+say "Attached to this host, with an ext4 file system on it, and a database"
+loop=$("$craton" volume attach disk)
+echo "$loop"
 mkfs.ext4 -q -F "$loop"
 mount "$loop" "$work/mnt"
 database="$work/mnt/demo.db"
@@ -114,7 +106,7 @@ echo "$done_count commits, the slowest took $slowest ms"
 say "Checking database and file system, after a detach and an attach"
 before=$(sha256sum <"$database")
 detach
-attach
+loop=$("$craton" volume attach disk)
 fsck.ext4 -f -n "$loop"
 mount "$loop" "$work/mnt"
 [ "$(sha256sum <"$database")" = "$before" ] || die "the database reads different after the attach"

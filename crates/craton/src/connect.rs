@@ -79,19 +79,23 @@ pub fn runtime() -> Result<Runtime, Failure> {
     })
 }
 
+/// What this process is for the cluster's.
+pub fn endpoint(env: &runtime::Env, target: &Target) -> Endpoint {
+    let identity = Identity {
+        cluster: target.cluster,
+        key: target.key.clone(),
+        name: format!("client {}", std::process::id()),
+    };
+    Endpoint::new(env, identity, Limits::default())
+}
+
 /// Connects to a cluster.
 pub async fn connect(
     env: &runtime::Env,
     target: &Target,
     config: client::Config,
 ) -> Result<Client, Failure> {
-    let identity = Identity {
-        cluster: target.cluster,
-        key: target.key.clone(),
-        name: format!("client {}", std::process::id()),
-    };
-    let endpoint = Endpoint::new(env, identity, Limits::default());
-    Ok(Client::connect(env, endpoint, target.masters.clone(), config).await?)
+    Ok(Client::connect(env, endpoint(env, target), target.masters.clone(), config).await?)
 }
 
 /// Runs `work` with a client of the cluster.

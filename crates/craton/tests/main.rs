@@ -15,6 +15,8 @@ mod embedded;
 mod full;
 #[path = "main/harness.rs"]
 mod harness;
+#[path = "main/images.rs"]
+mod images;
 #[path = "main/kills.rs"]
 mod kills;
 #[path = "main/load.rs"]

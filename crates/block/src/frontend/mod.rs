@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -164,6 +165,15 @@ impl Frontend {
         let addr = listener.local_addr();
         self.serve(listener);
         Ok(addr)
+    }
+
+    /// Takes connections at a Unix socket, which its owner alone can open. What a front end that
+    /// was killed has left there is replaced.
+    pub async fn listen_unix(&self, path: &Path) -> Result<(), ListenError> {
+        let listener = self.0.env.listen_unix(path).await;
+        let named = |error| ListenError::Address(path.display().to_string(), error);
+        self.serve(listener.map_err(named)?);
+        Ok(())
     }
 
     fn serve(&self, listener: Listener) {

@@ -27,17 +27,19 @@ impl Drop for Served {
 const BYTES: u64 = 24 << 20;
 
 fn serve(name: &str) -> Served {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nbd-{name}"));
+    fs::create_dir_all(&dir).expect("a directory");
+    let socket = dir.join("socket");
     let cores = Cores::start(&RuntimeConfig::named("nbd"), 1).expect("an executor");
     let start = cores.handles()[0].spawn(|env| async move {
         let exports = InMemory::new(&env, Duration::ZERO);
         exports.add("vol", BYTES, true);
         exports.add("own", BYTES, false);
         let frontend = Frontend::new(&env, exports, Limits::default());
+        frontend.listen_unix(&socket).await.expect("a free name");
         frontend.listen(([127, 0, 0, 1], 0).into()).await.expect("a free port")
     });
     let addr = start.wait().expect("it starts");
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nbd-{name}"));
-    fs::create_dir_all(&dir).expect("a directory");
     Served { _cores: cores, addr, dir }
 }
 
@@ -100,6 +102,8 @@ fn nbdinfo_shows_what_is_served() {
     }
     let map = served.run("nbdinfo", &["--map", &served.uri("vol")]);
     assert!(map.contains("25165824") && map.contains("hole,zero"), "{map}");
+    let unix = format!("nbd+unix:///vol?socket={}", served.path("socket"));
+    assert_eq!(served.run("nbdinfo", &["--size", &unix]).trim(), BYTES.to_string());
     let own = served.run("nbdinfo", &[&served.uri("own")]);
     assert!(own.contains("can_multi_conn: false"), "{own}");
     let none = Command::new("nbdinfo").arg(served.uri("none")).output().expect("it runs");

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::directory::config_path;
 use crate::args::RoleName;
+use crate::config;
 use crate::exit::{Failure, io};
 
 /// Bytes of the file at most: 1000 processes of 1 KiB.
@@ -47,6 +49,54 @@ pub struct Endpoints {
     /// The first front end, `nbd://ADDRESS`; a volume is below it by its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<String>,
+    /// Its Unix socket, `nbd+unix:///?socket=PATH`; a volume is `nbd+unix:///NAME?socket=PATH`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd_unix: Option<String>,
+}
+
+impl Endpoints {
+    /// Where a volume is, through the Unix socket when there is one.
+    pub fn volume_nearby(&self, name: &str) -> Option<String> {
+        let name = uri_text(name);
+        match (&self.nbd_unix, &self.nbd) {
+            (Some(unix), _) => Some(unix.replacen("///", &format!("///{name}"), 1)),
+            (None, nbd) => nbd.as_ref().map(|nbd| format!("{nbd}/{name}")),
+        }
+    }
+}
+
+/// What [`uri_text`] was made of.
+pub fn uri_plain(text: &str) -> String {
+    let (mut out, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, more @ ..] = rest {
+        let digits = more.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match code.filter(|_| *first == b'%') {
+            Some(code) => {
+                out.push(code);
+                rest = &more[2..];
+            }
+            None => {
+                out.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Bytes as a URI has them.
+fn uri_text(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                out.push(byte as char);
+            }
+            _ => out += &format!("%{byte:02X}"),
+        }
+    }
+    out
 }
 
 impl Book {
@@ -94,7 +144,13 @@ impl Book {
         let masters = self.processes.iter().filter(|process| process.role == RoleName::Master);
         self.endpoints.masters = masters.map(|process| process.addr).collect();
         let mut frontends = self.processes.iter().filter(|one| one.role == RoleName::Frontend);
-        self.endpoints.nbd = frontends.next().map(|one| format!("nbd://{}", one.addr));
+        let frontend = frontends.next();
+        self.endpoints.nbd = frontend.map(|one| format!("nbd://{}", one.addr));
+        self.endpoints.nbd_unix = frontend.and_then(|one| {
+            let path = config_path(&one.dir, one.role);
+            let socket = config::read::<config::Frontend>(&path).ok()?.nbd_unix?;
+            Some(format!("nbd+unix:///?socket={}", uri_text(socket.to_str()?)))
+        });
     }
 }
 
@@ -178,6 +234,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn texts_come_back_from_uris(text in "\\PC{0,20}") {
+            prop_assert!(uri_text(&text).bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert_eq!(uri_plain(&uri_text(&text)), text);
+        }
+
         #[test]
         fn damaged_books_are_answered(
             at in any::<prop::sample::Index>(),

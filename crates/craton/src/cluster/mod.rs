@@ -16,7 +16,7 @@ use serde::Serialize;
 
 #[cfg(test)]
 pub use book::fuzz_book;
-pub use book::{Book, Endpoints, Process};
+pub use book::{Book, Endpoints, Process, replace, uri_plain};
 pub use directory::{Directory, State, config_path, lock};
 pub use plan::{block_roles as plan_block_roles, master as plan_master};
 pub use ports::Reserved;

@@ -10,7 +10,7 @@ use super::directory::Directory;
 use super::ports::Reserved;
 use crate::args::{ClusterUpArgs, RoleName};
 use crate::config::{
-    BlockManager, BlockServer, Chunkserver, Frontend, Logging, Master, Peer, Store,
+    self, BlockManager, BlockServer, Chunkserver, Frontend, Logging, Master, Peer, Store,
 };
 use crate::exit::{Failure, io};
 use crate::role::random_key;
@@ -172,7 +172,9 @@ pub fn block_role(
         }
         RoleName::Frontend => {
             let read: Frontend = toml::from_str(&text).map_err(bad)?;
-            let config = Frontend { key_file, metrics, log, ..read };
+            // A directory deep down has no socket: its path must fit.
+            let nbd_unix = Some(made.dir.join("nbd.sock")).filter(|path| config::fits_socket(path));
+            let config = Frontend { key_file, nbd_unix, metrics, log, ..read };
             directory.write_config(&made.dir, role, &config)?;
         }
         RoleName::Master | RoleName::Chunkserver => {

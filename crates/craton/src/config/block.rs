@@ -113,6 +113,8 @@ pub struct Frontend {
     pub cluster: Option<String>,
     /// Where it takes NBD connections: a loopback address.
     pub nbd: SocketAddr,
+    /// A Unix socket where it takes them too, for its own user; at most 107 bytes.
+    pub nbd_unix: Option<PathBuf>,
     /// Masters to start from; the rest is learned from them.
     pub masters: Vec<SocketAddr>,
     /// File with the cluster's key, when it has one.
@@ -149,7 +151,7 @@ fn within(key: &str, value: u64, (least, most): (u64, u64)) -> Result<(), String
     }
 }
 
-fn resolve(dir: &Path, paths: [&mut Option<PathBuf>; 2]) {
+fn resolve<const N: usize>(dir: &Path, paths: [&mut Option<PathBuf>; N]) {
     paths.into_iter().flatten().for_each(|path| absolute(dir, path));
 }
 
@@ -201,11 +203,19 @@ impl Config for Frontend {
                 self.nbd
             ));
         }
+        if let Some(path) = self.nbd_unix.as_deref().filter(|path| !fits_socket(path)) {
+            return Err(format!("nbd_unix = '{}' is too long for a socket", path.display()));
+        }
         check_memory(self.memory_mib)?;
         self.log.check()
     }
 
     fn resolve(&mut self, dir: &Path) {
-        resolve(dir, [&mut self.key_file, &mut self.log.dir]);
+        resolve(dir, [&mut self.key_file, &mut self.nbd_unix, &mut self.log.dir]);
     }
+}
+
+/// True when a Unix socket can have this path.
+pub fn fits_socket(path: &Path) -> bool {
+    path.as_os_str().len() <= runtime::limits::UNIX_PATH_MAX
 }

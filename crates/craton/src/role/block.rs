@@ -315,5 +315,9 @@ pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<Fron
     let frontend = Frontend::new(env, exports, block::frontend::Limits::default());
     let listening = frontend.listen(config.nbd).await;
     listening.map_err(|error| Failure::setup(error.to_string()))?;
+    if let Some(path) = &config.nbd_unix {
+        let listening = frontend.listen_unix(path).await;
+        listening.map_err(|error| Failure::setup(error.to_string()))?;
+    }
     Ok(FrontendRole { frontend, endpoint })
 }

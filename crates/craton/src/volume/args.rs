@@ -1,5 +1,7 @@
 //! The command line of `craton volume`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 use crate::args::{parse_policy, parse_size};
@@ -60,6 +62,59 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Copy a disk image into a volume, which is made when it is missing
+    ///
+    /// Blocks of zeroes take no room. Raw images are copied here; qcow2, vmdk, vdi and vhdx by
+    /// qemu-img. What the volume has behind the image's end stays.
+    Import {
+        /// The volume's name.
+        name: String,
+        /// The image, or a block device; '-' is standard input (raw).
+        file: PathBuf,
+        /// How.
+        #[command(flatten)]
+        copy: ImageArgs,
+        /// Length of the volume, when it is made [default: the image's]
+        #[arg(long, value_parser = parse_size)]
+        size: Option<usize>,
+        /// Copies, when it is made: rep1 to rep5 [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_parser = parse_policy, value_name = "repN")]
+        policy: Option<u8>,
+    },
+    /// Copy a volume into a disk image
+    ///
+    /// Holes of the volume become holes of the file.
+    Export {
+        /// The volume's name.
+        name: String,
+        /// The image; '-' is standard output (raw).
+        file: PathBuf,
+        /// How.
+        #[command(flatten)]
+        copy: ImageArgs,
+        /// Replace a file that is there
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Make a block device of a volume on this host; prints the device
+    ///
+    /// By nbd-client where the kernel has NBD devices, otherwise by nbdfuse and a loop device.
+    /// Needs root. The device is dead when the front end dies.
+    Attach {
+        /// The volume's name.
+        name: String,
+        /// How.
+        #[command(flatten)]
+        how: AttachArgs,
+    },
+    /// Undo what attach has done
+    Detach {
+        /// The volume's name, or the device.
+        what: String,
+        /// Where attach keeps its notes.
+        #[arg(long, value_name = "DIR", default_value = RUN_DIR, env = "CRATON_RUN_DIR")]
+        run_dir: PathBuf,
+    },
     /// Remove volumes with their data
     Rm {
         /// Their names.
@@ -69,6 +124,56 @@ pub enum VolumeCommand {
         #[arg(short, long)]
         force: bool,
     },
+}
+
+/// Where notes of what is attached lie, until the host restarts.
+const RUN_DIR: &str = "/run/craton";
+
+/// How a volume is attached.
+#[derive(Args, Debug)]
+pub struct AttachArgs {
+    /// Only print the commands that would be run
+    #[arg(long)]
+    pub print: bool,
+    /// Where notes of what is attached are kept
+    #[arg(long, value_name = "DIR", default_value = RUN_DIR, env = "CRATON_RUN_DIR")]
+    pub run_dir: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How images are copied.
+#[derive(Args, Debug)]
+pub struct ImageArgs {
+    /// The image's format: raw, qcow2, vmdk, vdi or vhdx [default: what an image to import begins
+    /// with, what the name of one to export ends with]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Requests under way at once
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub parallel: u16,
+    /// Show no progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A format of disk images.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// Byte by byte.
+    Raw,
+    /// QEMU's.
+    Qcow2,
+    /// VMware's.
+    Vmdk,
+    /// VirtualBox's.
+    Vdi,
+    /// Hyper-V's.
+    Vhdx,
 }
 
 /// What a new volume is like.
@@ -98,7 +203,7 @@ pub struct CreateArgs {
 }
 
 /// What a volume may do, a second. Kept with it; nothing enforces it yet (B12).
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct LimitArgs {
     /// Requests a second that are promised; 0: none. Limits are kept, not enforced yet
     #[arg(long)]

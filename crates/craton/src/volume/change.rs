@@ -73,6 +73,20 @@ pub async fn create(
     nbd: Option<&str>,
     json: bool,
 ) -> Done {
+    let info = make(managers, name, args).await?;
+    if json {
+        return print_json(&show::volume(&info, nbd));
+    }
+    let place = nbd.map(|nbd| format!(": {nbd}/{name}")).unwrap_or_default();
+    print_line(&format!("{name} of {} can be opened{place}", bytes(info.spec.bytes)))
+}
+
+/// The same without a word.
+pub async fn make(
+    managers: &Managers,
+    name: &str,
+    args: &CreateArgs,
+) -> Result<VolumeInfo, Failure> {
     check_name(name)?;
     let client = managers.client();
     let policy = match args.policy {
@@ -94,11 +108,7 @@ pub async fn create(
     let nonce = client.env().random_u64();
     let info = change(managers, BlockRequest::Create { nonce, spec }).await?;
     wait_open(managers, &info).await?;
-    if json {
-        return print_json(&show::volume(&info, nbd));
-    }
-    let place = nbd.map(|nbd| format!(": {nbd}/{name}")).unwrap_or_default();
-    print_line(&format!("{name} of {} can be opened{place}", bytes(info.spec.bytes)))
+    Ok(info)
 }
 
 /// Waits until every segment is served.

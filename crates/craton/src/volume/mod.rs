@@ -1,7 +1,13 @@
 //! `craton volume`: virtual disks.
 
 mod args;
+mod attach;
 mod change;
+mod export;
+mod host;
+mod image;
+mod import;
+mod open;
 mod show;
 
 use block::manager::Managers;
@@ -16,11 +22,18 @@ use crate::exit::{Code, Done, Failure};
 
 /// Runs a command.
 pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
+    if let VolumeCommand::Detach { what, run_dir } = &command {
+        // No cluster is needed for it.
+        let runtime = connect::runtime()?;
+        return runtime.block_on(attach::detach(runtime.env(), what, run_dir));
+    }
     let target = connect::target(connection)?;
-    let nbd = target.dir.as_deref().and_then(|dir| {
+    let endpoints = target.dir.as_deref().and_then(|dir| {
         // Where the exports are is only known of a local cluster.
-        Directory::existing(dir).and_then(|directory| directory.read()).ok()?.endpoints.nbd
+        Some(Directory::existing(dir).and_then(|directory| directory.read()).ok()?.endpoints)
     });
+    let endpoints = endpoints.unwrap_or_default();
+    let nbd = endpoints.nbd.clone();
     with_client(connection, async |client| {
         let managers = Managers::new(&client);
         match command {
@@ -37,6 +50,19 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             VolumeCommand::Resize { name, size, force, json } => {
                 change::resize(&managers, &name, size as u64, force, json).await
             }
+            VolumeCommand::Import { name, file, copy, size, policy } => {
+                let site = open::Site::new(&managers, &target, endpoints);
+                import::run(&site, &name, &file, &copy, (size, policy)).await
+            }
+            VolumeCommand::Export { name, file, copy, force } => {
+                let site = open::Site::new(&managers, &target, endpoints);
+                export::run(&site, &name, &file, &copy, force).await
+            }
+            VolumeCommand::Attach { name, how } => {
+                let site = open::Site::new(&managers, &target, endpoints);
+                attach::attach(&site, &name, &how).await
+            }
+            VolumeCommand::Detach { .. } => unreachable!("done above"),
             VolumeCommand::Rm { names, force } => change::rm(&managers, &names, force).await,
         }
     })

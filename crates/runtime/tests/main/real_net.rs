@@ -218,15 +218,16 @@ fn unix_sockets_carry_bytes_and_go_with_their_listener() {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let taken = env.listen_unix(&path).await.unwrap_err();
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
-        let peer = std::thread::spawn({
-            let path = path.clone();
-            move || {
-                let mut peer = UnixStream::connect(path).unwrap();
+        let (own, to) = (env.clone(), path.clone());
+        let peer = env.spawn(Class::Foreground, "peer", async move {
+            own.blocking("peer", move || {
+                let mut peer = UnixStream::connect(to).unwrap();
                 peer.write_all(&[7; 300_000]).unwrap();
                 let mut back = Vec::new();
                 peer.read_to_end(&mut back).unwrap();
                 back
-            }
+            })
+            .await
         });
         // The one that looked whether anybody listens has gone again.
         let mut server = loop {
@@ -242,7 +243,7 @@ fn unix_sockets_carry_bytes_and_go_with_their_listener() {
         let answer = env.pool().copy_of(&[9; 500_000]).unwrap();
         server.write.write_all(vec![answer]).await.unwrap();
         drop(server);
-        assert!(peer.join().unwrap() == [9; 500_000]);
+        assert!(peer.await.unwrap() == [9; 500_000]);
         drop(listener);
         assert!(!path.exists());
         std::fs::write(&path, b"a file").unwrap();

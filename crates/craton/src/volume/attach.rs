@@ -1,0 +1,420 @@
+//! `craton volume attach` and `detach`: a volume as a block device of this host.
+//!
+//! With the kernel's NBD client: `nbd-client`. Without: `nbdfuse` shows the volume as a file, and
+//! a loop device takes that. What is attached is noted in a small file each under the run
+//! directory, by which `detach` finds it.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use runtime::{Duration, Env};
+use serde::{Deserialize, Serialize};
+
+use super::args::AttachArgs;
+use super::host;
+use super::open::Site;
+use crate::cluster::lock;
+use crate::exit::{Done, Failure, io};
+use crate::output::{print_json, print_line};
+
+/// How long nbdfuse may take to show the volume: the front end may have to open its segments.
+const SHOW_WAIT: Duration = Duration::from_secs(20);
+/// How long nbdfuse may take to end: it has answers to wait for.
+const END_WAIT: Duration = Duration::from_secs(20);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How a device is made.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "kebab-case")]
+enum How {
+    /// `nbd-client`.
+    Nbd,
+    /// `nbdfuse` and `losetup`.
+    Fuse,
+}
+
+/// A volume that is attached here.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+struct Attached {
+    volume: String,
+    uri: String,
+    how: How,
+    /// The device; not yet known while nbdfuse starts.
+    device: Option<PathBuf>,
+    /// nbdfuse's directory.
+    dir: Option<PathBuf>,
+}
+
+impl Attached {
+    /// The file that nbdfuse shows.
+    fn file(&self) -> Option<PathBuf> {
+        self.dir.as_ref().map(|dir| dir.join("volume"))
+    }
+
+    /// True while anything of it is there.
+    fn is_there(&self) -> bool {
+        match self.how {
+            How::Nbd => self.device.as_deref().is_some_and(host::nbd_is_connected),
+            How::Fuse => {
+                self.dir.as_deref().is_some_and(host::is_mounted)
+                    || self.file().is_some_and(|file| host::loop_of(&file).is_some())
+            }
+        }
+    }
+}
+
+/// The directory with the notes, claimed by this command.
+struct Notes {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Notes {
+    fn open(dir: &Path) -> Result<Notes, Failure> {
+        fs::create_dir_all(dir).map_err(|error| io("make", dir, &error))?;
+        let dir = fs::canonicalize(dir).map_err(|error| io("open", dir, &error))?;
+        let held = "another craton command attaches or detaches: wait for it";
+        let lock = lock(&dir.join("lock"), held)?;
+        Ok(Notes { dir, _lock: lock })
+    }
+
+    /// One place for each volume of each cluster.
+    fn key(volume: &str, uri: &str) -> String {
+        let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let name: String = volume.chars().take(40).map(safe).collect();
+        // FNV-1a: two volumes with names alike have other notes.
+        let hash =
+            [volume, "\0", uri].concat().bytes().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
+                (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+            });
+        format!("{name}-{:08x}", hash as u32)
+    }
+
+    fn path(&self, note: &Attached) -> PathBuf {
+        self.dir.join(format!("{}.json", Notes::key(&note.volume, &note.uri)))
+    }
+
+    fn all(&self) -> Result<Vec<Attached>, Failure> {
+        let mut found = Vec::new();
+        let entries = fs::read_dir(&self.dir).map_err(|error| io("read", &self.dir, &error))?;
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if path.extension().is_none_or(|ending| ending != "json") {
+                continue;
+            }
+            let text = fs::read(&path).map_err(|error| io("read", &path, &error))?;
+            let note: Attached = serde_json::from_slice(&text).map_err(|error| {
+                let path = path.display();
+                Failure::setup(format!("{path} is damaged ({error}): look at it, and remove it"))
+            })?;
+            match note.is_there() {
+                true => found.push(note),
+                // What it tells of went with a restart of the host, or by other hands.
+                false => self.forget(&note),
+            }
+        }
+        Ok(found)
+    }
+
+    fn write(&self, note: &Attached) -> Done {
+        let text = serde_json::to_vec_pretty(note)
+            .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
+        crate::cluster::replace(&self.path(note), &text, 0o600)
+    }
+
+    fn forget(&self, note: &Attached) {
+        if let Some(dir) = &note.dir {
+            let _ = fs::remove_dir(dir);
+        }
+        let _ = fs::remove_file(self.path(note));
+    }
+}
+
+/// The commands that would attach a volume, in the order of their run.
+fn commands(note: &Attached) -> Vec<String> {
+    let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    match (note.how, note.file()) {
+        (How::Fuse, Some(file)) => {
+            let (dir, file) = (note.dir.as_deref().unwrap_or(&file), file.display().to_string());
+            vec![
+                format!("mkdir -p {}", quote(&dir.display().to_string())),
+                format!("nbdfuse {} {} &", quote(&file), quote(&note.uri)),
+                format!("losetup --find --show {}", quote(&file)),
+            ]
+        }
+        _ => {
+            let device = note.device.as_deref().unwrap_or(Path::new("/dev/nbd0"));
+            let args: Vec<String> = nbd_args(note, device).iter().map(|arg| quote(arg)).collect();
+            vec![format!("nbd-client {}", args.join(" "))]
+        }
+    }
+}
+
+fn nbd_args(note: &Attached, device: &Path) -> Vec<String> {
+    let mut args: Vec<String> = match note.uri.strip_prefix("nbd+unix:///") {
+        Some(rest) => {
+            let socket = rest.split_once("?socket=").map_or("", |(_, socket)| socket);
+            vec!["-unix".to_owned(), crate::cluster::uri_plain(socket)]
+        }
+        None => {
+            let rest = note.uri.split_once("://").map_or("", |(_, rest)| rest);
+            let addr = rest.split('/').next().unwrap_or_default();
+            let (host, port) = addr.rsplit_once(':').unwrap_or((addr, "10809"));
+            vec![host.trim_matches(['[', ']']).to_owned(), port.to_owned()]
+        }
+    };
+    args.extend([device.display().to_string(), "-N".to_owned(), note.volume.clone()]);
+    args.extend(["-connections", "4", "-timeout", "0"].map(str::to_owned));
+    args
+}
+
+/// Runs `attach`: prints the device.
+pub async fn attach(site: &Site<'_>, name: &str, args: &AttachArgs) -> Done {
+    let uri = site.endpoints.volume_nearby(name).ok_or_else(|| {
+        Failure::setup(
+            "no front end of the cluster is known here: name the cluster by its directory",
+        )
+    })?;
+    site.managers.volume(name).await?;
+    let mut note = plan(name, uri, &args.run_dir)?;
+    if args.print {
+        return print_plan(&note, args.json);
+    }
+    check_host(&note)?;
+    let notes = Notes::open(&args.run_dir)?;
+    if let Some(known) = notes.all()?.iter().find(|one| one.volume == name && one.uri == note.uri) {
+        let device = known.device.as_deref().unwrap_or(Path::new("a file")).display();
+        return Err(Failure::failed(format!(
+            "{name} is attached as {device}: 'craton volume detach {name}' first"
+        )));
+    }
+    site.closed(name).await?;
+    let attached = match note.how {
+        How::Nbd => attach_nbd(&notes, &note),
+        How::Fuse => attach_fuse(site.env(), &notes, &mut note).await,
+    };
+    if let Err(failure) = attached {
+        // What has begun goes; the reason is what counts.
+        let _ = undo(site.env(), &note).await;
+        notes.forget(&note);
+        return Err(failure);
+    }
+    let device = note.device.as_deref().unwrap_or(Path::new("")).display().to_string();
+    match args.json {
+        true => print_json(&serde_json::json!({
+            "volume": name, "device": device, "how": note.how, "uri": note.uri,
+        })),
+        false => print_line(&device),
+    }
+}
+
+/// How this host attaches a volume.
+fn plan(name: &str, uri: String, run_dir: &Path) -> Result<Attached, Failure> {
+    let run_dir = std::path::absolute(run_dir).map_err(|error| io("use", run_dir, &error))?;
+    let device = host::free_nbd();
+    let how = if device.is_some() { How::Nbd } else { How::Fuse };
+    let dir = (how == How::Fuse).then(|| run_dir.join(Notes::key(name, &uri)));
+    Ok(Attached { volume: name.to_owned(), uri, how, device, dir })
+}
+
+fn print_plan(note: &Attached, json: bool) -> Done {
+    if json {
+        return print_json(&serde_json::json!({
+            "volume": note.volume, "how": note.how, "uri": note.uri, "commands": commands(note),
+        }));
+    }
+    print_line(&commands(note).join("\n"))
+}
+
+/// What is missing here is said before anything is done.
+fn check_host(note: &Attached) -> Done {
+    if !rustix::process::geteuid().is_root() {
+        let commands = commands(note).join("; ");
+        return Err(Failure::setup(format!(
+            "a block device needs root: run this command as root, or these: {commands}"
+        )));
+    }
+    match note.how {
+        How::Nbd => host::check_tool("nbd-client"),
+        How::Fuse => {
+            ["nbdfuse", "losetup", "fusermount3"].into_iter().try_for_each(host::check_tool)?;
+            if !Path::new("/dev/fuse").exists() {
+                return Err(Failure::setup(
+                    "this kernel has neither NBD nor FUSE devices: load a module, by 'modprobe nbd' \
+                     or 'modprobe fuse'",
+                ));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn attach_nbd(notes: &Notes, note: &Attached) -> Done {
+    notes.write(note)?;
+    let device = note.device.as_deref().expect("planned");
+    let args = nbd_args(note, device);
+    host::run("nbd-client", &args.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
+}
+
+async fn attach_fuse(env: &Env, notes: &Notes, note: &mut Attached) -> Done {
+    let (dir, file) = (note.dir.clone().expect("planned"), note.file().expect("planned"));
+    fs::create_dir_all(&dir).map_err(|error| io("make", &dir, &error))?;
+    notes.write(note)?;
+    let errors = notes.dir.join("nbdfuse.err");
+    let mut child = start_nbdfuse(&file, &note.uri, &errors)?;
+    let deadline = env.now() + SHOW_WAIT;
+    while fs::metadata(&file).map_or(0, |facts| facts.len()) == 0 {
+        let ended = child.try_wait().ok().flatten();
+        if ended.is_some() || env.now() >= deadline {
+            let _ = child.kill();
+            let error = fs::read_to_string(&errors).unwrap_or_default();
+            let error = error.trim().replace('\n', "; ");
+            let (what, uri) = (if ended.is_some() { "has ended" } else { "is silent" }, &note.uri);
+            return Err(Failure::failed(format!("nbdfuse {what} on {uri}: {error}")));
+        }
+        env.sleep(LOOK).await;
+    }
+    let device = host::run("losetup", &["--find", "--show", file.to_str().unwrap_or_default()])?;
+    note.device = Some(PathBuf::from(device));
+    notes.write(note)
+}
+
+/// It goes on when this command ends, and when a terminal does.
+fn start_nbdfuse(file: &Path, uri: &str, errors: &Path) -> Result<Child, Failure> {
+    let errors = File::create(errors).map_err(|error| io("write", errors, &error))?;
+    let mut command = Command::new("nbdfuse");
+    command.arg(file).arg(uri).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+    command.spawn().map_err(|error| Failure::setup(format!("cannot run nbdfuse: {error}")))
+}
+
+/// Takes apart what a note tells of, as far as it is there.
+async fn undo(env: &Env, note: &Attached) -> Done {
+    if note.how == How::Nbd {
+        let Some(device) = note.device.as_deref().filter(|one| host::nbd_is_connected(one)) else {
+            return Ok(());
+        };
+        flush(device)?;
+        return host::run("nbd-client", &["-d", device.to_str().unwrap_or_default()]).map(drop);
+    }
+    if let Some(device) = note.file().and_then(|file| host::loop_of(&file)) {
+        flush(&device)?;
+        host::run("losetup", &["-d", device.to_str().unwrap_or_default()])?;
+        // It goes when its last user has let go.
+        wait(env, "the loop device is in use still", || {
+            note.file().is_none_or(|file| host::loop_of(&file).is_none())
+        })
+        .await?;
+    }
+    let Some(dir) = note.dir.as_deref().filter(|dir| host::is_mounted(dir)) else { return Ok(()) };
+    host::run("fusermount3", &["-u", dir.to_str().unwrap_or_default()])?;
+    wait(env, "nbdfuse has the volume open still", || !host::is_mounted(dir)).await
+}
+
+/// What the kernel keeps of a device is written.
+fn flush(device: &Path) -> Done {
+    let synced = File::options().write(true).open(device).and_then(|device| device.sync_all());
+    synced.map_err(|error| {
+        let device = device.display();
+        Failure::failed(format!(
+            "{device} cannot write what it keeps ({error}): is the front end down?"
+        ))
+    })
+}
+
+async fn wait(env: &Env, trouble: &str, done: impl Fn() -> bool) -> Done {
+    let deadline = env.now() + END_WAIT;
+    while !done() {
+        if env.now() >= deadline {
+            return Err(Failure::failed(format!("after {END_WAIT:?} {trouble}")));
+        }
+        env.sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Runs `detach`: of a volume's name, or of a device.
+pub async fn detach(env: &Env, what: &str, run_dir: &Path) -> Done {
+    let notes = Notes::open(run_dir)?;
+    let is_it =
+        |note: &&Attached| note.volume == what || note.device.as_deref() == Some(Path::new(what));
+    let all = notes.all()?;
+    let found: Vec<&Attached> = all.iter().filter(is_it).collect();
+    let note = match found[..] {
+        [] => {
+            let known: Vec<&str> = all.iter().map(|note| note.volume.as_str()).collect();
+            let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+            return Err(Failure::failed(format!("{what} is not attached here; {known} is")));
+        }
+        [note] => note,
+        _ => {
+            return Err(Failure::usage(format!(
+                "volumes {what} of several clusters are attached: name the device"
+            )));
+        }
+    };
+    if let Some((device, at)) =
+        note.device.as_deref().and_then(|device| Some((device, host::mount_of(device)?)))
+    {
+        return Err(Failure::failed(format!(
+            "{} is mounted at {}: umount it first",
+            device.display(),
+            at.display()
+        )));
+    }
+    undo(env, note).await?;
+    notes.forget(note);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(how: How, uri: &str) -> Attached {
+        let dir = (how == How::Fuse).then(|| PathBuf::from("/run/craton/v"));
+        let device = (how == How::Nbd).then(|| PathBuf::from("/dev/nbd3"));
+        Attached { volume: "it's".to_owned(), uri: uri.to_owned(), how, device, dir }
+    }
+
+    #[test]
+    fn commands_are_what_a_shell_takes() {
+        let fuse = commands(&note(How::Fuse, "nbd+unix:///it%27s?socket=/run/s"));
+        let want = [
+            "mkdir -p '/run/craton/v'",
+            "nbdfuse '/run/craton/v/volume' 'nbd+unix:///it%27s?socket=/run/s' &",
+            "losetup --find --show '/run/craton/v/volume'",
+        ];
+        assert_eq!(fuse, want);
+        let unix = commands(&note(How::Nbd, "nbd+unix:///it%27s?socket=/a%20b"));
+        let tail = "'/dev/nbd3' '-N' 'it'\\''s' '-connections' '4' '-timeout' '0'";
+        assert_eq!(unix, [format!("nbd-client '-unix' '/a b' {tail}")]);
+        let tcp = commands(&note(How::Nbd, "nbd://[::1]:7/it's"));
+        assert_eq!(tcp, [format!("nbd-client '::1' '7' {tail}")]);
+    }
+
+    #[test]
+    fn notes_of_what_is_gone_are_removed() {
+        let dir = crate::output::test_dir("notes");
+        let notes = Notes::open(&dir).expect("a directory");
+        let held = Notes::open(&dir).err().expect("one at a time");
+        assert!(held.message.contains("attaches or detaches"), "{held}");
+        notes.write(&note(How::Fuse, "nbd://x/a")).expect("it is written");
+        assert_eq!(notes.all().expect("it reads"), []);
+        fs::write(dir.join("x.json"), "{").expect("it is written");
+        assert!(notes.all().is_err_and(|failure| failure.message.contains("damaged")));
+        fs::remove_dir_all(dir).expect("it goes");
+    }
+
+    #[test]
+    fn keys_tell_volumes_apart() {
+        let key = Notes::key;
+        assert_ne!(key("a/b", "u"), key("a_b", "u"));
+        assert_ne!(key("a", "u"), key("a", "v"));
+        assert!(key("../x", "u").starts_with("___x-"));
+    }
+}

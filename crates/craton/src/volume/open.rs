@@ -1,0 +1,89 @@
+//! A volume that this command has open itself, through the block client.
+
+use std::rc::Rc;
+
+use base::Fault;
+use block::contract::Device;
+use block::frontend::Exports;
+use block::manager::{Managers, VolumeExports};
+use block::volume::Limits;
+use runtime::{Duration, Env};
+use wire::control::VolumeInfo;
+
+use crate::cluster::Endpoints;
+use crate::connect::{self, Target};
+use crate::exit::{Code, Failure};
+
+/// How long a detachment may take until the command ends without having seen it.
+const DETACH_WAIT: Duration = Duration::from_secs(3);
+/// Between two looks at it.
+const DETACH_LOOK: Duration = Duration::from_millis(10);
+
+/// A cluster, as commands that read and write volumes see it.
+pub struct Site<'a> {
+    /// Its block managers.
+    pub managers: &'a Managers,
+    /// Where its front ends are, as far as that is known.
+    pub endpoints: Endpoints,
+    exports: VolumeExports,
+    holder: String,
+}
+
+impl<'a> Site<'a> {
+    /// The managers' cluster, which is `target`.
+    pub fn new(managers: &'a Managers, target: &Target, endpoints: Endpoints) -> Site<'a> {
+        let env = managers.client().env();
+        let endpoint = connect::endpoint(env, target);
+        // No other command may take what this one has open for its own.
+        let holder = format!("craton {} ({:08x})", std::process::id(), env.random_u64() as u32);
+        let exports = VolumeExports::new(managers, &endpoint, &holder, Limits::default());
+        Site { managers, endpoints, exports, holder }
+    }
+
+    /// The executor's.
+    pub fn env(&self) -> &Env {
+        self.managers.client().env()
+    }
+
+    /// A volume's facts. Fails when somebody has it open.
+    pub async fn closed(&self, name: &str) -> Result<VolumeInfo, Failure> {
+        let info = self.managers.volume(name).await?;
+        match info.attachments.first() {
+            None => Ok(info),
+            Some(one) => Err(Failure::failed(format!(
+                "{name}: {} has it open; close it there first",
+                one.holder
+            ))),
+        }
+    }
+
+    /// Opens a volume. One that is not shared is then open nowhere else.
+    pub async fn open(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
+        self.closed(name).await?;
+        self.exports.open(name).await.map_err(|fault| failure(name, &fault))
+    }
+
+    /// Ends what [`Site::open`] began.
+    pub async fn close(&self, name: &str, device: Rc<dyn Device>) {
+        drop(device); // Begins to detach.
+        let gone = async {
+            while let Ok(info) = self.managers.volume(name).await
+                && info.attachments.iter().any(|one| one.holder == self.holder)
+            {
+                self.env().sleep(DETACH_LOOK).await;
+            }
+        };
+        // The block manager ends it by itself when nobody keeps it.
+        let _ = self.env().timeout(DETACH_WAIT, gone).await;
+    }
+}
+
+/// A request on a volume that failed.
+pub fn failure(name: &str, fault: &Fault) -> Failure {
+    let code = match fault.kind {
+        base::Kind::Retry | base::Kind::Unknown => Code::Unavailable,
+        base::Kind::Corrupt => Code::Damage,
+        _ => Code::Failed,
+    };
+    Failure::new(code, format!("{name}: {fault}"))
+}

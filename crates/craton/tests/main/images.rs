@@ -1,0 +1,196 @@
+//! Volumes on the client's side: disk images in and out, devices of this host, the Unix socket.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{self, Scratch, bad, command, content, good, skip, text};
+
+fn has(tool: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+    let found = found.is_ok_and(|output| output.status.success());
+    if !found {
+        skip(&format!("{tool} is not installed"));
+    }
+    found
+}
+
+fn run(tool: &str, args: &[&str]) -> String {
+    let output = Command::new(tool).args(args).output().expect("it runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tool} {args:?}: {error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn up(dir: &Path) {
+    let flags = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
+    good(&[&["cluster", "up", "--dir", text(dir)][..], &flags].concat());
+}
+
+/// A disk as there are: data, zeroes, holes, an end that is no block's.
+fn image(path: &Path) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = vec![0; (40 << 20) + 777];
+    bytes[..3 << 20].copy_from_slice(&content(3 << 20, 1));
+    bytes[(5 << 20) + 4096..][..100].copy_from_slice(&content(100, 2));
+    bytes[(40 << 20) - 10..][..787].copy_from_slice(&content(787, 3));
+    let file = fs::File::create(path).expect("a file");
+    file.set_len(bytes.len() as u64).expect("room");
+    for at in [0, 1, 2, 4, 5, 39] {
+        file.write_all_at(&bytes[at << 20..][..1 << 20], (at << 20) as u64).expect("room");
+    }
+    file.write_all_at(&bytes[40 << 20..], 40 << 20).expect("room");
+    bytes
+}
+
+#[test]
+fn images_come_back_as_they_went() {
+    let mut scratch = Scratch::new("images");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = text(&dir).to_owned();
+    let on = |args: &[&str]| good(&[&["volume"], args, &["--cluster", &cluster]].concat());
+    let refused = |args: &[&str], code: i32, want: &str| {
+        bad(&[&["volume"], args, &["--cluster", &cluster]].concat(), code, want);
+    };
+    let (disk, back) = (scratch.path("disk"), scratch.path("back"));
+    let bytes = image(&disk);
+
+    // The volume is made, as small as volumes are; zeroes take no room.
+    let told: Value =
+        serde_json::from_str(&on(&["import", "v", text(&disk), "--json"])).expect("JSON");
+    assert_eq!((&told["made"], &told["bytes"]), (&true.into(), &bytes.len().into()), "{told}");
+    assert!(told["data_bytes"].as_u64().is_some_and(|data| data < 4 << 20), "{told}");
+    on(&["export", "v", text(&back), "--quiet"]);
+    let read = fs::read(&back).expect("the image");
+    assert_eq!(read.len(), 1 << 30);
+    assert!(read[..bytes.len()] == bytes[..], "the image came back different");
+    assert!(read[bytes.len()..].iter().all(|&byte| byte == 0));
+    assert!(fs::metadata(&back).expect("it").blocks() * 512 < 16 << 20, "zeroes are holes");
+    refused(&["export", "v", text(&back)], 1, "--force");
+    on(&["export", "v", text(&back), "--force", "--quiet"]);
+
+    // Over what a volume has: its old content goes where the image has zeroes.
+    let fill = scratch.path("fill");
+    fs::write(&fill, vec![9u8; 48 << 20]).expect("room");
+    on(&["import", "v", text(&fill), "--quiet"]);
+    let input = fs::File::open(&disk).expect("it is there");
+    let args = ["volume", "import", "v", "-", "--quiet", "--cluster", &cluster];
+    assert!(command(&args).stdin(input).status().expect("it runs").success());
+    let mut out = command(&["volume", "export", "v", "-", "--cluster", &cluster])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut read = Vec::new();
+    out.stdout.take().expect("a pipe").read_to_end(&mut read).expect("bytes");
+    assert!(out.wait().expect("it ends").success());
+    assert!(read[..bytes.len()] == bytes[..] && read.len() == 1 << 30);
+    assert!(read[bytes.len()..48 << 20].iter().all(|&byte| byte == 9), "what is behind stays");
+
+    refused(&["import", "new", "-"], 2, "give --size");
+    refused(&["import", "new", "-", "--format", "qcow2"], 2, "standard input");
+    refused(&["import", "v", text(&disk), "--size", "2GiB"], 2, "leave --size out");
+    refused(&["import", "v", "/nowhere"], 4, "cannot read /nowhere");
+    refused(&["import", "v", text(&dir)], 2, "is a directory");
+    refused(&["export", "none", text(&scratch.path("none"))], 1, "no such volume");
+    assert!(!scratch.path("none").exists());
+    let large = scratch.path("large");
+    fs::File::create(&large).and_then(|file| file.set_len(3 << 30)).expect("a sparse file");
+    refused(&["import", "v", text(&large)], 1, "craton volume resize");
+
+    // The Unix socket is the same export, and whoever has it open keeps others out.
+    let nearby = harness::book(&dir)["endpoints"]["nbd_unix"].as_str().expect("one").to_owned();
+    let socket = nearby.strip_prefix("nbd+unix:///?socket=").expect("a URI").to_owned();
+    assert_eq!(fs::metadata(&socket).expect("a socket").mode() & 0o777, 0o600);
+    let uri = format!("nbd+unix:///v?socket={socket}");
+    if has("nbdinfo") {
+        assert_eq!(run("nbdinfo", &["--size", &uri]).trim(), (1 << 30).to_string());
+    }
+    if has("qemu-io") {
+        // It has the volume open until its input ends.
+        let mut held = Command::new("qemu-io");
+        held.args(["-f", "raw", &uri]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut held = held.spawn().expect("it runs");
+        held.stdin.as_mut().expect("a pipe").write_all(b"length\n").expect("it reads");
+        let mut answer = [0; 10];
+        held.stdout.as_mut().expect("a pipe").read_exact(&mut answer).expect("it is open");
+        refused(&["import", "v", text(&disk)], 1, "has it open");
+        refused(&["export", "v", text(&scratch.path("none"))], 1, "has it open");
+        drop(held.stdin.take());
+        assert!(held.wait().expect("it ends").success());
+    }
+
+    if has("qemu-img") {
+        let (qcow, again) = (scratch.path("disk.qcow2"), scratch.path("again.qcow2"));
+        run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", text(&disk), text(&qcow)]);
+        on(&["import", "q", text(&qcow), "--quiet"]);
+        on(&["export", "q", text(&again), "--quiet"]);
+        let about = run("qemu-img", &["info", text(&again)]);
+        assert!(about.contains("file format: qcow2"), "{about}");
+        run("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", text(&disk), text(&again)]);
+        let args = ["volume", "import", "q2", text(&qcow), "--cluster", &cluster];
+        let output = command(&args).env("PATH", "").output().expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains("qemu-utils"), "{error}");
+        refused(&["info", "q2"], 1, "no such volume");
+    }
+}
+
+#[test]
+fn a_volume_is_a_device_of_this_host() {
+    let root = run("id", &["-u"]).trim() == "0";
+    if !root || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
+        return skip("it needs root, FUSE and loop devices");
+    }
+    if !has("nbdfuse") || !has("losetup") || !has("fusermount3") || !has("blockdev") {
+        return;
+    }
+    let mut scratch = Scratch::new("attach");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let (cluster, runs) = (text(&dir).to_owned(), scratch.path("run"));
+    let with = |args: &[&str]| {
+        let end = ["--run-dir", text(&runs), "--cluster", &cluster];
+        [&["volume"], args, &end].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let on = |args: &[&str]| {
+        good(&with(args).iter().map(String::as_str).collect::<Vec<_>>()).trim().to_owned()
+    };
+    let refused = |args: &[&str], code: i32, want: &str| {
+        bad(&with(args).iter().map(String::as_str).collect::<Vec<_>>(), code, want);
+    };
+    good(&["volume", "create", "a disk", "--size", "1GiB", "--cluster", &cluster]);
+    let printed = on(&["attach", "a disk", "--print"]);
+    assert!(printed.contains("a%20disk"), "{printed}");
+    assert!(!runs.exists(), "printing changes nothing");
+    refused(&["attach", "none"], 1, "no such volume");
+
+    let device = on(&["attach", "a disk"]);
+    assert_eq!(run("blockdev", &["--getsize64", &device]).trim(), (1u64 << 30).to_string());
+    refused(&["attach", "a disk"], 1, &format!("attached as {device}"));
+    let bytes = content(5 << 20, 7);
+    let file = scratch.path("bytes");
+    fs::write(&file, &bytes).expect("room");
+    let (from, to) = (format!("if={}", text(&file)), format!("of={device}"));
+    run("dd", &[&from, &to, "bs=1M", "seek=100", "conv=notrunc", "status=none"]);
+    on(&["detach", "a disk"]);
+    refused(&["detach", "a disk"], 1, "is not attached here");
+    assert_eq!(fs::read_dir(&runs).expect("it lists").count(), 2, "the lock and nbdfuse's words");
+
+    // What was written is there, by the device's name as well.
+    let device = on(&["attach", "a disk"]);
+    let back = scratch.path("back");
+    let (from, to) = (format!("if={device}"), format!("of={}", text(&back)));
+    run("dd", &[&from, &to, "bs=1M", "skip=100", "count=5", "status=none"]);
+    assert!(fs::read(&back).expect("it was read") == bytes);
+    on(&["detach", &device]);
+
+    // A front end that is not there.
+    harness::kill9(&dir, &["f1"]);
+    refused(&["attach", "a disk"], 1, "nbdfuse");
+    assert_eq!(fs::read_dir(&runs).expect("it lists").count(), 2);
+}
