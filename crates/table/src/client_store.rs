@@ -3,11 +3,12 @@
 use std::fmt;
 use std::rc::Rc;
 
-use base::{DirId, Fault};
+use base::{DirId, Fault, Kind};
 use client::{Appender, Client, Error, FlatLogFile, Reader};
+use futures_util::future::join_all;
 use wire::control::{Place, Policy};
 
-use crate::limits::LIST_PAGE;
+use crate::limits::{LINK_BATCH, LIST_PAGE};
 use crate::store::{Answer, Names, Pending, Source, Store, Writer};
 
 /// Mode of files.
@@ -99,6 +100,30 @@ impl Store for ClientStore {
     fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             self.client.unlink_at(self.place(name), &self.path(name)).await.map_err(fault)
+        })
+    }
+
+    fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let dir = self.client.mkdir_all(to, 0o700).await.map_err(fault)?;
+            for names in names.chunks(LINK_BATCH) {
+                let found = names.iter().map(|name| async move {
+                    let id = self.file(name).await?.id();
+                    let place = Place { parent: dir, name: name.clone() };
+                    let is_there = match self.client.lookup_at(place.clone(), to).await {
+                        Ok(_) => true,
+                        Err(error) if error.kind() == Kind::NotFound => false,
+                        Err(error) => return Err(error),
+                    };
+                    Ok((!is_there).then_some((id, place)))
+                });
+                let found: Result<Vec<_>, Error> = join_all(found).await.into_iter().collect();
+                let links: Vec<_> = found.map_err(fault)?.into_iter().flatten().collect();
+                if !links.is_empty() {
+                    self.client.link_many(links).await.map_err(fault)?;
+                }
+            }
+            Ok(())
         })
     }
 }

@@ -90,3 +90,6 @@ const _: () = assert!(QUEUE_BYTES_MAX >= 2 * BATCH_BYTES_MAX);
 const _: () = assert!(RUNS_MERGE_MIN < RUNS_SLOW && RUNS_SLOW < RUNS_STOP);
 const _: () = assert!(BLOCK_RAW_MAX > BLOCK_BYTES.1 + KEY_MAX + VALUE_MAX);
 const _: () = assert!(EDIT_BYTES_MAX > FILES_MAX * (2 * KEY_MAX + 64));
+
+/// Files that one batch link gives another name: as many look-ups of masters go at once.
+pub const LINK_BATCH: usize = 128;

@@ -37,8 +37,12 @@ pub trait Store {
     /// Gives the file at `from` the name `to` instead, which must be free.
     fn publish<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
 
-    /// Takes a file's name away.
+    /// Takes a file's name away. The file goes with its last name.
     fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
+
+    /// Gives sealed files the same names in another directory too, which is made if it is
+    /// missing; names that it has already stay. After an error some may have them.
+    fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()>;
 }
 
 /// A page of a listing.

@@ -73,6 +73,10 @@ impl Store for Gated {
     fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(self.1.pass(self.0.remove(name)))
     }
+
+    fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()> {
+        Box::pin(self.1.pass(self.0.link(names, to)))
+    }
 }
 
 impl Writer for GatedWriter {

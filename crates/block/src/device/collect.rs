@@ -115,11 +115,16 @@ impl Core {
         let mut outputs = Outputs::default();
         while !self.is_over() {
             let percent = u64::from(self.options.garbage_percent);
-            let Some(file) = pick(&self.candidates(), percent) else {
-                self.wake_collect.notified().await;
-                continue;
+            let picked = self.pick_shared().or_else(|| pick(&self.candidates(), percent));
+            let done = match picked {
+                _ if self.cuts.wants_seal() => self.end_outputs(&mut outputs).await,
+                Some(file) => self.collect(file, &mut outputs).await,
+                None => {
+                    self.wake_collect.notified().await;
+                    continue;
+                }
             };
-            let Err(fault) = self.collect(file, &mut outputs).await else { continue };
+            let Err(fault) = done else { continue };
             match self.explain(fault).await {
                 _ if self.is_over() => {}
                 fault if fault.kind == Kind::Fenced => self.end(fault),
@@ -156,19 +161,20 @@ impl Core {
         .await?;
         self.env.mark("segment: DataFile collected");
         self.count(|counts| counts.collected += 1);
-        // If it cannot be removed now, the next opening does.
-        if let Err(fault) = self.store.remove(&file.name).await {
-            tracing::debug!(cause = fault.message, "collected DataFile not removed");
-        }
+        self.discard(&file.name).await;
         Ok(())
     }
 
     async fn copy_live(&self, file: &DataFile, outputs: &mut Outputs) -> Result<(), Fault> {
         let (mut unit, end) = (1, file.state.get().units);
+        let identity = file.identity(self.identity);
         let source = self.store.open(&file.name).await;
         let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
         while unit < end {
             self.over.borrow().clone().map_or(Ok(()), Err)?;
+            if self.cuts.wants_seal() {
+                self.end_outputs(outputs).await?;
+            }
             let offset = u64::from(unit) * UNIT;
             let want = (u64::from(end - unit) * UNIT).min(COLLECT_APPEND_BYTES as u64) as usize;
             let bytes = source.read_at(offset, want).await;
@@ -176,7 +182,7 @@ impl Core {
             let (mut at, mut records) = (0, 0u32);
             loop {
                 let place = unit + (at as u64 / UNIT) as u32;
-                let next = next_record(self.identity, file.number, place, &bytes[at..]);
+                let next = next_record(identity, file.number, place, &bytes[at..]);
                 let flaw = |flaw| self.damage(&file.name, u64::from(place) * UNIT, flaw);
                 match next.map_err(flaw)? {
                     Next::Partial(_) => break,
@@ -230,8 +236,8 @@ impl Core {
         let output = outputs.open[class].as_mut().expect("made above");
         let unit = output.open.next + (output.bytes.len() as u64 / UNIT) as u32;
         let file = output.open.file.number;
-        // The data's CRC goes with the data.
-        let copy = Head { file, unit, ..*head };
+        // The data's CRC goes with the data; the copy is this segment's own.
+        let copy = Head { file, unit, identity: self.identity, ..*head };
         match head.what {
             What::Data if self.options.compress => put_packed(&mut output.bytes, copy, stored),
             _ => put_stored(&mut output.bytes, copy, stored),
@@ -272,6 +278,19 @@ impl Core {
             counts.collected_bytes += bytes;
         });
         self.install(self.known_seq(), Some(mark_of(&file)), std::mem::take(&mut output.moves));
+        Ok(())
+    }
+
+    /// Ends all outputs: somebody links files.
+    async fn end_outputs(&self, outputs: &mut Outputs) -> Result<(), Fault> {
+        for class in 0..COLLECT_CLASSES {
+            self.append_output(outputs, class).await?;
+            if let Some(output) = outputs.open[class].take() {
+                self.seal_output(output.open).await;
+            }
+        }
+        self.cuts.sealed();
+        self.changed.notify_waiters();
         Ok(())
     }
 

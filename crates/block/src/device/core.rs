@@ -20,6 +20,7 @@ use super::limits::QUEUE_BYTES_MAX;
 use super::locks::Locks;
 use super::log::Queue;
 use super::options::Options;
+use super::snapshot::Cuts;
 use super::types::{FileNo, Identity, Seq, Update};
 
 /// Updates of one append, which are in the index and not in the TxnFile yet.
@@ -102,6 +103,7 @@ pub(crate) struct Core {
     /// Something was logged or stored, or the instance is over.
     pub(crate) changed: Notify,
     pub(crate) checkpointing: Mutex<()>,
+    pub(crate) cuts: Cuts,
     pub(crate) counts: Cell<Counts>,
 }
 
@@ -167,6 +169,7 @@ impl Core {
             wake_collect: Notify::new(),
             changed: Notify::new(),
             checkpointing: Mutex::new(()),
+            cuts: Cuts::default(),
             counts: Cell::default(),
         }
     }

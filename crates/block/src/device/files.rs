@@ -9,7 +9,7 @@ use runtime::sync::Mutex;
 use table::{Source, Store, Writer};
 
 use super::format::state::FileState;
-use super::types::FileNo;
+use super::types::{FileNo, Identity};
 
 /// A DataFile that the table names.
 pub(crate) struct DataFile {
@@ -22,6 +22,8 @@ pub(crate) struct DataFile {
     pub(crate) blocks: Cell<u32>,
     /// Nothing will be appended any more.
     pub(crate) closed: Cell<bool>,
+    /// It is known to be sealed in the core.
+    pub(crate) ended: Cell<bool>,
     source: RefCell<Option<Rc<dyn Source>>>,
     opening: Mutex<()>,
 }
@@ -35,9 +37,19 @@ impl DataFile {
             end: Cell::new(state.units),
             blocks: Cell::new(state.blocks),
             closed: Cell::new(state.sealed),
+            ended: Cell::new(false),
             source: RefCell::default(),
             opening: Mutex::new(()),
         })
+    }
+
+    /// What its records say that they are of, in a segment of `own` identity: of another volume
+    /// when it was linked from there (B11).
+    pub(crate) fn identity(&self, own: Identity) -> Identity {
+        match self.state.get().origin {
+            0 => own,
+            volume => Identity { volume, ..own },
+        }
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut FileState)) {

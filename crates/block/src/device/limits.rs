@@ -80,6 +80,13 @@ pub const READS_INFLIGHT: usize = 16;
 /// Bytes of one read of a tail in recovery.
 pub const SCAN_BYTES: usize = 4 << 20;
 
+/// A cut that was released and that nobody links is given up after this long.
+pub const CUT_KEEP: Duration = Duration::from_secs(60);
+/// Bytes of rows that one batch of a linked directory's table gets.
+pub const LINK_ROWS_BYTES: usize = 256 << 10;
+/// Files that are sealed at a time before they are linked.
+pub const SEALS_INFLIGHT: usize = 32;
+
 /// Classes of lifetime that collection keeps apart: each has a DataFile open.
 pub const COLLECT_CLASSES: usize = 3;
 /// Bytes that collection reads, and appends, at once: a quarter of the largest append.

@@ -140,13 +140,27 @@ impl Core {
 
     async fn write_groups(self: Rc<Self>, mut open: Open) -> Result<(), Fault> {
         let mut inflight = FuturesOrdered::new();
+        // Durable, and held back by a cut.
+        let mut held: VecDeque<Group> = VecDeque::new();
         // An append could not be started: nothing may stand behind the hole.
         let mut broken = false;
         loop {
-            while !broken && !self.is_over() && self.may_start(inflight.len()) {
+            if !self.cuts.holds() {
+                held.drain(..).for_each(|group| self.apply(group));
+            }
+            if self.cuts.wants_roll() && inflight.is_empty() && !broken && !self.is_over() {
+                self.roll(&mut open).await?;
+                self.cuts.rolled();
+                continue;
+            }
+            while !broken
+                && !self.is_over()
+                && !self.cuts.wants_roll()
+                && self.may_start(inflight.len())
+            {
                 let units = (self.options.file_bytes / UNIT) as u32;
                 if units - open.next.min(units) < RECORD_UNITS {
-                    if !inflight.is_empty() {
+                    if !inflight.is_empty() || !held.is_empty() {
                         break;
                     }
                     self.roll(&mut open).await?;
@@ -162,6 +176,7 @@ impl Core {
                 inflight.push_back(async move { (pending.await, group) });
             }
             if self.is_over() && inflight.is_empty() {
+                self.drop_held(held);
                 if let Err(fault) = open.writer.close().await {
                     tracing::debug!(cause = fault.message, "DataFile not closed");
                 }
@@ -181,13 +196,23 @@ impl Core {
                 }
             };
             match done {
+                // One that is held back and those behind it enter the index together.
+                (Ok(_), group) if self.cuts.holds() || !held.is_empty() => held.push_back(group),
                 (Ok(_), group) => self.apply(group),
                 (Err(fault), group) => {
+                    self.drop_held(held);
                     let fault = self.trouble("append to", &group.file.name, fault);
                     return Err(self.fail(fault, group, inflight).await);
                 }
             }
         }
+    }
+
+    /// What is durable and held back when the instance ends is there for the next owner.
+    fn drop_held(&self, held: VecDeque<Group>) {
+        let outcome = Fault::new(Kind::Unknown, "the segment stopped before it could answer");
+        let changes = held.into_iter().flat_map(|group| group.last_of);
+        changes.for_each(|change| change.fail(&outcome));
     }
 
     /// Takes what waits, as far as one append and the file have room.
@@ -326,6 +351,7 @@ impl Core {
         let next = self.spare.borrow_mut().take().expect("just made");
         let old = std::mem::replace(open, next);
         old.file.closed.set(true);
+        self.changed.notify_waiters();
         let (file, end) = (old.file.number, old.file.end.get());
         let mark = Mark { file, end, blocks: old.file.blocks.get() };
         // The batch that covers the last of it says that it is sealed.
@@ -385,8 +411,16 @@ impl Core {
         })?;
         self.next_file.set(next);
         let (generation, born) = (self.generation, self.counter.get());
-        let state =
-            FileState { generation, role, sealed: false, units: 1, blocks: 0, live: 0, born };
+        let state = FileState {
+            generation,
+            role,
+            sealed: false,
+            units: 1,
+            blocks: 0,
+            live: 0,
+            born,
+            origin: 0,
+        };
         let file = DataFile::new(number, state);
         let store = match role {
             Role::Log => &self.store,

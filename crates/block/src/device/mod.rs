@@ -24,6 +24,7 @@ mod options;
 mod read;
 mod request;
 mod segment;
+mod snapshot;
 mod types;
 mod upkeep;
 

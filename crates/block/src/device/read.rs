@@ -141,8 +141,10 @@ impl Core {
 
     fn verify<'a>(&self, place: Loc, lba: u32, record: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
         let (file, unit) = place.place().expect("it was read");
-        read_block(self.identity, file, unit, lba, record).map_err(|flaw| {
-            let name = self.files.borrow().get(&file).map(|file| file.name.clone());
+        let known = self.files.borrow().get(&file).cloned();
+        let identity = known.as_ref().map_or(self.identity, |file| file.identity(self.identity));
+        read_block(identity, file, unit, lba, record).map_err(|flaw| {
+            let name = known.map(|file| file.name.clone());
             self.damage(&name.unwrap_or_default(), u64::from(unit) * UNIT, flaw)
         })
     }

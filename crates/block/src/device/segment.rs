@@ -109,6 +109,10 @@ impl Segment {
         Ok(Segment(Rc::new(Owner(core))))
     }
 
+    pub(super) fn core(&self) -> &Rc<Core> {
+        &self.0.0
+    }
+
     /// Which segment it is.
     pub fn identity(&self) -> Identity {
         self.0.0.identity
@@ -171,6 +175,7 @@ impl Segment {
     pub async fn close(self) -> Result<(), Fault> {
         let core = &self.0.0;
         core.closing.set(true);
+        core.give_up();
         core.locks.ask(0..u64::MAX).granted().await;
         let logged = core.log_all().await;
         core.end(core.fault(Kind::Retry, "it was closed"));

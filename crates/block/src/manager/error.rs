@@ -35,6 +35,8 @@ pub enum Refusal {
     },
     /// A base above its burst.
     Limits,
+    /// Asked for a snapshot where there are none.
+    Snapshots,
     /// Somebody has the volume open.
     Attached {
         /// The volume's name.
@@ -80,6 +82,7 @@ impl Refusal {
             | Refusal::Geometry(_)
             | Refusal::Segments { .. }
             | Refusal::Limits
+            | Refusal::Snapshots
             | Refusal::Attached { .. }
             | Refusal::HasData { .. } => Kind::Invalid,
         }
@@ -106,6 +109,7 @@ impl fmt::Display for Refusal {
                 f,
                 "a volume of {count} segments, of at most {max}; choose larger segment groups"
             ),
+            Refusal::Snapshots => f.write_str("this block manager makes no snapshots; update it"),
             Refusal::Limits => {
                 f.write_str("a base above its burst; lower the base or raise the burst")
             }

@@ -287,6 +287,7 @@ impl Machine {
                     bytes: self.state.segment_bytes(segment),
                     policy: self.state.volume(segment.volume).expect("it has one").spec.policy,
                     hold_ms: hold as u32,
+                    read_only: false,
                 }
             });
             grant.changes.push(Assignment { segment, tenure });

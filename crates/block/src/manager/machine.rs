@@ -139,6 +139,10 @@ impl Machine {
             BlockRequest::Remove { volume, force } => self.remove(now, volume, force),
             BlockRequest::Resize { volume, bytes, force } => self.resize(now, volume, bytes, force),
             BlockRequest::Set { volume, limits, shared } => self.set(volume, limits, shared),
+            BlockRequest::Snapshot { .. }
+            | BlockRequest::Clone { .. }
+            | BlockRequest::Rollback { .. }
+            | BlockRequest::Flatten { .. } => Err(Refusal::Snapshots),
             BlockRequest::Find { name } => {
                 let id = self.state.find(&name).ok_or(Refusal::NoName(name))?;
                 self.volume_reply(id)

@@ -445,6 +445,12 @@ impl Member {
             BlockServerRequest::Check { .. } | BlockServerRequest::Scrub { .. } => {
                 Err(ControlError::new(Kind::Invalid, "segments are not checked here yet"))
             }
+            BlockServerRequest::Cut { .. }
+            | BlockServerRequest::Release { .. }
+            | BlockServerRequest::Link { .. }
+            | BlockServerRequest::Flatten { .. } => {
+                Err(ControlError::new(Kind::Invalid, "this block server makes no cuts; update it"))
+            }
         }
     }
 

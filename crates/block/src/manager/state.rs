@@ -281,7 +281,9 @@ impl State {
         let volume = self.volumes.get(&id)?;
         let attached = |one: &Attached| Attachment { epoch: one.epoch, holder: one.holder.clone() };
         let attachments = volume.attached.iter().map(attached).collect();
-        Some(VolumeInfo { volume: id, spec: volume.spec.clone(), attachments })
+        let (parent, origin, hold_us) = (None, None, 0);
+        let spec = volume.spec.clone();
+        Some(VolumeInfo { volume: id, spec, attachments, parent, origin, hold_us })
     }
 
     /// Bytes that a segment has for ever: volumes are thin, and their length is watched where

@@ -5,4 +5,5 @@ mod collect;
 mod crash;
 mod damage;
 mod owners;
+mod snapshot;
 mod support;

@@ -50,6 +50,8 @@ struct Content {
     inflight: VecDeque<(u64, Vec<u8>)>,
     next: u64,
     sealed: bool,
+    /// Names that it has beyond the first.
+    links: u32,
     gone: bool,
 }
 
@@ -57,17 +59,25 @@ struct Dir {
     names: BTreeMap<String, Rc<RefCell<Content>>>,
     rng: Rng,
     faults: StoreFaults,
-    /// Points at which a crash can be told apart from one a step later.
-    points: u64,
-    stop_at: Option<u64>,
 }
 
 /// A directory that outlives the instances that use it. Clones share it.
 #[derive(Clone)]
 pub struct MemDisk {
     sim: Sim,
+    name: Rc<str>,
     dir: Rc<RefCell<Dir>>,
+    /// Directories by their names; the first one counts the steps of all.
+    dirs: Rc<RefCell<BTreeMap<String, MemDisk>>>,
+    clock: Rc<RefCell<Clock>>,
     stopped: Rc<Notify>,
+}
+
+/// Points at which a crash can be told apart from one a step later.
+#[derive(Default)]
+struct Clock {
+    points: u64,
+    stop_at: Option<u64>,
 }
 
 impl MemDisk {
@@ -75,9 +85,29 @@ impl MemDisk {
     pub fn new(sim: &Sim) -> MemDisk {
         let rng = sim.with_rng(Rng::fork);
         let faults = StoreFaults::default();
-        let dir = Dir { names: BTreeMap::new(), rng, faults, points: 0, stop_at: None };
-        let (dir, stopped) = (Rc::new(RefCell::new(dir)), Rc::new(Notify::new()));
-        MemDisk { sim: sim.clone(), dir, stopped }
+        let dir = Dir { names: BTreeMap::new(), rng, faults };
+        MemDisk {
+            sim: sim.clone(),
+            name: "mem".into(),
+            dir: Rc::new(RefCell::new(dir)),
+            dirs: Rc::default(),
+            clock: Rc::default(),
+            stopped: Rc::new(Notify::new()),
+        }
+    }
+
+    /// Another directory, which files of this one can be linked into; made, with the faults of
+    /// this one, when it is asked for first.
+    pub fn beside(&self, name: &str) -> MemDisk {
+        if let Some(known) = self.dirs.borrow().get(name) {
+            return known.clone();
+        }
+        let rng = self.sim.with_rng(Rng::fork);
+        let faults = self.dir.borrow().faults.clone();
+        let dir = Rc::new(RefCell::new(Dir { names: BTreeMap::new(), rng, faults }));
+        let made = MemDisk { name: name.into(), dir, ..self.clone() };
+        self.dirs.borrow_mut().insert(name.to_owned(), made.clone());
+        made
     }
 
     /// The directory as one node reaches it.
@@ -92,12 +122,12 @@ impl MemDisk {
 
     /// Steps of calls so far: before and after each one's effect.
     pub fn points(&self) -> u64 {
-        self.dir.borrow().points
+        self.clock.borrow().points
     }
 
     /// Lets the call that reaches this step hang for ever; [`MemDisk::stopped`] tells.
     pub fn stop_at(&self, point: Option<u64>) {
-        self.dir.borrow_mut().stop_at = point;
+        self.clock.borrow_mut().stop_at = point;
     }
 
     /// Ends when a call hangs at the step set: time to crash its node.
@@ -208,9 +238,9 @@ async fn step(disk: &MemDisk, env: &Env) {
 
 async fn point(disk: &MemDisk) {
     let stop = {
-        let dir = &mut *disk.dir.borrow_mut();
-        dir.points += 1;
-        dir.stop_at == Some(dir.points)
+        let clock = &mut *disk.clock.borrow_mut();
+        clock.points += 1;
+        clock.stop_at == Some(clock.points)
     };
     if stop {
         disk.stopped.notify_one();
@@ -220,7 +250,7 @@ async fn point(disk: &MemDisk) {
 
 impl Store for MemStore {
     fn name(&self) -> &str {
-        "mem"
+        &self.disk.name
     }
 
     fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>> {
@@ -320,10 +350,37 @@ impl Store for MemStore {
             let at = name.to_owned();
             let change = move |dir: &mut Dir| {
                 let content = dir.names.remove(&at).ok_or_else(|| fault(Kind::NotFound, &at))?;
-                content.borrow_mut().gone = true;
+                let content = &mut *content.borrow_mut();
+                content.gone = content.links == 0;
+                content.links = content.links.saturating_sub(1);
                 Ok(())
             };
             self.change(name, change).await
+        })
+    }
+
+    fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let target = self.disk.beside(to);
+            // Two batches, so that one may be there and the other not.
+            for names in names.chunks(names.len().div_ceil(2).max(1)) {
+                let (names, target) = (names.to_vec(), target.clone());
+                let change = move |dir: &mut Dir| {
+                    let found: Result<Vec<_>, Fault> =
+                        names.iter().map(|name| dir.find(name)).collect();
+                    for (name, content) in names.iter().zip(found?) {
+                        let taken = &mut target.dir.borrow_mut().names;
+                        if !taken.contains_key(name) {
+                            assert!(content.borrow().sealed, "{name} is linked and not sealed");
+                            content.borrow_mut().links += 1;
+                            taken.insert(name.clone(), content);
+                        }
+                    }
+                    Ok(())
+                };
+                self.change(to, change).await?;
+            }
+            Ok(())
         })
     }
 }

@@ -66,6 +66,13 @@ pub struct VolumeInfo {
     pub spec: VolumeSpec,
     /// Who has it open.
     pub attachments: Vec<Attachment>,
+    /// It is a snapshot of this volume: it never changes (B10).
+    pub parent: Option<VolumeId>,
+    /// It was cloned from this snapshot and shares files with it (B11).
+    pub origin: Option<VolumeId>,
+    /// Of a snapshot: for so long acknowledgements were held back for it, microseconds
+    /// (`protocols.md` 6.6).
+    pub hold_us: u64,
 }
 
 /// A segment of a volume.
@@ -168,6 +175,8 @@ pub struct Tenure {
     /// Acknowledge no write for so long from the receipt of this, ms: the former owner's lease
     /// may not have run out (`protocols.md` 6.5).
     pub hold_ms: u32,
+    /// Of a snapshot: it takes no changes.
+    pub read_only: bool,
 }
 
 /// Answer to a [`BlockBeat`].
@@ -224,6 +233,36 @@ pub enum BlockRequest {
         limits: VolumeLimits,
         /// May be attached several times at once.
         shared: bool,
+    },
+    /// Makes a snapshot: a consistent cut over all segments (B10).
+    Snapshot {
+        /// Drawn by the caller: the same number is the same snapshot.
+        nonce: u64,
+        /// The volume.
+        volume: VolumeId,
+        /// The snapshot's name: it becomes `VOLUME@NAME`.
+        name: String,
+    },
+    /// Makes a volume with the content of a snapshot, by links to its files (B11).
+    Clone {
+        /// Drawn by the caller: the same number is the same clone.
+        nonce: u64,
+        /// The snapshot.
+        snapshot: VolumeId,
+        /// The clone's name.
+        name: String,
+    },
+    /// Gives a snapshot's volume the content of the snapshot again.
+    Rollback {
+        /// Drawn by the caller: the same number is the same rollback.
+        nonce: u64,
+        /// The snapshot.
+        snapshot: VolumeId,
+    },
+    /// Has a clone copy what it shares with others; to be asked again until nothing is left.
+    Flatten {
+        /// The clone.
+        volume: VolumeId,
     },
     /// The volume of a name.
     Find {
@@ -307,6 +346,10 @@ impl BlockRequest {
             BlockRequest::Remove { .. } => "remove volume",
             BlockRequest::Resize { .. } => "resize volume",
             BlockRequest::Set { .. } => "set volume",
+            BlockRequest::Snapshot { .. } => "snapshot volume",
+            BlockRequest::Clone { .. } => "clone volume",
+            BlockRequest::Rollback { .. } => "roll volume back",
+            BlockRequest::Flatten { .. } => "flatten volume",
             BlockRequest::Find { .. } => "find volume",
             BlockRequest::List { .. } => "list volumes",
             BlockRequest::Map { .. } => "map volume",
@@ -379,7 +422,8 @@ pub struct BlockStatus {
 /// A good answer of the block manager.
 #[derive(Clone, PartialEq, Debug)]
 pub enum BlockReply {
-    /// To `Create`, `Resize`, `Set`, `Find`.
+    /// To `Create`, `Resize`, `Set`, `Find`; to `Snapshot`, `Clone` and `Rollback` with what was
+    /// made.
     Volume(VolumeInfo),
     /// To `List`.
     Volumes {
@@ -416,6 +460,8 @@ pub enum BlockReply {
     Grant(BlockGrant),
     /// To `Status`.
     Status(BlockStatus),
+    /// To `Flatten`: blocks that are still shared.
+    Shared(u64),
     /// Done.
     Done,
 }
@@ -455,6 +501,41 @@ pub enum BlockServerRequest {
         /// The segment.
         segment: SegmentId,
     },
+    /// Fix a cut: all that was acknowledged is in it, and acknowledgements of what comes later
+    /// are held back until it is released (`protocols.md` 6.6).
+    Cut {
+        /// The segment.
+        segment: SegmentId,
+        /// Number of the cut. One at a time: a new one ends the one before.
+        cut: u64,
+        /// Without a release for so long the cut is given up, ms.
+        hold_ms: u32,
+    },
+    /// Hold nothing back any more. `NotFound` when the cut was given up before.
+    Release {
+        /// The segment.
+        segment: SegmentId,
+        /// The cut.
+        cut: u64,
+        /// False: the cut is of no use.
+        keep: bool,
+    },
+    /// Link the files of a cut that was released into the directory of another segment.
+    Link {
+        /// The segment.
+        segment: SegmentId,
+        /// The cut.
+        cut: u64,
+        /// The other segment, which nobody serves yet.
+        to: SegmentId,
+        /// Copies of what is written there.
+        policy: Policy,
+    },
+    /// Copy blocks that stand in files of another volume's making, in the background.
+    Flatten {
+        /// The segment.
+        segment: SegmentId,
+    },
 }
 
 impl BlockServerRequest {
@@ -466,6 +547,10 @@ impl BlockServerRequest {
             BlockServerRequest::Clear { .. } => "clear",
             BlockServerRequest::Check { .. } => "check segment",
             BlockServerRequest::Scrub { .. } => "scrub progress",
+            BlockServerRequest::Cut { .. } => "cut segment",
+            BlockServerRequest::Release { .. } => "release segment",
+            BlockServerRequest::Link { .. } => "link segment",
+            BlockServerRequest::Flatten { .. } => "flatten segment",
         }
     }
 }
@@ -511,4 +596,7 @@ pub enum BlockServerReply {
     Checked(SegmentCheck),
     /// To `Scrub`.
     Scrub(SegmentScrub),
+    /// To `Release`: for how long acknowledgements were held back, microseconds. To `Flatten`:
+    /// blocks that are still in files of another volume's making.
+    Count(u64),
 }

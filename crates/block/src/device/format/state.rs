@@ -114,6 +114,8 @@ pub(crate) struct FileState {
     pub(crate) live: u32,
     /// Counter of the segment's changes when it was made: its age.
     pub(crate) born: u64,
+    /// The volume that its records are of; 0 when that is the segment's own.
+    pub(crate) origin: u64,
 }
 
 impl FileState {
@@ -122,11 +124,15 @@ impl FileState {
             Role::Log => 0,
             Role::Collected => 1,
         };
-        let mut out = vec![role << 1 | u8::from(self.sealed)];
+        let linked = u8::from(self.origin != 0);
+        let mut out = vec![linked << 2 | role << 1 | u8::from(self.sealed)];
         for number in [self.generation, self.units, self.blocks, self.live] {
             put_varint(&mut out, u64::from(number));
         }
         put_varint(&mut out, self.born);
+        if self.origin != 0 {
+            put_varint(&mut out, self.origin);
+        }
         out
     }
 
@@ -134,15 +140,18 @@ impl FileState {
         let mut input = Input(bytes);
         let state = (|| {
             let code = input.u8()?;
-            let role = match code >> 1 {
-                0 => Role::Log,
-                1 => Role::Collected,
+            let (role, linked) = match code >> 1 {
+                0 => (Role::Log, false),
+                1 => (Role::Collected, false),
+                2 => (Role::Log, true),
+                3 => (Role::Collected, true),
                 _ => return None,
             };
             let (generation, units) = (input.varint32()?, input.varint32()?);
             let (blocks, live, born) = (input.varint32()?, input.varint32()?, input.varint()?);
             let sealed = code & 1 == 1;
-            Some(FileState { generation, role, sealed, units, blocks, live, born })
+            let origin = if linked { input.varint().filter(|origin| *origin != 0)? } else { 0 };
+            Some(FileState { generation, role, sealed, units, blocks, live, born, origin })
         })();
         let state = state.filter(|_| input.is_empty());
         state.ok_or(Flaw::Damaged("a DataFile's entry does not decode"))

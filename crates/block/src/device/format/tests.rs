@@ -93,6 +93,7 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
         blocks: 123_000,
         live: 99_000,
         born: 500_000,
+        origin: 0,
     };
     let whole = data_file();
     vec![
@@ -107,6 +108,11 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
         ("device_txn", fuzz::fuzz_txn, txn().encode()),
         ("device_state-segment", fuzz::fuzz_state, segment.encode()),
         ("device_state-file", fuzz::fuzz_state, state.encode()),
+        (
+            "device_state-linked",
+            fuzz::fuzz_state,
+            FileState { origin: 0x1122_3344_5566_7788, ..state }.encode(),
+        ),
         ("device_name", fuzz::fuzz_name, FILE.name(4).into_bytes()),
     ]
 }

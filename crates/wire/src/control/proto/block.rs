@@ -103,6 +103,9 @@ impl Proto for VolumeInfo {
             volume: self.volume.get(),
             spec: Some(self.spec.to_pb()),
             attachments: all(&self.attachments),
+            parent: self.parent.map(VolumeId::get),
+            origin: self.origin.map(VolumeId::get),
+            hold_us: self.hold_us,
         }
     }
 
@@ -112,6 +115,9 @@ impl Proto for VolumeInfo {
             volume: VolumeId::new(pb.volume),
             spec: need(pb.spec, "VolumeInfo.spec")?,
             attachments: each(pb.attachments, ATTACHMENTS_MAX, field, Proto::from_pb)?,
+            parent: pb.parent.map(VolumeId::new),
+            origin: pb.origin.map(VolumeId::new),
+            hold_us: pb.hold_us,
         })
     }
 }
@@ -233,6 +239,7 @@ impl Proto for Tenure {
             bytes: self.bytes,
             policy: Some(self.policy.to_pb()),
             hold_ms: self.hold_ms,
+            read_only: self.read_only,
         }
     }
 
@@ -242,6 +249,7 @@ impl Proto for Tenure {
             bytes: volume_bytes(pb.bytes, "Tenure.bytes")?,
             policy: need(pb.policy, "Tenure.policy")?,
             hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "Tenure.hold_ms")?,
+            read_only: pb.read_only,
         })
     }
 }
@@ -293,7 +301,7 @@ impl Proto for BlockServerRequest {
     type Pb = pb::BlockServerRequest;
 
     fn to_pb(&self) -> pb::BlockServerRequest {
-        use pb::block_server_request::{Ask, Check, Range};
+        use pb::block_server_request::{Ask, Check, Cut, Link, Range, Release};
         let part =
             |segment: &SegmentId, from, to| Range { segment: Some(segment.to_pb()), from, to };
         let ask = match self {
@@ -308,6 +316,21 @@ impl Proto for BlockServerRequest {
                 Ask::Check(Check { segment: Some(segment.to_pb()), from: *from })
             }
             BlockServerRequest::Scrub { segment } => Ask::Scrub(segment.to_pb()),
+            BlockServerRequest::Cut { segment, cut, hold_ms } => {
+                let segment = Some(segment.to_pb());
+                Ask::Cut(Cut { segment, cut: *cut, hold_ms: *hold_ms })
+            }
+            BlockServerRequest::Release { segment, cut, keep } => {
+                let segment = Some(segment.to_pb());
+                Ask::Release(Release { segment, cut: *cut, keep: *keep })
+            }
+            BlockServerRequest::Link { segment, cut, to, policy } => Ask::Link(Link {
+                segment: Some(segment.to_pb()),
+                cut: *cut,
+                to: Some(to.to_pb()),
+                policy: Some(policy.to_pb()),
+            }),
+            BlockServerRequest::Flatten { segment } => Ask::Flatten(segment.to_pb()),
         };
         pb::BlockServerRequest { ask: Some(ask) }
     }
@@ -332,6 +355,25 @@ impl Proto for BlockServerRequest {
                 from: pb.from,
             },
             Ask::Scrub(pb) => BlockServerRequest::Scrub { segment: Proto::from_pb(pb)? },
+            Ask::Cut(pb) => BlockServerRequest::Cut {
+                segment: need(pb.segment, "BlockServerRequest.Cut.segment")?,
+                cut: pb.cut,
+                hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "BlockServerRequest.Cut.hold_ms")?,
+            },
+            Ask::Release(pb) => BlockServerRequest::Release {
+                segment: need(pb.segment, "BlockServerRequest.Release.segment")?,
+                cut: pb.cut,
+                keep: pb.keep,
+            },
+            Ask::Link(pb) => BlockServerRequest::Link {
+                segment: need(pb.segment, "BlockServerRequest.Link.segment")?,
+                cut: pb.cut,
+                to: need(pb.to, "BlockServerRequest.Link.to")?,
+                policy: need(pb.policy, "BlockServerRequest.Link.policy")?,
+            },
+            Ask::Flatten(segment) => {
+                BlockServerRequest::Flatten { segment: Proto::from_pb(segment)? }
+            }
         })
     }
 }
@@ -388,6 +430,7 @@ impl Proto for BlockServerReply {
             BlockServerReply::HasData(found) => Answer::HasData(*found),
             BlockServerReply::Checked(found) => Answer::Checked(found.to_pb()),
             BlockServerReply::Scrub(scrub) => Answer::Scrub(scrub.to_pb()),
+            BlockServerReply::Count(count) => Answer::Count(*count),
         };
         pb::BlockServerReply { answer: Some(answer) }
     }
@@ -399,6 +442,7 @@ impl Proto for BlockServerReply {
             Answer::HasData(found) => BlockServerReply::HasData(found),
             Answer::Checked(pb) => BlockServerReply::Checked(Proto::from_pb(pb)?),
             Answer::Scrub(pb) => BlockServerReply::Scrub(Proto::from_pb(pb)?),
+            Answer::Count(count) => BlockServerReply::Count(count),
         })
     }
 }

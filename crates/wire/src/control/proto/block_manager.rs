@@ -27,7 +27,8 @@ impl Proto for BlockRequest {
 
     fn to_pb(&self) -> pb::BlockRequest {
         use pb::block_request::{
-            Ask, Attach, Create, Here, Keep, List, Map, Register, Remove, Resize, Set,
+            Ask, Attach, Clone, Create, Here, Keep, List, Map, Register, Remove, Resize, Rollback,
+            Set, Snapshot,
         };
         let ask = match self {
             BlockRequest::Create { nonce, spec } => {
@@ -44,6 +45,16 @@ impl Proto for BlockRequest {
                 limits: Some(limits.to_pb()),
                 shared: *shared,
             }),
+            BlockRequest::Snapshot { nonce, volume, name } => {
+                Ask::Snapshot(Snapshot { nonce: *nonce, volume: volume.get(), name: name.clone() })
+            }
+            BlockRequest::Clone { nonce, snapshot, name } => {
+                Ask::Clone(Clone { nonce: *nonce, snapshot: snapshot.get(), name: name.clone() })
+            }
+            BlockRequest::Rollback { nonce, snapshot } => {
+                Ask::Rollback(Rollback { nonce: *nonce, snapshot: snapshot.get() })
+            }
+            BlockRequest::Flatten { volume } => Ask::Flatten(volume.get()),
             BlockRequest::Find { name } => Ask::Find(name.clone()),
             BlockRequest::List { after, limit } => {
                 Ask::List(List { after: after.clone(), limit: *limit })
@@ -94,6 +105,20 @@ impl Proto for BlockRequest {
                 limits: need(pb.limits, "BlockRequest.Set.limits")?,
                 shared: pb.shared,
             },
+            Ask::Snapshot(pb) => BlockRequest::Snapshot {
+                nonce: pb.nonce,
+                volume: VolumeId::new(pb.volume),
+                name: name(pb.name, "BlockRequest.Snapshot.name")?,
+            },
+            Ask::Clone(pb) => BlockRequest::Clone {
+                nonce: pb.nonce,
+                snapshot: VolumeId::new(pb.snapshot),
+                name: name(pb.name, "BlockRequest.Clone.name")?,
+            },
+            Ask::Rollback(pb) => {
+                BlockRequest::Rollback { nonce: pb.nonce, snapshot: VolumeId::new(pb.snapshot) }
+            }
+            Ask::Flatten(volume) => BlockRequest::Flatten { volume: VolumeId::new(volume) },
             Ask::Find(found) => BlockRequest::Find { name: name(found, "BlockRequest.find")? },
             Ask::List(pb) => {
                 let after = pb.after.map(|after| name(after, "BlockRequest.List.after"));
@@ -255,6 +280,7 @@ impl Proto for BlockReply {
             BlockReply::Registered { server } => Answer::Registered(server.get()),
             BlockReply::Grant(grant) => Answer::Grant(grant.to_pb()),
             BlockReply::Status(status) => Answer::Status(status.to_pb()),
+            BlockReply::Shared(blocks) => Answer::Shared(*blocks),
             BlockReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::BlockReply { answer: Some(answer) }
@@ -287,6 +313,7 @@ impl Proto for BlockReply {
             }
             Answer::Grant(pb) => BlockReply::Grant(Proto::from_pb(pb)?),
             Answer::Status(pb) => BlockReply::Status(Proto::from_pb(pb)?),
+            Answer::Shared(blocks) => BlockReply::Shared(blocks),
             Answer::Done(_) => BlockReply::Done,
         })
     }

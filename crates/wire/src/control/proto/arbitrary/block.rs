@@ -50,8 +50,9 @@ fn spec() -> impl Strategy<Value = VolumeSpec> {
 
 fn info() -> impl Strategy<Value = VolumeInfo> {
     let attachment = made!((epoch, epoch()), (holder, label()) => Attachment { epoch, holder });
-    made!((volume, volume()), (spec, spec()), (attachments, vec(attachment, 0..3)) => {
-        VolumeInfo { volume, spec, attachments }
+    made!((volume, volume()), (spec, spec()), (attachments, vec(attachment, 0..3)),
+        (parent, option::of(volume())), (origin, option::of(volume())), (hold_us, any::<u64>()) => {
+        VolumeInfo { volume, spec, attachments, parent, origin, hold_us }
     })
 }
 
@@ -80,7 +81,9 @@ fn beat() -> impl Strategy<Value = BlockBeat> {
 
 fn grant() -> impl Strategy<Value = BlockGrant> {
     let tenure = made!((epoch, epoch()), (bytes, bytes()), (policy, policy()),
-        (hold_ms, 0..=LEASE_MAX_MS) => Tenure { epoch, bytes, policy, hold_ms });
+        (hold_ms, 0..=LEASE_MAX_MS), (read_only, any::<bool>()) => {
+        Tenure { epoch, bytes, policy, hold_ms, read_only }
+    });
     let change = made!((segment, segment()), (tenure, option::of(tenure)) => {
         Assignment { segment, tenure }
     });
@@ -127,6 +130,14 @@ pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
         made!((volume, volume()), (limits, limits()), (shared, any::<bool>()) => {
             BlockRequest::Set { volume, limits, shared }
         }),
+        made!((nonce, nonce()), (volume, volume()), (name, name()) => {
+            BlockRequest::Snapshot { nonce, volume, name }
+        }),
+        made!((nonce, nonce()), (snapshot, volume()), (name, name()) => {
+            BlockRequest::Clone { nonce, snapshot, name }
+        }),
+        made!((nonce, nonce()), (snapshot, volume()) => BlockRequest::Rollback { nonce, snapshot }),
+        volume().prop_map(|volume| BlockRequest::Flatten { volume }),
         name().prop_map(|name| BlockRequest::Find { name }),
         made!((after, option::of(name())), (limit, 1..=VOLUMES_PAGE) => {
             BlockRequest::List { after, limit }
@@ -162,6 +173,7 @@ pub(super) fn reply() -> impl Strategy<Value = BlockReply> {
         server().prop_map(|server| BlockReply::Registered { server }),
         grant().prop_map(BlockReply::Grant),
         status().prop_map(BlockReply::Status),
+        any::<u64>().prop_map(BlockReply::Shared),
         Just(BlockReply::Done),
     ]
 }
@@ -179,6 +191,16 @@ pub(super) fn server_request() -> impl Strategy<Value = BlockServerRequest> {
             BlockServerRequest::Check { segment, from }
         }),
         segment().prop_map(|segment| BlockServerRequest::Scrub { segment }),
+        made!((segment, segment()), (cut, any::<u64>()), (hold_ms, 0..=LEASE_MAX_MS) => {
+            BlockServerRequest::Cut { segment, cut, hold_ms }
+        }),
+        made!((segment, segment()), (cut, any::<u64>()), (keep, any::<bool>()) => {
+            BlockServerRequest::Release { segment, cut, keep }
+        }),
+        made!((segment, segment()), (cut, any::<u64>()), (to, segment()), (policy, policy()) => {
+            BlockServerRequest::Link { segment, cut, to, policy }
+        }),
+        segment().prop_map(|segment| BlockServerRequest::Flatten { segment }),
     ]
 }
 
@@ -198,5 +220,6 @@ pub(super) fn server_reply() -> impl Strategy<Value = BlockServerReply> {
         any::<bool>().prop_map(BlockServerReply::HasData),
         check.prop_map(BlockServerReply::Checked),
         scrub.prop_map(BlockServerReply::Scrub),
+        any::<u64>().prop_map(BlockServerReply::Count),
     ]
 }

@@ -1,0 +1,408 @@
+//! Cuts of a segment, and directories made from them (B10, B11; `protocols.md` 6.6, 6.7).
+//!
+//! A cut is first fixed in memory. From its begin on no append enters the index: nothing that
+//! comes later is answered or read, while appends go on. As soon as the TxnFile has all that was
+//! answered before, a snapshot of the table is the cut: its pages and batches say where each
+//! block was. Then the hold may end. Files that the cut names stay until it is given up.
+//!
+//! Later the cut becomes a directory of its own: the DataFiles that it names are closed, sealed
+//! in the core and linked; the table's rows are copied. The other directory's owner opens it as
+//! any segment. From then on each owner collects for itself, by copying and unlinking.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use futures_util::future::join_all;
+use runtime::sync::Mutex;
+use runtime::{Class, Duration, Instant};
+use table::{Batch, Cache, Range, Snapshot, Store, Table};
+
+use super::core::Core;
+use super::files::DataFile;
+use super::format::state::{
+    FileState, PAGE_PREFIX, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, file_key,
+};
+use super::limits::{CUT_KEEP, LINK_ROWS_BYTES, SEALS_INFLIGHT};
+use super::segment::Segment;
+use super::types::{FileNo, Identity};
+
+/// Bytes of the cache for a table that is only written.
+const LINK_CACHE: usize = 64 << 10;
+
+/// A segment's cut, and what it keeps from going on.
+#[derive(Default)]
+pub(crate) struct Cuts {
+    /// The cut that holds answers back, and since when.
+    hold: Cell<Option<(u64, Instant)>>,
+    fixed: RefCell<Option<Rc<Cut>>>,
+    /// Files that collection has emptied while a cut may name them.
+    trash: RefCell<Vec<String>>,
+    /// Somebody waits for the end of the DataFile that takes changes, or of those that
+    /// collection writes.
+    roll: Cell<bool>,
+    seal: Cell<bool>,
+    /// Files of another volume's making are collected, whatever is in them.
+    flatten: Cell<bool>,
+    linking: Mutex<()>,
+}
+
+/// All that was answered before a moment.
+struct Cut {
+    id: u64,
+    rows: Snapshot,
+    next_file: u32,
+    counter: u64,
+    /// Files with blocks, and what the other directory's table is to say of them.
+    files: Vec<(Rc<DataFile>, FileState)>,
+    /// How long it held answers back, once it is released.
+    held: Cell<Option<Duration>>,
+}
+
+impl Cuts {
+    /// True while nothing may enter the index from the log.
+    pub(crate) fn holds(&self) -> bool {
+        self.hold.get().is_some()
+    }
+
+    /// True when the DataFile that takes changes is to end.
+    pub(crate) fn wants_roll(&self) -> bool {
+        self.roll.get() && !self.holds()
+    }
+
+    /// It has ended.
+    pub(crate) fn rolled(&self) {
+        self.roll.set(false);
+    }
+
+    /// True when collection is to end the files that it writes.
+    pub(crate) fn wants_seal(&self) -> bool {
+        self.seal.get()
+    }
+
+    /// They have ended.
+    pub(crate) fn sealed(&self) {
+        self.seal.set(false);
+    }
+
+    fn pins(&self) -> bool {
+        self.holds() || self.fixed.borrow().is_some()
+    }
+}
+
+impl Core {
+    /// Fixes a cut and holds answers back, until it is released or `most` has passed. When it
+    /// ends well, all that was answered before the call is in the cut, and nothing is that begins
+    /// after its end.
+    pub(crate) async fn cut(self: &Rc<Self>, id: u64, most: Duration) -> Result<(), Fault> {
+        self.check_open()?;
+        if self.fixed(id).is_some() {
+            return Ok(()); // The question came twice.
+        }
+        let retry = |text: &str| Err(self.fault(Kind::Retry, format!("cut {id:x} {text}")));
+        if self.cuts.hold.get().is_some_and(|(held, _)| held == id) {
+            return retry("is being fixed");
+        }
+        self.give_up();
+        let hold = Some((id, self.env.now()));
+        self.cuts.hold.set(hold);
+        let (core, env) = (Rc::downgrade(self), self.env.clone());
+        self.env.spawn(Class::Control, "segment: hold", async move {
+            env.sleep(most).await;
+            if let Some(core) = core.upgrade()
+                && core.cuts.hold.get() == hold
+            {
+                env.mark("segment: a hold has run out");
+                core.give_up();
+            }
+        });
+        let fixed = self.fix(id).await;
+        if self.cuts.hold.get() != hold {
+            return retry("was given up: it took too long");
+        }
+        match fixed {
+            Ok(cut) => {
+                self.cuts.fixed.replace(Some(Rc::new(cut)));
+                self.env.mark("segment: cut");
+                Ok(())
+            }
+            Err(fault) => {
+                self.give_up();
+                Err(fault)
+            }
+        }
+    }
+
+    async fn fix(&self, id: u64) -> Result<Cut, Fault> {
+        // All that was answered is in the index; the TxnFile gets it too.
+        self.log_all().await?;
+        // With the turn held and all accepted batches made, table and memory say the same.
+        let _turn = self.turn.lock().await;
+        self.over.borrow().clone().map_or(Ok(()), Err)?;
+        while let Err(error) = self.table.barrier().await {
+            let table::Error::Busy { retry_after, .. } = error else {
+                return Err(self.of_table(error));
+            };
+            self.env.sleep(retry_after).await;
+        }
+        let files = self.files.borrow();
+        let of_cut = |file: &Rc<DataFile>| {
+            let mut state = file.state.get();
+            if !state.sealed {
+                let (units, blocks) = (file.end.get(), file.blocks.get());
+                (state.sealed, state.units, state.blocks) = (true, units, blocks);
+            }
+            state.origin = file.identity(self.identity).volume;
+            (state.blocks > 0).then(|| (file.clone(), state))
+        };
+        Ok(Cut {
+            id,
+            rows: self.table.snapshot(),
+            next_file: self.next_file.get(),
+            counter: self.logged.get(),
+            files: files.values().filter_map(of_cut).collect(),
+            held: Cell::new(None),
+        })
+    }
+
+    fn fixed(&self, id: u64) -> Option<Rc<Cut>> {
+        self.cuts.fixed.borrow().clone().filter(|cut| cut.id == id)
+    }
+
+    fn no_cut(&self, id: u64) -> Fault {
+        self.fault(Kind::NotFound, format!("cut {id:x} was given up; begin again"))
+    }
+
+    /// Ends the hold of a cut; answers how long it lasted. `NotFound` when it was given up
+    /// before: something that is not in it may have been answered since.
+    pub(crate) fn release(self: &Rc<Self>, id: u64, keep: bool) -> Result<Duration, Fault> {
+        self.over.borrow().clone().map_or(Ok(()), Err)?;
+        let Some(cut) = self.fixed(id) else {
+            if self.cuts.hold.get().is_some_and(|(held, _)| held == id) {
+                self.give_up();
+            }
+            return Err(self.no_cut(id));
+        };
+        if let Some((_, since)) = self.cuts.hold.take() {
+            cut.held.set(Some(self.env.now() - since));
+            self.wake_log.notify_one();
+            let (core, env, cut) = (Rc::downgrade(self), self.env.clone(), Rc::downgrade(&cut));
+            self.env.spawn(Class::Background, "segment: cut", async move {
+                env.sleep(CUT_KEEP).await;
+                // Nobody has linked it: its asker is gone.
+                if let (Some(core), Some(cut)) = (core.upgrade(), cut.upgrade())
+                    && core.fixed(cut.id).is_some_and(|known| Rc::ptr_eq(&known, &cut))
+                {
+                    core.give_up();
+                }
+            });
+        }
+        let held = cut.held.get().unwrap_or_default();
+        if !keep {
+            self.give_up();
+        }
+        Ok(held)
+    }
+
+    /// There is no cut any more, and nothing waits for one.
+    pub(crate) fn give_up(&self) {
+        self.cuts.hold.set(None);
+        self.cuts.fixed.replace(None);
+        self.wake_log.notify_one();
+        let names = self.cuts.trash.take();
+        if !names.is_empty() {
+            let (store, env) = (self.store.clone(), self.env.clone());
+            env.spawn(Class::Background, "segment: remove", async move {
+                for name in names {
+                    remove(&*store, &name).await;
+                }
+            });
+        }
+    }
+
+    /// Removes a file that the table does not name any more, as soon as no cut does.
+    pub(crate) async fn discard(&self, name: &str) {
+        match self.cuts.pins() {
+            true => self.cuts.trash.borrow_mut().push(name.to_owned()),
+            false => remove(&*self.store, name).await,
+        }
+    }
+
+    /// Makes the directory `target` a segment with the content of a cut that was released.
+    /// Doing it again does no harm.
+    pub(crate) async fn link(
+        &self,
+        id: u64,
+        target: Rc<dyn Store>,
+        to: Identity,
+    ) -> Result<(), Fault> {
+        let released = |cut: &Rc<Cut>| cut.held.get().is_some();
+        let cut = self.fixed(id).filter(released).ok_or_else(|| self.no_cut(id))?;
+        let _linking = self.cuts.linking.lock().await;
+        self.end_files(&cut).await?;
+        let names: Vec<String> = cut.files.iter().map(|(file, _)| file.name.clone()).collect();
+        let linked = self.store.link(&names, target.name()).await;
+        linked.map_err(|fault| self.trouble("link files into", target.name(), fault))?;
+        self.copy_rows(&cut, target, to).await?;
+        self.env.mark("segment: cut linked");
+        Ok(())
+    }
+
+    /// Sees to it that nothing is appended to a cut's files any more.
+    async fn end_files(&self, cut: &Cut) -> Result<(), Fault> {
+        let open = |role: Role| {
+            let is_open = |(file, state): &(Rc<DataFile>, FileState)| {
+                state.role == role && !file.closed.get()
+            };
+            cut.files.iter().any(is_open)
+        };
+        if open(Role::Log) {
+            self.cuts.roll.set(true);
+            self.wake_log.notify_one();
+        }
+        if open(Role::Collected) {
+            self.cuts.seal.set(true);
+            self.wake_collect.notify_one();
+        }
+        loop {
+            let changed = self.changed.notified();
+            self.over.borrow().clone().map_or(Ok(()), Err)?;
+            // Collection may have given an output up, which is not closed then.
+            if !open(Role::Log) && !self.cuts.wants_seal() {
+                break;
+            }
+            changed.await;
+        }
+        let unsealed: Vec<_> = cut.files.iter().filter(|(file, _)| !file.ended.get()).collect();
+        for some in unsealed.chunks(SEALS_INFLIGHT) {
+            let seals = some.iter().map(|(file, state)| async move {
+                let len = self.store.seal(&file.name).await;
+                let len = len.map_err(|fault| self.trouble("seal", &file.name, fault))?;
+                if len < u64::from(state.units) * super::limits::UNIT {
+                    let flaw = super::format::Flaw::Damaged("it is shorter than the cut says");
+                    return Err(self.damage(&file.name, len, flaw));
+                }
+                file.ended.set(true);
+                Ok(())
+            });
+            join_all(seals).await.into_iter().collect::<Result<(), Fault>>()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the other directory's table: the row that makes it a segment comes last.
+    async fn copy_rows(&self, cut: &Cut, target: Rc<dyn Store>, to: Identity) -> Result<(), Fault> {
+        let failed = |error: table::Error| self.fault(error.kind(), error);
+        let options = table::Options { create: true, ..self.options.table.clone() };
+        let cache = Cache::new(LINK_CACHE);
+        let table = Table::open(&self.env, target, &cache, options).await.map_err(failed)?;
+        if table.get(SEGMENT_KEY).await.map_err(failed)?.is_none() {
+            let (mut batch, mut bytes) = (Batch::new(), 0);
+            for prefix in [PAGE_PREFIX, TXN_PREFIX] {
+                let mut rows = cut.rows.scan(Range::prefix(&[prefix]));
+                while let Some((key, value)) = rows.next().await.map_err(failed)? {
+                    batch.put(&key, &value);
+                    bytes += key.len() + value.len();
+                    if bytes >= LINK_ROWS_BYTES {
+                        self.write_rows(&table, &batch).await?;
+                        (batch, bytes) = (Batch::new(), 0);
+                    }
+                }
+            }
+            for (file, state) in &cut.files {
+                batch.put(&file_key(file.number), &state.encode());
+            }
+            self.write_rows(&table, &batch).await?;
+            let state = SegmentState {
+                identity: to,
+                bytes: self.bytes,
+                epoch: 0,
+                next_file: cut.next_file,
+                counter: cut.counter,
+            };
+            let mut last = Batch::new();
+            last.put(SEGMENT_KEY, &state.encode());
+            self.write_rows(&table, &last).await?;
+        }
+        table.close().await.map_err(failed)
+    }
+
+    async fn write_rows(&self, table: &Table, batch: &Batch) -> Result<(), Fault> {
+        loop {
+            self.over.borrow().clone().map_or(Ok(()), Err)?;
+            match table.write(batch).await {
+                Ok(_) => return Ok(()),
+                Err(table::Error::Busy { retry_after, .. }) => self.env.sleep(retry_after).await,
+                Err(error) => return Err(self.fault(error.kind(), error)),
+            }
+        }
+    }
+
+    /// Blocks in files of another volume's making, at least one for each file.
+    pub(crate) fn shared(&self) -> u64 {
+        let (files, index) = (self.files.borrow(), self.index.borrow());
+        let foreign = files.values().filter(|file| file.state.get().origin != 0);
+        let live = foreign.map(|file| {
+            let live = i64::from(file.state.get().live) + index.pending(file.number);
+            live.max(1) as u64
+        });
+        live.sum()
+    }
+
+    /// Begins to copy what is shared; answers how much is.
+    pub(crate) fn flatten(&self) -> u64 {
+        let shared = self.shared();
+        if shared > 0 {
+            self.cuts.flatten.set(true);
+            self.wake_collect.notify_one();
+        }
+        shared
+    }
+
+    /// A file to collect because it is shared, if that is asked for.
+    pub(crate) fn pick_shared(&self) -> Option<FileNo> {
+        if !self.cuts.flatten.get() {
+            return None;
+        }
+        let files = self.files.borrow();
+        let found = files.values().find(|file| file.state.get().origin != 0);
+        self.cuts.flatten.set(found.is_some());
+        found.map(|file| file.number)
+    }
+}
+
+async fn remove(store: &dyn Store, name: &str) {
+    // If it cannot be removed now, the next opening does.
+    if let Err(fault) = store.remove(name).await {
+        tracing::debug!(name, cause = fault.message, "DataFile not removed");
+    }
+}
+
+impl Segment {
+    /// Fixes the cut `id`: all that was answered is in it. What comes later is executed, and
+    /// neither read nor answered before [`Segment::release`], or before `most` has passed: then
+    /// the cut is given up, as it is by the next one. Fixed cuts of several segments that are
+    /// released only when all are fixed are consistent (`protocols.md` 6.6).
+    pub async fn cut(&self, id: u64, most: Duration) -> Result<(), Fault> {
+        self.core().cut(id, most).await
+    }
+
+    /// Ends the hold of a cut, and answers how long it lasted; `keep` it for
+    /// [`Segment::link`], within a minute. `NotFound` when it was given up before.
+    pub fn release(&self, id: u64, keep: bool) -> Result<Duration, Fault> {
+        self.core().release(id, keep)
+    }
+
+    /// Makes the directory `target` the segment `to`, with the content of a cut that was
+    /// released, by links to the DataFiles (B11). Nobody may have it open, and its name in the
+    /// core is that of the store. Doing it again does no harm.
+    pub async fn link(&self, id: u64, target: Rc<dyn Store>, to: Identity) -> Result<(), Fault> {
+        self.core().link(id, target, to).await
+    }
+
+    /// Has collection copy, in the background, all blocks that stand in files of another
+    /// volume's making; answers how many they are, at least one for each such file.
+    pub fn flatten(&self) -> u64 {
+        self.core().flatten()
+    }
+}
