@@ -1,11 +1,14 @@
 //! [`Device`]: what a block server serves one segment from (B2), and what the front ends' side
 //! is tested against without one.
 
+use std::ops::Range;
+
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
 use runtime::Buf;
 
 use crate::geometry::Extent;
+use crate::once::Origin;
 
 /// An answer of a device. The kinds of [`Fault`] mean: `Fenced` another owner has the segment and
 /// nothing will be changed here again; `Retry` nothing was changed; `Unknown` it may have been;
@@ -57,4 +60,30 @@ pub trait Device {
 
     /// What a range is made of, from its start on: `most` pieces at most, which may end early.
     fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>>;
+}
+
+/// A segment as its owner serves it: changes happen once, whichever owner they meet first and
+/// however often they come (`protocols.md` 6.2, 6.3), and the core can be asked who owns it.
+pub trait Owned: Device {
+    /// Writes `data` at `offset`, unless that has happened under this origin: then the answer is
+    /// good at once. Of a change that an owner before this one has done in part, the rest is
+    /// done. No two changes of one origin are under way at a time. `Invalid` for an origin that
+    /// is older than all that may come again.
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()>;
+
+    /// Makes a range read as zeroes, once as [`Owned::write_once`].
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()>;
+
+    /// The highest number of an attachment's changes of which something has happened; 0 for none.
+    fn last(&self, attachment: u32) -> u64;
+
+    /// Attachments whose changes are remembered.
+    fn attachments(&self) -> Vec<u32>;
+
+    /// These attachments are over: their changes need not be remembered.
+    fn forget(&self, attachments: Range<u32>);
+
+    /// Ends well when nobody else had opened the segment at some moment after the call: what was
+    /// read before is no older than that. `Fenced` when somebody has. It costs an append.
+    fn confirm(&self) -> Answer<'_, ()>;
 }

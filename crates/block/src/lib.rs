@@ -1,6 +1,6 @@
 //! Block volumes (B1-B17). A request's way: [`frontend`] takes it from NBD, [`volume`] cuts it and
 //! sends its parts to block servers, [`server`] does each part once on the segment's
-//! [`contract::Device`]. [`manager`] says which server has which segment.
+//! [`contract::Owned`] device. [`manager`] says which server has which segment.
 //!
 //! Invariant: reaches the core only through `client` and `table`; `geometry` and `nbd` do no I/O.
 
@@ -14,5 +14,6 @@ pub mod manager;
 pub mod memory;
 pub mod model;
 pub mod nbd;
+pub mod once;
 pub mod server;
 pub mod volume;

@@ -70,16 +70,14 @@ pub const NBD_BATCH_BYTES: usize = 512 * KIB as usize;
 /// look at a list in seconds.
 pub const NBD_NEGOTIATION_MAX: Duration = Duration::from_secs(30);
 
-/// Changes of one session on one segment that are not answered: the deepest queue of an NBD
-/// connection, all of it on one segment.
+/// Changes of one attachment on one segment that are not answered: the deepest queue of an NBD
+/// connection, all of it on one segment. A segment remembers as many of each attachment.
 pub const SESSION_CHANGES_MAX: usize = 256;
-/// Sessions on one segment: attachments of a shared volume.
+/// Sessions on one segment: attachments of a shared volume. Attachments whose changes a segment
+/// remembers before it asks which of them are over: 64 x 100 bytes.
 pub const SEGMENT_SESSIONS_MAX: usize = 64;
 /// Attachments that a block server remembers to be alive; when there are more, it asks again.
 pub const VERIFIED_MAX: usize = 4096;
-/// Pause between two looks at a lease that has run out, while a change waits to be acknowledged:
-/// a fraction of its renewal.
-pub const LEASE_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes of writes under way on one block server at most; beyond it the answer is busy.
 pub const SERVER_WRITE_BYTES_MAX: usize = 64 * MIB as usize;
 /// Bytes of reads under way on one block server at most.
@@ -110,5 +108,7 @@ const _: () = assert!(NBD_CONNECTION_BYTES_MAX >= IO_MAX && IO_MAX <= runtime::l
 const _: () = assert!(NBD_STAGING_BYTES >= NBD_OPTION_MAX as usize + 64);
 const _: () = assert!(2 * NBD_BATCH_MAX <= runtime::limits::SEND_IOVECS_MAX);
 const _: () = assert!(SESSION_CHANGES_MAX >= NBD_REQUESTS_MAX);
+const _: () = assert!(SESSION_CHANGES_MAX.is_multiple_of(8));
+const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * wire::control::limits::ATTACHMENTS_MAX);
 const _: () =
     assert!(IO_MAX <= wire::frame::PAYLOAD_MAX && NBD_EXTENTS_MAX <= wire::block::PIECES_MAX);

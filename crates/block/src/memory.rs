@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use futures_util::FutureExt;
 use runtime::sync::Mutex;
 use runtime::{Buf, BufMut, Env};
 
-use crate::contract::{Answer, Clear, Device, Piece};
+use crate::contract::{Answer, Clear, Device, Owned, Piece};
 use crate::geometry::Extent;
 use crate::limits::{BLOCK, IO_MAX};
+use crate::once::{Origin, Progress, Windows};
 
 /// Pause before another try for a buffer, when the process's budget is spent.
 const ALLOC_PAUSE: Duration = Duration::from_millis(2);
@@ -34,7 +36,14 @@ pub(crate) async fn alloc(env: &Env, len: usize) -> BufMut {
 
 /// What a [`MemoryDevice`] holds: outlives it, as a disk outlives a process. Clones share it.
 #[derive(Clone, Default)]
-pub struct Memory(Rc<RefCell<BTreeMap<u64, Stored>>>);
+pub struct Memory(Rc<RefCell<Content>>);
+
+/// Blocks, and the changes of clients that have happened.
+#[derive(Clone, Default)]
+struct Content {
+    blocks: BTreeMap<u64, Stored>,
+    once: Windows,
+}
 
 /// A block that is no hole.
 #[derive(Clone)]
@@ -69,13 +78,18 @@ impl Memory {
         Memory(Rc::new(RefCell::new(self.0.borrow().clone())))
     }
 
+    /// Attachments whose changes are remembered.
+    pub fn attachments(&self) -> Vec<u32> {
+        self.0.borrow().once.attachments()
+    }
+
     /// True when both are one.
     pub fn is_same(&self, other: &Memory) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
     fn read(&self, extent: Extent, into: &mut [u8]) {
-        let stored = self.0.borrow();
+        let stored = &self.0.borrow().blocks;
         for (block, within, at) in blocks(extent) {
             let into = &mut into[at..at + within.len()];
             match stored.get(&block) {
@@ -86,7 +100,7 @@ impl Memory {
     }
 
     fn write(&self, offset: u64, data: &[u8]) {
-        let stored = &mut *self.0.borrow_mut();
+        let stored = &mut self.0.borrow_mut().blocks;
         for (block, within, at) in blocks(Extent { offset, len: data.len() as u64 }) {
             let place = stored.entry(block).or_insert(Stored::Zeroes);
             if let Stored::Zeroes = place {
@@ -99,7 +113,7 @@ impl Memory {
     }
 
     fn clear(&self, extent: Extent, how: Clear) {
-        let stored = &mut *self.0.borrow_mut();
+        let stored = &mut self.0.borrow_mut().blocks;
         for (block, within, _) in blocks(extent) {
             if within.len() == BLOCK as usize {
                 match how {
@@ -114,8 +128,22 @@ impl Memory {
         }
     }
 
+    /// Does a change that has not happened under its origin.
+    fn once(&self, origin: Origin, change: impl FnOnce()) -> Result<(), Fault> {
+        let progress = self.0.borrow().once.progress(origin);
+        match progress {
+            Progress::Done => Ok(()),
+            Progress::None | Progress::Part(_) => {
+                change();
+                self.0.borrow_mut().once.note(origin, 0..0, true);
+                Ok(())
+            }
+            Progress::Forgotten => Err(Fault::new(Kind::Invalid, format!("late: {origin:?}"))),
+        }
+    }
+
     fn pieces(&self, extent: Extent, most: usize) -> Vec<Piece> {
-        let stored = self.0.borrow();
+        let stored = &self.0.borrow().blocks;
         let mut found: Vec<Piece> = Vec::new();
         for (block, within, _) in blocks(extent) {
             let (hole, zero) = match stored.get(&block) {
@@ -236,6 +264,48 @@ impl Device for MemoryDevice {
         async move {
             self.check(extent, false)?;
             Ok(self.in_turn(|| self.memory.pieces(extent, most)).await)
+        }
+        .boxed_local()
+    }
+}
+
+impl Owned for MemoryDevice {
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        async move {
+            self.check(Extent { offset, len: data.len() as u64 }, true)?;
+            let write = || self.memory.write(offset, &data);
+            self.in_turn(|| (self.guard)().and_then(|()| self.memory.once(origin, write))).await
+        }
+        .boxed_local()
+    }
+
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        async move {
+            self.check(extent, false)?;
+            let clear = || self.memory.clear(extent, how);
+            self.in_turn(|| (self.guard)().and_then(|()| self.memory.once(origin, clear))).await
+        }
+        .boxed_local()
+    }
+
+    fn last(&self, attachment: u32) -> u64 {
+        self.memory.0.borrow().once.last(attachment)
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        self.memory.0.borrow().once.attachments()
+    }
+
+    fn forget(&self, attachments: Range<u32>) {
+        self.memory.0.borrow_mut().once.forget(attachments);
+    }
+
+    fn confirm(&self) -> Answer<'_, ()> {
+        async move {
+            self.pause().await;
+            let confirmed = (self.guard)();
+            self.pause().await;
+            confirmed
         }
         .boxed_local()
     }

@@ -34,6 +34,8 @@ struct Inner {
     /// Attachments that are not over.
     volumes: RefCell<BTreeMap<VolumeId, BTreeSet<u64>>>,
     epochs: Cell<u64>,
+    /// No lease is renewed.
+    down: Cell<bool>,
     pause: Duration,
     bytes: u64,
 }
@@ -56,6 +58,7 @@ impl Manager {
             segments: RefCell::default(),
             volumes: RefCell::default(),
             epochs: Cell::new(1),
+            down: Cell::new(false),
             pause,
             bytes,
         }))
@@ -81,6 +84,11 @@ impl Manager {
         }
     }
 
+    /// Renews no lease, until it is told otherwise: servers do not know any more what is theirs.
+    pub fn set_down(&self, down: bool) {
+        self.0.down.set(down);
+    }
+
     /// Segments of a server.
     pub fn owned(&self, addr: SocketAddr) -> Vec<SegmentId> {
         let segments = self.0.segments.borrow();
@@ -99,6 +107,13 @@ impl Manager {
         live.insert(epoch);
         let fence = live.first().copied().unwrap_or(epoch);
         Attachment { epoch, fence }
+    }
+
+    /// An attachment is over.
+    pub fn detach(&self, volume: VolumeId, epoch: u64) {
+        if let Some(live) = self.0.volumes.borrow_mut().get_mut(&volume) {
+            live.remove(&epoch);
+        }
     }
 
     /// The segment map as an attachment sees it.
@@ -191,14 +206,19 @@ impl Lease for Held {
         let inner = &self.manager.0;
         let (segments, now) = (inner.segments.borrow(), (inner.clock)());
         let Some(segment) = segments.get(&self.segment) else { return Standing::Gone };
+        // Of those before this one.
+        let former = segment.former.range(..self.epoch).map(|(_, until)| *until).max();
+        let former = former.filter(|until| *until > now);
+        let free = self.env.now() + former.map_or(Duration::ZERO, |until| until - now);
+        if inner.down.get() {
+            return Standing::Lapsed(free);
+        }
         let own = segment.former.get(&self.epoch);
         if segment.place.epoch != self.epoch && own.is_none_or(|until| *until <= now) {
             return Standing::Gone;
         }
-        // Of those before this one.
-        let former = segment.former.range(..self.epoch).map(|(_, until)| *until).max();
-        match former.filter(|until| *until > now) {
-            Some(until) => Standing::Holds(self.env.now() + (until - now)),
+        match former {
+            Some(_) => Standing::Holds(free),
             None => Standing::Serves,
         }
     }

@@ -105,6 +105,11 @@ pub const TARGETS: &[Target] = &[
         block::device::fuzz::fuzz_state,
         "crates/block/tests/corpus/device_state",
     ),
+    target(
+        "device_origins",
+        block::device::fuzz::fuzz_origins,
+        "crates/block/tests/corpus/device_origins",
+    ),
     target("device_name", block::device::fuzz::fuzz_name, "crates/block/tests/corpus/device_name"),
     target("manager_row", block::fuzz::fuzz_manager_row, "crates/block/tests/corpus/manager_row/"),
     target("block_request", wire::block::fuzz_request, "crates/block/tests/corpus/block_request"),

@@ -237,7 +237,7 @@ impl Core {
         let unit = output.open.next + (output.bytes.len() as u64 / UNIT) as u32;
         let file = output.open.file.number;
         // The data's CRC goes with the data; the copy is this segment's own.
-        let copy = Head { file, unit, identity: self.identity, ..*head };
+        let copy = Head { file, unit, identity: self.identity, origin: None, ..*head };
         match head.what {
             What::Data if self.options.compress => put_packed(&mut output.bytes, copy, stored),
             _ => put_stored(&mut output.bytes, copy, stored),

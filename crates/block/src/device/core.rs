@@ -22,6 +22,7 @@ use super::log::Queue;
 use super::options::Options;
 use super::snapshot::Cuts;
 use super::types::{FileNo, Identity, Seq, Update};
+use crate::once::Windows;
 
 /// Updates of one append, which are in the index and not in the TxnFile yet.
 pub(crate) struct Unlogged {
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     asked: RefCell<BTreeSet<u32>>,
     answered: Notify,
     pub(crate) locks: Locks,
+    /// Which changes of clients have happened.
+    pub(crate) once: RefCell<Windows>,
     pub(crate) queue: RefCell<Queue>,
     /// Bytes that may wait in the queue.
     pub(crate) room: Arc<Semaphore>,
@@ -116,6 +119,7 @@ pub(crate) struct Start {
     pub(crate) options: Options,
     pub(crate) files: BTreeMap<FileNo, Rc<DataFile>>,
     pub(crate) index: IndexMap,
+    pub(crate) once: Windows,
     /// Numbers of the oldest TxnFile batch and of the next, and updates in them.
     pub(crate) txns: (u64, u64),
     pub(crate) txn_updates: u64,
@@ -124,7 +128,7 @@ pub(crate) struct Start {
 
 impl Core {
     pub(crate) fn new(env: &Env, start: Start) -> Core {
-        let Start { store, outputs, table, state, options, files, index, .. } = start;
+        let Start { store, outputs, table, state, options, files, index, once, .. } = start;
         let Start { txns, txn_updates, logged, .. } = start;
         Core {
             env: env.clone(),
@@ -142,6 +146,7 @@ impl Core {
             asked: RefCell::default(),
             answered: Notify::new(),
             locks: Locks::default(),
+            once: RefCell::new(once),
             queue: RefCell::default(),
             room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
             counter: Cell::new(logged),

@@ -62,6 +62,11 @@ pub fn fuzz_state(bytes: &[u8]) {
     }
 }
 
+/// What is known of an attachment's changes.
+pub fn fuzz_origins(bytes: &[u8]) {
+    crate::once::fuzz_window(bytes);
+}
+
 /// Names of DataFiles.
 pub fn fuzz_name(bytes: &[u8]) {
     if let Some(text) = std::str::from_utf8(bytes).ok()

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::future::{pending, ready};
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
@@ -17,6 +18,7 @@ use runtime::{Buf, Class, Duration};
 
 use super::core::{Core, Unlogged};
 use super::files::{DataFile, Open};
+use super::format;
 use super::format::record::{FILE_HEAD, Head, What, file_head};
 use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Mark;
@@ -27,6 +29,7 @@ use super::limits::{
 use super::locks::Guard;
 use super::types::{FileNo, Loc, Seq, Update};
 use crate::limits::BLOCK;
+use crate::once::Origin;
 
 /// Pause after a DataFile could not be made: first and longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -45,6 +48,8 @@ pub(crate) struct Change {
     pub(crate) work: Work,
     /// Blocks of it that are in appends.
     pub(crate) started: u32,
+    /// Whose it is, and whether the client's change is whole with it.
+    pub(crate) origin: Option<(Origin, bool)>,
     pub(crate) done: oneshot::Sender<Result<(), Fault>>,
     /// Held until the outcome is known, whoever still waits for it.
     pub(crate) guard: Rc<Guard>,
@@ -65,6 +70,22 @@ impl Change {
             Work::Write(data) => (data.len() / BLOCK as usize - self.started as usize) * RECORD,
             Work::Clear { .. } => UNIT as usize,
         }
+    }
+
+    /// What its next record says of its origin.
+    fn mark(&self, is_last: bool) -> Option<format::record::Mark> {
+        self.origin.map(|(Origin { attachment, seq }, whole)| format::record::Mark {
+            attachment,
+            seq: seq as u32,
+            last: whole && is_last,
+        })
+    }
+
+    /// What is done of the client's change with its next `count` blocks.
+    fn part(&self, count: u32, is_last: bool) -> Option<(Origin, Range<u64>, bool)> {
+        let start = u64::from(self.lba) + u64::from(self.started);
+        let part = |(origin, whole)| (origin, start..start + u64::from(count), whole && is_last);
+        self.origin.filter(|_| count > 0).map(part)
     }
 
     fn fail(self, fault: &Fault) {
@@ -95,6 +116,8 @@ struct Group {
     seq: Seq,
     updates: Vec<Update>,
     blocks: u32,
+    /// Blocks of clients' changes in it, and whether these are whole with them.
+    done: Vec<(Origin, Range<u64>, bool)>,
     /// Changes whose last record is in it.
     last_of: Vec<Change>,
 }
@@ -221,7 +244,7 @@ impl Core {
         let queue = &mut *self.queue.borrow_mut();
         let first = queue.waiting.front().expect("somebody waits");
         let mut bytes = Vec::with_capacity(room.min(first.need().max(queue.bytes)));
-        let (mut updates, mut last_of) = (Vec::new(), Vec::new());
+        let (mut updates, mut done, mut last_of) = (Vec::new(), Vec::new(), Vec::new());
         let (file, unit) = (open.file.clone(), open.next);
         let (mut seq, mut blocks) = (Seq::default(), 0);
         while let Some(change) = queue.waiting.front_mut() {
@@ -232,31 +255,31 @@ impl Core {
                     fits = fits.min(rest.len() / BLOCK as usize);
                     let (lba, count) = (change.lba + change.started, fits as u32);
                     let at = Loc::new(file.number, unit + (bytes.len() as u64 / UNIT) as u32);
+                    let whole = rest.len() == fits * BLOCK as usize;
                     for (n, data) in rest.chunks_exact(BLOCK as usize).take(fits).enumerate() {
                         seq = self.next_seq();
-                        self.put_record(
-                            &mut bytes,
-                            (file.number, unit),
-                            seq,
-                            (What::Data, lba + n as u32, 1),
-                            data,
-                        );
+                        let range = (What::Data, lba + n as u32, 1);
+                        let origin = change.mark(whole && n + 1 == fits);
+                        let place = (file.number, unit);
+                        self.put_record(&mut bytes, place, (seq, origin), range, data);
                     }
+                    done.extend(change.part(count, whole));
                     if count > 0 {
                         merge(&mut updates, Update::Data { lba, count, at });
                     }
                     blocks += count;
                     change.started += count;
                     queue.bytes -= fits * RECORD;
-                    rest.len() == fits * BLOCK as usize
+                    whole
                 }
                 Work::Clear { count, to } => {
                     let whole = room - bytes.len() >= UNIT as usize;
                     if whole {
                         seq = self.next_seq();
                         let what = if *to == Loc::ZERO { What::Zero } else { What::Trim };
-                        let range = (what, change.lba, *count);
-                        self.put_record(&mut bytes, (file.number, unit), seq, range, &[]);
+                        let (range, origin) = ((what, change.lba, *count), change.mark(true));
+                        self.put_record(&mut bytes, (file.number, unit), (seq, origin), range, &[]);
+                        done.extend(change.part(*count, true));
                         updates.push(Update::Clear { lba: change.lba, count: *count, to: *to });
                         queue.bytes -= UNIT as usize;
                     }
@@ -275,28 +298,32 @@ impl Core {
             counts.records += u64::from(blocks);
             counts.log_bytes += bytes.len() as u64;
         });
-        Group { file, unit, end, bytes: Rc::new(bytes), seq, updates, blocks, last_of }
+        Group { file, unit, end, bytes: Rc::new(bytes), seq, updates, blocks, done, last_of }
     }
 
     fn put_record(
         &self,
         bytes: &mut Vec<u8>,
         (file, first): (FileNo, u32),
-        seq: Seq,
+        (seq, origin): (Seq, Option<format::record::Mark>),
         (what, lba, count): (What, u32, u32),
         data: &[u8],
     ) {
         let unit = first + (bytes.len() as u64 / UNIT) as u32;
         let data_crc = if data.is_empty() { 0 } else { crc32c(data) };
         let identity = self.identity;
-        let head = Head { what, data_crc, identity, file, unit, seq, lba, count };
+        let head = Head { what, data_crc, identity, file, unit, seq, lba, count, origin };
         bytes.extend_from_slice(&head.encode());
         bytes.extend_from_slice(data);
     }
 
     /// Takes a durable append over into the index and tells its callers.
     fn apply(&self, group: Group) {
-        let Group { file, unit, end, bytes, seq, updates, blocks, last_of } = group;
+        let Group { file, unit, end, bytes, seq, updates, blocks, done, last_of } = group;
+        {
+            let once = &mut *self.once.borrow_mut();
+            done.into_iter().for_each(|(origin, blocks, whole)| once.note(origin, blocks, whole));
+        }
         file.end.set(end);
         file.blocks.set(file.blocks.get() + blocks);
         self.recent.borrow_mut().insert(file.number, unit, bytes, self.options.recent_bytes);

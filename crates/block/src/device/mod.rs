@@ -28,6 +28,7 @@ mod snapshot;
 mod types;
 mod upkeep;
 
+pub(crate) use format::bytes;
 pub use options::Options;
 pub use segment::{Segment, Stats};
 pub use types::{Identity, Seq};

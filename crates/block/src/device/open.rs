@@ -21,8 +21,8 @@ use super::files::DataFile;
 use super::format::Flaw;
 use super::format::record::{FILE_HEAD, Next, What, next_record, read_file_head};
 use super::format::state::{
-    FILE_PREFIX, FileState, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, file_key, read_key,
-    read_txn_key,
+    FILE_PREFIX, FileState, ORIGIN_PREFIX, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, file_key,
+    read_key, read_txn_key,
 };
 use super::format::txn::{Mark, Txn};
 use super::index::IndexMap;
@@ -30,6 +30,7 @@ use super::limits::{RECORD, SCAN_BYTES, UNIT};
 use super::log::merge;
 use super::options::Options;
 use super::types::{FileNo, Identity, Loc, Seq, Update, parse_name};
+use crate::once::Windows;
 
 /// A segment that is being opened.
 struct Opening {
@@ -80,14 +81,15 @@ pub(crate) async fn open(
         let mut start = Start {
             store,
             outputs,
-            table,
             state,
             options,
             files,
             index: IndexMap::new(),
+            once: opening.once(&table).await?,
             txns: (0, 0),
             txn_updates: 0,
             logged: state.counter,
+            table,
         };
         opening.replay(&mut start).await?;
         let (tails, last) = opening.tails(&mut start).await?;
@@ -183,6 +185,21 @@ impl Opening {
         Ok(files)
     }
 
+    /// What the TxnFile knows of clients' changes.
+    async fn once(&self, table: &Table) -> Result<Windows, Fault> {
+        let mut once = Windows::default();
+        let mut scan = table.scan(Range::prefix(&[ORIGIN_PREFIX]));
+        while let Some((key, value)) =
+            scan.next().await.map_err(|error| self.fault(error.kind(), error))?
+        {
+            if !read_key(&key).is_some_and(|attachment| once.load(attachment, &value)) {
+                let flaw = Flaw::Damaged("what is known of an attachment does not decode");
+                return Err(self.damage("its table", 0, flaw));
+            }
+        }
+        Ok(once)
+    }
+
     /// Shuts out who writes DataFiles. All at once: the sooner the old owner knows.
     async fn seal_all(&self, files: &BTreeMap<FileNo, Rc<DataFile>>) -> Result<(), Fault> {
         let open = files.values().filter(|file| !file.state.get().sealed);
@@ -242,7 +259,7 @@ impl Opening {
                 let flaw = Flaw::Damaged("it is shorter than the TxnFile says");
                 return Err(self.damage(&file.name, u64::from(file.end.get()) * UNIT, flaw));
             }
-            let tail = self.scan(&file, &mut last).await?;
+            let tail = self.scan(&file, &mut last, &mut start.once).await?;
             file.end.set(tail.units);
             file.blocks.set(tail.blocks);
             if file.state.get().role == Role::Collected {
@@ -263,7 +280,12 @@ impl Opening {
     }
 
     /// Scans the tail of a sealed file.
-    async fn scan(&self, file: &DataFile, last: &mut u64) -> Result<Tail, Fault> {
+    async fn scan(
+        &self,
+        file: &DataFile,
+        last: &mut u64,
+        once: &mut Windows,
+    ) -> Result<Tail, Fault> {
         let state = file.state.get();
         let (len, mut units, mut blocks) =
             (u64::from(file.end.get()) * UNIT, state.units, state.blocks);
@@ -297,6 +319,11 @@ impl Opening {
                             (*last, seq) = (head.seq.counter, head.seq);
                         }
                         let (lba, count) = (head.lba, head.count);
+                        if let Some(mark) = head.origin.filter(|_| state.role == Role::Log) {
+                            let origin = once.complete(mark.attachment, mark.seq);
+                            let blocks = u64::from(lba)..u64::from(lba) + u64::from(count);
+                            once.note(origin, blocks, mark.last);
+                        }
                         let update = match head.what {
                             What::Data | What::Packed(_) => {
                                 Update::Data { lba, count, at: Loc::new(file.number, units) }

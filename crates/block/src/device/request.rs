@@ -15,6 +15,7 @@ use super::types::Loc;
 use crate::contract::{Clear, Piece};
 use crate::geometry::Extent;
 use crate::limits::BLOCK;
+use crate::once::{Origin, Progress, without};
 
 /// Blocks that a range covers, and the whole ones among them.
 fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {
@@ -38,6 +39,31 @@ fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
     let end = ((lba + 1) * BLOCK).min(extent.offset + extent.len);
     let of_range = (start - extent.offset) as usize..(end - extent.offset) as usize;
     (of_range, (start - lba * BLOCK) as usize)
+}
+
+/// What is left to do of a change of which some blocks are done.
+fn left_of(works: Vec<(u64, Work)>, done: &[Range<u64>]) -> Vec<(u64, Work)> {
+    if done.is_empty() {
+        return works;
+    }
+    let mut left = Vec::new();
+    for (lba, work) in works {
+        let count = match &work {
+            Work::Write(data) => data.len() as u64 / BLOCK,
+            Work::Clear { count, .. } => u64::from(*count),
+        };
+        for blocks in without(lba..lba + count, done) {
+            let (from, to) = ((blocks.start - lba) * BLOCK, (blocks.end - lba) * BLOCK);
+            let work = match &work {
+                Work::Write(data) => Work::Write(data.slice(from as usize..to as usize)),
+                Work::Clear { to, .. } => {
+                    Work::Clear { count: (blocks.end - blocks.start) as u32, to: *to }
+                }
+            };
+            left.push((blocks.start, work));
+        }
+    }
+    left
 }
 
 impl Core {
@@ -75,7 +101,12 @@ impl Core {
         Ok(out.freeze())
     }
 
-    pub(crate) async fn write(&self, offset: u64, data: Buf) -> Result<(), Fault> {
+    pub(crate) async fn write(
+        &self,
+        origin: Option<Origin>,
+        offset: u64,
+        data: Buf,
+    ) -> Result<(), Fault> {
         let extent = Extent { offset, len: data.len() as u64 };
         self.check_extent(extent, REQUEST_BYTES_MAX)?;
         self.check_open()?;
@@ -85,6 +116,7 @@ impl Core {
         let (covers, whole) = blocks(extent);
         let guard = Rc::new(self.locks.ask(covers.clone()));
         guard.granted().await;
+        let Some(done) = self.done_before(origin)? else { return Ok(()) };
         let mut works = Vec::new();
         for lba in edges(&covers, &whole) {
             let (bytes, at) = part(extent, lba);
@@ -95,10 +127,15 @@ impl Core {
             let middle = data.slice(start..start + ((whole.end - whole.start) * BLOCK) as usize);
             works.push((whole.start, Work::Write(middle)));
         }
-        self.change(works, &guard).await
+        self.change(left_of(works, &done), origin, &guard).await
     }
 
-    pub(crate) async fn clear(&self, extent: Extent, how: Clear) -> Result<(), Fault> {
+    pub(crate) async fn clear(
+        &self,
+        origin: Option<Origin>,
+        extent: Extent,
+        how: Clear,
+    ) -> Result<(), Fault> {
         self.check_extent(extent, u64::MAX)?;
         self.check_open()?;
         if extent.len == 0 {
@@ -107,6 +144,7 @@ impl Core {
         let (covers, whole) = blocks(extent);
         let guard = Rc::new(self.locks.ask(covers.clone()));
         guard.granted().await;
+        let Some(done) = self.done_before(origin)? else { return Ok(()) };
         let mut works = Vec::new();
         for lba in edges(&covers, &whole) {
             let loc = self.locate(lba as u32).await?;
@@ -133,7 +171,31 @@ impl Core {
             works.push((lba, Work::Clear { count, to }));
             lba += u64::from(count);
         }
-        self.change(works, &guard).await
+        self.change(left_of(works, &done), origin, &guard).await
+    }
+
+    /// Blocks of a change that an owner before this one, or a session before, has done; nothing
+    /// when that is all.
+    fn done_before(&self, origin: Option<Origin>) -> Result<Option<Vec<Range<u64>>>, Fault> {
+        let Some(origin) = origin else { return Ok(Some(Vec::new())) };
+        match self.once.borrow().progress(origin) {
+            Progress::None => Ok(Some(Vec::new())),
+            Progress::Part(done) => {
+                self.env.mark("segment: a change is completed");
+                Ok(Some(done))
+            }
+            Progress::Done => {
+                self.env.mark("segment: a change has happened before");
+                Ok(None)
+            }
+            Progress::Forgotten => {
+                let text = format!(
+                    "change {} of attachment {} comes too late: it may have happened",
+                    origin.seq, origin.attachment
+                );
+                Err(self.fault(Kind::Invalid, text))
+            }
+        }
     }
 
     /// A block with some of its bytes replaced.
@@ -145,12 +207,22 @@ impl Core {
     }
 
     /// Queues changes of blocks that `guard` holds, and ends with their outcome.
-    async fn change(&self, works: Vec<(u64, Work)>, guard: &Rc<Guard>) -> Result<(), Fault> {
-        let several = works.len() > 1;
+    async fn change(
+        &self,
+        works: Vec<(u64, Work)>,
+        origin: Option<Origin>,
+        guard: &Rc<Guard>,
+    ) -> Result<(), Fault> {
+        let (several, count) = (works.len() > 1, works.len());
+        if let Some(origin) = origin.filter(|_| count == 0) {
+            // What is left of it changes nothing.
+            self.once.borrow_mut().note(origin, 0..0, true);
+        }
         let mut parts = Vec::new();
         let mut outcome = Ok(());
-        for (lba, work) in works {
-            match self.submit(lba, work, guard).await {
+        for (n, (lba, work)) in works.into_iter().enumerate() {
+            let origin = origin.map(|origin| (origin, n + 1 == count));
+            match self.submit((lba, work), origin, guard).await {
                 Ok(part) => parts.push(part),
                 Err(fault) => {
                     outcome = Err(fault);
@@ -174,8 +246,8 @@ impl Core {
     /// Queues a change, when there is room.
     async fn submit(
         &self,
-        lba: u64,
-        work: Work,
+        (lba, work): (u64, Work),
+        origin: Option<(Origin, bool)>,
         guard: &Rc<Guard>,
     ) -> Result<oneshot::Receiver<Result<(), Fault>>, Fault> {
         let bytes = match &work {
@@ -187,7 +259,8 @@ impl Core {
         self.over.borrow().clone().map_or(Ok(()), Err)?;
         let (done, outcome) = oneshot::channel();
         let (lba, guard) = (lba as u32, guard.clone());
-        self.queue.borrow_mut().push(Change { lba, work, started: 0, done, guard, permit });
+        let change = Change { lba, work, started: 0, origin, done, guard, permit };
+        self.queue.borrow_mut().push(change);
         self.wake_log.notify_one();
         Ok(outcome)
     }

@@ -1,6 +1,7 @@
 //! [`Segment`]: what a block server serves.
 
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
@@ -11,8 +12,9 @@ use super::core::Core;
 use super::limits::{SEGMENT_BYTES_MAX, UNIT};
 use super::options::Options;
 use super::types::Identity;
-use crate::contract::{Answer, Clear, Device, Piece};
+use crate::contract::{Answer, Clear, Device, Owned, Piece};
 use crate::geometry::Extent;
+use crate::once::Origin;
 
 /// One segment of a volume in one directory of the core. Cheap to clone; stays on its thread.
 ///
@@ -218,14 +220,45 @@ impl Device for Segment {
     }
 
     fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
-        Box::pin(self.0.0.write(offset, data))
+        Box::pin(self.0.0.write(None, offset, data))
     }
 
     fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        Box::pin(self.0.0.clear(extent, how))
+        Box::pin(self.0.0.clear(None, extent, how))
     }
 
     fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
         Box::pin(self.0.0.pieces(extent, most))
+    }
+}
+
+impl Owned for Segment {
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        Box::pin(self.0.0.write(Some(origin), offset, data))
+    }
+
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        Box::pin(self.0.0.clear(Some(origin), extent, how))
+    }
+
+    fn last(&self, attachment: u32) -> u64 {
+        self.0.0.once.borrow().last(attachment)
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        self.0.0.once.borrow().attachments()
+    }
+
+    fn forget(&self, attachments: Range<u32>) {
+        self.0.0.once.borrow_mut().forget(attachments);
+    }
+
+    fn confirm(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let core = &self.0.0;
+            core.check_open()?;
+            // Whoever opens the segment opens its table first, and this logs nothing any more.
+            core.table.barrier().await.map_err(|error| core.of_table(error))
+        })
     }
 }

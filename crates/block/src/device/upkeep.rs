@@ -9,7 +9,7 @@ use runtime::Duration;
 
 use super::core::{Core, Unlogged};
 use super::files::DataFile;
-use super::format::state::{file_key, page_key, txn_key};
+use super::format::state::{file_key, origin_key, page_key, txn_key};
 use super::format::txn::{Mark, Txn};
 use super::limits::{CHECKPOINT_PAGES, TXN_UPDATES_MAX};
 use super::types::{FileNo, Seq};
@@ -72,6 +72,13 @@ impl Core {
         let txn = Txn { seq, marks, updates };
         self.commit(|batch| {
             batch.put(&txn_key(number), &txn.encode());
+            // They know of all changes that the batch has: those before it in the index.
+            for (attachment, window) in self.once.borrow_mut().take_changed() {
+                match window {
+                    Some(window) => batch.put(&origin_key(attachment), &window),
+                    None => batch.delete(&origin_key(attachment)),
+                };
+            }
             for mark in &txn.marks {
                 let file = self.files.borrow().get(&mark.file).cloned();
                 let Some(file) = file.filter(|file| file.closed.get()) else { continue };

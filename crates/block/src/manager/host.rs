@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, VolumeId};
@@ -17,9 +18,10 @@ use super::client::{Managers, misfit};
 use super::member::{Devices, Hosted, Member};
 use super::service::segment_path;
 use super::tenancy::{Held, Standing};
-use crate::contract::{Answer, Clear, Device, Piece};
+use crate::contract::{Answer, Clear, Device, Owned, Piece};
 use crate::device::{Identity, Options, Segment};
 use crate::geometry::Extent;
+use crate::once::Origin;
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
 
 /// Segments on the core, each in its directory.
@@ -72,6 +74,32 @@ impl Device for OnCore {
 
     fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
         self.0.pieces(extent, most)
+    }
+}
+
+impl Owned for OnCore {
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.0.write_once(origin, offset, data)
+    }
+
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.0.clear_once(origin, extent, how)
+    }
+
+    fn last(&self, attachment: u32) -> u64 {
+        self.0.last(attachment)
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        self.0.attachments()
+    }
+
+    fn forget(&self, attachments: Range<u32>) {
+        self.0.forget(attachments);
+    }
+
+    fn confirm(&self) -> Answer<'_, ()> {
+        self.0.confirm()
     }
 }
 

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::{BlockServerId, Fault, Kind};
@@ -21,8 +22,9 @@ use wire::control::{
 use super::client::{Managers, Trouble};
 use super::limits::{BEAT_ATTEMPT, IDLE, LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
 use super::tenancy::{Action, Held, Standing, Tenancy};
-use crate::contract::{Answer, Clear, Device, Piece};
+use crate::contract::{Answer, Clear, Device, Owned, Piece};
 use crate::geometry::Extent;
+use crate::once::Origin;
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;
@@ -32,7 +34,7 @@ const STEP: u64 = 16 << 20;
 const PIECES: usize = 1024;
 
 /// A segment that this process has open.
-pub trait Hosted: Device {
+pub trait Hosted: Owned {
     /// Ends when it takes no changes any more; it can be opened again, under the same epoch too.
     fn stopped(&self) -> LocalBoxFuture<'static, Fault>;
 
@@ -181,7 +183,7 @@ impl Member {
 
     /// The device of a segment and the epoch under which it was opened, as soon as it is open.
     /// `Reroute` when the segment is another's.
-    pub async fn device(&self, segment: SegmentId) -> Result<(Rc<dyn Device>, u64), Fault> {
+    pub async fn device(&self, segment: SegmentId) -> Result<(Rc<dyn Owned>, u64), Fault> {
         loop {
             let changed = self.0.changed.notified();
             match self.0.places.borrow().get(&segment) {
@@ -525,6 +527,34 @@ impl Device for Counted {
 
     fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
         self.device.pieces(extent, most)
+    }
+}
+
+impl Owned for Counted {
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.count(data.len() as u64);
+        self.device.write_once(origin, offset, data)
+    }
+
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.count(0);
+        self.device.clear_once(origin, extent, how)
+    }
+
+    fn last(&self, attachment: u32) -> u64 {
+        self.device.last(attachment)
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        self.device.attachments()
+    }
+
+    fn forget(&self, attachments: Range<u32>) {
+        self.device.forget(attachments);
+    }
+
+    fn confirm(&self) -> Answer<'_, ()> {
+        self.device.confirm()
     }
 }
 

@@ -16,8 +16,10 @@ pub enum Standing {
     Serves,
     /// Reads, and does not acknowledge writes before this: a former owner's lease may last.
     Holds(Instant),
-    /// Neither, until the lease is renewed. It is not lost.
-    Waits,
+    /// The lease has run out; the segment may be another's. Fencing protects writes, which may be
+    /// acknowledged from this time on; what is read may be told when the core says that nobody
+    /// else has opened the segment ([`crate::contract::Owned::confirm`]).
+    Lapsed(Instant),
     /// The segment is another's: the asker needs a new map.
     Gone,
 }
@@ -119,7 +121,7 @@ impl Tenancy {
         match self.segments.get(&id) {
             Some(held) if held.epoch == epoch => {
                 if now >= self.lease_end {
-                    Standing::Waits
+                    Standing::Lapsed(held.ack_from)
                 } else if now < held.ack_from {
                     Standing::Holds(held.ack_from)
                 } else {

@@ -1,8 +1,9 @@
 //! The block server's side of the data path: segments that this process owns, behind the
 //! transport (`protocols.md` 6.2, 6.5).
 //!
-//! A client works in a session for each segment and attachment. Each change has a number in its
-//! session and happens once, however often its message comes. Before a session's successor is
+//! A client works in a session for each segment and attachment. Each change has a number that it
+//! keeps over sessions and servers, and happens once, however often its message comes: while it is
+//! under way the session knows it, and once it is durable the device does, whoever opens it next. Before a session's successor is
 //! admitted, the session is closed: what of it has not begun is never done, what has begun ends.
 //! So a message that comes late never undoes what was acknowledged later.
 //!
@@ -13,7 +14,7 @@ mod requests;
 mod session;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -24,7 +25,7 @@ use transport::{Handler, Incoming, Response, Service};
 use wire::block::{BlockAnswer, BlockError, BlockIo, SessionRef, encode_answer};
 use wire::control::SegmentId;
 
-use crate::contract::{Answer, Device};
+use crate::contract::{Answer, Owned};
 use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 use crate::manager::Standing;
 use session::Session;
@@ -39,7 +40,7 @@ pub trait Lease {
 /// A segment that is served here.
 pub struct Opened {
     /// Its content.
-    pub device: Rc<dyn Device>,
+    pub device: Rc<dyn Owned>,
     /// For how long.
     pub lease: Rc<dyn Lease>,
 }
@@ -77,12 +78,14 @@ pub struct Stats {
     pub repeats: u64,
     /// Requests of sessions or attachments that are over.
     pub late: u64,
+    /// Reads answered without a lease, after a question to the core.
+    pub confirmed: u64,
 }
 
 /// A segment and its sessions.
 pub(crate) struct Hosted {
     since: Instant,
-    device: Rc<dyn Device>,
+    device: Rc<dyn Owned>,
     lease: Rc<dyn Lease>,
     /// By attachment.
     sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
@@ -261,6 +264,7 @@ impl BlockServer {
     }
 
     async fn open(&self, at: SessionRef, fence: u64) -> Result<BlockAnswer, BlockError> {
+        let attachment = attachment(at)?;
         self.check_fence(at)?;
         let hosted = self.host(at.segment).await?;
         self.verify(&hosted, at).await?;
@@ -286,6 +290,8 @@ impl BlockServer {
         if hosted.released.get() {
             return Err(BlockError::NotOwner);
         }
+        hosted.device.forget(0..u32::try_from(fence).unwrap_or(u32::MAX));
+        self.forget_those_that_are_over(&hosted, at).await?;
         let grant = {
             let sessions = &mut *hosted.sessions.borrow_mut();
             sessions.retain(|&attachment, _| attachment >= fence);
@@ -310,7 +316,39 @@ impl BlockServer {
                 }
             }
         };
-        Ok(BlockAnswer::Opened { grant, bytes: hosted.device.bytes(), last: 0 })
+        let last = hosted.device.last(attachment);
+        Ok(BlockAnswer::Opened { grant, bytes: hosted.device.bytes(), last })
+    }
+
+    /// Bounds what the device has to remember: of shared volumes, attachments between those that
+    /// live end without anybody telling.
+    async fn forget_those_that_are_over(
+        &self,
+        hosted: &Hosted,
+        at: SessionRef,
+    ) -> Result<(), BlockError> {
+        let known = hosted.device.attachments();
+        let open: Vec<u64> = hosted.sessions.borrow().keys().copied().collect();
+        if known.len() <= SEGMENT_SESSIONS_MAX && open.len() < SEGMENT_SESSIONS_MAX {
+            return Ok(());
+        }
+        let known: BTreeSet<u64> = known.into_iter().map(u64::from).chain(open).collect();
+        for one in known {
+            let attached = self.0.opener.is_attached(at.segment.volume, one).await;
+            if attached.map_err(|fault| error_of(&fault))? {
+                continue;
+            }
+            self.0.env.mark("block: attachment forgotten");
+            let session = hosted.sessions.borrow().get(&one).cloned();
+            if let Some(session) = session {
+                session.close();
+                session.drained().await;
+                hosted.sessions.borrow_mut().remove(&one);
+            }
+            let one = u32::try_from(one).expect("looked at when it was opened");
+            hosted.device.forget(one..one.saturating_add(1));
+        }
+        Ok(())
     }
 }
 
@@ -353,6 +391,12 @@ impl fmt::Debug for BlockServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BlockServer({:?})", self.stats())
     }
+}
+
+/// The attachment as records name it: epochs count from 1 for each volume.
+fn attachment(at: SessionRef) -> Result<u32, BlockError> {
+    let attachment = u32::try_from(at.attachment).ok().filter(|attachment| *attachment > 0);
+    attachment.ok_or(BlockError::Invalid)
 }
 
 /// What a client is told of a fault.

@@ -8,11 +8,12 @@ use runtime::Buf;
 use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef};
 
 use super::session::{Arrival, Session};
-use super::{BlockServer, Hosted, error_of};
+use super::{BlockServer, Hosted, attachment, error_of};
 use crate::contract::{Clear, Piece};
 use crate::geometry::Extent;
-use crate::limits::{IO_MAX, LEASE_PAUSE, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
+use crate::limits::{IO_MAX, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
 use crate::manager::Standing;
+use crate::once::Origin;
 
 /// Gives claimed bytes back when dropped.
 struct Claim<'a> {
@@ -35,8 +36,12 @@ impl BlockServer {
         let served = match asked {
             BlockIo::Open { at, fence } => self.open(at, fence).await.map(|answer| (answer, None)),
             BlockIo::Close { at } => {
-                if let Ok((_, session)) = self.session(at) {
+                if let Ok((hosted, session)) = self.session(at) {
                     session.close();
+                    session.drained().await;
+                    // The client has all answers.
+                    let attachment = attachment(at)?;
+                    hosted.device.forget(attachment..attachment.saturating_add(1));
                 }
                 Ok((BlockAnswer::Done, None))
             }
@@ -114,14 +119,18 @@ impl BlockServer {
         error
     }
 
-    /// Whether a read may be answered (`protocols.md` 6.5).
-    fn check_lease(&self, hosted: &Hosted) -> Result<(), BlockError> {
+    /// Whether what was read may be told (`protocols.md` 6.5): while the lease lasts, and after
+    /// that when the core says that nobody else has opened the segment since.
+    async fn check_lease(&self, at: SessionRef, hosted: &Rc<Hosted>) -> Result<(), BlockError> {
         match hosted.lease.standing() {
             _ if hosted.released.get() => Err(BlockError::NotOwner),
             Standing::Serves | Standing::Holds(_) => Ok(()),
-            Standing::Waits => {
-                self.0.env.mark("block: lease has run out");
-                Err(BlockError::Busy)
+            Standing::Lapsed(_) => {
+                self.0.env.mark("block: read confirmed by the core");
+                let confirmed = hosted.device.confirm().await;
+                confirmed.map_err(|fault| self.fail(at, hosted, &fault))?;
+                self.count(|stats| stats.confirmed += 1);
+                Ok(())
             }
             Standing::Gone => {
                 self.0.env.mark("block: segment is gone");
@@ -130,7 +139,8 @@ impl BlockServer {
         }
     }
 
-    /// Waits until a change may be acknowledged. Fencing protects it; what is waited for is that
+    /// Waits until a change may be acknowledged. Fencing protects it, whether a lease lasts or not:
+    /// it is durable, so whoever has opened the segment since has it. What is waited for is that
     /// nobody reads what was there before.
     async fn hold(&self, hosted: &Hosted) -> Result<(), BlockError> {
         loop {
@@ -141,8 +151,12 @@ impl BlockServer {
                     env.mark("block: acknowledgement held back");
                     env.sleep_until(until).await;
                 }
-                Standing::Waits if !hosted.released.get() => env.sleep(LEASE_PAUSE).await,
-                Standing::Waits | Standing::Gone => return Err(BlockError::NotOwner),
+                Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
+                Standing::Lapsed(_) if !hosted.released.get() => {
+                    env.mark("block: change acknowledged without a lease");
+                    return Ok(());
+                }
+                Standing::Lapsed(_) | Standing::Gone => return Err(BlockError::NotOwner),
             }
         }
     }
@@ -156,7 +170,7 @@ impl BlockServer {
         let _claim = self.claim(&self.0.read_bytes, len, SERVER_READ_BYTES_MAX)?;
         let data = hosted.device.read(extent).await;
         let data = data.map_err(|fault| self.fail(at, &hosted, &fault))?;
-        self.check_lease(&hosted)?;
+        self.check_lease(at, &hosted).await?;
         self.count(|stats| {
             stats.reads += 1;
             stats.read_bytes += extent.len;
@@ -173,7 +187,7 @@ impl BlockServer {
         let (hosted, _) = self.session(at)?;
         let pieces = hosted.device.pieces(extent, most).await;
         let pieces = pieces.map_err(|fault| self.fail(at, &hosted, &fault))?;
-        self.check_lease(&hosted)?;
+        self.check_lease(at, &hosted).await?;
         let told = |piece: Piece| {
             let Piece { len, hole, zero } = piece;
             block::Piece { len, hole, zero }
@@ -191,7 +205,8 @@ impl BlockServer {
         let (hosted, session) = self.session(at)?;
         let bytes = data.len();
         let _claim = self.claim(&self.0.write_bytes, bytes, SERVER_WRITE_BYTES_MAX)?;
-        let change = hosted.device.write(offset, data);
+        let origin = Origin { attachment: attachment(at)?, seq: sequence.seq };
+        let change = hosted.device.write_once(origin, offset, data);
         if self.change(at, &hosted, &session, sequence, change).await? {
             self.count(|stats| {
                 stats.writes += 1;
@@ -209,7 +224,8 @@ impl BlockServer {
         how: Clear,
     ) -> Result<(), BlockError> {
         let (hosted, session) = self.session(at)?;
-        let change = hosted.device.clear(extent, how);
+        let origin = Origin { attachment: attachment(at)?, seq: sequence.seq };
+        let change = hosted.device.clear_once(origin, extent, how);
         if self.change(at, &hosted, &session, sequence, change).await? {
             self.count(|stats| stats.clears += 1);
         }

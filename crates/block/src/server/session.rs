@@ -95,7 +95,8 @@ impl Session {
         if let Some(change) = seen.get(&seq) {
             return Ok(Arrival::Repeat(change.clone()));
         }
-        if seen.len() >= SESSION_CHANGES_MAX {
+        if seen.len() >= SESSION_CHANGES_MAX || seq - self.floor.get() >= SESSION_CHANGES_MAX as u64
+        {
             return Err(BlockError::Busy);
         }
         let change = Rc::new(Change { outcome: Cell::new(None), ended: Notify::new() });
@@ -113,9 +114,10 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// Its outcome, for repeats of it too. What has not happened may come again.
+    /// Its outcome, for repeats of it too. What has not happened may come again, and what may
+    /// have happened too: then the device knows.
     pub(super) fn end(self, outcome: Result<(), BlockError>) -> Result<(), BlockError> {
-        if outcome == Err(BlockError::Busy) {
+        if matches!(outcome, Err(BlockError::Busy | BlockError::Unknown)) {
             self.session.seen.borrow_mut().remove(&self.seq);
         }
         self.change.outcome.set(Some(outcome));

@@ -2,11 +2,9 @@
 //! block servers at the same time, and sends them again until they are answered: of a server's
 //! death its caller sees a pause.
 //!
-//! Requests that overlap on a block go one after the other, so that one that is sent again
-//! changes nothing that another has seen or changed since. With one attachment, blocks are
-//! linearizable. With several (a shared volume), a change whose answer was lost with its server
-//! may be done twice, with a change of another attachment in between: programs that share a
-//! volume keep their writers apart by themselves.
+//! Requests that overlap on a block go one after the other. A change keeps its number however
+//! often it is sent, and happens once, so blocks are linearizable, with one attachment or with
+//! several (a shared volume), through the death of any block server.
 //!
 //! Invariant: knows no NBD; reaches the block manager through [`Route`] only.
 
@@ -153,7 +151,8 @@ pub struct Shape {
 }
 
 impl Volume {
-    /// The client of an attachment. Nothing is sent before the first request.
+    /// The client of an attachment, which has no other at a time. Nothing is sent before the first
+    /// request.
     pub fn new(
         env: &Env,
         endpoint: Endpoint,

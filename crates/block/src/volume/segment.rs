@@ -13,7 +13,7 @@ use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef, 
 use wire::control::SegmentId;
 
 use super::ranges::Ranges;
-use super::session::{Session, Ticket};
+use super::session::{Changes, Session, Ticket};
 use super::{Place, Shared};
 use crate::contract::Clear;
 use crate::geometry::Extent;
@@ -52,7 +52,6 @@ enum Ended {
 /// Where the segment is served, and in which session.
 #[derive(Default)]
 struct Link {
-    session: Option<Rc<Session>>,
     /// A place that did not answer as it should: the route is asked before it is used again.
     doubt: Option<Place>,
     next: u64,
@@ -68,6 +67,7 @@ pub(super) struct Segment {
     /// One session is begun at a time.
     turn: Mutex<()>,
     link: RefCell<Link>,
+    changes: Rc<Changes>,
 }
 
 impl Segment {
@@ -79,6 +79,7 @@ impl Segment {
             ranges: Ranges::default(),
             turn: Mutex::new(()),
             link: RefCell::new(Link { next: 1, ..Link::default() }),
+            changes: Changes::new(),
         })
     }
 
@@ -123,18 +124,11 @@ impl Segment {
             Err(ended) => return ended,
         };
         let sequence = if ask.changes() {
-            match ticket {
-                Some(held) if Rc::ptr_eq(&held.session, &session) => {}
-                _ => {
-                    // A former session has ended at the server, and the change with it.
-                    settle(ticket);
-                    *ticket = session.number().await;
-                }
+            if ticket.is_none() {
+                *ticket = Some(self.changes.number().await);
             }
-            match ticket {
-                Some(held) => held.sequence(),
-                None => return again(false, "the session was given up"),
-            }
+            // It keeps its number: wherever it has happened, it does not happen again.
+            ticket.as_ref().expect("just drawn").sequence()
         } else {
             Sequence { seq: 1, floor: 1 }
         };
@@ -155,7 +149,7 @@ impl Segment {
         let timeout = self.shared.limits.call_timeout;
         match self.call(session.place, request, payload, timeout).await {
             Ok(Ok(answered)) => Ended::Answered(answered),
-            Ok(Err(error)) => self.refused(error, &session, ticket),
+            Ok(Err(error)) => self.refused(error, &session),
             Err(error) => {
                 if error != CallError::Busy {
                     self.doubt(session.place);
@@ -165,7 +159,7 @@ impl Segment {
         }
     }
 
-    fn refused(&self, error: BlockError, session: &Session, ticket: &mut Option<Ticket>) -> Ended {
+    fn refused(&self, error: BlockError, session: &Session) -> Ended {
         match error {
             BlockError::NoSession => {
                 session.lose();
@@ -177,7 +171,6 @@ impl Segment {
                 again(true, "the segment moves to another block server")
             }
             BlockError::Unknown => {
-                settle(ticket); // Under this number it is over.
                 again(true, "the block server cannot say whether the change happened")
             }
             BlockError::Busy | BlockError::Superseded { .. } => {
@@ -194,8 +187,9 @@ impl Segment {
 
     /// Ends the session at the server, if there is one. No request is under way.
     pub(super) async fn close(&self) {
-        let session = self.link.borrow_mut().session.take();
-        let Some(session) = session.filter(|session| !session.is_lost()) else { return };
+        let session = self.changes.session().filter(|session| !session.is_lost());
+        self.changes.go_on(None, 0);
+        let Some(session) = session else { return };
         let at = self.at(session.number, session.grant);
         let timeout = self.shared.limits.call_timeout;
         // If it is lost, the next attachment's fence does the same.
@@ -212,11 +206,10 @@ impl Segment {
 
     /// The session at hand, if it is good.
     fn usable(&self) -> Option<Rc<Session>> {
-        let link = self.link.borrow();
-        if link.doubt.is_some() {
+        if self.link.borrow().doubt.is_some() {
             return None;
         }
-        link.session.clone().filter(|session| !session.is_lost())
+        self.changes.session().filter(|session| !session.is_lost())
     }
 
     /// A session at the place where the segment is served now.
@@ -252,7 +245,7 @@ impl Segment {
             _ => Ended::Again { pause: true, why: fault },
         });
         let place = place.inspect_err(|_| self.link.borrow_mut().doubt = doubt)?;
-        let kept = self.link.borrow().session.clone();
+        let kept = self.changes.session();
         if let Some(session) = kept.filter(|kept| !kept.is_lost() && kept.place == place) {
             return Ok(session); // It was slow, or the network was.
         }
@@ -264,13 +257,10 @@ impl Segment {
         let open = BlockIo::Open { at: self.at(number, 0), fence: self.shared.attachment.fence };
         let timeout = self.shared.limits.open_timeout;
         match self.call(place, open, None, timeout).await {
-            Ok(Ok((BlockAnswer::Opened { grant, .. }, _))) => {
+            Ok(Ok((BlockAnswer::Opened { grant, last, .. }, _))) => {
                 env.mark("block: session begun");
                 let session = Session::new(number, grant, place);
-                let old = self.link.borrow_mut().session.replace(session.clone());
-                if let Some(old) = old {
-                    old.lose();
-                }
+                self.changes.go_on(Some(session.clone()), last);
                 Ok(session)
             }
             Ok(Err(BlockError::Superseded { session })) => {

@@ -1,4 +1,4 @@
-//! The client's side of a session: numbers of changes, and which of them are answered.
+//! The client's side of sessions: numbers of changes, and which of them are answered.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -18,24 +18,11 @@ pub(super) struct Session {
     /// It is not used any more: the server does not have it, or a change of it was given up,
     /// which must not happen later.
     lost: Cell<bool>,
-    next: Cell<u64>,
-    /// Changes that are not answered.
-    open: RefCell<BTreeSet<u64>>,
-    /// Told when a change was answered, and when the session is lost.
-    moved: Notify,
 }
 
 impl Session {
     pub(super) fn new(number: u64, grant: u64, place: Place) -> Rc<Session> {
-        Rc::new(Session {
-            number,
-            grant,
-            place,
-            lost: Cell::new(false),
-            next: Cell::new(1),
-            open: RefCell::default(),
-            moved: Notify::new(),
-        })
+        Rc::new(Session { number, grant, place, lost: Cell::new(false) })
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -44,35 +31,66 @@ impl Session {
 
     pub(super) fn lose(&self) {
         self.lost.set(true);
-        self.moved.notify_waiters();
+    }
+}
+
+/// The changes of an attachment on a segment. A change keeps its number over sessions.
+pub(super) struct Changes {
+    next: Cell<u64>,
+    /// Changes that are not answered.
+    open: RefCell<BTreeSet<u64>>,
+    /// Told when a change was answered or given up.
+    moved: Notify,
+    /// The session in which they are sent.
+    session: RefCell<Option<Rc<Session>>>,
+}
+
+impl Changes {
+    pub(super) fn new() -> Rc<Changes> {
+        Rc::new(Changes {
+            next: Cell::new(1),
+            open: RefCell::default(),
+            moved: Notify::new(),
+            session: RefCell::default(),
+        })
+    }
+
+    /// The session at hand.
+    pub(super) fn session(&self) -> Option<Rc<Session>> {
+        self.session.borrow().clone()
+    }
+
+    /// Goes on in another session; none after the last. The server knows of changes up to number
+    /// `last`.
+    pub(super) fn go_on(&self, session: Option<Rc<Session>>, last: u64) {
+        self.next.set(self.next.get().max(last.saturating_add(1)));
+        if let Some(old) = self.session.replace(session) {
+            old.lose();
+        }
     }
 
     fn floor(&self) -> u64 {
         self.open.borrow().first().copied().unwrap_or(self.next.get())
     }
 
-    /// A number for a change, as soon as the server has room for it; nothing when the session
-    /// is lost.
-    pub(super) async fn number(self: &Rc<Session>) -> Option<Ticket> {
+    /// A number for a change, as soon as the segment has room for it.
+    pub(super) async fn number(self: &Rc<Changes>) -> Ticket {
         loop {
             let moved = self.moved.notified();
-            if self.is_lost() {
-                return None;
-            }
             let seq = self.next.get();
             if seq - self.floor() < SESSION_CHANGES_MAX as u64 {
                 self.next.set(seq + 1);
                 self.open.borrow_mut().insert(seq);
-                return Some(Ticket { session: self.clone(), seq, answered: Cell::new(false) });
+                return Ticket { changes: self.clone(), seq, answered: Cell::new(false) };
             }
             moved.await;
         }
     }
 }
 
-/// A change's number in its session.
+/// A change's number.
 pub(super) struct Ticket {
-    pub(super) session: Rc<Session>,
+    changes: Rc<Changes>,
     seq: u64,
     answered: Cell<bool>,
 }
@@ -80,10 +98,10 @@ pub(super) struct Ticket {
 impl Ticket {
     /// What the change is sent with.
     pub(super) fn sequence(&self) -> Sequence {
-        Sequence { seq: self.seq, floor: self.session.floor() }
+        Sequence { seq: self.seq, floor: self.changes.floor() }
     }
 
-    /// The change has happened, or never will under this number.
+    /// The change has happened, or never will.
     pub(super) fn settle(&self) {
         self.answered.set(true);
     }
@@ -91,11 +109,13 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.answered.get() {
+        if !self.answered.get()
+            && let Some(session) = self.changes.session()
+        {
             // It may be on its way still. The next session's begin ends this one at the server.
-            self.session.lose();
+            session.lose();
         }
-        self.session.open.borrow_mut().remove(&self.seq);
-        self.session.moved.notify_waiters();
+        self.changes.open.borrow_mut().remove(&self.seq);
+        self.changes.moved.notify_waiters();
     }
 }

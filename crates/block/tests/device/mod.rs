@@ -4,6 +4,7 @@ mod basics;
 mod collect;
 mod crash;
 mod damage;
+mod once;
 mod owners;
 mod snapshot;
 mod support;

@@ -263,7 +263,7 @@ impl World {
                     match tenancy.standing(id, held.epoch, clock.at(self.now)) {
                         Standing::Serves => believers.push((held.epoch, true)),
                         Standing::Holds(_) => believers.push((held.epoch, false)),
-                        Standing::Waits | Standing::Gone => {}
+                        Standing::Lapsed(_) | Standing::Gone => {}
                     }
                 }
             }

@@ -134,11 +134,11 @@ fn a_session_ends_before_its_successor_begins() {
         drop(before); // Whether it comes before or after, the session is closed.
         on(&env, async {}).await;
         let second = raw.open(epoch, epoch, 2).await.expect("it is admitted");
-        assert_same(raw.write(second, 1, 1, 2).await, DONE);
+        assert_same(raw.write(second, 2, 2, 2).await, DONE);
         let ended = under_way.await.expect("it ends");
         assert!(same(&ended, &DONE) || same(&ended, &Err(BlockError::NoSession)), "{ended:?}");
         // Late ones of the first session.
-        assert_same(raw.write(first, 2, 1, 3).await, Err(BlockError::NoSession));
+        assert_same(raw.write(first, 3, 1, 3).await, Err(BlockError::NoSession));
         assert_eq!(raw.open(epoch, epoch, 1).await, Err(BlockError::Superseded { session: 2 }));
         assert_eq!(raw.read(second).await, Ok(2));
         // A server that starts anew knows no session, and takes no number for its own.
@@ -147,8 +147,11 @@ fn a_session_ends_before_its_successor_begins() {
         assert_eq!(raw.read(second).await, Err(BlockError::NoSession));
         let third = raw.open(epoch, epoch, 2).await.expect("it is admitted");
         assert_ne!(third.grant, second.grant);
-        assert_same(raw.write(second, 2, 1, 4).await, Err(BlockError::NoSession));
-        assert_eq!(raw.read(third).await, Ok(2));
+        assert_same(raw.write(second, 3, 1, 4).await, Err(BlockError::NoSession));
+        // A change that has happened is not done again, whoever is asked.
+        assert_same(raw.write(third, 3, 2, 5).await, DONE);
+        assert_same(raw.write(third, 2, 2, 2).await, DONE);
+        assert_eq!(raw.read(third).await, Ok(5));
     });
 }
 
@@ -193,10 +196,60 @@ fn leases_hold_back_acknowledgements_and_end_reads() {
         // Both answer reads: nothing was acknowledged since.
         assert_eq!(next.read(new).await, Ok(1));
         assert_eq!(raw.read(old).await, Ok(1));
-        assert_same(next.write(new, 1, 1, 2).await, DONE);
+        assert_same(next.write(new, 2, 2, 2).await, DONE);
         assert!(raw.env.now() - moved >= LEASE);
         assert_eq!(raw.read(old).await, Err(BlockError::NotOwner));
         assert_eq!(next.read(new).await, Ok(2));
+    });
+}
+
+#[test]
+fn a_change_that_comes_again_elsewhere_undoes_nothing() {
+    world(16, |world| async move {
+        let raw = Raw::new(&world);
+        let one = world.manager.attach(VOLUME, false).epoch;
+        let other = world.manager.attach(VOLUME, false).epoch;
+        let at = raw.open(one, one, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 1).await, DONE); // Its answer is lost with the server.
+        world.manager.assign(segment(0), world.addr(1));
+        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let beside = next.open(other, one, 1).await.expect("it is admitted");
+        assert_same(next.write(beside, 1, 1, 2).await, DONE);
+        let at = next.open(one, one, 2).await.expect("it is admitted");
+        assert_same(next.write(at, 1, 1, 1).await, DONE);
+        assert_eq!(next.read(at).await, Ok(2));
+        // Whoever begins to count anew learns where.
+        let fresh = SessionRef { session: 3, grant: 0, ..at };
+        let opened = next.call(BlockIo::Open { at: fresh, fence: one }, None).await;
+        assert!(matches!(opened, Ok((BlockAnswer::Opened { last: 1, .. }, _))), "{opened:?}");
+        // What was closed properly is forgotten.
+        let close = BlockIo::Close { at: beside };
+        assert_same(next.call(close, None).await, DONE);
+        let device = next.world.manager.memory(segment(0)).expect("it is there");
+        assert_eq!(device.attachments(), [one as u32]);
+    });
+}
+
+#[test]
+fn without_a_lease_the_core_is_asked() {
+    world(17, |world| async move {
+        let raw = Raw::new(&world);
+        let epoch = world.manager.attach(VOLUME, true).epoch;
+        let at = raw.open(epoch, epoch, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 1).await, DONE);
+        // Nobody renews leases: all goes on.
+        world.manager.set_down(true);
+        assert_same(raw.write(at, 2, 2, 2).await, DONE);
+        assert_eq!(raw.read(at).await, Ok(2));
+        let stats = world.servers.borrow()[&0].stats();
+        assert_eq!((stats.writes, stats.confirmed), (2, 1));
+        // Another has it, which this one cannot know.
+        world.manager.assign(segment(0), world.addr(1));
+        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
+        assert_same(next.write(new, 3, 3, 3).await, DONE);
+        assert_eq!(raw.read(at).await, Err(BlockError::NotOwner));
+        assert_eq!(next.read(new).await, Ok(3));
     });
 }
 
@@ -225,10 +278,10 @@ fn what_no_client_asks_is_refused() {
         let open = BlockIo::Open { at: SessionRef { grant: 0, ..nowhere }, fence: 0 };
         assert_same(raw.call(open, None).await, Err(BlockError::NotOwner));
         // More changes at a time than a session has room for.
-        for seq in 10..10 + 254 {
+        for seq in 4..=256 {
             assert_same(raw.write(at, seq, 1, 1).await, DONE);
         }
-        assert_same(raw.write(at, 1000, 1, 1).await, Err(BlockError::Busy));
+        assert_same(raw.write(at, 257, 1, 1).await, Err(BlockError::Busy));
         assert_same(raw.write(at, 1000, 1000, 1).await, DONE);
     });
 }

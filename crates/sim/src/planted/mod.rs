@@ -52,11 +52,15 @@ pub enum Planted {
     EndlessLease,
     /// Block servers go on with attachments that are over.
     OldAttachment,
+    /// Segments do not remember which changes have happened.
+    ForgetChanges,
+    /// Block servers without a lease take a segment for theirs without asking.
+    NoConfirm,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 17] = [
+    pub const ALL: [Planted; 19] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -74,6 +78,8 @@ impl Planted {
         Planted::NoSequence,
         Planted::EndlessLease,
         Planted::OldAttachment,
+        Planted::ForgetChanges,
+        Planted::NoConfirm,
     ];
 }
 

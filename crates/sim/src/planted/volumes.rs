@@ -1,13 +1,17 @@
 //! What a block server gets in the simulator: its requests, and its segments, perhaps with a bug.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::VolumeId;
-use block::contract::Answer;
+use block::contract::{Answer, Clear, Device, Owned, Piece};
+use block::geometry::Extent;
 use block::manager::Standing;
+use block::once::Origin;
 use block::server::{BlockServer, Lease, Opened, SegmentOpener};
 use futures_util::FutureExt;
+use runtime::Buf;
 use transport::{Handler, Incoming, Service};
 use wire::block::{BlockIo, Sequence};
 use wire::control::SegmentId;
@@ -75,12 +79,78 @@ impl Lease for Endless {
     }
 }
 
+struct BuggyDevice {
+    device: Rc<dyn Owned>,
+    bug: Planted,
+}
+
+impl Device for BuggyDevice {
+    fn bytes(&self) -> u64 {
+        self.device.bytes()
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        self.device.read(extent)
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.device.write(offset, data)
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.device.clear(extent, how)
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        self.device.pieces(extent, most)
+    }
+}
+
+impl Owned for BuggyDevice {
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        match self.bug {
+            Planted::ForgetChanges => self.device.write(offset, data),
+            _ => self.device.write_once(origin, offset, data),
+        }
+    }
+
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        match self.bug {
+            Planted::ForgetChanges => self.device.clear(extent, how),
+            _ => self.device.clear_once(origin, extent, how),
+        }
+    }
+
+    fn last(&self, attachment: u32) -> u64 {
+        self.device.last(attachment)
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        self.device.attachments()
+    }
+
+    fn forget(&self, attachments: Range<u32>) {
+        self.device.forget(attachments);
+    }
+
+    fn confirm(&self) -> Answer<'_, ()> {
+        match self.bug {
+            Planted::NoConfirm => std::future::ready(Ok(())).boxed_local(),
+            _ => self.device.confirm(),
+        }
+    }
+}
+
 impl SegmentOpener for BuggyOpener {
     fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
         async move {
             let opened = self.opener.open(segment).await?;
             Ok(match self.bug {
                 Planted::EndlessLease => Opened { lease: Rc::new(Endless), ..opened },
+                Planted::ForgetChanges | Planted::NoConfirm => {
+                    let (device, bug) = (opened.device, self.bug);
+                    Opened { device: Rc::new(BuggyDevice { device, bug }), ..opened }
+                }
                 _ => opened,
             })
         }

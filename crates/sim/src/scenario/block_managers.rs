@@ -6,14 +6,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind, MIB, VolumeId};
-use block::contract::{Answer, Clear, Device, Piece};
+use block::contract::{Answer, Clear, Device, Owned, Piece};
 use block::geometry::Extent;
 use block::manager::tenancy::Held;
 use block::manager::{Devices, Hosted, Manager, ManagerConfig, Managers, Member, Standing};
+use block::once::Origin;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -34,6 +36,8 @@ const PORT: u16 = 7301;
 const LOAD: Duration = Duration::from_secs(12);
 /// How often beliefs are compared.
 const LOOK: Duration = Duration::from_millis(2);
+/// Without managers, reads and writes go on at least this often.
+const STILL_MAX: Duration = Duration::from_millis(200);
 /// A takeover takes no longer, with nothing else wrong.
 const TAKEOVER_MAX: Duration = Duration::from_millis(1000);
 
@@ -100,6 +104,41 @@ impl Device for StandIn {
     fn pieces(&self, extent: Extent, _: usize) -> Answer<'_, Vec<Piece>> {
         let hole = Piece { len: extent.len, hole: true, zero: true };
         Box::pin(async move { Ok(vec![hole]) })
+    }
+}
+
+impl Owned for StandIn {
+    fn write_once(&self, _: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.write(offset, data)
+    }
+
+    fn clear_once(&self, _: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.clear(extent, how)
+    }
+
+    fn last(&self, _: u32) -> u64 {
+        0
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn forget(&self, _: Range<u32>) {}
+
+    /// As an append to the core would say it.
+    fn confirm(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            let delay = Duration::from_micros(self.env.random_below(2000));
+            self.env.sleep(delay).await;
+            let epoch =
+                self.shelf.segments.borrow().get(&self.id).map_or(0, |content| content.epoch);
+            self.env.sleep(delay).await;
+            match epoch == self.epoch {
+                true => Ok(()),
+                false => Err(Fault::new(Kind::Fenced, "another has opened it")),
+            }
+        })
     }
 }
 
@@ -219,6 +258,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let segments = world.segments(&users).await?;
     world.until_served(&segments, Duration::from_secs(30)).await?;
     world.kill_and_measure(&segments).await?;
+    world.go_on_without_managers().await?;
     judge.abort();
     if let Some(violation) = world.verdict.borrow_mut().take() {
         return Err(violation);
@@ -348,7 +388,7 @@ impl World {
                     Standing::Holds(_) => {
                         beliefs.entry(id).or_default().push((epoch, false, index));
                     }
-                    Standing::Waits | Standing::Gone => {}
+                    Standing::Lapsed(_) | Standing::Gone => {}
                 }
             }
         }
@@ -410,6 +450,45 @@ impl World {
             }
             sim.sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    fn acked_of(&self, id: SegmentId) -> u64 {
+        self.shelf.segments.borrow().get(&id).map_or(0, |content| content.acked)
+    }
+
+    /// What was acknowledged before a read began must be in it.
+    fn check_read(&self, device: &StandIn, acked: u64, known: u64) {
+        self.reads.set(self.reads.get() + 1);
+        if known < acked {
+            self.violation(format!(
+                "{}: {acked} was acknowledged, and the owner of epoch {} reads {known}, though \
+                 servers believe their leases",
+                device.id, device.epoch,
+            ));
+        }
+    }
+
+    /// All managers die. Leases run out, and requests go on: at no time does the load stand still
+    /// for long.
+    async fn go_on_without_managers(&self) -> Result<(), String> {
+        let sim = self.cluster.sim();
+        for index in 0..MANAGERS {
+            self.leading.borrow_mut()[index] = None;
+            if sim.env(self.managers[index]).is_some() {
+                sim.crash(self.managers[index], CrashMode::Power);
+            }
+        }
+        for _ in 0..20 {
+            let before = (self.acked.get(), self.reads.get());
+            sim.sleep(STILL_MAX).await;
+            let (acked, reads) = (self.acked.get() - before.0, self.reads.get() - before.1);
+            if acked == 0 || reads == 0 {
+                return Err(format!(
+                    "without managers {acked} writes and {reads} reads in {STILL_MAX:?}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// With nothing else wrong: a server that dies, and a manager that dies, are missed for less
@@ -527,7 +606,14 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
         let (id, epoch) = (device.id, device.epoch);
         let member = running.member.clone();
         if rng.one_in(2) {
-            read(&world, &member, &device);
+            match member.standing(id, epoch) {
+                Standing::Serves | Standing::Holds(_) => read(&world, &device),
+                Standing::Lapsed(_) => {
+                    let (world, device) = (world.clone(), device.clone());
+                    env.spawn(Class::Foreground, "read", confirmed_read(world, device));
+                }
+                Standing::Gone => {}
+            }
             continue;
         }
         let value = device.known.get() + 1;
@@ -536,35 +622,38 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
             if device.write_value(value).await.is_err() {
                 return;
             }
-            let Some(from) = member.acknowledge_from(id, epoch) else { return };
-            env.sleep_until(from).await;
-            // As a server does: looked at again as it replies.
-            if member.standing(id, epoch) == Standing::Serves {
-                world.acked.set(world.acked.get() + 1);
-                let segments = &mut *world.shelf.segments.borrow_mut();
-                let content = segments.entry(id).or_default();
-                content.acked = content.acked.max(value);
+            // As a server does: fencing protects what is durable, with a lease or without.
+            loop {
+                match member.standing(id, epoch) {
+                    Standing::Serves => break,
+                    Standing::Holds(until) => env.sleep_until(until).await,
+                    Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
+                    Standing::Lapsed(_) => {
+                        env.mark("block: change acknowledged without a lease");
+                        break;
+                    }
+                    Standing::Gone => return,
+                }
             }
+            world.acked.set(world.acked.get() + 1);
+            let segments = &mut *world.shelf.segments.borrow_mut();
+            let content = segments.entry(id).or_default();
+            content.acked = content.acked.max(value);
         });
     }
 }
 
 /// A read that is answered within its moment: what was acknowledged before must be in it.
-fn read(world: &World, member: &Member, device: &StandIn) {
-    if !matches!(member.standing(device.id, device.epoch), Standing::Serves | Standing::Holds(_)) {
-        return;
-    }
-    world.reads.set(world.reads.get() + 1);
-    let acked = world.shelf.segments.borrow().get(&device.id).map_or(0, |content| content.acked);
-    if device.known.get() < acked {
-        world.violation(format!(
-            "{}: {} was acknowledged, and the owner of epoch {} reads {}, though servers believe \
-             their leases",
-            device.id,
-            acked,
-            device.epoch,
-            device.known.get()
-        ));
+fn read(world: &World, device: &StandIn) {
+    world.check_read(device, world.acked_of(device.id), device.known.get());
+}
+
+/// A read of a server whose lease has run out: it asks the core before it answers.
+async fn confirmed_read(world: Rc<World>, device: Rc<StandIn>) {
+    let (acked, known) = (world.acked_of(device.id), device.known.get());
+    if device.confirm().await.is_ok() {
+        device.env.mark("block: read confirmed by the core");
+        world.check_read(&device, acked, known);
     }
 }
 

@@ -314,6 +314,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: acknowledgement held back",
             "block: segment is gone",
             "block: request given up",
+            "block: read confirmed by the core",
+            "block: change acknowledged without a lease",
         ],
     },
 ];

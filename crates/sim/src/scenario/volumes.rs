@@ -33,14 +33,15 @@ const LOAD: Duration = Duration::from_secs(15);
 const LEASE: Duration = Duration::from_millis(150);
 const PORT: u16 = 7000;
 
-/// Volumes: one of a client of its own, two that clients take from each other. What a shared one
-/// promises when servers die is weaker (`block::volume`), and is not judged here.
-const VOLUMES: [Kind; 3] = [Kind::Own, Kind::Taken, Kind::Taken];
+/// Volumes: one of a client of its own, one that clients take from each other, one that they
+/// share.
+const VOLUMES: [Kind; 3] = [Kind::Own, Kind::Taken, Kind::Shared];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Own,
     Taken,
+    Shared,
 }
 
 /// A request that was answered well, for the judgement of attachments.
@@ -60,6 +61,8 @@ struct World {
     hosts: Vec<HostId>,
     servers: RefCell<BTreeMap<usize, BlockServer>>,
     stop: Cell<bool>,
+    /// The manager is silent.
+    down: Cell<bool>,
     histories: RefCell<BTreeMap<(VolumeId, u64), Vec<Operation>>>,
     acted: RefCell<Vec<Acted>>,
     values: Cell<u64>,
@@ -91,6 +94,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         hosts: (0..SERVERS).map(|index| sim.add_host(&format!("bs{index}"))).collect(),
         servers: RefCell::default(),
         stop: Cell::new(false),
+        down: Cell::new(false),
         histories: RefCell::default(),
         acted: RefCell::default(),
         values: Cell::new(0),
@@ -119,7 +123,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     for (index, kind) in VOLUMES.into_iter().enumerate() {
         let count = match kind {
             Kind::Own => 1,
-            Kind::Taken => 3,
+            Kind::Taken | Kind::Shared => 3,
         };
         for _ in 0..count {
             clients.push(sim.spawn("client", attend(world.clone(), volume_id(index), kind)));
@@ -132,6 +136,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     }
     world.stop.set(true);
     let _ = trouble.await;
+    world.manager.set_down(false);
     sim.heal_network();
     let patience = sim.elapsed() + Duration::from_secs(30);
     while !clients.iter().all(|client| client.is_finished()) {
@@ -178,8 +183,14 @@ impl World {
         while !self.stop.get() {
             self.pause(20, 200).await;
             let index = self.draw(SERVERS);
-            match self.draw(4) {
+            match self.draw(5) {
                 0 if self.draw(2) == 0 => self.crash(index).await,
+                4 if self.draw(2) == 0 => {
+                    // No lease is renewed for a while; segments that move do so unnoticed.
+                    let down = !self.down.get();
+                    self.down.set(down);
+                    self.manager.set_down(down);
+                }
                 1 => {
                     let length = self.sim.with_rng(|rng| rng.between(10, 600));
                     self.sim.pause(self.hosts[index], Duration::from_millis(length));
@@ -271,7 +282,8 @@ impl World {
         }
         let acted = self.acted.borrow();
         self.sim.note(acted.len() as u64);
-        for newer in acted.iter() {
+        let shared = |acted: &Acted| VOLUMES[acted.volume.get() as usize - 1] == Kind::Shared;
+        for newer in acted.iter().filter(|acted| !shared(acted)) {
             // A former owner may answer reads while its lease lasts, whoever asks.
             let is_late = |old: &&Acted| {
                 old.change
@@ -304,7 +316,7 @@ impl World {
 async fn attend(world: Rc<World>, volume: VolumeId, kind: Kind) {
     while !world.stop.get() {
         let (host, env, endpoint) = world.client();
-        let attachment = world.manager.attach(volume, true);
+        let attachment = world.manager.attach(volume, kind != Kind::Shared);
         let limits = Limits {
             call_timeout: Duration::from_millis(300),
             open_timeout: Duration::from_millis(600),
@@ -333,6 +345,7 @@ async fn attend(world: Rc<World>, volume: VolumeId, kind: Kind) {
         // left alone for a while: it does not know.
         if kind != Kind::Taken || world.draw(2) == 0 {
             world.sim.crash(host, CrashMode::Process);
+            world.manager.detach(volume, epoch);
         } else {
             let (sim, grace) = (world.sim.clone(), Duration::from_secs(2));
             world.sim.spawn("zombie", async move {

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted};
 
 /// Each bug with a scenario and the seed that finds it first, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 17] = [
+const FOUND: [(Planted, &str, u64, &str); 19] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 0, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were acknowledged"),
@@ -29,6 +29,8 @@ const FOUND: [(Planted, &str, u64, &str); 17] = [
     // Linearizability of blocks.
     (Planted::NoSequence, "volumes", 0, "not linearizable"),
     (Planted::EndlessLease, "volumes", 1, "not linearizable"),
+    (Planted::ForgetChanges, "volumes", 0, "not linearizable"),
+    (Planted::NoConfirm, "volumes", 0, "not linearizable"),
     // Exclusion of attachments.
     (Planted::OldAttachment, "volumes", 0, "acts after"),
 ];

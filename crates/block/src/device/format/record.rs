@@ -74,7 +74,24 @@ pub(crate) struct Head {
     pub(crate) lba: u32,
     /// Blocks: 1 with data.
     pub(crate) count: u32,
+    /// The client's change that it is of; none for changes that no client has asked for, and for
+    /// copies.
+    pub(crate) origin: Option<Mark>,
 }
+
+/// A client's change, as its records name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    /// The attachment's epoch, not 0.
+    pub(crate) attachment: u32,
+    /// The low 32 bits of the change's number.
+    pub(crate) seq: u32,
+    /// It is the change's last record.
+    pub(crate) last: bool,
+}
+
+/// Flag of a record that is the last one of its change.
+const LAST: u8 = 1;
 
 impl Head {
     /// Bytes of the whole record.
@@ -110,6 +127,11 @@ impl Head {
         out[40..48].copy_from_slice(&self.seq.counter.to_le_bytes());
         out[48..52].copy_from_slice(&self.lba.to_le_bytes());
         out[52..56].copy_from_slice(&self.count.to_le_bytes());
+        if let Some(Mark { attachment, seq, last }) = self.origin {
+            out[9] = if last { LAST } else { 0 };
+            out[56..60].copy_from_slice(&attachment.to_le_bytes());
+            out[60..64].copy_from_slice(&seq.to_le_bytes());
+        }
         let crc = crc32c(&out[4..]);
         out[0..4].copy_from_slice(&crc.to_le_bytes());
         out
@@ -125,12 +147,16 @@ impl Head {
             let file = input.u32()?;
             let (volume, segment, unit) = (input.u64()?, input.u32()?, input.u32()?);
             let seq = Seq { epoch: input.u64()?, counter: input.u64()? };
-            let (lba, count, rest) = (input.u32()?, input.u32()?, input.u64()?);
-            let clean = crc == crc32c(&bytes[4..]) && flags == 0 && rest == 0;
+            let (lba, count) = (input.u32()?, input.u32()?);
+            let (attachment, low) = (input.u32()?, input.u32()?);
+            let mark = Mark { attachment, seq: low, last: flags == LAST };
+            let origin = (attachment != 0).then_some(mark);
+            let marked = origin.is_some() && flags <= LAST || flags == 0 && low == 0;
+            let clean = crc == crc32c(&bytes[4..]) && marked;
             let what = What::from_code(code, packed).filter(|_| clean)?;
             let identity = Identity { volume, segment };
             let file = FileNo::new(file)?;
-            Some(Head { what, data_crc, identity, file, unit, seq, lba, count })
+            Some(Head { what, data_crc, identity, file, unit, seq, lba, count, origin })
         })();
         let head = parsed.ok_or(damaged)?;
         let sound = match head.what {

@@ -10,12 +10,19 @@ pub(crate) const SEGMENT_KEY: &[u8] = b"s";
 pub(crate) const FILE_PREFIX: u8 = b'f';
 /// Start of the keys of index pages.
 pub(crate) const PAGE_PREFIX: u8 = b'p';
+/// Start of the keys of what is known of attachments' changes.
+pub(crate) const ORIGIN_PREFIX: u8 = b'o';
 /// Start of the keys of TxnFile batches.
 pub(crate) const TXN_PREFIX: u8 = b't';
 
 /// Key of a DataFile.
 pub(crate) fn file_key(file: FileNo) -> [u8; 5] {
     key(FILE_PREFIX, file.get())
+}
+
+/// Key of an attachment's changes.
+pub(crate) fn origin_key(attachment: u32) -> [u8; 5] {
+    key(ORIGIN_PREFIX, attachment)
 }
 
 /// Key of an index page.
@@ -36,7 +43,7 @@ pub(crate) fn txn_key(number: u64) -> [u8; 9] {
     key
 }
 
-/// The number in the key of a DataFile or a page.
+/// The number in the key of a DataFile, of a page or of an attachment.
 pub(crate) fn read_key(key: &[u8]) -> Option<u32> {
     key.get(1..).and_then(|rest| rest.try_into().ok()).map(u32::from_be_bytes)
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use runtime::Rng;
 
 use super::page::{Locs, decode_page, encode_page};
+use super::record;
 use super::record::{
     FILE_HEAD, Head, MAGIC, Next, PACKED_MAX, RECORD_HEAD, What, file_head, next_record,
     put_packed, read_block,
@@ -18,6 +19,7 @@ use crate::device::fuzz::{self, FILE, IDENTITY};
 use crate::device::limits::{PAGE_BLOCKS, RECORD, RECORD_UNITS, TXN_UPDATES_MAX, UNIT};
 use crate::device::types::{FileNo, Loc, Seq, Update};
 use crate::limits::BLOCK;
+use crate::once::{Origin, Windows};
 
 type Target = fn(&[u8]);
 
@@ -28,7 +30,8 @@ fn file(number: u32) -> FileNo {
 fn head(what: What, unit: u32, counter: u64, lba: u32, count: u32, data: &[u8]) -> Head {
     let data_crc = if data.is_empty() { 0 } else { crc32c(data) };
     let seq = Seq { epoch: 9, counter };
-    Head { what, data_crc, identity: IDENTITY, file: FILE, unit, seq, lba, count }
+    let (identity, file, origin) = (IDENTITY, FILE, None);
+    Head { what, data_crc, identity, file, unit, seq, lba, count, origin }
 }
 
 /// A DataFile of a block, a trim and zeroes.
@@ -54,6 +57,22 @@ fn packed_file() -> Vec<u8> {
         put_packed(&mut out, head(What::Data, unit, 200 - u64::from(lba), lba, 1, data), data);
     }
     out
+}
+
+/// The head of a record that is the last one of a client's change.
+fn marked_head() -> Head {
+    let origin = Some(record::Mark { attachment: 12, seq: 3_000_000_000, last: true });
+    Head { origin, ..head(What::Zero, 77, 300, 5, 9, &[]) }
+}
+
+/// What is known of an attachment that has done some changes, and one in part.
+fn origins() -> Vec<u8> {
+    let mut windows = Windows::default();
+    let origin = |seq| Origin { attachment: 12, seq };
+    (1000..1100).for_each(|seq| windows.note(origin(seq), 0..1, seq % 7 != 0));
+    windows.note(origin(1050), 4..9, false);
+    let (_, bytes) = windows.take_changed().pop().expect("it has changed");
+    bytes.expect("it is known")
 }
 
 fn locs() -> Locs {
@@ -114,6 +133,8 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
             FileState { origin: 0x1122_3344_5566_7788, ..state }.encode(),
         ),
         ("device_name", fuzz::fuzz_name, FILE.name(4).into_bytes()),
+        ("device_record_head-origin", fuzz::fuzz_record_head, marked_head().encode().to_vec()),
+        ("device_origins", fuzz::fuzz_origins, origins()),
     ]
 }
 
@@ -145,7 +166,9 @@ fn mend(name: &str, bytes: &mut [u8]) {
         head[..4].copy_from_slice(&crc);
     };
     match name {
-        "device_record_head" if bytes.len() >= RECORD_HEAD => mend_record(bytes),
+        "device_record_head" | "device_record_head-origin" if bytes.len() >= RECORD_HEAD => {
+            mend_record(bytes);
+        }
         "device_file-packed" if bytes.len() >= FILE_HEAD + RECORD_HEAD => {
             mend_record(&mut bytes[FILE_HEAD..FILE_HEAD + RECORD_HEAD]);
         }
@@ -333,6 +356,7 @@ fn the_page_tells_what_the_source_has() {
     let later = Seq { epoch: 9, counter: u64::MAX };
     let volume = crate::device::Identity { volume: u64::MAX, ..IDENTITY };
     let segment = crate::device::Identity { segment: u32::MAX, ..IDENTITY };
+    let mark = record::Mark { attachment: u32::MAX, seq: 0, last: false };
     let fields = [
         ("data CRC", Head { data_crc: u32::MAX, ..base }),
         ("kind", Head { what: What::Trim, ..base }),
@@ -345,6 +369,7 @@ fn the_page_tells_what_the_source_has() {
         ("counter", Head { seq: later, ..base }),
         ("LBA", Head { lba: u32::MAX, ..base }),
         ("count", Head { count: u32::MAX, ..base }),
+        ("attachment", Head { origin: Some(mark), ..base }),
     ];
     let mut found = 0;
     for row in rows {
