@@ -13,10 +13,10 @@ use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Buf, Class, Env, Instant, JoinHandle};
 use transport::{Handler, Incoming, Response, Service};
-use wire::control::limits::{LOADS_MAX, UNOPENED_MAX};
+use wire::control::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
 use wire::control::{
     BlockBeat, BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ControlError,
-    ControlReply, ControlRequest, SegmentId, SegmentLoad, TraceReply,
+    ControlReply, ControlRequest, SegmentId, SegmentLoad, SegmentUsage, TraceReply,
 };
 
 use super::client::{Managers, Trouble};
@@ -40,6 +40,11 @@ pub trait Hosted: Owned {
 
     /// Ends it, so that the next opening is quick.
     fn close(&self) -> LocalBoxFuture<'static, ()>;
+
+    /// What it takes, as far as it is known; its number is the asker's to fill in.
+    fn usage(&self) -> SegmentUsage {
+        SegmentUsage::default()
+    }
 }
 
 /// Opens what segments are served from.
@@ -453,7 +458,43 @@ impl Member {
             | BlockServerRequest::Flatten { .. } => {
                 Err(ControlError::new(Kind::Invalid, "this block server makes no cuts; update it"))
             }
+            BlockServerRequest::Usage { from } => {
+                let mut found = self.usage(from);
+                let mut segments: Vec<SegmentUsage> =
+                    found.by_ref().take(SEGMENTS_PAGE as usize).collect();
+                segments.shrink_to_fit();
+                let more = found.next().is_some();
+                Ok(BlockServerReply::Usage { segments, more })
+            }
         }
+    }
+
+    /// What open segments of a volume take, from one on.
+    fn usage(&self, from: SegmentId) -> impl Iterator<Item = SegmentUsage> {
+        let last = SegmentId { index: u32::MAX, ..from };
+        let places = self.0.places.borrow();
+        let open = places.range(from..=last).filter_map(|(id, place)| {
+            let usage = place.device.as_ref()?.device.usage();
+            Some(SegmentUsage { index: id.index, ..usage })
+        });
+        open.collect::<Vec<_>>().into_iter()
+    }
+
+    /// What all open segments take together.
+    pub fn usage_total(&self) -> SegmentUsage {
+        let places = self.0.places.borrow();
+        let mut total = SegmentUsage::default();
+        for usage in places.values().filter_map(|place| Some(place.device.as_ref()?.device.usage()))
+        {
+            total.files += usage.files;
+            total.file_bytes += usage.file_bytes;
+            total.blocks += usage.blocks;
+            total.live += usage.live;
+            total.append_bytes += usage.append_bytes;
+            total.collected_bytes += usage.collected_bytes;
+            total.index_bytes += usage.index_bytes;
+        }
+        total
     }
 
     async fn has_data(&self, segment: SegmentId, from: u64, to: u64) -> Result<bool, Fault> {

@@ -222,6 +222,26 @@ pub fn block_server(text: &mut Exposition, host: &block::manager::Host) {
     ] {
         text.counters(name, help).sample(&[], value as f64);
     }
+    let usage = host.member().usage_total();
+    for (name, help, value) in [
+        ("craton_block_data_files", "DataFiles of open segments.", usage.files),
+        ("craton_block_data_file_bytes", "Bytes of them, of one copy.", usage.file_bytes),
+        ("craton_block_blocks", "Blocks with data in them.", usage.blocks),
+        ("craton_block_live_blocks", "Those that are content; others are garbage.", usage.live),
+        ("craton_block_index_bytes", "Bytes of index pages in memory.", usage.index_bytes),
+        (
+            "craton_block_append_bytes",
+            "Bytes that open segments have written to DataFiles for requests.",
+            usage.append_bytes,
+        ),
+        (
+            "craton_block_collected_bytes",
+            "Bytes that garbage collection of open segments has copied.",
+            usage.collected_bytes,
+        ),
+    ] {
+        text.gauges(name, help).sample(&[], value as f64);
+    }
     let open = host.member().open_count() as f64;
     text.gauges("craton_block_segments", "Segments that are open.").sample(&[], open);
 }

@@ -9,6 +9,7 @@ mod image;
 mod import;
 mod open;
 mod show;
+mod space;
 
 use block::manager::Managers;
 use block::manager::client::Error;

@@ -6,6 +6,7 @@ use wire::control::limits::VOLUMES_PAGE;
 use wire::control::{BlockReply, BlockRequest, VolumeInfo, VolumeLimits};
 
 use super::misfit;
+use super::space::Space;
 use crate::exit::{Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table};
 
@@ -36,7 +37,7 @@ pub fn volume(info: &VolumeInfo, nbd: Option<&str>) -> Value {
     })
 }
 
-/// Limits for people, who must know that they are kept and bound nobody yet (B12).
+/// Limits for people (B12).
 pub fn limits(limits: VolumeLimits) -> String {
     if limits == VolumeLimits::default() {
         return "none".to_owned();
@@ -47,8 +48,7 @@ pub fn limits(limits: VolumeLimits) -> String {
     };
     let mb = |bytes: u64| bytes / 1_000_000;
     format!(
-        "requests a second {} promised, {} at most; MB a second {} promised, {} at most \
-         (kept, not enforced yet)",
+        "requests a second {} promised, {} at most; MB a second {} promised, {} at most",
         bound(limits.iops_base, "none", ""),
         bound(limits.iops_burst, "any", ""),
         bound(mb(limits.bytes_base), "none", ""),
@@ -93,8 +93,10 @@ pub async fn ls(managers: &Managers, json: bool) -> Done {
 pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool) -> Done {
     let info = managers.volume(name).await?;
     let map = managers.map(info.volume).await?;
+    let space = Space::of(managers, &info, &map).await;
     if json {
         let mut shown = volume(&info, nbd);
+        shown["space"] = space.json();
         let segment = |place: &wire::control::SegmentPlace| {
             json!({
                 "index": place.index,
@@ -104,6 +106,7 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
                 "serving": place.serving,
                 "state": state(place),
                 "cause": place.cause,
+                "space": space.segment(place.index),
             })
         };
         shown["segments"] = map.iter().map(segment).collect();
@@ -113,7 +116,7 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     let geometry = spec.geometry;
     print_line(&format!(
         "volume    {} ({})\nsize      {} bytes ({}), {} copies\nlayout    sectors of {} over \
-         {} segments of each {}\nlimits    {}",
+         {} segments of each {}\nlimits    {}\nspace     {}",
         spec.name,
         info.volume,
         spec.bytes,
@@ -122,7 +125,8 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
         bytes(geometry.data_sector),
         geometry.segments_per_group,
         bytes(geometry.group_bytes),
-        limits(spec.limits)
+        limits(spec.limits),
+        space.text()
     ))?;
     if let Some(nbd) = nbd {
         print_line(&format!("export    {nbd}/{}", spec.name))?;

@@ -480,6 +480,11 @@ pub enum BlockServerRequest {
         /// The byte behind it.
         to: u64,
     },
+    /// What do the segments of a volume take that you have open?
+    Usage {
+        /// The volume and the first segment.
+        from: SegmentId,
+    },
     /// Make a part of a segment read as zeroes.
     Clear {
         /// The segment.
@@ -551,6 +556,7 @@ impl BlockServerRequest {
             BlockServerRequest::Release { .. } => "release segment",
             BlockServerRequest::Link { .. } => "link segment",
             BlockServerRequest::Flatten { .. } => "flatten segment",
+            BlockServerRequest::Usage { .. } => "usage",
         }
     }
 }
@@ -585,6 +591,27 @@ pub struct SegmentScrub {
     pub damaged: u64,
 }
 
+/// What a segment takes, and what its present opening has written (B3, C29). Bytes of one copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SegmentUsage {
+    /// Number of the segment in its volume.
+    pub index: u32,
+    /// DataFiles.
+    pub files: u64,
+    /// Bytes of them.
+    pub file_bytes: u64,
+    /// Blocks with data in them.
+    pub blocks: u64,
+    /// Those of them that are the volume's content; the rest is garbage.
+    pub live: u64,
+    /// Bytes that were written to DataFiles for requests.
+    pub append_bytes: u64,
+    /// Bytes that were copied by garbage collection.
+    pub collected_bytes: u64,
+    /// Bytes of the index in memory.
+    pub index_bytes: u64,
+}
+
 /// A good answer of a block server on the control path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BlockServerReply {
@@ -599,4 +626,11 @@ pub enum BlockServerReply {
     /// To `Release`: for how long acknowledgements were held back, microseconds. To `Flatten`:
     /// blocks that are still in files of another volume's making.
     Count(u64),
+    /// To `Usage`.
+    Usage {
+        /// Segments in the order of their numbers.
+        segments: Vec<SegmentUsage>,
+        /// True when more follow.
+        more: bool,
+    },
 }

@@ -12,8 +12,8 @@ use crate::control::limits::{
 };
 use crate::control::{
     Assignment, Attachment, BlockBeat, BlockGrant, BlockServerReply, BlockServerRequest, Seen,
-    SegmentCheck, SegmentId, SegmentLoad, SegmentPlace, SegmentScrub, Tenure, VolumeGeometry,
-    VolumeInfo, VolumeLimits, VolumeSpec,
+    SegmentCheck, SegmentId, SegmentLoad, SegmentPlace, SegmentScrub, SegmentUsage, Tenure,
+    VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,
 };
 
 /// A volume's length.
@@ -331,6 +331,7 @@ impl Proto for BlockServerRequest {
                 policy: Some(policy.to_pb()),
             }),
             BlockServerRequest::Flatten { segment } => Ask::Flatten(segment.to_pb()),
+            BlockServerRequest::Usage { from } => Ask::Usage(from.to_pb()),
         };
         pb::BlockServerRequest { ask: Some(ask) }
     }
@@ -374,6 +375,7 @@ impl Proto for BlockServerRequest {
             Ask::Flatten(segment) => {
                 BlockServerRequest::Flatten { segment: Proto::from_pb(segment)? }
             }
+            Ask::Usage(pb) => BlockServerRequest::Usage { from: Proto::from_pb(pb)? },
         })
     }
 }
@@ -424,13 +426,16 @@ impl Proto for BlockServerReply {
     type Pb = pb::BlockServerReply;
 
     fn to_pb(&self) -> pb::BlockServerReply {
-        use pb::block_server_reply::Answer;
+        use pb::block_server_reply::{Answer, Usage};
         let answer = match self {
             BlockServerReply::Done => Answer::Done(pb::Empty {}),
             BlockServerReply::HasData(found) => Answer::HasData(*found),
             BlockServerReply::Checked(found) => Answer::Checked(found.to_pb()),
             BlockServerReply::Scrub(scrub) => Answer::Scrub(scrub.to_pb()),
             BlockServerReply::Count(count) => Answer::Count(*count),
+            BlockServerReply::Usage { segments, more } => {
+                Answer::Usage(Usage { segments: all(segments), more: *more })
+            }
         };
         pb::BlockServerReply { answer: Some(answer) }
     }
@@ -443,6 +448,45 @@ impl Proto for BlockServerReply {
             Answer::Checked(pb) => BlockServerReply::Checked(Proto::from_pb(pb)?),
             Answer::Scrub(pb) => BlockServerReply::Scrub(Proto::from_pb(pb)?),
             Answer::Count(count) => BlockServerReply::Count(count),
+            Answer::Usage(pb) => {
+                let field = "BlockServerReply.segments";
+                let segments = each(pb.segments, SEGMENTS_PAGE as usize, field, Proto::from_pb)?;
+                BlockServerReply::Usage { segments, more: pb.more }
+            }
+        })
+    }
+}
+
+impl Proto for SegmentUsage {
+    type Pb = pb::SegmentUsage;
+
+    fn to_pb(&self) -> pb::SegmentUsage {
+        let SegmentUsage { index, files, file_bytes, blocks, live, .. } = *self;
+        let SegmentUsage { append_bytes, collected_bytes, index_bytes, .. } = *self;
+        pb::SegmentUsage {
+            index,
+            files,
+            file_bytes,
+            blocks,
+            live,
+            append_bytes,
+            collected_bytes,
+            index_bytes,
+        }
+    }
+
+    fn from_pb(pb: pb::SegmentUsage) -> Result<SegmentUsage, WireError> {
+        let pb::SegmentUsage { index, files, file_bytes, blocks, live, .. } = pb;
+        let pb::SegmentUsage { append_bytes, collected_bytes, index_bytes, .. } = pb;
+        Ok(SegmentUsage {
+            index,
+            files,
+            file_bytes,
+            blocks,
+            live,
+            append_bytes,
+            collected_bytes,
+            index_bytes,
         })
     }
 }

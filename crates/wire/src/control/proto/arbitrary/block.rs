@@ -201,6 +201,7 @@ pub(super) fn server_request() -> impl Strategy<Value = BlockServerRequest> {
             BlockServerRequest::Link { segment, cut, to, policy }
         }),
         segment().prop_map(|segment| BlockServerRequest::Flatten { segment }),
+        segment().prop_map(|from| BlockServerRequest::Usage { from }),
     ]
 }
 
@@ -215,11 +216,34 @@ pub(super) fn server_reply() -> impl Strategy<Value = BlockServerReply> {
         read_bytes: n[3],
         damaged: n[4],
     });
+    let usage = made!(
+        (index, any::<u32>()),
+        (files, any::<u64>()),
+        (blocks, any::<u64>()),
+        (live, any::<u64>()),
+        (bytes, any::<[u64; 4]>())
+        => {
+            let [file_bytes, append_bytes, collected_bytes, index_bytes] = bytes;
+            SegmentUsage {
+                index,
+                files,
+                file_bytes,
+                blocks,
+                live,
+                append_bytes,
+                collected_bytes,
+                index_bytes,
+            }
+        }
+    );
     prop_oneof![
         Just(BlockServerReply::Done),
         any::<bool>().prop_map(BlockServerReply::HasData),
         check.prop_map(BlockServerReply::Checked),
         scrub.prop_map(BlockServerReply::Scrub),
         any::<u64>().prop_map(BlockServerReply::Count),
+        made!((segments, vec(usage, 0..4)), (more, any::<bool>()) => {
+            BlockServerReply::Usage { segments, more }
+        }),
     ]
 }

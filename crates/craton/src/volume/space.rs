@@ -1,0 +1,125 @@
+//! What a volume takes: asked of the block servers that have its segments.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use block::limits::BLOCK;
+use block::manager::Managers;
+use runtime::Duration;
+use serde_json::{Value, json};
+use wire::control::{
+    BlockServerReply, BlockServerRequest, ControlReply, ControlRequest, SegmentId, SegmentPlace,
+    SegmentUsage, VolumeInfo,
+};
+
+use crate::output::bytes;
+
+/// Wait for one block server's answer.
+const ATTEMPT: Duration = Duration::from_secs(2);
+
+/// What the segments of a volume take, as far as their servers have answered.
+pub struct Space {
+    copies: u64,
+    segments: BTreeMap<u32, SegmentUsage>,
+    /// Segments whose server did not answer.
+    silent: usize,
+}
+
+impl Space {
+    /// Asks all servers of a volume.
+    pub async fn of(managers: &Managers, info: &VolumeInfo, map: &[SegmentPlace]) -> Space {
+        let servers: BTreeSet<_> = map.iter().filter_map(|place| place.addr).collect();
+        let mut segments = BTreeMap::new();
+        for addr in servers {
+            let mut from = SegmentId { volume: info.volume, index: 0 };
+            loop {
+                let request = ControlRequest::BlockServer(BlockServerRequest::Usage { from });
+                let answer = managers.client().ask_peer(addr, request, ATTEMPT).await;
+                let Ok(ControlReply::BlockServer(BlockServerReply::Usage {
+                    segments: found,
+                    more,
+                })) = answer
+                else {
+                    break; // Counted as silent.
+                };
+                let last = found.last().map(|last| last.index);
+                segments.extend(found.into_iter().map(|usage| (usage.index, usage)));
+                match last.and_then(|last| last.checked_add(1)) {
+                    Some(next) if more => from.index = next,
+                    _ => break,
+                }
+            }
+        }
+        let silent = map.iter().filter(|place| !segments.contains_key(&place.index)).count();
+        Space { copies: u64::from(info.spec.policy.copies), segments, silent }
+    }
+
+    fn sum(&self, part: impl Fn(&SegmentUsage) -> u64) -> u64 {
+        self.segments.values().map(part).sum()
+    }
+
+    /// Bytes of content: what was written and neither overwritten nor trimmed since.
+    fn logical(&self) -> u64 {
+        self.sum(|usage| usage.live) * BLOCK
+    }
+
+    /// Bytes in DataFiles, all copies.
+    fn physical(&self) -> u64 {
+        self.sum(|usage| usage.file_bytes) * self.copies
+    }
+
+    /// Share of the blocks in DataFiles that is not content any more.
+    fn garbage(&self) -> f64 {
+        let (blocks, live) = (self.sum(|usage| usage.blocks), self.sum(|usage| usage.live));
+        (blocks - live.min(blocks)) as f64 / blocks.max(1) as f64
+    }
+
+    /// Bytes written by requests and by garbage collection over those by requests, of one copy,
+    /// since the segments were opened; none before the first write (`protocols.md` 7).
+    fn amplification(&self) -> Option<f64> {
+        let written = self.sum(|usage| usage.append_bytes);
+        let collected = self.sum(|usage| usage.collected_bytes);
+        (written > 0).then(|| (written + collected) as f64 / written as f64)
+    }
+
+    /// For `--json`.
+    pub fn json(&self) -> Value {
+        json!({
+            "logical_bytes": self.logical(),
+            "physical_bytes": self.physical(),
+            "garbage_ratio": self.garbage(),
+            "write_amplification": self.amplification(),
+            "written_bytes": self.sum(|usage| usage.append_bytes),
+            "collected_bytes": self.sum(|usage| usage.collected_bytes),
+            "index_bytes": self.sum(|usage| usage.index_bytes),
+            "segments_silent": self.silent,
+        })
+    }
+
+    /// For `--json`, of one segment.
+    pub fn segment(&self, index: u32) -> Value {
+        self.segments.get(&index).map_or(Value::Null, |usage| {
+            json!({
+                "logical_bytes": usage.live * BLOCK,
+                "physical_bytes": usage.file_bytes * self.copies,
+                "files": usage.files,
+            })
+        })
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let amplification =
+            self.amplification().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let silent = match self.silent {
+            0 => String::new(),
+            count => format!("; {count} segments whose server does not answer are not counted"),
+        };
+        format!(
+            "{} of content in {} on disks, {:.0} % of the blocks there are garbage; write \
+             amplification {amplification}{silent}",
+            bytes(self.logical()),
+            bytes(self.physical()),
+            100.0 * self.garbage(),
+        )
+    }
+}
