@@ -43,6 +43,7 @@ struct Attached {
     exports: Rc<Inner>,
     volume: Volume,
     id: VolumeId,
+    name: String,
     epoch: u64,
     map: Rc<Map>,
 }
@@ -124,8 +125,10 @@ impl VolumeExports {
         let attachment = Attachment { epoch, fence };
         let (env, endpoint) = (&inner.env, inner.endpoint.clone());
         let volume = Volume::new(env, endpoint, map.clone(), shape, attachment, inner.limits);
+        volume.set_limits(info.spec.limits, info.attachments.len());
         let (exports, id) = (inner.clone(), info.volume);
-        Ok(Rc::new(Attached { exports, volume, id, epoch, map }))
+        let name = name.to_owned();
+        Ok(Rc::new(Attached { exports, volume, id, name, epoch, map }))
     }
 }
 
@@ -163,6 +166,7 @@ impl Exports for VolumeExports {
                 // Another volume may have the name by now.
                 if info.volume == open.id {
                     open.volume.set_bytes(info.spec.bytes);
+                    open.volume.set_limits(info.spec.limits, info.attachments.len());
                     return Ok(open as Rc<dyn Device>);
                 }
             }
@@ -260,7 +264,8 @@ impl Route for Map {
     }
 }
 
-/// Tells the managers that attachments are alive, and learns which are over.
+/// Tells the managers that attachments are alive, and learns which are over and what the others
+/// may do (B12).
 async fn keep(exports: Weak<Inner>) {
     while let Some(inner) = exports.upgrade() {
         let open: Vec<Rc<Attached>> =
@@ -276,7 +281,14 @@ async fn keep(exports: Weak<Inner>) {
                 open.iter().filter(is_over).for_each(|open| open.map.over.set(true));
             }
         }
-        drop(open);
+        for open in open {
+            // A manager that does not answer changes nothing.
+            if let Ok(info) = managers.volume(&open.name).await
+                && info.volume == open.id
+            {
+                open.volume.set_limits(info.spec.limits, info.attachments.len());
+            }
+        }
         env.sleep(env.jitter(KEEP)).await;
     }
 }

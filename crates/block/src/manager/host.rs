@@ -3,28 +3,25 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::rc::Rc;
 
-use base::{Fault, VolumeId};
+use base::{Fault, Kind, VolumeId};
 use client::Client;
-use futures_util::future::LocalBoxFuture;
-use runtime::Buf;
 use table::{Cache, ClientStore};
 use transport::{Endpoint, Handler, Incoming, Service, TransportError};
 use wire::control::{BlockReply, BlockRequest, SegmentId};
 
 use super::client::{Managers, misfit};
+use super::late::Late;
 use super::member::{Devices, Hosted, Member};
 use super::service::segment_path;
 use super::tenancy::{Held, Standing};
-use crate::contract::{Answer, Clear, Device, Owned, Piece};
+use crate::contract::Answer;
 use crate::device::{Identity, Options, Segment};
-use crate::geometry::Extent;
-use crate::once::Origin;
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
 
 /// Segments on the core, each in its directory.
+#[derive(Clone)]
 pub struct CoreDevices {
     client: Client,
     cache: Cache,
@@ -38,86 +35,51 @@ impl CoreDevices {
     }
 }
 
+/// The epoch of a segment's first owner.
+const FIRST_EPOCH: u64 = 1;
+
 impl Devices for CoreDevices {
     fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>> {
         Box::pin(async move {
-            let path = segment_path(segment);
-            let store = ClientStore::new(&self.client, &path, held.policy).await;
-            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
-            let identity = Identity { volume: segment.volume.get(), segment: segment.index };
-            let which = (identity, held.bytes, held.epoch);
-            let (env, options) = (self.client.env(), self.options.clone());
-            let opened = Segment::open(env, Rc::new(store), &self.cache, which, options).await?;
-            Ok(Rc::new(OnCore(opened)) as Rc<dyn Hosted>)
-        })
-    }
-}
-
-struct OnCore(Segment);
-
-impl Device for OnCore {
-    fn bytes(&self) -> u64 {
-        self.0.bytes()
-    }
-
-    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
-        self.0.read(extent)
-    }
-
-    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
-        self.0.write(offset, data)
-    }
-
-    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        self.0.clear(extent, how)
-    }
-
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
-        self.0.pieces(extent, most)
-    }
-}
-
-impl Owned for OnCore {
-    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        self.0.write_once(origin, offset, data)
-    }
-
-    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        self.0.clear_once(origin, extent, how)
-    }
-
-    fn last(&self, attachment: u32) -> u64 {
-        self.0.last(attachment)
-    }
-
-    fn attachments(&self) -> Vec<u32> {
-        self.0.attachments()
-    }
-
-    fn forget(&self, attachments: Range<u32>) {
-        self.0.forget(attachments);
-    }
-
-    fn confirm(&self) -> Answer<'_, ()> {
-        self.0.confirm()
-    }
-}
-
-impl Hosted for OnCore {
-    fn stopped(&self) -> LocalBoxFuture<'static, Fault> {
-        let segment = self.0.clone();
-        Box::pin(async move { segment.until_stopped().await })
-    }
-
-    fn close(&self) -> LocalBoxFuture<'static, ()> {
-        let segment = self.0.clone();
-        Box::pin(async move {
-            if let Err(fault) = segment.close().await {
-                // Whoever opens it next recovers it.
-                tracing::debug!(%fault, "segment was not closed properly");
+            let this = self.clone();
+            let late = Late::new(
+                held.bytes,
+                Box::new(move || Box::pin(this.clone().segment(segment, held))),
+            );
+            if self.is_used(segment, held).await? {
+                // Whoever takes it over has it recovered before the first request.
+                late.open().await?;
             }
+            Ok(Rc::new(late) as Rc<dyn Hosted>)
         })
     }
+}
+
+impl CoreDevices {
+    /// False when nobody has had the segment open.
+    async fn is_used(&self, segment: SegmentId, held: Held) -> Result<bool, Fault> {
+        if held.epoch == FIRST_EPOCH {
+            return Ok(false);
+        }
+        match self.client.lookup(&segment_path(segment)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(fault(error)),
+        }
+    }
+
+    async fn segment(self, segment: SegmentId, held: Held) -> Result<Segment, Fault> {
+        let path = segment_path(segment);
+        let store = ClientStore::new(&self.client, &path, held.policy).await.map_err(fault)?;
+        let identity = Identity { volume: segment.volume.get(), segment: segment.index };
+        let which = (identity, held.bytes, held.epoch);
+        let (env, store) = (self.client.env(), Rc::new(store));
+        Segment::open(env, store, &self.cache, which, self.options).await
+    }
+}
+
+fn fault(error: client::Error) -> Fault {
+    Fault::new(error.kind(), error.to_string())
 }
 
 /// A segment's lease, as it was opened.

@@ -35,6 +35,12 @@ const PIECES: usize = 1024;
 
 /// A segment that this process has open.
 pub trait Hosted: Owned {
+    /// Ends well when it can be asked: it may be opened only now. Called before each use of it by
+    /// somebody new.
+    fn ready(&self) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Ends when it takes no changes any more; it can be opened again, under the same epoch too.
     fn stopped(&self) -> LocalBoxFuture<'static, Fault>;
 
@@ -191,15 +197,16 @@ impl Member {
     pub async fn device(&self, segment: SegmentId) -> Result<(Rc<dyn Owned>, u64), Fault> {
         loop {
             let changed = self.0.changed.notified();
-            match self.0.places.borrow().get(&segment) {
+            let found = match self.0.places.borrow().get(&segment) {
                 None => {
                     let text = format!("{segment} is not served by block server {}", self.0.name);
                     return Err(Fault::new(Kind::Reroute, text));
                 }
-                Some(Place { device: Some(device), epoch, .. }) => {
-                    return Ok((device.clone(), *epoch));
-                }
-                Some(_) => {}
+                Some(Place { device, epoch, .. }) => device.clone().zip(Some(*epoch)),
+            };
+            if let Some((device, epoch)) = found {
+                device.device.ready().await?;
+                return Ok((device, epoch));
             }
             changed.await;
         }

@@ -18,6 +18,7 @@ pub mod error;
 pub mod exports;
 mod fleet;
 pub mod host;
+mod late;
 pub mod limits;
 pub mod machine;
 pub mod member;

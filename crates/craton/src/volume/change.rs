@@ -14,7 +14,7 @@ use crate::fs::policy;
 use crate::output::{bytes, print_json, print_line};
 
 /// How often a new volume's segments are looked at.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(5);
 /// How long a new volume's segments may take to be open.
 const OPEN_WAIT: Duration = Duration::from_secs(30);
 /// Bytes of a MB as limits have it.
