@@ -83,6 +83,20 @@ pub const SERVER_WRITE_BYTES_MAX: usize = 64 * MIB as usize;
 /// Bytes of reads under way on one block server at most.
 pub const SERVER_READ_BYTES_MAX: usize = 64 * MIB as usize;
 
+/// What a volume's bounds let through at once after a pause, in time: long against the pauses of
+/// a scheduler, short for whoever looks at the rate (B12).
+pub const LIMIT_BURST: Duration = Duration::from_millis(100);
+/// Requests under way on a block server up to which one begins that was not promised (B12): twice
+/// what one client has, so that its appends are packed as well as without.
+pub const FREE_REQUESTS_MAX: usize = 64;
+/// The same while some come that were promised: they find a quarter of the queue before them.
+pub const FREE_REQUESTS_YIELDING: usize = 16;
+/// For so long after one that was promised others give way: the pause between two requests of a
+/// volume that is promised 20 a second.
+pub const PROMISE_MEMORY: Duration = Duration::from_millis(50);
+/// A request that was not promised waits for so long; then its client sends it again.
+pub const FREE_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// A client sends a request again when it has no answer after this long. A server that has died
 /// is noticed at once, one that is silent by the transport after 0.6 s.
 pub const BLOCK_CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -97,6 +111,8 @@ pub const BLOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duratio
 /// Bytes of a volume that one question for pieces looks at: 2,048 sectors of 128 KiB.
 pub const PIECES_BYTES_MAX: u64 = 256 * MIB;
 
+const _: () = assert!(FREE_WAIT_MAX.as_millis() < BLOCK_CALL_TIMEOUT.as_millis());
+const _: () = assert!(FREE_REQUESTS_YIELDING < FREE_REQUESTS_MAX);
 const _: () = assert!(IO_MAX.is_multiple_of(BLOCK as usize));
 const _: () =
     assert!((IO_MAX / BLOCK as usize) * (BLOCK as usize + 64) <= base::limits::APPEND_DATA_MAX);

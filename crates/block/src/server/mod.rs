@@ -10,6 +10,7 @@
 //! Invariant: knows no NBD and no layout of data; which segments are here, and whether an
 //! attachment lives, is its [`SegmentOpener`]'s to say.
 
+mod admission;
 mod requests;
 mod session;
 
@@ -28,6 +29,7 @@ use wire::control::SegmentId;
 use crate::contract::{Answer, Owned};
 use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 use crate::manager::Standing;
+use admission::Admission;
 use session::Session;
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
@@ -112,6 +114,7 @@ pub(crate) struct Inner {
     verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
     read_bytes: Cell<usize>,
     write_bytes: Cell<usize>,
+    admission: Admission,
     stats: Cell<Stats>,
 }
 
@@ -130,6 +133,7 @@ impl BlockServer {
             verified: RefCell::default(),
             read_bytes: Cell::new(0),
             write_bytes: Cell::new(0),
+            admission: Admission::new(env),
             stats: Cell::default(),
         }))
     }
@@ -372,7 +376,7 @@ impl Handler for BlockServer {
             let env = &server.0.env;
             let span = env.begin(request.trace, asked.name(), Some(peer.addr));
             // In a box, since each `async` layer around it would hold it twice and move it.
-            let serve = Box::pin(server.serve(asked, request.payload));
+            let serve = Box::pin(server.serve(asked, request.payload, request.priority));
             let served = span.clone().follow(serve).await;
             let (answer, payload, outcome) = match served {
                 Ok((answer, payload)) => (Ok(answer), payload, metrics::Outcome::Done),

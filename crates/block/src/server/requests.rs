@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use runtime::Buf;
+use transport::Priority;
 use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef};
 
 use super::session::{Arrival, Session};
@@ -32,7 +33,21 @@ impl BlockServer {
         &self,
         asked: BlockIo,
         payload: Option<Buf>,
+        priority: Priority,
     ) -> Result<(BlockAnswer, Option<Buf>), BlockError> {
+        let works =
+            matches!(asked, BlockIo::Read { .. } | BlockIo::Write { .. } | BlockIo::Clear { .. });
+        // Before its session is looked at: between that and its begin there is no pause.
+        let _admitted = match works {
+            true => match self.0.admission.enter_as(priority).await {
+                Some(admitted) => Some(admitted),
+                None => {
+                    self.count(|stats| stats.busy += 1);
+                    return Err(BlockError::Busy);
+                }
+            },
+            false => None,
+        };
         let served = match asked {
             BlockIo::Open { at, fence } => self.open(at, fence).await.map(|answer| (answer, None)),
             BlockIo::Close { at } => {

@@ -11,6 +11,7 @@
 mod ranges;
 mod segment;
 mod session;
+mod throttle;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,9 +24,9 @@ use base::{Fault, Kind, VolumeId};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use runtime::{Buf, BufMut, Env};
-use transport::Endpoint;
+use transport::{Endpoint, Priority};
 use wire::block::{BlockAnswer, PIECES_MAX};
-use wire::control::SegmentId;
+use wire::control::{SegmentId, VolumeLimits};
 
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
@@ -33,6 +34,7 @@ use crate::limits::{
     BLOCK_CALL_TIMEOUT, BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE, IO_MAX, PIECES_BYTES_MAX,
 };
 use segment::{Answered, Ask, Segment};
+use throttle::Throttle;
 
 /// Where a segment is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,6 +135,7 @@ struct Inner {
     geometry: Geometry,
     bytes: Cell<u64>,
     segments: RefCell<BTreeMap<u32, Rc<Segment>>>,
+    throttle: Throttle,
 }
 
 /// An attached volume, as a [`Device`]. Clones share it.
@@ -176,12 +179,19 @@ impl Volume {
             geometry: shape.geometry,
             bytes: Cell::new(shape.bytes),
             segments: RefCell::default(),
+            throttle: Throttle::new(env),
         }))
     }
 
     /// Its new length, after a resize.
     pub fn set_bytes(&self, bytes: u64) {
         self.0.bytes.set(bytes);
+    }
+
+    /// What it may do from now on (B12); requests that wait go by it, too. `attachments` are all
+    /// that the volume has: each takes its share. Until this is called nothing bounds it.
+    pub fn set_limits(&self, limits: VolumeLimits, attachments: usize) {
+        self.0.throttle.set(limits, attachments);
     }
 
     /// Ends its sessions. For a detachment: no request is under way, and none may follow.
@@ -218,14 +228,15 @@ impl Volume {
         &self,
         parts: &[SegmentRequest],
         mut asks: Vec<Ask>,
+        priority: Priority,
     ) -> Result<Vec<Answered>, Fault> {
         if let ([part], Some(ask)) = (parts, asks.pop_if(|_| parts.len() == 1)) {
             let segment = self.segment(part.segment);
-            return Ok(vec![segment.perform(part.extent, ask).await?]);
+            return Ok(vec![segment.perform(part.extent, ask, priority).await?]);
         }
         let perform = |(part, ask): (&SegmentRequest, Ask)| {
             let (segment, extent) = (self.segment(part.segment), part.extent);
-            async move { segment.perform(extent, ask).await }
+            async move { segment.perform(extent, ask, priority).await }
         };
         join_all(parts.iter().zip(asks).map(perform)).await.into_iter().collect()
     }
@@ -247,8 +258,9 @@ impl Device for Volume {
     fn read(&self, extent: Extent) -> Answer<'_, Buf> {
         async move {
             self.check(extent, IO_MAX as u64)?;
+            let priority = self.0.throttle.admit(extent.len).await;
             let parts = self.0.geometry.split(extent);
-            let mut answers = self.spread(&parts, vec![Ask::Read; parts.len()]).await?;
+            let mut answers = self.spread(&parts, vec![Ask::Read; parts.len()], priority).await?;
             for (part, (_, data)) in parts.iter().zip(&answers) {
                 let len = data.as_ref().map_or(0, |data| data.len() as u64);
                 if len != part.extent.len {
@@ -273,6 +285,7 @@ impl Device for Volume {
         async move {
             let extent = Extent { offset, len: data.len() as u64 };
             self.check(extent, IO_MAX as u64)?;
+            let priority = self.0.throttle.admit(extent.len).await;
             let parts = self.0.geometry.split(extent);
             let mut asks = Vec::with_capacity(parts.len());
             for part in &parts {
@@ -285,7 +298,7 @@ impl Device for Volume {
                     }
                 }));
             }
-            self.spread(&parts, asks).await.map(drop)
+            self.spread(&parts, asks, priority).await.map(drop)
         }
         .boxed_local()
     }
@@ -293,8 +306,9 @@ impl Device for Volume {
     fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
         async move {
             self.check(extent, u64::MAX)?;
+            let priority = self.0.throttle.admit(0).await; // It moves no data.
             let parts = self.0.geometry.split(extent);
-            self.spread(&parts, vec![Ask::Clear(how); parts.len()]).await.map(drop)
+            self.spread(&parts, vec![Ask::Clear(how); parts.len()], priority).await.map(drop)
         }
         .boxed_local()
     }
@@ -306,7 +320,8 @@ impl Device for Volume {
             let extent = Extent { len: extent.len.min(PIECES_BYTES_MAX), ..extent };
             let parts = self.0.geometry.split(extent);
             let most = most.clamp(1, PIECES_MAX);
-            let answers = self.spread(&parts, vec![Ask::Pieces(most); parts.len()]).await?;
+            let asks = vec![Ask::Pieces(most); parts.len()];
+            let answers = self.spread(&parts, asks, Priority::Foreground).await?;
             let lists = answers.into_iter().map(|(answer, _)| match answer {
                 BlockAnswer::Pieces(pieces) => Ok(pieces),
                 _ => Err(foreign()),

@@ -85,7 +85,12 @@ impl Segment {
 
     /// Does a request, as often as it takes. An error is final: of a change it may have happened
     /// or not if it is `Unknown`, and has not otherwise; it does not happen later.
-    pub(super) async fn perform(&self, extent: Extent, ask: Ask) -> Result<Answered, Fault> {
+    pub(super) async fn perform(
+        &self,
+        extent: Extent,
+        ask: Ask,
+        priority: Priority,
+    ) -> Result<Answered, Fault> {
         let blocks = extent.offset / BLOCK..(extent.offset + extent.len).div_ceil(BLOCK);
         let _claim = self.ranges.claim(blocks, ask.changes()).await;
         let env = &self.shared.env;
@@ -93,7 +98,7 @@ impl Segment {
         let mut ticket = None;
         let mut tries = 0u32;
         loop {
-            let (wait, why) = match self.attempt(extent, &ask, &mut ticket).await {
+            let (wait, why) = match self.attempt(extent, &ask, priority, &mut ticket).await {
                 Ended::Answered(answered) => {
                     settle(&mut ticket);
                     return Ok(answered);
@@ -118,7 +123,13 @@ impl Segment {
         }
     }
 
-    async fn attempt(&self, extent: Extent, ask: &Ask, ticket: &mut Option<Ticket>) -> Ended {
+    async fn attempt(
+        &self,
+        extent: Extent,
+        ask: &Ask,
+        priority: Priority,
+        ticket: &mut Option<Ticket>,
+    ) -> Ended {
         let session = match self.session().await {
             Ok(session) => session,
             Err(ended) => return ended,
@@ -147,7 +158,7 @@ impl Segment {
             Ask::Pieces(most) => (BlockIo::Pieces { at, offset, len, most: *most as u32 }, None),
         };
         let timeout = self.shared.limits.call_timeout;
-        match self.call(session.place, request, payload, timeout).await {
+        match self.call(session.place, request, payload, (priority, timeout)).await {
             Ok(Ok(answered)) => Ended::Answered(answered),
             Ok(Err(error)) => self.refused(error, &session),
             Err(error) => {
@@ -193,7 +204,8 @@ impl Segment {
         let at = self.at(session.number, session.grant);
         let timeout = self.shared.limits.call_timeout;
         // If it is lost, the next attachment's fence does the same.
-        let _ = self.call(session.place, BlockIo::Close { at }, None, timeout).await;
+        let how = (Priority::Foreground, timeout);
+        let _ = self.call(session.place, BlockIo::Close { at }, None, how).await;
     }
 
     fn at(&self, session: u64, grant: u64) -> SessionRef {
@@ -256,7 +268,7 @@ impl Segment {
         };
         let open = BlockIo::Open { at: self.at(number, 0), fence: self.shared.attachment.fence };
         let timeout = self.shared.limits.open_timeout;
-        match self.call(place, open, None, timeout).await {
+        match self.call(place, open, None, (Priority::Foreground, timeout)).await {
             Ok(Ok((BlockAnswer::Opened { grant, last, .. }, _))) => {
                 env.mark("block: session begun");
                 let session = Session::new(number, grant, place);
@@ -287,12 +299,12 @@ impl Segment {
         place: Place,
         request: BlockIo,
         payload: Option<Buf>,
-        timeout: Duration,
+        (priority, timeout): (Priority, Duration),
     ) -> Result<Result<Answered, BlockError>, CallError> {
         let request = Request {
             service: Service::Block,
             op: request.op(),
-            priority: Priority::Foreground,
+            priority,
             trace: self.shared.env.trace(),
             flow: 0, // What must keep its order is sent after an answer.
             token: Token::NONE,

@@ -1,6 +1,7 @@
 //! Block client and block server, in the simulator, with segments in memory.
 
 mod layouts;
+mod limits;
 mod rules;
 
 use std::cell::RefCell;

@@ -34,7 +34,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change what a volume may do; takes effect at once
+    /// Change what a volume may do; takes effect within two seconds, also where it is open
     Set {
         /// Its name.
         name: String,
@@ -202,10 +202,10 @@ pub struct CreateArgs {
     pub limits: LimitArgs,
 }
 
-/// What a volume may do, a second. Kept with it; nothing enforces it yet (B12).
+/// What a volume may do, a second (B12).
 #[derive(Args, Debug, Default)]
 pub struct LimitArgs {
-    /// Requests a second that are promised; 0: none. Limits are kept, not enforced yet
+    /// Requests a second that are promised: they go first when servers are busy; 0: none
     #[arg(long)]
     pub iops_base: Option<u64>,
     /// Requests a second at most; 0: no bound
