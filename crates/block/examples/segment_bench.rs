@@ -1,5 +1,6 @@
 //! Figures of one segment's device on a running cluster, without sessions or NBD:
-//! `segment_bench MASTER[,MASTER...] [SECONDS]`.
+//! `segment_bench MASTER[,MASTER...] [SECONDS] [gc]`. With `gc` only garbage collection is
+//! measured: random writes at 80 % utilisation with it and without, and what it copies.
 //!
 //! The core's own append of 4160 bytes stands beside the writes, so that a row can be judged on
 //! any machine.
@@ -34,10 +35,11 @@ fn main() -> ExitCode {
     let masters = args.first().map(|text| text.split(',').map(str::parse).collect());
     let seconds = args.get(1).map_or(Ok(5), |text| text.parse());
     let (Some(Ok(masters)), Ok(seconds)) = (masters, seconds) else {
-        eprintln!("usage: segment_bench MASTER[,MASTER...] [SECONDS]");
+        eprintln!("usage: segment_bench MASTER[,MASTER...] [SECONDS] [gc]");
         return ExitCode::from(2);
     };
-    match run(masters, Duration::from_secs(seconds)) {
+    let collect = args.get(2).is_some_and(|word| word == "gc");
+    match run(masters, Duration::from_secs(seconds), collect) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -46,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(masters: Vec<SocketAddr>, time: Duration) -> Result<(), Failure> {
+fn run(masters: Vec<SocketAddr>, time: Duration, collect: bool) -> Result<(), Failure> {
     let config = RuntimeConfig { huge_pages: false, ..RuntimeConfig::named("bench") };
     let runtime = Runtime::new(config)?;
     runtime.block_on(async {
@@ -56,7 +58,10 @@ fn run(masters: Vec<SocketAddr>, time: Duration) -> Result<(), Failure> {
         let endpoint = Endpoint::new(&env, identity, Limits::default());
         let client = Client::connect(&env, endpoint, masters, client::Config::default()).await?;
         let dir = format!("/.bench-segment-{:016x}", env.random_u64());
-        let measured = measure(&env, &client, &dir, time).await;
+        let measured = match collect {
+            true => collection(&env, &client, &dir, time).await,
+            false => measure(&env, &client, &dir, time).await,
+        };
         for entry in client.list_all(&dir).await? {
             client.unlink(&format!("{dir}/{}", entry.name)).await?;
         }
@@ -76,11 +81,12 @@ impl Times {
         let mean = self.0.iter().sum::<u64>() / count as u64;
         let rate = count as f64 / busy.as_secs_f64();
         println!(
-            "{name:<34} {rate:>8.0}/s {:>7.0} MB/s  mean {mean:>6} us  p50 {:>6}  p99 {:>6}  p99.9 {:>6}",
+            "{name:<34} {rate:>8.0}/s {:>7.0} MB/s  mean {mean:>6} us  p50 {:>6}  p99 {:>6}  p99.9 {:>6}  p99.99 {:>6}",
             rate * bytes as f64 / 1e6,
             at(500),
             at(990),
-            at(999)
+            at(999),
+            self.0.get((count * 9999 / 10_000).min(count - 1)).unwrap_or(&0),
         );
     }
 }
@@ -184,5 +190,55 @@ async fn measure(env: &Env, client: &Client, dir: &str, time: Duration) -> Resul
     let last = open(3).await?;
     println!("{:<34} {:>8.1?}", "open behind a checkpoint", env.now() - began);
     last.close().await?;
+    Ok(())
+}
+
+/// Bytes of the segment under collection: its overwrites have to fit in seconds.
+const COLLECTED_BYTES: u64 = 96 << 20;
+/// Nine of ten writes go to a tenth of the blocks.
+const HOT_PART: u64 = 10;
+
+/// Random writes with garbage collection and without: the same writes on two segments.
+async fn collection(env: &Env, client: &Client, dir: &str, time: Duration) -> Result<(), Failure> {
+    let cache = Cache::new(64 << 20);
+    let blocks = COLLECTED_BYTES / BLOCK;
+    let (small, large) = (noise(env, BLOCK), noise(env, LARGE));
+    for (name, percent) in [("without collection", 90), ("with collection at 20 %", 20)] {
+        let part = format!("{dir}/{percent}");
+        let store = Rc::new(ClientStore::new(client, &part, Policy::rep(3)).await?);
+        let options =
+            Options { garbage_percent: percent, file_bytes: 8 << 20, ..Options::default() };
+        let which = (IDENTITY, COLLECTED_BYTES, 1);
+        let segment = Segment::open(env, store, &cache, which, options).await?;
+        for at in (0..COLLECTED_BYTES).step_by(8 * LARGE as usize) {
+            let writes = (0..8).map(|n| segment.write(at + n * LARGE, large.clone()));
+            join_all(writes).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        }
+        let write = async |n: u64| {
+            let mut rng = Rng::new(n);
+            let most = if rng.below(10) < 9 { blocks / HOT_PART } else { blocks };
+            segment.write(rng.below(most) * BLOCK, small.clone()).await
+        };
+        // Until there is as much garbage as collection leaves.
+        repeat(env, ("overwrite", BLOCK), 8, time, write).await;
+        let before = segment.stats();
+        repeat(env, (name, BLOCK), 8, time, write).await;
+        let after = segment.stats();
+        let written = after.append_bytes - before.append_bytes;
+        let copied = after.collected_bytes - before.collected_bytes;
+        println!(
+            "{:<34} amplification {:.2}, {} files collected, {} of {} blocks live",
+            "",
+            (written + copied) as f64 / written as f64,
+            after.collected - before.collected,
+            after.live,
+            after.blocks
+        );
+        segment.close().await?;
+        for entry in client.list_all(&part).await? {
+            client.unlink(&format!("{part}/{}", entry.name)).await?;
+        }
+        client.rmdir(&part).await?;
+    }
     Ok(())
 }

@@ -557,6 +557,25 @@ pub enum BenchCommand {
         #[command(flatten)]
         run: BenchArgs,
     },
+    /// A block volume through the block client and through NBD, beside the core's own appends and
+    /// reads; makes a volume and removes it, writes less than 2 GB, ends within a minute
+    Volume {
+        /// Copies: rep1 to rep5 [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_parser = parse_policy, value_name = "repN")]
+        redundancy: Option<u8>,
+        /// Seconds for each of the five combinations of requests
+        #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
+        seconds: u64,
+        /// MiB that are written in order, and read at random, through each of the three ways
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=256))]
+        fill_mib: u64,
+        /// Volumes made to measure their rate; 0: none
+        #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(0..=1000))]
+        creates: u32,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// Round trips between two executors of this machine over TCP; needs no cluster
     Transport {
         /// Bytes of the payload, a multiple of 4096

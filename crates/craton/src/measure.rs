@@ -2,20 +2,25 @@
 
 mod round_trip;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use block::manager::{Managers, VolumeExports};
+use block::volume::Limits;
 use client::Client;
 use runtime::Duration;
 
 use crate::args::{BenchArgs, BenchCommand, Connection};
 use crate::bench::{
     self, AppendOptions, FloorOptions, MetaOptions, Process, ReadOptions, Report, Row, Target,
+    VolumeOptions,
 };
 use crate::cluster::{Directory, is_alive, role_word};
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::fs::policy;
 use crate::output::{print_json, print_table, table};
+use crate::role::block::NBD_SCHEME;
 
 /// Runs a command.
 pub fn run(connection: &Connection, command: BenchCommand) -> Done {
@@ -31,7 +36,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 };
                 bench::append(&client, &target, options).await.map_err(Failure::failed)
             });
-            show(&measured?, &run)
+            show(&measured?, run.json)
         }
         BenchCommand::Read { size, depth, file_mib, redundancy, run } => {
             let target = target(connection, &run)?;
@@ -45,7 +50,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 };
                 bench::read(&client, &target, options).await.map_err(Failure::failed)
             });
-            show(&measured?, &run)
+            show(&measured?, run.json)
         }
         BenchCommand::Meta { files, dirs, depth, run } => {
             let target = target(connection, &run)?;
@@ -53,12 +58,31 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 let options = MetaOptions { files, dirs, depth };
                 bench::meta(&client, &target, options).await.map_err(Failure::failed)
             });
-            show(&measured?, &run)
+            show(&measured?, run.json)
+        }
+        BenchCommand::Volume { redundancy, seconds, fill_mib, creates, json } => {
+            let (known, nbd) = (connect::target(connection)?, front_end(connection)?);
+            let target = Target { scratch: PathBuf::new(), processes: processes(&known)? };
+            let measured = with_client(connection, async |client| {
+                let endpoint = connect::endpoint(client.env(), &known);
+                let (managers, limits) = (Managers::new(&client), Limits::default());
+                let exports = VolumeExports::new(&managers, &endpoint, "bench", limits);
+                let options = VolumeOptions {
+                    replicas: copies(&client, redundancy).await?,
+                    nbd,
+                    duration: Duration::from_secs(seconds),
+                    fill_mib,
+                    creates,
+                };
+                let measured = bench::volume(&client, &exports, &target, &options).await;
+                measured.map_err(Failure::failed)
+            });
+            show(&measured?, json)
         }
         BenchCommand::Transport { size, depth, run } => {
             crate::log::start_foreground();
             let time = Duration::from_secs(run.seconds);
-            show(&round_trip::measure(&size, &depth, time)?, &run)
+            show(&round_trip::measure(&size, &depth, time)?, run.json)
         }
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();
@@ -67,7 +91,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let duration = Duration::from_secs(run.seconds);
             let options = FloorOptions { size, replicas, duration };
             let measured = runtime.block_on(bench::floor(runtime.env(), &target, options));
-            show(&measured.map_err(Failure::failed)?, &run)
+            show(&measured.map_err(Failure::failed)?, run.json)
         }
     }
 }
@@ -82,9 +106,15 @@ fn scratch(dir: Option<PathBuf>, run: &BenchArgs) -> PathBuf {
 
 /// What is known of a cluster that runs on this machine.
 fn target(connection: &Connection, run: &BenchArgs) -> Result<Target, Failure> {
-    let dir = connect::target(connection)?.dir;
+    let known = connect::target(connection)?;
+    let processes = processes(&known)?;
+    Ok(Target { scratch: scratch(known.dir, run), processes })
+}
+
+/// Its processes.
+fn processes(target: &connect::Target) -> Result<Vec<Process>, Failure> {
     let mut processes = Vec::new();
-    if let Some(dir) = &dir {
+    if let Some(dir) = &target.dir {
         let book = Directory::existing(dir)?.read()?;
         for process in book.processes.iter().filter(|process| is_alive(process)) {
             let role = role_word(process.role);
@@ -94,11 +124,18 @@ fn target(connection: &Connection, run: &BenchArgs) -> Result<Target, Failure> {
             }
         }
     }
-    Ok(Target { scratch: scratch(dir, run), processes })
+    Ok(processes)
 }
 
-fn show(report: &Report, run: &BenchArgs) -> Done {
-    if run.json {
+/// Where volumes are served over NBD; only known of a local cluster.
+fn front_end(connection: &Connection) -> Result<Option<SocketAddr>, Failure> {
+    let Some(dir) = connect::target(connection)?.dir else { return Ok(None) };
+    let nbd = Directory::existing(&dir)?.read()?.endpoints.nbd;
+    Ok(nbd.and_then(|nbd| nbd.strip_prefix(NBD_SCHEME)?.parse().ok()))
+}
+
+fn show(report: &Report, json: bool) -> Done {
+    if json {
         return print_json(report);
     }
     let mut out = table(&[
@@ -113,12 +150,13 @@ fn show(report: &Report, run: &BenchArgs) -> Done {
         "p99.9",
         "floor us",
         "ratio",
+        "disk B/B",
         "cpu us/op",
     ]);
     for row in &report.results {
         out.add_row(cells(report.bench, row));
     }
-    print_table(out, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+    print_table(out, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
 }
 
 fn cells(bench: &str, row: &Row) -> Vec<String> {
@@ -139,8 +177,12 @@ fn cells(bench: &str, row: &Row) -> Vec<String> {
         number(row.floor_us, 1),
         match row.fraction_of_floor {
             Some(share) => format!("{share:.2} of disk"),
-            None => number(row.ratio, 2),
+            None => match row.ratio_core {
+                Some(ratio) => format!("{ratio:.2} x core"),
+                None => number(row.ratio, 2),
+            },
         },
+        number(row.disk_bytes_per_byte, 2),
         cpu.collect::<Vec<_>>().join(", "),
     ]
 }

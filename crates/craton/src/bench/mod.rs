@@ -6,6 +6,7 @@ mod floor;
 mod meta;
 mod read;
 mod usage;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub use floor::{FloorOptions, floor};
 pub use meta::{MetaOptions, meta};
 pub use read::{ReadOptions, read};
 pub use usage::Process;
+pub use volume::{VolumeOptions, volume};
 
 /// What a benchmark runs against.
 #[derive(Clone, Debug)]
@@ -63,6 +65,8 @@ pub struct Row {
     pub p99_us: f64,
     /// 99.9th percentile.
     pub p999_us: f64,
+    /// 99.99th percentile.
+    pub p9999_us: f64,
     /// Longest.
     pub max_us: f64,
     /// User bytes a second, for sequential work.
@@ -77,12 +81,18 @@ pub struct Row {
     /// `mean_us / floor_us`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// `mean_us` over that of the core's own append or read in the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_core: Option<f64>,
     /// Share of what the device gives, for sequential work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction_of_floor: Option<f64>,
     /// CPU (user and system) of each role's processes together, per operation; the load
     /// generator, this process, is listed as `bench`.
     pub cpu_us_per_op: BTreeMap<String, f64>,
+    /// The sum of it without the load generator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_us_per_op_servers: Option<f64>,
     /// Bytes that this process sent and received per user byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub net_bytes_per_byte: Option<f64>,
@@ -150,6 +160,7 @@ impl Latencies {
         row.p50_us = quantile(0.5);
         row.p99_us = quantile(0.99);
         row.p999_us = quantile(0.999);
+        row.p9999_us = quantile(0.9999);
         row.max_us = quantile(1.0);
     }
 }

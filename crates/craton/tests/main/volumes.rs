@@ -286,3 +286,90 @@ fn a_killed_block_server_is_a_short_pause() {
     let info = json(&["volume", "info", "v", "--json", "--cluster", &cluster]);
     assert_eq!(segments(&info).len(), 4);
 }
+
+#[test]
+fn a_volume_is_measured_beside_the_core() {
+    let mut scratch = Scratch::new("volume-bench");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = text(&dir).to_owned();
+    let tiny = ["--seconds", "1", "--fill-mib", "2", "--creates", "3", "--json"];
+    let report = json(&[&["bench", "volume", "--cluster", &cluster][..], &tiny].concat());
+    assert_eq!(report["bench"], "volume");
+    let rows = report["results"].as_array().expect("rows");
+    let row = |kind: &str, size: u64, depth: u64| -> &Value {
+        let is = |row: &&Value| {
+            row["kind"] == kind && row["depth"] == depth && (row["size"] == size || size == 0)
+        };
+        rows.iter().find(is).unwrap_or_else(|| panic!("no row {kind} {size} {depth}: {report}"))
+    };
+    let positive = |row: &Value, what: &str| {
+        assert!(row[what].as_f64().is_some_and(|value| value > 0.0), "{what} in {row}");
+    };
+    let times = ["mean_us", "p50_us", "p99_us", "p999_us", "p9999_us", "ops_per_s"];
+    for depth in [1, 32] {
+        for kind in ["core append", "volume random write", "nbd random write"] {
+            let row = row(kind, 4096, depth);
+            times.iter().for_each(|what| positive(row, what));
+            positive(row, "ratio_core");
+            // Three copies at least; stores that grow write zeroes ahead, too.
+            let device = row["disk_bytes_per_byte"].as_f64().expect("a number");
+            assert!(device >= 3.0, "{row}");
+        }
+        for kind in ["core random read", "volume random read", "nbd random read"] {
+            times.iter().for_each(|what| positive(row(kind, 4096, depth), what));
+        }
+    }
+    for kind in ["core append", "volume write", "nbd write", "core read", "volume read", "nbd read"]
+    {
+        let row = row(kind, 128 << 10, 8);
+        positive(row, "mib_per_s");
+        let cpu = row["cpu_us_per_op"].as_object().expect("by role");
+        for role in ["bench", "block-manager", "block-server", "chunkserver", "frontend", "master"]
+        {
+            assert!(cpu.contains_key(role), "{role} in {row}");
+        }
+        assert!(row["cpu_us_per_op_servers"].is_number(), "{row}");
+    }
+    assert_eq!(row("core append", 4096, 1)["ratio_core"], 1.0);
+    assert_eq!(row("create volume", 0, 16)["ops"], 3);
+    // Nothing of it stays.
+    assert_eq!(json(&["volume", "ls", "--json", "--cluster", &cluster]), serde_json::json!([]));
+    assert_eq!(good(&["fs", "ls", "-a", "/", "--cluster", &cluster]).matches(".bench").count(), 0);
+}
+
+#[test]
+fn limits_hold_and_change_live() {
+    let mut scratch = Scratch::new("volume-limits");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = text(&dir).to_owned();
+    let volume = |args: &[&str]| json(&[&["volume"], args, &["--cluster", &cluster]].concat());
+    let create = ["create", "slow", "--size", "1GiB", "--iops-burst", "50", "--json"];
+    let url = volume(&create)["nbd"].as_str().expect("an export").to_owned();
+    let mut nbd = Nbd::open(&url);
+    let mut blocks = 0;
+    let mut write = |nbd: &mut Nbd, count: u64| {
+        let began = Instant::now();
+        for _ in 0..count {
+            nbd.ask(WRITE, blocks * BLOCK as u64, BLOCK, &[7; BLOCK]);
+            blocks += 1;
+        }
+        began.elapsed()
+    };
+    // Five go at once, as many as 100 ms bring.
+    let took = write(&mut nbd, 65);
+    assert!(took >= Duration::from_millis(1190), "65 requests at 50 a second took {took:?}");
+    let set = volume(&["set", "slow", "--iops-burst", "0", "--json"]);
+    assert_eq!(set["limits"]["iops_burst"], 0);
+    wait("the front end has heard of it", Duration::from_secs(20), || {
+        write(&mut nbd, 25) < Duration::from_millis(400)
+    });
+    let space = &volume(&["info", "slow", "--json"])["space"];
+    let number = |what: &str| space[what].as_f64().unwrap_or_else(|| panic!("{what} in {space}"));
+    let content = space["logical_bytes"].as_u64().expect("a number");
+    assert!(content >= 90 * BLOCK as u64 && content.is_multiple_of(BLOCK as u64), "{space}");
+    assert!(number("physical_bytes") > 3.0 * number("logical_bytes"), "{space}");
+    assert_eq!((number("garbage_ratio"), number("write_amplification")), (0.0, 1.0));
+    assert_eq!(space["segments_silent"], 0);
+}
