@@ -2,9 +2,11 @@
 //! how long they are likely to live, and the files are removed.
 //!
 //! A copy counts from the moment that the index takes it instead of the original, by
-//! compare-and-set (`protocols.md` 6.4): a change that came meanwhile wins. A file is removed when
+//! compare-and-set (`protocols.md` 6.4): a change that came meanwhile wins. Data is verified and
+//! packed on helper threads, between requests only the index is asked (B13). A file is removed when
 //! the index names none of its blocks and the TxnFile durably says so.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
@@ -13,7 +15,7 @@ use runtime::Duration;
 use super::core::Core;
 use super::files::{DataFile, Open};
 use super::format::Flaw;
-use super::format::record::{Head, Next, What, next_record, put_packed, put_stored};
+use super::format::record::{Head, Next, What, next_head, put_stored, repack};
 use super::format::state::{Role, file_key};
 use super::format::txn::Mark;
 use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_SLICE, RECORD, UNIT};
@@ -180,15 +182,17 @@ impl Core {
             let bytes = source.read_at(offset, want).await;
             let bytes = bytes.map_err(|fault| self.trouble("read", &file.name, fault))?;
             let (mut at, mut records) = (0, 0u32);
+            let mut live: Vec<(Head, Range<usize>)> = Vec::new();
             loop {
                 let place = unit + (at as u64 / UNIT) as u32;
-                let next = next_record(identity, file.number, place, &bytes[at..]);
+                let next = next_head(identity, file.number, place, &bytes[at..]);
                 let flaw = |flaw| self.damage(&file.name, u64::from(place) * UNIT, flaw);
                 match next.map_err(flaw)? {
                     Next::Partial(_) => break,
                     Next::Record(head, stored) => {
-                        if head.what.has_data() {
-                            self.copy_block(&head, stored, outputs).await?;
+                        if head.what.has_data() && self.is_live(&head).await? {
+                            let start = at + UNIT as usize;
+                            live.push((head, start..start + stored.len()));
                         }
                         at += head.record_len();
                         records += 1;
@@ -202,23 +206,54 @@ impl Core {
                 // What was under way when its writer ended is not counted in its length.
                 return Err(self.damage(&file.name, offset, Flaw::Damaged("a record is cut off")));
             }
+            for (head, copy) in self.repack(live, bytes).await {
+                let flaw = |flaw| self.damage(&file.name, u64::from(head.unit) * UNIT, flaw);
+                let (what, stored) = copy.map_err(flaw)?;
+                self.copy_block(&head, what, &stored, outputs).await?;
+            }
             unit += (at as u64 / UNIT) as u32;
             self.pace(at as u64).await;
         }
         Ok(())
     }
 
-    /// Copies a block if the index has it where it was read.
+    /// True when the index has a block where it was read.
+    async fn is_live(&self, head: &Head) -> Result<bool, Fault> {
+        Ok(self.locate(head.lba).await? == Loc::new(head.file, head.unit))
+    }
+
+    /// Verifies and packs blocks, which lie in `bytes`, on a helper thread (B13).
+    async fn repack(
+        &self,
+        blocks: Vec<(Head, Range<usize>)>,
+        bytes: Vec<u8>,
+    ) -> Vec<(Head, Result<(What, Vec<u8>), Flaw>)> {
+        if blocks.is_empty() {
+            return Vec::new();
+        }
+        let compress = self.options.compress;
+        let work = move || {
+            let copy = |(head, at): (Head, Range<usize>)| {
+                let stored = repack(&head, &bytes[at], compress);
+                (head, stored)
+            };
+            blocks.into_iter().map(copy).collect()
+        };
+        self.env.blocking("segment: pack blocks", work).await
+    }
+
+    /// Copies a block if the index still has it where it was read.
     async fn copy_block(
         &self,
         head: &Head,
+        what: What,
         stored: &[u8],
         outputs: &mut Outputs,
     ) -> Result<(), Fault> {
-        let from = Loc::new(head.file, head.unit);
-        if self.locate(head.lba).await? != from {
-            return Ok(());
+        if !self.is_live(head).await? {
+            return Ok(()); // It was changed meanwhile.
         }
+        let from = Loc::new(head.file, head.unit);
         let class = outputs.class(self.counter.get().saturating_sub(head.seq.counter));
         let full = |output: &Output| {
             let have = u64::from(output.open.next) * UNIT + output.bytes.len() as u64;
@@ -237,11 +272,8 @@ impl Core {
         let unit = output.open.next + (output.bytes.len() as u64 / UNIT) as u32;
         let file = output.open.file.number;
         // The data's CRC goes with the data; the copy is this segment's own.
-        let copy = Head { file, unit, identity: self.identity, origin: None, ..*head };
-        match head.what {
-            What::Data if self.options.compress => put_packed(&mut output.bytes, copy, stored),
-            _ => put_stored(&mut output.bytes, copy, stored),
-        }
+        let copy = Head { what, file, unit, identity: self.identity, origin: None, ..*head };
+        put_stored(&mut output.bytes, copy, stored);
         output.moves.push(Update::Move { lba: head.lba, from, to: Loc::new(file, unit) });
         if output.bytes.len() + RECORD > COLLECT_APPEND_BYTES {
             self.append_output(outputs, class).await?;

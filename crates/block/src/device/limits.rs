@@ -30,6 +30,13 @@ pub const APPEND_BYTES_MAX: usize = APPEND_DATA_MAX;
 /// Appends in flight while little waits: one waits for the disks while the next travels. With
 /// more, appends get smaller and cost more sectors each (`protocols.md` 3.4).
 pub const APPENDS_INFLIGHT_SMALL: usize = 2;
+/// Bytes in flight beside which the second such append starts: two records, so that two or three
+/// requests at a time do not wait for each other. Where more come at a time, they are packed while
+/// those before them are written: as many get done, in fewer appends of fewer sectors.
+pub const APPEND_BYTES_SHARED: usize = 2 * RECORD;
+/// Bytes that wait at which the second starts in any case: eight records cost nine sectors, and
+/// more would hardly cost less.
+pub const APPEND_BYTES_PACKED: usize = 8 * RECORD;
 /// Appends in flight at most: eight of the largest are the window of the core's writer.
 pub const APPENDS_INFLIGHT_MAX: usize = 8;
 /// Bytes of requests that wait at which more appends than [`APPENDS_INFLIGHT_SMALL`] start.

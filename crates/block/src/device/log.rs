@@ -23,8 +23,8 @@ use super::format::record::{FILE_HEAD, Head, What, file_head};
 use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Mark;
 use super::limits::{
-    APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, RECORD,
-    RECORD_UNITS, TXN_BACKLOG_MAX, UNIT,
+    APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPEND_BYTES_PACKED, APPEND_BYTES_SHARED,
+    APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, RECORD, RECORD_UNITS, TXN_BACKLOG_MAX, UNIT,
 };
 use super::locks::Guard;
 use super::types::{FileNo, Loc, Seq, Update};
@@ -147,9 +147,10 @@ impl Core {
     }
 
     /// True when an append may start now.
-    fn may_start(&self, inflight: usize) -> bool {
+    fn may_start(&self, inflight: usize, inflight_bytes: usize) -> bool {
         let waiting = self.queue.borrow().bytes;
-        let small = inflight < APPENDS_INFLIGHT_SMALL;
+        let shares = inflight_bytes <= APPEND_BYTES_SHARED || waiting >= APPEND_BYTES_PACKED;
+        let small = inflight == 0 || inflight < APPENDS_INFLIGHT_SMALL && shares;
         let large = inflight < APPENDS_INFLIGHT_MAX && waiting >= APPEND_BYTES_LARGE;
         waiting > 0 && (small || large) && !self.lags()
     }
@@ -167,6 +168,7 @@ impl Core {
         let mut held: VecDeque<Group> = VecDeque::new();
         // An append could not be started: nothing may stand behind the hole.
         let mut broken = false;
+        let mut inflight_bytes = 0;
         loop {
             if !self.cuts.holds() {
                 held.drain(..).for_each(|group| self.apply(group));
@@ -179,7 +181,7 @@ impl Core {
             while !broken
                 && !self.is_over()
                 && !self.cuts.wants_roll()
-                && self.may_start(inflight.len())
+                && self.may_start(inflight.len(), inflight_bytes)
             {
                 let units = (self.options.file_bytes / UNIT) as u32;
                 if units - open.next.min(units) < RECORD_UNITS {
@@ -190,6 +192,7 @@ impl Core {
                     continue;
                 }
                 let group = self.take_group(&mut open, units);
+                inflight_bytes += group.bytes.len();
                 if open.next > units / 2 {
                     self.wake_files.notify_one();
                 }
@@ -219,9 +222,14 @@ impl Core {
                 }
             };
             match done {
-                // One that is held back and those behind it enter the index together.
-                (Ok(_), group) if self.cuts.holds() || !held.is_empty() => held.push_back(group),
-                (Ok(_), group) => self.apply(group),
+                (Ok(_), group) => {
+                    inflight_bytes -= group.bytes.len();
+                    // One that is held back and those behind it enter the index together.
+                    match self.cuts.holds() || !held.is_empty() {
+                        true => held.push_back(group),
+                        false => self.apply(group),
+                    }
+                }
                 (Err(fault), group) => {
                     self.drop_held(held);
                     let fault = self.trouble("append to", &group.file.name, fault);

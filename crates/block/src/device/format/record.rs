@@ -181,6 +181,16 @@ pub(crate) enum Next<'a> {
     Partial(usize),
 }
 
+/// As [`next_record`], without a look at the data.
+pub(crate) fn next_head(
+    identity: Identity,
+    file: FileNo,
+    unit: u32,
+    bytes: &[u8],
+) -> Result<Next<'_>, Flaw> {
+    frame(identity, file, unit, bytes)
+}
+
 /// The record at the start of `bytes`, which stand at `unit` of a file; its data as it is stored.
 pub(crate) fn next_record(
     identity: Identity,
@@ -228,16 +238,17 @@ pub(crate) fn content<'a>(head: &Head, stored: &'a [u8]) -> Result<Cow<'a, [u8]>
     if sound { Ok(data) } else { Err(damaged) }
 }
 
-/// Appends a record with a block's data, packed if that saves an eighth. `head` says where, and
-/// has the CRC of the data.
-pub(crate) fn put_packed(out: &mut Vec<u8>, head: Head, data: &[u8]) {
-    let packed = lz4_flex::block::compress(data);
-    match u16::try_from(packed.len()) {
-        Ok(len) if len <= PACKED_MAX => {
-            put_stored(out, Head { what: What::Packed(len), ..head }, &packed)
+/// A block's data as a copy of it is stored: verified, and packed if that is asked for and saves
+/// an eighth. It takes microseconds: not for a thread that serves requests (B13).
+pub(crate) fn repack(head: &Head, stored: &[u8], compress: bool) -> Result<(What, Vec<u8>), Flaw> {
+    let data = content(head, stored)?;
+    if compress && head.what == What::Data {
+        let packed = lz4_flex::block::compress(&data);
+        if let Some(len) = u16::try_from(packed.len()).ok().filter(|&len| len <= PACKED_MAX) {
+            return Ok((What::Packed(len), packed));
         }
-        _ => put_stored(out, Head { what: What::Data, ..head }, data),
     }
+    Ok((head.what, stored.to_vec()))
 }
 
 /// Appends a record whose data is stored like this already.

@@ -11,7 +11,7 @@ use super::page::{Locs, decode_page, encode_page};
 use super::record;
 use super::record::{
     FILE_HEAD, Head, MAGIC, Next, PACKED_MAX, RECORD_HEAD, What, file_head, next_record,
-    put_packed, read_block,
+    put_stored, read_block, repack,
 };
 use super::state::{FileState, Role, SegmentState};
 use super::txn::{Mark, Txn};
@@ -54,7 +54,9 @@ fn packed_file() -> Vec<u8> {
     let mut out = file_head(IDENTITY, FILE, 9).to_vec();
     for (lba, data) in [(17, &text), (18, &noise)] {
         let unit = (out.len() as u64 / UNIT) as u32;
-        put_packed(&mut out, head(What::Data, unit, 200 - u64::from(lba), lba, 1, data), data);
+        let plain = head(What::Data, unit, 200 - u64::from(lba), lba, 1, data);
+        let (what, stored) = repack(&plain, data, true).expect("it is sound");
+        put_stored(&mut out, Head { what, ..plain }, &stored);
     }
     out
 }
