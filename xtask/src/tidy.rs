@@ -43,7 +43,7 @@ pub fn run() -> bool {
     let mut breaches = Vec::new();
     check_graph(&mut breaches);
     let mut sources = Vec::new();
-    for root in ["crates", "xtask", "fuzz", "experiments"] {
+    for root in ["crates", "bindings", "xtask", "fuzz", "experiments"] {
         collect(Path::new(root), &mut sources);
     }
     for path in &sources {

@@ -78,3 +78,11 @@ pub fn fuzz_manager_row(bytes: &[u8]) {
         assert_eq!((row.key_bytes(), row.value_bytes()), (key.to_vec(), Some(value.to_vec())));
     }
 }
+
+/// The subject of a client's certificate.
+pub fn fuzz_common_names(bytes: &[u8]) {
+    for name in crate::frontend::tls::common_names(bytes) {
+        assert!(!name.chars().any(char::is_control));
+        assert!(bytes.windows(name.len().max(1)).any(|part| part.starts_with(name.as_bytes())));
+    }
+}

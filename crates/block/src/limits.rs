@@ -66,6 +66,8 @@ pub const NBD_STAGING_BYTES: usize = 32 * KIB as usize;
 pub const NBD_BATCH_MAX: usize = 32;
 /// See [`NBD_BATCH_MAX`].
 pub const NBD_BATCH_BYTES: usize = 512 * KIB as usize;
+/// Bytes of a TLS record with what is around it: 16 KiB and 261.
+pub const TLS_RECORD_MAX: usize = 17 * KIB as usize;
 /// A client has chosen its export after this long: programs do it in milliseconds, people who
 /// look at a list in seconds.
 pub const NBD_NEGOTIATION_MAX: Duration = Duration::from_secs(30);

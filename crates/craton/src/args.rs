@@ -229,6 +229,18 @@ pub struct ClusterUpArgs {
     /// NBD front ends, 0 to 16 [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
     pub frontends: Option<u16>,
+    /// Address where the front ends take NBD connections [default: 127.0.0.1]; with any other,
+    /// --nbd-tls is needed
+    #[arg(long, value_name = "IP")]
+    pub nbd_listen: Option<std::net::IpAddr>,
+    /// NBD through TLS with client certificates: a directory with server-cert.pem, server-key.pem
+    /// and ca-cert.pem, whose authority signs the clients' certificates
+    #[arg(long, value_name = "DIR", requires = "nbd_allow")]
+    pub nbd_tls: Option<PathBuf>,
+    /// Which certificates may open a volume, by the names in them; '*' stands for all volumes or
+    /// all certificates. May be given several times
+    #[arg(long, value_name = "VOLUME=NAME,...", value_parser = parse_allow, requires = "nbd_tls")]
+    pub nbd_allow: Vec<(String, Vec<String>)>,
     /// Give the cluster a key: who has no access to its directory then needs --key-file
     #[arg(long)]
     pub with_key: bool,
@@ -238,6 +250,16 @@ pub struct ClusterUpArgs {
     /// Seconds to wait until a write would succeed
     #[arg(long, default_value_t = 60)]
     pub timeout: u64,
+}
+
+fn parse_allow(text: &str) -> Result<(String, Vec<String>), String> {
+    let wrong = || format!("'{text}' is no VOLUME=NAME,...: such as data=alice,bob");
+    let (volume, names) = text.split_once('=').ok_or_else(wrong)?;
+    let names: Vec<String> = names.split(',').map(str::to_owned).collect();
+    match volume.is_empty() || names.iter().any(String::is_empty) {
+        true => Err(wrong()),
+        false => Ok((volume.to_owned(), names)),
+    }
 }
 
 fn parse_masters(text: &str) -> Result<u16, String> {
@@ -686,6 +708,9 @@ mod tests {
         assert!(["rep0", "rep6", "3", "ec4-2"].iter().all(|text| parse_policy(text).is_err()));
         assert_eq!(parse_seeds("3..7"), Ok(Seeds { start: 3, end: 7 }));
         assert!(["3", "7..3", "3..3", "a..b", "..5"].iter().all(|text| parse_seeds(text).is_err()));
+        let list = ("data".to_owned(), vec!["alice".to_owned(), "a b".to_owned()]);
+        assert_eq!(parse_allow("data=alice,a b"), Ok(list));
+        assert!(["data", "=a", "data=", "data=a,,b"].iter().all(|text| parse_allow(text).is_err()));
         assert_eq!(parse_masters("3"), Ok(3));
         assert!(["0", "2", "4", "x"].iter().all(|text| parse_masters(text).is_err()));
     }

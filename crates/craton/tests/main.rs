@@ -3,6 +3,8 @@
 
 #[path = "main/bad_input.rs"]
 mod bad_input;
+#[path = "main/c_api.rs"]
+mod c_api;
 #[path = "main/cluster.rs"]
 mod cluster;
 #[path = "main/crash.rs"]

@@ -87,6 +87,11 @@ pub const TARGETS: &[Target] = &[
         block::fuzz::fuzz_simple_reply,
         "crates/block/tests/corpus/simple_reply",
     ),
+    target(
+        "nbd_common_names",
+        block::fuzz::fuzz_common_names,
+        "crates/block/tests/corpus/common_names",
+    ),
     target("nbd_chunk", block::fuzz::fuzz_chunk, "crates/block/tests/corpus/chunk"),
     target(
         "device_file",

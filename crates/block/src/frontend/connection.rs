@@ -9,9 +9,10 @@ use futures_util::future::{Either, select};
 use runtime::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use runtime::{Class, Env, Stream};
 
-use super::input::{Ended, Input};
+use super::input::Ended;
 use super::negotiate::{self, Chosen, Claim};
 use super::output::{self, Message};
+use super::tls::Gate;
 use super::{Inner, Seat, requests};
 use crate::contract::Device;
 use crate::limits::NBD_PIECES_MAX;
@@ -44,13 +45,13 @@ pub(super) async fn acquire(bound: &Arc<Semaphore>, share: usize) -> OwnedSemaph
     bound.clone().acquire_many_owned(share).await.expect("never closed")
 }
 
-pub(super) async fn run(seat: Seat, stream: Stream) {
+pub(super) async fn run(seat: Seat, stream: Stream, gate: Option<Rc<Gate>>) {
     let inner = seat.0.clone();
     let env = inner.env.clone();
-    let Stream { read, mut write, peer } = stream;
-    let mut input = Input::new(&env, read).await;
-    let negotiation = negotiate::run(&inner, &mut input, &mut write, peer);
-    let chosen = match env.timeout(inner.limits.negotiation_max, negotiation).await {
+    let peer = stream.peer;
+    let negotiation = negotiate::run(&inner, stream, gate);
+    let (chosen, input, write) = match env.timeout(inner.limits.negotiation_max, negotiation).await
+    {
         Ok(Ok(chosen)) => chosen,
         Ok(Err(ended)) => return note_end(&inner, peer, ended),
         Err(_) => {

@@ -1,7 +1,8 @@
 //! What a connection's client sends: small parts through one buffer, data straight into place.
 
-use runtime::{Buf, BufMut, Env, ReadHalf};
+use runtime::{Buf, BufMut, Env};
 
+use super::tls::Incoming;
 use crate::limits::NBD_STAGING_BYTES;
 use crate::memory::alloc;
 use crate::nbd::Broken;
@@ -23,7 +24,7 @@ impl From<Broken> for Ended {
 
 pub(super) struct Input {
     env: Env,
-    read: ReadHalf,
+    read: Incoming,
     /// Absent only while it is read into.
     staging: Option<BufMut>,
     start: usize,
@@ -31,9 +32,14 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) async fn new(env: &Env, read: ReadHalf) -> Input {
+    pub(super) async fn new(env: &Env, read: Incoming) -> Input {
         let staging = Some(alloc(env, NBD_STAGING_BYTES).await);
         Input { env: env.clone(), read, staging, start: 0, end: 0 }
+    }
+
+    /// What it reads from, when nothing is staged of what came: it goes on as something else.
+    pub(super) fn into_inner(self) -> Option<Incoming> {
+        (self.start == self.end).then_some(self.read)
     }
 
     /// The next `N` bytes.

@@ -12,6 +12,7 @@ mod input;
 mod negotiate;
 mod output;
 mod requests;
+pub mod tls;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use runtime::{Class, Env, JoinHandle, Listener, Stream};
+use tls::Gate;
 
 use crate::contract::{Answer, Device};
 use crate::limits::{
@@ -107,7 +109,7 @@ pub struct Stats {
 /// Why a front end does not listen.
 #[derive(Debug)]
 pub enum ListenError {
-    /// The address is reachable from other machines, and TLS with an allow-list is not there.
+    /// The address is reachable from other machines, and there are no credentials.
     OffLoopback(SocketAddr),
     /// The operating system refuses the address.
     Address(String, io::Error),
@@ -118,8 +120,8 @@ impl fmt::Display for ListenError {
         match self {
             ListenError::OffLoopback(addr) => write!(
                 f,
-                "{addr} is reachable from other machines, and NBD has no encryption here yet: \
-                 listen on 127.0.0.1, and let other machines come through a tunnel"
+                "{addr} is reachable from other machines, which are let in only through TLS with \
+                 client certificates: give credentials and an allow-list, or listen on 127.0.0.1"
             ),
             ListenError::Address(addr, error) => write!(
                 f,
@@ -156,14 +158,30 @@ impl Frontend {
 
     /// Takes connections at a loopback address; port 0 picks a free one.
     pub async fn listen(&self, addr: SocketAddr) -> Result<SocketAddr, ListenError> {
-        // Off loopback, an export needs TLS with client certificates or PSK, and an allow-list.
         if !addr.ip().is_loopback() {
             return Err(ListenError::OffLoopback(addr));
         }
+        self.listen_at(addr, None).await
+    }
+
+    /// Takes connections at any address, of those whom the gate lets in.
+    pub async fn listen_tls(
+        &self,
+        addr: SocketAddr,
+        gate: Rc<Gate>,
+    ) -> Result<SocketAddr, ListenError> {
+        self.listen_at(addr, Some(gate)).await
+    }
+
+    async fn listen_at(
+        &self,
+        addr: SocketAddr,
+        gate: Option<Rc<Gate>>,
+    ) -> Result<SocketAddr, ListenError> {
         let listener = self.0.env.listen(addr).await;
         let listener = listener.map_err(|error| ListenError::Address(addr.to_string(), error))?;
         let addr = listener.local_addr();
-        self.serve(listener);
+        self.serve(listener, gate);
         Ok(addr)
     }
 
@@ -172,12 +190,12 @@ impl Frontend {
     pub async fn listen_unix(&self, path: &Path) -> Result<(), ListenError> {
         let listener = self.0.env.listen_unix(path).await;
         let named = |error| ListenError::Address(path.display().to_string(), error);
-        self.serve(listener.map_err(named)?);
+        self.serve(listener.map_err(named)?, None);
         Ok(())
     }
 
-    fn serve(&self, listener: Listener) {
-        let accept = accept(self.0.clone(), listener);
+    fn serve(&self, listener: Listener, gate: Option<Rc<Gate>>) {
+        let accept = accept(self.0.clone(), listener, gate);
         let task = self.0.env.spawn(Class::Control, "nbd: accept", accept);
         self.0.tasks.borrow_mut().push(task);
     }
@@ -216,10 +234,10 @@ impl Drop for Seat {
     }
 }
 
-async fn accept(inner: Rc<Inner>, listener: Listener) {
+async fn accept(inner: Rc<Inner>, listener: Listener, gate: Option<Rc<Gate>>) {
     loop {
         match listener.accept().await {
-            Ok(stream) => admit(&inner, stream),
+            Ok(stream) => admit(&inner, stream, gate.clone()),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection: raise the limit of open files");
                 inner.env.sleep(ACCEPT_PAUSE).await;
@@ -228,7 +246,7 @@ async fn accept(inner: Rc<Inner>, listener: Listener) {
     }
 }
 
-fn admit(inner: &Rc<Inner>, stream: Stream) {
+fn admit(inner: &Rc<Inner>, stream: Stream, gate: Option<Rc<Gate>>) {
     if inner.stats.get().connections >= inner.limits.connections_max {
         inner.env.mark("nbd: too many connections");
         inner.count(|stats| stats.refused += 1);
@@ -240,5 +258,5 @@ fn admit(inner: &Rc<Inner>, stream: Stream) {
         stats.accepted += 1;
     });
     let seat = Seat(inner.clone());
-    inner.env.spawn(Class::Foreground, "nbd: connection", connection::run(seat, stream));
+    inner.env.spawn(Class::Foreground, "nbd: connection", connection::run(seat, stream, gate));
 }

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use runtime::WriteHalf;
+use runtime::Stream;
 
 use super::input::{Ended, Input};
+use super::tls::{self, Gate, Incoming, Outgoing};
 use super::{About, Inner};
 use crate::contract::Device;
 use crate::limits::{NBD_DATA_MAX, NBD_STRING_MAX};
@@ -50,32 +51,68 @@ pub(super) struct Chosen {
 /// Number of `base:allocation` on every connection.
 pub(super) const ALLOCATION_ID: u32 = 1;
 
+/// What keeps a connection that is not of this machine in bounds.
+enum Access {
+    /// It comes from this machine.
+    Open,
+    /// It has to begin TLS first.
+    Closed(Rc<Gate>),
+    /// It has, with these names in its certificate.
+    Known(Rc<Gate>, Vec<String>),
+}
+
+impl Access {
+    fn allows(&self, volume: &str) -> bool {
+        match self {
+            Access::Open => true,
+            Access::Closed(_) => false,
+            Access::Known(gate, names) => gate.allows(names, volume),
+        }
+    }
+}
+
 struct Negotiation<'a> {
     inner: &'a Rc<Inner>,
-    write: &'a mut WriteHalf,
+    input: Input,
+    write: Outgoing,
     peer: SocketAddr,
+    access: Access,
     structured: bool,
     /// The export that metadata contexts were chosen for, with the one we have among them.
     contexts: Option<String>,
     out: Vec<u8>,
 }
 
-/// Answers options until an export is chosen.
+/// Answers options until an export is chosen; the connection goes on where it stands then.
 pub(super) async fn run(
     inner: &Rc<Inner>,
-    input: &mut Input,
-    write: &mut WriteHalf,
-    peer: SocketAddr,
-) -> Result<Chosen, Ended> {
-    let (structured, contexts, out) = (false, None, Vec::new());
-    let mut this = Negotiation { inner, write, peer, structured, contexts, out };
+    stream: Stream,
+    gate: Option<Rc<Gate>>,
+) -> Result<(Chosen, Input, Outgoing), Ended> {
+    let Stream { read, write, peer } = stream;
+    let access = gate.map_or(Access::Open, Access::Closed);
+    let mut this = Negotiation {
+        inner,
+        input: Input::new(&inner.env, Incoming::Plain(read)).await,
+        write: Outgoing::Plain(write),
+        peer,
+        access,
+        structured: false,
+        contexts: None,
+        out: Vec::new(),
+    };
     this.out.extend_from_slice(&Greeting { fixed: true, no_zeroes: true }.encode());
     this.flush().await?;
-    let hello = ClientHello::decode(input.array().await?)?;
+    let hello = ClientHello::decode(this.input.array().await?)?;
     loop {
-        let head = OptionHead::decode(&input.array().await?)?;
-        let data = input.bytes(head.len as usize).await?;
-        let chosen = match OptionRequest::decode(head.code, &data) {
+        let head = OptionHead::decode(&this.input.array().await?)?;
+        let data = this.input.bytes(head.len as usize).await?;
+        let request = OptionRequest::decode(head.code, &data);
+        if matches!((&request, &this.access), (Ok(OptionRequest::StartTls), Access::Closed(_))) {
+            this = this.start_tls().await?;
+            continue;
+        }
+        let chosen = match request {
             Ok(request) => this.answer(head.code, request, hello).await?,
             // The oldest way to choose an export has no way to say no.
             Err(_) if head.code == OptionCode::ExportName => return Err(Ended::Closed),
@@ -90,12 +127,47 @@ pub(super) async fn run(
         };
         this.flush().await?;
         if let Some(chosen) = chosen {
-            return Ok(chosen);
+            return Ok((chosen, this.input, this.write));
         }
     }
 }
 
-impl Negotiation<'_> {
+impl<'a> Negotiation<'a> {
+    /// Goes on with TLS; nothing that was said before counts.
+    async fn start_tls(mut self) -> Result<Negotiation<'a>, Ended> {
+        self.reply(OptionCode::StartTls, &OptionReply::Ack);
+        self.flush().await?;
+        let (inner, peer) = (self.inner, self.peer);
+        let gate = match self.access {
+            Access::Closed(gate) => gate,
+            Access::Open | Access::Known(..) => unreachable!("looked at by the caller"),
+        };
+        // What came before in the clear must not be taken for what the session says.
+        let (Some(Incoming::Plain(read)), Outgoing::Plain(write)) =
+            (self.input.into_inner(), self.write)
+        else {
+            tracing::warn!(%peer, "NBD client closed: it did not wait for TLS to begin");
+            return Err(Ended::Closed);
+        };
+        let begun = tls::begin(&inner.env, &gate, read, write).await;
+        let (read, write, names) = begun.map_err(|error| {
+            inner.env.mark("nbd: TLS refused");
+            tracing::warn!(%peer, "NBD client closed: no TLS session: {error}");
+            Ended::Closed
+        })?;
+        tracing::info!(%peer, ?names, "NBD client has shown its certificate");
+        Ok(Negotiation {
+            inner,
+            input: Input::new(&inner.env, Incoming::Tls(read)).await,
+            write: Outgoing::Tls(write),
+            peer,
+            access: Access::Known(gate, names),
+            structured: false,
+            contexts: None,
+            out: Vec::new(),
+        })
+    }
+
     async fn flush(&mut self) -> Result<(), Ended> {
         if self.out.is_empty() {
             return Ok(());
@@ -130,6 +202,14 @@ impl Negotiation<'_> {
         request: OptionRequest,
         hello: ClientHello,
     ) -> Result<Option<Chosen>, Ended> {
+        let allowed_before = matches!(request, OptionRequest::Abort);
+        if matches!(self.access, Access::Closed(_)) && !allowed_before {
+            if code == OptionCode::ExportName {
+                return Err(Ended::Closed); // It has no way to say no.
+            }
+            self.refuse(code, ReplyCode::TlsRequired, "TLS with a client certificate comes first");
+            return Ok(None);
+        }
         match request {
             OptionRequest::ExportName(name) => {
                 let chosen = self.choose(&name).await.map_err(|fault| {
@@ -146,9 +226,10 @@ impl Negotiation<'_> {
                 return Err(Ended::Closed);
             }
             OptionRequest::List => self.list().await,
-            OptionRequest::StartTls => {
-                self.refuse(code, ReplyCode::Policy, "TLS is not configured here");
-            }
+            OptionRequest::StartTls => match self.access {
+                Access::Known(..) => self.refuse(code, ReplyCode::Invalid, "TLS has begun already"),
+                _ => self.refuse(code, ReplyCode::Policy, "TLS is not configured here"),
+            },
             OptionRequest::Info(select) => match self.about(&select.name).await {
                 Ok((name, about)) => {
                     let size = about.bytes;
@@ -175,7 +256,7 @@ impl Negotiation<'_> {
     }
 
     async fn list(&mut self) {
-        match self.inner.exports.names().await {
+        match self.names().await {
             Ok(names) => {
                 for name in names {
                     self.reply(OptionCode::List, &OptionReply::Server(name));
@@ -186,16 +267,29 @@ impl Negotiation<'_> {
         }
     }
 
+    /// Exports that this client may open.
+    async fn names(&self) -> Result<Vec<String>, Fault> {
+        let mut names = self.inner.exports.names().await?;
+        names.retain(|name| self.access.allows(name));
+        Ok(names)
+    }
+
     /// Facts of an export, by its own name: the empty one stands for the only export.
     async fn about(&self, name: &str) -> Result<(String, About), Fault> {
         let mut name = name.to_owned();
         if name.is_empty() {
-            let mut names = self.inner.exports.names().await?;
+            let mut names = self.names().await?;
             if names.len() != 1 {
                 let why = format!("{} volumes are here: name one in the URI's path", names.len());
                 return Err(Fault::new(Kind::NotFound, why));
             }
             name = names.pop().expect("one name");
+        }
+        if !self.access.allows(&name) {
+            self.inner.env.mark("nbd: not on the allow-list");
+            // Of volumes that it may not open, it does not learn whether they are there.
+            let why = format!("no name in your certificate is on the list of '{name}'");
+            return Err(Fault::new(Kind::Fenced, why));
         }
         let about = self.inner.exports.about(&name).await?;
         Ok((name, about))

@@ -2,8 +2,9 @@
 //! one system call as wait.
 
 use runtime::sync::{OwnedSemaphorePermit, mpsc};
-use runtime::{Buf, Env, WriteHalf};
+use runtime::{Buf, Env};
 
+use super::tls::Outgoing;
 use crate::limits::{NBD_BATCH_BYTES, NBD_BATCH_MAX};
 use crate::memory::alloc;
 
@@ -38,7 +39,7 @@ impl Message {
 }
 
 /// Sends until nobody has a sender, or the connection breaks.
-pub(super) async fn run(env: Env, mut write: WriteHalf, mut inbox: mpsc::Receiver<Message>) {
+pub(super) async fn run(env: Env, mut write: Outgoing, mut inbox: mpsc::Receiver<Message>) {
     while let Some(first) = inbox.recv().await {
         let mut bytes = first.len();
         let mut batch = vec![first];
@@ -54,10 +55,11 @@ pub(super) async fn run(env: Env, mut write: WriteHalf, mut inbox: mpsc::Receive
             return;
         }
     }
+    write.end().await;
 }
 
 /// Sends messages of which only the last may have a rest; false when the connection is over.
-async fn send(env: &Env, write: &mut WriteHalf, mut batch: Vec<Message>) -> bool {
+async fn send(env: &Env, write: &mut Outgoing, mut batch: Vec<Message>) -> bool {
     let len = batch.iter().map(|message| message.head.len()).sum();
     let mut heads = alloc(env, len).await;
     let mut at = 0;

@@ -44,7 +44,7 @@ fn serve(name: &str) -> Served {
 }
 
 /// True when a tool is there. The test run counts a missing one as skipped.
-fn has(tool: &str) -> bool {
+pub(super) fn has(tool: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
     let found = found.is_ok_and(|output| output.status.success());
     if !found {

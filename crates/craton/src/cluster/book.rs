@@ -46,7 +46,7 @@ pub struct Process {
 pub struct Endpoints {
     /// The masters.
     pub masters: Vec<SocketAddr>,
-    /// The first front end, `nbd://ADDRESS`; a volume is below it by its name.
+    /// The first front end, `nbd://ADDRESS` (`nbds` with TLS); a volume is below it by its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<String>,
     /// Its Unix socket, `nbd+unix:///?socket=PATH`; a volume is `nbd+unix:///NAME?socket=PATH`.
@@ -145,12 +145,15 @@ impl Book {
         self.endpoints.masters = masters.map(|process| process.addr).collect();
         let mut frontends = self.processes.iter().filter(|one| one.role == RoleName::Frontend);
         let frontend = frontends.next();
-        self.endpoints.nbd = frontend.map(|one| format!("nbd://{}", one.addr));
-        self.endpoints.nbd_unix = frontend.and_then(|one| {
-            let path = config_path(&one.dir, one.role);
-            let socket = config::read::<config::Frontend>(&path).ok()?.nbd_unix?;
-            Some(format!("nbd+unix:///?socket={}", uri_text(socket.to_str()?)))
+        let config = frontend.and_then(|one| {
+            config::read::<config::Frontend>(&config_path(&one.dir, one.role)).ok()
         });
+        let with_tls = config.as_ref().is_some_and(|config| config.tls.is_some());
+        let scheme = if with_tls { "nbds" } else { "nbd" };
+        self.endpoints.nbd = frontend.map(|one| format!("{scheme}://{}", one.addr));
+        let socket = config.and_then(|config| config.nbd_unix);
+        let socket = socket.as_deref().and_then(Path::to_str).map(uri_text);
+        self.endpoints.nbd_unix = socket.map(|path| format!("nbd+unix:///?socket={path}"));
     }
 }
 

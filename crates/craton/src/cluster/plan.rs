@@ -1,22 +1,25 @@
 //! What a new cluster looks like: configurations of its processes.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use base::ClusterId;
 use runtime::Env;
 
 use super::book::{Book, Process};
-use super::directory::Directory;
+use super::directory::{Directory, config_path};
 use super::ports::Reserved;
 use crate::args::{ClusterUpArgs, RoleName};
 use crate::config::{
-    self, BlockManager, BlockServer, Chunkserver, Frontend, Logging, Master, Peer, Store,
+    self, BlockManager, BlockServer, Chunkserver, Frontend, FrontendTls, Logging, Master, Peer,
+    Store,
 };
 use crate::exit::{Failure, io};
 use crate::role::random_key;
 
 /// What a cluster is made with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Shape {
     /// Masters.
     pub masters: u16,
@@ -36,6 +39,50 @@ pub struct Shape {
     pub frontends: u16,
     /// It has a key.
     pub with_key: bool,
+    /// How front ends are reached.
+    pub access: Access,
+}
+
+/// How front ends are reached from other machines.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Their address; loopback unless given.
+    pub listen: Option<IpAddr>,
+    /// Directory with `ca-cert.pem`, `server-cert.pem` and `server-key.pem`.
+    pub tls: Option<PathBuf>,
+    /// Volumes, and names of certificates that may open them.
+    pub exports: BTreeMap<String, Vec<String>>,
+}
+
+/// The lists of each volume as one.
+fn merged(lists: &[(String, Vec<String>)]) -> BTreeMap<String, Vec<String>> {
+    let mut all = BTreeMap::<String, Vec<String>>::new();
+    for (volume, names) in lists {
+        all.entry(volume.clone()).or_default().extend_from_slice(names);
+    }
+    all
+}
+
+impl Access {
+    /// Changes a front end's file and its place.
+    fn apply(&self, directory: &Directory, made: &mut Process) -> Result<(), Failure> {
+        let path = config_path(&made.dir, made.role);
+        let mut config: Frontend = config::read(&path)?;
+        if let Some(ip) = self.listen {
+            made.addr.set_ip(ip);
+            config.nbd = made.addr;
+        }
+        if let Some(dir) = &self.tls {
+            let dir = std::fs::canonicalize(dir).map_err(|error| io("open", dir, &error))?;
+            config.tls = Some(FrontendTls {
+                certificate: dir.join("server-cert.pem"),
+                key: dir.join("server-key.pem"),
+                client_ca: dir.join("ca-cert.pem"),
+            });
+        }
+        config.exports.clone_from(&self.exports);
+        directory.write_config(&made.dir, made.role, &config)
+    }
 }
 
 impl Shape {
@@ -51,6 +98,11 @@ impl Shape {
             block_managers: args.block_managers.unwrap_or(1),
             frontends: args.frontends.unwrap_or(1),
             with_key: args.with_key,
+            access: Access {
+                listen: args.nbd_listen,
+                tls: args.nbd_tls.clone(),
+                exports: merged(&args.nbd_allow),
+            },
         }
     }
 }
@@ -106,7 +158,10 @@ pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<Book, Fail
     for (role, prefix, count) in counts {
         for index in 1..=count {
             let id = format!("{prefix}{index}");
-            let made = block_role(env, directory, &mut ports, &book, (role, id))?;
+            let mut made = block_role(env, directory, &mut ports, &book, (role, id))?;
+            if role == RoleName::Frontend {
+                shape.access.apply(directory, &mut made)?;
+            }
             book.processes.push(made);
         }
     }

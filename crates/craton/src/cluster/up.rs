@@ -128,6 +128,13 @@ fn refuse_contradictions(directory: &Directory, book: &Book, args: &ClusterUpArg
             )));
         }
     }
+    if args.nbd_listen.is_some() || args.nbd_tls.is_some() || !args.nbd_allow.is_empty() {
+        return Err(Failure::usage(format!(
+            "how front ends are reached is said when a cluster is made: leave --nbd-listen, \
+             --nbd-tls and --nbd-allow out, and change their frontend.toml in {}",
+            directory.path().display()
+        )));
+    }
     if args.with_key && directory.key()?.is_none() {
         return Err(Failure::usage(format!(
             "{} has a cluster without a key: leave --with-key out",

@@ -1,5 +1,6 @@
 //! What the block service's roles can be configured with.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -103,6 +104,18 @@ impl BlockServer {
     }
 }
 
+/// Files in PEM for a front end's TLS.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct FrontendTls {
+    /// The front end's certificate, and those between it and an authority.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authorities that sign clients' certificates.
+    pub client_ca: PathBuf,
+}
+
 /// A front end's file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields)]
@@ -111,7 +124,7 @@ pub struct Frontend {
     pub id: String,
     /// The cluster's identity; learned from the first peer when it is absent.
     pub cluster: Option<String>,
-    /// Where it takes NBD connections: a loopback address.
+    /// Where it takes NBD connections: a loopback address, unless there is `tls`.
     pub nbd: SocketAddr,
     /// A Unix socket where it takes them too, for its own user; at most 107 bytes.
     pub nbd_unix: Option<PathBuf>,
@@ -124,6 +137,11 @@ pub struct Frontend {
     /// MiB of buffers that the process may hold, 64 to 1,048,576.
     #[serde(default = "memory_default")]
     pub memory_mib: u64,
+    /// TLS of all connections to `nbd`; needed when that is no loopback address.
+    pub tls: Option<FrontendTls>,
+    /// With `tls`: for each volume, the names of client certificates that may open it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub exports: BTreeMap<String, Vec<String>>,
     /// Its log.
     #[serde(default)]
     pub log: Logging,
@@ -196,12 +214,17 @@ impl Config for Frontend {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;
         check_port("nbd", self.nbd)?;
-        if !self.nbd.ip().is_loopback() {
+        if self.tls.is_none() && !self.nbd.ip().is_loopback() {
             return Err(format!(
-                "nbd = '{}' can be reached from other machines, and NBD has no encryption here \
-                 yet: take a loopback address, and let others come through a tunnel",
+                "nbd = '{}' can be reached from other machines, which are let in only with client \
+                 certificates: give [tls] and [exports], or take a loopback address",
                 self.nbd
             ));
+        }
+        if self.tls.is_some() == self.exports.is_empty() {
+            return Err("[tls] and [exports] belong together: for each volume, the names of the \
+                        certificates that may open it; \"*\" stands for all"
+                .to_owned());
         }
         if let Some(path) = self.nbd_unix.as_deref().filter(|path| !fits_socket(path)) {
             return Err(format!("nbd_unix = '{}' is too long for a socket", path.display()));
@@ -212,6 +235,11 @@ impl Config for Frontend {
 
     fn resolve(&mut self, dir: &Path) {
         resolve(dir, [&mut self.key_file, &mut self.nbd_unix, &mut self.log.dir]);
+        if let Some(tls) = &mut self.tls {
+            for path in [&mut tls.certificate, &mut tls.key, &mut tls.client_ca] {
+                absolute(dir, path);
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use base::ClusterId;
 use serde::de::DeserializeOwned;
 use wire::handshake::ClusterKey;
 
-pub use block::{BlockManager, BlockServer, Frontend, fits_socket};
+pub use block::{BlockManager, BlockServer, Frontend, FrontendTls, fits_socket};
 pub use types::{Chunkserver, Durability, Logging, Master, Peer, Store, mib};
 
 use crate::exit::{Failure, io};

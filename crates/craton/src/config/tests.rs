@@ -93,7 +93,16 @@ fn roles_of_the_block_service_are_checked() {
     refused::<BlockServer>(&format!("{text}index_mib = 0"), "index_mib = 0");
     let text = text.replace("listen", "nbd");
     parse::<Frontend>(&text).expect("it is complete");
-    refused::<Frontend>(&text.replace("127.0.0.1:7301", "0.0.0.0:7301"), "no encryption");
+    let open = text.replace("127.0.0.1:7301", "0.0.0.0:7301");
+    refused::<Frontend>(&open, "client certificates");
+    let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"\nclient_ca = \"a\"\n";
+    let exports = "[exports]\ndata = [\"alice\"]\n\"*\" = [\"operator\"]\n";
+    let full: Frontend = parse(&format!("{open}{tls}{exports}")).expect("it is complete");
+    assert_eq!(full.exports["data"], ["alice"]);
+    refused::<Frontend>(&format!("{open}{tls}"), "belong together");
+    refused::<Frontend>(&format!("{text}{exports}"), "belong together");
+    let long = format!("{text}nbd_unix = \"/{}\"\n", "x".repeat(107));
+    refused::<Frontend>(&long, "too long for a socket");
     refused::<Frontend>(&text.replace("[\"127.0.0.1:7001\"]", "[]"), "masters is empty");
 }
 

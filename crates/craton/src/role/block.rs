@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use block::device::Options;
 use block::frontend::Frontend;
+use block::frontend::tls::{AllowList, Credentials, Gate};
 use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers, VolumeExports};
 use client::Client;
 use metrics::Exposition;
@@ -19,13 +20,15 @@ use super::signals::Stop;
 use super::{begin, ended, executor, key, probe};
 use crate::args::RoleArgs;
 use crate::config;
-use crate::exit::{Done, Failure};
+use crate::exit::{Done, Failure, io};
 use crate::output::print_line;
 
 /// Between two attempts to reach a master at the start.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// What `craton frontend` tells of an address, as clients take it.
 pub const NBD_SCHEME: &str = "nbd://";
+/// The same of one that takes TLS.
+const NBDS_SCHEME: &str = "nbds://";
 
 /// What all three roles have to know of their cluster.
 struct Home<'a> {
@@ -274,7 +277,8 @@ fn serve_frontend(config: &config::Frontend) -> Done {
             });
             http::serve(env, addr, pages).await?;
         }
-        print_line(&format!("frontend {} serves on {NBD_SCHEME}{}", config.id, config.nbd))?;
+        let scheme = if config.tls.is_some() { NBDS_SCHEME } else { NBD_SCHEME };
+        print_line(&format!("frontend {} serves on {scheme}{}", config.id, config.nbd))?;
         stop.asked().await;
         role.stop();
         Ok(())
@@ -296,6 +300,16 @@ impl FrontendRole {
     }
 }
 
+/// What lets other machines in.
+fn gate(config: &config::Frontend, files: &config::FrontendTls) -> Result<Gate, Failure> {
+    let read = |path: &Path| std::fs::read(path).map_err(|error| io("read", path, &error));
+    let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
+    let client_ca = read(&files.client_ca)?;
+    let credentials = Credentials { certificate: &certificate, key: &key, client_ca: &client_ca };
+    let allow = AllowList::new(config.exports.clone());
+    Gate::new(credentials, allow).map_err(|error| Failure::setup(format!("[tls] {error}")))
+}
+
 /// Starts a front end.
 pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<FrontendRole, Failure> {
     let home = Home {
@@ -313,7 +327,10 @@ pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<Fron
     let exports = Rc::new(VolumeExports::new(&managers, &endpoint, &holder, limits));
     exports.announce(&config.id, config.nbd);
     let frontend = Frontend::new(env, exports, block::frontend::Limits::default());
-    let listening = frontend.listen(config.nbd).await;
+    let listening = match &config.tls {
+        None => frontend.listen(config.nbd).await,
+        Some(files) => frontend.listen_tls(config.nbd, Rc::new(gate(config, files)?)).await,
+    };
     listening.map_err(|error| Failure::setup(error.to_string()))?;
     if let Some(path) = &config.nbd_unix {
         let listening = frontend.listen_unix(path).await;

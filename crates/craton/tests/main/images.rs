@@ -194,3 +194,56 @@ fn a_volume_is_a_device_of_this_host() {
     refused(&["attach", "a disk"], 1, "nbdfuse");
     assert_eq!(fs::read_dir(&runs).expect("it lists").count(), 2);
 }
+
+#[test]
+fn other_machines_show_a_certificate() {
+    if !has("openssl") || !has("nbdinfo") {
+        return;
+    }
+    let mut scratch = Scratch::new("tls");
+    let dir = scratch.cluster("cluster");
+    let keys = scratch.path("keys");
+    fs::create_dir_all(&keys).expect("a directory");
+    let script = r#"
+        new="-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+        openssl req -x509 $new -days 2 -keyout ca.key -out ca-cert.pem -subj /CN=authority
+        for name in server client; do
+            openssl req $new -keyout $name-key.pem -out request.pem -subj /CN=$name
+            echo "subjectAltName=IP:127.0.0.1" >extensions
+            openssl x509 -req -in request.pem -CA ca-cert.pem -CAkey ca.key -CAcreateserial \
+                -days 2 -extfile extensions -out $name-cert.pem
+        done"#;
+    let made = Command::new("sh").args(["-ec", script]).current_dir(&keys).output().expect("sh");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let shape = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
+    let up = |flags: &[&str]| {
+        [&["cluster", "up", "--dir", text(&dir)][..], &shape, flags]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let refused = |flags: &[&str], code: i32, want: &str| {
+        bad(&up(flags).iter().map(String::as_str).collect::<Vec<_>>(), code, want);
+    };
+    refused(&["--nbd-listen", "192.0.2.1"], 2, "client certificates");
+    refused(&["--nbd-tls", text(&keys)], 2, "--nbd-allow");
+    let tls = ["--nbd-tls", text(&keys), "--nbd-allow", "data=client,x", "--nbd-allow", "d=y"];
+    good(&up(&tls).iter().map(String::as_str).collect::<Vec<_>>());
+    refused(&tls, 2, "is said when a cluster is made");
+    let cluster = text(&dir).to_owned();
+    for name in ["data", "d"] {
+        good(&["volume", "create", name, "--size", "1GiB", "--cluster", &cluster]);
+    }
+    let nbd = harness::book(&dir)["endpoints"]["nbd"].as_str().expect("one").to_owned();
+    assert!(nbd.starts_with("nbds://"), "{nbd}");
+    let uri = |name: &str| format!("{nbd}/{name}?tls-certificates={}", text(&keys));
+    assert_eq!(run("nbdinfo", &["--size", &uri("data")]).trim(), (1u64 << 30).to_string());
+    let off = Command::new("nbdinfo").arg(uri("d")).output().expect("it runs");
+    assert!(!off.status.success(), "it is not on the list");
+    let plain = Command::new("nbdinfo").arg(nbd.replace("nbds", "nbd") + "/data").output();
+    assert!(!plain.expect("it runs").status.success(), "it has no certificate");
+    // This machine's own user needs none.
+    let socket = harness::book(&dir)["endpoints"]["nbd_unix"].as_str().expect("one").to_owned();
+    run("nbdinfo", &["--size", &socket.replacen("///", "///d", 1)]);
+}

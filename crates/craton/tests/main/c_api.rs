@@ -1,0 +1,48 @@
+//! A program in C on a volume, through `libcraton`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{Scratch, bad, good, text};
+
+/// The library, which is built with this test.
+fn library_dir() -> PathBuf {
+    assert_ne!(craton::craton_version(), std::ptr::null());
+    std::env::current_exe().expect("a program").parent().expect("a directory").to_owned()
+}
+
+#[test]
+fn a_program_in_c_uses_a_volume() {
+    let mut scratch = Scratch::new("c-api");
+    let dir = scratch.cluster("cluster");
+    let bindings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bindings/c");
+    let (program, libraries) = (scratch.path("program"), library_dir());
+    let built = Command::new("cc")
+        .args(["-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror", "-o", text(&program)])
+        .arg(bindings.join("examples/volume.c"))
+        .arg("-I")
+        .arg(bindings.join("include"))
+        .arg("-L")
+        .arg(&libraries)
+        .args(["-lcraton", "-lpthread"])
+        .output()
+        .expect("cc is installed: the build needs it");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+
+    let flags = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1", "--with-key"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    good(&["volume", "create", "v", "--size", "1GiB", "--cluster", text(&dir)]);
+    let run = || {
+        let mut command = Command::new("timeout");
+        command.args(["120", text(&program), text(&dir), "v"]);
+        command.env("LD_LIBRARY_PATH", &libraries).output().expect("it runs")
+    };
+    let output = run();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {error}", output.status);
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("good: libcraton "));
+    // It has let go of the volume.
+    good(&["volume", "rm", "v", "--cluster", text(&dir)]);
+    bad(&["volume", "info", "v", "--cluster", text(&dir)], 1, "no such volume");
+    assert!(!run().status.success(), "without a volume it fails");
+}
