@@ -190,7 +190,8 @@ impl<'a> Negotiation<'a> {
     fn refuse_fault(&mut self, to: OptionCode, fault: &Fault) {
         let code = match fault.kind {
             Kind::NotFound => ReplyCode::Unknown,
-            Kind::Exists | Kind::Fenced => ReplyCode::Policy,
+            // Somebody else has it open, or it is not for this client.
+            Kind::Exists | Kind::Fenced | Kind::Invalid => ReplyCode::Policy,
             _ => ReplyCode::Platform,
         };
         self.refuse(to, code, &fault.message);

@@ -247,3 +247,91 @@ fn other_machines_show_a_certificate() {
     let socket = harness::book(&dir)["endpoints"]["nbd_unix"].as_str().expect("one").to_owned();
     run("nbdinfo", &["--size", &socket.replacen("///", "///d", 1)]);
 }
+
+/// Has a volume open until it is dropped.
+struct Held(std::process::Child);
+
+impl Held {
+    fn open(uri: &str) -> Held {
+        let mut child = Command::new("qemu-io");
+        child.args(["-f", "raw", uri]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().expect("it runs");
+        child.stdin.as_mut().expect("a pipe").write_all(b"length\n").expect("it reads");
+        let mut answer = [0; 10];
+        child.stdout.as_mut().expect("a pipe").read_exact(&mut answer).expect("it is open");
+        Held(child)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// Offset, length and type of the parts that nbdinfo tells, neighbours of one type as one.
+fn map(uri: &str) -> Vec<(u64, u64, u64)> {
+    let mut found: Vec<(u64, u64, u64)> = Vec::new();
+    for line in run("nbdinfo", &["--map", uri]).lines() {
+        let mut words = line.split_whitespace().map(|word| word.parse().unwrap_or(u64::MAX));
+        let mut number = || words.next().expect("a number");
+        let (offset, len, kind) = (number(), number(), number());
+        match found.last_mut() {
+            Some(last) if last.2 == kind => last.1 += len,
+            _ => found.push((offset, len, kind)),
+        }
+    }
+    found
+}
+
+#[test]
+fn two_front_ends_keep_the_contract() {
+    if !has("qemu-io") || !has("nbdinfo") {
+        return;
+    }
+    let mut scratch = Scratch::new("contract");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
+    good(&[&["cluster", "up", "--dir", text(&dir), "--frontends", "2"][..], &flags].concat());
+    let cluster = text(&dir).to_owned();
+    good(&["volume", "create", "own", "--size", "1GiB", "--cluster", &cluster]);
+    good(&["volume", "create", "all", "--size", "1GiB", "--shared", "--cluster", &cluster]);
+    let uri = |id: &str, name: &str| {
+        let process = harness::process(&dir, id);
+        format!("nbd://{}/{name}", process["addr"].as_str().expect("an address"))
+    };
+    let qemu = |uri: &str, commands: &[&str]| {
+        let mut args = vec!["-f", "raw", "-d", "unmap"];
+        commands.iter().for_each(|command| args.extend(["-c", command]));
+        args.push(uri);
+        let output = Command::new("qemu-io").args(&args).output().expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(error) }
+    };
+    let list = run("nbdinfo", &["--list", &uri("f1", "")]);
+    assert!(list.contains("export=\"own\"") && list.contains("export=\"all\""), "{list}");
+    let unknown = Command::new("nbdinfo").arg(uri("f1", "none")).output().expect("it runs");
+    assert!(!unknown.status.success());
+
+    // What was never written and what was trimmed are holes; zeroes that were asked for are not.
+    let own = uri("f1", "own");
+    let writes = ["write -P 7 0 4M", "discard 1M 1M", "write -z 3M 512k", "flush"];
+    qemu(&own, &writes).expect("all goes well");
+    let mib = 1 << 20;
+    let want = [(0, mib, 0), (mib, mib, 3), (2 * mib, mib, 0), (3 * mib, mib / 2, 2)];
+    let seen = map(&own);
+    assert_eq!(seen[..4], want, "{seen:?}");
+    assert_eq!(seen[4..], [(7 * mib / 2, mib / 2, 0), (4 * mib, 1020 * mib, 3)], "{seen:?}");
+
+    // One front end has it: the other says who. Of a shared volume both may have it.
+    let held = (Held::open(&own), Held::open(&uri("f1", "all")));
+    let refused = qemu(&uri("f2", "own"), &["read 0 4k"]).expect_err("it is open");
+    assert!(refused.contains("front end f1 has it open"), "{refused}");
+    qemu(&uri("f2", "all"), &["write -P 3 0 64k"]).expect("it is shared");
+    drop(held);
+    harness::wait("the volume is free", std::time::Duration::from_secs(10), || {
+        qemu(&uri("f2", "own"), &["read -P 7 0 1M", "read -P 0 1M 1M"]).is_ok()
+    });
+    qemu(&uri("f1", "all"), &["read -P 3 0 64k"]).expect("what the other one wrote");
+}
