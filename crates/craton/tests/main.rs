@@ -25,6 +25,8 @@ mod kills;
 mod load;
 #[path = "main/partition.rs"]
 mod partition;
+#[path = "main/snapshots.rs"]
+mod snapshots;
 #[path = "main/stores.rs"]
 mod stores;
 #[path = "main/tools.rs"]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use base::{DirId, Fault, Kind};
 use client::{Appender, Client, Error, FlatLogFile, Reader};
 use futures_util::future::join_all;
-use wire::control::{Place, Policy};
+use wire::control::{Node, Place, Policy};
 
 use crate::limits::{LINK_BATCH, LIST_PAGE};
 use crate::store::{Answer, Names, Pending, Source, Store, Writer};
@@ -105,7 +105,10 @@ impl Store for ClientStore {
 
     fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            let dir = self.client.mkdir_all(to, 0o700).await.map_err(fault)?;
+            let found = self.client.lookup(to).await.map_err(fault)?;
+            let Node::Dir { dir, .. } = found.node else {
+                return Err(Fault::new(Kind::Invalid, format!("{to} is no directory")));
+            };
             for names in names.chunks(LINK_BATCH) {
                 let found = names.iter().map(|name| async move {
                     let id = self.file(name).await?.id();

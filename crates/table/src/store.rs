@@ -40,8 +40,8 @@ pub trait Store {
     /// Takes a file's name away. The file goes with its last name.
     fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
 
-    /// Gives sealed files the same names in another directory too, which is made if it is
-    /// missing; names that it has already stay. After an error some may have them.
+    /// Gives sealed files the same names in another directory too; names that it has already
+    /// stay. After an error some may have them.
     fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()>;
 }
 

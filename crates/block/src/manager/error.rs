@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use base::limits::NAME_MAX;
 use base::{Kind, VolumeId};
 use wire::control::ControlError;
 
@@ -35,8 +36,40 @@ pub enum Refusal {
     },
     /// A base above its burst.
     Limits,
-    /// Asked for a snapshot where there are none.
-    Snapshots,
+    /// No volume, or no snapshot, can have this name.
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// It is a snapshot, which never changes.
+    Snapshot {
+        /// Its name.
+        name: String,
+    },
+    /// It is no snapshot.
+    NoSnapshot {
+        /// Its name.
+        name: String,
+    },
+    /// It is being made, or another is being made of it.
+    Making {
+        /// Its name.
+        name: String,
+    },
+    /// It has snapshots.
+    HasSnapshots {
+        /// Its name.
+        name: String,
+        /// Some of theirs.
+        snapshots: Vec<String>,
+    },
+    /// Volumes were cloned from it.
+    HasClones {
+        /// Its name.
+        name: String,
+        /// Names of some clones.
+        clones: Vec<String>,
+    },
     /// Somebody has the volume open.
     Attached {
         /// The volume's name.
@@ -77,12 +110,18 @@ impl Refusal {
             Refusal::NoName(_) | Refusal::NoVolume(_) => Kind::NotFound,
             Refusal::Exists(_) => Kind::Exists,
             Refusal::Full { .. } => Kind::Full,
-            Refusal::Removing { .. } | Refusal::Server { .. } => Kind::Retry,
+            Refusal::Removing { .. } | Refusal::Server { .. } | Refusal::Making { .. } => {
+                Kind::Retry
+            }
             Refusal::Bytes { .. }
             | Refusal::Geometry(_)
             | Refusal::Segments { .. }
             | Refusal::Limits
-            | Refusal::Snapshots
+            | Refusal::Name { .. }
+            | Refusal::Snapshot { .. }
+            | Refusal::NoSnapshot { .. }
+            | Refusal::HasSnapshots { .. }
+            | Refusal::HasClones { .. }
             | Refusal::Attached { .. }
             | Refusal::HasData { .. } => Kind::Invalid,
         }
@@ -109,7 +148,35 @@ impl fmt::Display for Refusal {
                 f,
                 "a volume of {count} segments, of at most {max}; choose larger segment groups"
             ),
-            Refusal::Snapshots => f.write_str("this block manager makes no snapshots; update it"),
+            Refusal::Name { name } => write!(
+                f,
+                "'{}' is no name: 1 to {NAME_MAX} bytes, VOLUME@ included, and neither '/' nor \
+                 '@', which stands before a snapshot's name",
+                name.escape_debug()
+            ),
+            Refusal::Snapshot { name } => {
+                write!(
+                    f,
+                    "{name} is a snapshot, which never changes; clone it and change the clone"
+                )
+            }
+            Refusal::NoSnapshot { name } => {
+                write!(f, "{name} is no snapshot; 'craton volume snapshot ls' lists them")
+            }
+            Refusal::Making { name } => {
+                write!(f, "{name}: a snapshot or clone is being made; try again in a few seconds")
+            }
+            Refusal::HasSnapshots { name, snapshots } => write!(
+                f,
+                "{name} has snapshots ({}); remove them first, or all with --snapshots",
+                snapshots.join(", ")
+            ),
+            Refusal::HasClones { name, clones } => write!(
+                f,
+                "{name} has clones ({}); flatten or remove them first, or give --force: they \
+                 keep their data",
+                clones.join(", ")
+            ),
             Refusal::Limits => {
                 f.write_str("a base above its burst; lower the base or raise the burst")
             }

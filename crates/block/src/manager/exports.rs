@@ -182,8 +182,11 @@ impl Exports for VolumeExports {
 fn about(info: &VolumeInfo) -> About {
     About {
         bytes: info.spec.bytes,
-        description: format!("volume {}", info.spec.name),
-        read_only: false,
+        description: match info.parent {
+            Some(_) => format!("snapshot {}", info.spec.name),
+            None => format!("volume {}", info.spec.name),
+        },
+        read_only: info.parent.is_some(),
         // All connections of this front end have one attachment.
         shared: true,
     }

@@ -282,12 +282,13 @@ impl Machine {
             let owned = self.state.segment(segment).filter(|known| known.owner == Some(server));
             let tenure = owned.map(|known| {
                 let hold = drifted(self.hold(now, segment)).as_micros().div_ceil(1000);
+                let volume = self.state.volume(segment.volume).expect("it has one");
                 Tenure {
                     epoch: known.epoch,
                     bytes: self.state.segment_bytes(segment),
-                    policy: self.state.volume(segment.volume).expect("it has one").spec.policy,
+                    policy: volume.spec.policy,
                     hold_ms: hold as u32,
-                    read_only: false,
+                    read_only: volume.family.parent.is_some(),
                 }
             });
             grant.changes.push(Assignment { segment, tenure });

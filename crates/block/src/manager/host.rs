@@ -43,6 +43,7 @@ impl Devices for CoreDevices {
         Box::pin(async move {
             let this = self.clone();
             let late = Late::new(
+                &self.client,
                 held.bytes,
                 Box::new(move || Box::pin(this.clone().segment(segment, held))),
             );
@@ -74,7 +75,12 @@ impl CoreDevices {
         let identity = Identity { volume: segment.volume.get(), segment: segment.index };
         let which = (identity, held.bytes, held.epoch);
         let (env, store) = (self.client.env(), Rc::new(store));
-        Segment::open(env, store, &self.cache, which, self.options).await
+        let mut options = self.options;
+        if held.read_only {
+            // A snapshot's files are others' too: copying would take room and give none.
+            options.garbage_percent = 90;
+        }
+        Segment::open(env, store, &self.cache, which, options).await
     }
 }
 

@@ -10,14 +10,17 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
+use client::Client;
 use futures_util::future::{LocalBoxFuture, ready};
-use runtime::Buf;
 use runtime::sync::{Mutex, Notify};
-use wire::control::SegmentUsage;
+use runtime::{Buf, Duration};
+use table::ClientStore;
+use wire::control::{Policy, SegmentId, SegmentUsage};
 
 use super::member::Hosted;
+use super::service::segment_path;
 use crate::contract::{Answer, Clear, Device, Owned, Piece};
-use crate::device::Segment;
+use crate::device::{Identity, Segment};
 use crate::geometry::Extent;
 use crate::once::Origin;
 
@@ -25,6 +28,7 @@ use crate::once::Origin;
 pub(super) type Opening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;
 
 struct Inner {
+    client: Client,
     bytes: u64,
     opening: Opening,
     opened: OnceCell<Segment>,
@@ -38,8 +42,9 @@ struct Inner {
 pub(super) struct Late(Rc<Inner>);
 
 impl Late {
-    pub(super) fn new(bytes: u64, opening: Opening) -> Late {
+    pub(super) fn new(client: &Client, bytes: u64, opening: Opening) -> Late {
         Late(Rc::new(Inner {
+            client: client.clone(),
             bytes,
             opening,
             opened: OnceCell::new(),
@@ -155,6 +160,37 @@ impl Hosted for Late {
                 // Whoever opens it next recovers it.
                 tracing::debug!(%fault, "segment was not closed properly");
             }
+        })
+    }
+
+    fn cut(&self, cut: u64, most: Duration) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.open().await?;
+            self.ask(|segment| Box::pin(segment.cut(cut, most))).await
+        })
+    }
+
+    fn release_cut(&self, cut: u64, keep: bool) -> Result<Duration, Fault> {
+        match self.0.opened.get() {
+            Some(segment) => segment.release(cut, keep),
+            None => Err(Fault::new(Kind::NotFound, format!("there is no cut {cut:x}"))),
+        }
+    }
+
+    fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let store = ClientStore::new(&self.0.client, &segment_path(to), policy).await;
+            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+            let identity = Identity { volume: to.volume.get(), segment: to.index };
+            self.ask(|segment| Box::pin(segment.link(cut, Rc::new(store), identity))).await
+        })
+    }
+
+    fn flatten(&self) -> Answer<'_, u64> {
+        Box::pin(async move {
+            // Nobody has asked for it yet, and it may have been linked nevertheless.
+            self.open().await?;
+            self.ask(|segment| Box::pin(ready(Ok(segment.flatten())))).await
         })
     }
 

@@ -62,6 +62,27 @@ const _: () = assert!(RENEW.as_millis() * 4 <= LEASE.as_millis());
 const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
 const _: () = assert!(VOLUME_SEGMENTS_MAX * 64 <= 4 << 20); // A batch of a table.
 
+/// Segments hold answers back for a cut for so long at most, then it is given up: shorter than
+/// what clients of volumes wait before they ask again.
+pub const HOLD_MAX: Duration = Duration::from_millis(1000);
+/// Wait for the answer to one step of a cut.
+pub const CUT_ATTEMPT: Duration = HOLD_MAX;
+/// Wait for a block server to link a segment's files: 1024 files in batches of 128, and a table's
+/// rows of 64 MiB.
+pub const LINK_ATTEMPT: Duration = Duration::from_secs(30);
+/// Segments that are linked at a time.
+pub const LINKS_INFLIGHT: usize = 16;
+/// Wait for a block server to say how much is shared.
+pub const FLATTEN_ATTEMPT: Duration = Duration::from_secs(1);
+/// Wait for the segments of a snapshot to be opened, before it can be cloned.
+pub const SERVE_MAX: Duration = Duration::from_secs(10);
+/// Between two looks for that.
+pub const SERVE_PAUSE: Duration = Duration::from_millis(5);
+/// A snapshot that nobody uses has owners for so long: the next clone need not wait for them.
+pub const SNAPSHOT_REST: Duration = Duration::from_secs(10);
+/// Snapshots or clones that a refusal names at most.
+pub const NAMES_SHOWN: usize = 5;
+
 /// The lock of the core's lock service that the leader holds.
 pub const LOCK: &str = "block-manager";
 /// Where the block service's files are in the core.

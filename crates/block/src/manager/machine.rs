@@ -18,6 +18,7 @@ use super::fleet::{Hold, Member};
 use super::limits::{IDLE, LEASE, PAUSED, PURGE_AFTER, SERVER_DEAD, TICK, drifted};
 use super::peers::Peers;
 use super::rows::{Key, Row, Value};
+use super::snapshots::Snapshots;
 use super::state::{Counters, State, Trash};
 
 /// What a manager may choose.
@@ -68,6 +69,7 @@ pub struct Machine {
     /// Segments that were moved for balance, and when.
     pub(super) moved: BTreeMap<SegmentId, Instant>,
     pub(super) moves: u64,
+    pub(super) snapshots: Snapshots,
     pub(super) balanced: Instant,
     /// Since when this leader knows of trash.
     trashed: BTreeMap<Trash, Instant>,
@@ -96,6 +98,7 @@ impl Machine {
             kept: BTreeMap::new(),
             moved: BTreeMap::new(),
             moves: 0,
+            snapshots: Snapshots::default(),
             balanced: now,
             trashed,
             tick_due: now,
@@ -114,6 +117,7 @@ impl Machine {
                 machine.kept.insert((id, attached.epoch), now);
             }
         }
+        machine.inherit(now);
         machine
     }
 
@@ -142,7 +146,9 @@ impl Machine {
             BlockRequest::Snapshot { .. }
             | BlockRequest::Clone { .. }
             | BlockRequest::Rollback { .. }
-            | BlockRequest::Flatten { .. } => Err(Refusal::Snapshots),
+            | BlockRequest::Flatten { .. } => {
+                unreachable!("they need block servers, and are dealt with before")
+            }
             BlockRequest::Find { name } => {
                 let id = self.state.find(&name).ok_or(Refusal::NoName(name))?;
                 self.volume_reply(id)
@@ -173,6 +179,7 @@ impl Machine {
         self.adopt(now);
         self.holds.retain(|_, hold| hold.until() > now);
         self.balance(now);
+        self.rest_snapshots(now);
         let silent = self.members.iter().filter(|(_, member)| member.alive);
         let next = silent.map(|(&id, member)| member.heard + self.patience(id)).min();
         let latest = now + self.config.server_dead;
@@ -251,7 +258,9 @@ impl Machine {
     }
 
     fn list(&self, after: Option<&str>, limit: u32) -> BlockReply {
-        let mut found: Vec<_> = self.state.list(after).take(limit as usize + 1).collect();
+        let is_whole = |id: &VolumeId| self.state.volume(*id).is_some_and(|v| !v.family.making);
+        let found = self.state.list(after).filter(is_whole);
+        let mut found: Vec<_> = found.take(limit as usize + 1).collect();
         let more = found.len() > limit as usize;
         found.truncate(limit as usize);
         let volumes = found.into_iter().filter_map(|id| self.state.info(id)).collect();

@@ -11,12 +11,12 @@ use std::rc::Rc;
 use base::{BlockServerId, Fault, Kind};
 use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
-use runtime::{Buf, Class, Env, Instant, JoinHandle};
+use runtime::{Buf, Class, Duration, Env, Instant, JoinHandle};
 use transport::{Handler, Incoming, Response, Service};
 use wire::control::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
 use wire::control::{
     BlockBeat, BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ControlError,
-    ControlReply, ControlRequest, SegmentId, SegmentLoad, SegmentUsage, TraceReply,
+    ControlReply, ControlRequest, Policy, SegmentId, SegmentLoad, SegmentUsage, TraceReply,
 };
 
 use super::client::{Managers, Trouble};
@@ -51,6 +51,33 @@ pub trait Hosted: Owned {
     fn usage(&self) -> SegmentUsage {
         SegmentUsage::default()
     }
+
+    /// Fixes a cut and holds answers back, `most` at most (B10).
+    fn cut(&self, cut: u64, most: Duration) -> Answer<'_, ()> {
+        let _ = (cut, most);
+        Box::pin(std::future::ready(Err(uncut())))
+    }
+
+    /// Ends the hold of a cut; answers how long it lasted.
+    fn release_cut(&self, cut: u64, keep: bool) -> Result<Duration, Fault> {
+        let _ = (cut, keep);
+        Err(uncut())
+    }
+
+    /// Makes another segment with the content of a cut that was released (B11).
+    fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
+        let _ = (cut, to, policy);
+        Box::pin(std::future::ready(Err(uncut())))
+    }
+
+    /// Begins to copy what is shared with other volumes; answers how many blocks are.
+    fn flatten(&self) -> Answer<'_, u64> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+}
+
+fn uncut() -> Fault {
+    Fault::new(Kind::Invalid, "segments that are not in the core cannot be cut")
 }
 
 /// Opens what segments are served from.
@@ -210,6 +237,16 @@ impl Member {
             }
             changed.await;
         }
+    }
+
+    /// A segment that is open now.
+    fn hosted(&self, segment: SegmentId) -> Result<Rc<dyn Hosted>, Fault> {
+        let places = self.0.places.borrow();
+        let open = places.get(&segment).and_then(|place| place.device.as_ref());
+        open.map(|counted| counted.device.clone()).ok_or_else(|| {
+            let text = format!("{segment} is not open at block server {}", self.0.name);
+            Fault::new(Kind::Retry, text)
+        })
     }
 
     /// Segments that are open.
@@ -389,7 +426,7 @@ impl Member {
             let fault = match opened {
                 Ok(device) => {
                     let stopped = device.stopped();
-                    if !self.place(id, held.epoch, Ok(device)) {
+                    if !self.place(id, held, Ok(device)) {
                         return;
                     }
                     env.mark("block server: segment open");
@@ -403,7 +440,7 @@ impl Member {
                 Err(fault) => fault,
             };
             tracing::warn!(segment = %id, epoch = held.epoch, %fault, "not open");
-            if !self.place(id, held.epoch, Err(fault)) {
+            if !self.place(id, held, Err(fault)) {
                 return;
             }
             env.sleep(env.jitter(pause)).await;
@@ -412,14 +449,15 @@ impl Member {
     }
 
     /// Notes what has become of a segment; false when it is not here any more.
-    fn place(&self, id: SegmentId, epoch: u64, opened: Result<Rc<dyn Hosted>, Fault>) -> bool {
+    fn place(&self, id: SegmentId, held: Held, opened: Result<Rc<dyn Hosted>, Fault>) -> bool {
         let mut places = self.0.places.borrow_mut();
-        let Some(place) = places.get_mut(&id).filter(|place| place.epoch == epoch) else {
+        let Some(place) = places.get_mut(&id).filter(|place| place.epoch == held.epoch) else {
             return false;
         };
         match opened {
             Ok(device) => {
-                place.device = Some(Rc::new(Counted { device, load: Cell::default() }));
+                let (load, read_only) = (Cell::default(), held.read_only);
+                place.device = Some(Rc::new(Counted { device, load, read_only }));
             }
             Err(fault) => (place.device, place.cause) = (None, fault.message),
         }
@@ -459,11 +497,23 @@ impl Member {
             BlockServerRequest::Check { .. } | BlockServerRequest::Scrub { .. } => {
                 Err(ControlError::new(Kind::Invalid, "segments are not checked here yet"))
             }
-            BlockServerRequest::Cut { .. }
-            | BlockServerRequest::Release { .. }
-            | BlockServerRequest::Link { .. }
-            | BlockServerRequest::Flatten { .. } => {
-                Err(ControlError::new(Kind::Invalid, "this block server makes no cuts; update it"))
+            BlockServerRequest::Cut { segment, cut, hold_ms } => {
+                let most = Duration::from_millis(u64::from(hold_ms));
+                self.hosted(segment).map_err(refused)?.cut(cut, most).await.map_err(refused)?;
+                Ok(BlockServerReply::Done)
+            }
+            BlockServerRequest::Release { segment, cut, keep } => {
+                let held = self.hosted(segment).and_then(|hosted| hosted.release_cut(cut, keep));
+                Ok(BlockServerReply::Count(held.map_err(refused)?.as_micros() as u64))
+            }
+            BlockServerRequest::Link { segment, cut, to, policy } => {
+                let hosted = self.hosted(segment).map_err(refused)?;
+                hosted.link(cut, to, policy).await.map_err(refused)?;
+                Ok(BlockServerReply::Done)
+            }
+            BlockServerRequest::Flatten { segment } => {
+                let hosted = self.hosted(segment).map_err(refused)?;
+                Ok(BlockServerReply::Count(hosted.flatten().await.map_err(refused)?))
             }
             BlockServerRequest::Usage { from } => {
                 let mut found = self.usage(from);
@@ -535,11 +585,17 @@ fn refused(fault: Fault) -> ControlError {
     ControlError::new(fault.kind, fault.message)
 }
 
+fn unchanging() -> Fault {
+    Fault::new(Kind::Invalid, "a snapshot takes no changes; clone it and change the clone")
+}
+
 /// A device whose requests are counted, for the balance of load.
 struct Counted {
     device: Rc<dyn Hosted>,
     /// Requests and bytes.
     load: Cell<(u64, u64)>,
+    /// It takes no changes.
+    read_only: bool,
 }
 
 impl Counted {
@@ -565,11 +621,17 @@ impl Device for Counted {
 
     fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
         self.count(data.len() as u64);
+        if self.read_only {
+            return Box::pin(std::future::ready(Err(unchanging())));
+        }
         self.device.write(offset, data)
     }
 
     fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
         self.count(0);
+        if self.read_only {
+            return Box::pin(std::future::ready(Err(unchanging())));
+        }
         self.device.clear(extent, how)
     }
 
@@ -581,11 +643,17 @@ impl Device for Counted {
 impl Owned for Counted {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
         self.count(data.len() as u64);
+        if self.read_only {
+            return Box::pin(std::future::ready(Err(unchanging())));
+        }
         self.device.write_once(origin, offset, data)
     }
 
     fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
         self.count(0);
+        if self.read_only {
+            return Box::pin(std::future::ready(Err(unchanging())));
+        }
         self.device.clear_once(origin, extent, how)
     }
 

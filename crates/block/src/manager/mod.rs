@@ -14,6 +14,7 @@
 
 mod balance;
 pub mod client;
+mod cuts;
 pub mod error;
 pub mod exports;
 mod fleet;
@@ -25,6 +26,7 @@ pub mod member;
 mod peers;
 pub mod rows;
 pub mod service;
+mod snapshots;
 pub mod state;
 pub mod tenancy;
 mod volumes;
@@ -36,5 +38,6 @@ pub use host::{CoreDevices, Host};
 pub use machine::{Config, Machine};
 pub use member::{Devices, Hosted, Member};
 pub use service::{Manager, ManagerConfig, segment_path};
+pub use snapshots::{AT, Begun, Part};
 pub use state::State;
 pub use tenancy::{Standing, Tenancy};

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, SocketAddrV6};
 use base::{BlockServerId, VolumeId};
 use wire::control::{Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec};
 
-use super::state::{Attached, Counters, Segment, Server, Trash, Volume};
+use super::state::{Attached, Counters, Family, Segment, Server, Trash, Volume};
 
 /// Version of the rows' form: the first byte of each value.
 pub const VERSION: u8 = 1;
@@ -220,7 +220,9 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
     put_u64(out, geometry.group_bytes);
     put_u32(out, geometry.segments_per_group);
     put_u64(out, geometry.data_sector);
-    out.extend([policy.copies, policy.acks, u8::from(*shared)]);
+    let family = volume.family;
+    let related = family != Family::default();
+    out.extend([policy.copies, policy.acks, u8::from(*shared) | u8::from(related) << 1]);
     for limit in [limits.iops_base, limits.iops_burst, limits.bytes_base, limits.bytes_burst] {
         put_u64(out, limit);
     }
@@ -231,6 +233,12 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
         put_u64(out, attached.epoch);
         put_u64(out, attached.nonce);
         put_text(out, &attached.holder);
+    }
+    if related {
+        out.push(u8::from(family.making));
+        put_u64(out, family.parent.map_or(0, VolumeId::get));
+        put_u64(out, family.origin.map_or(0, VolumeId::get));
+        put_u64(out, family.hold_us);
     }
 }
 
@@ -290,9 +298,8 @@ impl Input<'_> {
             bytes_base: self.u64()?,
             bytes_burst: self.u64()?,
         };
-        let shared = match shared {
-            0 => false,
-            1 => true,
+        let (shared, related) = match shared {
+            0..=3 => (shared & 1 == 1, shared & 2 == 2),
             _ => return None,
         };
         let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
@@ -304,6 +311,19 @@ impl Input<'_> {
             let (epoch, nonce) = (self.u64()?, self.u64()?);
             attached.push(Attached { epoch, nonce, holder: self.text()? });
         }
-        sound.then_some(Volume { nonce, spec, attach_epoch, owner_floor, attached })
+        let family = if related { self.family()? } else { Family::default() };
+        sound.then_some(Volume { nonce, spec, attach_epoch, owner_floor, attached, family })
+    }
+
+    fn family(&mut self) -> Option<Family> {
+        let making = match self.u8()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let volume = |id: u64| (id != 0).then_some(VolumeId::new(id));
+        let (parent, origin) = (volume(self.u64()?), volume(self.u64()?));
+        let family = Family { parent, origin, making, hold_us: self.u64()? };
+        (family != Family::default()).then_some(family)
     }
 }

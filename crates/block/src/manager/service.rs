@@ -74,8 +74,8 @@ struct Inner {
 pub struct Manager(Rc<Inner>);
 
 /// A manager's time as leader.
-struct Lead {
-    machine: RefCell<Machine>,
+pub(super) struct Lead {
+    pub(super) machine: RefCell<Machine>,
     table: Table,
     /// Rows of changes that are not stored yet.
     queue: RefCell<VecDeque<Vec<Row>>>,
@@ -383,6 +383,16 @@ impl Manager {
                 self.before_cut(&lead, volume, bytes, force).await?;
                 BlockRequest::Resize { volume, bytes, force: true }
             }
+            BlockRequest::Snapshot { nonce, volume, name } => {
+                return self.snapshot(&lead, (nonce, volume, name)).await;
+            }
+            BlockRequest::Clone { nonce, snapshot, name } => {
+                return self.clone_of(&lead, (nonce, snapshot, Some(name))).await;
+            }
+            BlockRequest::Rollback { nonce, snapshot } => {
+                return self.clone_of(&lead, (nonce, snapshot, None)).await;
+            }
+            BlockRequest::Flatten { volume } => return self.flatten(&lead, volume).await,
             request => request,
         };
         let answer = lead.machine.borrow_mut().handle(self.0.env.now(), request);
@@ -391,6 +401,20 @@ impl Manager {
             return Err(self.not_leading());
         }
         Ok(answer?)
+    }
+
+    /// What may be answered once all that the machine has changed is durable.
+    pub(super) async fn durable<T>(&self, lead: &Rc<Lead>, answer: T) -> Result<T, ControlError> {
+        let ticket = self.after(lead);
+        lead.stored(ticket).await.map(|()| answer).map_err(|()| self.not_leading())
+    }
+
+    pub(super) fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.0.client
     }
 
     fn not_leading(&self) -> ControlError {

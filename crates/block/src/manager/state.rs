@@ -24,6 +24,21 @@ pub struct Volume {
     pub owner_floor: u64,
     /// Who has it open.
     pub attached: Vec<Attached>,
+    /// What it has to do with other volumes.
+    pub family: Family,
+}
+
+/// What a volume has to do with others (B10, B11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Family {
+    /// It is a snapshot of this volume.
+    pub parent: Option<VolumeId>,
+    /// It was cloned from this snapshot, and shares files with it.
+    pub origin: Option<VolumeId>,
+    /// Its directories are being made: it cannot be opened yet.
+    pub making: bool,
+    /// Of a snapshot: for so long answers were held back for it, microseconds.
+    pub hold_us: u64,
 }
 
 /// Somebody who has a volume open.
@@ -111,7 +126,11 @@ impl State {
             (Key::Counters, Some(Value::Counters(counters))) => self.counters = counters,
             (Key::Volume(id), Some(Value::Volume(volume))) => {
                 self.names.insert(volume.spec.name.clone(), id);
-                self.volumes.insert(id, volume);
+                let name = volume.spec.name.clone();
+                let former = self.volumes.insert(id, volume).map(|former| former.spec.name);
+                if let Some(former) = former.filter(|former| *former != name) {
+                    self.names.remove(&former);
+                }
             }
             (Key::Volume(id), None) => {
                 if let Some(volume) = self.volumes.remove(&id) {
@@ -281,7 +300,7 @@ impl State {
         let volume = self.volumes.get(&id)?;
         let attached = |one: &Attached| Attachment { epoch: one.epoch, holder: one.holder.clone() };
         let attachments = volume.attached.iter().map(attached).collect();
-        let (parent, origin, hold_us) = (None, None, 0);
+        let Family { parent, origin, hold_us, .. } = volume.family;
         let spec = volume.spec.clone();
         Some(VolumeInfo { volume: id, spec, attachments, parent, origin, hold_us })
     }

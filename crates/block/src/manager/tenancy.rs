@@ -35,6 +35,8 @@ pub struct Held {
     pub policy: Policy,
     /// No write is acknowledged before.
     pub ack_from: Instant,
+    /// It takes no changes: it is of a snapshot.
+    pub read_only: bool,
 }
 
 /// What is to be done about a grant.
@@ -83,7 +85,8 @@ impl Tenancy {
             };
             let ack_from = now + Duration::from_millis(u64::from(tenure.hold_ms));
             let (epoch, bytes, policy) = (tenure.epoch, tenure.bytes, tenure.policy);
-            let held = Held { epoch, bytes, policy, ack_from };
+            let read_only = tenure.read_only;
+            let held = Held { epoch, bytes, policy, ack_from, read_only };
             match self.segments.get_mut(&id) {
                 // Each of the times was safe.
                 Some(known) if known.epoch == epoch => {

@@ -11,7 +11,7 @@ use super::error::Refusal;
 use super::limits::{ATTACH_DEAD, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
 use super::machine::Machine;
 use super::rows::{Key, Row, Value};
-use super::state::{Attached, Segment, Trash, Volume, geometry};
+use super::state::{Attached, Family, Segment, Trash, Volume, geometry};
 use crate::limits::{BLOCK, VOLUME_BYTES};
 
 impl Machine {
@@ -31,6 +31,7 @@ impl Machine {
         if self.state.was_removed(nonce) {
             return Err(Refusal::NoName(spec.name));
         }
+        super::snapshots::check_name(&spec.name)?;
         let count = self.check_length(&spec, spec.bytes)?;
         check_limits(spec.limits)?;
         if self.state.volume_count() >= self.config.volumes_max {
@@ -39,7 +40,8 @@ impl Machine {
         let id = VolumeId::new(self.state.counters().volume);
         self.count(|counters| counters.volume += 1);
         let attached = Vec::new();
-        let volume = Volume { nonce, spec, attach_epoch: 0, owner_floor: 0, attached };
+        let family = Family::default();
+        let volume = Volume { nonce, spec, attach_epoch: 0, owner_floor: 0, attached, family };
         self.put(Key::Volume(id), Value::Volume(volume));
         self.add_segments(now, id, 0..count as u32);
         self.volume_reply(id)
@@ -62,7 +64,12 @@ impl Machine {
         Ok(count)
     }
 
-    fn add_segments(&mut self, now: Instant, volume: VolumeId, indices: std::ops::Range<u32>) {
+    pub(super) fn add_segments(
+        &mut self,
+        now: Instant,
+        volume: VolumeId,
+        indices: std::ops::Range<u32>,
+    ) {
         let epoch = self.state.volume(volume).map_or(0, |volume| volume.owner_floor);
         for index in indices {
             let id = SegmentId { volume, index };
@@ -82,23 +89,27 @@ impl Machine {
             let was_there = (1..self.state.counters().volume).contains(&volume.get());
             return if was_there { Ok(BlockReply::Done) } else { Err(Refusal::NoVolume(volume)) };
         };
+        self.refuse_needed(volume, force)?;
         if !force {
             self.refuse_attached(now, volume)?;
         }
-        for attached in &known.attached {
-            self.kept.remove(&(volume, attached.epoch));
-        }
+        self.drop_volume(now, volume, known.nonce);
+        Ok(BlockReply::Done)
+    }
+
+    /// A volume is no more; its files go later.
+    pub(super) fn drop_volume(&mut self, now: Instant, volume: VolumeId, nonce: u64) {
+        self.kept.retain(|(other, _), _| *other != volume);
         let ids: Vec<SegmentId> = self.state.segments_of(volume, 0).map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.retire(id));
         let parts: Vec<Trash> = self.state.trash().filter(|trash| trash.volume == volume).collect();
         parts.into_iter().for_each(|trash| self.purged(trash));
-        self.discard(now, Trash { volume, segment: None }, known.nonce);
+        self.discard(now, Trash { volume, segment: None }, nonce);
         self.change(Row::delete(Key::Volume(volume)));
-        Ok(BlockReply::Done)
     }
 
     /// A segment is no more.
-    fn retire(&mut self, id: SegmentId) {
+    pub(super) fn retire(&mut self, id: SegmentId) {
         let owner = self.state.segment(id).and_then(|segment| segment.owner);
         self.change(Row::delete(Key::Segment(id)));
         self.holds.remove(&id);
@@ -117,7 +128,7 @@ impl Machine {
         volume: VolumeId,
         bytes: u64,
     ) -> Result<Vec<(SegmentId, Range<u64>)>, Refusal> {
-        let known = self.state.volume(volume).ok_or(Refusal::NoVolume(volume))?;
+        let known = self.changeable(volume)?;
         self.check_length(&known.spec, bytes)?;
         if bytes < known.spec.bytes {
             // Who has it open still believes in the old length.
@@ -134,7 +145,7 @@ impl Machine {
         bytes: u64,
         force: bool,
     ) -> Result<BlockReply, Refusal> {
-        let mut known = self.state.volume(volume).cloned().ok_or(Refusal::NoVolume(volume))?;
+        let mut known = self.changeable(volume)?.clone();
         if known.spec.bytes == bytes {
             return self.volume_reply(volume);
         }
@@ -169,7 +180,7 @@ impl Machine {
         shared: bool,
     ) -> Result<BlockReply, Refusal> {
         check_limits(limits)?;
-        let mut known = self.state.volume(volume).cloned().ok_or(Refusal::NoVolume(volume))?;
+        let mut known = self.changeable(volume)?.clone();
         if (known.spec.limits, known.spec.shared) != (limits, shared) {
             (known.spec.limits, known.spec.shared) = (limits, shared);
             self.put(Key::Volume(volume), Value::Volume(known));
@@ -178,13 +189,13 @@ impl Machine {
     }
 
     /// True when nobody has heard of an attachment for long.
-    fn is_dead(&self, now: Instant, volume: VolumeId, attached: &Attached) -> bool {
+    pub(super) fn is_dead(&self, now: Instant, volume: VolumeId, attached: &Attached) -> bool {
         let heard = self.kept.get(&(volume, attached.epoch));
         heard.is_none_or(|&heard| now - heard > ATTACH_DEAD)
     }
 
     /// Who is refused a volume: anybody whose attachment is alive.
-    fn refuse_attached(&self, now: Instant, volume: VolumeId) -> Result<(), Refusal> {
+    pub(super) fn refuse_attached(&self, now: Instant, volume: VolumeId) -> Result<(), Refusal> {
         let Some(known) = self.state.volume(volume) else { return Ok(()) };
         match known.attached.iter().find(|one| !self.is_dead(now, volume, one)) {
             None => Ok(()),
@@ -204,6 +215,10 @@ impl Machine {
     ) -> Result<BlockReply, Refusal> {
         let id = self.state.find(name).ok_or_else(|| Refusal::NoName(name.to_owned()))?;
         let mut known = self.state.volume(id).cloned().expect("it has a name");
+        if known.family.making {
+            return Err(Refusal::Making { name: name.to_owned() });
+        }
+        self.serve_snapshot(now, id);
         if let Some(same) = known.attached.iter().find(|one| one.nonce == nonce) {
             self.kept.insert((id, same.epoch), now);
             return self.attached_reply(id, same.epoch);
@@ -213,7 +228,7 @@ impl Machine {
         let (gone, left): (Vec<_>, Vec<_>) = known.attached.into_iter().partition(over);
         known.attached = left;
         if let Some(other) = known.attached.first()
-            && !known.spec.shared
+            && !(known.spec.shared || known.family.parent.is_some())
         {
             let (name, holder) = (name.to_owned(), other.holder.clone());
             return Err(Refusal::Attached { name, holder });

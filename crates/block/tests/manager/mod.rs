@@ -3,6 +3,7 @@
 mod leases;
 mod requests;
 mod rows;
+mod snapshots;
 
 use base::GIB;
 use block::manager::{Config, Machine, State};

@@ -5,7 +5,7 @@ use std::path::Path;
 use base::{BlockServerId, VolumeId};
 use block::fuzz::fuzz_manager_row;
 use block::manager::rows::{Key, Row, VERSION, Value};
-use block::manager::state::{Attached, Counters, Segment, Server, Trash, Volume};
+use block::manager::state::{Attached, Counters, Family, Segment, Server, Trash, Volume};
 use proptest::prelude::*;
 use runtime::Rng;
 use wire::control::SegmentId;
@@ -23,7 +23,12 @@ fn rows() -> Vec<(&'static str, Row)> {
         attach_epoch: 4,
         owner_floor: 12,
         attached: vec![attached.clone(), Attached { epoch: 5, ..attached }],
+        family: Family::default(),
     };
+    let parent = Some(VolumeId::new(7));
+    let snapshot = Family { parent, hold_us: 1500, ..Family::default() };
+    let clone = Family { origin: Some(VolumeId::new(8)), making: true, ..Family::default() };
+    let of = |family: Family| Value::Volume(Volume { family, ..volume.clone() });
     let part = Trash { volume: segment.volume, segment: Some(3) };
     let whole = Trash { volume: segment.volume, segment: None };
     let id = BlockServerId::new(2);
@@ -38,7 +43,9 @@ fn rows() -> Vec<(&'static str, Row)> {
         ),
         ("trash", Row::put(Key::Trash(part), Value::Trash { nonce: 1 })),
         ("trash-whole", Row::put(Key::Trash(whole), Value::Trash { nonce: 1 })),
-        ("volume", Row::put(Key::Volume(segment.volume), Value::Volume(volume))),
+        ("volume", Row::put(Key::Volume(segment.volume), Value::Volume(volume.clone()))),
+        ("volume-snapshot", Row::put(Key::Volume(segment.volume), of(snapshot))),
+        ("volume-clone", Row::put(Key::Volume(segment.volume), of(clone))),
     ]
 }
 
@@ -84,6 +91,7 @@ fn the_page_says_what_the_rows_are() {
     assert_eq!((len(3), len(5)), (1 + 8 + 4, 1 + 8));
     let (fixed, texts) = (1 + 8 + 8 + 8 + 4 + 8 + 3 + 32 + 8 + 8 + 1, 6 + 2 * (16 + 14));
     assert_eq!(len(7), fixed + texts);
+    assert_eq!((len(8), len(9)), (len(7) + 25, len(7) + 25));
 }
 
 #[test]

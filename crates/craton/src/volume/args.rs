@@ -115,6 +115,30 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "DIR", default_value = RUN_DIR, env = "CRATON_RUN_DIR")]
         run_dir: PathBuf,
     },
+    /// Make, list and remove snapshots of a volume, and go back to one
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+    /// Make a volume with the content of a snapshot
+    ///
+    /// Both share their files; what one writes the other never sees.
+    Clone {
+        /// The snapshot.
+        #[arg(value_name = "VOLUME@SNAPSHOT")]
+        snapshot: String,
+        /// Name of the new volume.
+        name: String,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy what a clone shares with others; ends when it shares nothing
+    Flatten {
+        /// The clone's name.
+        name: String,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove volumes with their data
     Rm {
         /// Their names.
@@ -123,6 +147,58 @@ pub enum VolumeCommand {
         /// Also those that are open, and missing ones are no error
         #[arg(short, long)]
         force: bool,
+        /// Also those that have snapshots, with these
+        #[arg(long)]
+        snapshots: bool,
+    },
+}
+
+/// `craton volume snapshot`.
+#[derive(Subcommand, Debug)]
+pub enum SnapshotCommand {
+    /// Make a snapshot; writes wait for some milliseconds
+    ///
+    /// It has all that was answered before, over the whole volume. It can be opened, read only, as
+    /// VOLUME@NAME.
+    Create {
+        /// The volume's name.
+        volume: String,
+        /// The snapshot's name.
+        name: String,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the snapshots of a volume, the oldest first
+    Ls {
+        /// The volume's name.
+        volume: String,
+        /// Print one JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove snapshots
+    Rm {
+        /// The volume's name.
+        volume: String,
+        /// The snapshots' names.
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// Also those that are open or have clones, which keep their data
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Give a volume the content of a snapshot again; what came later is lost
+    ///
+    /// Nobody may have the volume open. Its snapshots stay.
+    Rollback {
+        /// The volume's name.
+        volume: String,
+        /// The snapshot's name.
+        name: String,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
     },
 }
 

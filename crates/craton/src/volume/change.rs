@@ -1,7 +1,7 @@
 //! Commands that change volumes.
 
-use block::manager::Managers;
 use block::manager::client::Error;
+use block::manager::{AT, Managers};
 use runtime::Duration;
 use wire::control::{
     BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,
@@ -39,7 +39,8 @@ impl LimitArgs {
     }
 }
 
-async fn change(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo, Failure> {
+/// Asks for something that is answered with a volume.
+pub async fn change(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo, Failure> {
     match managers.ask(request).await? {
         BlockReply::Volume(info) => Ok(info),
         other => Err(misfit(&other)),
@@ -47,17 +48,17 @@ async fn change(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo
 }
 
 /// A name that a volume can have.
-fn check_name(name: &str) -> Done {
+pub fn check_name(name: &str) -> Done {
     let bad = name.is_empty()
         || name.len() > base::limits::NAME_MAX
         || name == "."
         || name == ".."
-        || name.contains('/')
+        || name.contains(['/', AT])
         || name.chars().any(char::is_control);
     match bad {
         false => Ok(()),
         true => Err(Failure::usage(format!(
-            "'{}' is no name of a volume: 1 to {} bytes, no '/' and no control characters",
+            "'{}' is no name of a volume: 1 to {} bytes, no '/', no '@' and no control characters",
             name.escape_debug(),
             base::limits::NAME_MAX
         ))),
@@ -112,7 +113,7 @@ pub async fn make(
 }
 
 /// Waits until every segment is served.
-async fn wait_open(managers: &Managers, info: &VolumeInfo) -> Done {
+pub async fn wait_open(managers: &Managers, info: &VolumeInfo) -> Done {
     let env = managers.client().env();
     let deadline = env.now() + OPEN_WAIT;
     loop {
@@ -186,10 +187,16 @@ pub async fn resize(managers: &Managers, name: &str, size: u64, force: bool, jso
 }
 
 /// Removes volumes; their files go in the background. With `force` also open and missing ones.
-pub async fn rm(managers: &Managers, names: &[String], force: bool) -> Done {
+/// With `snapshots` also their snapshots.
+pub async fn rm(managers: &Managers, names: &[String], force: bool, snapshots: bool) -> Done {
     for name in names {
         let volume = match managers.volume(name).await {
-            Ok(info) => info.volume,
+            Ok(info) => {
+                if snapshots {
+                    super::snapshot::remove_all(managers, &info, force).await?;
+                }
+                info.volume
+            }
             Err(Error::Refused { kind: base::Kind::NotFound, .. }) if force => continue,
             Err(error) => return Err(error.into()),
         };

@@ -9,10 +9,12 @@ mod image;
 mod import;
 mod open;
 mod show;
+mod snapshot;
 mod space;
 
 use block::manager::Managers;
 use block::manager::client::Error;
+use runtime::Duration;
 
 pub use args::VolumeCommand;
 
@@ -20,6 +22,9 @@ use crate::args::Connection;
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
 use crate::exit::{Code, Done, Failure};
+
+/// How long a snapshot or clone may take: block servers link thousands of files.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs a command.
 pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
@@ -64,7 +69,19 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
                 attach::attach(&site, &name, &how).await
             }
             VolumeCommand::Detach { .. } => unreachable!("done above"),
-            VolumeCommand::Rm { names, force } => change::rm(&managers, &names, force).await,
+            VolumeCommand::Snapshot(command) => {
+                snapshot::run(&Managers::with_budget(&client, PATIENCE), command).await
+            }
+            VolumeCommand::Clone { snapshot, name, json } => {
+                let managers = Managers::with_budget(&client, PATIENCE);
+                snapshot::clone(&managers, &snapshot, &name, nbd.as_deref(), json).await
+            }
+            VolumeCommand::Flatten { name, json } => {
+                snapshot::flatten(&managers, &name, json).await
+            }
+            VolumeCommand::Rm { names, force, snapshots } => {
+                change::rm(&managers, &names, force, snapshots).await
+            }
         }
     })
 }

@@ -56,7 +56,7 @@ pub fn limits(limits: VolumeLimits) -> String {
     )
 }
 
-async fn all(managers: &Managers) -> Result<Vec<VolumeInfo>, Failure> {
+pub async fn all(managers: &Managers) -> Result<Vec<VolumeInfo>, Failure> {
     let mut found: Vec<VolumeInfo> = Vec::new();
     loop {
         let after = found.last().map(|info| info.spec.name.clone());
@@ -73,20 +73,48 @@ async fn all(managers: &Managers) -> Result<Vec<VolumeInfo>, Failure> {
     }
 }
 
+/// Snapshots of a volume, the oldest first.
+fn snapshots_of<'a>(
+    info: &VolumeInfo,
+    all: &'a [VolumeInfo],
+) -> impl Iterator<Item = &'a VolumeInfo> {
+    let mut found: Vec<_> = all.iter().filter(|one| one.parent == Some(info.volume)).collect();
+    found.sort_by_key(|one| one.volume);
+    found.into_iter()
+}
+
+/// The snapshot that a volume shares files with.
+fn origin_of(info: &VolumeInfo, all: &[VolumeInfo]) -> Option<String> {
+    let origin = info.origin?;
+    let known = all.iter().find(|one| one.volume == origin);
+    Some(known.map_or_else(|| "a removed snapshot".to_owned(), |one| one.spec.name.clone()))
+}
+
+fn with_family(mut shown: Value, info: &VolumeInfo, all: &[VolumeInfo]) -> Value {
+    shown["origin"] = origin_of(info, all).into();
+    shown["snapshots"] = snapshots_of(info, all).map(super::snapshot::shown).collect();
+    shown
+}
+
 /// Lists all volumes.
 pub async fn ls(managers: &Managers, json: bool) -> Done {
-    let volumes = all(managers).await?;
+    let all = all(managers).await?;
+    let volumes = all.iter().filter(|info| info.parent.is_none());
     if json {
-        return print_json(&volumes.iter().map(|info| volume(info, None)).collect::<Vec<_>>());
+        let shown = volumes.map(|info| with_family(volume(info, None), info, &all));
+        return print_json(&shown.collect::<Vec<_>>());
     }
-    let mut out = table(&["name", "size", "policy", "open by"]);
+    let mut out = table(&["name", "size", "policy", "snapshots", "clone of", "open by"]);
     for info in volumes {
         let holders: Vec<_> = info.attachments.iter().map(|one| one.holder.as_str()).collect();
         let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
         let policy = format!("rep{}", info.spec.policy.copies);
-        out.add_row([info.spec.name.clone(), bytes(info.spec.bytes), policy, holders]);
+        let snapshots = snapshots_of(info, &all).count().to_string();
+        let origin = origin_of(info, &all).unwrap_or_else(|| "-".to_owned());
+        let size = bytes(info.spec.bytes);
+        out.add_row([info.spec.name.clone(), size, policy, snapshots, origin, holders]);
     }
-    print_table(out, &[1])
+    print_table(out, &[1, 3])
 }
 
 /// Shows a volume with its segments; `nbd` is where its front ends are, when that is known.
@@ -94,8 +122,9 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     let info = managers.volume(name).await?;
     let map = managers.map(info.volume).await?;
     let space = Space::of(managers, &info, &map).await;
+    let all = all(managers).await?;
     if json {
-        let mut shown = volume(&info, nbd);
+        let mut shown = with_family(volume(&info, nbd), &info, &all);
         shown["space"] = space.json();
         let segment = |place: &wire::control::SegmentPlace| {
             json!({
@@ -130,6 +159,12 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     ))?;
     if let Some(nbd) = nbd {
         print_line(&format!("export    {nbd}/{}", spec.name))?;
+    }
+    if let Some(origin) = origin_of(&info, &all) {
+        print_line(&format!("clone of  {origin}"))?;
+    }
+    for one in snapshots_of(&info, &all) {
+        print_line(&format!("snapshot  {}", one.spec.name))?;
     }
     for one in &info.attachments {
         print_line(&format!("open by   {} (epoch {})", one.holder, one.epoch))?;

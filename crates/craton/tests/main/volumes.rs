@@ -12,20 +12,20 @@ use serde_json::Value;
 
 use crate::harness::{self, Scratch, bad, good, json, text, wait};
 
-const BLOCK: usize = 4096;
-const READ: u16 = 0;
-const WRITE: u16 = 1;
+pub const BLOCK: usize = 4096;
+pub const READ: u16 = 0;
+pub const WRITE: u16 = 1;
 const DISC: u16 = 2;
 
 /// An NBD client of one connection, one request at a time.
-struct Nbd {
+pub struct Nbd {
     stream: TcpStream,
-    bytes: u64,
+    pub bytes: u64,
     cookie: u64,
 }
 
 impl Nbd {
-    fn open(url: &str) -> Nbd {
+    pub fn open(url: &str) -> Nbd {
         let (addr, name) =
             url.strip_prefix("nbd://").and_then(|url| url.split_once('/')).expect("an address");
         let mut stream = TcpStream::connect(addr).expect("the front end takes connections");
@@ -62,7 +62,7 @@ impl Nbd {
         }
     }
 
-    fn ask(&mut self, op: u16, offset: u64, len: usize, data: &[u8]) -> Vec<u8> {
+    pub fn ask(&mut self, op: u16, offset: u64, len: usize, data: &[u8]) -> Vec<u8> {
         self.cookie += 1;
         let mut head = 0x2560_9513u32.to_be_bytes().to_vec();
         head.extend([0, 0]);
@@ -93,7 +93,7 @@ impl Drop for Nbd {
     }
 }
 
-fn up(dir: &Path) {
+pub fn up(dir: &Path) {
     let flags = ["--masters", "1", "--chunkservers", "3", "--block-servers", "2"];
     good(&[&["cluster", "up", "--dir", text(dir)][..], &flags].concat());
 }

@@ -1,0 +1,246 @@
+//! Snapshots, clones, rollbacks: what the leading manager asks of block servers for them
+//! (`protocols.md` 6.6, 6.7).
+//!
+//! A snapshot has four steps. (1) All segments fix their cuts, and hold answers back. (2) If no
+//! segment has changed hands, the manager's table gets the snapshot, in the making. (3) The holds
+//! end; a segment whose hold had ended before says so, and the snapshot is given up. (4) The cuts
+//! become directories, and the snapshot is whole.
+//!
+//! So a change that was answered before another began is in the snapshot if the other is: the
+//! second is in its cut, so its segment was not cut yet when the first was answered, and no
+//! segment answers what is behind its cut before all are cut. Decision 18 has the rest.
+
+use std::rc::Rc;
+
+use base::VolumeId;
+use futures_util::future::join_all;
+use futures_util::stream::{StreamExt, TryStreamExt, iter};
+use metrics::Unit;
+use runtime::{Class, Instant};
+use wire::control::{
+    BlockReply, BlockServerReply, BlockServerRequest, ControlError, ControlReply, ControlRequest,
+    Policy, SegmentId,
+};
+
+use super::error::Refusal;
+use super::limits::{
+    CUT_ATTEMPT, FLATTEN_ATTEMPT, HOLD_MAX, LINK_ATTEMPT, LINKS_INFLIGHT, SERVE_MAX, SERVE_PAUSE,
+};
+use super::service::{Lead, Manager};
+use super::snapshots::{Begun, Part};
+
+impl Manager {
+    /// Makes a snapshot of a volume.
+    pub(super) async fn snapshot(
+        &self,
+        lead: &Rc<Lead>,
+        (nonce, volume, name): (u64, VolumeId, String),
+    ) -> Result<BlockReply, ControlError> {
+        let begun = lead.machine.borrow_mut().begin_snapshot(nonce, volume, &name)?;
+        let parts = match begun {
+            Begun::Done(reply) => return self.durable(lead, reply).await,
+            Begun::Go(parts) => parts,
+        };
+        let cut = self.env().random_u64();
+        let made = self.snapshot_of(lead, (nonce, volume, &name), &parts, cut).await;
+        lead.machine.borrow_mut().end_cutting(self.env().now(), volume);
+        // What is not needed any more is given up without waiting.
+        let (this, parts) = (self.clone(), parts);
+        self.env().spawn(Class::Background, "block manager: release", async move {
+            this.end_holds(&parts, cut, false).await.ok();
+        });
+        made
+    }
+
+    async fn snapshot_of(
+        &self,
+        lead: &Rc<Lead>,
+        (nonce, volume, name): (u64, VolumeId, &str),
+        parts: &[Part],
+        cut: u64,
+    ) -> Result<BlockReply, ControlError> {
+        let hold_ms = HOLD_MAX.as_millis() as u32;
+        let cuts = parts.iter().map(|part| {
+            let request = BlockServerRequest::Cut { segment: part.segment, cut, hold_ms };
+            self.ask_part(part, request, CUT_ATTEMPT)
+        });
+        if let Some(refusal) = join_all(cuts).await.into_iter().find_map(Result::err) {
+            self.env().mark("block manager: a cut failed");
+            return Err(refusal.into());
+        }
+        let committed = lead.machine.borrow_mut().commit_snapshot(nonce, volume, name, parts);
+        let (id, policy) = committed?;
+        self.durable(lead, ()).await?;
+        self.env().mark("block manager: snapshot committed");
+        let linked = async {
+            let hold_us = self.end_holds(parts, cut, true).await?;
+            let registry = self.env().tracer().registry();
+            let help = "For how long snapshots held acknowledgements back.";
+            let name = "craton_block_snapshot_hold_seconds";
+            registry.histogram(name, help, Unit::Nanoseconds, &[]).record(hold_us * 1000);
+            self.link(parts, cut, (id, policy)).await?;
+            Ok::<u64, Refusal>(hold_us)
+        };
+        let linked = linked.await;
+        let finished = {
+            let machine = &mut *lead.machine.borrow_mut();
+            match linked {
+                Ok(hold_us) => machine.finish_snapshot(id, hold_us),
+                Err(refusal) => {
+                    tracing::warn!(%volume, cause = %refusal, "a snapshot is given up");
+                    self.env().mark("block manager: snapshot given up");
+                    machine.give_up(self.env().now(), id);
+                    Err(refusal)
+                }
+            }
+        };
+        self.durable(lead, ()).await?;
+        let finished = finished?;
+        self.env().mark("block manager: snapshot made");
+        Ok(finished)
+    }
+
+    /// Ends the holds of a cut; answers the longest, in microseconds.
+    async fn end_holds(&self, parts: &[Part], cut: u64, keep: bool) -> Result<u64, Refusal> {
+        let releases = parts.iter().map(|part| {
+            let request = BlockServerRequest::Release { segment: part.segment, cut, keep };
+            self.ask_part(part, request, CUT_ATTEMPT)
+        });
+        let mut longest = 0;
+        for answer in join_all(releases).await {
+            match answer? {
+                BlockServerReply::Count(held) => longest = longest.max(held),
+                other => return Err(foreign(&other)),
+            }
+        }
+        Ok(longest)
+    }
+
+    /// Makes the directories of a volume's segments from a cut of others.
+    async fn link(
+        &self,
+        parts: &[Part],
+        cut: u64,
+        (to, policy): (VolumeId, Policy),
+    ) -> Result<(), Refusal> {
+        let links = parts.iter().map(|part| {
+            let to = SegmentId { volume: to, index: part.segment.index };
+            let segment = part.segment;
+            let request = BlockServerRequest::Link { segment, cut, to, policy };
+            self.ask_part(part, request, LINK_ATTEMPT)
+        });
+        let done = iter(links).buffer_unordered(LINKS_INFLIGHT);
+        done.try_for_each(|_| std::future::ready(Ok(()))).await
+    }
+
+    /// Makes a volume with the content of a snapshot; without a name, in the place of the
+    /// snapshot's volume.
+    pub(super) async fn clone_of(
+        &self,
+        lead: &Rc<Lead>,
+        (nonce, snapshot, name): (u64, VolumeId, Option<String>),
+    ) -> Result<BlockReply, ControlError> {
+        let now = self.env().now();
+        let begun = lead.machine.borrow_mut().begin_clone(now, nonce, snapshot, name.as_deref())?;
+        let (id, policy) = match begun {
+            Begun::Done(reply) => return self.durable(lead, reply).await,
+            Begun::Go(made) => made,
+        };
+        let linked = async {
+            self.durable(lead, ()).await?;
+            let deadline = self.env().now() + SERVE_MAX;
+            Ok::<(), ControlError>(self.link_clone(lead, snapshot, (id, policy), deadline).await?)
+        };
+        let linked = linked.await;
+        let finished = {
+            let (machine, now) = (&mut *lead.machine.borrow_mut(), self.env().now());
+            machine.end_cutting(now, snapshot);
+            let finished =
+                linked.and_then(|()| Ok(machine.finish_clone(now, id, name.is_none())?));
+            if finished.is_err() {
+                machine.give_up(now, id);
+            }
+            finished
+        };
+        self.durable(lead, ()).await?;
+        let finished = finished?;
+        self.env().mark("block manager: clone made");
+        Ok(finished)
+    }
+
+    async fn link_clone(
+        &self,
+        lead: &Rc<Lead>,
+        snapshot: VolumeId,
+        made: (VolumeId, Policy),
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        // Nobody may have used the snapshot for a while: its segments are opened first.
+        let parts = loop {
+            let parts = lead.machine.borrow().snapshot_parts(snapshot);
+            match parts {
+                Err(refusal) if self.env().now() >= deadline => return Err(refusal),
+                Err(_) => self.env().sleep(SERVE_PAUSE).await,
+                Ok(parts) => break parts,
+            }
+        };
+        let cut = self.env().random_u64();
+        let linked = async {
+            // It never changes: there is nothing to hold back.
+            let hold_ms = HOLD_MAX.as_millis() as u32;
+            let cuts = parts.iter().map(|part| {
+                let request = BlockServerRequest::Cut { segment: part.segment, cut, hold_ms };
+                self.ask_part(part, request, CUT_ATTEMPT)
+            });
+            join_all(cuts).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+            self.end_holds(&parts, cut, true).await?;
+            self.link(&parts, cut, made).await
+        };
+        let linked = linked.await;
+        self.end_holds(&parts, cut, false).await.ok();
+        linked
+    }
+
+    /// Has a clone copy what it shares; answers how many blocks are left.
+    pub(super) async fn flatten(
+        &self,
+        lead: &Rc<Lead>,
+        volume: VolumeId,
+    ) -> Result<BlockReply, ControlError> {
+        let parts = lead.machine.borrow().flatten_parts(volume)?;
+        let asks = parts.iter().map(|part| {
+            let request = BlockServerRequest::Flatten { segment: part.segment };
+            self.ask_part(part, request, FLATTEN_ATTEMPT)
+        });
+        let mut left = 0;
+        for answer in join_all(asks).await {
+            match answer? {
+                BlockServerReply::Count(blocks) => left += blocks,
+                other => return Err(foreign(&other).into()),
+            }
+        }
+        if left == 0 {
+            lead.machine.borrow_mut().flattened(volume);
+        }
+        self.durable(lead, BlockReply::Shared(left)).await
+    }
+
+    async fn ask_part(
+        &self,
+        part: &Part,
+        request: BlockServerRequest,
+        attempt: runtime::Duration,
+    ) -> Result<BlockServerReply, Refusal> {
+        let what = format!("{}: {}", part.segment, request.name());
+        let asked = ControlRequest::BlockServer(request);
+        match self.client().ask_peer(part.addr, asked, attempt).await {
+            Ok(ControlReply::BlockServer(reply)) => Ok(reply),
+            Ok(_) => Err(Refusal::Server { what: format!("{what}: no block server") }),
+            Err(error) => Err(Refusal::Server { what: format!("{what}: {error}") }),
+        }
+    }
+}
+
+fn foreign(reply: &BlockServerReply) -> Refusal {
+    Refusal::Server { what: format!("an answer that does not fit: {reply:?}") }
+}

@@ -1,0 +1,216 @@
+//! Snapshots, clones and rollbacks in the manager's state, without block servers: their answers
+//! are the test's.
+
+use base::{GIB, Kind, VolumeId};
+use block::manager::state::Trash;
+use block::manager::{Begun, Machine, Part, Refusal, State};
+use wire::control::{BlockReply, BlockRequest, VolumeInfo};
+
+use super::{Server, at, machine, spec, volume};
+
+/// A machine with a volume `a` of four segments that a server has open.
+fn world() -> (Machine, Server, VolumeId) {
+    let mut machine = machine(State::default(), 1, at(0));
+    let mut server = Server::join(&mut machine, at(0), "bs1");
+    server.beat(&mut machine, at(0));
+    let request = BlockRequest::Create { nonce: 1, spec: spec("a", GIB) };
+    let id = volume(machine.handle(at(0), request)).volume;
+    open(&mut machine, &mut server);
+    (machine, server, id)
+}
+
+/// The server takes all that it was given, and says so.
+fn open(machine: &mut Machine, server: &mut Server) {
+    (0..3).for_each(|_| drop(server.beat(machine, at(1))));
+}
+
+fn cut(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> Vec<Part> {
+    match machine.begin_snapshot(nonce, id, name) {
+        Ok(Begun::Go(parts)) => parts,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn snapshot(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> VolumeInfo {
+    let parts = cut(machine, nonce, id, name);
+    let (made, _) = machine.commit_snapshot(nonce, id, name, &parts).expect("nothing moved");
+    machine.end_cutting(at(1), id);
+    volume(machine.finish_snapshot(made, 1500))
+}
+
+fn clone(
+    machine: &mut Machine,
+    server: &mut Server,
+    nonce: u64,
+    of: VolumeId,
+    name: Option<&str>,
+) -> Result<VolumeInfo, Refusal> {
+    let (made, _) = match machine.begin_clone(at(1), nonce, of, name)? {
+        Begun::Go(made) => made,
+        Begun::Done(reply) => return Ok(volume(Ok(reply))),
+    };
+    open(machine, server);
+    assert_eq!(machine.snapshot_parts(of).expect("they are open").len(), 4);
+    machine.end_cutting(at(1), of);
+    let done = machine.finish_clone(at(1), made, name.is_none());
+    open(machine, server);
+    done.map(|reply| volume(Ok(reply)))
+}
+
+fn find(machine: &mut Machine, name: &str) -> Result<VolumeInfo, Refusal> {
+    let reply = machine.handle(at(1), BlockRequest::Find { name: name.into() })?;
+    Ok(volume(Ok(reply)))
+}
+
+fn remove(machine: &mut Machine, volume: VolumeId, force: bool) -> Result<BlockReply, Refusal> {
+    machine.handle(at(1), BlockRequest::Remove { volume, force })
+}
+
+/// What the table would give to the next leader.
+fn next_leader(machine: &Machine) -> Machine {
+    let mut state = State::default();
+    machine.state().rows().into_iter().for_each(|row| state.apply(row));
+    super::machine(state, 2, at(1))
+}
+
+#[test]
+fn a_snapshot_is_a_volume_that_never_changes() {
+    let (mut machine, mut server, id) = world();
+    let made = snapshot(&mut machine, 7, id, "s");
+    assert_eq!((made.spec.name.as_str(), made.parent, made.hold_us), ("a@s", Some(id), 1500));
+    // The same order once more has the same answer; another has none.
+    let again = machine.begin_snapshot(7, id, "s");
+    assert_eq!(again, Ok(Begun::Done(BlockReply::Volume(made.clone()))));
+    assert_eq!(machine.begin_snapshot(8, id, "s"), Err(Refusal::Exists("a@s".into())));
+    let of_it = machine.begin_snapshot(8, made.volume, "t");
+    assert!(matches!(of_it, Err(Refusal::Snapshot { .. })), "{of_it:?}");
+    let resize = BlockRequest::Resize { volume: made.volume, bytes: 2 * GIB, force: true };
+    assert!(matches!(machine.handle(at(1), resize), Err(Refusal::Snapshot { .. })));
+    for bad in ["", "a@b", "a/b"] {
+        let refused = machine.begin_snapshot(9, id, bad);
+        assert!(matches!(refused, Err(Refusal::Name { .. })), "{bad}: {refused:?}");
+    }
+    // It has owners while somebody has it open, and they take no changes.
+    assert_eq!(machine.state().segments_of(made.volume, 0).count(), 0);
+    let attach = |nonce, holder: &str| {
+        let (name, holder) = ("a@s".to_owned(), holder.to_owned());
+        BlockRequest::Attach { name, nonce, holder }
+    };
+    let mut epochs = Vec::new();
+    for (nonce, holder) in [(1, "f1"), (2, "f2")] {
+        let Ok(BlockReply::Attached { epoch, .. }) = machine.handle(at(1), attach(nonce, holder))
+        else {
+            panic!("any number may read it");
+        };
+        epochs.push(epoch);
+    }
+    let grant = server.beat(&mut machine, at(1));
+    let tenures: Vec<_> = grant.changes.iter().filter_map(|change| change.tenure).collect();
+    assert_eq!(tenures.len(), 4);
+    assert!(tenures.iter().all(|tenure| tenure.read_only));
+    let owner_epoch = tenures[0].epoch;
+    for epoch in epochs {
+        let detach = BlockRequest::Detach { volume: made.volume, epoch };
+        machine.handle(at(2), detach).expect("it is done");
+    }
+    machine.tick(at(3));
+    assert_eq!(machine.state().segments_of(made.volume, 0).count(), 4, "it rests later");
+    server.beat(&mut machine, at(20_000));
+    machine.tick(at(20_000));
+    assert_eq!(machine.state().segments_of(made.volume, 0).count(), 0);
+    // Owners that come later have larger epochs.
+    machine.handle(at(20_001), attach(3, "f1")).expect("it opens again");
+    let epoch = machine.state().segments_of(made.volume, 0).map(|(_, segment)| segment.epoch);
+    assert!(epoch.min() > Some(owner_epoch));
+}
+
+#[test]
+fn a_cut_counts_only_if_no_segment_has_moved() {
+    let (mut machine, _, id) = world();
+    let parts = cut(&mut machine, 7, id, "s");
+    assert_eq!(parts.len(), 4);
+    let twice = machine.begin_snapshot(8, id, "t");
+    assert_eq!(twice.expect_err("one at a time").kind(), Kind::Retry);
+    // Another process of the same server, and so another owner.
+    let mut other = Server::join(&mut machine, at(2), "bs1");
+    other.boot += 1;
+    other.beat(&mut machine, at(2));
+    let refused = machine.commit_snapshot(7, id, "s", &parts).expect_err("an owner has changed");
+    assert_eq!(refused.kind(), Kind::Retry, "{refused}");
+    machine.end_cutting(at(2), id);
+    assert!(find(&mut machine, "a@s").is_err());
+    open(&mut machine, &mut other);
+    snapshot(&mut machine, 7, id, "s");
+}
+
+#[test]
+fn what_is_in_the_making_is_given_up_by_the_next_leader() {
+    let (mut machine, _, id) = world();
+    let parts = cut(&mut machine, 7, id, "s");
+    let (made, _) = machine.commit_snapshot(7, id, "s", &parts).expect("nothing moved");
+    assert_eq!(find(&mut machine, "a@s").map(|info| info.volume), Ok(made));
+    let attach = BlockRequest::Attach { name: "a@s".into(), nonce: 1, holder: "f".into() };
+    assert!(matches!(machine.handle(at(1), attach), Err(Refusal::Making { .. })));
+    let list = BlockRequest::List { after: None, limit: 10 };
+    let Ok(BlockReply::Volumes { volumes, .. }) = machine.handle(at(1), list) else { panic!() };
+    assert_eq!(volumes.len(), 1, "what is in the making is not listed");
+    assert!(matches!(remove(&mut machine, made, true), Err(Refusal::Making { .. })));
+    assert!(matches!(remove(&mut machine, id, true), Err(Refusal::Making { .. })));
+    machine.end_cutting(at(1), id);
+    assert!(matches!(remove(&mut machine, id, true), Err(Refusal::HasSnapshots { .. })));
+    let mut next = next_leader(&machine);
+    assert!(find(&mut next, "a@s").is_err());
+    // No late link comes into a directory that was removed before.
+    let trash = Trash { volume: made, segment: None };
+    assert_eq!(next.due_trash(at(20_000)), []);
+    assert_eq!(next.due_trash(at(60_000)), [trash]);
+    assert!(!next.state().was_removed(7), "who asked may ask again");
+    assert_eq!(remove(&mut next, id, false), Ok(BlockReply::Done));
+}
+
+#[test]
+fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
+    let (mut machine, mut server, id) = world();
+    let made = snapshot(&mut machine, 7, id, "s");
+    let copy = clone(&mut machine, &mut server, 8, made.volume, Some("c")).expect("it is made");
+    assert_eq!((copy.origin, copy.parent), (Some(made.volume), None));
+    assert_eq!(clone(&mut machine, &mut server, 8, made.volume, Some("c")), Ok(copy.clone()));
+    let other = machine.begin_clone(at(1), 9, id, Some("d"));
+    assert!(matches!(other, Err(Refusal::NoSnapshot { .. })), "{other:?}");
+    let refused = remove(&mut machine, made.volume, false).expect_err("it has a clone");
+    assert!(refused.to_string().contains("has clones (c)"), "{refused}");
+    let refused = remove(&mut machine, id, true).expect_err("it has a snapshot");
+    assert!(refused.to_string().contains("has snapshots (a@s)"), "{refused}");
+    machine.flattened(copy.volume);
+    assert_eq!(remove(&mut machine, made.volume, false), Ok(BlockReply::Done));
+    assert_eq!(remove(&mut machine, id, false), Ok(BlockReply::Done));
+    assert!(find(&mut machine, "c").is_ok());
+}
+
+#[test]
+fn a_rollback_takes_the_name_and_the_snapshots() {
+    let (mut machine, mut server, id) = world();
+    let (first, second) = (snapshot(&mut machine, 7, id, "s"), snapshot(&mut machine, 8, id, "t"));
+    let grow = BlockRequest::Resize { volume: id, bytes: 8 * GIB, force: false };
+    volume(machine.handle(at(1), grow));
+    open(&mut machine, &mut server);
+    let attach = BlockRequest::Attach { name: "a".into(), nonce: 1, holder: "f".into() };
+    let Ok(BlockReply::Attached { epoch, .. }) = machine.handle(at(1), attach) else { panic!() };
+    let refused = machine.begin_clone(at(1), 9, first.volume, None);
+    assert!(matches!(refused, Err(Refusal::Attached { .. })), "{refused:?}");
+    machine.handle(at(1), BlockRequest::Detach { volume: id, epoch }).expect("it is done");
+    let rolled = clone(&mut machine, &mut server, 9, first.volume, None).expect("it is made");
+    assert_eq!((rolled.spec.name.as_str(), rolled.spec.bytes), ("a", GIB));
+    assert_eq!((rolled.origin, rolled.parent), (None, None));
+    assert_ne!(rolled.volume, id);
+    assert_eq!(clone(&mut machine, &mut server, 9, first.volume, None), Ok(rolled.clone()));
+    assert!(machine.state().volume(id).is_none());
+    for name in ["a@s", "a@t"] {
+        assert_eq!(find(&mut machine, name).map(|info| info.parent), Ok(Some(rolled.volume)));
+    }
+    assert_eq!(find(&mut machine, "a").map(|info| info.volume), Ok(rolled.volume));
+    // Nothing of it is lost with the leader.
+    let mut next = next_leader(&machine);
+    assert_eq!(next.state(), machine.state());
+    assert_eq!(find(&mut next, "a@t").map(|info| info.volume), Ok(second.volume));
+}
