@@ -29,6 +29,9 @@ need nbdinfo libnbd-bin
 need nbdcopy libnbd-bin
 need qemu-io qemu-utils
 need fio fio
+need nbdfuse libnbd-bin
+need fusermount3 fuse3
+need openssl openssl
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         # One word each.
