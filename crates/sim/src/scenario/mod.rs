@@ -6,6 +6,8 @@ mod echo;
 mod locks;
 mod names;
 mod segments;
+mod slow;
+mod snapshots;
 mod table;
 mod takeover;
 mod volumes;
@@ -299,6 +301,20 @@ pub const SCENARIOS: &[Scenario] = &[
             "segment: orphan removed",
             "segment: DataFile collected",
             "segment: short read of an open DataFile",
+        ],
+    },
+    Scenario {
+        name: "snapshots",
+        about: "snapshots, clones and a rollback while block managers and servers crash",
+        run: |sim| Box::pin(snapshots::run(sim)),
+        marks: &[
+            "segment: cut",
+            "segment: cut linked",
+            "block manager: a cut failed",
+            "block manager: snapshot committed",
+            "block manager: snapshot given up",
+            "block manager: snapshot made",
+            "block manager: clone made",
         ],
     },
     Scenario {

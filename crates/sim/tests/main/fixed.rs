@@ -55,6 +55,7 @@ scenarios! {
     locks "locks",
     names "names",
     segments "segments",
+    snapshots "snapshots",
     table "table",
     takeover "takeover",
     volumes "volumes",

@@ -1,0 +1,133 @@
+//! Segments that begin cuts at different times, as those of a busy cluster do.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::Fault;
+use block::contract::{Answer, Clear, Device, Owned, Piece};
+use block::geometry::Extent;
+use block::manager::tenancy::Held;
+use block::manager::{Devices, Hosted};
+use block::once::Origin;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use runtime::{Buf, Env};
+use wire::control::{Policy, SegmentId, SegmentUsage};
+
+/// Until a server begins a cut that it was asked for, at most: segments are cut one after the
+/// other, as they are on a busy network.
+const DELAY: Duration = Duration::from_millis(25);
+
+/// The devices, which begin cuts at different times.
+pub(super) fn slow(env: &Env, devices: Rc<dyn Devices>) -> Rc<dyn Devices> {
+    Rc::new(Slow { env: env.clone(), devices })
+}
+
+struct Slow {
+    env: Env,
+    devices: Rc<dyn Devices>,
+}
+
+impl Devices for Slow {
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>> {
+        async move {
+            let hosted = self.devices.open(segment, held).await?;
+            let env = self.env.clone();
+            Ok(Rc::new(SlowHosted { env, hosted }) as Rc<dyn Hosted>)
+        }
+        .boxed_local()
+    }
+}
+
+struct SlowHosted {
+    env: Env,
+    hosted: Rc<dyn Hosted>,
+}
+
+impl Device for SlowHosted {
+    fn bytes(&self) -> u64 {
+        self.hosted.bytes()
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        self.hosted.read(extent)
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.hosted.write(offset, data)
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.hosted.clear(extent, how)
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        self.hosted.pieces(extent, most)
+    }
+}
+
+impl Owned for SlowHosted {
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.hosted.write_once(origin, offset, data)
+    }
+
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.hosted.clear_once(origin, extent, how)
+    }
+
+    fn last(&self, attachment: u32) -> u64 {
+        self.hosted.last(attachment)
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        self.hosted.attachments()
+    }
+
+    fn forget(&self, attachments: Range<u32>) {
+        self.hosted.forget(attachments);
+    }
+
+    fn confirm(&self) -> Answer<'_, ()> {
+        self.hosted.confirm()
+    }
+}
+
+impl Hosted for SlowHosted {
+    fn stopped(&self) -> LocalBoxFuture<'static, Fault> {
+        self.hosted.stopped()
+    }
+
+    fn close(&self) -> LocalBoxFuture<'static, ()> {
+        self.hosted.close()
+    }
+
+    fn cut(&self, cut: u64, most: Duration) -> Answer<'_, ()> {
+        async move {
+            let delay = self.env.random_below(DELAY.as_micros() as u64);
+            self.env.sleep(Duration::from_micros(delay)).await;
+            self.hosted.cut(cut, most).await
+        }
+        .boxed_local()
+    }
+
+    fn release_cut(&self, cut: u64, keep: bool) -> Result<Duration, Fault> {
+        self.hosted.release_cut(cut, keep)
+    }
+
+    fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
+        self.hosted.link(cut, to, policy)
+    }
+
+    fn ready(&self) -> Answer<'_, ()> {
+        self.hosted.ready()
+    }
+
+    fn flatten(&self) -> Answer<'_, u64> {
+        self.hosted.flatten()
+    }
+
+    fn usage(&self) -> SegmentUsage {
+        self.hosted.usage()
+    }
+}

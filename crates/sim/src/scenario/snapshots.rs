@@ -1,0 +1,495 @@
+//! Snapshots of a volume of several segments, on the whole stack: chunkservers, masters, block
+//! managers and block servers, of which the last two crash in every phase, under writers that do
+//! not pause. Of each snapshot: what was answered before it was asked for is in it, what began
+//! after it was there is not, and it is a consistent cut: if a write is in it, so is every write,
+//! to whatever segment, that was answered before that one began (`protocols.md` 6.6). Clones and
+//! what is written to them; at the end nothing is left of what was removed.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::Kind;
+use block::contract::Device;
+use block::device::Options;
+use block::frontend::Exports;
+use block::geometry::Extent;
+use block::limits::BLOCK;
+use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers, VolumeExports};
+use block::volume::Limits;
+use client::Client;
+use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::{Class, Env, Rng};
+use table::Cache;
+use wire::control::{
+    BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,
+};
+
+use super::slow;
+use crate::cluster::{Cluster, Shape};
+use crate::tuning::Tuning;
+
+const MANAGERS: usize = 2;
+const SERVERS: usize = 3;
+const PORT: u16 = 7401;
+/// Bytes of a volume: four segments of 512 KiB.
+const BYTES: u64 = 2 << 20;
+const SECTOR: u64 = 64 << 10;
+/// Blocks in use, over all segments; each has one writer, whose values count up.
+const BLOCKS: u64 = 48;
+const LANES: u64 = 6;
+const LOAD: Duration = Duration::from_secs(12);
+/// Snapshots that a run has to bring, at least.
+const SNAPSHOTS_MIN: usize = 4;
+const NAME: &str = "v";
+
+/// A write that was begun.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    begun: Duration,
+    /// When it was answered well.
+    answered: Option<Duration>,
+}
+
+/// A snapshot that was answered well.
+struct Made {
+    name: String,
+    asked: Duration,
+    there: Duration,
+}
+
+struct World {
+    cluster: Cluster,
+    managers: Vec<HostId>,
+    servers: Vec<HostId>,
+    stop: Cell<bool>,
+    /// Writes of each block, in their order.
+    written: RefCell<Vec<Vec<Written>>>,
+    made: RefCell<Vec<Made>>,
+    verdict: RefCell<Option<String>>,
+}
+
+/// Small parts, so that files end and are collected within seconds.
+fn options() -> Options {
+    Options {
+        file_bytes: 128 << 10,
+        index_memory_max: 16 << 10,
+        txn_updates: 20,
+        txn_wait: Duration::from_millis(20),
+        checkpoint_updates: 100,
+        table: table::Options {
+            memtable_bytes: 32 << 10,
+            block_bytes: 2 << 10,
+            file_bytes: 64 << 10,
+            manifest_bytes: 1 << 10,
+            ..table::Options::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// Where a block is: eight sectors on, so that neighbours are of different segments.
+fn offset(block: u64) -> u64 {
+    block * SECTOR % BYTES + block * SECTOR / BYTES * BLOCK
+}
+
+pub(super) async fn run(sim: Sim) -> Result<(), String> {
+    let cluster = Cluster::start(&sim, Shape { servers: 3, ..Shape::default() }, Tuning::default());
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let hosts = |kind: &str, count: usize| -> Vec<HostId> {
+        (1..=count).map(|number| sim.add_host(&format!("{kind}{number}"))).collect()
+    };
+    let world = Rc::new(World {
+        cluster: cluster.clone(),
+        managers: hosts("bm", MANAGERS),
+        servers: hosts("bs", SERVERS),
+        stop: Cell::new(false),
+        written: RefCell::new(vec![Vec::new(); BLOCKS as usize]),
+        made: RefCell::default(),
+        verdict: RefCell::default(),
+    });
+    world.boot_all();
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let user = Rc::new(User::new(&world, &client));
+    let volume = user.on(user.clone().create()).await??;
+    let device = user.on(user.clone().open(NAME.to_owned())).await??;
+    let lanes: Vec<_> = (0..LANES)
+        .map(|lane| {
+            let rng = Rng::new(sim.with_rng(|rng| rng.next_u64()));
+            let work = user.clone().write_always(device.clone(), lane, rng);
+            client.env().spawn(Class::Foreground, "lane", work)
+        })
+        .collect();
+    let snapshots = user.clone().snapshot_always(volume.clone());
+    let snapshots = client.env().spawn(Class::Foreground, "snapshots", snapshots);
+    let trouble = sim.spawn("trouble", world.clone().trouble());
+    let end = sim.elapsed() + LOAD;
+    while sim.elapsed() < end && world.verdict.borrow().is_none() {
+        sim.sleep(Duration::from_millis(100)).await;
+    }
+    world.stop.set(true);
+    let _ = trouble.await; // It ends with the load.
+    sim.heal_network();
+    world.boot_all();
+    let patience = sim.elapsed() + Duration::from_secs(150);
+    while !lanes.iter().all(|lane| lane.is_finished()) || !snapshots.is_finished() {
+        if sim.elapsed() > patience {
+            return Err("a writer or a snapshot does not end without faults".to_owned());
+        }
+        sim.sleep(Duration::from_millis(100)).await;
+    }
+    if let Some(violation) = world.verdict.take() {
+        return Err(violation);
+    }
+    drop(device);
+    let made = std::mem::take(&mut *world.made.borrow_mut());
+    if made.len() < SNAPSHOTS_MIN {
+        return Err(format!("only {} snapshots in {LOAD:?}", made.len()));
+    }
+    sim.note(made.len() as u64);
+    user.on(user.clone().judge(made, volume)).await??;
+    user.on(user.clone().until_gone()).await??;
+    Ok(())
+}
+
+impl World {
+    fn violation(&self, text: String) {
+        self.verdict.borrow_mut().get_or_insert(text);
+    }
+
+    fn boot_all(self: &Rc<Self>) {
+        (0..MANAGERS).for_each(|index| self.boot_manager(index));
+        (0..SERVERS).for_each(|index| self.boot_server(index));
+    }
+
+    async fn connect(&self, env: &Env, config: client::Config) -> Client {
+        loop {
+            let (endpoint, masters) = (self.cluster.endpoint(env), self.cluster.master_addrs());
+            if let Ok(client) = Client::connect(env, endpoint, masters, config.clone()).await {
+                return client;
+            }
+            env.sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn boot_manager(self: &Rc<Self>, index: usize) {
+        let (sim, host) = (self.cluster.sim(), self.managers[index]);
+        if sim.env(host).is_some() {
+            return;
+        }
+        let (env, this) = (sim.boot(host), self.clone());
+        env.clone().spawn(Class::Control, "boot manager", async move {
+            let client = this.connect(&env, client::Config::default()).await;
+            let short = client::Config {
+                control_attempt: Duration::from_millis(120),
+                control_budget: Duration::from_millis(500),
+                ..client::Config::default()
+            };
+            let locks = this.connect(&env, short).await;
+            let config = ManagerConfig {
+                name: format!("bm{}", index + 1),
+                listen: this.cluster.sim().addr(host, PORT),
+                lock_ttl: Duration::from_millis(600),
+                policy: Policy::rep(3),
+                bytes_least: 1 << 20,
+                server_dead: block::manager::limits::SERVER_DEAD,
+            };
+            let endpoint = this.cluster.endpoint(&env);
+            if let Err(error) = Manager::start(client, locks, endpoint, config).await {
+                this.violation(format!("a manager did not start: {error}"));
+            }
+        });
+    }
+
+    fn boot_server(self: &Rc<Self>, index: usize) {
+        let (sim, host) = (self.cluster.sim(), self.servers[index]);
+        if sim.env(host).is_some() {
+            return;
+        }
+        let (env, this) = (sim.boot(host), self.clone());
+        env.clone().spawn(Class::Control, "boot block server", async move {
+            let client = this.connect(&env, client::Config::default()).await;
+            let devices = CoreDevices::new(&client, Cache::new(256 << 10), options());
+            let devices = slow::slow(&env, Rc::new(devices));
+            let (name, addr) = (format!("bs{}", index + 1), this.cluster.sim().addr(host, PORT));
+            let endpoint = this.cluster.endpoint(&env);
+            let managers = Managers::new(&client);
+            if let Err(error) = Host::start(managers, &endpoint, devices, &name, addr).await {
+                this.violation(format!("a block server does not listen: {error}"));
+            }
+        });
+    }
+
+    /// Kills and pauses managers and block servers, one at a time: snapshots are asked for all the
+    /// while, so that some meet each of their phases.
+    async fn trouble(self: Rc<Self>) {
+        let sim = self.cluster.sim().clone();
+        let draw = |bound: usize| sim.with_rng(|rng| rng.below(bound as u64)) as usize;
+        while !self.stop.get() && self.verdict.borrow().is_none() {
+            let pause = sim.with_rng(|rng| rng.between(200, 2500));
+            sim.sleep(Duration::from_millis(pause)).await;
+            let manager = draw(3) == 0;
+            let index = draw(if manager { MANAGERS } else { SERVERS });
+            let host = if manager { self.managers[index] } else { self.servers[index] };
+            if draw(4) == 0 {
+                let length = sim.with_rng(|rng| rng.between(20, 900));
+                sim.pause(host, Duration::from_millis(length));
+                continue;
+            }
+            sim.crash(host, if draw(2) == 0 { CrashMode::Power } else { CrashMode::Process });
+            let away = sim.with_rng(|rng| rng.between(1, 1200));
+            sim.sleep(Duration::from_millis(away)).await;
+            if manager { self.boot_manager(index) } else { self.boot_server(index) }
+        }
+    }
+}
+
+/// Whoever uses the volume: a host that does not crash.
+struct User {
+    world: Rc<World>,
+    env: Env,
+    client: Client,
+    managers: Managers,
+    exports: VolumeExports,
+}
+
+impl User {
+    fn new(world: &Rc<World>, client: &Client) -> User {
+        let managers = Managers::with_budget(client, Duration::from_secs(120));
+        let env = client.env().clone();
+        let endpoint = world.cluster.endpoint(&env);
+        let limits = Limits { patience: Duration::from_secs(60), ..Limits::default() };
+        let exports = VolumeExports::new(&managers, &endpoint, "user", limits);
+        User { world: world.clone(), env, client: client.clone(), managers, exports }
+    }
+
+    /// Does something on the user's host.
+    async fn on<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> Result<T, String> {
+        let done = self.env.spawn(Class::Foreground, "user", work).await;
+        done.map_err(|_| "the user's host has crashed".to_owned())
+    }
+
+    fn now(&self) -> Duration {
+        self.world.cluster.sim().elapsed()
+    }
+
+    async fn ask(&self, request: BlockRequest) -> Result<BlockReply, String> {
+        let name = request.name();
+        self.managers.ask(request).await.map_err(|error| format!("{name}: {error}"))
+    }
+
+    async fn volume(&self, request: BlockRequest) -> Result<VolumeInfo, String> {
+        match self.ask(request).await? {
+            BlockReply::Volume(info) => Ok(info),
+            other => Err(format!("no volume: {other:?}")),
+        }
+    }
+
+    async fn create(self: Rc<Self>) -> Result<VolumeInfo, String> {
+        let geometry =
+            VolumeGeometry { group_bytes: BYTES, segments_per_group: 4, data_sector: SECTOR };
+        let spec = VolumeSpec {
+            name: NAME.to_owned(),
+            bytes: BYTES,
+            geometry,
+            policy: Policy::rep(3),
+            limits: VolumeLimits::default(),
+            shared: false,
+        };
+        self.volume(BlockRequest::Create { nonce: self.env.random_u64(), spec }).await
+    }
+
+    async fn open(self: Rc<Self>, name: String) -> Result<Rc<dyn Device>, String> {
+        // What has just been closed may still be attached.
+        for _ in 0..100 {
+            match self.exports.open(&name).await {
+                Ok(device) => return Ok(device),
+                Err(fault) if matches!(fault.kind, Kind::Retry | Kind::Invalid) => {
+                    self.env.sleep(Duration::from_millis(100)).await;
+                }
+                Err(fault) => return Err(format!("open {name}: {fault}")),
+            }
+        }
+        Err(format!("{name} cannot be opened"))
+    }
+
+    async fn write(&self, device: &dyn Device, block: u64, value: u64) -> Result<(), base::Fault> {
+        let data = value.to_le_bytes().repeat(BLOCK as usize / 8);
+        let data = self.env.pool().copy_of(&data);
+        let data = data.map_err(|error| base::Fault::new(Kind::Retry, error.to_string()))?;
+        device.write(offset(block), data).await
+    }
+
+    async fn write_always(self: Rc<Self>, device: Rc<dyn Device>, lane: u64, mut rng: Rng) {
+        while !self.world.stop.get() && self.world.verdict.borrow().is_none() {
+            let block = lane + LANES * rng.below(BLOCKS / LANES);
+            let (value, at) = {
+                let of_block = &mut self.world.written.borrow_mut()[block as usize];
+                let value = of_block.len() as u64 + 1;
+                of_block.push(Written { begun: self.now(), answered: None });
+                (value, of_block.len() - 1)
+            };
+            match self.write(&*device, block, value).await {
+                Ok(()) => {
+                    let now = Some(self.now());
+                    self.world.written.borrow_mut()[block as usize][at].answered = now;
+                }
+                Err(fault) if fault.kind == Kind::Fenced => {
+                    return self.world.violation(format!("the volume was taken away: {fault}"));
+                }
+                Err(_) => {} // Its outcome is not known.
+            }
+            self.env.sleep(Duration::from_micros(rng.below(4000))).await;
+        }
+    }
+
+    async fn snapshot_always(self: Rc<Self>, volume: VolumeInfo) {
+        let mut number = 0;
+        while !self.world.stop.get() && self.world.verdict.borrow().is_none() {
+            number += 1;
+            let pause = Duration::from_millis(self.env.random_below(500));
+            self.env.sleep(pause).await;
+            let (nonce, asked) = (self.env.random_u64(), self.now());
+            let name = format!("s{number}");
+            let request = BlockRequest::Snapshot { nonce, volume: volume.volume, name };
+            match self.volume(request).await {
+                Ok(info) => {
+                    let (name, there) = (info.spec.name, self.now());
+                    self.world.made.borrow_mut().push(Made { name, asked, there });
+                }
+                Err(what) => return self.world.violation(what),
+            }
+        }
+    }
+
+    /// The values of all blocks of a volume or snapshot; each block is whole.
+    async fn values(&self, device: &dyn Device) -> Result<Vec<u64>, String> {
+        let mut values = Vec::new();
+        for block in 0..BLOCKS {
+            let extent = Extent { offset: offset(block), len: BLOCK };
+            let data = device.read(extent).await.map_err(|fault| fault.to_string())?;
+            if data.chunks(8).any(|word| word != &data[..8]) {
+                return Err(format!("block {block} is half of a write"));
+            }
+            values.push(u64::from_le_bytes(data[..8].try_into().expect("8 bytes")));
+        }
+        Ok(values)
+    }
+
+    /// Looks at all snapshots, clones one, rolls back to one, and removes everything.
+    async fn judge(self: Rc<Self>, made: Vec<Made>, volume: VolumeInfo) -> Result<(), String> {
+        let mut last = Vec::new();
+        for snapshot in &made {
+            let device = self.clone().open(snapshot.name.clone()).await?;
+            let values = self.values(&*device).await;
+            let values = values.map_err(|what| format!("{}: {what}", snapshot.name))?;
+            check(&self.world.written.borrow(), snapshot, &values)
+                .map_err(|what| format!("{}: {what}", snapshot.name))?;
+            if self.write(&*device, 0, 1).await.is_ok() {
+                return Err(format!("{} was written to", snapshot.name));
+            }
+            last = values;
+        }
+        let name = &made.last().expect("there are some").name;
+        let snapshot = self.volume(BlockRequest::Find { name: name.clone() }).await?;
+        let nonce = self.env.random_u64();
+        let clone = BlockRequest::Clone { nonce, snapshot: snapshot.volume, name: "c".to_owned() };
+        let clone = self.volume(clone).await?;
+        let device = self.clone().open("c".to_owned()).await?;
+        if self.values(&*device).await? != last {
+            return Err(format!("the clone of {name} has other content"));
+        }
+        let told = |fault: base::Fault| format!("the clone: {fault}");
+        self.write(&*device, 3, u64::MAX).await.map_err(told)?;
+        let source = self.clone().open(name.clone()).await?;
+        if self.values(&*source).await? != last {
+            return Err(format!("a write to the clone changed {name}"));
+        }
+        drop(source);
+        let remove = |volume, force| BlockRequest::Remove { volume, force };
+        if self.ask(remove(snapshot.volume, false)).await.is_ok() {
+            return Err("a snapshot with a clone was removed unasked".to_owned());
+        }
+        if self.ask(remove(volume.volume, true)).await.is_ok() {
+            return Err("a volume with snapshots was removed".to_owned());
+        }
+        while self.ask(BlockRequest::Flatten { volume: clone.volume }).await?
+            != BlockReply::Shared(0)
+        {
+            self.env.sleep(Duration::from_millis(100)).await;
+        }
+        let rollback = BlockRequest::Rollback { nonce: nonce ^ 1, snapshot: snapshot.volume };
+        let volume = self.volume(rollback).await?;
+        let rolled = self.clone().open(NAME.to_owned()).await?;
+        if self.values(&*rolled).await? != last {
+            return Err(format!("a rollback to {name} brought other content"));
+        }
+        drop(rolled);
+        for snapshot in &made {
+            let name = snapshot.name.clone();
+            let info = self.volume(BlockRequest::Find { name }).await?;
+            self.ask(remove(info.volume, true)).await?;
+        }
+        self.ask(remove(volume.volume, true)).await?;
+        // The flattened clone needs none of them.
+        last[3] = u64::MAX;
+        if self.values(&*device).await? != last {
+            return Err("the clone changed when its snapshot went".to_owned());
+        }
+        self.ask(remove(clone.volume, true)).await.map(drop)
+    }
+
+    /// Ends when the files of all that was removed or given up are gone.
+    async fn until_gone(self: Rc<Self>) -> Result<(), String> {
+        let root = block::manager::limits::ROOT;
+        let patience = self.now() + Duration::from_secs(90);
+        loop {
+            let listed = self.client.list(root, None, 100).await;
+            let names: Vec<String> = listed
+                .map_err(|error| error.to_string())?
+                .entries
+                .into_iter()
+                .map(|entry| entry.name)
+                .collect();
+            if names == ["manager"] {
+                return Ok(());
+            }
+            if self.now() > patience {
+                return Err(format!("files of removed volumes are left: {names:?}"));
+            }
+            self.env.sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+/// Whether what a snapshot shows can be a consistent cut.
+fn check(written: &[Vec<Written>], snapshot: &Made, values: &[u64]) -> Result<(), String> {
+    let mut latest = (Duration::ZERO, 0, 0);
+    for (block, (writes, &value)) in written.iter().zip(values).enumerate() {
+        let Some(index) = value.checked_sub(1) else { continue };
+        let Some(write) = writes.get(index as usize) else {
+            return Err(format!("block {block} has {value}, which nobody wrote"));
+        };
+        if write.begun > snapshot.there {
+            return Err(format!("block {block} has {write:?}, begun after it was there"));
+        }
+        latest = latest.max((write.begun, block, value));
+    }
+    for (block, (writes, &value)) in written.iter().zip(values).enumerate() {
+        for (later, write) in writes.iter().enumerate().skip(value as usize) {
+            let later = later + 1;
+            let Some(answered) = write.answered else { continue };
+            if answered < snapshot.asked {
+                return Err(format!("block {block} has {value}, not {later}, answered before"));
+            }
+            if answered < latest.0 {
+                let (begun, other, has) = latest;
+                return Err(format!(
+                    "block {block} has {value} and lacks {later}, which was answered before \
+                     {has} of block {other} began at {begun:?}: it is no consistent cut"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
