@@ -339,6 +339,7 @@ impl Master {
             let (sum, one) = (&mut led.streams, partition.service.status());
             sum.chunks += one.chunks;
             sum.under_replicated += one.under_replicated;
+            sum.moved += one.moved;
             sum.lost += one.lost;
             sum.logical_bytes += one.logical_bytes;
             sum.repair.pending += one.repair.pending;

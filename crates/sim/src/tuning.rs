@@ -62,6 +62,8 @@ impl Tuning {
             stream.list_interval = millis(rng, &[3_000, 10_000]);
             stream.dead_grace = millis(rng, &[4_000, 10_000]);
             stream.open_grace = millis(rng, &[25_000, 40_000]);
+            stream.balance_interval = millis(rng, &[500, 3_000]);
+            stream.balance_slack = *rng.pick(&[64 << 10, stream.balance_slack]);
             stream.repair_parallel = 1 + rng.below(4) as usize;
             stream.token_life = Duration::from_secs(20);
             let client = &mut tuning.client;

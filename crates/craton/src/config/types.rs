@@ -284,6 +284,10 @@ pub struct Master {
     /// Silence of a chunkserver after which it counts as dead, ms.
     #[serde(default = "Master::server_dead_default")]
     pub server_dead_ms: u64,
+    /// MiB a second that each stream partition moves for balance at most, as when a chunkserver
+    /// joined; 0 leaves chunks where they are.
+    #[serde(default = "Master::balance_default")]
+    pub balance_mib_s: u64,
     /// MiB of buffers that the process may hold, 64 to 1,048,576.
     #[serde(default = "memory_default")]
     pub memory_mib: u64,
@@ -311,6 +315,10 @@ impl Master {
 
     fn server_dead_default() -> u64 {
         1500
+    }
+
+    fn balance_default() -> u64 {
+        32
     }
 }
 
@@ -343,6 +351,9 @@ impl Config for Master {
         }
         if !(100..=600_000).contains(&self.server_dead_ms) {
             return Err(format!("server_dead_ms = {} must be 100 to 600000", self.server_dead_ms));
+        }
+        if self.balance_mib_s > 100_000 {
+            return Err(format!("balance_mib_s = {} must be 0 to 100000", self.balance_mib_s));
         }
         self.check_peers()?;
         check_memory(self.memory_mib)?;

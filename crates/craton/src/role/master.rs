@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use base::MIB;
 use master::{Master, MasterConfig, MasterTiming};
 use metrics::Exposition;
 use runtime::{Duration, Env, Handle};
@@ -93,12 +94,13 @@ pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Failure> 
         name: peer.id.clone(),
         addr: peer.addr,
     };
-    let timing = MasterTiming {
+    let mut timing = MasterTiming {
         election_timeout: election_timeout(Duration::from_millis(config.election_ms)),
         heartbeat: Duration::from_millis(config.heartbeat_ms),
         dead_after: Duration::from_millis(config.server_dead_ms),
         ..MasterTiming::default()
     };
+    timing.stream.balance_bytes_per_s = config.balance_mib_s * MIB;
     let settings = MasterConfig {
         id: config.raft_id,
         name: config.id.clone(),

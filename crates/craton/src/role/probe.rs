@@ -292,6 +292,7 @@ pub fn master(text: &mut Exposition, master: &master::Master) {
         ("craton_repair_pending", "Chunks that wait for repair.", repair.pending),
         ("craton_repair_done_total", "Chunks repaired by leaders here.", repair.done),
         ("craton_repair_bytes_total", "Bytes copied for them.", repair.bytes),
+        ("craton_balance_moved_total", "Chunks moved for balance by leaders here.", chunks.moved),
     ] {
         let mut family = match name.ends_with("_total") {
             true => text.counters(name, help),

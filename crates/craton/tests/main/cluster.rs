@@ -146,6 +146,32 @@ fn a_killed_chunkserver_loses_nothing_and_restarts() {
     bad(&["cluster", "restart", "--dir", &cluster, "chunkserver", "cs9"], 2, "cs9");
 }
 
+/// 40 files of 8 MiB on two servers; a third takes from both what makes them even.
+#[test]
+fn a_server_that_joins_gets_data() {
+    let mut scratch = Scratch::new("joins");
+    let dir = scratch.cluster("cluster");
+    let (src, back) = (scratch.path("src"), scratch.path("back"));
+    fs::create_dir(&src).expect("a directory");
+    for number in 0..40u8 {
+        let name = src.join(format!("file{number}"));
+        fs::write(name, vec![number; 8 << 20]).expect("a file");
+    }
+    up(&dir, "1", "2");
+    let cluster = text(&dir).to_owned();
+    let put = ["fs", "put", "-r", text(&src), "/tree", "--redundancy", "rep1"];
+    good(&[&put[..], &["--cluster", &cluster]].concat());
+    good(&["cluster", "add", "chunkserver", "--dir", &cluster]);
+    let used = |id: &str| metric(&dir, id, "craton_disk_used_bytes") as u64 >> 20;
+    let before = used("cs3");
+    // 107 MiB are its share; disks are even when all are less than 64 MiB off theirs.
+    wait("the new server has data", Duration::from_secs(60), || used("cs3") >= before + 40);
+    assert!(metric(&dir, "m1", "craton_balance_moved_total") >= 5.0);
+    assert_eq!(metric(&dir, "m1", "craton_repair_done_total"), 0.0);
+    good(&["fs", "get", "-r", "/tree", text(&back), "--cluster", &cluster]);
+    assert_eq!(picture(&src), picture(&back));
+}
+
 #[test]
 fn metrics_are_served() {
     let mut scratch = Scratch::new("metrics");

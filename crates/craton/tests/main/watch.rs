@@ -161,6 +161,7 @@ fn expose(dir: &Path, cluster: &str, file: &Path) {
         "craton_led_chunks_under_replicated",
         "craton_repair_pending",
         "craton_repair_done_total",
+        "craton_balance_moved_total",
     ];
     let leader = leader(dir, "ns0");
     for (id, own) in [("cs1", &chunkserver[..]), (&*leader, &master[..])] {

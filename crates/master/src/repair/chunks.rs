@@ -48,7 +48,7 @@ impl<L: Log> Service<L> {
     }
 
     /// The chunk as it is now.
-    fn judged(&self, id: ChunkId) -> Option<(Chunk, u8, Vec<Judged>)> {
+    pub(super) fn judged(&self, id: ChunkId) -> Option<(Chunk, u8, Vec<Judged>)> {
         let view = self.cluster.view();
         self.log.with_state(|state| {
             let (_, stream, chunk) = state.chunk(id)?;
@@ -69,7 +69,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Makes the replicas that are on record as being made, of this leader or one before it.
-    async fn fill_targets(&self, id: ChunkId) -> Result<u64, ControlError> {
+    pub(super) async fn fill_targets(&self, id: ChunkId) -> Result<u64, ControlError> {
         let Some((chunk, _, replicas)) = self.judged(id) else { return Ok(0) };
         let len = chunk.sealed().expect("judged chunks are sealed");
         let sources: Vec<_> =
@@ -194,21 +194,24 @@ impl<L: Log> Service<L> {
         Ok(())
     }
 
-    /// Of whole replicas one too many, that which spreads them least.
+    /// Of whole replicas one too many, that which spreads them least, or is on the fullest disk.
     fn most_crowded(&self, good: &[Place]) -> Place {
         let view = self.cluster.view();
         let domain = |place: &Place| view.server(place.server).map(|server| &server.domain);
         let crowd = |place: &&Place| {
             let near = |other: &&Place| domain(other) == domain(place);
-            let load = view.server(place.server).map_or(0, |server| server.load);
-            (good.iter().filter(near).count(), load, **place)
+            let server = view.server(place.server);
+            let disk = server.and_then(|it| it.disks.iter().find(|it| it.disk == place.disk));
+            let full = disk.map_or(0, |disk| disk.used.saturating_mul(100) / disk.capacity.max(1));
+            let load = server.map_or(0, |server| server.load);
+            (good.iter().filter(near).count(), full, load, **place)
         };
         *good.iter().max_by_key(crowd).expect("one too many")
     }
 
     /// Takes a replica off the record and leaves it to the collector. A broken one is deleted at
     /// once: nobody reads it, and its place may be wanted again.
-    async fn drop_replica(
+    pub(super) async fn drop_replica(
         &self,
         chunk: ChunkId,
         place: Place,

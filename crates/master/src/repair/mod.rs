@@ -1,5 +1,5 @@
 //! What a stream partition's leader does in the background: it settles sealed chunks, restores
-//! redundancy in order of danger, ends recoveries that nobody waits for, and collects what no
+//! redundancy in order of danger, balances, ends recoveries that nobody waits for, and collects what no
 //! file refers to (`protocols.md` 1.4, 2.3, 2.4).
 //!
 //! Everything here is soft state of one leader: what a task knows is found again by the next.
@@ -7,6 +7,7 @@
 //! Invariant: nothing is made, dropped or deleted before the decision is committed, and redundancy
 //! never goes down on the way.
 
+mod balance;
 mod chunks;
 mod garbage;
 mod scan;
@@ -39,6 +40,10 @@ pub(crate) struct Repairs {
     /// Chunks that the last scan found incomplete, and that no repair has completed since. What
     /// waits for a server to come back or for room on a disk stays here.
     ailing: RefCell<BTreeSet<ChunkId>>,
+    /// The chunk that moves for balance: it lacks nothing.
+    moving: Cell<Option<ChunkId>>,
+    /// Chunks moved for balance.
+    pub(crate) moves: Cell<u64>,
     /// Replicas that were looked at and are damaged or missing.
     bad: RefCell<BTreeSet<(ChunkId, Place)>>,
     /// Places that are not good, and since when.
@@ -74,6 +79,8 @@ impl Repairs {
             queue: RefCell::default(),
             busy: RefCell::default(),
             ailing: RefCell::default(),
+            moving: Cell::new(None),
+            moves: Cell::new(0),
             bad: RefCell::default(),
             absent: RefCell::default(),
             recovering: RefCell::default(),
@@ -132,6 +139,7 @@ impl<L: Log> StreamService<L> {
         for _ in 0..service.config.repair_parallel.max(1) {
             spawn("repair chunks", Box::pin(service.clone().repair_chunks()));
         }
+        spawn("balance chunks", Box::pin(service.clone().balance_chunks()));
         spawn("collect garbage", Box::pin(service.clone().collect_garbage()));
         spawn("compare disks", Box::pin(service.clone().compare_disks()));
     }

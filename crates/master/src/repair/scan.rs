@@ -192,7 +192,8 @@ impl<L: Log> Service<L> {
             }
             return;
         }
-        if !is_complete(stream.policy.copies, &replicas) {
+        let moving = self.repairs.moving.get() == Some(chunk.id);
+        if !moving && !is_complete(stream.policy.copies, &replicas) {
             tally.queue.insert((serving, chunk.id));
         }
     }

@@ -67,6 +67,14 @@ pub struct StreamConfig {
     pub repair_parallel: usize,
     /// Bytes that repair copies a second at most, per partition.
     pub repair_bytes_per_s: u64,
+    /// Pause between two looks whether chunks should move to other disks.
+    pub balance_interval: Duration,
+    /// Bytes that move a second for balance at most, per partition; 0 leaves chunks where they
+    /// are.
+    pub balance_bytes_per_s: u64,
+    /// Bytes beyond its share of the partition that a disk may hold, if they are more than a
+    /// tenth of it.
+    pub balance_slack: u64,
     /// Replicas a new chunk needs, when the cluster has that many disks (`protocols.md` 1.4).
     pub copies_floor: u8,
 }
@@ -88,6 +96,9 @@ impl Default for StreamConfig {
             list_interval: Duration::from_secs(60),
             repair_parallel: 4,
             repair_bytes_per_s: 64 << 20,
+            balance_interval: Duration::from_secs(10),
+            balance_bytes_per_s: 32 << 20,
+            balance_slack: 64 << 20,
             copies_floor: 2,
         }
     }

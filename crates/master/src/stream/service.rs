@@ -69,6 +69,8 @@ pub struct StreamStatus {
     pub logical_bytes: u64,
     /// Repair in figures.
     pub repair: RepairStatus,
+    /// Chunks moved to other disks for balance.
+    pub moved: u64,
 }
 
 pub(crate) struct Service<L> {
@@ -160,8 +162,8 @@ impl<L: Log> StreamService<L> {
         let (chunks, logical_bytes) =
             self.0.log.with_state(|state| (state.chunks(), state.logical_bytes()));
         let (under_replicated, lost) = self.0.ailing.get();
-        let repair = self.0.repair.get();
-        StreamStatus { chunks, under_replicated, lost, logical_bytes, repair }
+        let (repair, moved) = (self.0.repair.get(), self.0.repairs.moves.get());
+        StreamStatus { chunks, under_replicated, lost, logical_bytes, repair, moved }
     }
 }
 

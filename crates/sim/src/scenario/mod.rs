@@ -106,6 +106,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "chunkstore: fenced replica extended",
             "bad replica found",
             "chunk repaired",
+            "chunk moved for balance",
         ],
     },
     Scenario {
@@ -165,7 +166,7 @@ pub const SCENARIOS: &[Scenario] = &[
             let (load, think) = (Duration::from_secs(40), Duration::from_millis(500));
             Box::pin(append::run(sim, Plan { faults, load, think, ..Plan::default() }))
         },
-        marks: &["chunk repaired", "abandoned chunk sealed"],
+        marks: &["chunk repaired", "abandoned chunk sealed", "chunk moved for balance"],
     },
     Scenario {
         name: "append-rot",

@@ -49,6 +49,40 @@ fn a_copy_that_finds_no_room_is_made_elsewhere() {
 }
 
 #[test]
+fn a_server_that_joins_gets_its_share() {
+    let sim = Sim::new(3);
+    let cluster = Cluster::new(&sim, Policy::rep(2), 3);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        for round in 0..60 {
+            writer.append(&[round; 4000]).await.unwrap();
+            writer.advance(Vec::new()).await.unwrap();
+        }
+        writer.close(true).await.unwrap();
+        cluster.model.add_server(9, 1);
+        let held = || {
+            let servers = cluster.model.servers.borrow();
+            let len = |server: &super::model::Server| -> usize {
+                server.replicas.values().map(|replica| replica.bytes.len()).sum()
+            };
+            servers.values().map(len).collect::<Vec<_>>()
+        };
+        // 480,000 bytes on four disks: 120,000 each, within a tenth or what the slack allows.
+        for _ in 0..100 {
+            cluster.sim.sleep(Duration::from_millis(500)).await;
+            if held().iter().all(|&len| (104_000..=136_000).contains(&len)) {
+                let (status, moves) = (cluster.services[0].status(), 22..=40);
+                assert!(moves.contains(&status.moved), "{} moves", status.moved);
+                assert_eq!((status.under_replicated, status.repair.pending), (0, 0));
+                return;
+            }
+        }
+        panic!("{:?}", held());
+    });
+}
+
+#[test]
 fn what_waits_for_a_place_is_pending() {
     let sim = Sim::new(2);
     let cluster = Cluster::new(&sim, Policy::rep(3), 3);

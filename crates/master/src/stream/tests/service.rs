@@ -32,6 +32,8 @@ pub fn config(sim: &Sim) -> StreamConfig {
         dead_grace: pick(&[200, 1000]),
         open_grace: Duration::from_secs(20),
         list_interval: Duration::from_secs(3),
+        balance_interval: pick(&[100, 1000]),
+        balance_slack: sim.with_rng(|rng| *rng.pick(&[64, 4096])),
         ..StreamConfig::default()
     }
 }

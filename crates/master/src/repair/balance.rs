@@ -1,0 +1,342 @@
+//! Rebalancing: sealed chunks move from disks that hold more than their share of the
+//! partition's bytes to those that hold less, as when a chunkserver joins.
+//!
+//! A disk's share is by its capacity. Each partition balances the bytes that its own state knows
+//! of: those change with a decision and not with a report that comes later, so leaders of several
+//! partitions do not overshoot together, and a balanced cluster is one whose partitions are.
+//!
+//! A move is a repair of a chunk that has all it needs: a replica is recorded, made and settled
+//! before the other is dropped, and what a lost leader leaves half done repair ends. Repair goes
+//! first, and a move must leave both disks nearer to their shares, so that there is a last one.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::ChunkId;
+use runtime::Duration;
+use wire::control::ControlError;
+
+use super::scan::{Judged, is_complete};
+use crate::placement::{ClusterView, Place, Wanted, choose};
+use crate::stream::limits::{SCAN_SLICE, SLOTS_MAX};
+use crate::stream::{Action, Chunk, Log, Outcome, Service};
+
+/// Rounds without a move stretch the pause between them up to so many times.
+const FRUITLESS_MAX: u32 = 32;
+
+/// Chunks for which a place is sought in one go: each look costs as much as there are disks.
+const TRIES_MAX: usize = 64;
+
+/// A chunk's replica that should be on another disk.
+struct Move {
+    chunk: ChunkId,
+    len: u64,
+    from: Place,
+    to: Place,
+}
+
+/// What looking at a slice of the chunks came to.
+enum Look {
+    Move(Move),
+    /// Nothing yet; there are more chunks.
+    On,
+    /// All chunks were looked at.
+    End,
+}
+
+/// What each disk holds and takes: all disks that serve.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shares {
+    disks: BTreeMap<Place, Disk>,
+    held: u64,
+    capacity: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Disk {
+    held: u64,
+    capacity: u64,
+}
+
+impl Shares {
+    /// Of the disks that serve, with what the partition has on each.
+    pub(super) fn new(view: &ClusterView, held: &BTreeMap<Place, u64>) -> Shares {
+        let mut shares = Shares::default();
+        for server in view.servers().iter().filter(|server| server.alive) {
+            for disk in server.disks.iter().filter(|disk| !disk.failed && disk.capacity > 0) {
+                let place = Place { server: server.server, disk: disk.disk };
+                let held = held.get(&place).copied().unwrap_or(0);
+                shares.disks.insert(place, Disk { held, capacity: disk.capacity });
+                shares.held += held;
+                shares.capacity = shares.capacity.saturating_add(disk.capacity);
+            }
+        }
+        shares
+    }
+
+    /// Bytes that a disk would hold if all held alike for their size.
+    fn share(&self, disk: &Disk) -> u64 {
+        let share = u128::from(self.held) * u128::from(disk.capacity);
+        (share / u128::from(self.capacity.max(1))) as u64
+    }
+
+    /// True when a disk is off its share by more than a tenth of it and `slack`.
+    fn is_uneven(&self, slack: u64) -> bool {
+        self.disks.values().any(|disk| {
+            let share = self.share(disk);
+            disk.held.abs_diff(share) > (share / 10).max(slack)
+        })
+    }
+
+    /// True when `len` bytes more leave a disk within its share.
+    fn takes(&self, place: Place, len: u64) -> bool {
+        self.disks.get(&place).is_some_and(|disk| disk.held + len <= self.share(disk))
+    }
+
+    /// True when a disk keeps its share without `len` bytes.
+    fn spares(&self, place: Place, len: u64) -> bool {
+        self.disks.get(&place).is_some_and(|disk| disk.held >= self.share(disk) + len)
+    }
+
+    fn moved(&mut self, from: Place, to: Place, len: u64) {
+        if let Some(disk) = self.disks.get_mut(&from) {
+            disk.held -= len.min(disk.held);
+        }
+        if let Some(disk) = self.disks.get_mut(&to) {
+            disk.held += len;
+        }
+    }
+}
+
+impl<L: Log> Service<L> {
+    pub(super) async fn balance_chunks(self: Rc<Self>) {
+        let mut pause = self.config.balance_interval;
+        loop {
+            self.env.sleep(self.env.jitter(pause)).await;
+            if !self.may_balance() {
+                continue;
+            }
+            let before = self.repairs.moves.get();
+            match self.balance_round().await {
+                // Disks that must differ in size and content may never be even: looked at rarely.
+                Ok(true) if self.repairs.moves.get() == before => {
+                    pause = (pause * 2).min(self.config.balance_interval * FRUITLESS_MAX);
+                }
+                Ok(_) => pause = self.config.balance_interval,
+                Err(error) => tracing::debug!(%error, "a round of balancing did not finish"),
+            }
+        }
+    }
+
+    /// Nothing is in danger, and there is a choice of disks.
+    fn may_balance(&self) -> bool {
+        self.leads()
+            && self.config.balance_bytes_per_s > 0
+            && self.repairs.ailing.borrow().is_empty()
+            && self.cluster.view().disks() > 1
+    }
+
+    /// Moves chunks until the disks are even; true when they are not, and nothing can be moved.
+    async fn balance_round(&self) -> Result<bool, ControlError> {
+        let held = self.held().await;
+        let mut shares = Shares::new(&self.cluster.view(), &held);
+        let slack = self.config.balance_slack;
+        let mut after = None;
+        while shares.is_uneven(slack) && self.may_balance() {
+            let Move { chunk, len, from, to } = match self.next_move(&shares, &mut after) {
+                Look::Move(found) => found,
+                Look::On => {
+                    self.env.sleep(Duration::from_millis(2)).await;
+                    continue;
+                }
+                Look::End => return Ok(true),
+            };
+            if self.move_chunk(chunk, from, to).await? {
+                shares.moved(from, to, len);
+                let nanos = u128::from(len) * 1_000_000_000
+                    / u128::from(self.config.balance_bytes_per_s.max(1));
+                let pace = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+                self.env.sleep(pace).await;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Bytes of sealed chunks on each disk.
+    async fn held(&self) -> BTreeMap<Place, u64> {
+        let (mut held, mut after) = (BTreeMap::new(), None);
+        loop {
+            let more = self.log.with_state(|state| {
+                let mut count = 0;
+                for id in state.chunk_ids(after).take(SCAN_SLICE) {
+                    count += 1;
+                    after = Some(id);
+                    let (_, _, chunk) = state.chunk(id).expect("just listed");
+                    let Some(len) = chunk.sealed() else { continue };
+                    for slot in chunk.slots() {
+                        *held.entry(state.place(slot.place)).or_default() += u64::from(len);
+                    }
+                }
+                count == SCAN_SLICE
+            });
+            if !more {
+                return held;
+            }
+            self.env.sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Looks at the chunks after `after` for one that a move would help.
+    fn next_move(&self, shares: &Shares, after: &mut Option<ChunkId>) -> Look {
+        let view = self.cluster.view();
+        self.log.with_state(|state| {
+            let (mut looked, mut tried) = (0, 0);
+            for id in state.chunk_ids(*after).take(SCAN_SLICE) {
+                *after = Some(id);
+                looked += 1;
+                let (_, stream, chunk) = state.chunk(id).expect("just listed");
+                let Some(len) = chunk.sealed().map(u64::from) else { continue };
+                let replicas = self.judge_chunk(&view, state, chunk);
+                let mut places = replicas.iter().map(|replica| replica.place);
+                let from = places.find(|&place| shares.spares(place, len));
+                let Some(from) = from else { continue };
+                tried += 1;
+                if tried > TRIES_MAX {
+                    return Look::On;
+                }
+                let whole = is_complete(stream.policy.copies, &replicas)
+                    && replicas.iter().all(Judged::is_source)
+                    && chunk.len_slots() < SLOTS_MAX;
+                if !whole || self.repairs.busy.borrow().contains(&id) {
+                    continue;
+                }
+                let dead = |&place: &Place| state.dead(id, place).is_some();
+                let unfit = |place: &Place| !shares.takes(*place, len) || dead(place);
+                let stay: Vec<Place> =
+                    replicas.iter().map(|r| r.place).filter(|&place| place != from).collect();
+                let never: Vec<Place> =
+                    shares.disks.keys().copied().filter(unfit).chain([from]).collect();
+                let wanted = Wanted {
+                    copies: stream.policy.copies,
+                    have: &stay,
+                    never: &never,
+                    avoid: &[],
+                    floor: 0,
+                    need: len,
+                };
+                let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
+                if let Some(&to) = chosen.unwrap_or_default().first() {
+                    return Look::Move(Move { chunk: id, len, from, to });
+                }
+            }
+            if looked == SCAN_SLICE { Look::On } else { Look::End }
+        })
+    }
+
+    /// Makes a replica at `to`, then drops the one at `from`. False when it did not come to that.
+    async fn move_chunk(&self, id: ChunkId, from: Place, to: Place) -> Result<bool, ControlError> {
+        if !self.repairs.busy.borrow_mut().insert(id) {
+            return Ok(false);
+        }
+        self.repairs.moving.set(Some(id));
+        let result = self.make_then_drop(id, from, to).await;
+        self.repairs.moving.set(None);
+        self.repairs.busy.borrow_mut().remove(&id);
+        result
+    }
+
+    async fn make_then_drop(
+        &self,
+        id: ChunkId,
+        from: Place,
+        to: Place,
+    ) -> Result<bool, ControlError> {
+        let Some((Chunk { epoch, .. }, _, _)) = self.judged(id) else { return Ok(false) };
+        let places = vec![to];
+        let added = self.decide(Action::AddReplicas { chunk: id, epoch, places }).await?;
+        if matches!(added, Outcome::Refused { .. }) {
+            return Ok(false);
+        }
+        self.fill_targets(id).await?;
+        let Some((_, copies, replicas)) = self.judged(id) else { return Ok(false) };
+        let others = replicas.iter().filter(|replica| replica.is_source() && replica.place != from);
+        let remaining: Vec<Place> = others.map(|replica| replica.place).collect();
+        if !remaining.contains(&to) || remaining.len() < usize::from(copies) {
+            return Ok(false); // Repair sees to it.
+        }
+        self.drop_replica(id, from, remaining, false).await?;
+        self.env.mark("chunk moved for balance");
+        tracing::debug!(chunk = %id, ?from, ?to, "moved a chunk");
+        self.repairs.moves.set(self.repairs.moves.get() + 1);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{DiskId, GIB, ServerId};
+
+    use super::*;
+    use crate::placement::{DiskView, ServerView};
+
+    fn view(capacities: &[u64]) -> ClusterView {
+        let server = |(at, &capacity): (usize, &u64)| {
+            let disk = DiskId::new(at as u128 + 1);
+            let disk = DiskView { disk, capacity, used: 0, failed: false, addr: None };
+            ServerView {
+                server: ServerId::new(at as u32 + 1),
+                addr: "127.0.0.1:1".parse().expect("an address"),
+                domain: format!("rack{at}"),
+                alive: true,
+                load: 0,
+                disks: vec![disk],
+            }
+        };
+        ClusterView::new(capacities.iter().enumerate().map(server).collect())
+    }
+
+    fn place(at: u32) -> Place {
+        Place { server: ServerId::new(at), disk: DiskId::new(u128::from(at)) }
+    }
+
+    #[test]
+    fn a_share_is_by_capacity() {
+        let held = BTreeMap::from([(place(1), 500), (place(2), 400)]);
+        let mut shares = Shares::new(&view(&[GIB, GIB, 2 * GIB]), &held);
+        // 225, 225 and 450 are the shares: the third is off by 450.
+        assert!(shares.is_uneven(449) && !shares.is_uneven(450));
+        assert!(shares.takes(place(3), 450) && !shares.takes(place(3), 451));
+        assert!(shares.spares(place(2), 175) && !shares.spares(place(2), 176));
+        shares.moved(place(1), place(3), 275);
+        shares.moved(place(2), place(3), 175);
+        assert!(!shares.is_uneven(0));
+    }
+
+    /// Whatever the sizes, moves end, and each leaves two disks nearer to their shares.
+    #[test]
+    fn moves_come_to_an_end() {
+        for seed in 0..50 {
+            let mut rng = runtime::Rng::new(seed);
+            let capacities: Vec<u64> = (0..5).map(|_| rng.between(1, 9) * GIB).collect();
+            let mut chunks: Vec<(Place, u64)> =
+                (0..200).map(|_| (place(rng.between(1, 2) as u32), rng.between(1, 64))).collect();
+            let mut held = BTreeMap::new();
+            chunks.iter().for_each(|&(at, len)| *held.entry(at).or_default() += len);
+            let mut shares = Shares::new(&view(&capacities), &held);
+            let mut moves = 0;
+            loop {
+                let next = chunks.iter_mut().find_map(|(at, len)| {
+                    let fits = shares.spares(*at, *len);
+                    let to = (1..=5).map(place).find(|&to| fits && shares.takes(to, *len))?;
+                    let from = std::mem::replace(at, to);
+                    Some((from, to, *len))
+                });
+                let Some((from, to, len)) = next else { break };
+                shares.moved(from, to, len);
+                moves += 1;
+                assert!(moves <= 200, "seed {seed}: a chunk moved twice");
+            }
+            assert!(!shares.is_uneven(64), "seed {seed}: {shares:?}");
+        }
+    }
+}
