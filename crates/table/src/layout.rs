@@ -9,6 +9,8 @@ use crate::types::{FileNo, Name, Seq};
 /// Logs and runs of a table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Layout {
+    /// The highest owner so far ([`crate::Options::owner`]).
+    pub(crate) owner: u64,
     /// The instance that writes; 0 before the first.
     pub(crate) generation: u32,
     pub(crate) logs: BTreeSet<FileNo>,

@@ -53,7 +53,7 @@ use crate::file::Shelf;
 use crate::format::Flaw;
 use crate::format::edit::{Change, put_change, read_changes};
 use crate::format::frame::{
-    Content, FILE_HEAD, Next, file_head, next_record, put_record, read_file_head,
+    FILE_HEAD, Next, manifest_head, next_record, put_record, read_manifest_head,
 };
 use crate::layout::Layout;
 use crate::limits::{EDIT_BYTES_MAX, FILES_MAX};
@@ -104,6 +104,14 @@ pub(crate) async fn highest(store: &dyn Store) -> Result<Option<u32>, Error> {
     }
 }
 
+/// The owner that a manifest names, as far as that can be seen without disturbing anybody.
+pub(crate) async fn owner(shelf: &Shelf, number: u32) -> Option<u64> {
+    let source = shelf.store.open(&Name::Manifest(number).to_string()).await.ok()?;
+    let head = source.read_at(0, FILE_HEAD).await.ok()?;
+    let (file, owner) = read_manifest_head(&head).ok()?;
+    (file == FileNo::manifest(number)).then_some(owner)
+}
+
 /// Seals a manifest and reads it. Nothing when it is gone: a higher one is live.
 pub(crate) async fn read(shelf: &Shelf, number: u32) -> Result<Option<Layout>, Error> {
     let name = Name::Manifest(number);
@@ -134,12 +142,12 @@ pub(crate) async fn read(shelf: &Shelf, number: u32) -> Result<Option<Layout>, E
 /// The layout that a manifest's bytes tell; else what does not fit, and where.
 pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (Flaw, u64)> {
     let file = FileNo::manifest(number);
-    let head = read_file_head(Content::Manifest, bytes).map_err(|flaw| (flaw, 0))?;
+    let (head, owner) = read_manifest_head(bytes).map_err(|flaw| (flaw, 0))?;
     // A manifest is drafted before it is known to get its number; a draft has it all the same.
     if head != file {
         return Err((Flaw::Damaged("its head has another number than its name"), 0));
     }
-    let mut layout = Layout::default();
+    let mut layout = Layout { owner, ..Layout::default() };
     let mut at = FILE_HEAD;
     let mut expected = 0;
     loop {
@@ -281,7 +289,7 @@ async fn publish(
         }
     };
     let trouble = |fault| Error::of_store(fault, "write", &shelf.path(draft));
-    let mut bytes = file_head(Content::Manifest, FileNo::manifest(number)).to_vec();
+    let mut bytes = manifest_head(FileNo::manifest(number), layout.owner).to_vec();
     encode_edit(number, 0, &layout.snapshot(), &mut bytes);
     let len = bytes.len() as u64;
     match writer.submit(&bytes).await.map_err(trouble)?.await {

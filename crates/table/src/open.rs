@@ -29,7 +29,8 @@ pub(crate) async fn open(
     let (cache, table) = (cache.clone(), cache.register());
     let shelf = Rc::new(Shelf { store, cache, table, trash: Rc::new(Trash::default()) });
     let (manifest, recovered) = loop {
-        let Found { number, layout, recovered } = find(&shelf, options.create).await?;
+        let Found { number, layout, recovered } =
+            find(&shelf, options.create, options.owner).await?;
         let roll = options.manifest_bytes;
         if let Some(manifest) = Manifest::take_over(env, &shelf, number, layout, roll).await? {
             break (manifest, recovered);
@@ -61,7 +62,7 @@ struct Found {
 }
 
 /// Seals and reads the live manifest and the logs that it names.
-async fn find(shelf: &Shelf, create: bool) -> Result<Found, Error> {
+async fn find(shelf: &Shelf, create: bool, owner: u64) -> Result<Found, Error> {
     let table = || shelf.store.name().to_owned();
     loop {
         let Some(number) = manifest::highest(&*shelf.store).await? else {
@@ -79,9 +80,19 @@ async fn find(shelf: &Shelf, create: bool) -> Result<Found, Error> {
                 return Err(Error::NotFound { table: table() });
             }
             let recovered = Recovered { memtable: Memtable::new(Vec::new()), last: Seq::ZERO };
-            return Ok(Found { number: 0, layout: Layout::default(), recovered });
+            let layout = Layout { owner, ..Layout::default() };
+            return Ok(Found { number: 0, layout, recovered });
         };
+        // Looked at before anything is sealed: who comes too late disturbs nobody.
+        let late = |known: u64| owner != 0 && owner < known;
+        if owner != 0 && manifest::owner(shelf, number).await.is_some_and(late) {
+            return Err(Error::Fenced { table: table() });
+        }
         let Some(mut layout) = manifest::read(shelf, number).await? else { continue };
+        if late(layout.owner) {
+            return Err(Error::Fenced { table: table() });
+        }
+        layout.owner = layout.owner.max(owner);
         if let Some(recovered) = recover::logs(shelf, &layout).await? {
             // Logs without a change are of no use any more.
             layout.logs = recovered.memtable.logs().into_iter().collect();

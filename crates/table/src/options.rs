@@ -38,6 +38,9 @@ impl Compression {
 pub struct Options {
     /// Make the table when its directory is empty.
     pub create: bool,
+    /// Number of the owner that opens: one that is lower than that of an owner before it is refused
+    /// ([`crate::Error::Fenced`]) before it shuts anybody out. 0 is never refused.
+    pub owner: u64,
     /// Bytes of changes kept in memory before they are sorted into files, 4 KiB to 256 MiB.
     pub memtable_bytes: usize,
     /// Bytes of a data block, 256 to 64 KiB.
@@ -57,6 +60,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             create: true,
+            owner: 0,
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
             block_bytes: BLOCK_BYTES_DEFAULT,
             file_bytes: FILE_BYTES_DEFAULT,

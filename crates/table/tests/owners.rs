@@ -7,9 +7,9 @@ use std::rc::Rc;
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Rng};
 use table::model::{Oracle, Owned, own};
-use table::{Cache, Table};
+use table::{Batch, Cache, Options, Table};
 
-use crate::support::{World, small};
+use crate::support::{World, on, small};
 
 const OWNERS: u64 = 3;
 
@@ -145,4 +145,39 @@ fn owners_never_lose_or_mix_what_was_acknowledged() {
 #[should_panic(expected = "seed")]
 fn the_canary_fails() {
     (0..8).for_each(|seed| drop(fight(seed, 0, true)));
+}
+
+/// An owner with a lower number than one before it is refused, and the other goes on.
+#[test]
+fn who_comes_too_late_disturbs_nobody() {
+    let world = World::new(3);
+    world.run(async {
+        let (_, env) = world.boot();
+        let at = env.clone();
+        let disk = world.disk.clone();
+        let done = on(&env, async move {
+            let open = async |owner| {
+                let options = Options { owner, ..small() };
+                Table::open(&at, disk.store(&at), &Cache::new(16 << 10), options).await
+            };
+            let table = open(7).await.expect("it is new");
+            for round in 0..200u32 {
+                let mut batch = Batch::new();
+                batch.put(&round.to_be_bytes(), &[7; 60]);
+                table.write(&batch).await.expect("nobody else is there");
+                // Its manifest was rolled over meanwhile, more than once.
+                if round % 50 == 0 {
+                    assert!(matches!(open(6).await, Err(table::Error::Fenced { .. })));
+                }
+            }
+            // The same owner again, one after it, and one that has no number.
+            for owner in [7, 9, 0] {
+                let next = open(owner).await.expect("it is in time");
+                assert!(matches!(table.barrier().await, Err(table::Error::Fenced { .. })));
+                next.barrier().await.expect("it is the owner");
+            }
+            assert!(matches!(open(8).await, Err(table::Error::Fenced { .. })));
+        });
+        done.await.expect("no crash");
+    });
 }

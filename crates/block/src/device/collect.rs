@@ -265,7 +265,7 @@ impl Core {
             self.seal_output(done.open).await;
         }
         if outputs.open[class].is_none() {
-            let open = self.make_file(Role::Collected).await?;
+            let open = self.make_file(Role::Collected, true).await?;
             outputs.open[class] = Some(Output { open, bytes: Vec::new(), moves: Vec::new() });
         }
         let output = outputs.open[class].as_mut().expect("made above");

@@ -9,6 +9,7 @@ use base::{Fault, Kind};
 use runtime::sync::{Mutex, Notify, Semaphore};
 use runtime::{Env, Instant};
 use table::{Batch, Store, Table};
+use wire::control::SegmentScrub;
 
 use super::files::{DataFile, Open, Recent};
 use super::format::Flaw;
@@ -108,6 +109,7 @@ pub(crate) struct Core {
     pub(crate) checkpointing: Mutex<()>,
     pub(crate) cuts: Cuts,
     pub(crate) counts: Cell<Counts>,
+    pub(crate) scrub: Cell<SegmentScrub>,
 }
 
 /// What recovery starts from.
@@ -176,6 +178,7 @@ impl Core {
             checkpointing: Mutex::new(()),
             cuts: Cuts::default(),
             counts: Cell::default(),
+            scrub: Cell::default(),
         }
     }
 

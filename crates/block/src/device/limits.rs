@@ -94,6 +94,21 @@ pub const LINK_ROWS_BYTES: usize = 256 << 10;
 /// Files that are sealed at a time before they are linked.
 pub const SEALS_INFLIGHT: usize = 32;
 
+/// Pages of the index that one piece of a check looks at: 16 MiB to read at most.
+pub const CHECK_PAGES: u64 = 8;
+/// Blocks that a check or scrub reads at once: 256 KiB.
+pub const SCRUB_BLOCKS: usize = 64;
+/// How long a DataFile may be there without a name in the table, or the other way round, while it
+/// is made or removed: many times what it takes.
+pub const SWEEP_TIME: Duration = Duration::from_secs(2);
+/// From an opening to the begin of its first scrub: what follows a takeover has room first.
+pub const SCRUB_DELAY: Duration = Duration::from_secs(30);
+/// Bytes that the scrub of a segment reads in a second, unless configured: 32 GiB in 9 hours. The
+/// paper's cap is 10 MiB/s (B14).
+pub const SCRUB_RATE_DEFAULT: u64 = MIB;
+/// Between the begins of two scrubs of a segment, unless configured (B14).
+pub const SCRUB_PERIOD_DEFAULT: Duration = Duration::from_secs(15 * 24 * 3600);
+
 /// Classes of lifetime that collection keeps apart: each has a DataFile open.
 pub const COLLECT_CLASSES: usize = 3;
 /// Bytes that collection reads, and appends, at once: a quarter of the largest append.

@@ -405,14 +405,22 @@ impl Core {
     pub(crate) async fn make_spare(&self) -> Result<(), Fault> {
         let _making = self.making.lock().await;
         if self.spare.borrow().is_none() {
-            let open = self.make_file(Role::Log).await?;
+            let open = self.make_file(Role::Log, true).await?;
             *self.spare.borrow_mut() = Some(open);
         }
         Ok(())
     }
 
-    /// Makes a DataFile, which the table names before its first record.
-    pub(crate) async fn make_file(&self, role: Role) -> Result<Open, Fault> {
+    /// Makes the DataFile to begin with. Without room the opening fails, and says so.
+    pub(crate) async fn make_first(&self) -> Result<(), Fault> {
+        let open = self.make_file(Role::Log, false).await?;
+        *self.spare.borrow_mut() = Some(open);
+        Ok(())
+    }
+
+    /// Makes a DataFile, which the table names before its first record. A patient caller waits
+    /// for room as long as it takes.
+    pub(crate) async fn make_file(&self, role: Role, patient: bool) -> Result<Open, Fault> {
         let mut pause = RETRY.0;
         loop {
             self.over.borrow().clone().map_or(Ok(()), Err)?;
@@ -429,7 +437,7 @@ impl Core {
                 }
                 Err(fault) => fault,
             };
-            if matches!(fault.kind, Kind::Fenced | Kind::Invalid) {
+            if matches!(fault.kind, Kind::Fenced | Kind::Invalid) || !patient {
                 return Err(fault);
             }
             tracing::warn!(cause = fault.message, "no new DataFile; trying again");

@@ -9,6 +9,7 @@
 //!
 //! Recovery: see the source of `open`. Format: `docs/formats/block.md`.
 
+mod check;
 mod collect;
 mod core;
 mod files;

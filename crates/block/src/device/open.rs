@@ -1,6 +1,6 @@
 //! Opening a segment: taking it over, recovering its index (`protocols.md` 6.3).
 //!
-//! 1. The table is opened: its former owner logs nothing any more, so it makes no DataFile that
+//! 1. The table is opened, unless an owner of a higher epoch has been there: its former owner logs nothing any more, so it makes no DataFile that
 //!    the table names and acknowledges nothing in another.
 //! 2. All DataFiles that are not sealed are sealed: it acknowledges nothing at all any more, and
 //!    what they hold is final.
@@ -58,7 +58,8 @@ pub(crate) async fn open(
 ) -> Result<Rc<Core>, Fault> {
     let options = options.clamped();
     let opening = Opening { env: env.clone(), store: store.clone(), identity };
-    let table_options = table::Options { create: options.create, ..options.table.clone() };
+    let table_options =
+        table::Options { create: options.create, owner: epoch, ..options.table.clone() };
     let table = Table::open(env, store.clone(), cache, table_options).await;
     let table = table.map_err(|error| opening.fault(error.kind(), error))?;
     let state = match opening.state(&table).await? {
@@ -114,7 +115,7 @@ pub(crate) async fn open(
         }
     })
     .await?;
-    core.make_spare().await?;
+    core.make_first().await?;
     let first = core.spare.borrow_mut().take().expect("just made");
     env.spawn(Class::Foreground, "segment log", core.clone().write_log(first));
     env.spawn(Class::Foreground, "segment TxnFile", core.clone().log_always());
@@ -122,6 +123,7 @@ pub(crate) async fn open(
     env.spawn(Class::Background, "segment DataFiles", core.clone().make_files_always());
     env.spawn(Class::Background, "segment collection", core.clone().collect_always());
     env.spawn(Class::Background, "segment sweep", core.clone().sweep());
+    env.spawn(Class::Background, "segment scrub", core.clone().scrub_always());
     Ok(core)
 }
 

@@ -6,7 +6,8 @@ use runtime::Duration;
 use super::limits::{
     CHECKPOINT_UPDATES_DEFAULT, COLLECT_RATE_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT,
     GARBAGE_PERCENT_DEFAULT, INDEX_MEMORY, INDEX_MEMORY_DEFAULT, RECENT_BYTES_DEFAULT, RECORD,
-    TXN_UPDATES_DEFAULT, TXN_UPDATES_MAX, TXN_WAIT_DEFAULT,
+    SCRUB_PERIOD_DEFAULT, SCRUB_RATE_DEFAULT, TXN_UPDATES_DEFAULT, TXN_UPDATES_MAX,
+    TXN_WAIT_DEFAULT,
 };
 
 /// Behaviour of a [`crate::device::Segment`]. None of it is part of the format: each opening may
@@ -36,6 +37,10 @@ pub struct Options {
     /// Bytes of DataFiles that collection reads in a second, unless there is half as much garbage
     /// again as [`Options::garbage_percent`] says.
     pub collect_bytes_per_second: u64,
+    /// Bytes that the scrub reads in a second at most; 0: there is none (B14).
+    pub scrub_bytes_per_second: u64,
+    /// Between the begins of two scrubs.
+    pub scrub_period: Duration,
     /// The table that holds the TxnFile and the index pages.
     pub table: table::Options,
 }
@@ -53,6 +58,8 @@ impl Default for Options {
             garbage_percent: GARBAGE_PERCENT_DEFAULT,
             compress: true,
             collect_bytes_per_second: COLLECT_RATE_DEFAULT,
+            scrub_bytes_per_second: SCRUB_RATE_DEFAULT,
+            scrub_period: SCRUB_PERIOD_DEFAULT,
             // Pages do not compress; a page fits in a data block.
             table: table::Options {
                 memtable_bytes: 8 * MIB as usize,

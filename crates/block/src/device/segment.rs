@@ -7,6 +7,7 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::{Buf, Env};
 use table::{Cache, Store};
+use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
 use super::limits::{SEGMENT_BYTES_MAX, UNIT};
@@ -141,6 +142,18 @@ impl Segment {
     pub async fn checkpoint(&self) -> Result<(), Fault> {
         self.0.0.log_all().await?;
         self.0.0.checkpoint().await
+    }
+
+    /// Compares what the index says with what is stored, from 0 on, then from
+    /// [`SegmentCheck::next`] of the piece before, until that is 0. An error says that a piece
+    /// could not be looked at now; what is wrong stands among the findings.
+    pub async fn check(&self, from: u64) -> Result<SegmentCheck, Fault> {
+        self.0.0.check(from).await
+    }
+
+    /// How far its scrub is (B14).
+    pub fn scrub(&self) -> SegmentScrub {
+        self.0.0.scrub_progress()
     }
 
     /// What it is like at present.

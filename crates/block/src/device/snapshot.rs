@@ -85,6 +85,11 @@ impl Cuts {
         self.seal.set(false);
     }
 
+    /// True for a file that is kept only because a cut names it.
+    pub(crate) fn has_discarded(&self, name: &str) -> bool {
+        self.trash.borrow().iter().any(|trash| trash == name)
+    }
+
     fn pins(&self) -> bool {
         self.holds() || self.fixed.borrow().is_some()
     }

@@ -15,7 +15,7 @@ use futures_util::future::{LocalBoxFuture, ready};
 use runtime::sync::{Mutex, Notify};
 use runtime::{Buf, Duration};
 use table::ClientStore;
-use wire::control::{Policy, SegmentId, SegmentUsage};
+use wire::control::{Policy, SegmentCheck, SegmentId, SegmentScrub, SegmentUsage};
 
 use super::member::Hosted;
 use super::service::segment_path;
@@ -192,6 +192,19 @@ impl Hosted for Late {
             self.open().await?;
             self.ask(|segment| Box::pin(ready(Ok(segment.flatten())))).await
         })
+    }
+
+    fn check(&self, from: u64) -> Answer<'_, SegmentCheck> {
+        Box::pin(async move {
+            // Nobody has asked for it yet, and it may have been linked nevertheless.
+            self.open().await?;
+            self.ask(|segment| Box::pin(segment.check(from))).await
+        })
+    }
+
+    fn scrub(&self) -> SegmentScrub {
+        let none = SegmentScrub { total_bytes: self.0.bytes, ..SegmentScrub::default() };
+        self.0.opened.get().map_or(none, Segment::scrub)
     }
 
     fn usage(&self) -> SegmentUsage {

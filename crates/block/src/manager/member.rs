@@ -16,7 +16,8 @@ use transport::{Handler, Incoming, Response, Service};
 use wire::control::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
 use wire::control::{
     BlockBeat, BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ControlError,
-    ControlReply, ControlRequest, Policy, SegmentId, SegmentLoad, SegmentUsage, TraceReply,
+    ControlReply, ControlRequest, Policy, SegmentCheck, SegmentId, SegmentLoad, SegmentScrub,
+    SegmentUsage, TraceReply,
 };
 
 use super::client::{Managers, Trouble};
@@ -46,6 +47,17 @@ pub trait Hosted: Owned {
 
     /// Ends it, so that the next opening is quick.
     fn close(&self) -> LocalBoxFuture<'static, ()>;
+
+    /// A piece of the check of what is stored ([`crate::device::Segment::check`]).
+    fn check(&self, _: u64) -> Answer<'_, SegmentCheck> {
+        let fault = Fault::new(Kind::Invalid, "nothing is stored of it that could be checked");
+        Box::pin(std::future::ready(Err(fault)))
+    }
+
+    /// How far its scrub is (B14).
+    fn scrub(&self) -> SegmentScrub {
+        SegmentScrub::default()
+    }
 
     /// What it takes, as far as it is known; its number is the asker's to fill in.
     fn usage(&self) -> SegmentUsage {
@@ -247,6 +259,21 @@ impl Member {
             let text = format!("{segment} is not open at block server {}", self.0.name);
             Fault::new(Kind::Retry, text)
         })
+    }
+
+    /// The scrubs of all open segments together.
+    pub fn scrubs(&self) -> SegmentScrub {
+        let mut sum = SegmentScrub::default();
+        for place in self.0.places.borrow().values() {
+            let Some(device) = &place.device else { continue };
+            let one = device.device.scrub();
+            sum.passes += one.passes;
+            sum.done_bytes += one.done_bytes;
+            sum.total_bytes += one.total_bytes;
+            sum.read_bytes += one.read_bytes;
+            sum.damaged += one.damaged;
+        }
+        sum
     }
 
     /// Segments that are open.
@@ -494,8 +521,14 @@ impl Member {
                 }
                 Ok(BlockServerReply::Done)
             }
-            BlockServerRequest::Check { .. } | BlockServerRequest::Scrub { .. } => {
-                Err(ControlError::new(Kind::Invalid, "segments are not checked here yet"))
+            BlockServerRequest::Check { segment, from } => {
+                let device = self.hosted(segment).map_err(refused)?;
+                let checked = device.check(from).await;
+                checked.map(BlockServerReply::Checked).map_err(refused)
+            }
+            BlockServerRequest::Scrub { segment } => {
+                let device = self.hosted(segment).map_err(refused)?;
+                Ok(BlockServerReply::Scrub(device.scrub()))
             }
             BlockServerRequest::Cut { segment, cut, hold_ms } => {
                 let most = Duration::from_millis(u64::from(hold_ms));

@@ -1,6 +1,7 @@
 //! The device of a segment against its oracle, over a store in memory with faults.
 
 mod basics;
+mod check;
 mod collect;
 mod crash;
 mod damage;

@@ -149,3 +149,31 @@ fn owners_never_lose_or_mix_what_was_answered() {
 fn the_canary_fails() {
     (0..8).for_each(|seed| drop(fight(seed, 0, true)));
 }
+
+/// Who was given the segment before its present owner, and comes late, disturbs nobody.
+#[test]
+fn a_late_owner_is_refused_before_it_shuts_anybody_out() {
+    let world = World::new(9);
+    world.run(async {
+        let (_, env) = world.boot();
+        let (disk, at) = (world.disk.clone(), env.clone());
+        let done = on(&env, async move {
+            let segment = open(&at, &disk, 5, small()).await.expect("it is new");
+            let data = at.pool().copy_of(&[1; 4096]).expect("within the budget");
+            for epoch in [4, 1] {
+                let late = open(&at, &disk, epoch, small()).await;
+                assert_eq!(late.unwrap_err().kind, base::Kind::Fenced);
+                segment.write(0, data.clone()).await.expect("it is still the owner");
+            }
+            // Without room an opening says so, and goes on when there is some.
+            segment.close().await.expect("all is well");
+            disk.with_faults(|faults| faults.full = true);
+            let full = open(&at, &disk, 6, small()).await.unwrap_err();
+            assert_eq!(full.kind, base::Kind::Full, "{full}");
+            disk.with_faults(|faults| faults.full = false);
+            let segment = open(&at, &disk, 6, small()).await.expect("there is room again");
+            assert_eq!(segment.read(Extent { offset: 0, len: 1 }).await.unwrap()[..], [1]);
+        });
+        done.await.expect("no crash");
+    });
+}

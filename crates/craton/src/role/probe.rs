@@ -219,6 +219,7 @@ pub fn block_server(text: &mut Exposition, host: &block::manager::Host) {
         ("craton_block_busy_total", "Requests answered busy.", stats.busy),
         ("craton_block_repeats_total", "Changes that came again.", stats.repeats),
         ("craton_block_late_total", "Requests of those who are over.", stats.late),
+        ("craton_block_confirmed_total", "Reads confirmed by the core.", stats.confirmed),
     ] {
         text.counters(name, help).sample(&[], value as f64);
     }
@@ -239,6 +240,15 @@ pub fn block_server(text: &mut Exposition, host: &block::manager::Host) {
             "Bytes that garbage collection of open segments has copied.",
             usage.collected_bytes,
         ),
+    ] {
+        text.gauges(name, help).sample(&[], value as f64);
+    }
+    let scrub = host.member().scrubs();
+    for (name, help, value) in [
+        ("craton_block_scrubs", "Scrubs of segments that are open, since they were.", scrub.passes),
+        ("craton_block_scrub_done_bytes", "Bytes of segments scrubbed.", scrub.done_bytes),
+        ("craton_block_scrub_total_bytes", "Bytes of segments to scrub.", scrub.total_bytes),
+        ("craton_block_scrub_damaged", "Blocks found damaged by scrub.", scrub.damaged),
     ] {
         text.gauges(name, help).sample(&[], value as f64);
     }

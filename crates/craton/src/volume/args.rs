@@ -26,6 +26,15 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Compare a volume's map with what is stored: every block is read and verified, DataFiles that
+    /// are missing or that nothing names are told; fails when something is wrong
+    Check {
+        /// Its name.
+        name: String,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// Show a volume, its segments and the servers that have them
     Info {
         /// Its name.

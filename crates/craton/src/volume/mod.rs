@@ -3,6 +3,7 @@
 mod args;
 mod attach;
 mod change;
+mod check;
 mod export;
 mod host;
 mod image;
@@ -50,6 +51,7 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             VolumeCommand::Info { name, json } => {
                 show::info(&managers, &name, nbd.as_deref(), json).await
             }
+            VolumeCommand::Check { name, json } => check::check(&managers, &name, json).await,
             VolumeCommand::Set { name, limits, shared, json } => {
                 change::set(&managers, &name, &limits, shared, json).await
             }

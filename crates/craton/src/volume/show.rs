@@ -1,9 +1,10 @@
 //! Commands that show volumes.
 
+use base::VolumeId;
 use block::manager::Managers;
 use serde_json::{Value, json};
 use wire::control::limits::VOLUMES_PAGE;
-use wire::control::{BlockReply, BlockRequest, VolumeInfo, VolumeLimits};
+use wire::control::{BlockReply, BlockRequest, SegmentId, SegmentScrub, VolumeInfo, VolumeLimits};
 
 use super::misfit;
 use super::space::Space;
@@ -101,18 +102,24 @@ pub async fn ls(managers: &Managers, json: bool) -> Done {
     let all = all(managers).await?;
     let volumes = all.iter().filter(|info| info.parent.is_none());
     if json {
-        let shown = volumes.map(|info| with_family(volume(info, None), info, &all));
-        return print_json(&shown.collect::<Vec<_>>());
+        let mut listed = Vec::new();
+        for info in volumes {
+            let mut shown = with_family(volume(info, None), info, &all);
+            shown["state"] = health(managers, info.volume).await.into();
+            listed.push(shown);
+        }
+        return print_json(&listed);
     }
-    let mut out = table(&["name", "size", "policy", "snapshots", "clone of", "open by"]);
+    let mut out = table(&["name", "size", "policy", "snapshots", "clone of", "open by", "state"]);
     for info in volumes {
+        let health = health(managers, info.volume).await;
         let holders: Vec<_> = info.attachments.iter().map(|one| one.holder.as_str()).collect();
         let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
         let policy = format!("rep{}", info.spec.policy.copies);
         let snapshots = snapshots_of(info, &all).count().to_string();
         let origin = origin_of(info, &all).unwrap_or_else(|| "-".to_owned());
         let size = bytes(info.spec.bytes);
-        out.add_row([info.spec.name.clone(), size, policy, snapshots, origin, holders]);
+        out.add_row([info.spec.name.clone(), size, policy, snapshots, origin, holders, health]);
     }
     print_table(out, &[1, 3])
 }
@@ -126,7 +133,8 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     if json {
         let mut shown = with_family(volume(&info, nbd), &info, &all);
         shown["space"] = space.json();
-        let segment = |place: &wire::control::SegmentPlace| {
+        let scrubs = scrubs(managers, info.volume, &map).await;
+        let segment = |(place, scrub): (&wire::control::SegmentPlace, &Option<SegmentScrub>)| {
             json!({
                 "index": place.index,
                 "epoch": place.epoch,
@@ -136,9 +144,16 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
                 "state": state(place),
                 "cause": place.cause,
                 "space": space.segment(place.index),
+                "scrub": scrub.map(|scrub| json!({
+                    "passes": scrub.passes,
+                    "done_bytes": scrub.done_bytes,
+                    "total_bytes": scrub.total_bytes,
+                    "read_bytes": scrub.read_bytes,
+                    "damaged_blocks": scrub.damaged,
+                })),
             })
         };
-        shown["segments"] = map.iter().map(segment).collect();
+        shown["segments"] = map.iter().zip(&scrubs).map(segment).collect();
         return print_json(&shown);
     }
     let spec = &info.spec;
@@ -169,9 +184,10 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     for one in &info.attachments {
         print_line(&format!("open by   {} (epoch {})", one.holder, one.epoch))?;
     }
-    let mut out = table(&["segment", "server", "address", "epoch", "state"]);
+    let mut out = table(&["segment", "server", "address", "epoch", "state", "scrub"]);
     let mut causes = Vec::new();
-    for place in map {
+    let scrubs = scrubs(managers, info.volume, &map).await;
+    for (place, scrub) in map.into_iter().zip(scrubs) {
         let dash = || "-".to_owned();
         out.add_row([
             place.index.to_string(),
@@ -179,13 +195,49 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
             place.addr.map_or_else(dash, |addr| addr.to_string()),
             place.epoch.to_string(),
             state(&place).to_owned(),
+            scrub.map_or_else(dash, |scrub| {
+                let percent = scrub.done_bytes * 100 / scrub.total_bytes.max(1);
+                format!("pass {}, {percent} %", scrub.passes + 1)
+            }),
         ]);
+        if let Some(damaged) = scrub.map(|scrub| scrub.damaged).filter(|damaged| *damaged > 0) {
+            let index = place.index;
+            causes.push(format!(
+                "segment {index}: scrub met {damaged} damaged blocks: run 'craton volume check'"
+            ));
+        }
         if !place.cause.is_empty() {
             causes.push(format!("segment {}: {}", place.index, place.cause));
         }
     }
     print_table(out, &[0, 3])?;
     causes.iter().try_for_each(|cause| print_line(cause))
+}
+
+/// How far the scrubs of segments are, of those whose owners say so (B14).
+async fn scrubs(
+    managers: &Managers,
+    volume: VolumeId,
+    map: &[wire::control::SegmentPlace],
+) -> Vec<Option<SegmentScrub>> {
+    let scrub = |place: &wire::control::SegmentPlace| {
+        let segment = SegmentId { volume, index: place.index };
+        let addr = place.addr.filter(|_| place.serving);
+        async move { super::check::scrub(managers.client(), addr?, segment).await }
+    };
+    futures_util::future::join_all(map.iter().map(scrub)).await
+}
+
+/// Whether all segments of a volume are served, in words; why not, of the first that is not.
+async fn health(managers: &Managers, volume: VolumeId) -> String {
+    let Ok(map) = managers.map(volume).await else { return "unknown".to_owned() };
+    let waits: Vec<_> = map.iter().filter(|place| !place.serving).collect();
+    match waits.first() {
+        None => "served".to_owned(),
+        Some(first) => {
+            format!("{} of {} segments wait: {}", waits.len(), map.len(), first.cause)
+        }
+    }
 }
 
 /// What a segment's owner does with it.

@@ -21,7 +21,8 @@ use futures_util::future::LocalBoxFuture;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, Class, Env, Rng};
 use wire::control::{
-    BlockReply, BlockRequest, Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec,
+    BlockReply, BlockRequest, Policy, SegmentCheck, SegmentId, SegmentScrub, VolumeGeometry,
+    VolumeLimits, VolumeSpec,
 };
 
 use crate::cluster::{Cluster, Shape};
@@ -149,6 +150,14 @@ impl Hosted for StandIn {
 
     fn close(&self) -> LocalBoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
+    }
+
+    fn check(&self, _: u64) -> Answer<'_, SegmentCheck> {
+        Box::pin(async { Err(Fault::new(Kind::Invalid, "a stand-in has a value only")) })
+    }
+
+    fn scrub(&self) -> SegmentScrub {
+        SegmentScrub::default()
     }
 }
 

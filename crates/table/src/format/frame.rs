@@ -29,19 +29,41 @@ impl Content {
     }
 }
 
-/// The head of a file.
+/// The head of a log or sorted file.
 pub(crate) fn file_head(content: Content, file: FileNo) -> [u8; FILE_HEAD] {
+    head_of(content, file, 0)
+}
+
+/// The head of a manifest of this owner.
+pub(crate) fn manifest_head(file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
+    head_of(Content::Manifest, file, owner)
+}
+
+fn head_of(content: Content, file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
     let mut head = [0; FILE_HEAD];
     head[0..8].copy_from_slice(&content.magic());
     head[8..12].copy_from_slice(&VERSION.to_le_bytes());
     head[16..24].copy_from_slice(&file.get().to_le_bytes());
+    head[24..32].copy_from_slice(&owner.to_le_bytes());
     let crc = crc32c(&head);
     head[12..16].copy_from_slice(&crc.to_le_bytes());
     head
 }
 
-/// The number in a file's head.
+/// The number in the head of a log or sorted file.
 pub(crate) fn read_file_head(content: Content, bytes: &[u8]) -> Result<FileNo, Flaw> {
+    match read_head(content, bytes)? {
+        (file, 0) => Ok(file),
+        _ => Err(Flaw::Damaged("its head does not verify")),
+    }
+}
+
+/// The number and the owner in a manifest's head.
+pub(crate) fn read_manifest_head(bytes: &[u8]) -> Result<(FileNo, u64), Flaw> {
+    read_head(Content::Manifest, bytes)
+}
+
+fn read_head(content: Content, bytes: &[u8]) -> Result<(FileNo, u64), Flaw> {
     let Some(head) = bytes.get(..FILE_HEAD) else {
         return Err(Flaw::Damaged("it ends within its head"));
     };
@@ -49,19 +71,18 @@ pub(crate) fn read_file_head(content: Content, bytes: &[u8]) -> Result<FileNo, F
         return Err(Flaw::Damaged("it does not begin as such a file does"));
     }
     let mut input = Input(&head[8..]);
-    let (Some(version), Some(crc), Some(raw)) = (input.u32(), input.u32(), input.u64()) else {
-        return Err(Flaw::Damaged("it ends within its head"));
-    };
+    let parsed = (|| Some((input.u32()?, input.u32()?, input.u64()?, input.u64()?)))();
+    let (version, crc, raw, owner) = parsed.expect("its length");
     // The place of the version is the same in all versions; the rest may not be.
     if version != VERSION {
         return Err(Flaw::Version(version));
     }
     let mut zeroed: [u8; FILE_HEAD] = head.try_into().expect("its length");
     zeroed[12..16].fill(0);
-    if crc32c(&zeroed) != crc || input.0.iter().any(|&byte| byte != 0) {
+    if crc32c(&zeroed) != crc {
         return Err(Flaw::Damaged("its head does not verify"));
     }
-    Ok(FileNo::from_raw(raw))
+    Ok((FileNo::from_raw(raw), owner))
 }
 
 /// A record of a log (a batch) or of a manifest (an edit).

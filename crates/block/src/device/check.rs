@@ -1,0 +1,234 @@
+//! Looking at what is stored: the check of a segment, piece by piece, and its scrub (B14).
+//!
+//! Both read every block that the index names, through the core's verified reads: the core repairs
+//! from another replica what does not verify, and what no replica has is told. Whatever moves
+//! meanwhile is looked at where it is then.
+
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use runtime::Duration;
+use wire::control::limits::FINDINGS_MAX;
+use wire::control::{SegmentCheck, SegmentScrub};
+
+use super::core::Core;
+use super::limits::{CHECK_PAGES, PAGE_BLOCKS, SCRUB_BLOCKS, SCRUB_DELAY, SWEEP_TIME};
+use super::types::parse_name;
+use crate::limits::BLOCK;
+
+/// Pause after a piece of the scrub could not be read now.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Takes a note of what is wrong, with a bound.
+fn find(report: &mut SegmentCheck, finding: String) {
+    report.findings_count += 1;
+    if report.findings.len() < FINDINGS_MAX {
+        report.findings.push(finding);
+    }
+}
+
+impl Core {
+    fn page_count(&self) -> u64 {
+        self.bytes.div_ceil(BLOCK).div_ceil(u64::from(PAGE_BLOCKS))
+    }
+
+    /// The piece of the check that begins at `from`: first the DataFiles, then some pages of the
+    /// index at a time. An error says that it could not be done now.
+    pub(crate) async fn check(&self, from: u64) -> Result<SegmentCheck, Fault> {
+        let mut report = SegmentCheck::default();
+        let pages = self.page_count();
+        if from == 0 {
+            self.check_files(&mut report).await?;
+            report.next = 1;
+            return Ok(report);
+        }
+        let end = (from - 1).saturating_add(CHECK_PAGES).min(pages);
+        for page in from - 1..end {
+            let first = page * u64::from(PAGE_BLOCKS);
+            let last = (first + u64::from(PAGE_BLOCKS)).min(self.bytes.div_ceil(BLOCK));
+            for lba in (first..last).step_by(SCRUB_BLOCKS) {
+                let count = (last - lba).min(SCRUB_BLOCKS as u64) as usize;
+                report.blocks += self.verify_blocks(lba as u32, count, &mut report).await?;
+            }
+        }
+        report.next = if end < pages { end + 1 } else { 0 };
+        Ok(report)
+    }
+
+    /// Compares the DataFiles that the table names with those in the directory.
+    async fn check_files(&self, report: &mut SegmentCheck) -> Result<(), Fault> {
+        let mut stray: Option<Vec<String>> = None;
+        let mut missing: Option<Vec<String>> = None;
+        // What is there once may be on its way in or out; what stays so is wrong.
+        for round in 0..2 {
+            if round > 0 {
+                if stray.as_ref().is_some_and(Vec::is_empty)
+                    && missing.as_ref().is_some_and(Vec::is_empty)
+                {
+                    return Ok(());
+                }
+                self.env.sleep(SWEEP_TIME).await;
+            }
+            let named: Vec<String> = {
+                let files = self.files.borrow();
+                files.values().map(|file| file.name.clone()).collect()
+            };
+            let there = self.data_files().await?;
+            report.files = named.len() as u64;
+            let still = |name: &String, list: &Option<Vec<String>>| {
+                list.as_ref().is_none_or(|list| list.contains(name))
+            };
+            let now_named =
+                |name: &String| self.files.borrow().values().any(|file| file.name == *name);
+            let lost = named.iter().filter(|name| there.binary_search(name).is_err());
+            missing = Some(
+                lost.filter(|name| now_named(name) && still(name, &missing)).cloned().collect(),
+            );
+            let spare = self.spare.borrow().as_ref().map(|spare| spare.file.name.clone());
+            let unnamed = there.iter().filter(|name| {
+                !named.contains(name)
+                    && !now_named(name)
+                    && spare.as_ref() != Some(*name)
+                    && !self.cuts.has_discarded(name)
+            });
+            stray = Some(unnamed.filter(|name| still(name, &stray)).cloned().collect());
+        }
+        for name in missing.unwrap_or_default() {
+            find(report, format!("{}: {name} is missing: its blocks are lost", self.identity));
+        }
+        for name in stray.unwrap_or_default() {
+            let text = format!("{}: {name} is a leak: nothing names it", self.identity);
+            find(report, text);
+        }
+        Ok(())
+    }
+
+    /// Names of DataFiles in the directory, in order; of later owners none.
+    async fn data_files(&self) -> Result<Vec<String>, Fault> {
+        let (mut found, mut after) = (Vec::new(), "data-".to_owned());
+        loop {
+            let page = self.store.list(&after).await;
+            let page = page.map_err(|fault| self.trouble("list", "its directory", fault))?;
+            let of_ours = |name: &&String| {
+                parse_name(name).is_some_and(|(generation, _)| generation <= self.generation)
+            };
+            found.extend(page.names.iter().filter(of_ours).cloned());
+            match page.names.into_iter().next_back() {
+                Some(last) if page.more && last.as_str() < "data." => after = last,
+                _ => {
+                    found.sort_unstable();
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    /// Reads blocks from `lba` on; answers how many have data that verifies. What does not is
+    /// noted; an error says that it could not be told now.
+    async fn verify_blocks(
+        &self,
+        lba: u32,
+        count: usize,
+        report: &mut SegmentCheck,
+    ) -> Result<u64, Fault> {
+        let mut good = 0;
+        let Err(fault) = self.read_blocks(lba, count, &mut |_, _| good += 1).await else {
+            return Ok(good);
+        };
+        if count == 1 {
+            if !matches!(fault.kind, Kind::Corrupt | Kind::NotFound | Kind::Invalid) {
+                return Err(fault);
+            }
+            let offset = u64::from(lba) * BLOCK;
+            let text = format!("block {lba} (byte {offset} of the segment): {}", fault.message);
+            find(report, text);
+            return Ok(0);
+        }
+        // One of them, at least.
+        let mut good = 0;
+        for lba in lba..lba + count as u32 {
+            good += Box::pin(self.verify_blocks(lba, 1, report)).await?;
+        }
+        Ok(good)
+    }
+
+    /// How far the scrub is.
+    pub(crate) fn scrub_progress(&self) -> SegmentScrub {
+        SegmentScrub { total_bytes: self.bytes, ..self.scrub.get() }
+    }
+
+    fn note_scrub(&self, change: impl FnOnce(&mut SegmentScrub)) {
+        let mut scrub = self.scrub.get();
+        change(&mut scrub);
+        self.scrub.set(scrub);
+    }
+
+    /// The task that reads all that is stored again and again, at a capped rate (B14), until the
+    /// instance is over.
+    pub(crate) async fn scrub_always(self: Rc<Self>) {
+        let rate = self.options.scrub_bytes_per_second;
+        if rate == 0 || !self.rest(self.env.jitter(SCRUB_DELAY)).await {
+            return;
+        }
+        loop {
+            let begun = self.env.now();
+            if !self.scrub_once(rate).await {
+                return;
+            }
+            self.env.mark("segment: scrubbed");
+            self.note_scrub(|scrub| (scrub.passes, scrub.done_bytes) = (scrub.passes + 1, 0));
+            let rest = (begun + self.options.scrub_period) - self.env.now();
+            if !self.rest(rest.max(RETRY)).await {
+                return;
+            }
+        }
+    }
+
+    /// One pass; false when the instance is over.
+    async fn scrub_once(&self, rate: u64) -> bool {
+        let blocks = self.bytes.div_ceil(BLOCK);
+        let mut lba = 0;
+        while lba < blocks {
+            let count = (blocks - lba).min(SCRUB_BLOCKS as u64);
+            let mut report = SegmentCheck::default();
+            let pause = match self.verify_blocks(lba as u32, count as usize, &mut report).await {
+                Ok(good) => {
+                    for finding in &report.findings {
+                        tracing::error!(finding, "scrub of a volume: data is damaged");
+                    }
+                    lba += count;
+                    let read = (good + report.findings_count) * BLOCK;
+                    self.note_scrub(|scrub| {
+                        scrub.done_bytes = (lba * BLOCK).min(self.bytes);
+                        scrub.read_bytes += good * BLOCK;
+                        scrub.damaged += report.findings_count;
+                    });
+                    // Where nothing is stored it goes on at once, but not alone.
+                    Duration::from_micros(read.saturating_mul(1_000_000) / rate)
+                }
+                Err(_) => RETRY,
+            };
+            if !self.rest(pause).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits; false when the instance is over.
+    async fn rest(&self, pause: Duration) -> bool {
+        let end = self.env.now() + pause;
+        loop {
+            let changed = self.changed.notified();
+            if self.is_over() {
+                return false;
+            }
+            let left = end - self.env.now();
+            if left.is_zero() {
+                self.env.yield_now().await;
+                return !self.is_over();
+            }
+            let _ = self.env.timeout(left, changed).await; // Either is a reason to look.
+        }
+    }
+}
