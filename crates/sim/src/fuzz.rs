@@ -90,7 +90,7 @@ pub const TARGETS: &[Target] = &[
     target(
         "nbd_common_names",
         block::fuzz::fuzz_common_names,
-        "crates/block/tests/corpus/common_names",
+        "crates/block/tests/corpus/common_names/",
     ),
     target("nbd_chunk", block::fuzz::fuzz_chunk, "crates/block/tests/corpus/chunk"),
     target(
