@@ -1,12 +1,12 @@
-//! What a check reads.
+//! What a check and a scrub find, and what they do not.
 
 use block::contract::{Clear, Device};
-use block::device::Segment;
+use block::device::{Options, Segment};
 use block::geometry::Extent;
-use runtime::Env;
+use runtime::{Duration, Env};
 use wire::control::SegmentCheck;
 
-use crate::device::support::{World, on, open, small};
+use crate::device::support::{BYTES, World, on, open, small};
 
 const BLOCK: u64 = 4096;
 
@@ -33,7 +33,7 @@ async fn write(env: &Env, segment: &Segment, blocks: std::ops::Range<u64>, byte:
 }
 
 #[test]
-fn a_check_reads_all_that_has_data() {
+fn a_check_names_all_that_is_wrong() {
     let world = World::new(21);
     world.run(async {
         let (_, env) = world.boot();
@@ -47,7 +47,76 @@ fn a_check_reads_all_that_has_data() {
             let good = check(&segment).await;
             assert_eq!((good.blocks, good.findings_count), (200, 0), "{good:?}");
             assert_eq!(good.files, segment.stats().files as u64);
+            // Bits of a block's data, of its metadata, and a record in another's place.
+            let names: Vec<String> =
+                disk.names().into_iter().filter(|name| name.starts_with("data-")).collect();
+            let first = names[0].clone();
+            let mut bytes = disk.content(&first).expect("it is there");
+            let record = |n: usize| 64 + n * 4160;
+            bytes[record(3) + 64 + 99] ^= 1;
+            bytes[record(5) + 20] ^= 128;
+            let (from, to) = (record(8), record(9));
+            bytes.copy_within(from..from + 4160, to);
+            segment.close().await.expect("all is well");
+            disk.set_content(&first, Some(bytes));
+            let segment = open(&at, &disk, 2, small()).await.expect("it opens");
+            let bad = check(&segment).await;
+            assert_eq!((bad.blocks, bad.findings_count), (197, 3), "{bad:?}");
+            for (finding, lba) in bad.findings.iter().zip([3, 5, 9]) {
+                assert!(finding.starts_with(&format!("block {lba} ")), "{finding}");
+                assert!(finding.contains(&first), "{finding}");
+            }
+            // What nothing names, and what is not there.
+            disk.set_content("data-00000001-0000abcd", Some(vec![0; 64]));
+            disk.set_content("data-ffffffff-0000abcd", Some(vec![0; 64]));
+            disk.set_content(&first, None);
+            let bad = check(&segment).await;
+            let all = bad.findings.join("\n");
+            assert!(all.contains(&format!("{first} is missing")), "{all}");
+            assert!(all.contains("data-00000001-0000abcd is a leak"), "{all}");
+            assert!(!all.contains("data-ffffffff-0000abcd"), "a later owner's: {all}");
         });
         done.await.expect("no crash");
     });
+}
+
+#[test]
+fn scrub_reads_all_in_turn_and_counts_damage() {
+    let world = World::new(22);
+    let marks = world.run(async {
+        let (_, env) = world.boot();
+        let (disk, at) = (world.disk.clone(), env.clone());
+        let done = on(&env, async move {
+            let options = Options {
+                scrub_bytes_per_second: 64 << 10,
+                scrub_period: Duration::from_secs(60),
+                ..small()
+            };
+            let segment = open(&at, &disk, 1, options.clone()).await.expect("it is new");
+            write(&at, &segment, 0..64, 1).await;
+            write(&at, &segment, 1000..1064, 2).await;
+            // 512 KiB at 64 KiB a second, after the pause that follows an opening.
+            at.sleep(Duration::from_secs(36)).await;
+            let early = segment.scrub();
+            assert_eq!((early.passes, early.damaged, early.total_bytes), (0, 0, BYTES));
+            assert!(early.done_bytes > 0 && early.done_bytes < BYTES, "{early:?}");
+            at.sleep(Duration::from_secs(30)).await;
+            let once = segment.scrub();
+            assert_eq!((once.passes, once.read_bytes, once.damaged), (1, 128 * BLOCK, 0));
+            let names = disk.names();
+            let first = names.iter().find(|name| name.starts_with("data-")).expect("one");
+            let mut bytes = disk.content(first).expect("it is there");
+            bytes[64 + 64] ^= 1;
+            segment.close().await.expect("all is well");
+            disk.set_content(first, Some(bytes));
+            let segment = open(&at, &disk, 2, options).await.expect("it opens");
+            at.sleep(Duration::from_secs(60)).await;
+            let again = segment.scrub();
+            assert_eq!((again.passes, again.damaged), (1, 1), "{again:?}");
+            segment.close().await.expect("all is well");
+        });
+        done.await.expect("no crash");
+        world.sim.marks()
+    });
+    assert_eq!(marks.get("segment: scrubbed"), Some(&2));
 }
