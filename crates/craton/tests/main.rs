@@ -31,6 +31,8 @@ mod snapshots;
 mod stores;
 #[path = "main/tools.rs"]
 mod tools;
+#[path = "main/upkeep.rs"]
+mod upkeep;
 #[path = "main/volumes.rs"]
 mod volumes;
 #[path = "main/watch.rs"]

@@ -1,0 +1,86 @@
+//! Upkeep of volumes with real processes: damage that a check names, and life without a manager.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{self, Scratch, good, json, text, wait};
+use crate::volumes::{BLOCK, Nbd, READ, WRITE, up};
+
+#[test]
+fn a_check_finds_what_was_taken_away() {
+    let mut scratch = Scratch::new("volume-check");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = text(&dir).to_owned();
+    let volume = |args: &[&str]| {
+        let all = [&["volume"][..], args, &["--json", "--cluster", &cluster]].concat();
+        all.into_iter().map(str::to_owned).collect::<Vec<String>>()
+    };
+    let json = |args: Vec<String>| json(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let made = json(volume(&["create", "v", "--size", "1GiB"]));
+    let id = made["id"].as_str().expect("an ID").to_owned();
+    let mut nbd = Nbd::open(made["nbd"].as_str().expect("an export"));
+    // Something in every segment.
+    (0..40u64).for_each(|n| drop(nbd.ask(WRITE, n * (128 << 10), BLOCK, &[n as u8; BLOCK])));
+    let good = json(volume(&["check", "v"]));
+    assert_eq!((&good["findings_count"], &good["blocks"]), (&0.into(), &40.into()), "{good}");
+    assert_eq!(good["segments"], 4);
+    let info = json(volume(&["info", "v"]));
+    assert_eq!(info["segments"][0]["scrub"]["total_bytes"], 32u64 << 30, "{info}");
+    assert_eq!(json(volume(&["ls"]))[0]["state"], "served");
+    // A DataFile is taken away behind the volume's back.
+    let folder = format!("/.craton/block/{id}/2");
+    let names = harness::good(&["fs", "ls", &folder, "--cluster", &cluster]);
+    let file = names.lines().find(|name| name.starts_with("data-")).expect("a DataFile");
+    harness::good(&["fs", "rm", &format!("{folder}/{file}"), "--cluster", &cluster]);
+    let args = volume(&["check", "v"]);
+    let found = harness::craton(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(found.status.code(), Some(5), "{}", String::from_utf8_lossy(&found.stderr));
+    let told = String::from_utf8_lossy(&found.stdout).into_owned();
+    assert!(told.contains(&format!("{file} is missing")) && told.contains("segment 2"), "{told}");
+}
+
+#[test]
+fn a_dead_block_manager_stalls_nothing_that_is_open() {
+    let mut scratch = Scratch::alone("volume-manager");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = text(&dir).to_owned();
+    let args = ["volume", "create", "v", "--size", "1GiB", "--json", "--cluster", &cluster];
+    let mut nbd = Nbd::open(json(&args)["nbd"].as_str().expect("an export"));
+    let round = |nbd: &mut Nbd, count: u64| {
+        let (offset, value) = (count * 37 % 1000 * (128 << 10), [(count % 251) as u8; BLOCK]);
+        let began = Instant::now();
+        nbd.ask(WRITE, offset, BLOCK, &value);
+        assert_eq!(nbd.ask(READ, offset, BLOCK, &[]), value, "at {offset}");
+        began.elapsed()
+    };
+    (0..100).for_each(|count| assert!(round(&mut nbd, count) < Duration::from_secs(5)));
+    harness::kill9(&dir, &["bm1"]);
+    let (end, mut worst, mut count) = (Instant::now() + Duration::from_secs(5), Duration::ZERO, 0);
+    while Instant::now() < end {
+        worst = worst.max(round(&mut nbd, count));
+        count += 1;
+    }
+    eprintln!("without a manager: {count} rounds in 5 s, the longest took {worst:?}");
+    assert!(count > 50 && worst < Duration::from_secs(3), "{count} rounds, {worst:?}");
+    // A server that is asked to end hands over, once a manager is there again.
+    good(&["cluster", "up", "--dir", &cluster, "--block-servers", "2"]);
+    wait("a manager leads", Duration::from_secs(20), || {
+        let status = json(&["status", "--json", "--cluster", &cluster]);
+        status["block_managers"][0]["leader"] == true
+    });
+    let restart = {
+        let cluster = cluster.clone();
+        std::thread::spawn(move || {
+            good(&["cluster", "restart", "block-server", "bs1", "--dir", &cluster]);
+        })
+    };
+    let (mut worst, mut count) = (Duration::ZERO, 0);
+    while !restart.is_finished() {
+        worst = worst.max(round(&mut nbd, count));
+        count += 1;
+    }
+    restart.join().expect("it restarts");
+    eprintln!("over a restart: {count} rounds, the longest took {worst:?}");
+    assert!(worst < Duration::from_secs(3), "{worst:?}");
+}
