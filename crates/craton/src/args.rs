@@ -489,6 +489,22 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too much"))
 }
 
+/// The same for lengths of which there is no empty one.
+pub fn parse_length(text: &str) -> Result<usize, String> {
+    match parse_size(text)? {
+        0 => Err("at least 1 byte".to_owned()),
+        len => Ok(len),
+    }
+}
+
+/// Operations that a benchmark has under way at once.
+pub fn parse_depth(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(depth @ 1..=1024) => Ok(depth),
+        _ => Err("a number from 1 to 1024".to_owned()),
+    }
+}
+
 pub fn parse_policy(text: &str) -> Result<u8, String> {
     match text.strip_prefix("rep").and_then(|count| count.parse().ok()) {
         Some(copies @ 1..=5) => Ok(copies),
@@ -534,10 +550,10 @@ pub enum BenchCommand {
     /// Durable appends beside their floor
     Append {
         /// Bytes of one append
-        #[arg(long, value_delimiter = ',', default_values_t = [4096], value_parser = parse_size)]
+        #[arg(long, value_delimiter = ',', default_values_t = [4096], value_parser = parse_length)]
         size: Vec<usize>,
         /// Appends under way at once
-        #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 32], value_parser = parse_depth)]
         depth: Vec<usize>,
         /// Copies of the file: rep1 to rep5 [default: up to rep3, as the cluster has servers]
         #[arg(long, value_parser = parse_policy, value_name = "repN")]
@@ -549,13 +565,13 @@ pub enum BenchCommand {
     /// Reads at random offsets of a file made of appends of mixed sizes
     Read {
         /// Bytes of one read
-        #[arg(long, value_delimiter = ',', default_values_t = [4096], value_parser = parse_size)]
+        #[arg(long, value_delimiter = ',', default_values_t = [4096], value_parser = parse_length)]
         size: Vec<usize>,
         /// Reads under way at once
-        #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 32], value_parser = parse_depth)]
         depth: Vec<usize>,
         /// MiB of the file that is read
-        #[arg(long, default_value_t = 256)]
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
         file_mib: u64,
         /// Copies of the file: rep1 to rep5 [default: up to rep3, as the cluster has servers]
         #[arg(long, value_parser = parse_policy, value_name = "repN")]
@@ -567,13 +583,13 @@ pub enum BenchCommand {
     /// Creates, look-ups and removals of files
     Meta {
         /// Files in all
-        #[arg(long, default_value_t = 20_000)]
+        #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
         files: u64,
         /// Directories that they are spread over
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         dirs: u64,
         /// Operations under way at once
-        #[arg(long, default_value_t = 64)]
+        #[arg(long, default_value_t = 64, value_parser = parse_depth)]
         depth: usize,
         /// How.
         #[command(flatten)]
@@ -604,7 +620,7 @@ pub enum BenchCommand {
         #[arg(long, value_delimiter = ',', default_values_t = [0, 4096], value_parser = parse_size)]
         size: Vec<usize>,
         /// Calls under way at once
-        #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 32], value_parser = parse_depth)]
         depth: Vec<usize>,
         /// How.
         #[command(flatten)]
@@ -613,10 +629,10 @@ pub enum BenchCommand {
     /// What disk and network do at best for an append; needs no cluster
     Floor {
         /// Bytes of one append
-        #[arg(long, default_value_t = 4096, value_parser = parse_size)]
+        #[arg(long, default_value_t = 4096, value_parser = parse_length)]
         size: usize,
         /// Concurrent writes
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 3, value_parser = parse_depth)]
         replicas: usize,
         /// How.
         #[command(flatten)]

@@ -12,7 +12,8 @@ Exit codes:
   3  the cluster does not answer in time
   4  configuration, directory, port or store cannot be used; nothing was changed
   5  damage was found: a store that does not verify, bytes without an intact replica
-  6  done in part: some files were skipped, each with a warning";
+  6  done in part: some files cannot be read or named here and were skipped, each with a
+     warning (sockets, pipes and devices are never copied: with them alone it is 0)";
 
 /// See [`EXIT_CODES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -58,8 +58,10 @@ fn run(command: Command) -> Done {
         Command::Bench { connection, command } => measure::run(&connection, command),
         Command::Sim { command } => simulate::run(command),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "craton", &mut std::io::stdout());
-            Ok(())
+            // Not to standard output at once: a reader that has gone is no reason to panic.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "craton", &mut script);
+            output::write_out(&[&script])
         }
     }
 }

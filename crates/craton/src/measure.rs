@@ -87,7 +87,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();
             let runtime = connect::runtime()?;
-            let target = Target { scratch: scratch(None, &run), processes: Vec::new() };
+            let target = Target { scratch: scratch(None, &run)?, processes: Vec::new() };
             let duration = Duration::from_secs(run.seconds);
             let options = FloorOptions { size, replicas, duration };
             let measured = runtime.block_on(bench::floor(runtime.env(), &target, options));
@@ -100,15 +100,22 @@ async fn copies(client: &Client, asked: Option<u8>) -> Result<u8, Failure> {
     Ok(policy::choose(client, asked).await?.copies)
 }
 
-fn scratch(dir: Option<PathBuf>, run: &BenchArgs) -> PathBuf {
-    run.scratch.clone().or(dir).unwrap_or_else(std::env::temp_dir)
+fn scratch(dir: Option<PathBuf>, run: &BenchArgs) -> Result<PathBuf, Failure> {
+    let scratch = run.scratch.clone().or(dir).unwrap_or_else(std::env::temp_dir);
+    if !scratch.is_dir() {
+        return Err(Failure::setup(format!(
+            "{} is no directory: make it, or name another with --scratch",
+            scratch.display()
+        )));
+    }
+    Ok(scratch)
 }
 
 /// What is known of a cluster that runs on this machine.
 fn target(connection: &Connection, run: &BenchArgs) -> Result<Target, Failure> {
     let known = connect::target(connection)?;
     let processes = processes(&known)?;
-    Ok(Target { scratch: scratch(known.dir, run), processes })
+    Ok(Target { scratch: scratch(known.dir, run)?, processes })
 }
 
 /// Its processes.

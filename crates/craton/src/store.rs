@@ -29,6 +29,19 @@ fn failure(dir: &std::path::Path) -> impl Fn(MountError) -> Failure {
     }
 }
 
+/// Where the store is that is named by its directory, file or device.
+fn store_at(dir: &std::path::Path) -> Result<std::path::PathBuf, Failure> {
+    let path = medium(dir)?;
+    if !path.exists() {
+        return Err(Failure::setup(format!(
+            "{} has no chunk store: name the directory that a [[stores]] section names, or the \
+             store's file",
+            dir.display()
+        )));
+    }
+    Ok(path)
+}
+
 fn run_fsck(dir: &std::path::Path, json: bool) -> Done {
     #[derive(Serialize)]
     struct Report {
@@ -48,7 +61,7 @@ fn run_fsck(dir: &std::path::Path, json: bool) -> Done {
         loses_data: bool,
         text: String,
     }
-    let path = medium(dir)?;
+    let path = store_at(dir)?;
     let runtime = crate::connect::runtime()?;
     let found = runtime.block_on(fsck(runtime.env(), &path)).map_err(failure(dir))?;
     let problem = |problem: &chunkstore::flash::Problem| Problem {
@@ -106,7 +119,7 @@ fn run_fsck(dir: &std::path::Path, json: bool) -> Done {
 }
 
 fn run_dump(dir: &std::path::Path) -> Done {
-    let path = medium(dir)?;
+    let path = store_at(dir)?;
     let runtime = crate::connect::runtime()?;
     let found = runtime.block_on(dump(runtime.env(), &path)).map_err(failure(dir))?;
     print_line(&format!(
@@ -135,7 +148,7 @@ fn run_dump(dir: &std::path::Path) -> Done {
 }
 
 fn run_dump_chunk(dir: &std::path::Path, chunk: base::ChunkId) -> Done {
-    let path = medium(dir)?;
+    let path = store_at(dir)?;
     let runtime = crate::connect::runtime()?;
     let found = runtime.block_on(dump_chunk(runtime.env(), &path, chunk)).map_err(failure(dir))?;
     let Some((facts, sectors)) = found else {

@@ -23,6 +23,8 @@ mod images;
 mod kills;
 #[path = "main/load.rs"]
 mod load;
+#[path = "main/logs.rs"]
+mod logs;
 #[path = "main/partition.rs"]
 mod partition;
 #[path = "main/snapshots.rs"]

@@ -28,6 +28,8 @@ pub struct Invitation {
 /// What a master says about itself, and about the one that asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
+    /// Its number among the masters.
+    pub id: u64,
     /// Who has invited it; zero when nobody has.
     pub member: DiskId,
     /// It leads the cluster group, and a quorum has just confirmed it.
@@ -57,15 +59,15 @@ impl Standing {
     /// As bytes.
     pub fn encode(self) -> Vec<u8> {
         let mut to = Writer::new();
-        to.u128(self.member.get()).bool(self.leads).bool(self.voter);
+        to.u64(self.id).u128(self.member.get()).bool(self.leads).bool(self.voter);
         to.finish()
     }
 
     /// From bytes.
     pub fn decode(bytes: &[u8]) -> Result<Standing, BadBytes> {
         let mut from = Reader::new(bytes);
-        let member = DiskId::new(from.u128()?);
-        let standing = Standing { member, leads: from.bool()?, voter: from.bool()? };
+        let (id, member) = (from.u64()?, DiskId::new(from.u128()?));
+        let standing = Standing { id, member, leads: from.bool()?, voter: from.bool()? };
         from.end()?;
         Ok(standing)
     }

@@ -2,7 +2,7 @@
 //! group that another master leads.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -57,6 +57,8 @@ pub struct Peers {
     addrs: RefCell<BTreeMap<u64, SocketAddr>>,
     /// Heartbeats that leave with the next message, by master.
     beats: RefCell<BTreeMap<u64, Vec<Beat>>>,
+    /// Masters that did not answer last: told once, not with each message.
+    silent: RefCell<BTreeSet<u64>>,
     weak: Weak<Peers>,
 }
 
@@ -78,6 +80,7 @@ impl Peers {
             endpoint,
             addrs: RefCell::new(addrs),
             beats: RefCell::default(),
+            silent: RefCell::default(),
             weak: weak.clone(),
         })
     }
@@ -188,12 +191,33 @@ impl Peers {
 
     async fn call_raft(&self, to: u64, request: Request) -> RaftAnswer {
         let addr = self.addr(to).ok_or(NetError::Unreachable)?;
-        match self.endpoint.call(addr, request, RAFT_TIMEOUT).await {
+        let answer = self.endpoint.call(addr, request, RAFT_TIMEOUT).await;
+        self.note_silence(to, addr, answer.as_ref().err());
+        match answer {
             Ok(Response { status: 0, body, .. }) => Ok(body),
             Ok(_) => Err(NetError::NoGroup),
             Err(CallError::Timeout | CallError::Closed) => Err(NetError::Lost),
             Err(CallError::Unreachable(_) | CallError::Busy | CallError::Refused(_)) => {
                 Err(NetError::Unreachable)
+            }
+        }
+    }
+
+    /// A line when a master falls silent, and one when it answers again.
+    fn note_silence(&self, master: u64, addr: SocketAddr, error: Option<&CallError>) {
+        let mut silent = self.silent.borrow_mut();
+        match error {
+            // It is there, and has too much to do.
+            Some(CallError::Busy) => {}
+            Some(error) => {
+                if silent.insert(master) {
+                    tracing::warn!(master, %addr, %error, "a master does not answer");
+                }
+            }
+            None => {
+                if silent.remove(&master) {
+                    tracing::info!(master, %addr, "a master answers again");
+                }
             }
         }
     }

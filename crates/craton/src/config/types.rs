@@ -26,8 +26,9 @@ pub struct Logging {
 }
 
 const SLOW_MS: u64 = metrics::limits::SLOW_NS_DEFAULT / 1_000_000;
-/// The Raft library tells of every vote at `info`.
-const LEVEL: &str = "info,openraft=warn";
+/// The Raft library tells of every vote at `info`, and at `warn` of every message that a master
+/// that is down does not get: 60 lines a second, which would drive all else out of the files.
+const LEVEL: &str = "info,openraft=error";
 
 impl Default for Logging {
     fn default() -> Logging {

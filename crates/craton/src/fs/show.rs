@@ -64,10 +64,16 @@ impl Facts {
             "symlink" => "l",
             _ => "-",
         });
-        for shift in [6, 3, 0] {
-            for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
+        for (shift, special, mark) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+            for (bit, letter) in [(4, 'r'), (2, 'w')] {
                 text.push(if self.mode >> shift & bit != 0 { letter } else { '-' });
             }
+            text.push(match (self.mode & special != 0, self.mode >> shift & 1 != 0) {
+                (false, false) => '-',
+                (false, true) => 'x',
+                (true, false) => mark.to_ascii_uppercase(),
+                (true, true) => mark,
+            });
         }
         text
     }
@@ -257,4 +263,23 @@ pub async fn df(client: &Client, json: bool) -> Done {
         space.directories.to_string(),
     ]);
     print_table(out, &[0, 1, 2, 3, 4, 5, 6])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_shown_as_ls_does() {
+        let check = |mode, want: &str| {
+            let attributes = Attributes { mode, mtime: 0 };
+            let node = Node::Symlink { target: String::new(), attributes };
+            assert_eq!(Facts { kind: "file", ..Facts::of("f", &node) }.mode_text(), want);
+        };
+        check(0o640, "-rw-r-----");
+        check(0o4755, "-rwsr-xr-x");
+        check(0o2644, "-rw-r-Sr--");
+        check(0o1777, "-rwxrwxrwt");
+        check(0o1776, "-rwxrwxrwT");
+    }
 }

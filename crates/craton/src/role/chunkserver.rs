@@ -1,6 +1,7 @@
 //! `craton chunkserver`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +17,7 @@ use wire::token::TokenKey;
 
 use super::http::{self, Pages};
 use super::signals::Stop;
-use super::{begin, ended, executor, key, probe, stores};
+use super::{begin, check_ports, ended, executor, key, probe, stores};
 use crate::args::RoleArgs;
 use crate::config;
 use crate::exit::{Done, Failure};
@@ -67,6 +68,15 @@ fn lane_count(config: &config::Chunkserver) -> usize {
         tracing::warn!(asked, lanes, disks, cores = most, "fewer executors than asked for");
     }
     lanes
+}
+
+/// Where lane `index` listens: each on the next port.
+fn lane_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
+    let mut listen = config.listen;
+    if listen.port() != 0 {
+        listen.set_port(listen.port().saturating_add(index as u16));
+    }
+    listen
 }
 
 /// A running chunkserver with what is needed to look at it.
@@ -135,6 +145,8 @@ pub async fn start(
         board: Board::default(),
         disks: Disks::default(),
     };
+    let lanes = (0..setup.lanes).map(|index| lane_addr(config, index));
+    check_ports(env, lanes.chain(config.metrics)).await?;
     let (mut failed, mut lanes) = (Vec::new(), Vec::new());
     for (index, handle) in others.iter().enumerate() {
         let (lane, up) = start_beside(handle, setup.clone(), index + 1);
@@ -199,10 +211,7 @@ impl Setup {
         let name = format!("chunkserver {}", config.id);
         let identity = Identity { cluster, key: self.key.clone(), name };
         let endpoint = Endpoint::new(env, identity, Limits::default());
-        let mut listen = config.listen;
-        if listen.port() != 0 {
-            listen.set_port(listen.port().saturating_add(index as u16));
-        }
+        let listen = lane_addr(config, index);
         let mut settings = chunkserver::Config::new(&config.id, listen, config.masters.clone());
         settings.domain = config.domain.clone().unwrap_or_else(|| config.id.clone());
         settings.heartbeat = Duration::from_millis(config.heartbeat_ms);

@@ -119,6 +119,13 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 async fn check_first_start(env: &Env, args: &UpArgs) -> Done {
     args.stores.iter().try_for_each(|store| check_new_store(store))?;
     if let Some(addr) = args.listen {
+        if !addr.ip().is_loopback() {
+            return Err(Failure::usage(format!(
+                "--listen {addr} can be reached from other machines, and 'craton up' has no key: \
+                 listen on 127.0.0.1, or run 'craton master' and 'craton chunkserver' with a \
+                 key_file"
+            )));
+        }
         env.listen(addr).await.map_err(|error| {
             Failure::setup(format!(
                 "cannot listen on {addr} ({error}): end the process that uses the address, or \

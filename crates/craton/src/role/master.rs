@@ -11,7 +11,7 @@ use wire::control::MasterInfo;
 
 use super::http::{self, Pages};
 use super::signals::Stop;
-use super::{begin, ended, executor, key, probe};
+use super::{begin, check_ports, ended, executor, key, probe};
 use crate::args::RoleArgs;
 use crate::config;
 use crate::exit::{Code, Done, Failure};
@@ -85,6 +85,7 @@ pub struct Role {
 /// Opens the groups and starts serving.
 pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Failure> {
     let key = key(config.key_file.as_deref())?;
+    check_ports(env, [config.listen].into_iter().chain(config.metrics)).await?;
     let cluster = config::cluster_id(Some(&config.cluster)).map_err(Failure::setup)?;
     let name = format!("master {}", config.id);
     let identity = Identity { cluster, key: key.clone(), name };

@@ -9,13 +9,16 @@ mod probe;
 mod signals;
 mod stores;
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::Path;
 
-use runtime::{Env, Runtime, RuntimeConfig};
+use runtime::{Duration, Env, Runtime, RuntimeConfig};
+use transport::TransportError;
 use wire::handshake::ClusterKey;
 
 use crate::config::{self, Logging};
-use crate::exit::Failure;
+use crate::exit::{Done, Failure};
 
 pub use chunkserver::WARNING;
 #[cfg(test)]
@@ -45,6 +48,29 @@ fn executor(name: &str, memory_mib: u64, log: &Logging) -> Result<Runtime, Failu
     })?;
     crate::trace::prepare(runtime.env().tracer(), log);
     Ok(runtime)
+}
+
+/// How long a role waits for a port that another process has.
+const PORT_PATIENCE: Duration = Duration::from_secs(3);
+/// See [`PORT_PATIENCE`].
+const PORT_RETRY: Duration = Duration::from_millis(20);
+
+/// Sees that the addresses are free before anything is opened, formatted or made: what cannot
+/// start changes nothing. A process that was killed holds its ports for a moment.
+async fn check_ports(env: &Env, addrs: impl IntoIterator<Item = SocketAddr>) -> Done {
+    for addr in addrs.into_iter().filter(|addr| addr.port() != 0) {
+        let end = env.now() + PORT_PATIENCE;
+        loop {
+            match env.listen(addr).await {
+                Ok(_) => break,
+                Err(error) if error.kind() != ErrorKind::AddrInUse || env.now() >= end => {
+                    return Err(TransportError::Listen(addr, error).into());
+                }
+                Err(_) => env.sleep(PORT_RETRY).await,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Sets the log up and notes what starts.

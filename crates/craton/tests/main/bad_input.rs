@@ -1,5 +1,6 @@
 //! Wrong flags, files and directories: one sentence, and nothing changed.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::harness::{Scratch, bad, command, content, good, text};
@@ -13,6 +14,11 @@ fn flags() {
     bad(&["sim", "run", "--scenario", "echo", "--seeds", "5"], 2, "A..B");
     bad(&["sim", "replay", "--scenario", "nothing", "--seed", "5"], 2, "sim list");
     bad(&["frobnicate"], 2, "frobnicate");
+    bad(&["bench", "append", "--size", "0"], 2, "at least 1 byte");
+    bad(&["bench", "append", "--depth", "0"], 2, "1 to 1024");
+    bad(&["bench", "meta", "--dirs", "0"], 2, "--dirs");
+    bad(&["bench", "floor", "--scratch", "/no/such/directory"], 4, "is no directory");
+    assert!(!Path::new("/no").exists());
 }
 
 #[test]
@@ -35,7 +41,14 @@ fn directories() {
         bad(args, 4, "has no cluster");
     }
     bad(&["store", "fsck", text(&missing)], 4, "is missing");
+    bad(&["up", "--dir", text(&missing), "--store", text(&missing)], 4, "is missing");
+    bad(&["up", "--dir", text(&missing), "--listen", "0.0.0.0:0"], 2, "listen on 127.0.0.1");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = taken.local_addr().expect("an address").to_string();
+    bad(&["up", "--dir", text(&missing), "--listen", &addr], 4, &addr);
     assert!(!missing.exists());
+    bad(&["store", "fsck", text(&foreign)], 4, "has no chunk store");
+    bad(&["store", "dump", text(&foreign)], 4, "has no chunk store");
     let damaged = scratch.path("damaged");
     std::fs::create_dir(&damaged).expect("a directory");
     std::fs::write(damaged.join("cluster.json"), "{\"processes\": 1}").expect("a file");
@@ -73,8 +86,20 @@ fn configurations() {
     std::fs::create_dir(&store).expect("a directory");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = taken.local_addr().expect("an address").to_string();
-    std::fs::write(&path, good_text.replace("127.0.0.1:1", &addr)).expect("a file");
-    bad(&["chunkserver", "--config", text(&path)], 4, &addr);
+    check(&good_text.replace("127.0.0.1:1", &addr), &addr);
+    check(
+        &format!("metrics = {addr:?}\n{}", good_text.replace("127.0.0.1:1", "127.0.0.1:0")),
+        &addr,
+    );
+    assert_eq!(std::fs::read_dir(&store).expect("it lists").count(), 0, "it is formatted");
+    let (path, data) = (scratch.path("master.toml"), scratch.path("data"));
+    let master = format!(
+        "id = \"m1\"\nraft_id = 1\ncluster = \"clu_1\"\nlisten = {addr:?}\ndata_dir = {:?}\n",
+        text(&data)
+    );
+    std::fs::write(&path, master).expect("a file");
+    bad(&["master", "--config", text(&path)], 4, &addr);
+    assert!(!data.exists());
 }
 
 #[test]

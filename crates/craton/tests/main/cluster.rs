@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::{
-    self, Scratch, bad, content, craton, good, json, make_tree, metric, metrics, picture, text,
-    wait,
+    self, Scratch, bad, content, craton, good, json, make_tree, metric, metrics, picture, process,
+    text, wait,
 };
 
 fn up(dir: &Path, masters: &str, chunkservers: &str) -> String {
@@ -271,6 +271,17 @@ fn masters_come_and_go() {
     assert!(said.contains("its process is stopped"), "{said}");
     assert_eq!(members(), ["m1", "m2", "m3"]);
     bad(&["masters", "remove", "4", "--cluster", &cluster], 1, "it has 1, 2, 3");
+
+    // A vote or an address for a master that is not there would take a vote from the others.
+    let add = |number: &str, name: &str, addr: &str, code: i32, want: &str| {
+        bad(&["masters", "add", number, name, addr, "--cluster", &cluster], code, want);
+    };
+    let addr = |id: &str| process(&dir, id)["addr"].as_str().expect("text").to_owned();
+    add("1", "m1", "127.0.0.1:1", 3, "no master of this cluster answers at 127.0.0.1:1");
+    add("7", "m7", &addr("m2"), 1, "has number 2 in its configuration");
+    add("2", "m1", &addr("m2"), 1, "another master has this number, name or address");
+    assert_eq!(members(), ["m1", "m2", "m3"]);
+    good(&["masters", "add", "2", "m2", &addr("m2"), "--cluster", &cluster]);
 
     // The leader goes: another takes over.
     let status = json(&["status", "--json", "--cluster", &cluster]);

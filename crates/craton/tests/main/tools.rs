@@ -1,6 +1,8 @@
 //! Commands that need no cluster, and those that look into stores.
 
-use crate::harness::{Scratch, bad, good, json, text};
+use std::process::Stdio;
+
+use crate::harness::{Scratch, bad, command, good, json, text};
 
 #[test]
 fn version_has_the_commit() {
@@ -14,6 +16,11 @@ fn completions_are_printed() {
         assert!(good(&["completions", shell]).contains("chunkserver"));
     }
     assert!(good(&["--help"]).contains("Exit codes:"));
+    // A reader that has gone is no failure.
+    let mut bash =
+        command(&["completions", "bash"]).stdout(Stdio::piped()).spawn().expect("it runs");
+    drop(bash.stdout.take());
+    assert!(bash.wait().expect("it ends").success());
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Refusal {
     /// What to do about it.
     pub const fn kind(self) -> Kind {
         match self {
-            Refusal::Held | Refusal::MasterExists => Kind::Exists,
+            Refusal::Held => Kind::Exists,
             Refusal::Fenced => Kind::Fenced,
             Refusal::Full => Kind::Full,
             Refusal::Busy => Kind::Retry,
@@ -99,7 +99,10 @@ impl fmt::Display for Refusal {
                 "the cluster was formed with another ID or other numbers of partitions: correct \
                  the configuration"
             }
-            Refusal::MasterExists => "another master has this ID, name or address",
+            Refusal::MasterExists => {
+                "another master has this number, name or address: 'craton masters members' lists \
+                 them"
+            }
             Refusal::NoMaster => "no such master, or it is the last one",
         })
     }

@@ -83,6 +83,11 @@ impl ClusterService {
         }))
     }
 
+    /// The number of the master that it serves on.
+    pub fn master(&self) -> u64 {
+        self.0.master
+    }
+
     /// The cluster's group.
     pub fn host(&self) -> &Host<ClusterMachine> {
         &self.0.host
@@ -204,6 +209,27 @@ impl ClusterService {
         }
     }
 
+    /// Nothing is changed for a master that is not there: it would have a vote, or a new address,
+    /// and never answer.
+    async fn check_answers(&self, master: &MasterInfo) -> Result<(), ControlError> {
+        let MasterInfo { id, addr, .. } = master;
+        match self.0.peers.standing(*addr, self.0.master).await {
+            Some(found) if found.id == *id => Ok(()),
+            Some(found) => Err(ControlError::new(
+                Kind::Invalid,
+                format!(
+                    "the master at {addr} has number {} in its configuration, not {id}: add it \
+                     by its number",
+                    found.id
+                ),
+            )),
+            None => Err(ControlError::new(
+                Kind::Retry,
+                format!("no master of this cluster answers at {addr}: start it there first"),
+            )),
+        }
+    }
+
     /// Every group takes the master in, or lets it go, one after the other. A change that was
     /// interrupted is completed by asking for it again.
     async fn change_members(&self, change: MemberChange) -> Result<ClusterReply, ControlError> {
@@ -212,6 +238,7 @@ impl ClusterService {
         }
         match &change {
             MemberChange::Add(master) => {
+                self.check_answers(master).await?;
                 self.commit(Command::AddMaster(master.clone())).await?;
                 self.0.peers.learn(master);
             }

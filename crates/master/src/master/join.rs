@@ -140,7 +140,8 @@ impl Master {
             leads = cluster.ask_here(Vec::new()).await.is_ok();
             voter = cluster.voters().contains(&asker);
         }
-        Standing { member: self.0.admission.member(), leads, voter }
+        let (id, member) = (self.0.cluster.master(), self.0.admission.member());
+        Standing { id, member, leads, voter }
     }
 
     /// Forms all groups, on the master with the lowest ID. A repeat after a crash goes on.
