@@ -69,6 +69,7 @@ pub trait Writer {
 
 /// A file to read.
 pub trait Source {
-    /// Bytes from `offset` on: fewer than `len` only at the file's end.
+    /// Bytes from `offset` on: fewer than `len` only at the file's end. A file that is not sealed
+    /// may show all but its last acknowledged append, for as long as nobody seals it.
     fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>>;
 }

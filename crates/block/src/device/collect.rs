@@ -170,6 +170,7 @@ impl Core {
     async fn copy_live(&self, file: &DataFile, outputs: &mut Outputs) -> Result<(), Fault> {
         let (mut unit, end) = (1, file.state.get().units);
         let identity = file.identity(self.identity);
+        self.end_file(file).await?;
         let source = self.store.open(&file.name).await;
         let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
         while unit < end {

@@ -211,6 +211,7 @@ impl Opening {
             let units = u32::try_from(len / UNIT).unwrap_or(u32::MAX);
             file.end.set(units);
             file.closed.set(true);
+            file.ended.set(true);
             Ok(())
         }));
         sealed.await.into_iter().collect()

@@ -7,6 +7,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::Duration;
 
 use super::core::Core;
+use super::files::DataFile;
 use super::format::Flaw;
 use super::format::record::read_block;
 use super::index::Found;
@@ -149,6 +150,22 @@ impl Core {
         })
     }
 
+    /// Sees to it that a file to which nothing is appended any more is sealed in the core, too:
+    /// from then on its replicas show all that was acknowledged of it.
+    pub(crate) async fn end_file(&self, file: &DataFile) -> Result<(), Fault> {
+        if file.ended.get() {
+            return Ok(());
+        }
+        let len = self.store.seal(&file.name).await;
+        let len = len.map_err(|fault| self.trouble("seal", &file.name, fault))?;
+        if len < u64::from(file.end.get()) * UNIT {
+            let flaw = Flaw::Damaged("it is shorter than what was acknowledged of it");
+            return Err(self.damage(&file.name, len, flaw));
+        }
+        file.ended.set(true);
+        Ok(())
+    }
+
     /// The bytes of a run of records.
     async fn read_run(&self, run: &Run) -> Result<Vec<u8>, Fault> {
         let file = self.files.borrow().get(&run.file).cloned();
@@ -175,6 +192,8 @@ impl Core {
             }
             let source = file.source(&*self.store).await;
             let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
+            // Asked before the read: its answer may be older than what is known after it.
+            let all_shown = file.ended.get();
             let at = offset + out.len() as u64;
             let more = source.read_at(at, want - out.len()).await;
             let more = more.map_err(|fault| self.trouble("read", &file.name, fault))?;
@@ -184,8 +203,14 @@ impl Core {
             if out.len() == want {
                 return Ok(out);
             }
-            if file.state.get().sealed {
+            if all_shown {
                 return Err(self.damage(&file.name, at, Flaw::Damaged("it is too short")));
+            }
+            if file.closed.get() {
+                // Its writer may have died before it sealed the file, or is about to.
+                self.env.mark("segment: a DataFile sealed for its reader");
+                self.end_file(&file).await?;
+                continue;
             }
             if self.env.now().since(started) > PATIENCE {
                 let what = "its replicas do not show yet what is acknowledged";

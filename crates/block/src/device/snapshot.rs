@@ -280,16 +280,7 @@ impl Core {
         }
         let unsealed: Vec<_> = cut.files.iter().filter(|(file, _)| !file.ended.get()).collect();
         for some in unsealed.chunks(SEALS_INFLIGHT) {
-            let seals = some.iter().map(|(file, state)| async move {
-                let len = self.store.seal(&file.name).await;
-                let len = len.map_err(|fault| self.trouble("seal", &file.name, fault))?;
-                if len < u64::from(state.units) * super::limits::UNIT {
-                    let flaw = super::format::Flaw::Damaged("it is shorter than the cut says");
-                    return Err(self.damage(&file.name, len, flaw));
-                }
-                file.ended.set(true);
-                Ok(())
-            });
+            let seals = some.iter().map(|(file, _)| self.end_file(file));
             join_all(seals).await.into_iter().collect::<Result<(), Fault>>()?;
         }
         Ok(())

@@ -29,7 +29,7 @@ pub(super) struct Plan {
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { faults: Faults::default(), load: Duration::from_secs(10) }
+        Plan { faults: Faults::default(), load: Duration::from_secs(4) }
     }
 }
 
@@ -39,7 +39,7 @@ const RIVALS: usize = 2;
 /// Bytes of a segment: two index pages.
 const BYTES: u64 = 4 << 20;
 /// What must be answered well in a run, at least: the load does not stand still.
-const DONE_MIN: u64 = 200;
+const DONE_MIN: u64 = 80;
 
 /// Small parts, so that DataFiles end, and checkpoints and collections come, within seconds.
 fn options() -> Options {

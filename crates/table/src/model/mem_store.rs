@@ -50,6 +50,8 @@ struct Content {
     inflight: VecDeque<(u64, Vec<u8>)>,
     next: u64,
     sealed: bool,
+    /// Bytes of the last acknowledged append, which a replica may not show before the seal.
+    last: usize,
     /// Names that it has beyond the first.
     links: u32,
     gone: bool,
@@ -416,6 +418,7 @@ fn complete(content: &RefCell<Content>, upto: u64, name: &str) -> Result<u64, Fa
     while content.inflight.front().is_some_and(|(number, _)| *number <= upto) {
         let (_, bytes) = content.inflight.pop_front().expect("just seen");
         content.bytes.extend_from_slice(&bytes);
+        content.last = bytes.len();
     }
     Ok(content.bytes.len() as u64)
 }
@@ -452,6 +455,10 @@ impl Writer for MemWriter {
         Box::pin(async move {
             step(&self.disk, &self.env).await;
             let len = complete(&self.content, u64::MAX, &self.name)?;
+            let dir = &mut *self.disk.dir.borrow_mut();
+            if dir.rng.one_in(dir.faults.refuse_one_in) {
+                return Err(fault(Kind::Retry, &self.name)); // All is durable, and nothing sealed.
+            }
             self.content.borrow_mut().sealed = true;
             Ok(len)
         })
@@ -473,8 +480,10 @@ impl Source for MemSource {
             if content.gone {
                 return Err(fault(Kind::NotFound, &self.name));
             }
-            let start = content.bytes.len().min(offset as usize);
-            let end = content.bytes.len().min(start + len);
+            let hides = !content.sealed && self.disk.dir.borrow_mut().rng.one_in(2);
+            let shown = content.bytes.len() - if hides { content.last } else { 0 };
+            let start = shown.min(offset as usize);
+            let end = shown.min(start + len);
             Ok(content.bytes[start..end].to_vec())
         })
     }
