@@ -225,6 +225,8 @@ pub const SCENARIOS: &[Scenario] = &[
                 shape: PARTITIONED(),
                 faults: STORM,
                 client_crashes: true,
+                // Eight groups cost: 200 seeds are to end within five minutes.
+                load: Duration::from_secs(9),
                 ..Plan::default()
             };
             Box::pin(append::run(sim, plan))
