@@ -25,7 +25,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         loop {
             let known = match server {
                 Some(known) => known,
-                None => match self.register(&masters).await {
+                None => match self.register(&mut masters).await {
                     Some(registered) => {
                         tracing::info!(name = %self.0.config.name, server = %registered, "joined the cluster");
                         server = Some(registered);
@@ -68,18 +68,25 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    async fn register(&self, masters: &BTreeSet<SocketAddr>) -> Option<ServerId> {
+    /// Asks the masters that are known, and those that they name as leaders: the leader may have
+    /// been added since the configuration was written.
+    async fn register(&self, masters: &mut BTreeSet<SocketAddr>) -> Option<ServerId> {
         let registration = Registration {
             name: self.0.config.name.clone(),
             addr: self.addr(),
             domain: self.0.config.domain.clone(),
         };
-        for &master in masters {
+        let mut todo: Vec<SocketAddr> = masters.iter().rev().copied().collect();
+        while let Some(master) = todo.pop() {
             let request = ClusterRequest::Register(registration.clone());
             match self.ask(master, request).await {
                 Ok(ClusterReply::Registered { server, .. }) => return Some(server),
                 Ok(other) => tracing::warn!(%master, ?other, "not an answer to a registration"),
-                Err(error) => tracing::debug!(%master, %error, "registration not taken"),
+                Err(error) => {
+                    tracing::debug!(%master, %error, "registration not taken");
+                    let new = error.leader.filter(|_| masters.len() < MASTERS_MAX);
+                    todo.extend(new.filter(|&leader| masters.insert(leader)));
+                }
             }
         }
         None

@@ -291,10 +291,14 @@ pub async fn answer_beats(env: &Env, groups: &Groups, beats: Vec<(u32, Vec<u8>)>
         env.timeout(BEATS_WAIT, answer).await.ok().and_then(Result::ok)
     });
     let answers = join_all(answers.collect::<Vec<_>>()).await;
+    encode_answers(answers.iter().map(Option::as_deref))
+}
+
+fn encode_answers<'a>(answers: impl ExactSizeIterator<Item = Option<&'a [u8]>>) -> Vec<u8> {
     let mut to = Writer::new();
     to.count(answers.len());
     for answer in answers {
-        to.bool(answer.is_some()).bytes(answer.as_deref().unwrap_or_default());
+        to.bool(answer.is_some()).bytes(answer.unwrap_or_default());
     }
     to.finish()
 }
@@ -320,10 +324,61 @@ pub fn decode_message(request: &Request) -> Result<(u32, Vec<u8>), BadBytes> {
     Ok((group, content))
 }
 
-/// Fuzz target: any body is a message between masters, or an error.
+/// Fuzz target: any body is a message between masters, or an error; so is what is in it:
+/// heartbeats and their answers, invitations, a master's standing.
 pub fn fuzz_peer_message(bytes: &[u8]) {
     let request = request(OP_ASK, Priority::Foreground, bytes.to_vec());
     if let Ok((group, content)) = decode_message(&request) {
         assert_eq!(encode_message(group, &content), bytes);
+    }
+    let beats = decode_beats(bytes);
+    if !beats.is_empty() {
+        assert_eq!(encode_beats(beats.iter().map(|(group, rpc)| (*group, &rpc[..]))), bytes);
+    }
+    if let Ok(answers) = decode_answers(bytes) {
+        let again = encode_answers(answers.iter().map(Option::as_deref));
+        assert_eq!(decode_answers(&again), Ok(answers));
+    }
+    if let Ok(invitation) = Invitation::decode(bytes) {
+        assert_eq!(invitation.encode(), bytes);
+    }
+    if let Ok(standing) = Standing::decode(bytes) {
+        assert_eq!(standing.encode(), bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(1),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn messages_come_back_as_they_went(
+            beats in prop::collection::vec((any::<u32>(), any::<Vec<u8>>()), 0..8),
+            answers in prop::collection::vec(any::<Option<Vec<u8>>>(), 0..8),
+            (id, disk, one, other) in any::<(u64, u128, bool, bool)>(),
+        ) {
+            let bytes = encode_beats(beats.iter().map(|(group, rpc)| (*group, &rpc[..])));
+            prop_assert_eq!(decode_beats(&bytes), beats);
+            let bytes = encode_answers(answers.iter().map(Option::as_deref));
+            prop_assert_eq!(decode_answers(&bytes), Ok(answers));
+            let invitation = Invitation { inviter: DiskId::new(disk), joins: one };
+            prop_assert_eq!(Invitation::decode(&invitation.encode()), Ok(invitation));
+            let standing = Standing { id, member: DiskId::new(disk), leads: one, voter: other };
+            prop_assert_eq!(Standing::decode(&standing.encode()), Ok(standing));
+        }
+
+        #[test]
+        fn garbage_is_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            fuzz_peer_message(&bytes);
+        }
     }
 }

@@ -129,6 +129,12 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         add(&format!("raft_message-{kind}"), [&[kind][..], &[3, 1, 0, 1, 3, 9, 0, 0, 0]].concat());
     }
     add("peer_message-group", vec![1, 0, 1, 0, 7, 7, 7]);
+    let mut standing = vec![0; 26];
+    (standing[0], standing[8], standing[24]) = (3, 7, 1);
+    add("peer_message-standing", standing);
+    let mut invitation = vec![0; 17];
+    (invitation[0], invitation[16]) = (1, 1);
+    add("peer_message-invitation", invitation);
     let text = "craton master 2\ncluster clu_7f\nid 3\npartitions 4 2\nmember 00000000000000000000000000000077\n";
     add("identity-text", text.as_bytes().to_vec());
 

@@ -71,18 +71,20 @@ pub async fn wait_writable(
         trace: false,
     };
     let target = connect::target(&connection)?;
-    let mut trouble;
+    // Short waits: a question may go to a master that knows no leader yet.
+    let config =
+        client::Config { control_budget: Duration::from_secs(3), ..client::Config::default() };
+    let mut connected = None;
     loop {
-        // Short waits: a question may go to a master that knows no leader yet.
-        let config =
-            client::Config { control_budget: Duration::from_secs(3), ..client::Config::default() };
-        match connect::connect(env, &target, config).await {
-            Ok(client) => match try_write(&client, chunkservers).await {
-                Ok(()) => return Ok(()),
-                Err(failure) => trouble = failure.message,
+        // One client for all tries: masters have room for so many links only.
+        let tried = match &connected {
+            Some(client) => try_write(client, chunkservers).await,
+            None => match connect::connect(env, &target, config.clone()).await {
+                Ok(client) => try_write(connected.insert(client), chunkservers).await,
+                Err(failure) => Err(failure),
             },
-            Err(failure) => trouble = failure.message,
-        }
+        };
+        let Err(Failure { message: trouble, .. }) = tried else { return Ok(()) };
         if env.now() >= deadline {
             return Err(Failure::new(
                 Code::Unavailable,

@@ -10,7 +10,7 @@ use block::frontend::tls::{AllowList, Credentials, Gate};
 use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers, VolumeExports};
 use client::Client;
 use metrics::Exposition;
-use runtime::{Duration, Env};
+use runtime::{Duration, Env, Handle};
 use table::Cache;
 use transport::{Endpoint, Identity, Limits};
 use wire::control::Policy;
@@ -86,19 +86,7 @@ fn serve_manager(config: &config::BlockManager) -> Done {
     runtime.block_on(async {
         let Some(role) = until(&stop, start_manager(env, config)).await else { return Ok(()) };
         let role = role?;
-        if let Some(addr) = config.metrics {
-            let (endpoint, env, id) = (role.endpoint.clone(), env.clone(), config.id.clone());
-            let pages: Pages = Rc::new(move |path| {
-                probe::page(path, || {
-                    let mut text = Exposition::new();
-                    probe::process(&mut text, "block-manager", &id, &[handle.stats()]);
-                    probe::operations(&mut text, &env);
-                    probe::links(&mut text, &endpoint.stats());
-                    text.finish()
-                })
-            });
-            http::serve(role.manager_env(), addr, pages).await?;
-        }
+        role.show(config, handle).await?;
         print_line(&format!("block-manager {} serves on {}", config.id, role.manager.addr()))?;
         stop.asked().await;
         role.stop().await;
@@ -124,8 +112,20 @@ pub struct ManagerRole {
 }
 
 impl ManagerRole {
-    fn manager_env(&self) -> &Env {
-        &self.env
+    /// Serves its metrics, where the configuration has an address for them.
+    pub async fn show(&self, config: &config::BlockManager, handle: Handle) -> Done {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let (endpoint, env, id) = (self.endpoint.clone(), self.env.clone(), config.id.clone());
+        let pages: Pages = Rc::new(move |path| {
+            probe::page(path, || {
+                let mut text = Exposition::new();
+                probe::process(&mut text, "block-manager", &id, &[handle.stats()]);
+                probe::operations(&mut text, &env);
+                probe::links(&mut text, &endpoint.stats());
+                text.finish()
+            })
+        });
+        http::serve(&self.env, addr, pages).await.map(drop)
     }
 
     /// True while it leads.
@@ -191,20 +191,7 @@ fn serve_server(config: &config::BlockServer) -> Done {
     runtime.block_on(async {
         let Some(role) = until(&stop, start_server(env, config)).await else { return Ok(()) };
         let role = role?;
-        if let Some(addr) = config.metrics {
-            let (shown, shown_env, id) = (role.clone(), env.clone(), config.id.clone());
-            let pages: Pages = Rc::new(move |path| {
-                probe::page(path, || {
-                    let mut text = Exposition::new();
-                    probe::process(&mut text, "block-server", &id, &[handle.stats()]);
-                    probe::operations(&mut text, &shown_env);
-                    probe::links(&mut text, &shown.endpoint.stats());
-                    probe::block_server(&mut text, &shown.host);
-                    text.finish()
-                })
-            });
-            http::serve(env, addr, pages).await?;
-        }
+        role.show(env, config, handle).await?;
         print_line(&format!("block-server {} serves on {}", config.id, config.listen))?;
         stop.asked().await;
         role.stop().await;
@@ -220,6 +207,23 @@ pub struct ServerRole {
 }
 
 impl ServerRole {
+    /// Serves its metrics, where the configuration has an address for them.
+    pub async fn show(&self, env: &Env, config: &config::BlockServer, handle: Handle) -> Done {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let (shown, shown_env, id) = (self.clone(), env.clone(), config.id.clone());
+        let pages: Pages = Rc::new(move |path| {
+            probe::page(path, || {
+                let mut text = Exposition::new();
+                probe::process(&mut text, "block-server", &id, &[handle.stats()]);
+                probe::operations(&mut text, &shown_env);
+                probe::links(&mut text, &shown.endpoint.stats());
+                probe::block_server(&mut text, &shown.host);
+                text.finish()
+            })
+        });
+        http::serve(env, addr, pages).await.map(drop)
+    }
+
     /// Closes its segments and ends.
     pub async fn stop(&self) {
         self.host.stop().await;
@@ -263,20 +267,7 @@ fn serve_frontend(config: &config::Frontend) -> Done {
     runtime.block_on(async {
         let Some(role) = until(&stop, start_frontend(env, config)).await else { return Ok(()) };
         let role = role?;
-        if let Some(addr) = config.metrics {
-            let (shown, shown_env, id) = (role.clone(), env.clone(), config.id.clone());
-            let pages: Pages = Rc::new(move |path| {
-                probe::page(path, || {
-                    let mut text = Exposition::new();
-                    probe::process(&mut text, "frontend", &id, &[handle.stats()]);
-                    probe::operations(&mut text, &shown_env);
-                    probe::links(&mut text, &shown.endpoint.stats());
-                    probe::frontend(&mut text, &shown.frontend);
-                    text.finish()
-                })
-            });
-            http::serve(env, addr, pages).await?;
-        }
+        role.show(env, config, handle).await?;
         let scheme = if config.tls.is_some() { NBDS_SCHEME } else { NBD_SCHEME };
         print_line(&format!("frontend {} serves on {scheme}{}", config.id, config.nbd))?;
         stop.asked().await;
@@ -293,6 +284,23 @@ pub struct FrontendRole {
 }
 
 impl FrontendRole {
+    /// Serves its metrics, where the configuration has an address for them.
+    pub async fn show(&self, env: &Env, config: &config::Frontend, handle: Handle) -> Done {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let (shown, shown_env, id) = (self.clone(), env.clone(), config.id.clone());
+        let pages: Pages = Rc::new(move |path| {
+            probe::page(path, || {
+                let mut text = Exposition::new();
+                probe::process(&mut text, "frontend", &id, &[handle.stats()]);
+                probe::operations(&mut text, &shown_env);
+                probe::links(&mut text, &shown.endpoint.stats());
+                probe::frontend(&mut text, &shown.frontend);
+                text.finish()
+            })
+        });
+        http::serve(env, addr, pages).await.map(drop)
+    }
+
     /// Takes no more connections, and ends.
     pub fn stop(&self) {
         self.frontend.close();

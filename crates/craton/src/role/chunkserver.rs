@@ -48,10 +48,7 @@ fn serve(config: &config::Chunkserver, fault_injection: bool) -> Done {
     executors.extend(beside.handles().iter().cloned());
     runtime.block_on(async {
         let role = start(runtime.env(), config, fault_injection, beside.handles()).await?;
-        if let Some(addr) = config.metrics {
-            let pages = pages(runtime.env(), &role, &config.id, executors);
-            http::serve(runtime.env(), addr, pages).await?;
-        }
+        show(runtime.env(), config, &role, executors).await?;
         print_line(&format!("chunkserver {} serves on {}", config.id, role.server.addr()))?;
         stop.asked().await;
         role.stop().await;
@@ -259,6 +256,19 @@ impl Disks {
             }
         });
     }
+}
+
+/// Serves the chunkserver's metrics, where its configuration has an address for them.
+pub async fn show(
+    env: &Env,
+    config: &config::Chunkserver,
+    role: &Role,
+    executors: Vec<Handle>,
+) -> Done {
+    if let Some(addr) = config.metrics {
+        http::serve(env, addr, pages(env, role, &config.id, executors)).await?;
+    }
+    Ok(())
 }
 
 /// What the chunkserver shows over HTTP.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use base::ClusterId;
-use runtime::{Duration, Env};
+use runtime::{Duration, Env, Handle};
 use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
 
 use super::signals::Stop;
@@ -52,7 +52,7 @@ pub fn run(args: UpArgs) -> Done {
         drop(directory);
         let log = Logging { dir: Some(directory_path.join("log")), ..Logging::default() };
         super::begin("up", "up", &log)?;
-        let done = ended(serve(env, &directory_path, &plan).await);
+        let done = ended(serve(env, &runtime.handle(), &directory_path, &plan).await);
         drop(held);
         done
     })
@@ -198,7 +198,7 @@ fn add_store(
 ) -> Done {
     let id = format!("cs{}", plan.chunkservers.len() + 1);
     let dir = directory.path().join(&id);
-    let addr = ports.take(env)?;
+    let (addr, metrics) = (ports.take(env)?, ports.take(env)?);
     let config = config::Chunkserver {
         id: id.clone(),
         cluster: None,
@@ -206,7 +206,7 @@ fn add_store(
         masters: plan.book.endpoints.masters.clone(),
         domain: None,
         key_file: None,
-        metrics: None,
+        metrics: Some(metrics),
         heartbeat_ms: 250,
         scrub_mib_per_second: 8,
         memory_mib: MEMORY_MIB,
@@ -294,13 +294,17 @@ fn finish(
     Ok(plan)
 }
 
-async fn serve(env: &Env, dir: &Path, plan: &Plan) -> Done {
+async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
     let stop = Stop::install()?;
     let master = master::start(env, &plan.master).await?;
+    master::show(env, &plan.master, &master, handle.clone()).await?;
     let mut servers = Vec::new();
     for config in &plan.chunkservers {
         match chunkserver::start(env, config, false, &[]).await {
-            Ok(role) => servers.push(role),
+            Ok(role) => {
+                chunkserver::show(env, config, &role, vec![handle.clone()]).await?;
+                servers.push(role);
+            }
             // The other stores may do without it.
             Err(failure) if plan.chunkservers.len() > 1 => eprintln!("craton: warning: {failure}"),
             Err(failure) => return Err(failure),
@@ -321,7 +325,7 @@ async fn serve(env: &Env, dir: &Path, plan: &Plan) -> Done {
             dir.join("log").display()
         )));
     }
-    let block = start_block(env, &plan.block);
+    let block = start_block(env, handle, &plan.block);
     let block = match env.timeout(JOIN_WAIT, block).await {
         Ok(started) => started?,
         Err(_) => {
@@ -363,20 +367,25 @@ impl BlockRoles {
 }
 
 /// Ends when the manager leads: at once, unless a process before was killed and its lock lasts.
-async fn start_block(env: &Env, configs: &Block) -> Result<BlockRoles, Failure> {
+async fn start_block(env: &Env, handle: &Handle, configs: &Block) -> Result<BlockRoles, Failure> {
     let mut roles = BlockRoles::default();
     if let Some(config) = &configs.manager {
         let manager = block::start_manager(env, config).await?;
         while !manager.leads() {
             env.sleep(Duration::from_millis(10)).await;
         }
+        manager.show(config, handle.clone()).await?;
         roles.manager = Some(manager);
     }
     if let Some(config) = &configs.server {
-        roles.server = Some(block::start_server(env, config).await?);
+        let server = block::start_server(env, config).await?;
+        server.show(env, config, handle.clone()).await?;
+        roles.server = Some(server);
     }
     if let Some(config) = &configs.frontend {
-        roles.frontend = Some(block::start_frontend(env, config).await?);
+        let frontend = block::start_frontend(env, config).await?;
+        frontend.show(env, config, handle.clone()).await?;
+        roles.frontend = Some(frontend);
     }
     Ok(roles)
 }

@@ -37,9 +37,7 @@ fn serve(config: &config::Master) -> Done {
     let env = runtime.env();
     runtime.block_on(async {
         let role = start(env, config).await?;
-        if let Some(addr) = config.metrics {
-            http::serve(env, addr, pages(env, &role, &config.id, handle)).await?;
-        }
+        show(env, config, &role, handle).await?;
         print_line(&format!("master {} serves on {}", config.id, role.master.addr()))?;
         let ended = first_of(stop.asked(), failure(env, &role.master)).await;
         role.master.shutdown().await;
@@ -124,6 +122,14 @@ pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Failure> 
 /// leader's lease, which is the longer of the two, and then a time drawn between them.
 fn election_timeout(silence: Duration) -> (Duration, Duration) {
     (silence / 3, silence * 2 / 3)
+}
+
+/// Serves the master's metrics, where its configuration has an address for them.
+pub async fn show(env: &Env, config: &config::Master, role: &Role, handle: Handle) -> Done {
+    if let Some(addr) = config.metrics {
+        http::serve(env, addr, pages(env, role, &config.id, handle)).await?;
+    }
+    Ok(())
 }
 
 /// What the master shows over HTTP.

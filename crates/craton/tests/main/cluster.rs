@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::{
-    self, Scratch, bad, content, craton, good, json, make_tree, metric, metrics, picture, process,
-    text, wait,
+    self, Scratch, bad, configure, content, craton, good, json, kill9, leader, make_tree, metric,
+    metrics, picture, process, server, text, wait,
 };
 
 fn up(dir: &Path, masters: &str, chunkservers: &str) -> String {
@@ -267,6 +267,10 @@ fn masters_come_and_go() {
     let added = json(&["cluster", "add", "master", "--json", "--dir", &cluster]);
     assert_eq!(added["id"], "m4");
     assert_eq!(members(), ["m1", "m2", "m3", "m4"]);
+    // All start again, whoever leads then.
+    good(&["cluster", "down", "--dir", &cluster]);
+    good(&["cluster", "up", "--dir", &cluster]);
+    good(&["fs", "mkdir", "/again", "--cluster", &cluster]);
     let said = good(&["masters", "remove", "4", "--cluster", &cluster]);
     assert!(said.contains("its process is stopped"), "{said}");
     assert_eq!(members(), ["m1", "m2", "m3"]);
@@ -296,6 +300,22 @@ fn masters_come_and_go() {
     let pid = leader["pid"].to_string();
     assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill").success());
     good(&["fs", "mkdir", "/after", "--cluster", &cluster]);
+}
+
+/// A leader that a chunkserver's configuration does not name, as one that was added later.
+#[test]
+fn a_chunkserver_finds_a_leader_it_does_not_know() {
+    let mut scratch = Scratch::new("leader");
+    let dir = scratch.cluster("cluster");
+    up(&dir, "3", "1");
+    let leads = leader(&dir, "cluster");
+    let other = ["m1", "m2", "m3"].into_iter().find(|id| *id != leads).expect("another");
+    kill9(&dir, &["cs1"]);
+    wait("it is missed", Duration::from_secs(10), || server(&dir, "cs1")["state"] == "down");
+    let path = dir.join("cs1/chunkserver.toml");
+    configure(&path, "masters", &format!("[{}]", process(&dir, other)["addr"]));
+    good(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs1"]);
+    wait("it joins", Duration::from_secs(10), || server(&dir, "cs1")["state"] == "up");
 }
 
 #[test]

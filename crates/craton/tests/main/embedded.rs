@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use client::Config;
 
-use crate::harness::{Scratch, bad, command, good, make_tree, picture, text, wait};
+use crate::harness::{Scratch, bad, command, good, make_tree, metrics, picture, text, wait};
 use crate::load::{self, Load, Shape};
 
 struct Up(Child);
@@ -72,6 +72,10 @@ fn one_process_keeps_data_over_a_restart() {
     assert!(said.contains("one copy"), "{said}");
     good(&["fs", "put", "-r", text(&src), "/tree", "--cluster", text(&dir)]);
     assert_eq!(copies(&dir, "/tree/of-100000"), 1);
+    for id in ["m1", "cs1", "bm1", "bs1", "f1"] {
+        let page = metrics(&dir, id);
+        assert!(page.contains(&format!("id=\"{id}\"")), "{page}");
+    }
     bad(&["up", "--dir", text(&dir)], 4, "runs on this directory already");
     bad(&["cluster", "down", "--dir", text(&dir)], 4, "craton up");
     // What cannot start leaves nothing behind.

@@ -147,6 +147,18 @@ pub fn process(dir: &Path, id: &str) -> Value {
     processes.iter().find(|one| one["id"] == id).expect("it is known").clone()
 }
 
+/// Replaces a line of a role's configuration.
+pub fn configure(path: &Path, key: &str, value: &str) {
+    let old = fs::read_to_string(path).expect("a configuration");
+    let change = |line: &str| match line.split_once(" = ") {
+        Some((found, _)) if found == key => format!("{key} = {value}\n"),
+        _ => format!("{line}\n"),
+    };
+    let changed: String = old.lines().map(change).collect();
+    assert_ne!(changed, old, "{key} is there");
+    fs::write(path, changed).expect("it is written");
+}
+
 /// The page of metrics of a process.
 pub fn metrics(dir: &Path, id: &str) -> String {
     use std::io::{Read, Write};

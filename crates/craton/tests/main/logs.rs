@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Scratch, content, good, kill9, leader, text, wait};
+use crate::harness::{Scratch, configure, content, good, kill9, leader, text, wait};
 
 const MASTERS: [&str; 3] = ["m1", "m2", "m3"];
 
@@ -21,18 +21,6 @@ fn lines(path: &Path) -> Vec<Value> {
         value
     };
     log.lines().map(line).collect()
-}
-
-/// Replaces a line of a role's configuration.
-fn configure(path: &Path, key: &str, value: &str) {
-    let text = std::fs::read_to_string(path).expect("a configuration");
-    let change = |line: &str| match line.split_once(" = ") {
-        Some((found, _)) if found == key => format!("{key} = {value}\n"),
-        _ => format!("{line}\n"),
-    };
-    let changed: String = text.lines().map(change).collect();
-    assert_ne!(changed, text, "{key} is there");
-    std::fs::write(path, changed).expect("it is written");
 }
 
 #[test]

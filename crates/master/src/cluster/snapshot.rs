@@ -4,7 +4,7 @@ use base::{ClusterId, ServerId};
 use wire::control::{LockChange, MasterInfo, Registration};
 
 use super::machine::{ClusterMachine, Command, Formed, Lock, Server};
-use super::outcome::decode_outcome;
+use super::outcome::{decode_outcome, encode_outcome};
 use crate::bytes::{
     BadBytes, Reader, Writer, begin_snapshot, end_snapshot, open_snapshot, seal_snapshot,
 };
@@ -163,6 +163,9 @@ impl ClusterMachine {
 
 /// Fuzz target: any bytes are a command or an error, and apply without a panic.
 pub fn fuzz_command(bytes: &[u8]) {
+    if let Ok(outcome) = decode_outcome(bytes) {
+        assert_eq!(encode_outcome(&outcome), bytes);
+    }
     let mut state = ClusterMachine::new();
     for index in 1..3 {
         assert!(decode_outcome(&state.apply(index, bytes)).is_ok());

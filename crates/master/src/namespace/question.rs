@@ -3,7 +3,7 @@
 use base::{DirId, FileId};
 use wire::control::Node;
 
-use super::outcome::{put_node, take_node};
+use super::outcome::{decode_outcome, encode_outcome, put_node, take_node};
 use super::{IntentId, Namespace};
 use crate::bytes::{BadBytes, Reader, Writer};
 
@@ -124,6 +124,9 @@ pub fn fuzz_question(bytes: &[u8]) {
     let _ = decode_nodes(bytes);
     let _ = decode_parent(bytes);
     let _ = decode_fate(bytes);
+    if let Ok(outcome) = decode_outcome(bytes) {
+        assert_eq!(decode_outcome(&encode_outcome(&outcome)), Ok(outcome));
+    }
     for (partition, partitions) in [(0, 1), (1, 2)] {
         let _ = answer(&Namespace::new(partition, partitions), bytes);
     }
