@@ -14,7 +14,7 @@ use codec::crc32c;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use runtime::sync::{OwnedSemaphorePermit, oneshot};
-use runtime::{Buf, Class, Duration};
+use runtime::{Buf, Class, Duration, Instant};
 
 use super::core::{Core, Unlogged};
 use super::files::{DataFile, Open};
@@ -27,6 +27,7 @@ use super::limits::{
     APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, RECORD, RECORD_UNITS, TXN_BACKLOG_MAX, UNIT,
 };
 use super::locks::Guard;
+use super::pace::Pace;
 use super::types::{FileNo, Loc, Seq, Update};
 use crate::limits::BLOCK;
 use crate::once::Origin;
@@ -147,12 +148,21 @@ impl Core {
     }
 
     /// True when an append may start now.
-    fn may_start(&self, inflight: usize, inflight_bytes: usize) -> bool {
+    fn may_start(&self, inflight: usize, inflight_bytes: usize, pace: &Pace) -> bool {
         let waiting = self.queue.borrow().bytes;
-        let shares = inflight_bytes <= APPEND_BYTES_SHARED || waiting >= APPEND_BYTES_PACKED;
+        let small = inflight_bytes <= APPEND_BYTES_SHARED && !pace.is_shared();
+        let shares = small || waiting >= APPEND_BYTES_PACKED;
         let small = inflight == 0 || inflight < APPENDS_INFLIGHT_SMALL && shares;
         let large = inflight < APPENDS_INFLIGHT_MAX && waiting >= APPEND_BYTES_LARGE;
         waiting > 0 && (small || large) && !self.lags()
+    }
+
+    /// Until when an append with what waits should not start yet, for the sake of those that are
+    /// about to come.
+    fn company(&self, pace: &Pace, inflight: usize) -> Option<Instant> {
+        let queue = self.queue.borrow();
+        let has_room = inflight == 0 && (1..APPEND_BYTES_PACKED).contains(&queue.bytes);
+        has_room.then(|| pace.holds(self.env.now(), queue.len())).flatten()
     }
 
     /// True when writes have to wait for the TxnFile or for a checkpoint.
@@ -168,7 +178,8 @@ impl Core {
         let mut held: VecDeque<Group> = VecDeque::new();
         // An append could not be started: nothing may stand behind the hole.
         let mut broken = false;
-        let mut inflight_bytes = 0;
+        let (mut inflight_bytes, mut inflight_count) = (0, 0);
+        let mut pace = Pace::default();
         loop {
             if !self.cuts.holds() {
                 held.drain(..).for_each(|group| self.apply(group));
@@ -181,7 +192,8 @@ impl Core {
             while !broken
                 && !self.is_over()
                 && !self.cuts.wants_roll()
-                && self.may_start(inflight.len(), inflight_bytes)
+                && self.may_start(inflight.len(), inflight_bytes, &pace)
+                && self.company(&pace, inflight.len()).is_none()
             {
                 let units = (self.options.file_bytes / UNIT) as u32;
                 if units - open.next.min(units) < RECORD_UNITS {
@@ -191,15 +203,18 @@ impl Core {
                     self.roll(&mut open).await?;
                     continue;
                 }
+                pace.started(self.queue.borrow().len());
                 let group = self.take_group(&mut open, units);
+                let began = self.env.now();
                 inflight_bytes += group.bytes.len();
+                inflight_count += group.last_of.len();
                 if open.next > units / 2 {
                     self.wake_files.notify_one();
                 }
                 let started = open.writer.submit(&group.bytes).await;
                 broken = started.is_err();
                 let pending = started.unwrap_or_else(|fault| Box::pin(ready(Err(fault))));
-                inflight.push_back(async move { (pending.await, group) });
+                inflight.push_back(async move { (pending.await, group, began) });
             }
             if self.is_over() && inflight.is_empty() {
                 self.drop_held(held);
@@ -209,7 +224,17 @@ impl Core {
                 return Ok(());
             }
             let done = {
-                let woken = Box::pin(self.wake_log.notified());
+                let company = self.company(&pace, inflight.len());
+                let woken = Box::pin(async {
+                    let woken = self.wake_log.notified();
+                    match company {
+                        Some(until) => {
+                            let wait = until - self.env.now();
+                            let _ = self.env.timeout(wait, woken).await; // Then it starts.
+                        }
+                        None => woken.await,
+                    }
+                });
                 let first = Box::pin(async {
                     match inflight.next().await {
                         Some(done) => done,
@@ -222,15 +247,19 @@ impl Core {
                 }
             };
             match done {
-                (Ok(_), group) => {
+                (Ok(_), group, began) => {
                     inflight_bytes -= group.bytes.len();
+                    inflight_count -= group.last_of.len();
+                    let (now, waiting) = (self.env.now(), self.queue.borrow().len());
+                    let others = (inflight_count, waiting);
+                    pace.ended(now, now - began, group.last_of.len(), others);
                     // One that is held back and those behind it enter the index together.
                     match self.cuts.holds() || !held.is_empty() {
                         true => held.push_back(group),
                         false => self.apply(group),
                     }
                 }
-                (Err(fault), group) => {
+                (Err(fault), group, _) => {
                     self.drop_held(held);
                     let fault = self.trouble("append to", &group.file.name, fault);
                     return Err(self.fail(fault, group, inflight).await);
@@ -364,7 +393,7 @@ impl Core {
     /// An append has failed: all behind it have an outcome that nobody knows.
     async fn fail<F>(&self, fault: Fault, group: Group, rest: FuturesOrdered<F>) -> Fault
     where
-        F: Future<Output = (Result<u64, Fault>, Group)>,
+        F: Future<Output = (Result<u64, Fault>, Group, Instant)>,
     {
         self.end(fault.clone());
         let outcome = self.unknown(&fault);
@@ -372,7 +401,7 @@ impl Core {
             |group: Group| group.last_of.into_iter().for_each(|change| change.fail(&outcome));
         tell(group);
         // What comes behind a failed append is not answered, whatever becomes of it.
-        rest.for_each(|(_, group)| {
+        rest.for_each(|(_, group, _)| {
             tell(group);
             ready(())
         })

@@ -22,6 +22,7 @@ mod log;
 pub mod model;
 mod open;
 mod options;
+mod pace;
 mod read;
 mod request;
 mod segment;

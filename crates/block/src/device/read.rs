@@ -196,10 +196,13 @@ impl Core {
             let all_shown = file.ended.get();
             let at = offset + out.len() as u64;
             let more = source.read_at(at, want - out.len()).await;
-            let more = more.map_err(|fault| self.trouble("read", &file.name, fault))?;
+            let mut more = more.map_err(|fault| self.trouble("read", &file.name, fault))?;
             // Whole units, so that the rest may be found in memory.
-            let whole = more.len() - more.len() % UNIT as usize;
-            out.extend_from_slice(&more[..whole]);
+            more.truncate(more.len() - more.len() % UNIT as usize);
+            match out.is_empty() {
+                true => out = more,
+                false => out.extend_from_slice(&more),
+            }
             if out.len() == want {
                 return Ok(out);
             }

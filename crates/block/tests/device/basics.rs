@@ -184,3 +184,61 @@ fn a_lone_write_goes_at_once_and_waiting_ones_go_together() {
         on(&env, work).await.unwrap();
     });
 }
+
+/// Blocks an append, and the mean time of a write, when `clients` each write again a little after
+/// their last write was answered.
+fn at_a_time(clients: u64, pause: Duration) -> (f64, Duration) {
+    let world = World::new(clients);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    world.run(async {
+        let work = async move {
+            let options = Options { file_bytes: 64 << 20, ..Options::default() };
+            let segment = open(&at, &disk, 1, options).await.unwrap();
+            let data = at.pool().copy_of(&[9; 4096]).unwrap();
+            let before = segment.stats();
+            let tasks = (0..clients).map(|client| {
+                let (segment, data, env) = (segment.clone(), data.clone(), at.clone());
+                at.spawn(runtime::Class::Foreground, "client", async move {
+                    let mut took = Duration::ZERO;
+                    for n in 0..400 {
+                        let began = env.now();
+                        segment.write((client * 40 + n % 40) * 4096, data.clone()).await.unwrap();
+                        took += env.now() - began;
+                        env.sleep(env.jitter(pause)).await;
+                    }
+                    took
+                })
+            });
+            let mut took = Duration::ZERO;
+            for task in tasks.collect::<Vec<_>>() {
+                took += task.await.unwrap();
+            }
+            let stats = segment.stats();
+            let appends = (stats.appends - before.appends) as f64;
+            let writes = clients as u32 * 400;
+            segment.close().await.unwrap();
+            (f64::from(writes) / appends, took / writes)
+        };
+        on(&env, work).await.unwrap()
+    })
+}
+
+#[test]
+fn those_who_were_answered_come_into_the_next_append() {
+    let (alone, single) = at_a_time(1, PAUSE);
+    let (few, of_two) = at_a_time(2, PAUSE);
+    let (packed, eight) = at_a_time(8, PAUSE);
+    println!("1: {alone:.2} {single:?}; 2: {few:.2} {of_two:?}; 8: {packed:.2} {eight:?}");
+    assert_eq!(alone, 1.0);
+    assert!(few < 1.5 && of_two < 2 * single, "{few:.2} blocks an append, {of_two:?}");
+    // Seven blocks cost eight sectors: 3.43 device bytes a byte with three replicas.
+    assert!(packed > 6.0, "{packed:.2} blocks an append");
+    // Those who take long to come back are not waited for again and again.
+    let (slow, unhurried) = at_a_time(8, 50 * PAUSE);
+    println!("8, slow: {slow:.2} {unhurried:?}");
+    assert!(unhurried < 2 * single, "{unhurried:?} instead of {single:?}");
+}
+
+/// From an answer to the next request.
+const PAUSE: Duration = Duration::from_micros(50);
