@@ -10,7 +10,7 @@ use block::volume::Limits;
 use client::Client;
 use runtime::Duration;
 
-use crate::args::{BenchArgs, BenchCommand, Connection};
+use crate::args::{BenchArgs, BenchCommand, Connection, VolumePart};
 use crate::bench::{
     self, AppendOptions, FloorOptions, MetaOptions, Process, ReadOptions, Report, Row, Target,
     VolumeOptions,
@@ -60,7 +60,15 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             });
             show(&measured?, run.json)
         }
-        BenchCommand::Volume { redundancy, seconds, fill_mib, creates, json } => {
+        BenchCommand::Volume {
+            redundancy,
+            seconds,
+            fill_mib,
+            creates,
+            takeover_mib,
+            only,
+            json,
+        } => {
             let (known, nbd) = (connect::target(connection)?, front_end(connection)?);
             let target = Target { scratch: PathBuf::new(), processes: processes(&known)? };
             let measured = with_client(connection, async |client| {
@@ -72,7 +80,9 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     nbd,
                     duration: Duration::from_secs(seconds),
                     fill_mib,
-                    creates,
+                    creates: if only.contains(&VolumePart::Creates) { creates } else { 0 },
+                    takeover_mib,
+                    parts: only,
                 };
                 let measured = bench::volume(&client, &exports, &target, &options).await;
                 measured.map_err(Failure::failed)
@@ -184,12 +194,20 @@ fn cells(bench: &str, row: &Row) -> Vec<String> {
         number(row.floor_us, 1),
         match row.fraction_of_floor {
             Some(share) => format!("{share:.2} of disk"),
-            None => match row.ratio_core {
-                Some(ratio) => format!("{ratio:.2} x core"),
-                None => number(row.ratio, 2),
+            None => match (row.ratio_core, row.write_amplification) {
+                (Some(ratio), _) => format!("{ratio:.2} x core"),
+                (None, Some(copied)) => collected(row, copied),
+                (None, None) => number(row.ratio, 2),
             },
         },
         number(row.disk_bytes_per_byte, 2),
         cpu.collect::<Vec<_>>().join(", "),
     ]
+}
+
+/// What garbage collection makes of writes.
+fn collected(row: &Row, amplification: f64) -> String {
+    let live = 100.0 * row.live_share.unwrap_or_default();
+    let longest = row.ratio_p9999.map(|ratio| format!(", p99.99 {ratio:.2} x without"));
+    format!("{amplification:.2} x written, {live:.0} % live{}", longest.unwrap_or_default())
 }

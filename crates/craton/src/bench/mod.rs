@@ -84,6 +84,15 @@ pub struct Row {
     /// `mean_us` over that of the core's own append or read in the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_core: Option<f64>,
+    /// Bytes that a volume's log and garbage collection wrote, over those of the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_amplification: Option<f64>,
+    /// Live blocks over all blocks in a volume's DataFiles.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_share: Option<f64>,
+    /// `p9999_us` over that of the same without garbage collection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_p9999: Option<f64>,
     /// Share of what the device gives, for sequential work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction_of_floor: Option<f64>,

@@ -3,6 +3,7 @@
 
 mod lane;
 mod nbd;
+mod segment;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,6 +22,7 @@ use runtime::{Buf, Env, Rng};
 use wire::control::{BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeLimits, VolumeSpec};
 
 use super::{Latencies, Report, Row, Target};
+use crate::args::VolumePart;
 use lane::{Lane, Scenario, Work, measure};
 use nbd::Nbd;
 
@@ -37,6 +39,10 @@ pub struct VolumeOptions {
     pub fill_mib: u64,
     /// Volumes made and removed to measure their rate; 0: none.
     pub creates: u32,
+    /// MiB written to the segment that is taken over.
+    pub takeover_mib: u64,
+    /// What is measured beside the fill.
+    pub parts: Vec<VolumePart>,
 }
 
 const SMALL: usize = 4 << 10;
@@ -63,13 +69,19 @@ pub async fn volume(
     target: &Target,
     options: &VolumeOptions,
 ) -> Result<Report, String> {
+    let results = of_segments(client, options).await?;
+    let has_rest = |part: &VolumePart| !OF_SEGMENTS.contains(part);
+    if !options.parts.iter().any(has_rest) {
+        return Ok(Report { bench: "volume", results });
+    }
     let managers = Managers::new(client);
     let tag = client.env().random_u64();
     let name = format!(".bench-volume-{tag:016x}");
     let id = create(&managers, &name, options.replicas).await?;
     let measured = async {
         let device = exports.open(&name).await.map_err(say)?;
-        let mut results = requests(client, &device, &name, tag, target, options).await?;
+        let mut results = results;
+        results.extend(requests(client, &device, &name, tag, target, options).await?);
         results.extend(match options.creates {
             0 => None,
             count => Some(creations(&managers, tag, options.replicas, count).await?),
@@ -81,6 +93,20 @@ pub async fn volume(
     let report = measured?;
     gone.map_err(say)?;
     Ok(report)
+}
+
+/// The parts that make no volume.
+const OF_SEGMENTS: [VolumePart; 2] = [VolumePart::Collection, VolumePart::Takeover];
+
+async fn of_segments(client: &Client, options: &VolumeOptions) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    if options.parts.contains(&VolumePart::Collection) {
+        rows.extend(segment::collection(client, options.replicas, options.fill_mib).await?);
+    }
+    if options.parts.contains(&VolumePart::Takeover) {
+        rows.extend(segment::takeover(client, options.replicas, options.takeover_mib << 20).await?);
+    }
+    Ok(rows)
 }
 
 async fn create(managers: &Managers, name: &str, copies: u8) -> Result<base::VolumeId, String> {
@@ -124,6 +150,7 @@ struct Bench<'a> {
     small: Buf,
     large: Buf,
     time: Duration,
+    parts: &'a [VolumePart],
 }
 
 async fn requests(
@@ -159,6 +186,7 @@ async fn requests(
         small: noise(SMALL)?,
         large: noise(LARGE)?,
         time: options.duration,
+        parts: &options.parts,
     };
     let measured = bench.run().await;
     let Bench { appender, .. } = bench;
@@ -173,12 +201,18 @@ impl Bench<'_> {
     async fn run(&self) -> Result<Vec<Row>, String> {
         let mut rows = self.fill().await?;
         // While it lies as it was written: random writes tear it apart.
-        rows.extend(self.reads(LARGE, LARGE_DEPTH, false).await?);
-        for depth in [1, 32] {
-            rows.extend(self.reads(SMALL, depth, true).await?);
+        if self.parts.contains(&VolumePart::Sequential) {
+            rows.extend(self.reads(LARGE, LARGE_DEPTH, false).await?);
         }
         for depth in [1, 32] {
-            rows.extend(self.random_writes(depth).await?);
+            if self.parts.contains(&VolumePart::Reads) {
+                rows.extend(self.reads(SMALL, depth, true).await?);
+            }
+        }
+        for depth in [1, 32] {
+            if self.parts.contains(&VolumePart::Writes) {
+                rows.extend(self.random_writes(depth).await?);
+            }
         }
         Ok(rows)
     }
