@@ -1,12 +1,14 @@
-//! What a file costs a master at 10,000, 100,000 and 1,000,000 files: the growth of each figure.
+//! What a file costs a master from 10,000 to 1,000,000 files: the growth of each figure.
 //!
-//! `cargo run --release -p master --example cost_per_file -- DIR [MOST_FILES] [CSV]`
+//! `cargo run --release -p master --example cost_per_file -- DIR [MOST_FILES] [OUTPUT]`
+//!
+//! OUTPUT.csv gets the figures, OUTPUT.svg a plot of CPU time per create.
 //!
 //! A namespace partition as a group of one on a real store, in one directory and in 1,000: creates
 //! with 64 in flight, each durable and applied, with incremental checkpoints on the way. Rates
-//! and CPU are over the last tenth before each size; memory is the process's; the restart loads
-//! checkpoint and log and ends when the group leads with all files. The longest slice is that of
-//! any task of the executor since the size before.
+//! and CPU are over the last half of what each size adds; memory is the process's; the restart
+//! loads checkpoint and log and ends when the group leads with all files. The longest slice is
+//! that of any task of the executor since the size before.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -20,14 +22,79 @@ use master::consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, LocalFuture, NetError, PeerSend, Shelf,
     open_store, store_options,
 };
-use master::namespace::{Command, Namespace, encode_command};
+use master::limits::SESSION_REPLIES_MAX;
+use master::namespace::{Command, Namespace, decode_outcome, encode_command};
 use runtime::{Class, Env, Handle, Runtime, RuntimeConfig};
 use wire::control::{Attributes, NamespaceChange, OpId, Place, Policy, dir_id};
 
 const INFLIGHT: u64 = 64;
+const SIZES: [u64; 5] = [10_000, 30_000, 100_000, 300_000, 1_000_000];
 /// A restart that takes longer has lost something.
 const RESTART_MAX: Duration = Duration::from_secs(120);
 type Failure = Box<dyn std::error::Error>;
+
+/// What one size has shown.
+struct Row {
+    dirs: u64,
+    files: u64,
+    /// Creates a second.
+    creates: f64,
+    /// CPU time of a create, us.
+    each: f64,
+    /// Bytes a file.
+    memory: u64,
+    restart: Duration,
+}
+
+impl Row {
+    fn csv(&self) -> String {
+        let Row { dirs, files, creates, each, memory, restart } = self;
+        format!("{dirs},{files},{creates:.0},{each:.1},{memory},{}\n", restart.as_millis())
+    }
+}
+
+/// CPU time per create over the number of files, which grows by powers of ten.
+fn plot(rows: &[Row]) -> String {
+    const LEFT: f64 = 60.0;
+    const BOTTOM: f64 = 240.0;
+    let most = rows.iter().map(|row| row.each).fold(1.0, f64::max) * 1.25;
+    let x = |files: u64| LEFT + 200.0 * ((files as f64).log10() - 4.0);
+    let y = |each: f64| BOTTOM - 220.0 * each / most;
+    let mut svg = String::from(
+        "<svg xmlns='http://www.w3.org/2000/svg' width='620' height='290' \
+         font-family='sans-serif' font-size='12'>\n<rect width='620' height='290' fill='white'/>\n",
+    );
+    for files in SIZES {
+        let at = x(files);
+        svg += &format!("<text x='{at}' y='258' text-anchor='middle'>{files}</text>\n");
+    }
+    for part in 0..=4 {
+        let each = most * f64::from(part) / 4.0;
+        let at = y(each);
+        svg += &format!(
+            "<path d='M{LEFT} {at:.1}H500' stroke='#ddd'/>\
+             <text x='52' y='{:.1}' text-anchor='end'>{each:.0}</text>\n",
+            at + 4.0
+        );
+    }
+    svg += "<text x='60' y='14'>CPU time per durable create, us</text>\
+            <text x='280' y='278' text-anchor='middle'>files</text>\n";
+    for (dirs, color) in [(1, "#0a58ca"), (1000, "#c2410c")] {
+        let of_it: Vec<&Row> = rows.iter().filter(|row| row.dirs == dirs).collect();
+        let point = |row: &&Row| format!("{:.1},{:.1}", x(row.files), y(row.each));
+        let points: Vec<String> = of_it.iter().map(point).collect();
+        svg += &format!(
+            "<polyline points='{}' fill='none' stroke='{color}' stroke-width='2'/>\n",
+            points.join(" ")
+        );
+        if let Some(last) = of_it.last() {
+            let (x, y) = (x(last.files) + 8.0, y(last.each) + 4.0);
+            let name = if dirs == 1 { "one directory" } else { "1,000 directories" };
+            svg += &format!("<text x='{x:.1}' y='{y:.1}' fill='{color}'>{name}</text>\n");
+        }
+    }
+    svg + "</svg>\n"
+}
 
 /// A group of one has no peers.
 struct Nobody;
@@ -38,11 +105,14 @@ impl PeerSend for Nobody {
     }
 }
 
+/// Time that the threads of this process have run.
 fn cpu_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
-    let ticks = |index: usize| fields.get(index).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
-    Duration::from_millis((ticks(11) + ticks(12)) * 10)
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let ran = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(ran.sum())
 }
 
 /// Anonymous memory of this process, bytes.
@@ -64,9 +134,13 @@ async fn open(env: &Env, path: &Path) -> Result<(Group<Namespace>, flash::FlashS
 }
 
 async fn propose(group: &Group<Namespace>, seq: u64, change: NamespaceChange) {
-    let op = OpId { client: ClientId::new(1), seq, acked_below: seq.saturating_sub(1024) };
+    // Far more than are in flight, and less than a session may have without an acknowledgement.
+    let acked_below = seq.saturating_sub(SESSION_REPLIES_MAX / 2);
+    let op = OpId { client: ClientId::new(1), seq, acked_below };
     let command = encode_command(1, &Command::Change { op, change });
-    group.propose(command).await.expect("a group of one commits");
+    let answer = group.propose(command).await.expect("a group of one commits");
+    let outcome = decode_outcome(&answer).expect("its own format");
+    outcome.unwrap_or_else(|refusal| panic!("change {seq}: {refusal:?}"));
 }
 
 async fn create(group: &Group<Namespace>, dirs: u64, number: u64) {
@@ -98,7 +172,7 @@ async fn fill(env: &Env, group: &Group<Namespace>, dirs: u64, from: u64, to: u64
     }
 }
 
-async fn run(env: Env, handle: Handle, dir: PathBuf, most: u64) -> Result<Vec<String>, Failure> {
+async fn run(env: Env, handle: Handle, dir: PathBuf, most: u64) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     println!("  dirs     files  creates/s  CPU us/create  bytes/file  restart ms  longest slice");
     for dirs in [1, 1000] {
@@ -109,7 +183,7 @@ async fn run(env: Env, handle: Handle, dir: PathBuf, most: u64) -> Result<Vec<St
         let (mut group, mut store) = open(&env, &path).await?;
         group.bootstrap(&[1].into()).await?;
         let mut have = 0;
-        for files in [10_000, 100_000, 1_000_000].into_iter().filter(|&files| files <= most) {
+        for files in SIZES.into_iter().filter(|&files| files <= most) {
             while !group.leadership().leading {
                 env.sleep(Duration::from_millis(5)).await;
             }
@@ -120,9 +194,10 @@ async fn run(env: Env, handle: Handle, dir: PathBuf, most: u64) -> Result<Vec<St
                     propose(&group, number, NamespaceChange::Mkdir { place, attributes }).await;
                 }
             }
-            fill(&env, &group, dirs, have, files - files / 10).await;
+            let measured = (files - have) / 2;
+            fill(&env, &group, dirs, have, files - measured).await;
             let (started, cpu) = (env.now(), cpu_time());
-            fill(&env, &group, dirs, files - files / 10, files).await;
+            fill(&env, &group, dirs, files - measured, files).await;
             let (took, cpu) = (env.now() - started, cpu_time() - cpu);
             have = files;
             let memory = memory().saturating_sub(before) / files;
@@ -146,16 +221,13 @@ async fn run(env: Env, handle: Handle, dir: PathBuf, most: u64) -> Result<Vec<St
             let longest = longest.map_or("none over its slice".to_owned(), |(name, overrun)| {
                 format!("{:.1} ms, {name}", overrun.longest.as_secs_f64() * 1e3)
             });
-            let creates = (files / 10) as f64 / took.as_secs_f64();
-            let each = cpu.as_secs_f64() * 1e6 / (files / 10) as f64;
+            let creates = measured as f64 / took.as_secs_f64();
+            let each = cpu.as_secs_f64() * 1e6 / measured as f64;
             println!(
                 "{dirs:>6} {files:>9} {creates:>10.0} {each:>14.1} {memory:>11} {:>11} {longest:>14}",
                 restart.as_millis()
             );
-            rows.push(format!(
-                "{dirs},{files},{creates:.0},{each:.1},{memory},{}",
-                restart.as_millis()
-            ));
+            rows.push(Row { dirs, files, creates, each, memory, restart });
         }
         group.shutdown().await;
         store.close().await?;
@@ -168,7 +240,7 @@ fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let dir = PathBuf::from(args.next().ok_or("name a directory on the disk to measure")?);
     let most = args.next().map_or(Ok(1_000_000), |text| text.parse())?;
-    let csv = args.next();
+    let output = args.next();
     let runtime = Runtime::new(RuntimeConfig::named("cost-per-file"))?;
     let (env, handle) = (runtime.env().clone(), runtime.handle());
     let work = run(env.clone(), handle, dir, most);
@@ -176,9 +248,11 @@ fn main() -> Result<(), Failure> {
         work.await.map_err(|error| error.to_string())
     });
     let rows = runtime.block_on(task).map_err(|_| "stopped")??;
-    if let Some(csv) = csv {
+    if let Some(output) = output {
         let head = "dirs,files,creates_per_s,cpu_us_per_create,bytes_per_file,restart_ms\n";
-        std::fs::write(csv, format!("{head}{}\n", rows.join("\n")))?;
+        let lines: String = rows.iter().map(Row::csv).collect();
+        std::fs::write(format!("{output}.csv"), format!("{head}{lines}"))?;
+        std::fs::write(format!("{output}.svg"), plot(&rows))?;
     }
     Ok(())
 }
