@@ -1,6 +1,6 @@
 //! Bugs on purpose, each of which a checker must find. They stand around the product, in wrappers
 //! that only the simulator puts in: what a chunkserver takes for its disk's store, what a client
-//! takes for the network, what a block server takes for its requests and segments. The product has no switch for them.
+//! takes for the network, what a block server takes for its requests and segments, and how these are cut. The product has no switch for them.
 
 mod peers;
 mod store;
@@ -56,11 +56,13 @@ pub enum Planted {
     ForgetChanges,
     /// Block servers without a lease take a segment for theirs without asking.
     NoConfirm,
+    /// Segments answer changes behind a cut before all segments are cut.
+    NoCutHold,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 19] = [
+    pub const ALL: [Planted; 20] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -80,6 +82,7 @@ impl Planted {
         Planted::OldAttachment,
         Planted::ForgetChanges,
         Planted::NoConfirm,
+        Planted::NoCutHold,
     ];
 }
 

@@ -1,4 +1,5 @@
-//! Segments that begin cuts at different times, as those of a busy cluster do.
+//! Segments that begin cuts at different times, as those of a busy cluster do; perhaps with a bug
+//! in how they cut.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,26 +16,29 @@ use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};
 use wire::control::{Policy, SegmentId, SegmentUsage};
 
+use crate::planted::{Planted, planted};
+
 /// Until a server begins a cut that it was asked for, at most: segments are cut one after the
 /// other, as they are on a busy network.
 const DELAY: Duration = Duration::from_millis(25);
 
 /// The devices, which begin cuts at different times.
 pub(super) fn slow(env: &Env, devices: Rc<dyn Devices>) -> Rc<dyn Devices> {
-    Rc::new(Slow { env: env.clone(), devices })
+    Rc::new(Slow { env: env.clone(), devices, bug: planted() })
 }
 
 struct Slow {
     env: Env,
     devices: Rc<dyn Devices>,
+    bug: Option<Planted>,
 }
 
 impl Devices for Slow {
     fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>> {
         async move {
             let hosted = self.devices.open(segment, held).await?;
-            let env = self.env.clone();
-            Ok(Rc::new(SlowHosted { env, hosted }) as Rc<dyn Hosted>)
+            let (env, bug) = (self.env.clone(), self.bug);
+            Ok(Rc::new(SlowHosted { env, hosted, bug }) as Rc<dyn Hosted>)
         }
         .boxed_local()
     }
@@ -43,6 +47,7 @@ impl Devices for Slow {
 struct SlowHosted {
     env: Env,
     hosted: Rc<dyn Hosted>,
+    bug: Option<Planted>,
 }
 
 impl Device for SlowHosted {
@@ -106,7 +111,11 @@ impl Hosted for SlowHosted {
         async move {
             let delay = self.env.random_below(DELAY.as_micros() as u64);
             self.env.sleep(Duration::from_micros(delay)).await;
-            self.hosted.cut(cut, most).await
+            self.hosted.cut(cut, most).await?;
+            if self.bug == Some(Planted::NoCutHold) {
+                self.hosted.release_cut(cut, true)?;
+            }
+            Ok(())
         }
         .boxed_local()
     }
