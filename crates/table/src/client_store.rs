@@ -35,6 +35,15 @@ impl ClientStore {
         Ok(ClientStore { client: client.clone(), dir, path, policy })
     }
 
+    /// The directory `path`, which has to be there; to be read, or to be linked from.
+    pub async fn find(client: &Client, path: &str) -> Result<ClientStore, Error> {
+        let path = path.trim_end_matches('/').to_owned();
+        let Node::Dir { dir, .. } = client.lookup(&path).await?.node else {
+            return Err(Error::Invalid { path, message: "it is no directory".to_owned() });
+        };
+        Ok(ClientStore { client: client.clone(), dir, path, policy: Policy::rep(3) })
+    }
+
     fn place(&self, name: &str) -> Place {
         Place { parent: self.dir, name: name.to_owned() }
     }

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::file::{Shelf, SortedFile};
 use crate::format::edit::{Change, RunInfo};
 use crate::format::filter;
+use crate::layout::Layout;
 use crate::limits::{FROZEN_MAX, LOG_PER_MEMTABLE};
 use crate::manifest::{self, Manifest};
 use crate::memtable::Memtable;
@@ -105,8 +106,21 @@ impl Engine {
         recovered: Memtable,
         last: Seq,
     ) -> Engine {
-        let layout = manifest.layout();
-        let (generation, number) = (layout.generation, manifest.number());
+        let (layout, number) = (manifest.layout().clone(), manifest.number());
+        Engine::of(env, shelf, options, (number, &layout, Some(manifest)), (recovered, last))
+    }
+
+    /// Without a manifest it is one that somebody else owns, or nobody: it shows what is there,
+    /// and takes no writes.
+    pub(crate) fn of(
+        env: &Env,
+        shelf: Rc<Shelf>,
+        options: Options,
+        (number, layout, manifest): (u32, &Layout, Option<Manifest>),
+        (recovered, last): (Memtable, Seq),
+    ) -> Engine {
+        let generation = layout.generation;
+        let over = manifest.is_none().then_some(Over::Closed);
         let runs = layout.runs.iter().map(|info| make_run(&shelf, info)).collect();
         let recovered = recovered.range().is_some().then(|| Rc::new(recovered));
         Engine {
@@ -116,7 +130,7 @@ impl Engine {
             generation,
             next_file: Cell::new(1),
             manifest_number: Cell::new(number),
-            manifest: Mutex::new(Some(manifest)),
+            manifest: Mutex::new(manifest),
             runs: RefCell::new(Rc::new(runs)),
             active: RefCell::new(Rc::new(Memtable::new(Vec::new()))),
             frozen: RefCell::new(recovered.into_iter().collect()),
@@ -126,7 +140,7 @@ impl Engine {
             next_log: RefCell::default(),
             making_log: Mutex::new(()),
             log_len: Cell::new(0),
-            over: RefCell::default(),
+            over: RefCell::new(over),
             freeze: Cell::new(false),
             closing: Cell::new(false),
             commit_ended: Cell::new(false),

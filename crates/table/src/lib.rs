@@ -21,6 +21,7 @@ mod format;
 pub mod fuzz;
 mod layout;
 pub mod limits;
+mod look;
 mod manifest;
 mod memtable;
 pub mod model;

@@ -2,6 +2,7 @@
 
 use base::limits::APPEND_DATA_MAX;
 use base::{KIB, MIB};
+use runtime::Duration;
 
 /// Bytes of a key at most: two file-system names and what a service puts around them.
 pub const KEY_MAX: usize = 1024;
@@ -81,6 +82,12 @@ pub const BUILD_APPEND_BYTES: usize = APPEND_DATA_MAX;
 
 /// Bytes of the block cache, unless configured.
 pub const CACHE_BYTES_DEFAULT: usize = 64 << 20;
+
+/// How often a look at a table begins again whose owner changes it meanwhile, and the pause
+/// between: one second, in which an owner's appends are shown by all replicas.
+pub const LOOKS_MAX: u32 = 20;
+/// See [`LOOKS_MAX`].
+pub const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Names of one page of a listing.
 pub const LIST_PAGE: usize = 1000;

@@ -133,7 +133,18 @@ pub(crate) async fn read(shelf: &Shelf, number: u32) -> Result<Option<Layout>, E
         let what = "it is shorter than its length";
         return Err(Error::Corrupt { file: path, offset: bytes.len() as u64, what });
     }
-    decode(number, &bytes).map(Some).map_err(|(flaw, offset)| match flaw {
+    layout_of(number, &bytes, path).map(Some)
+}
+
+/// What a manifest shows at present, without sealing it: its owner may be about to change it.
+pub(crate) async fn peek(shelf: &Shelf, number: u32) -> Result<Layout, Error> {
+    let name = Name::Manifest(number);
+    let bytes = crate::recover::read_shown(shelf, name).await?;
+    layout_of(number, &bytes, shelf.path(name))
+}
+
+fn layout_of(number: u32, bytes: &[u8], path: String) -> Result<Layout, Error> {
+    decode(number, bytes).map_err(|(flaw, offset)| match flaw {
         Flaw::Version(seen) => Error::Version { file: path, seen },
         Flaw::Damaged(what) => Error::Corrupt { file: path, offset, what },
     })

@@ -1,5 +1,7 @@
 //! Replay of logs.
 
+use std::future::ready;
+
 use base::Kind;
 
 use crate::error::Error;
@@ -10,7 +12,7 @@ use crate::format::ops::read_ops;
 use crate::layout::Layout;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::memtable::Memtable;
-use crate::store::Source;
+use crate::store::{Answer, Source};
 use crate::types::{FileNo, Name, Seq};
 
 /// Bytes of one read of a log.
@@ -55,6 +57,46 @@ pub(crate) async fn logs(shelf: &Shelf, layout: &Layout) -> Result<Option<Recove
     Ok(Some(Recovered { memtable, last }))
 }
 
+/// What the logs show at present, without shutting out who writes them.
+pub(crate) async fn peek(shelf: &Shelf, layout: &Layout) -> Result<Recovered, Error> {
+    let (mut last, memtable) = (layout.flushed(), Memtable::new(Vec::new()));
+    for &file in &layout.logs {
+        let bytes = read_shown(shelf, Name::Log(file)).await?;
+        // A log is named before its head can be seen by everybody.
+        if bytes.len() >= FILE_HEAD {
+            let len = bytes.len() as u64;
+            replay_from(shelf, &Shown(bytes), (file, len), &memtable, &mut last).await?;
+        }
+    }
+    Ok(Recovered { memtable, last })
+}
+
+/// All that a file shows at present.
+pub(crate) async fn read_shown(shelf: &Shelf, name: Name) -> Result<Vec<u8>, Error> {
+    let path = shelf.path(name);
+    let trouble = |fault| Error::of_store(fault, "read", &path);
+    let source = shelf.store.open(&name.to_string()).await.map_err(trouble)?;
+    let mut bytes = Vec::new();
+    loop {
+        let more = source.read_at(bytes.len() as u64, READ).await.map_err(trouble)?;
+        bytes.extend_from_slice(&more);
+        if more.len() < READ {
+            return Ok(bytes);
+        }
+    }
+}
+
+/// Bytes that a file has shown.
+struct Shown(Vec<u8>);
+
+impl Source for Shown {
+    fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        let from = usize::try_from(offset).map_or(self.0.len(), |from| from.min(self.0.len()));
+        let to = from.saturating_add(len).min(self.0.len());
+        Box::pin(ready(Ok(self.0[from..to].to_vec())))
+    }
+}
+
 /// Replays one log of `len` bytes behind the change `last`.
 async fn replay(
     shelf: &Shelf,
@@ -64,13 +106,23 @@ async fn replay(
     last: &mut Seq,
 ) -> Result<(), Error> {
     let name = Name::Log(file);
-    let path = shelf.path(name);
-    let trouble = |fault| Error::of_store(fault, "read", &path);
+    let trouble = |fault| Error::of_store(fault, "read", &shelf.path(name));
     let source = shelf.store.open(&name.to_string()).await.map_err(trouble)?;
+    replay_from(shelf, &*source, (file, len), memtable, last).await
+}
+
+async fn replay_from(
+    shelf: &Shelf,
+    source: &dyn Source,
+    (file, len): (FileNo, u64),
+    memtable: &Memtable,
+    last: &mut Seq,
+) -> Result<(), Error> {
+    let path = shelf.path(Name::Log(file));
     let mut bytes = Vec::new();
     // Offset in the file of the first of `bytes`.
     let mut base = 0u64;
-    fill(&*source, &path, base, len, FILE_HEAD, &mut bytes).await?;
+    fill(source, &path, base, len, FILE_HEAD, &mut bytes).await?;
     let flawed = |flaw, offset| match flaw {
         Flaw::Version(seen) => Error::Version { file: path.clone(), seen },
         Flaw::Damaged(what) => Error::Corrupt { file: path.clone(), offset, what },
@@ -103,7 +155,7 @@ async fn replay(
                 }
                 bytes.drain(..at);
                 (base, at) = (offset, 0);
-                fill(&*source, &path, base, len, need, &mut bytes).await?;
+                fill(source, &path, base, len, need, &mut bytes).await?;
             }
         }
     }

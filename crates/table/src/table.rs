@@ -84,6 +84,14 @@ impl Table {
         Ok(Table(Rc::new(Owner(engine))))
     }
 
+    /// The table in a directory as it is shown at present, without taking it over: its owner, if
+    /// it has one, is not disturbed and need not know. All of it when nobody has it open;
+    /// otherwise what its owner has made durable lately may be missing. Nothing is pinned: a read
+    /// that ends with `Missing` or `Fenced` met a table that has gone on, and a new look helps.
+    pub async fn look(env: &Env, store: Rc<dyn Store>, cache: &Cache) -> Result<Snapshot, Error> {
+        crate::look::look(env, store, cache).await
+    }
+
     /// Sets a key's value; ends when that is durable, with the change's sequence.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Seq, Error> {
         self.write(Batch::new().put(key, value)).await

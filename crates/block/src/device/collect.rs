@@ -117,7 +117,10 @@ impl Core {
         let mut outputs = Outputs::default();
         while !self.is_over() {
             let percent = u64::from(self.options.garbage_percent);
-            let picked = self.pick_shared().or_else(|| pick(&self.candidates(), percent));
+            let picked = match self.options.collect {
+                true => self.pick_shared().or_else(|| pick(&self.candidates(), percent)),
+                false => None,
+            };
             let done = match picked {
                 _ if self.cuts.wants_seal() => self.end_outputs(&mut outputs).await,
                 Some(file) => self.collect(file, &mut outputs).await,

@@ -17,6 +17,7 @@ mod format;
 pub mod fuzz;
 mod index;
 pub mod limits;
+mod link;
 mod locks;
 mod log;
 pub mod model;
@@ -31,6 +32,7 @@ mod types;
 mod upkeep;
 
 pub(crate) use format::bytes;
+pub use link::LinkFrom;
 pub use options::Options;
 pub use segment::{Segment, Stats};
 pub use types::{Identity, Seq};

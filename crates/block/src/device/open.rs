@@ -27,16 +27,17 @@ use super::format::state::{
 use super::format::txn::{Mark, Txn};
 use super::index::IndexMap;
 use super::limits::{RECORD, SCAN_BYTES, UNIT};
+use super::link::LinkFrom;
 use super::log::merge;
 use super::options::Options;
 use super::types::{FileNo, Identity, Loc, Seq, Update, parse_name};
 use crate::once::Windows;
 
 /// A segment that is being opened.
-struct Opening {
-    env: Env,
-    store: Rc<dyn Store>,
-    identity: Identity,
+pub(super) struct Opening {
+    pub(super) env: Env,
+    pub(super) store: Rc<dyn Store>,
+    pub(super) identity: Identity,
 }
 
 /// What a tail holds.
@@ -48,13 +49,13 @@ struct Tail {
     blocks: u32,
 }
 
-/// Opens a segment and starts its tasks.
+/// Opens a segment and starts its tasks. What nobody has opened before is linked from its origin.
 pub(crate) async fn open(
     env: &Env,
     (store, outputs): (Rc<dyn Store>, Rc<dyn Store>),
     cache: &Cache,
     (identity, bytes, epoch): (Identity, u64, u64),
-    options: Options,
+    (options, origin): (Options, Option<LinkFrom>),
 ) -> Result<Rc<Core>, Fault> {
     let options = options.clamped();
     let opening = Opening { env: env.clone(), store: store.clone(), identity };
@@ -62,7 +63,12 @@ pub(crate) async fn open(
         table::Options { create: options.create, owner: epoch, ..options.table.clone() };
     let table = Table::open(env, store.clone(), cache, table_options).await;
     let table = table.map_err(|error| opening.fault(error.kind(), error))?;
-    let state = match opening.state(&table).await? {
+    let mut state = opening.state(&table).await?;
+    if let (None, Some(origin)) = (state, &origin) {
+        opening.link_from(&table, origin).await?;
+        state = opening.state(&table).await?;
+    }
+    let state = match state {
         None => SegmentState { identity, bytes, epoch, next_file: 1, counter: 0 },
         Some(state) if state.identity != identity => {
             let text = format!("holds {}; give each segment a directory", state.identity);
@@ -128,11 +134,11 @@ pub(crate) async fn open(
 }
 
 impl Opening {
-    fn fault(&self, kind: Kind, text: impl std::fmt::Display) -> Fault {
+    pub(super) fn fault(&self, kind: Kind, text: impl std::fmt::Display) -> Fault {
         Fault::new(kind, format!("{} in {}: {text}", self.identity, self.store.name()))
     }
 
-    fn damage(&self, what: &str, offset: u64, flaw: Flaw) -> Fault {
+    pub(super) fn damage(&self, what: &str, offset: u64, flaw: Flaw) -> Fault {
         match flaw {
             Flaw::Damaged(flaw) => {
                 self.fault(Kind::Corrupt, format!("{what}, about offset {offset}: {flaw}"))

@@ -32,6 +32,8 @@ pub struct Options {
     pub checkpoint_updates: u64,
     /// Garbage at which collection begins, in percent of all blocks in DataFiles, 1 to 90 (B3).
     pub garbage_percent: u32,
+    /// Collect garbage at all (B3); without, blocks stay where they are.
+    pub collect: bool,
     /// Collection packs blocks with LZ4 where that saves an eighth (B3, C19).
     pub compress: bool,
     /// Bytes of DataFiles that collection reads in a second, unless there is half as much garbage
@@ -56,6 +58,7 @@ impl Default for Options {
             txn_wait: TXN_WAIT_DEFAULT,
             checkpoint_updates: CHECKPOINT_UPDATES_DEFAULT,
             garbage_percent: GARBAGE_PERCENT_DEFAULT,
+            collect: true,
             compress: true,
             collect_bytes_per_second: COLLECT_RATE_DEFAULT,
             scrub_bytes_per_second: SCRUB_RATE_DEFAULT,

@@ -102,13 +102,27 @@ impl Segment {
         (identity, bytes, epoch): (Identity, u64, u64),
         options: Options,
     ) -> Result<Segment, Fault> {
+        let what = (identity, bytes, epoch);
+        Segment::open_from(env, (store, outputs), cache, what, (options, None)).await
+    }
+
+    /// As [`Segment::open_with`]; when nobody has opened the segment before, it gets the content
+    /// of the segment of the same number in the directory that `origin` finds, by links to its
+    /// DataFiles (B11).
+    pub async fn open_from(
+        env: &Env,
+        stores: (Rc<dyn Store>, Rc<dyn Store>),
+        cache: &Cache,
+        (identity, bytes, epoch): (Identity, u64, u64),
+        (options, origin): (Options, Option<super::link::LinkFrom>),
+    ) -> Result<Segment, Fault> {
         if bytes > SEGMENT_BYTES_MAX {
             let text =
                 format!("{identity}: {bytes} bytes; a segment has {SEGMENT_BYTES_MAX} at most");
             return Err(Fault::new(Kind::Invalid, text));
         }
-        let (stores, what) = ((store, outputs), (identity, bytes, epoch));
-        let core = super::open::open(env, stores, cache, what, options).await?;
+        let what = (identity, bytes, epoch);
+        let core = super::open::open(env, stores, cache, what, (options, origin)).await?;
         Ok(Segment(Rc::new(Owner(core))))
     }
 

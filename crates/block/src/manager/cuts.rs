@@ -133,15 +133,52 @@ impl Manager {
         done.try_for_each(|_| std::future::ready(Ok(()))).await
     }
 
-    /// Makes a volume with the content of a snapshot; without a name, in the place of the
-    /// snapshot's volume.
+    /// Makes a volume with the content of a snapshot. Nothing is linked before somebody uses it.
     pub(super) async fn clone_of(
         &self,
         lead: &Rc<Lead>,
-        (nonce, snapshot, name): (u64, VolumeId, Option<String>),
+        (nonce, snapshot, name): (u64, VolumeId, String),
     ) -> Result<BlockReply, ControlError> {
         let now = self.env().now();
-        let begun = lead.machine.borrow_mut().begin_clone(now, nonce, snapshot, name.as_deref())?;
+        let reply = lead.machine.borrow_mut().clone_of(now, nonce, snapshot, &name)?;
+        let reply = self.durable(lead, reply).await?;
+        self.env().mark("block manager: clone made");
+        Ok(reply)
+    }
+
+    /// Has all segments of a snapshot's clones opened, so that none needs the snapshot any more.
+    pub(super) async fn part(&self, clones: &[VolumeId], lead: &Lead) -> Result<(), Refusal> {
+        let deadline = self.env().now() + SERVE_MAX;
+        for &clone in clones {
+            let parts = loop {
+                let parts = lead.machine.borrow().flatten_parts(clone);
+                match parts {
+                    Err(Refusal::NoVolume(_)) => break Vec::new(), // Removed meanwhile.
+                    Err(refusal) if self.env().now() >= deadline => return Err(refusal),
+                    Err(_) => self.env().sleep(SERVE_PAUSE).await,
+                    Ok(parts) => break parts,
+                }
+            };
+            let opened = parts.iter().map(|part| {
+                // A question that only an open segment answers.
+                let (segment, from, to) = (part.segment, 0, crate::limits::BLOCK);
+                let request = BlockServerRequest::HasData { segment, from, to };
+                self.ask_part(part, request, LINK_ATTEMPT)
+            });
+            let opened = iter(opened).buffer_unordered(LINKS_INFLIGHT);
+            opened.try_for_each(|_| std::future::ready(Ok(()))).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives a snapshot's volume the content of the snapshot again.
+    pub(super) async fn rollback(
+        &self,
+        lead: &Rc<Lead>,
+        (nonce, snapshot): (u64, VolumeId),
+    ) -> Result<BlockReply, ControlError> {
+        let now = self.env().now();
+        let begun = lead.machine.borrow_mut().begin_rollback(now, nonce, snapshot)?;
         let (id, policy) = match begun {
             Begun::Done(reply) => return self.durable(lead, reply).await,
             Begun::Go(made) => made,
@@ -149,14 +186,15 @@ impl Manager {
         let linked = async {
             self.durable(lead, ()).await?;
             let deadline = self.env().now() + SERVE_MAX;
-            Ok::<(), ControlError>(self.link_clone(lead, snapshot, (id, policy), deadline).await?)
+            Ok::<(), ControlError>(
+                self.link_rollback(lead, snapshot, (id, policy), deadline).await?,
+            )
         };
         let linked = linked.await;
         let finished = {
             let (machine, now) = (&mut *lead.machine.borrow_mut(), self.env().now());
             machine.end_cutting(now, snapshot);
-            let finished =
-                linked.and_then(|()| Ok(machine.finish_clone(now, id, name.is_none())?));
+            let finished = linked.and_then(|()| Ok(machine.finish_rollback(now, id)?));
             if finished.is_err() {
                 machine.give_up(now, id);
             }
@@ -164,11 +202,11 @@ impl Manager {
         };
         self.durable(lead, ()).await?;
         let finished = finished?;
-        self.env().mark("block manager: clone made");
+        self.env().mark("block manager: rolled back");
         Ok(finished)
     }
 
-    async fn link_clone(
+    async fn link_rollback(
         &self,
         lead: &Rc<Lead>,
         snapshot: VolumeId,

@@ -70,6 +70,11 @@ pub enum Refusal {
         /// Names of some clones.
         clones: Vec<String>,
     },
+    /// It may share files with a snapshot, whose content would come back when it grows again.
+    Shares {
+        /// Its name.
+        name: String,
+    },
     /// Somebody has the volume open.
     Attached {
         /// The volume's name.
@@ -122,6 +127,7 @@ impl Refusal {
             | Refusal::NoSnapshot { .. }
             | Refusal::HasSnapshots { .. }
             | Refusal::HasClones { .. }
+            | Refusal::Shares { .. }
             | Refusal::Attached { .. }
             | Refusal::HasData { .. } => Kind::Invalid,
         }
@@ -176,6 +182,11 @@ impl fmt::Display for Refusal {
                 "{name} has clones ({}); flatten or remove them first, or give --force: they \
                  keep their data",
                 clones.join(", ")
+            ),
+            Refusal::Shares { name } => write!(
+                f,
+                "{name} is a clone that shares files with its snapshot; 'craton volume flatten \
+                 {name}' parts them, then it can be made smaller"
             ),
             Refusal::Limits => {
                 f.write_str("a base above its burst; lower the base or raise the burst")

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use base::{Fault, Kind, VolumeId};
 use client::Client;
-use table::{Cache, ClientStore};
+use table::{Cache, ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, Service, TransportError};
 use wire::control::{BlockReply, BlockRequest, SegmentId};
 
@@ -17,7 +17,7 @@ use super::member::{Devices, Hosted, Member};
 use super::service::segment_path;
 use super::tenancy::{Held, Standing};
 use crate::contract::Answer;
-use crate::device::{Identity, Options, Segment};
+use crate::device::{Identity, LinkFrom, Options, Segment};
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
 
 /// Segments on the core, each in its directory.
@@ -77,10 +77,23 @@ impl CoreDevices {
         let (env, store) = (self.client.env(), Rc::new(store));
         let mut options = self.options;
         if held.read_only {
-            // A snapshot's files are others' too: copying would take room and give none.
-            options.garbage_percent = 90;
+            // A snapshot's files are others' too: copying would take room and give none. And its
+            // places stay what they are, by which differences between snapshots are found.
+            options.collect = false;
         }
-        Segment::open(env, store, &self.cache, which, options).await
+        let client = self.client.clone();
+        let origin = held.origin.map(|volume| -> LinkFrom {
+            Box::new(move || {
+                let client = client.clone();
+                Box::pin(async move {
+                    let path = segment_path(SegmentId { volume, ..segment });
+                    let found = ClientStore::find(&client, &path).await.map_err(fault)?;
+                    Ok(Rc::new(found) as Rc<dyn Store>)
+                })
+            })
+        });
+        let stores = (store.clone() as Rc<dyn Store>, store as Rc<dyn Store>);
+        Segment::open_from(env, stores, &self.cache, which, (options, origin)).await
     }
 }
 

@@ -387,10 +387,18 @@ impl Manager {
                 return self.snapshot(&lead, (nonce, volume, name)).await;
             }
             BlockRequest::Clone { nonce, snapshot, name } => {
-                return self.clone_of(&lead, (nonce, snapshot, Some(name))).await;
+                return self.clone_of(&lead, (nonce, snapshot, name)).await;
             }
             BlockRequest::Rollback { nonce, snapshot } => {
-                return self.clone_of(&lead, (nonce, snapshot, None)).await;
+                return self.rollback(&lead, (nonce, snapshot)).await;
+            }
+            BlockRequest::Remove { volume, force: true } => {
+                // Clones that nobody has used yet get their files before those go.
+                let clones = lead.machine.borrow_mut().begin_parting(volume);
+                let parted = self.part(&clones, &lead).await;
+                lead.machine.borrow_mut().end_parting(volume);
+                parted?;
+                request
             }
             BlockRequest::Flatten { volume } => return self.flatten(&lead, volume).await,
             request => request,

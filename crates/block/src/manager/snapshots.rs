@@ -1,8 +1,11 @@
 //! Snapshots, clones and rollbacks in what the manager remembers (B10, B11; `protocols.md` 6.6,
 //! 6.7). It does no I/O: [`super::cuts`] asks the block servers.
 //!
+//! A clone is a volume that names its snapshot, and no more than that at first: each of its
+//! segments is linked from the snapshot's by whoever opens it first ([`Machine::clone_of`]).
+//!
 //! A snapshot is a volume that never changes, named `VOLUME@NAME`. It has segments, and so owners,
-//! only while somebody uses it. While the directories of a snapshot or clone are made it is *in
+//! only while somebody uses it. While the directories of a snapshot or rollback are made it is *in
 //! the making*: its name is taken, and nobody can open it. A leader that takes over gives up all
 //! that is in the making; who asked for it asks again, and gets another.
 
@@ -30,6 +33,8 @@ pub(super) struct Snapshots {
     cutting: BTreeSet<VolumeId>,
     /// Snapshots that have segments, and when they were used last.
     served: BTreeMap<VolumeId, Instant>,
+    /// Snapshots that are about to be removed: no clone is made of them any more.
+    parting: BTreeSet<VolumeId>,
 }
 
 /// A segment that takes part in a cut.
@@ -201,39 +206,76 @@ impl Machine {
         self.discard(now + LINK_ATTEMPT, Trash { volume: id, segment: None }, 0);
     }
 
-    /// Begins a clone of a snapshot, or without a name the rollback of its volume: the volume
-    /// that is made. [`Machine::end_cutting`] of the snapshot has to follow.
-    pub fn begin_clone(
+    /// Makes a clone of a snapshot, in the rows alone: its segments are linked when they are
+    /// opened, and the snapshot cannot go before.
+    pub fn clone_of(
         &mut self,
         now: Instant,
         nonce: u64,
         snapshot: VolumeId,
-        name: Option<&str>,
+        name: &str,
+    ) -> Result<BlockReply, Refusal> {
+        let mut spec = self.snapshot(snapshot)?.spec.clone();
+        check_name(name)?;
+        if let Some(reply) = self.check_new(nonce, name)? {
+            return Ok(reply);
+        }
+        if self.state.was_removed(nonce) {
+            return Err(Refusal::NoName(name.to_owned()));
+        }
+        if self.snapshots.parting.contains(&snapshot) {
+            return Err(Refusal::Making { name: spec.name });
+        }
+        name.clone_into(&mut spec.name);
+        let count = self.check_room(&spec, 1)?;
+        let family = Family { origin: Some(snapshot), ..Family::default() };
+        let id = self.add(nonce, spec, family);
+        self.add_segments(now, id, 0..count);
+        self.volume_reply(id)
+    }
+
+    /// How many segments a volume has; refused when so many times as many are too many.
+    fn check_room(&self, spec: &wire::control::VolumeSpec, times: usize) -> Result<u32, Refusal> {
+        let count = super::state::geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
+        match self.state.segment_count() + times * count as usize > SEGMENTS_MAX {
+            true => Err(Refusal::Full { what: "segments", max: SEGMENTS_MAX }),
+            false => Ok(count as u32),
+        }
+    }
+
+    /// A snapshot is to be removed whatever hangs on it: its clones, of which every segment has to
+    /// be opened before. [`Machine::end_parting`] has to follow.
+    pub fn begin_parting(&mut self, snapshot: VolumeId) -> Vec<VolumeId> {
+        self.snapshots.parting.insert(snapshot);
+        let is_clone = |(_, known): &(VolumeId, &Volume)| known.family.origin == Some(snapshot);
+        self.state.volumes().filter(is_clone).map(|(id, _)| id).collect()
+    }
+
+    /// It is removed now, or stays.
+    pub fn end_parting(&mut self, snapshot: VolumeId) {
+        self.snapshots.parting.remove(&snapshot);
+    }
+
+    /// Begins the rollback of a snapshot's volume: the volume that is made, which takes its place
+    /// later. [`Machine::end_cutting`] of the snapshot has to follow.
+    pub fn begin_rollback(
+        &mut self,
+        now: Instant,
+        nonce: u64,
+        snapshot: VolumeId,
     ) -> Result<Begun<(VolumeId, Policy)>, Refusal> {
         let known = self.snapshot(snapshot)?.clone();
-        let mut spec = known.spec;
-        match (name, known.family.parent) {
-            (Some(name), _) => {
-                check_name(name)?;
-                name.clone_into(&mut spec.name);
-            }
-            (None, Some(parent)) => {
-                let volume = self.changeable(parent)?;
-                if volume.nonce == nonce {
-                    return self.volume_reply(parent).map(Begun::Done);
-                }
-                self.refuse_attached(now, parent)?;
-                spec.name = format!("{}{AT}{AT}rollback", volume.spec.name);
-            }
-            (None, None) => unreachable!("a snapshot has a volume"),
+        let parent = known.family.parent.expect("a snapshot has a volume");
+        let (mut spec, volume) = (known.spec, self.changeable(parent)?);
+        if volume.nonce == nonce {
+            return self.volume_reply(parent).map(Begun::Done);
         }
+        self.refuse_attached(now, parent)?;
+        spec.name = format!("{}{AT}{AT}rollback", volume.spec.name);
         if let Some(reply) = self.check_new(nonce, &spec.name)? {
             return Ok(Begun::Done(reply));
         }
-        let count = super::state::geometry(&spec).map_or(0, |sizes| sizes.segments(spec.bytes));
-        if self.state.segment_count() + 2 * count as usize > SEGMENTS_MAX {
-            return Err(Refusal::Full { what: "segments", max: SEGMENTS_MAX });
-        }
+        self.check_room(&spec, 2)?;
         self.begin_cutting(snapshot)?;
         self.serve_snapshot(now, snapshot);
         let policy = spec.policy;
@@ -261,33 +303,22 @@ impl Machine {
         self.parts(id)
     }
 
-    /// The clone's directories are there. For a rollback the volume's name and snapshots are the
-    /// clone's from now on, and what was its content goes.
-    pub fn finish_clone(
-        &mut self,
-        now: Instant,
-        id: VolumeId,
-        rollback: bool,
-    ) -> Result<BlockReply, Refusal> {
+    /// The directories are there: the volume's name and snapshots are those of `id` from now on,
+    /// and what was its content goes.
+    pub fn finish_rollback(&mut self, now: Instant, id: VolumeId) -> Result<BlockReply, Refusal> {
         let mut made = self.state.volume(id).cloned().ok_or(Refusal::NoVolume(id))?;
+        let origin = made.family.origin.take().and_then(|origin| self.state.volume(origin));
+        let parent = origin.and_then(|snapshot| snapshot.family.parent);
+        let parent = parent.ok_or(Refusal::NoVolume(id))?;
+        let former = self.changeable(parent)?.clone();
+        self.refuse_attached(now, parent)?;
         made.family.making = false;
-        let origin = made.family.origin.and_then(|origin| self.state.volume(origin));
-        let parent = origin.and_then(|snapshot| snapshot.family.parent).filter(|_| rollback);
-        if let Some(parent) = parent {
-            let outcome = self.changeable(parent).cloned();
-            let former = outcome.and_then(|known| {
-                self.refuse_attached(now, parent)?;
-                Ok(known)
-            })?;
-            made.family.origin = None;
-            made.spec.name.clone_from(&former.spec.name);
-            (made.spec.limits, made.spec.shared) = (former.spec.limits, former.spec.shared);
-            self.drop_volume(now, parent, former.nonce);
-            let snapshots: Vec<(VolumeId, Volume)> = self.snapshots_of(parent);
-            for (snapshot, mut known) in snapshots {
-                known.family.parent = Some(id);
-                self.put(Key::Volume(snapshot), Value::Volume(known));
-            }
+        made.spec.name.clone_from(&former.spec.name);
+        (made.spec.limits, made.spec.shared) = (former.spec.limits, former.spec.shared);
+        self.drop_volume(now, parent, former.nonce);
+        for (snapshot, mut known) in self.snapshots_of(parent) {
+            known.family.parent = Some(id);
+            self.put(Key::Volume(snapshot), Value::Volume(known));
         }
         let count = super::state::geometry(&made.spec)
             .map_or(0, |geometry| geometry.segments(made.spec.bytes)) as u32;

@@ -312,6 +312,14 @@ impl State {
         geometry(spec).expect("checked when it was made").segment_bytes()
     }
 
+    /// The snapshot that has the content of a clone's segment, if that may not be linked yet.
+    pub fn origin_of(&self, id: SegmentId) -> Option<VolumeId> {
+        let origin = self.volumes.get(&id.volume)?.family.origin?;
+        let spec = &self.volumes.get(&origin)?.spec;
+        let count = geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
+        (u64::from(id.index) < count).then_some(origin)
+    }
+
     /// Segments of a volume that lose something when it has `bytes`, and what.
     pub fn cut(&self, volume: VolumeId, bytes: u64) -> Vec<(SegmentId, Range<u64>)> {
         let Some(known) = self.volumes.get(&volume) else { return Vec::new() };

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::VolumeId;
 use runtime::{Duration, Instant};
 use wire::control::{BlockGrant, Policy, Seen, SegmentId};
 
@@ -37,6 +38,8 @@ pub struct Held {
     pub ack_from: Instant,
     /// It takes no changes: it is of a snapshot.
     pub read_only: bool,
+    /// Whoever opens it first links it from this snapshot (B11).
+    pub origin: Option<VolumeId>,
 }
 
 /// What is to be done about a grant.
@@ -85,8 +88,8 @@ impl Tenancy {
             };
             let ack_from = now + Duration::from_millis(u64::from(tenure.hold_ms));
             let (epoch, bytes, policy) = (tenure.epoch, tenure.bytes, tenure.policy);
-            let read_only = tenure.read_only;
-            let held = Held { epoch, bytes, policy, ack_from, read_only };
+            let (read_only, origin) = (tenure.read_only, tenure.origin);
+            let held = Held { epoch, bytes, policy, ack_from, read_only, origin };
             match self.segments.get_mut(&id) {
                 // Each of the times was safe.
                 Some(known) if known.epoch == epoch => {

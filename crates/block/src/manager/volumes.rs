@@ -133,6 +133,7 @@ impl Machine {
         if bytes < known.spec.bytes {
             // Who has it open still believes in the old length.
             self.refuse_attached(now, volume)?;
+            refuse_shared(known)?;
         }
         Ok(self.state.cut(volume, bytes))
     }
@@ -154,6 +155,7 @@ impl Machine {
         if bytes < known.spec.bytes {
             // Who has it open still believes in the old length.
             self.refuse_attached(now, volume)?;
+            refuse_shared(&known)?;
             if !force {
                 return Err(Refusal::HasData { name: known.spec.name, bytes });
             }
@@ -271,6 +273,14 @@ impl Machine {
             self.put(Key::Volume(volume), Value::Volume(known));
         }
         BlockReply::Done
+    }
+}
+
+/// A segment that is made anew would be linked from the snapshot again.
+fn refuse_shared(known: &Volume) -> Result<(), Refusal> {
+    match known.family.origin {
+        Some(_) => Err(Refusal::Shares { name: known.spec.name.clone() }),
+        None => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@
 use base::{GIB, Kind, VolumeId};
 use block::manager::state::Trash;
 use block::manager::{Begun, Machine, Part, Refusal, State};
-use wire::control::{BlockReply, BlockRequest, VolumeInfo};
+use wire::control::{BlockReply, BlockRequest, SegmentId, VolumeInfo};
 
 use super::{Server, at, machine, spec, volume};
 
@@ -38,21 +38,20 @@ fn snapshot(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> Volu
     volume(machine.finish_snapshot(made, 1500))
 }
 
-fn clone(
+fn rollback(
     machine: &mut Machine,
     server: &mut Server,
     nonce: u64,
     of: VolumeId,
-    name: Option<&str>,
 ) -> Result<VolumeInfo, Refusal> {
-    let (made, _) = match machine.begin_clone(at(1), nonce, of, name)? {
+    let (made, _) = match machine.begin_rollback(at(1), nonce, of)? {
         Begun::Go(made) => made,
         Begun::Done(reply) => return Ok(volume(Ok(reply))),
     };
     open(machine, server);
     assert_eq!(machine.snapshot_parts(of).expect("they are open").len(), 4);
     machine.end_cutting(at(1), of);
-    let done = machine.finish_clone(at(1), made, name.is_none());
+    let done = machine.finish_rollback(at(1), made);
     open(machine, server);
     done.map(|reply| volume(Ok(reply)))
 }
@@ -172,16 +171,39 @@ fn what_is_in_the_making_is_given_up_by_the_next_leader() {
 fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     let (mut machine, mut server, id) = world();
     let made = snapshot(&mut machine, 7, id, "s");
-    let copy = clone(&mut machine, &mut server, 8, made.volume, Some("c")).expect("it is made");
+    let copy = volume(machine.clone_of(at(1), 8, made.volume, "c"));
     assert_eq!((copy.origin, copy.parent), (Some(made.volume), None));
-    assert_eq!(clone(&mut machine, &mut server, 8, made.volume, Some("c")), Ok(copy.clone()));
-    let other = machine.begin_clone(at(1), 9, id, Some("d"));
+    let again = machine.clone_of(at(1), 8, made.volume, "c");
+    assert_eq!(again, Ok(BlockReply::Volume(copy.clone())));
+    // Whoever opens its segments is told where their content is; of the snapshot nothing is used.
+    let grant = server.beat(&mut machine, at(1));
+    let tenures: Vec<_> = grant.changes.iter().filter_map(|change| change.tenure).collect();
+    assert_eq!(tenures.len(), 4);
+    assert!(tenures.iter().all(|tenure| tenure.origin == Some(made.volume)));
+    assert_eq!(machine.state().segments_of(made.volume, 0).count(), 0);
+    let grow = BlockRequest::Resize { volume: copy.volume, bytes: 8 * GIB, force: false };
+    volume(machine.handle(at(1), grow));
+    let count = machine.state().segments_of(copy.volume, 0).count() as u32;
+    let origins = (0..count).map(|index| SegmentId { volume: copy.volume, index });
+    let origins = origins.filter(|&id| machine.state().origin_of(id).is_some()).count();
+    assert!(count > 4 && origins == 4, "{origins} of {count}: the rest is its own");
+    let smaller = BlockRequest::Resize { volume: copy.volume, bytes: GIB, force: true };
+    let refused = machine.handle(at(1), smaller).expect_err("what is cut off could come back");
+    assert!(matches!(refused, Refusal::Shares { .. }), "{refused}");
+    let other = machine.clone_of(at(1), 9, id, "d");
     assert!(matches!(other, Err(Refusal::NoSnapshot { .. })), "{other:?}");
     let refused = remove(&mut machine, made.volume, false).expect_err("it has a clone");
     assert!(refused.to_string().contains("has clones (c)"), "{refused}");
     let refused = remove(&mut machine, id, true).expect_err("it has a snapshot");
     assert!(refused.to_string().contains("has snapshots (a@s)"), "{refused}");
+    // While clones are parted from it, nobody makes another.
+    assert_eq!(machine.begin_parting(made.volume), [copy.volume]);
+    let refused = machine.clone_of(at(1), 9, made.volume, "d").expect_err("it is about to go");
+    assert_eq!(refused.kind(), Kind::Retry, "{refused}");
+    machine.end_parting(made.volume);
     machine.flattened(copy.volume);
+    let segment = SegmentId { volume: copy.volume, index: 0 };
+    assert_eq!(machine.state().origin_of(segment), None);
     assert_eq!(remove(&mut machine, made.volume, false), Ok(BlockReply::Done));
     assert_eq!(remove(&mut machine, id, false), Ok(BlockReply::Done));
     assert!(find(&mut machine, "c").is_ok());
@@ -196,14 +218,14 @@ fn a_rollback_takes_the_name_and_the_snapshots() {
     open(&mut machine, &mut server);
     let attach = BlockRequest::Attach { name: "a".into(), nonce: 1, holder: "f".into() };
     let Ok(BlockReply::Attached { epoch, .. }) = machine.handle(at(1), attach) else { panic!() };
-    let refused = machine.begin_clone(at(1), 9, first.volume, None);
+    let refused = machine.begin_rollback(at(1), 9, first.volume);
     assert!(matches!(refused, Err(Refusal::Attached { .. })), "{refused:?}");
     machine.handle(at(1), BlockRequest::Detach { volume: id, epoch }).expect("it is done");
-    let rolled = clone(&mut machine, &mut server, 9, first.volume, None).expect("it is made");
+    let rolled = rollback(&mut machine, &mut server, 9, first.volume).expect("it is made");
     assert_eq!((rolled.spec.name.as_str(), rolled.spec.bytes), ("a", GIB));
     assert_eq!((rolled.origin, rolled.parent), (None, None));
     assert_ne!(rolled.volume, id);
-    assert_eq!(clone(&mut machine, &mut server, 9, first.volume, None), Ok(rolled.clone()));
+    assert_eq!(rollback(&mut machine, &mut server, 9, first.volume), Ok(rolled.clone()));
     assert!(machine.state().volume(id).is_none());
     for name in ["a@s", "a@t"] {
         assert_eq!(find(&mut machine, name).map(|info| info.parent), Ok(Some(rolled.volume)));

@@ -318,6 +318,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block manager: snapshot given up",
             "block manager: snapshot made",
             "block manager: clone made",
+            "block manager: rolled back",
+            "segment: linked by its first opening",
         ],
     },
     Scenario {

@@ -38,12 +38,12 @@ const SECTOR: u64 = 64 << 10;
 /// Blocks in use, over all segments; each has one writer, whose values count up.
 const BLOCKS: u64 = 48;
 const LANES: u64 = 6;
-const LOAD: Duration = Duration::from_secs(8);
+const LOAD: Duration = Duration::from_secs(5);
 /// Between two writes of a lane, at most: a write costs a hundred events with all that follows from
 /// it, so that seeds are cheap when lanes think.
 const THINK: Duration = Duration::from_millis(40);
 /// Snapshots that a run has to bring, at least.
-const SNAPSHOTS_MIN: usize = 3;
+const SNAPSHOTS_MIN: usize = 2;
 const NAME: &str = "v";
 
 /// A write that was begun.
@@ -66,6 +66,8 @@ struct World {
     managers: Vec<HostId>,
     servers: Vec<HostId>,
     stop: Cell<bool>,
+    /// A snapshot or a clone is under way.
+    asking: Cell<bool>,
     /// Writes of each block, in their order.
     written: RefCell<Vec<Vec<Written>>>,
     made: RefCell<Vec<Made>>,
@@ -107,6 +109,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         managers: hosts("bm", MANAGERS),
         servers: hosts("bs", SERVERS),
         stop: Cell::new(false),
+        asking: Cell::new(false),
         written: RefCell::new(vec![Vec::new(); BLOCKS as usize]),
         made: RefCell::default(),
         verdict: RefCell::default(),
@@ -223,14 +226,19 @@ impl World {
         });
     }
 
-    /// Kills and pauses managers and block servers, one at a time: snapshots are asked for all the
-    /// while, so that some meet each of their phases.
+    /// Kills and pauses managers and block servers, one at a time, while a snapshot or a clone is
+    /// being made, in whatever phase it is.
     async fn trouble(self: Rc<Self>) {
         let sim = self.cluster.sim().clone();
         let draw = |bound: usize| sim.with_rng(|rng| rng.below(bound as u64)) as usize;
         while !self.stop.get() && self.verdict.borrow().is_none() {
-            let pause = sim.with_rng(|rng| rng.between(200, 2500));
+            let pause = sim.with_rng(|rng| rng.between(50, 400));
             sim.sleep(Duration::from_millis(pause)).await;
+            while !self.asking.get() && !self.stop.get() {
+                sim.sleep(Duration::from_millis(5)).await;
+            }
+            let phase = sim.with_rng(|rng| rng.below(100));
+            sim.sleep(Duration::from_millis(phase)).await;
             let manager = draw(3) == 0;
             let index = draw(if manager { MANAGERS } else { SERVERS });
             let host = if manager { self.managers[index] } else { self.servers[index] };
@@ -240,7 +248,7 @@ impl World {
                 continue;
             }
             sim.crash(host, if draw(2) == 0 { CrashMode::Power } else { CrashMode::Process });
-            let away = sim.with_rng(|rng| rng.between(1, 1200));
+            let away = sim.with_rng(|rng| rng.between(1, 600));
             sim.sleep(Duration::from_millis(away)).await;
             if manager { self.boot_manager(index) } else { self.boot_server(index) }
         }
@@ -350,19 +358,43 @@ impl User {
         let mut number = 0;
         while !self.world.stop.get() && self.world.verdict.borrow().is_none() {
             number += 1;
-            let pause = Duration::from_millis(self.env.random_below(1500));
+            let pause = Duration::from_millis(200 + self.env.random_below(600));
             self.env.sleep(pause).await;
             let (nonce, asked) = (self.env.random_u64(), self.now());
             let name = format!("s{number}");
             let request = BlockRequest::Snapshot { nonce, volume: volume.volume, name };
-            match self.volume(request).await {
+            self.world.asking.set(true);
+            let made = self.volume(request).await;
+            match made {
                 Ok(info) => {
-                    let (name, there) = (info.spec.name, self.now());
-                    self.world.made.borrow_mut().push(Made { name, asked, there });
+                    let (name, there) = (info.spec.name.clone(), self.now());
+                    let made = Made { name, asked, there };
+                    if number % 3 == 1
+                        && let Err(what) = self.clone().clone_early(&info, &made).await
+                    {
+                        return self.world.violation(what);
+                    }
+                    self.world.made.borrow_mut().push(made);
                 }
                 Err(what) => return self.world.violation(what),
             }
+            self.world.asking.set(false);
         }
+    }
+
+    /// Clones a snapshot that has just been made, and has the clone linked by its first use, all
+    /// amid the trouble. It has a consistent cut of its own.
+    async fn clone_early(self: Rc<Self>, snapshot: &VolumeInfo, made: &Made) -> Result<(), String> {
+        let (nonce, name) = (self.env.random_u64(), made.name.replace('@', "-"));
+        let request = BlockRequest::Clone { nonce, snapshot: snapshot.volume, name: name.clone() };
+        let clone = self.volume(request).await?;
+        let device = self.clone().open(name.clone()).await?;
+        let values = self.values(&*device).await;
+        let values = values.map_err(|what| format!("{name}: {what}"))?;
+        check(&self.world.written.borrow(), made, &values)
+            .map_err(|what| format!("{name}: {what}"))?;
+        drop(device);
+        self.ask(BlockRequest::Remove { volume: clone.volume, force: true }).await.map(drop)
     }
 
     /// The values of all blocks of a volume or snapshot; each block is whole.
@@ -398,6 +430,13 @@ impl User {
         let nonce = self.env.random_u64();
         let clone = BlockRequest::Clone { nonce, snapshot: snapshot.volume, name: "c".to_owned() };
         let clone = self.volume(clone).await?;
+        // Another of which nothing is used before its snapshot goes.
+        let late = BlockRequest::Clone {
+            nonce: nonce ^ 2,
+            snapshot: snapshot.volume,
+            name: "late".to_owned(),
+        };
+        let late = self.volume(late).await?;
         let device = self.clone().open("c".to_owned()).await?;
         if self.values(&*device).await? != last {
             return Err(format!("the clone of {name} has other content"));
@@ -434,6 +473,12 @@ impl User {
             self.ask(remove(info.volume, true)).await?;
         }
         self.ask(remove(volume.volume, true)).await?;
+        let unused = self.clone().open("late".to_owned()).await?;
+        if self.values(&*unused).await? != last {
+            return Err("a clone that was used late lost its content".to_owned());
+        }
+        drop(unused);
+        self.ask(remove(late.volume, true)).await?;
         // The flattened clone needs none of them.
         last[3] = u64::MAX;
         if self.values(&*device).await? != last {

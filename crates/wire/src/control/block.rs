@@ -177,6 +177,9 @@ pub struct Tenure {
     pub hold_ms: u32,
     /// Of a snapshot: it takes no changes.
     pub read_only: bool,
+    /// Its content is that of the same segment of this volume, a snapshot, from which whoever
+    /// opens it first links it (B11).
+    pub origin: Option<VolumeId>,
 }
 
 /// Answer to a [`BlockBeat`].

@@ -240,6 +240,7 @@ impl Proto for Tenure {
             policy: Some(self.policy.to_pb()),
             hold_ms: self.hold_ms,
             read_only: self.read_only,
+            origin: self.origin.map(VolumeId::get),
         }
     }
 
@@ -250,6 +251,7 @@ impl Proto for Tenure {
             policy: need(pb.policy, "Tenure.policy")?,
             hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "Tenure.hold_ms")?,
             read_only: pb.read_only,
+            origin: pb.origin.map(VolumeId::new),
         })
     }
 }

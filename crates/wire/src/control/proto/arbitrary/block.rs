@@ -81,8 +81,9 @@ fn beat() -> impl Strategy<Value = BlockBeat> {
 
 fn grant() -> impl Strategy<Value = BlockGrant> {
     let tenure = made!((epoch, epoch()), (bytes, bytes()), (policy, policy()),
-        (hold_ms, 0..=LEASE_MAX_MS), (read_only, any::<bool>()) => {
-        Tenure { epoch, bytes, policy, hold_ms, read_only }
+        (hold_ms, 0..=LEASE_MAX_MS), (read_only, any::<bool>()),
+        (origin, option::of(volume())) => {
+        Tenure { epoch, bytes, policy, hold_ms, read_only, origin }
     });
     let change = made!((segment, segment()), (tenure, option::of(tenure)) => {
         Assignment { segment, tenure }

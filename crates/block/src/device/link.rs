@@ -1,0 +1,132 @@
+//! A clone's segment gets its content: whoever opens it first links it from the snapshot's (B11).
+//!
+//! Nothing is asked of anybody: the snapshot's table is looked at, its DataFiles are linked, and
+//! its rows are copied into the table that the opening has just taken over. The row that makes the
+//! directory a segment comes last, so an opening that finds it links no more, and one that does
+//! not begins again. A snapshot never changes; should somebody have it open, its table may go on
+//! under the look: then the opening fails with `Retry`, and the next one looks again.
+
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use futures_util::future::LocalBoxFuture;
+use table::{Batch, Cache, Range, Snapshot, Store, Table};
+
+use super::format::state::{
+    FILE_PREFIX, FileState, PAGE_PREFIX, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, read_key,
+};
+use super::limits::LINK_ROWS_BYTES;
+use super::open::Opening;
+use super::types::FileNo;
+
+/// Finds the directory that a segment's content is linked from, when it has to be.
+pub type LinkFrom = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Store>, Fault>>>;
+
+/// Bytes of the cache for a table that is read once.
+const LOOK_CACHE: usize = 256 << 10;
+
+/// What is wrong with the snapshot's table is not this segment's end.
+fn of_origin(error: table::Error) -> Fault {
+    let kind = match error.kind() {
+        kind @ (Kind::Corrupt | Kind::Invalid) => kind,
+        _ => Kind::Retry,
+    };
+    Fault::new(kind, format!("the snapshot that it is cloned from: {error}"))
+}
+
+impl Opening {
+    /// Gives the segment, of which the table is open, the content of another.
+    pub(super) async fn link_from(&self, table: &Table, origin: &LinkFrom) -> Result<(), Fault> {
+        let from = origin().await.map_err(|fault| {
+            let kind = if fault.kind == Kind::NotFound { Kind::Corrupt } else { fault.kind };
+            self.fault(kind, format!("the snapshot that it is cloned from: {}", fault.message))
+        })?;
+        let rows = Table::look(&self.env, from.clone(), &Cache::new(LOOK_CACHE)).await;
+        let rows = rows.map_err(of_origin)?;
+        let state = self.origin_state(&rows).await?;
+        let files = self.origin_files(&rows, &state).await?;
+        let names: Vec<String> =
+            files.iter().map(|(number, file)| number.name(file.generation)).collect();
+        let linked = from.link(&names, self.store.name()).await;
+        linked.map_err(|fault| {
+            let kind = if fault.kind == Kind::NotFound { Kind::Retry } else { fault.kind };
+            let what = format!("could not link files of {}", from.name());
+            self.fault(kind, format!("{what}: {}", fault.message))
+        })?;
+        let (mut batch, mut bytes) = (Batch::new(), 0);
+        for prefix in [PAGE_PREFIX, TXN_PREFIX] {
+            let mut scan = rows.scan(Range::prefix(&[prefix]));
+            while let Some((key, value)) = scan.next().await.map_err(of_origin)? {
+                batch.put(&key, &value);
+                bytes += key.len() + value.len();
+                if bytes >= LINK_ROWS_BYTES {
+                    self.write_rows(table, &batch).await?;
+                    (batch, bytes) = (Batch::new(), 0);
+                }
+            }
+        }
+        for (number, file) in &files {
+            batch.put(&super::format::state::file_key(*number), &file.encode());
+        }
+        self.write_rows(table, &batch).await?;
+        let state = SegmentState { identity: self.identity, epoch: 0, ..state };
+        let mut last = Batch::new();
+        last.put(SEGMENT_KEY, &state.encode());
+        self.write_rows(table, &last).await?;
+        self.env.mark("segment: linked by its first opening");
+        Ok(())
+    }
+
+    async fn origin_state(&self, rows: &Snapshot) -> Result<SegmentState, Fault> {
+        let state = rows.get(SEGMENT_KEY).await.map_err(of_origin)?;
+        let state = state.ok_or_else(|| {
+            self.fault(Kind::Retry, "the snapshot that it is cloned from is not shown yet")
+        })?;
+        let state = SegmentState::decode(&state);
+        let state = state.map_err(|flaw| self.damage("its snapshot's table", 0, flaw))?;
+        match state.identity.segment == self.identity.segment {
+            true => Ok(state),
+            false => Err(self.fault(Kind::Corrupt, format!("is to be linked from {state:?}"))),
+        }
+    }
+
+    /// Files of the snapshot's segment that have blocks, as the rows of this one are to name them.
+    async fn origin_files(
+        &self,
+        rows: &Snapshot,
+        of: &SegmentState,
+    ) -> Result<Vec<(FileNo, FileState)>, Fault> {
+        let mut files = Vec::new();
+        let mut scan = rows.scan(Range::prefix(&[FILE_PREFIX]));
+        while let Some((key, value)) = scan.next().await.map_err(of_origin)? {
+            let flaw = super::format::Flaw::Damaged("a DataFile's key is none");
+            let number = read_key(&key).and_then(FileNo::new);
+            let number = number.ok_or_else(|| self.damage("its snapshot's table", 0, flaw))?;
+            let file = FileState::decode(&value);
+            let mut file = file.map_err(|flaw| self.damage("its snapshot's table", 0, flaw))?;
+            match (file.sealed, file.role) {
+                (true, _) if file.blocks > 0 => {}
+                // Of whoever has the snapshot open: nobody writes to it.
+                (true, _) | (false, Role::Log) => continue,
+                (false, Role::Collected) => {
+                    return Err(self.fault(Kind::Retry, "its snapshot is being collected"));
+                }
+            }
+            if file.origin == 0 {
+                file.origin = of.identity.volume;
+            }
+            files.push((number, file));
+        }
+        Ok(files)
+    }
+
+    async fn write_rows(&self, table: &Table, batch: &Batch) -> Result<(), Fault> {
+        loop {
+            match table.write(batch).await {
+                Ok(_) => return Ok(()),
+                Err(table::Error::Busy { retry_after, .. }) => self.env.sleep(retry_after).await,
+                Err(error) => return Err(self.fault(error.kind(), error)),
+            }
+        }
+    }
+}

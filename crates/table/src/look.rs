@@ -1,0 +1,68 @@
+//! Looking at a table without taking it over: its owner goes on and learns nothing of it.
+//!
+//! The live manifest and its logs are read as they are shown at present, none is sealed. What is
+//! seen is the table as it was at some moment: edits, and changes in logs, are read as a prefix of
+//! theirs, changes have numbers without gaps, and a look during which the manifest was replaced,
+//! or a file that it names was removed, begins again. Of a table without an owner it is all;
+//! of another it may lack what its owner has made durable lately.
+//!
+//! Nothing is pinned: files of a table that has an owner may go while the view is read. Then a read
+//! fails with `Missing` or `Fenced`, and whoever looked looks again.
+
+use std::rc::Rc;
+
+use runtime::Env;
+
+use crate::cache::Cache;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::file::Shelf;
+use crate::layout::Layout;
+use crate::limits::{LOOK_PAUSE, LOOKS_MAX};
+use crate::manifest;
+use crate::options::Options;
+use crate::recover::{self, Recovered};
+use crate::snapshot::{Pin, Snapshot};
+use crate::store::Store;
+use crate::trash::Trash;
+
+/// The table as it is shown at present.
+pub(crate) async fn look(
+    env: &Env,
+    store: Rc<dyn Store>,
+    cache: &Cache,
+) -> Result<Snapshot, Error> {
+    let (cache, table) = (cache.clone(), cache.register());
+    let shelf = Rc::new(Shelf { store, cache, table, trash: Rc::new(Trash::default()) });
+    let mut looks = 0;
+    let (number, layout, recovered) = loop {
+        match glance(&shelf).await {
+            Ok(seen) => break seen,
+            Err(error @ (Error::NotFound { .. } | Error::Version { .. })) => return Err(error),
+            Err(error) if looks >= LOOKS_MAX => return Err(error),
+            Err(_) => {
+                looks += 1;
+                env.mark("table: look again");
+                env.sleep(LOOK_PAUSE).await;
+            }
+        }
+    };
+    let Recovered { memtable, last } = recovered;
+    let of = (number, &layout, None);
+    let engine = Rc::new(Engine::of(env, shelf, Options::default(), of, (memtable, last)));
+    Ok(Snapshot { pin: Pin::new(&engine) })
+}
+
+async fn glance(shelf: &Shelf) -> Result<(u32, Layout, Recovered), Error> {
+    let table = || shelf.store.name().to_owned();
+    let Some(number) = manifest::highest(&*shelf.store).await? else {
+        return Err(Error::NotFound { table: table() });
+    };
+    let layout = manifest::peek(shelf, number).await?;
+    let recovered = recover::peek(shelf, &layout).await?;
+    if manifest::highest(&*shelf.store).await? != Some(number) {
+        let (what, cause) = (format!("look at {}", table()), "its owner has gone on".to_owned());
+        return Err(Error::Unavailable { what, cause });
+    }
+    Ok((number, layout, recovered))
+}

@@ -1,0 +1,99 @@
+//! Looks at tables that others own, or nobody.
+
+use std::collections::BTreeMap;
+
+use runtime::{Duration, Env};
+use table::{Cache, Error, Options, Range, Snapshot, Table};
+
+use crate::support::{World, small};
+
+async fn look(world: &World, env: &Env) -> Result<Snapshot, Error> {
+    Table::look(env, world.disk.store(env), &Cache::new(16 << 10)).await
+}
+
+/// All names in the directory; a page may be short.
+async fn names(world: &World, env: &Env) -> Vec<String> {
+    let (store, mut found) = (world.disk.store(env), Vec::<String>::new());
+    loop {
+        let after = found.last().cloned().unwrap_or_default();
+        let page = store.list(&after).await.expect("it lists");
+        found.extend(page.names);
+        if !page.more {
+            return found;
+        }
+    }
+}
+
+async fn all(seen: &Snapshot) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
+    Ok(seen.scan(Range::all()).take(usize::MAX).await?.into_iter().collect())
+}
+
+#[test]
+fn a_look_shows_all_that_a_closed_table_has_and_leaves_no_trace() {
+    let world = World::new(1);
+    world.run(async {
+        let (_, env) = world.boot();
+        let refused = look(&world, &env).await.expect_err("there is none");
+        assert!(matches!(refused, Error::NotFound { .. }), "{refused}");
+        let table = world.open(&env, small()).await.expect("it is made");
+        let mut model = BTreeMap::new();
+        for n in 0..600u32 {
+            let (key, value) = ((n * 7 % 400).to_be_bytes().to_vec(), vec![n as u8; 64]);
+            table.put(&key, &value).await.expect("it is stored");
+            model.insert(key, value);
+        }
+        table.delete(&0u32.to_be_bytes()).await.expect("it is stored");
+        model.remove(0u32.to_be_bytes().as_slice());
+        let before = table.stats();
+        assert!(before.flushes > 0 && before.memory > 0, "runs and a log: {before:?}");
+        table.close().await.expect("it is closed");
+        let left = names(&world, &env).await;
+        for _ in 0..2 {
+            let seen = look(&world, &env).await.expect("it is there");
+            assert_eq!(all(&seen).await.expect("it reads"), model);
+            assert_eq!(seen.get(&0u32.to_be_bytes()).await, Ok(None));
+        }
+        assert_eq!(names(&world, &env).await, left);
+    });
+}
+
+#[test]
+fn an_owner_goes_on_under_looks_that_see_a_prefix() {
+    for seed in 0..4 {
+        let world = World::new(seed);
+        let mut seen_late = false;
+        world.run(async {
+            let (_, env) = world.boot();
+            // Manifests roll, logs end, runs are merged while it is looked at.
+            let options = Options { memtable_bytes: 4 << 10, ..small() };
+            let table = world.open(&env, options).await.expect("it is made");
+            let (_, other) = world.boot();
+            for n in 1..400u64 {
+                table.put(b"count", &n.to_le_bytes()).await.expect("nobody disturbs it");
+                table.put(&n.to_be_bytes(), &[7; 200]).await.expect("nobody disturbs it");
+                if n % 20 != 0 {
+                    continue;
+                }
+                let seen = look(&world, &other).await.expect("it is there");
+                let value = seen.get(b"count").await.expect("nothing has gone meanwhile");
+                let count =
+                    value.map_or(0, |value| u64::from_le_bytes(value.try_into().expect("8 bytes")));
+                // Of what it did last, its owner's files may not show all.
+                assert!(count <= n, "{n}: {count}");
+                // It is one moment: what came before the last change is there, nothing behind it.
+                match all(&seen).await {
+                    Ok(rows) => {
+                        let rows = rows.len() as u64 - u64::from(count > 0);
+                        assert!(rows == count || rows + 1 == count, "{rows} rows at {count}");
+                        seen_late |= count + 20 > n;
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, Error::Missing { .. } | Error::Fenced { .. }));
+                    }
+                }
+                env.sleep(Duration::from_millis(1)).await;
+            }
+        });
+        assert!(seen_late, "it saw what is there");
+    }
+}
