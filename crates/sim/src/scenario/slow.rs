@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::Fault;
+use base::{Fault, Kind};
 use block::contract::{Answer, Clear, Device, Owned, Piece};
 use block::geometry::Extent;
 use block::manager::tenancy::Held;
@@ -21,6 +21,9 @@ use crate::planted::{Planted, planted};
 /// Until a server begins a cut that it was asked for, at most: segments are cut one after the
 /// other, as they are on a busy network.
 const DELAY: Duration = Duration::from_millis(25);
+
+/// One link of so many fails: the snapshot is given up, whatever its other segments have done.
+const LINKS_FAIL: u64 = 16;
 
 /// The devices, which begin cuts at different times.
 pub(super) fn slow(env: &Env, devices: Rc<dyn Devices>) -> Rc<dyn Devices> {
@@ -125,7 +128,13 @@ impl Hosted for SlowHosted {
     }
 
     fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
-        self.hosted.link(cut, to, policy)
+        async move {
+            if self.env.random_below(LINKS_FAIL) == 0 {
+                return Err(Fault::new(Kind::Retry, "the core has no room for links now"));
+            }
+            self.hosted.link(cut, to, policy).await
+        }
+        .boxed_local()
     }
 
     fn ready(&self) -> Answer<'_, ()> {
