@@ -6,6 +6,7 @@
 
 pub mod contract;
 pub mod device;
+pub mod diff;
 pub mod frontend;
 pub mod fuzz;
 pub mod geometry;

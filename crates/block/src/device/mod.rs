@@ -30,9 +30,11 @@ mod segment;
 mod snapshot;
 mod types;
 mod upkeep;
+mod view;
 
 pub(crate) use format::bytes;
 pub use link::LinkFrom;
 pub use options::Options;
 pub use segment::{Segment, Stats};
 pub use types::{Identity, Seq};
+pub use view::{Change, FileId, FileUse, Has, View};

@@ -105,6 +105,43 @@ pub enum VolumeCommand {
         #[arg(short, long)]
         force: bool,
     },
+    /// Write to a file what a snapshot has that an older one has not
+    ///
+    /// Found by the snapshots' indexes: only what has changed is read. Without an older one the
+    /// file has all. 'import-diff' brings a volume forward by it.
+    ExportDiff {
+        /// The snapshot.
+        #[arg(value_name = "VOLUME@SNAPSHOT")]
+        snapshot: String,
+        /// The file; '-' is standard output.
+        file: PathBuf,
+        /// Name of an older snapshot of the volume [default: none, all is written]
+        #[arg(long, visible_alias = "from-snap", value_name = "SNAPSHOT")]
+        since: Option<String>,
+        /// Replace a file that is there
+        #[arg(short, long)]
+        force: bool,
+        /// How.
+        #[command(flatten)]
+        copy: DiffArgs,
+    },
+    /// Bring a volume from the snapshot that a difference stands on to the one it leads to
+    ///
+    /// The volume has the former, nothing was written to it since, and it gets the latter. A file
+    /// that has all makes a new volume.
+    ImportDiff {
+        /// The volume's name.
+        name: String,
+        /// The file, which is verified before anything is changed; '-' is standard input, which
+        /// is verified as it comes.
+        file: PathBuf,
+        /// Copies, when it is made: rep1 to rep5 [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_parser = parse_policy, value_name = "repN")]
+        policy: Option<u8>,
+        /// How.
+        #[command(flatten)]
+        copy: DiffArgs,
+    },
     /// Make a block device of a volume on this host; prints the device
     ///
     /// By nbd-client where the kernel has NBD devices, otherwise by nbdfuse and a loop device.
@@ -196,6 +233,9 @@ pub enum SnapshotCommand {
         /// Also those that are open or have clones, which keep their data
         #[arg(short, long)]
         force: bool,
+        /// Print one JSON array of what was removed.
+        #[arg(long)]
+        json: bool,
     },
     /// Give a volume the content of a snapshot again; what came later is lost
     ///
@@ -239,6 +279,20 @@ pub struct ImageArgs {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub parallel: u16,
     /// Show no progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How differences of snapshots are copied.
+#[derive(Args, Debug)]
+pub struct DiffArgs {
+    /// Requests under way at once
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub parallel: u16,
+    /// Print nothing when it is done
     #[arg(short, long)]
     pub quiet: bool,
     /// Print one JSON object.

@@ -174,6 +174,14 @@ pub async fn qemu_img(env: &Env, args: Vec<String>) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Bytes of an image that are neither holes nor zeroes; nothing when qemu-img cannot tell.
+pub async fn data_bytes(env: &Env, file: &str, format: Format) -> Option<u64> {
+    let map = ["map", "--output=json", "-f", format.name(), file].map(str::to_owned).to_vec();
+    let map: serde_json::Value = serde_json::from_str(&qemu_img(env, map).await.ok()?).ok()?;
+    let is_data = |part: &&serde_json::Value| part["data"] == true && part["zero"] != true;
+    map.as_array()?.iter().filter(is_data).map(|part| part["length"].as_u64()).sum()
+}
+
 /// Where qemu-img reaches a volume.
 pub fn uri(site: &Site<'_>, name: &str) -> Result<String, Failure> {
     site.endpoints.volume_nearby(name).ok_or_else(|| {

@@ -91,6 +91,19 @@ fn alloc(env: &Env, len: usize) -> Result<BufMut, Failure> {
     env.pool().alloc(len).map_err(failed)
 }
 
+/// A volume of this length with the sizes that volumes have unless others are chosen.
+pub fn new_volume(size: u64, policy: Option<u8>) -> CreateArgs {
+    CreateArgs {
+        size: size as usize,
+        policy,
+        sector_size: SECTOR_SIZE,
+        segments: SEGMENTS,
+        group_size: GROUP_SIZE,
+        shared: false,
+        limits: LimitArgs::default(),
+    }
+}
+
 /// Finds the volume, or makes it for `len` bytes; true when it was made.
 async fn prepare(
     site: &Site<'_>,
@@ -119,15 +132,7 @@ async fn prepare(
         )));
     };
     check_fits(name, len, wanted)?;
-    let create = |size: u64| CreateArgs {
-        size: size as usize,
-        policy,
-        sector_size: SECTOR_SIZE,
-        segments: SEGMENTS,
-        group_size: GROUP_SIZE,
-        shared: false,
-        limits: LimitArgs::default(),
-    };
+    let create = |size: u64| new_volume(size, policy);
     let whole = wanted.next_multiple_of(BLOCK as u64);
     match change::make(site.managers, name, &create(whole)).await {
         // A small image gets the smallest volume, unless a length was asked for.
@@ -335,8 +340,11 @@ async fn converted(
     convert.extend(to_list(&["-m", &args.parallel.min(16).to_string()]));
     convert.extend(fresh.then(|| "--target-is-zero".to_owned()));
     convert.extend(image::bar(args));
+    let data = image::data_bytes(site.env(), &file, format).await;
     convert.extend([file, uri]);
     image::qemu_img(site.env(), convert).await?;
-    progress.moved(len);
+    let data = data.unwrap_or(len).min(len);
+    progress.moved(data);
+    progress.left_out(len - data);
     progress.finish(&format!("{name} is imported"), name, fresh, args)
 }

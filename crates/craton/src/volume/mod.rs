@@ -4,6 +4,7 @@ mod args;
 mod attach;
 mod change;
 mod check;
+mod diff;
 mod export;
 mod host;
 mod image;
@@ -65,6 +66,15 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             VolumeCommand::Export { name, file, copy, force } => {
                 let site = open::Site::new(&managers, &target, endpoints);
                 export::run(&site, &name, &file, &copy, force).await
+            }
+            VolumeCommand::ExportDiff { snapshot, file, since, force, copy } => {
+                let site = open::Site::new(&managers, &target, endpoints);
+                diff::export(&site, &snapshot, since.as_deref(), &file, (&copy, force)).await
+            }
+            VolumeCommand::ImportDiff { name, file, policy, copy } => {
+                let managers = Managers::with_budget(&client, PATIENCE);
+                let site = open::Site::new(&managers, &target, endpoints);
+                diff::import(&site, &name, &file, policy, &copy).await
             }
             VolumeCommand::Attach { name, how } => {
                 let site = open::Site::new(&managers, &target, endpoints);

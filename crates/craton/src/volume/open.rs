@@ -63,7 +63,12 @@ impl<'a> Site<'a> {
         self.exports.open(name).await.map_err(|fault| failure(name, &fault))
     }
 
-    /// Ends what [`Site::open`] began.
+    /// Opens a snapshot to read it, as others may at the same time.
+    pub async fn look(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
+        self.exports.open(name).await.map_err(|fault| failure(name, &fault))
+    }
+
+    /// Ends what [`Site::open`] or [`Site::look`] began.
     pub async fn close(&self, name: &str, device: Rc<dyn Device>) {
         drop(device); // Begins to detach.
         let gone = async {

@@ -23,12 +23,14 @@ pub async fn run(managers: &Managers, command: SnapshotCommand) -> Done {
             create(managers, &volume, &name, json).await
         }
         SnapshotCommand::Ls { volume, json } => ls(managers, &volume, json).await,
-        SnapshotCommand::Rm { volume, names, force } => {
+        SnapshotCommand::Rm { volume, names, force, json } => {
+            let mut removed = Vec::new();
             for name in names {
                 let snapshot = find(managers, &format!("{volume}{AT}{name}")).await?;
                 remove(managers, &snapshot, force).await?;
+                removed.push(shown(&snapshot));
             }
-            Ok(())
+            if json { print_json(&removed) } else { Ok(()) }
         }
         SnapshotCommand::Rollback { volume, name, json } => {
             rollback(managers, &volume, &name, json).await

@@ -1,6 +1,7 @@
 //! `craton bench volume`: a block volume through the block client and through NBD, beside the
 //! core's own appends and reads (`protocols.md` 7).
 
+mod clones;
 mod lane;
 mod nbd;
 mod segment;
@@ -37,7 +38,7 @@ pub struct VolumeOptions {
     pub duration: Duration,
     /// MiB that each lane writes in order, and that are read afterwards.
     pub fill_mib: u64,
-    /// Volumes made and removed to measure their rate; 0: none.
+    /// Volumes, and clones, made and removed to measure their rates; 0: none.
     pub creates: u32,
     /// MiB written to the segment that is taken over.
     pub takeover_mib: u64,
@@ -86,6 +87,13 @@ pub async fn volume(
             0 => None,
             count => Some(creations(&managers, tag, options.replicas, count).await?),
         });
+        results.extend(match options.creates {
+            0 => None,
+            count => {
+                let how = (options.replicas, count);
+                Some(clones::clones(&managers, exports, tag, how).await?)
+            }
+        });
         Ok(Report { bench: "volume", results })
     };
     let measured: Result<Report, String> = measured.await;
@@ -128,14 +136,20 @@ async fn create(managers: &Managers, name: &str, copies: u8) -> Result<base::Vol
     let BlockReply::Volume(info) = managers.ask(request).await.map_err(say)? else {
         return Err("the block manager answers something else than a volume".to_owned());
     };
+    until_served(managers, info.volume, name).await?;
+    Ok(info.volume)
+}
+
+async fn until_served(managers: &Managers, id: base::VolumeId, name: &str) -> Result<(), String> {
+    let env = managers.client().env();
     let deadline = env.now() + OPEN_WAIT;
-    while !managers.map(info.volume).await.map_err(say)?.iter().all(|place| place.serving) {
+    while !managers.map(id).await.map_err(say)?.iter().all(|place| place.serving) {
         if env.now() > deadline {
             return Err(format!("the volume {name} is not served within {OPEN_WAIT:?}"));
         }
         env.sleep(LOOK).await;
     }
-    Ok(info.volume)
+    Ok(())
 }
 
 /// What the lanes of requests work on.
