@@ -489,6 +489,14 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too much"))
 }
 
+/// KiB of an allocation unit.
+fn parse_unit(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(unit @ 16..=16_384) if u32::is_power_of_two(unit) => Ok(unit),
+        _ => Err("a power of two from 16 to 16384".to_owned()),
+    }
+}
+
 /// The same for lengths of which there is no empty one.
 pub fn parse_length(text: &str) -> Result<usize, String> {
     match parse_size(text)? {
@@ -533,6 +541,17 @@ pub enum StoreCommand {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+    },
+    /// Make a store of a raw block device; a directory gets one when a chunkserver starts on it
+    Format {
+        /// The device, e.g. /dev/nvme1n1
+        device: PathBuf,
+        /// Allocation unit, KiB: 16 for many small files
+        #[arg(long, default_value_t = 1024, value_parser = parse_unit)]
+        unit_kib: u32,
+        /// Also when something lies on it: that is lost
+        #[arg(long)]
+        force: bool,
     },
     /// Print what is in it
     Dump {

@@ -1,10 +1,14 @@
 //! `craton store`: a look into a chunk store that no process has open.
 
-use chunkstore::flash::{MountError, dump, dump_chunk, fsck};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use chunkstore::flash::{FormatOptions, MountError, dump, dump_chunk, format, fsck};
 use serde::Serialize;
 
 use crate::args::StoreCommand;
-use crate::exit::{Code, Done, Failure};
+use crate::exit::{Code, Done, Failure, io};
 use crate::output::{print_json, print_line, print_table, table};
 use crate::role::medium;
 
@@ -13,6 +17,7 @@ pub fn run(command: StoreCommand) -> Done {
     crate::log::start_foreground();
     match command {
         StoreCommand::Fsck { dir, json } => run_fsck(&dir, json),
+        StoreCommand::Format { device, unit_kib, force } => run_format(&device, unit_kib, force),
         StoreCommand::Dump { dir, chunk: None } => run_dump(&dir),
         StoreCommand::Dump { dir, chunk: Some(chunk) } => run_dump_chunk(&dir, chunk),
     }
@@ -27,6 +32,47 @@ fn failure(dir: &std::path::Path) -> impl Fn(MountError) -> Failure {
         };
         Failure::new(code, format!("{dir}: {error}"))
     }
+}
+
+/// Bytes at a device's beginning in which file systems and partition tables show.
+const LOOK: usize = 1 << 20;
+
+fn run_format(device: &Path, unit_kib: u32, force: bool) -> Done {
+    let say = |why: &str| Failure::setup(format!("{} {why}", device.display()));
+    let kind = std::fs::metadata(device).map_err(|error| io("open", device, &error))?;
+    if !kind.file_type().is_block_device() {
+        return Err(say(
+            "is no block device: a directory gets its store when a chunkserver starts on it",
+        ));
+    }
+    // The kernel refuses a second one, and one that is mounted.
+    let mut alone = std::fs::File::options();
+    alone.read(true).write(true).custom_flags(rustix::fs::OFlags::EXCL.bits() as i32);
+    let mut file = alone.open(device).map_err(|error| io("use", device, &error))?;
+    let mut start = Vec::new();
+    (&mut file)
+        .take(LOOK as u64)
+        .read_to_end(&mut start)
+        .map_err(|error| io("read", device, &error))?;
+    if !force && start.iter().any(|&byte| byte != 0) {
+        return Err(say("is not empty: --force gives up what lies on it"));
+    }
+    let capacity = file.seek(SeekFrom::End(0)).map_err(|error| io("measure", device, &error))?;
+    let small = FormatOptions { raw: true, ..FormatOptions::small_files() };
+    let options = match unit_kib {
+        16 => FormatOptions { capacity, force, ..small },
+        unit => FormatOptions {
+            unit: unit << 10,
+            capacity,
+            raw: true,
+            force,
+            ..FormatOptions::default()
+        },
+    };
+    let runtime = crate::connect::runtime()?;
+    let disk =
+        runtime.block_on(format(runtime.env(), device, &options)).map_err(failure(device))?;
+    print_line(&format!("{} is {disk}: name it in a [[stores]] section", device.display()))
 }
 
 /// Where the store is that is named by its directory, file or device.
