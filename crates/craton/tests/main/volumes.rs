@@ -333,6 +333,19 @@ fn a_volume_is_measured_beside_the_core() {
     }
     assert_eq!(row("core append", 4096, 1)["ratio_core"], 1.0);
     assert_eq!(row("create volume", 0, 16)["ops"], 3);
+    let tiny =
+        ["--only", "collection,takeover", "--fill-mib", "4", "--takeover-mib", "8", "--json"];
+    let report = json(&[&["bench", "volume", "--cluster", &cluster][..], &tiny].concat());
+    let rows = report["results"].as_array().expect("rows");
+    let row = |kind: &str| rows.iter().find(|row| row["kind"] == kind).expect("its row");
+    // Nothing is collected without collection, and all that is live fits in the quota with it.
+    assert_eq!(row("without collection")["write_amplification"], 1.0);
+    let with = row("with collection");
+    assert!(with["write_amplification"].as_f64().is_some_and(|value| value > 1.0), "{with}");
+    assert!(with["live_share"].as_f64().is_some_and(|value| value > 0.5), "{with}");
+    positive(with, "ratio_p9999");
+    positive(row("takeover, 4 KiB writes"), "mean_us");
+    positive(row("takeover, 128 KiB writes"), "mean_us");
     // Nothing of it stays.
     assert_eq!(json(&["volume", "ls", "--json", "--cluster", &cluster]), serde_json::json!([]));
     assert_eq!(good(&["fs", "ls", "/", "--cluster", &cluster]).matches(".bench").count(), 0);
