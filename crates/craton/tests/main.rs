@@ -9,6 +9,8 @@ mod c_api;
 mod cluster;
 #[path = "main/crash.rs"]
 mod crash;
+#[path = "main/diffs.rs"]
+mod diffs;
 #[path = "main/disks.rs"]
 mod disks;
 #[path = "main/embedded.rs"]

@@ -10,6 +10,7 @@ mod host;
 mod image;
 mod import;
 mod open;
+mod pinned;
 mod show;
 mod snapshot;
 mod space;

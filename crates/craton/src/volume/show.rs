@@ -130,9 +130,15 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     let map = managers.map(info.volume).await?;
     let space = Space::of(managers, &info, &map).await;
     let all = all(managers).await?;
+    let pinned = super::pinned::of(managers, info.volume, &all).await?;
+    let pinned = pinned.get(&info.volume).copied();
     if json {
         let mut shown = with_family(volume(&info, nbd), &info, &all);
         shown["space"] = space.json();
+        if let Some(pinned) = pinned {
+            shown["space"]["shared_bytes"] = pinned.shared.into();
+            shown["space"]["alone_bytes"] = pinned.alone.into();
+        }
         let scrubs = scrubs(managers, info.volume, &map).await;
         let segment = |(place, scrub): (&wire::control::SegmentPlace, &Option<SegmentScrub>)| {
             json!({
@@ -174,6 +180,13 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     ))?;
     if let Some(nbd) = nbd {
         print_line(&format!("export    {nbd}/{}", spec.name))?;
+    }
+    if let Some(pinned) = pinned {
+        print_line(&format!(
+            "shared    {} on disks with snapshots or clones, {} alone",
+            bytes(pinned.shared),
+            bytes(pinned.alone)
+        ))?;
     }
     if let Some(origin) = origin_of(&info, &all) {
         print_line(&format!("clone of  {origin}"))?;

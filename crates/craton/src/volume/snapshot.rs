@@ -87,23 +87,33 @@ async fn create(managers: &Managers, volume: &str, name: &str, json: bool) -> Do
 async fn ls(managers: &Managers, volume: &str, json: bool) -> Done {
     let source = managers.volume(volume).await?;
     let mut snapshots = show::all(managers).await?;
+    let pinned = super::pinned::of(managers, source.volume, &snapshots).await?;
+    let pinned = |info: &VolumeInfo| pinned.get(&info.volume).copied().unwrap_or_default();
     snapshots.retain(|info| info.parent == Some(source.volume));
     snapshots.sort_by_key(|info| info.volume);
     if json {
+        let shown = |info: &VolumeInfo| {
+            let (mut shown, pinned) = (shown(info), pinned(info));
+            shown["shared_bytes"] = pinned.shared.into();
+            shown["alone_bytes"] = pinned.alone.into();
+            shown
+        };
         return print_json(&snapshots.iter().map(shown).collect::<Vec<_>>());
     }
-    let mut out = table(&["snapshot", "size", "held", "open by"]);
+    let mut out = table(&["snapshot", "size", "shared", "alone", "held", "open by"]);
     for info in snapshots {
         let holders: Vec<_> = info.attachments.iter().map(|one| one.holder.as_str()).collect();
         let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
         out.add_row([
             info.spec.name.clone(),
             bytes(info.spec.bytes),
+            bytes(pinned(&info).shared),
+            bytes(pinned(&info).alone),
             millis(info.hold_us),
             holders,
         ]);
     }
-    print_table(out, &[1, 2])
+    print_table(out, &[1, 2, 3, 4])
 }
 
 async fn remove(managers: &Managers, info: &VolumeInfo, force: bool) -> Done {

@@ -34,7 +34,7 @@ struct Part {
 }
 
 /// The sizes of a volume.
-fn geometry(info: &VolumeInfo) -> Result<Geometry, Failure> {
+pub fn geometry(info: &VolumeInfo) -> Result<Geometry, Failure> {
     let sizes = info.spec.geometry;
     Geometry::new(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
         .map_err(|error| Failure::failed(format!("{}: {error}", info.spec.name)))
