@@ -174,34 +174,38 @@ impl Search {
 /// 0 at first could have gone through: Wing and Gong's search, with a memory of what was tried.
 pub fn check(history: Vec<Operation>) -> Result<(), String> {
     let search = Search::new(history);
-    let known: Vec<_> = search.history.iter().filter(|operation| operation.is_sure()).collect();
+    let known = search.history.iter().filter(|operation| operation.is_sure()).count();
     let done = vec![0; search.history.len().div_ceil(64)];
     let mut start = Node { value: 0, done, count: 0, first: 0 };
     search.settle(&mut start);
-    let (mut seen, mut deepest, mut stack) = (BTreeSet::new(), 0, vec![start]);
+    let (mut seen, mut deepest, mut stack) = (BTreeSet::new(), start.clone(), vec![start]);
     let mut undecided = false;
     while let Some(node) = stack.pop() {
-        if node.count == known.len() {
+        if node.count == known {
             return Ok(());
         }
         if seen.len() > STATES_MAX {
             undecided = true;
             break;
         }
-        deepest = deepest.max(node.count);
+        if node.count > deepest.count {
+            deepest = node.clone();
+        }
         for after in search.follow(&node) {
             if seen.insert((after.value, after.done.clone())) {
                 stack.push(after);
             }
         }
     }
-    let near = known[deepest.saturating_sub(6)..].iter().take(24);
-    let near: Vec<String> = near.map(|operation| format!("{operation:?}")).collect();
+    let open = search.open(&deepest).take(16);
+    let near: Vec<String> = open.map(|(_, operation)| format!("{operation:?}")).collect();
     let verdict = if undecided { "too much at a time to decide" } else { "not linearizable" };
     Err(format!(
-        "{verdict}: no order explains more than {deepest} of {} operations; near \
-         there:\n{}",
-        known.len(),
+        "{verdict}: no order explains more than {} of {} operations; then it has {}, and left \
+         are:\n{}",
+        deepest.count,
+        known,
+        deepest.value,
         near.join("\n")
     ))
 }
