@@ -25,8 +25,12 @@ pub fn run(command: SimCommand) -> Done {
         }
         SimCommand::Replay { scenario, seed } => {
             let scenario = find(&scenario)?;
-            let outcome = sim::run_seed(scenario, seed)
-                .map_err(|failure| Failure::failed(failure.to_string()))?;
+            let outcome = sim::run_seed(scenario, seed).map_err(|failure| {
+                // The last line has its first line only.
+                let rest = failure.violation.lines().skip(1);
+                rest.for_each(|line| eprintln!("{line}"));
+                Failure::failed(failure.to_string())
+            })?;
             for (mark, count) in &outcome.marks {
                 print_line(&format!("mark {mark}: {count}"))?;
             }

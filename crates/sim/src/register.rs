@@ -37,6 +37,9 @@ pub struct Operation {
 /// States of the search at most: a history that needs more has too many operations at a time.
 const STATES_MAX: usize = 1 << 18;
 
+/// Operations before and behind the one that cannot be explained that are told.
+const NEAR: usize = 16;
+
 /// Where the search for an order stands.
 #[derive(Clone)]
 struct Node {
@@ -197,12 +200,17 @@ pub fn check(history: Vec<Operation>) -> Result<(), String> {
             }
         }
     }
-    let open = search.open(&deepest).take(16);
-    let near: Vec<String> = open.map(|(_, operation)| format!("{operation:?}")).collect();
+    let from = deepest.first.saturating_sub(NEAR);
+    let near = search.history.iter().enumerate().skip(from).take(2 * NEAR);
+    let near = near.map(|(index, operation)| {
+        let mark = if deepest.has(index) { "done" } else { "left" };
+        format!("{mark} {operation:?}")
+    });
+    let near: Vec<String> = near.collect();
     let verdict = if undecided { "too much at a time to decide" } else { "not linearizable" };
     Err(format!(
-        "{verdict}: no order explains more than {} of {} operations; then it has {}, and left \
-         are:\n{}",
+        "{verdict}: no order explains more than {} of {} operations; then it has {}; around \
+         there:\n{}",
         deepest.count,
         known,
         deepest.value,

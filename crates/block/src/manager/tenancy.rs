@@ -15,7 +15,8 @@ use wire::control::{BlockGrant, Policy, Seen, SegmentId};
 pub enum Standing {
     /// Reads, and acknowledges writes.
     Serves,
-    /// Reads, and does not acknowledge writes before this: a former owner's lease may last.
+    /// Neither acknowledges writes nor tells what it has read before this: a former owner's lease
+    /// may last, and it shows what was there before.
     Holds(Instant),
     /// The lease has run out; the segment may be another's. Fencing protects writes, which may be
     /// acknowledged from this time on; what is read may be told when the core says that nobody

@@ -135,21 +135,30 @@ impl BlockServer {
     }
 
     /// Whether what was read may be told (`protocols.md` 6.5): while the lease lasts, and after
-    /// that when the core says that nobody else has opened the segment since.
+    /// that when the core says that nobody else has opened the segment since. Not before a former
+    /// owner's lease is over: it may show something older to whoever asks it next.
     async fn check_lease(&self, at: SessionRef, hosted: &Rc<Hosted>) -> Result<(), BlockError> {
-        match hosted.lease.standing() {
-            _ if hosted.released.get() => Err(BlockError::NotOwner),
-            Standing::Serves | Standing::Holds(_) => Ok(()),
-            Standing::Lapsed(_) => {
-                self.0.env.mark("block: read confirmed by the core");
-                let confirmed = hosted.device.confirm().await;
-                confirmed.map_err(|fault| self.fail(at, hosted, &fault))?;
-                self.count(|stats| stats.confirmed += 1);
-                Ok(())
-            }
-            Standing::Gone => {
-                self.0.env.mark("block: segment is gone");
-                Err(BlockError::NotOwner)
+        let env = &self.0.env;
+        loop {
+            match hosted.lease.standing() {
+                _ if hosted.released.get() => return Err(BlockError::NotOwner),
+                Standing::Serves => return Ok(()),
+                Standing::Holds(until) => {
+                    env.mark("block: read held back");
+                    env.sleep_until(until).await;
+                }
+                Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
+                Standing::Lapsed(_) => {
+                    env.mark("block: read confirmed by the core");
+                    let confirmed = hosted.device.confirm().await;
+                    confirmed.map_err(|fault| self.fail(at, hosted, &fault))?;
+                    self.count(|stats| stats.confirmed += 1);
+                    return Ok(());
+                }
+                Standing::Gone => {
+                    env.mark("block: segment is gone");
+                    return Err(BlockError::NotOwner);
+                }
             }
         }
     }

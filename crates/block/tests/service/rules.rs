@@ -193,13 +193,30 @@ fn leases_hold_back_acknowledgements_and_end_reads() {
         world.manager.assign(segment(0), world.addr(1));
         let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
         let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
-        // Both answer reads: nothing was acknowledged since.
-        assert_eq!(next.read(new).await, Ok(1));
+        // The former owner answers reads: nothing was acknowledged since.
         assert_eq!(raw.read(old).await, Ok(1));
         assert_same(next.write(new, 2, 2, 2).await, DONE);
         assert!(raw.env.now() - moved >= LEASE);
         assert_eq!(raw.read(old).await, Err(BlockError::NotOwner));
         assert_eq!(next.read(new).await, Ok(2));
+    });
+}
+
+/// Or a read there would show what the next one, at the former owner, does not (decision 22).
+#[test]
+fn leases_hold_back_what_a_successor_has_read() {
+    world(15, |world| async move {
+        let raw = Raw::new(&world);
+        let epoch = world.manager.attach(VOLUME, true).epoch;
+        let old = raw.open(epoch, epoch, 1).await.expect("it is admitted");
+        assert_same(raw.write(old, 1, 1, 1).await, DONE);
+        let moved = raw.env.now();
+        world.manager.assign(segment(0), world.addr(1));
+        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
+        assert_eq!(next.read(new).await, Ok(1));
+        assert!(raw.env.now() - moved >= LEASE);
+        assert_eq!(raw.read(old).await, Err(BlockError::NotOwner));
     });
 }
 
