@@ -10,10 +10,12 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use futures_util::future::LocalBoxFuture;
+use runtime::Env;
 use table::{Batch, Cache, Range, Snapshot, Store, Table};
 
 use super::format::state::{
-    FILE_PREFIX, FileState, PAGE_PREFIX, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, read_key,
+    FILE_PREFIX, FileState, PAGE_PREFIX, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, file_key,
+    read_key,
 };
 use super::limits::LINK_ROWS_BYTES;
 use super::open::Opening;
@@ -53,26 +55,15 @@ impl Opening {
             let what = format!("could not link files of {}", from.name());
             self.fault(kind, format!("{what}: {}", fault.message))
         })?;
-        let (mut batch, mut bytes) = (Batch::new(), 0);
-        for prefix in [PAGE_PREFIX, TXN_PREFIX] {
-            let mut scan = rows.scan(Range::prefix(&[prefix]));
-            while let Some((key, value)) = scan.next().await.map_err(of_origin)? {
-                batch.put(&key, &value);
-                bytes += key.len() + value.len();
-                if bytes >= LINK_ROWS_BYTES {
-                    self.write_rows(table, &batch).await?;
-                    (batch, bytes) = (Batch::new(), 0);
-                }
-            }
-        }
-        for (number, file) in &files {
-            batch.put(&super::format::state::file_key(*number), &file.encode());
-        }
-        self.write_rows(table, &batch).await?;
-        let state = SegmentState { identity: self.identity, epoch: 0, ..state };
-        let mut last = Batch::new();
-        last.put(SEGMENT_KEY, &state.encode());
-        self.write_rows(table, &last).await?;
+        let filling = Filling {
+            env: &self.env,
+            rows: &rows,
+            table,
+            check: &|| Ok(()),
+            of_rows: &of_origin,
+            of_table: &|error| self.fault(error.kind(), error),
+        };
+        filling.run(&files, SegmentState { identity: self.identity, epoch: 0, ..state }).await?;
         self.env.mark("segment: linked by its first opening");
         Ok(())
     }
@@ -119,14 +110,90 @@ impl Opening {
         }
         Ok(files)
     }
+}
 
-    async fn write_rows(&self, table: &Table, batch: &Batch) -> Result<(), Fault> {
-        loop {
-            match table.write(batch).await {
-                Ok(_) => return Ok(()),
-                Err(table::Error::Busy { retry_after, .. }) => self.env.sleep(retry_after).await,
-                Err(error) => return Err(self.fault(error.kind(), error)),
+/// How a segment's rows get into the table of another directory.
+pub(super) struct Filling<'a> {
+    pub env: &'a Env,
+    /// What the index pages and batches of the other directory are.
+    pub rows: &'a Snapshot,
+    pub table: &'a Table,
+    /// Whether it is still wanted.
+    pub check: &'a dyn Fn() -> Result<(), Fault>,
+    /// What trouble with `rows`, and with `table`, is to whoever asked.
+    pub of_rows: &'a dyn Fn(table::Error) -> Fault,
+    pub of_table: &'a dyn Fn(table::Error) -> Fault,
+}
+
+impl Filling<'_> {
+    /// Makes the table that of the segment `state`, which has these files. Somebody may have
+    /// begun before, from rows that are history now: what it left goes first. The row that makes
+    /// the directory a segment comes last.
+    pub(super) async fn run(
+        &self,
+        files: &[(FileNo, FileState)],
+        state: SegmentState,
+    ) -> Result<(), Fault> {
+        for prefix in [PAGE_PREFIX, TXN_PREFIX, FILE_PREFIX] {
+            let mut left = self.table.scan(Range::prefix(&[prefix]));
+            let mut batch = Rows::default();
+            while let Some((key, _)) = left.next().await.map_err(self.of_table)? {
+                batch.delete(&key);
+                self.write_full(&mut batch).await?;
+            }
+            self.write(batch).await?;
+        }
+        let mut batch = Rows::default();
+        for prefix in [PAGE_PREFIX, TXN_PREFIX] {
+            let mut rows = self.rows.scan(Range::prefix(&[prefix]));
+            while let Some((key, value)) = rows.next().await.map_err(self.of_rows)? {
+                batch.put(&key, &value);
+                self.write_full(&mut batch).await?;
             }
         }
+        for (number, file) in files {
+            batch.put(&file_key(*number), &file.encode());
+        }
+        self.write(batch).await?;
+        let mut last = Rows::default();
+        last.put(SEGMENT_KEY, &state.encode());
+        self.write(last).await
+    }
+
+    async fn write_full(&self, rows: &mut Rows) -> Result<(), Fault> {
+        match rows.bytes >= LINK_ROWS_BYTES {
+            true => self.write(std::mem::take(rows)).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn write(&self, rows: Rows) -> Result<(), Fault> {
+        loop {
+            (self.check)()?;
+            match self.table.write(&rows.batch).await {
+                Ok(_) => return Ok(()),
+                Err(table::Error::Busy { retry_after, .. }) => self.env.sleep(retry_after).await,
+                Err(error) => return Err((self.of_table)(error)),
+            }
+        }
+    }
+}
+
+/// A batch, and how large it has become.
+#[derive(Default)]
+struct Rows {
+    batch: Batch,
+    bytes: usize,
+}
+
+impl Rows {
+    fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.batch.put(key, value);
+        self.bytes += key.len() + value.len();
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        self.batch.delete(key);
+        self.bytes += key.len();
     }
 }

@@ -16,14 +16,13 @@ use base::{Fault, Kind};
 use futures_util::future::join_all;
 use runtime::sync::Mutex;
 use runtime::{Class, Duration, Instant};
-use table::{Batch, Cache, Range, Snapshot, Store, Table};
+use table::{Cache, Snapshot, Store, Table};
 
 use super::core::Core;
 use super::files::DataFile;
-use super::format::state::{
-    FileState, PAGE_PREFIX, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, file_key,
-};
-use super::limits::{CUT_KEEP, LINK_ROWS_BYTES, SEALS_INFLIGHT};
+use super::format::state::{FileState, Role, SEGMENT_KEY, SegmentState};
+use super::limits::{CUT_KEEP, SEALS_INFLIGHT};
+use super::link::Filling;
 use super::segment::Segment;
 use super::types::{FileNo, Identity};
 
@@ -293,22 +292,8 @@ impl Core {
         let cache = Cache::new(LINK_CACHE);
         let table = Table::open(&self.env, target, &cache, options).await.map_err(failed)?;
         if table.get(SEGMENT_KEY).await.map_err(failed)?.is_none() {
-            let (mut batch, mut bytes) = (Batch::new(), 0);
-            for prefix in [PAGE_PREFIX, TXN_PREFIX] {
-                let mut rows = cut.rows.scan(Range::prefix(&[prefix]));
-                while let Some((key, value)) = rows.next().await.map_err(failed)? {
-                    batch.put(&key, &value);
-                    bytes += key.len() + value.len();
-                    if bytes >= LINK_ROWS_BYTES {
-                        self.write_rows(&table, &batch).await?;
-                        (batch, bytes) = (Batch::new(), 0);
-                    }
-                }
-            }
-            for (file, state) in &cut.files {
-                batch.put(&file_key(file.number), &state.encode());
-            }
-            self.write_rows(&table, &batch).await?;
+            let files: Vec<_> =
+                cut.files.iter().map(|(file, state)| (file.number, *state)).collect();
             let state = SegmentState {
                 identity: to,
                 bytes: self.bytes,
@@ -316,22 +301,17 @@ impl Core {
                 next_file: cut.next_file,
                 counter: cut.counter,
             };
-            let mut last = Batch::new();
-            last.put(SEGMENT_KEY, &state.encode());
-            self.write_rows(&table, &last).await?;
+            let filling = Filling {
+                env: &self.env,
+                rows: &cut.rows,
+                table: &table,
+                check: &|| self.over.borrow().clone().map_or(Ok(()), Err),
+                of_rows: &failed,
+                of_table: &failed,
+            };
+            filling.run(&files, state).await?;
         }
         table.close().await.map_err(failed)
-    }
-
-    async fn write_rows(&self, table: &Table, batch: &Batch) -> Result<(), Fault> {
-        loop {
-            self.over.borrow().clone().map_or(Ok(()), Err)?;
-            match table.write(batch).await {
-                Ok(_) => return Ok(()),
-                Err(table::Error::Busy { retry_after, .. }) => self.env.sleep(retry_after).await,
-                Err(error) => return Err(self.fault(error.kind(), error)),
-            }
-        }
     }
 
     /// Blocks in files of another volume's making, at least one for each file.

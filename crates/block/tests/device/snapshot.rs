@@ -7,12 +7,12 @@ use std::rc::Rc;
 use base::Kind;
 use block::contract::Device;
 use block::device::model::whole;
-use block::device::{Identity, Options, Segment};
+use block::device::{Identity, LinkFrom, Options, Segment};
 use futures_util::future::{Either, select};
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Env, Rng};
-use table::Cache;
 use table::model::MemDisk;
+use table::{Batch, Cache, Table};
 
 use crate::device::support::{BYTES, IDENTITY, World, on, open, small};
 
@@ -251,6 +251,60 @@ fn a_flattened_link_shares_nothing() {
         second.close().await.unwrap();
         let again = open_linked(&at, &disk, 2, 2).await;
         assert_eq!(values(&again).await.unwrap(), want);
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
+/// An opening that links a clone may end anywhere, and the snapshot's table may go on before the
+/// next one begins: what the first has left must not be mixed with what the second finds.
+#[test]
+fn a_first_opening_begins_anew_what_another_left() {
+    let world = World::new(5);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        let segment = open(&at, &disk, 1, small()).await.unwrap();
+        for round in 1..=2 {
+            for lba in 0..BLOCKS {
+                write(&at, &segment, lba, round).await.unwrap();
+            }
+            segment.cut(round, HOLD).await.unwrap();
+            segment.release(round, true).unwrap();
+            let target = disk.beside(&name(round)).store(&at);
+            segment.link(round, target, identity(round)).await.unwrap();
+            // The batches that the first cut has are in pages when the second one comes.
+            segment.checkpoint().await.unwrap();
+        }
+        segment.close().await.unwrap();
+        let cache = Cache::new(32 << 10);
+        let (old, clone) = (disk.beside(&name(1)), disk.beside("clone"));
+        let rows = Table::look(&at, old.store(&at), &cache).await.unwrap();
+        let left = Table::open(&at, clone.store(&at), &cache, small().table).await.unwrap();
+        let mut scan = rows.scan(table::Range::all());
+        let mut batch = Batch::new();
+        while let Some((key, value)) = scan.next().await.unwrap() {
+            // The row that comes last has not come.
+            if key[0] != b's' {
+                batch.put(&key, &value);
+            }
+        }
+        left.write(&batch).await.unwrap();
+        left.close().await.unwrap();
+        let origin = || -> LinkFrom {
+            let found = disk.beside(&name(2)).store(&at);
+            Box::new(move || {
+                let found = found.clone();
+                Box::pin(async move { Ok(found) })
+            })
+        };
+        let want = vec![2; BLOCKS];
+        for epoch in 1..=2 {
+            let (what, options) = ((identity(9), BYTES, epoch), (small(), Some(origin())));
+            let stores = (clone.store(&at), clone.store(&at));
+            let opened = Segment::open_from(&at, stores, &cache, what, options).await.unwrap();
+            assert_eq!(values(&opened).await.unwrap(), want);
+            opened.close().await.unwrap();
+        }
     };
     world.run(async { on(&env, work).await.unwrap() });
 }

@@ -100,6 +100,14 @@ impl Load {
         Load { stop, writers: threads, _client: client }
     }
 
+    /// Waits until each writer was refused something and has ended. The next answer after a cut
+    /// need not be a refusal: a file may be closed, and its length not noted yet.
+    pub fn end(self) -> Vec<Writer> {
+        let ended = || self.writers.iter().all(JoinHandle::is_finished);
+        crate::harness::wait("all writers end", Duration::from_secs(30), ended);
+        self.stop()
+    }
+
     /// Ends the writers, after the record each is at.
     pub fn stop(self) -> Vec<Writer> {
         self.stop.store(true, Ordering::Relaxed);
