@@ -42,8 +42,8 @@ pub const APPEND_BYTES_PACKED: usize = 8 * RECORD;
 pub const COMPANY_MIN: usize = 4;
 /// Requests for which it waits at most: see [`APPEND_BYTES_PACKED`].
 pub const COMPANY_FULL: usize = 8;
-/// How long it waits at most, if half of an append's time is more: a slow disk's.
-pub const COMPANY_WAIT_MAX: Duration = Duration::from_millis(4);
+/// How long it waits at most, whatever an append takes: less than a slow disk's seek or two.
+pub const COMPANY_WAIT_MAX: Duration = Duration::from_millis(8);
 /// Appends without such a wait, at most, after waits that brought too little.
 pub const COMPANY_SKIPS_MAX: u32 = 64;
 /// Appends in flight at most: eight of the largest are the window of the core's writer.

@@ -4,8 +4,13 @@
 //! way, an append that starts as soon as the one before it has ended meets the four that waited
 //! meanwhile, and the next one the other four: five sectors and a device write on each replica
 //! for four records. One that waits until those that were just answered have come back takes all
-//! eight: nine sectors, and half as many writes and messages. It waits no longer than half of what
-//! an append takes, and where that has not paid, it is left out for a while.
+//! eight: nine sectors, and half as many writes and messages.
+//!
+//! How long it waits at most depends on what appends take, beside the quickest of late. While they
+//! take as long, nobody stands in their way: fewer of them would get none done sooner, and half
+//! of such a time is enough. Where they take longer, they wait for each other, for processors and
+//! for disks: then each that is left out helps all others, and the wait grows by twice what is
+//! lost, to twice an append's time. Where waits have not paid, they are left out for a while.
 
 use runtime::{Duration, Instant};
 
@@ -23,6 +28,8 @@ pub(crate) struct Pace {
     had: usize,
     /// How long appends take: an average over about the last eight.
     took: Duration,
+    /// What the quickest of late took: about one of a hundred is quicker.
+    quick: Duration,
     /// Ends of appends at which there is no wait, and how many the next vain wait brings.
     skips: u32,
     penalty: u32,
@@ -30,8 +37,8 @@ pub(crate) struct Pace {
 
 impl Default for Pace {
     fn default() -> Pace {
-        let (until, took) = (Instant::default(), Duration::ZERO);
-        Pace { company: 0, want: 0, until, had: 0, took, skips: 0, penalty: 1 }
+        let (until, took, quick) = (Instant::default(), Duration::ZERO, Duration::MAX);
+        Pace { company: 0, want: 0, until, had: 0, took, quick, skips: 0, penalty: 1 }
     }
 }
 
@@ -46,6 +53,7 @@ impl Pace {
         (inflight, waiting): (usize, usize),
     ) {
         self.took = (self.took * 7 + took) / 8;
+        self.quick = took.min(self.quick.saturating_add(self.quick / 256));
         // Where fewer are under way than before, that is believed little by little.
         self.company = (count + inflight + waiting).max(self.company - self.company.div_ceil(8));
         self.want = 0;
@@ -58,7 +66,13 @@ impl Pace {
         }
         self.want = self.company.min(COMPANY_FULL);
         self.had = waiting;
-        self.until = now + (self.took / 2).min(COMPANY_WAIT_MAX);
+        self.until = now + self.patience();
+    }
+
+    /// How long a wait may last.
+    fn patience(&self) -> Duration {
+        let lost = self.took.saturating_sub(self.quick);
+        (self.took / 2 + 2 * lost).min(2 * self.took).min(COMPANY_WAIT_MAX)
     }
 
     /// True when so many ask at a time that packing counts for more than to start at once.
@@ -138,6 +152,21 @@ mod tests {
         // When they have gone, the rest is alone again.
         (0..32).for_each(|_| pace.ended(at(5000), TOOK, 1, (0, 0)));
         assert!(!pace.is_shared());
+    }
+
+    #[test]
+    fn a_wait_is_longer_where_appends_stand_in_each_others_way() {
+        let mut pace = warm();
+        assert_eq!(pace.patience(), pace.took / 2, "all of them are as quick");
+        // Every other one meets others.
+        (0..64).for_each(|n| pace.ended(at(0), TOOK * (1 + n % 2), 6, (0, 1)));
+        assert!(pace.took > TOOK && pace.patience() > pace.took, "{pace:?}");
+        // Much longer ones bring no wait without end.
+        (0..8).for_each(|_| pace.ended(at(0), TOOK * 4, 6, (0, 1)));
+        assert!(pace.patience() <= 2 * pace.took && pace.patience() <= COMPANY_WAIT_MAX);
+        // When all take that long for good, that is how it is here.
+        (0..1000).for_each(|_| pace.ended(at(0), TOOK * 2, 6, (0, 1)));
+        assert!(pace.patience() <= pace.took * 51 / 100, "{pace:?}");
     }
 
     #[test]

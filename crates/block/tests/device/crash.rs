@@ -20,7 +20,7 @@ fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
             env.spawn(Class::Foreground, "owner", async move {
                 let Ok(segment) = open(&at, &disk, 1, small()).await else { return Ok(()) };
                 let mut rng = Rng::new(seed);
-                load(&at, device(&segment), &oracle, &mut rng, plan(170)).await?;
+                load(&at, device(&segment), &oracle, &mut rng, plan(230)).await?;
                 let _ = segment.checkpoint().await; // Lost answers may end it.
                 let _ = segment.close().await;
                 Ok::<(), String>(())
