@@ -87,16 +87,22 @@ impl Core {
 
     pub(crate) async fn read(&self, extent: Extent) -> Result<Buf, Fault> {
         self.check_extent(extent, REQUEST_BYTES_MAX)?;
-        let mut out = self.buffer(extent.len as usize)?;
-        let (covers, _) = blocks(extent);
+        let out = self.env.pool().alloc(extent.len as usize);
+        let mut out = out.map_err(|error| self.fault(Kind::Retry, error))?;
         if extent.len > 0 {
+            let (covers, _) = blocks(extent);
+            let count = (covers.end - covers.start) as usize;
+            let mut found = vec![false; count];
             let take = &mut |n: usize, data: &[u8]| {
                 let (to, from) = part(extent, covers.start + n as u64);
                 let len = to.len();
                 out[to].copy_from_slice(&data[from..from + len]);
+                found[n] = true;
             };
-            let count = (covers.end - covers.start) as usize;
             self.read_blocks(covers.start as u32, count, take).await?;
+            for hole in (covers.start..covers.end).zip(&found).filter(|(_, found)| !**found) {
+                out[part(extent, hole.0).0].fill(0);
+            }
         }
         Ok(out.freeze())
     }
