@@ -12,7 +12,7 @@ use wire::handshake::ClusterKey;
 use crate::args::Connection;
 use crate::cluster::Directory;
 use crate::config;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 
 /// A cluster to talk to.
 #[derive(Clone, Debug)]
@@ -95,12 +95,35 @@ pub async fn connect(
     target: &Target,
     config: client::Config,
 ) -> Result<Client, Failure> {
-    Ok(Client::connect(env, endpoint(env, target), target.masters.clone(), config).await?)
+    let connected = Client::connect(env, endpoint(env, target), target.masters.clone(), config);
+    connected.await.map_err(|error| match error {
+        client::Error::Unavailable { what, cause, waited } => {
+            let check = match &target.dir {
+                Some(dir) => format!(
+                    "'craton cluster status --dir {}' says which processes run",
+                    dir.display()
+                ),
+                None => "check the addresses, and that the masters run".to_owned(),
+            };
+            let message = format!("{what}: no answer within {waited:.1?} ({cause}); {check}");
+            Failure::new(Code::Unavailable, message)
+        }
+        other => other.into(),
+    })
 }
 
 /// Runs `work` with a client of the cluster.
 pub fn with_client<T>(
     connection: &Connection,
+    work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    with_client_as(connection, client::Config::default(), work)
+}
+
+/// As [`with_client`], with a client that is not as others are.
+pub fn with_client_as<T>(
+    connection: &Connection,
+    config: client::Config,
     work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     crate::log::start_foreground();
@@ -110,11 +133,11 @@ pub fn with_client<T>(
     crate::trace::switch(env.tracer());
     runtime.block_on(async {
         if !connection.trace {
-            return work(connect(env, &target, client::Config::default()).await?).await;
+            return work(connect(env, &target, config).await?).await;
         }
         let trace = env.tracer().fresh().asked();
         let traced = env.tracer().root(trace).follow(async {
-            let client = connect(env, &target, client::Config::default()).await?;
+            let client = connect(env, &target, config).await?;
             work(client).await
         });
         let done = traced.await;

@@ -1,6 +1,7 @@
 //! `craton status`: the picture that the masters have together.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use base::ServerId;
 use block::manager::Managers;
@@ -12,9 +13,12 @@ use wire::control::{
 };
 
 use crate::args::StatusArgs;
-use crate::connect::with_client;
+use crate::connect::with_client_as;
 use crate::exit::{Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table};
+
+/// How long masters have to answer: several elections.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The whole picture.
 #[derive(Serialize, Clone, Debug)]
@@ -176,7 +180,9 @@ pub struct Bytes {
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Done {
-    let picture = with_client(&args.connection, async |client| gather(&client).await)?;
+    // Who asks this wants to see what is wrong, not to wait until it is over.
+    let config = client::Config { control_budget: PATIENCE, ..client::Config::default() };
+    let picture = with_client_as(&args.connection, config, async |client| gather(&client).await)?;
     if args.json { print_json(&picture) } else { print(&picture) }
 }
 

@@ -121,8 +121,7 @@ impl Progress {
             Some(first) => Err(Failure::new(
                 first.code,
                 format!(
-                    "{} were not copied, the first because of: {first}; repeat the command to go \
-                     on",
+                    "{} not copied, for what is said above; repeat the command to go on",
                     failures.len()
                 ),
             )),

@@ -107,7 +107,8 @@ fn nobody_answers() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = free.local_addr().expect("an address").to_string();
     drop(free);
-    bad(&["fs", "ls", "--cluster", &addr], 3, &addr);
+    let error = bad(&["status", "--cluster", &addr], 3, &addr);
+    assert!(error.contains("that the masters run"), "{error}");
 }
 
 fn fs<'a>(cluster: &'a str, args: &[&'a str]) -> Vec<&'a str> {

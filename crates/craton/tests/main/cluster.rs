@@ -196,6 +196,7 @@ fn a_server_runs_on_several_executors() {
         .concat(),
     );
     good(&["cluster", "down", "--dir", text(&dir)]);
+    bad(&["status", "--cluster", text(&dir)], 3, "'craton cluster status --dir");
     let file = dir.join("cs1/chunkserver.toml");
     let config = fs::read_to_string(&file).expect("a file");
     let config = config.lines().map(|line| match line.starts_with("cores ") {
