@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::TraceId;
-use runtime::{Buf, Env};
+use runtime::{Buf, Env, Instant};
 use transport::{CallError, Endpoint, Priority, Request, Service, Token};
 use wire::block::{BlockAnswer, BlockError, BlockIo, Clear, Sequence, SessionRef, decode_answer};
 
@@ -182,21 +182,28 @@ fn an_attachment_that_is_over_does_nothing() {
     });
 }
 
+/// A segment with a change has moved: its former owner and a session there, the new one and one
+/// there, and when it was.
+async fn moved(world: World) -> ((Raw, SessionRef), (Raw, SessionRef), Instant) {
+    let raw = Raw::new(&world);
+    let epoch = world.manager.attach(VOLUME, true).epoch;
+    let old = raw.open(epoch, epoch, 1).await.expect("it is admitted");
+    assert_same(raw.write(old, 1, 1, 1).await, DONE);
+    let since = raw.env.now();
+    world.manager.assign(segment(0), world.addr(1));
+    let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+    let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
+    ((raw, old), (next, new), since)
+}
+
 #[test]
 fn leases_hold_back_acknowledgements_and_end_reads() {
     world(14, |world| async move {
-        let raw = Raw::new(&world);
-        let epoch = world.manager.attach(VOLUME, true).epoch;
-        let old = raw.open(epoch, epoch, 1).await.expect("it is admitted");
-        assert_same(raw.write(old, 1, 1, 1).await, DONE);
-        let moved = raw.env.now();
-        world.manager.assign(segment(0), world.addr(1));
-        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
-        let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
+        let ((raw, old), (next, new), since) = moved(world).await;
         // The former owner answers reads: nothing was acknowledged since.
         assert_eq!(raw.read(old).await, Ok(1));
         assert_same(next.write(new, 2, 2, 2).await, DONE);
-        assert!(raw.env.now() - moved >= LEASE);
+        assert!(raw.env.now() - since >= LEASE);
         assert_eq!(raw.read(old).await, Err(BlockError::NotOwner));
         assert_eq!(next.read(new).await, Ok(2));
     });
@@ -206,16 +213,9 @@ fn leases_hold_back_acknowledgements_and_end_reads() {
 #[test]
 fn leases_hold_back_what_a_successor_has_read() {
     world(15, |world| async move {
-        let raw = Raw::new(&world);
-        let epoch = world.manager.attach(VOLUME, true).epoch;
-        let old = raw.open(epoch, epoch, 1).await.expect("it is admitted");
-        assert_same(raw.write(old, 1, 1, 1).await, DONE);
-        let moved = raw.env.now();
-        world.manager.assign(segment(0), world.addr(1));
-        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
-        let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
+        let ((raw, old), (next, new), since) = moved(world).await;
         assert_eq!(next.read(new).await, Ok(1));
-        assert!(raw.env.now() - moved >= LEASE);
+        assert!(raw.env.now() - since >= LEASE);
         assert_eq!(raw.read(old).await, Err(BlockError::NotOwner));
     });
 }

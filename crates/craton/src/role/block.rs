@@ -115,17 +115,8 @@ impl ManagerRole {
     /// Serves its metrics, where the configuration has an address for them.
     pub async fn show(&self, config: &config::BlockManager, handle: Handle) -> Done {
         let Some(addr) = config.metrics else { return Ok(()) };
-        let (endpoint, env, id) = (self.endpoint.clone(), self.env.clone(), config.id.clone());
-        let pages: Pages = Rc::new(move |path| {
-            probe::page(path, || {
-                let mut text = Exposition::new();
-                probe::process(&mut text, "block-manager", &id, &[handle.stats()]);
-                probe::operations(&mut text, &env);
-                probe::links(&mut text, &endpoint.stats());
-                text.finish()
-            })
-        });
-        http::serve(&self.env, addr, pages).await.map(drop)
+        let of = ("block-manager", config.id.clone(), handle);
+        show(&self.env, addr, of, self.endpoint.clone(), |_| ()).await
     }
 
     /// True while it leads.
@@ -138,6 +129,28 @@ impl ManagerRole {
         self.manager.stop().await;
         self.endpoint.close();
     }
+}
+
+/// Serves the metrics of a process: its role, ID and executor, and what is its `own`.
+async fn show(
+    env: &Env,
+    addr: SocketAddr,
+    (role, id, handle): (&'static str, String, Handle),
+    endpoint: Endpoint,
+    own: impl Fn(&mut Exposition) + 'static,
+) -> Done {
+    let shown = env.clone();
+    let pages: Pages = Rc::new(move |path| {
+        probe::page(path, || {
+            let mut text = Exposition::new();
+            probe::process(&mut text, role, &id, &[handle.stats()]);
+            probe::operations(&mut text, &shown);
+            probe::links(&mut text, &endpoint.stats());
+            own(&mut text);
+            text.finish()
+        })
+    });
+    http::serve(env, addr, pages).await.map(drop)
 }
 
 /// Starts a block manager.
@@ -210,18 +223,9 @@ impl ServerRole {
     /// Serves its metrics, where the configuration has an address for them.
     pub async fn show(&self, env: &Env, config: &config::BlockServer, handle: Handle) -> Done {
         let Some(addr) = config.metrics else { return Ok(()) };
-        let (shown, shown_env, id) = (self.clone(), env.clone(), config.id.clone());
-        let pages: Pages = Rc::new(move |path| {
-            probe::page(path, || {
-                let mut text = Exposition::new();
-                probe::process(&mut text, "block-server", &id, &[handle.stats()]);
-                probe::operations(&mut text, &shown_env);
-                probe::links(&mut text, &shown.endpoint.stats());
-                probe::block_server(&mut text, &shown.host);
-                text.finish()
-            })
-        });
-        http::serve(env, addr, pages).await.map(drop)
+        let (of, shown) = (("block-server", config.id.clone(), handle), self.clone());
+        let own = move |text: &mut Exposition| probe::block_server(text, &shown.host);
+        show(env, addr, of, self.endpoint.clone(), own).await
     }
 
     /// Closes its segments and ends.
@@ -287,18 +291,9 @@ impl FrontendRole {
     /// Serves its metrics, where the configuration has an address for them.
     pub async fn show(&self, env: &Env, config: &config::Frontend, handle: Handle) -> Done {
         let Some(addr) = config.metrics else { return Ok(()) };
-        let (shown, shown_env, id) = (self.clone(), env.clone(), config.id.clone());
-        let pages: Pages = Rc::new(move |path| {
-            probe::page(path, || {
-                let mut text = Exposition::new();
-                probe::process(&mut text, "frontend", &id, &[handle.stats()]);
-                probe::operations(&mut text, &shown_env);
-                probe::links(&mut text, &shown.endpoint.stats());
-                probe::frontend(&mut text, &shown.frontend);
-                text.finish()
-            })
-        });
-        http::serve(env, addr, pages).await.map(drop)
+        let (of, shown) = (("frontend", config.id.clone(), handle), self.clone());
+        let own = move |text: &mut Exposition| probe::frontend(text, &shown.frontend);
+        show(env, addr, of, self.endpoint.clone(), own).await
     }
 
     /// Takes no more connections, and ends.

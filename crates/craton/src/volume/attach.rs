@@ -192,7 +192,9 @@ pub async fn attach(site: &Site<'_>, name: &str, args: &AttachArgs) -> Done {
             "{name} is attached as {device}: 'craton volume detach {name}' first"
         )));
     }
-    site.closed(name).await?;
+    // The front end would be refused, too, but could not say why.
+    let device = site.look(name).await?;
+    site.close(name, device).await;
     let attached = match note.how {
         How::Nbd => attach_nbd(&notes, &note),
         How::Fuse => attach_fuse(site.env(), &notes, &mut note).await,

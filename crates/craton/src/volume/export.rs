@@ -10,6 +10,7 @@ use futures_util::stream::FuturesOrdered;
 use runtime::{Buf, Env, File, OpenOptions, WriteMode};
 
 use super::args::{Format, ImageArgs};
+use super::fresh::Fresh;
 use super::image::{self, Progress, runs};
 use super::open::{Site, failure};
 use crate::exit::{Done, Failure, io};
@@ -52,24 +53,20 @@ pub async fn run(site: &Site<'_>, name: &str, path: &Path, args: &ImageArgs, for
 }
 
 async fn to_file(copy: &Copy<'_>, path: &Path, parallel: usize) -> Done {
-    let failed = |error| io("write", path, &error);
-    let device = path.metadata().is_ok_and(|facts| !facts.is_file());
+    let fresh = Fresh::instead_of(path);
+    let under = fresh.as_ref().map_or(path, Fresh::under);
+    let failed = |error| io("write", under, &error);
     let options = OpenOptions { write: true, create: true, ..OpenOptions::READ };
-    let file = copy.env.open_file(path, options).await.map_err(failed)?;
-    if !device {
+    let file = copy.env.open_file(under, options).await.map_err(failed)?;
+    if fresh.is_some() {
         // Nothing of what was there may show through the holes.
         file.set_len(0).await.map_err(failed)?;
         file.set_len(copy.device.bytes()).await.map_err(failed)?;
     }
-    let target = Target::File { file: file.clone(), sparse: !device };
-    let mut copied = copy.to(&target, parallel).await;
-    if copied.is_ok() {
-        copied = file.sync().await.map_err(failed);
-    }
-    if copied.is_err() && !device {
-        let _ = std::fs::remove_file(path); // A part of an image is of no use.
-    }
-    copied
+    let target = Target::File { file: file.clone(), sparse: fresh.is_some() };
+    copy.to(&target, parallel).await?;
+    file.sync().await.map_err(failed)?;
+    fresh.map_or(Ok(()), Fresh::keep)
 }
 
 /// Where an image goes.
@@ -188,7 +185,8 @@ async fn converted(
     format: Format,
     args: &ImageArgs,
 ) -> Done {
-    let Some(path) = path.to_str() else {
+    let fresh = Fresh::instead_of(path);
+    let Some(path) = fresh.as_ref().map_or(path, Fresh::under).to_str() else {
         return Err(Failure::usage("the image's path is no text in UTF-8"));
     };
     // A name that qemu-img takes for no protocol.
@@ -201,6 +199,7 @@ async fn converted(
     convert.extend(image::bar(args));
     convert.extend([image::uri(site, name)?, file]);
     image::qemu_img(site.env(), convert).await?;
+    fresh.map_or(Ok(()), Fresh::keep)?;
     progress.moved(info.spec.bytes);
     progress.finish(&format!("{name} is exported"), name, false, args)
 }

@@ -6,6 +6,7 @@ mod change;
 mod check;
 mod diff;
 mod export;
+mod fresh;
 mod host;
 mod image;
 mod import;

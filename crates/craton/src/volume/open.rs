@@ -45,25 +45,33 @@ impl<'a> Site<'a> {
         self.managers.client().env()
     }
 
-    /// A volume's facts. Fails when somebody has it open.
+    /// A volume's facts. Fails when somebody has it open. Who is listed may be dead: whoever opens
+    /// the volume after it takes its place, and so learns that.
     pub async fn closed(&self, name: &str) -> Result<VolumeInfo, Failure> {
+        let device = self.open(name).await?;
+        self.close(name, device).await;
+        Ok(self.managers.volume(name).await?)
+    }
+
+    /// Opens a volume that nobody else has open, whether it is shared or not; or a snapshot, which
+    /// does not change under its readers.
+    pub async fn open(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
+        let device = self.look(name).await?;
         let info = self.managers.volume(name).await?;
-        match info.attachments.first() {
-            None => Ok(info),
-            Some(one) => Err(Failure::failed(format!(
-                "{name}: {} has it open; close it there first",
-                one.holder
-            ))),
+        let others = info.attachments.iter().filter(|one| one.holder != self.holder);
+        match others.take(usize::from(info.parent.is_none())).next() {
+            None => Ok(device),
+            Some(one) => {
+                self.close(name, device).await;
+                let holder = &one.holder;
+                let message = format!("{name}: {holder} has it open; close it there first");
+                Err(Failure::failed(message))
+            }
         }
     }
 
-    /// Opens a volume. One that is not shared is then open nowhere else.
-    pub async fn open(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
-        self.closed(name).await?;
-        self.exports.open(name).await.map_err(|fault| failure(name, &fault))
-    }
-
-    /// Opens a snapshot to read it, as others may at the same time.
+    /// Opens a volume as others may at the same time: a shared one, or a snapshot. Any other one is
+    /// then open nowhere else.
     pub async fn look(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
         self.exports.open(name).await.map_err(|fault| failure(name, &fault))
     }
@@ -90,5 +98,8 @@ pub fn failure(name: &str, fault: &Fault) -> Failure {
         base::Kind::Corrupt => Code::Damage,
         _ => Code::Failed,
     };
-    Failure::new(code, format!("{name}: {fault}"))
+    match fault.message.starts_with(&format!("{name}: ")) {
+        true => Failure::new(code, &fault.message),
+        false => Failure::new(code, format!("{name}: {fault}")),
+    }
 }

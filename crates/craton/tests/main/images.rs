@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -72,7 +73,19 @@ fn images_come_back_as_they_went() {
     assert!(read[bytes.len()..].iter().all(|&byte| byte == 0));
     assert!(fs::metadata(&back).expect("it").blocks() * 512 < 16 << 20, "zeroes are holes");
     refused(&["export", "v", text(&back)], 1, "--force");
-    on(&["export", "v", text(&back), "--force", "--quiet"]);
+    // One that is cut off leaves what it was to replace.
+    fs::write(&back, "older").expect("room");
+    let cut_off = "ulimit -f 100; exec \"$0\" volume export v \"$1\" --force --cluster \"$2\"";
+    let args = ["-c", cut_off, env!("CARGO_BIN_EXE_craton"), text(&back), &cluster];
+    assert!(!Command::new("sh").args(args).output().expect("it runs").status.success());
+    assert_eq!(fs::read(&back).expect("the image"), b"older");
+    // Who was killed has the volume open until its lease is over.
+    let args = ["volume", "export", "v", text(&back), "--force", "--quiet", "--cluster", &cluster];
+    harness::wait("it is open to others", Duration::from_secs(60), || {
+        harness::craton(&args).status.success()
+    });
+    assert_eq!(fs::metadata(&back).expect("it").len(), 1 << 30);
+    assert!(!scratch.path("back.part").exists());
 
     // Over what a volume has: its old content goes where the image has zeroes.
     let fill = scratch.path("fill");

@@ -18,6 +18,7 @@ use super::{Part, Search, differing, snapshot};
 use crate::exit::{Done, Failure, io};
 use crate::output::{bytes, print_json};
 use crate::volume::args::DiffArgs;
+use crate::volume::fresh::Fresh;
 use crate::volume::open::{Site, failure};
 
 /// Runs it: `base` is the name of an older snapshot, without the volume's.
@@ -48,9 +49,15 @@ pub async fn export(
         let path = path.display();
         return Err(Failure::failed(format!("{path} is there: --force replaces it")));
     }
-    let out: Box<dyn Write + Send> = match to_stdout {
-        true => Box::new(std::io::stdout()),
-        false => Box::new(File::create(path).map_err(|error| io("write", path, &error))?),
+    let fresh = if to_stdout { None } else { Fresh::instead_of(path) };
+    let under = fresh.as_ref().map_or(path, Fresh::under);
+    let failed = |error| io("write", under, &error);
+    let (out, file): (Box<dyn Write + Send>, _) = match to_stdout {
+        true => (Box::new(std::io::stdout()), None),
+        false => {
+            let file = File::create(under).map_err(failed)?;
+            (Box::new(file.try_clone().map_err(failed)?), Some(file))
+        }
     };
     let snapshot = name.rsplit(AT).next().unwrap_or_default().to_owned();
     let (id, base) = (site.env().random_u64(), base.map(str::to_owned));
@@ -70,17 +77,13 @@ pub async fn export(
         if let (Some(older), Some(device)) = (&older, devices.1) {
             site.close(&older.spec.name, device).await;
         }
-        if !to_stdout {
-            let file = File::open(path).and_then(|file| file.sync_all());
-            file.map_err(|error| io("write", path, &error))?;
-        }
         Ok::<_, Failure>(done)
     };
-    let copied = copied.await;
-    if copied.is_err() && !to_stdout {
-        let _ = std::fs::remove_file(path); // A part of it is of no use.
+    let (records, data) = copied.await?;
+    if let Some(file) = file.filter(|_| fresh.is_some()) {
+        file.sync_all().map_err(failed)?;
     }
-    let (records, data) = copied?;
+    fresh.map_or(Ok(()), Fresh::keep)?;
     if args.json {
         return print_json(&json!({
             "snapshot": name,
