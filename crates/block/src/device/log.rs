@@ -252,7 +252,8 @@ impl Core {
                     inflight_count -= group.last_of.len();
                     let (now, waiting) = (self.env.now(), self.queue.borrow().len());
                     let others = (inflight_count, waiting);
-                    pace.ended(now, now - began, group.last_of.len(), others);
+                    let cost = (group.bytes.len(), now - began);
+                    pace.ended(now, cost, group.last_of.len(), others);
                     // One that is held back and those behind it enter the index together.
                     match self.cuts.holds() || !held.is_empty() {
                         true => held.push_back(group),

@@ -14,7 +14,9 @@
 
 use runtime::{Duration, Instant};
 
-use super::limits::{COMPANY_FULL, COMPANY_MIN, COMPANY_SKIPS_MAX, COMPANY_WAIT_MAX};
+use super::limits::{
+    APPEND_BYTES_PACKED, COMPANY_FULL, COMPANY_MIN, COMPANY_SKIPS_MAX, COMPANY_WAIT_MAX,
+};
 
 /// Learns from the appends of one log. What it counts are requests: a large one is no company.
 #[derive(Debug)]
@@ -43,17 +45,20 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// An append with the last of `count` requests has ended, which took `took`; `inflight` others
-    /// are in appends, and `waiting` wait.
+    /// An append of `bytes` with the last of `count` requests has ended, which took `took`;
+    /// `inflight` others are in appends, and `waiting` wait.
     pub(crate) fn ended(
         &mut self,
         now: Instant,
-        took: Duration,
+        (bytes, took): (usize, Duration),
         count: usize,
         (inflight, waiting): (usize, usize),
     ) {
-        self.took = (self.took * 7 + took) / 8;
-        self.quick = took.min(self.quick.saturating_add(self.quick / 256));
+        // What a large one takes says nothing of those that may wait.
+        if bytes <= 2 * APPEND_BYTES_PACKED {
+            self.took = (self.took * 7 + took) / 8;
+            self.quick = took.min(self.quick.saturating_add(self.quick / 256));
+        }
         // Where fewer are under way than before, that is believed little by little.
         self.company = (count + inflight + waiting).max(self.company - self.company.div_ceil(8));
         self.want = 0;
@@ -103,6 +108,7 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::RECORD;
     use super::*;
 
     fn at(us: u64) -> Instant {
@@ -114,7 +120,7 @@ mod tests {
     /// A pace that knows how long appends take.
     fn warm() -> Pace {
         let mut pace = Pace::default();
-        (0..64).for_each(|_| pace.ended(at(0), TOOK, 1, (0, 0)));
+        (0..64).for_each(|_| pace.ended(at(0), (RECORD, TOOK), 1, (0, 0)));
         pace
     }
 
@@ -122,7 +128,7 @@ mod tests {
     fn a_lone_request_never_waits() {
         let mut pace = warm();
         for _ in 0..100 {
-            pace.ended(at(0), TOOK, 1, (0, 0));
+            pace.ended(at(0), (RECORD, TOOK), 1, (0, 0));
             assert!(!pace.is_shared());
             assert_eq!(pace.holds(at(0), 1), None);
             pace.started(1);
@@ -133,7 +139,7 @@ mod tests {
     fn eight_requests_come_into_one_append() {
         let mut pace = warm();
         // Four were answered, four wait: the four that come back are waited for.
-        pace.ended(at(1000), TOOK, 4, (0, 4));
+        pace.ended(at(1000), (RECORD, TOOK), 4, (0, 4));
         assert!(pace.is_shared());
         let until = pace.holds(at(1000), 4).expect("worth a wait");
         assert!(until > at(1300) && until <= at(1400), "half an append's time: {until:?}");
@@ -141,16 +147,16 @@ mod tests {
         assert_eq!(pace.holds(at(1100), 8), None);
         pace.started(8);
         // All of them were in one append: none waits when it has ended.
-        pace.ended(at(2000), TOOK, 8, (0, 0));
+        pace.ended(at(2000), (RECORD, TOOK), 8, (0, 0));
         assert!(pace.holds(at(2000), 1).is_some());
         // What is enough for a full one starts at once.
-        pace.ended(at(3000), TOOK, 8, (0, 8));
+        pace.ended(at(3000), (RECORD, TOOK), 8, (0, 8));
         assert_eq!(pace.holds(at(3000), 8), None);
         // Behind one that is under way there is no wait: its end comes.
-        pace.ended(at(4000), TOOK, 8, (8, 1));
+        pace.ended(at(4000), (RECORD, TOOK), 8, (8, 1));
         assert_eq!(pace.holds(at(4000), 1), None);
         // When they have gone, the rest is alone again.
-        (0..32).for_each(|_| pace.ended(at(5000), TOOK, 1, (0, 0)));
+        (0..32).for_each(|_| pace.ended(at(5000), (RECORD, TOOK), 1, (0, 0)));
         assert!(!pace.is_shared());
     }
 
@@ -159,13 +165,17 @@ mod tests {
         let mut pace = warm();
         assert_eq!(pace.patience(), pace.took / 2, "all of them are as quick");
         // Every other one meets others.
-        (0..64).for_each(|n| pace.ended(at(0), TOOK * (1 + n % 2), 6, (0, 1)));
+        (0..64).for_each(|n| pace.ended(at(0), (RECORD, TOOK * (1 + n % 2)), 6, (0, 1)));
         assert!(pace.took > TOOK && pace.patience() > pace.took, "{pace:?}");
         // Much longer ones bring no wait without end.
-        (0..8).for_each(|_| pace.ended(at(0), TOOK * 4, 6, (0, 1)));
+        (0..8).for_each(|_| pace.ended(at(0), (RECORD, TOOK * 4), 6, (0, 1)));
         assert!(pace.patience() <= 2 * pace.took && pace.patience() <= COMPANY_WAIT_MAX);
+        // One of a megabyte is none of them.
+        let patience = pace.patience();
+        pace.ended(at(0), (1 << 20, TOOK * 100), 6, (0, 1));
+        assert_eq!(pace.patience(), patience);
         // When all take that long for good, that is how it is here.
-        (0..1000).for_each(|_| pace.ended(at(0), TOOK * 2, 6, (0, 1)));
+        (0..1000).for_each(|_| pace.ended(at(0), (RECORD, TOOK * 2), 6, (0, 1)));
         assert!(pace.patience() <= pace.took * 51 / 100, "{pace:?}");
     }
 
@@ -175,7 +185,7 @@ mod tests {
         let mut waits = 0;
         for n in 0..1000 {
             let now = at(2000 * n);
-            pace.ended(now, TOOK, 6, (0, 1));
+            pace.ended(now, (RECORD, TOOK), 6, (0, 1));
             waits += u32::from(pace.holds(now, 1).is_some());
             pace.started(1); // Nobody came.
         }
@@ -184,7 +194,7 @@ mod tests {
         let mut kept = 0;
         for n in 1000..2000 {
             let now = at(2000 * n);
-            pace.ended(now, TOOK, 6, (0, 1));
+            pace.ended(now, (RECORD, TOOK), 6, (0, 1));
             kept += u32::from(pace.holds(now, 1).is_some());
             pace.started(7);
         }

@@ -19,14 +19,25 @@ const BLOCK: u64 = 4096;
 const LANES: u64 = 6;
 /// Blocks of one lane, which changes them one after the other, from any byte on.
 const SPAN: u64 = 96;
+/// Parts that are shorter may look like another change's.
+const TELLING: u64 = 8;
 
 /// A change without an answer.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     origin: Origin,
     extent: Extent,
-    /// None for a clear.
-    byte: Option<u8>,
+    /// What it writes; none for a clear.
+    tag: Option<u64>,
+}
+
+/// The bytes that a change with this tag writes: no other's, where there are a few of them.
+fn content(tag: u64, extent: Extent) -> Vec<u8> {
+    let byte = |at: u64| {
+        let word = ((tag << 32) ^ (at / 8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (word ^ (word >> 29)).to_le_bytes()[(at % 8) as usize]
+    };
+    (extent.offset..extent.offset + extent.len).map(byte).collect()
 }
 
 /// What lanes have begun, and how many changes each attachment has.
@@ -37,9 +48,9 @@ struct Book {
 }
 
 async fn send(env: &Env, segment: &Segment, what: Pending) -> Result<(), base::Fault> {
-    match what.byte {
-        Some(byte) => {
-            let data = env.pool().copy_of(&vec![byte; what.extent.len as usize]);
+    match what.tag {
+        Some(tag) => {
+            let data = env.pool().copy_of(&content(tag, what.extent));
             let data = data.expect("within the budget");
             segment.write_once(what.origin, what.extent.offset, data).await
         }
@@ -57,9 +68,8 @@ async fn lane(env: Env, segment: Segment, book: Rc<Book>, lane: u64, mut rng: Rn
         };
         book.next.set(book.next.get() + 1);
         let origin = Origin { attachment: 1, seq: book.next.get() };
-        // Blocks do not keep a value until it is drawn again.
-        let byte = if rng.one_in(5) { None } else { Some((origin.seq % 251) as u8 + 1) };
-        let what = Pending { origin, extent: Extent { offset: start, len }, byte };
+        let tag = if rng.one_in(5) { None } else { Some(origin.seq) };
+        let what = Pending { origin, extent: Extent { offset: start, len }, tag };
         book.pending.borrow_mut().insert(lane, what);
         if send(&env, &segment, what).await.is_err() {
             return;
@@ -96,32 +106,35 @@ async fn judge(env: Env, segment: Segment, book: Rc<Book>) -> Result<(u64, u64),
     let pending: Vec<Pending> = book.pending.borrow().values().copied().collect();
     let (mut before, mut after) = (0, 0);
     for (n, what) in pending.into_iter().enumerate() {
-        let wanted = what.byte.unwrap_or(0);
+        let wanted = |part: Extent| match what.tag {
+            Some(tag) => content(tag, part),
+            None => vec![0; part.len as usize],
+        };
         let mut happened = BTreeSet::new();
         for part in parts(what.extent) {
-            let is_it = bytes(&segment, part).await.map_err(text)?;
             // A clear of what was zero is no change.
-            if what.byte.is_some() && is_it.iter().all(|&byte| byte == wanted) {
+            if what.tag.is_some() && bytes(&segment, part).await.map_err(text)? == wanted(part) {
                 happened.insert(part.offset);
             }
         }
-        let newer = if wanted == 77 { 78 } else { 77 };
+        let seq = segment.last(2) + 1;
+        let newer = (1 << 31) | seq;
         let over = Pending {
-            origin: Origin { attachment: 2, seq: segment.last(2) + 1 },
+            origin: Origin { attachment: 2, seq },
             extent: what.extent,
-            byte: Some(newer),
+            tag: Some(newer),
         };
         send(&env, &segment, over).await.map_err(text)?;
         // Twice, and by way of one more owner for some.
         for _ in 0..1 + n % 2 {
             send(&env, &segment, what).await.map_err(text)?;
         }
-        for part in parts(what.extent) {
+        for part in parts(what.extent).filter(|part| part.len >= TELLING) {
             let now = bytes(&segment, part).await.map_err(text)?;
-            let is = |value: u8| now.iter().all(|&byte| byte == value);
+            let is_newer = now == content(newer, part);
             match happened.contains(&part.offset) {
-                true if is(newer) => before += 1,
-                false if is(wanted) || is(newer) => after += 1,
+                true if is_newer => before += 1,
+                false if is_newer || now == wanted(part) => after += 1,
                 _ => return Err(format!("{what:?}, at {part:?}: it came back, or is half")),
             }
         }
@@ -191,13 +204,13 @@ fn attachments_are_remembered_until_they_are_over() {
                     for seq in round * 300 + 1..=round * 300 + 300 {
                         let origin = Origin { attachment, seq };
                         let extent = Extent { offset: seq % 64 * BLOCK, len: BLOCK };
-                        let what = Pending { origin, extent, byte: Some(seq as u8) };
+                        let what = Pending { origin, extent, tag: Some(seq) };
                         send(&at, &segment, what).await.expect("all is well");
                     }
                     // Long ago: it cannot be told any more, so it is refused.
                     let origin = Origin { attachment, seq: round * 300 + 1 };
                     let extent = Extent { offset: 0, len: 1 };
-                    let late = send(&at, &segment, Pending { origin, extent, byte: Some(1) });
+                    let late = send(&at, &segment, Pending { origin, extent, tag: Some(1) });
                     assert_eq!(late.await.unwrap_err().kind, Kind::Invalid);
                 }
                 segment.confirm().await.expect("nobody else is there");

@@ -160,6 +160,9 @@ pub enum VolumeCommand {
         /// Where attach keeps its notes.
         #[arg(long, value_name = "DIR", default_value = RUN_DIR, env = "CRATON_RUN_DIR")]
         run_dir: PathBuf,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
     },
     /// Make, list and remove snapshots of a volume, and go back to one
     #[command(subcommand)]
@@ -196,6 +199,9 @@ pub enum VolumeCommand {
         /// Also those that have snapshots, with these
         #[arg(long)]
         snapshots: bool,
+        /// Print one JSON array of what was removed.
+        #[arg(long)]
+        json: bool,
     },
 }
 

@@ -340,7 +340,7 @@ async fn wait(env: &Env, trouble: &str, done: impl Fn() -> bool) -> Done {
 }
 
 /// Runs `detach`: of a volume's name, or of a device.
-pub async fn detach(env: &Env, what: &str, run_dir: &Path) -> Done {
+pub async fn detach(env: &Env, what: &str, run_dir: &Path, json: bool) -> Done {
     let notes = Notes::open(run_dir)?;
     let is_it =
         |note: &&Attached| note.volume == what || note.device.as_deref() == Some(Path::new(what));
@@ -370,7 +370,10 @@ pub async fn detach(env: &Env, what: &str, run_dir: &Path) -> Done {
     }
     undo(env, note).await?;
     notes.forget(note);
-    Ok(())
+    match json {
+        true => print_json(&serde_json::json!({ "volume": note.volume, "device": note.device })),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -188,22 +188,25 @@ pub async fn resize(managers: &Managers, name: &str, size: u64, force: bool, jso
 
 /// Removes volumes; their files go in the background. With `force` also open and missing ones.
 /// With `snapshots` also their snapshots.
-pub async fn rm(managers: &Managers, names: &[String], force: bool, snapshots: bool) -> Done {
+pub async fn rm(
+    managers: &Managers,
+    names: &[String],
+    (force, snapshots, json): (bool, bool, bool),
+) -> Done {
+    let mut removed = Vec::new();
     for name in names {
-        let volume = match managers.volume(name).await {
-            Ok(info) => {
-                if snapshots {
-                    super::snapshot::remove_all(managers, &info, force).await?;
-                }
-                info.volume
-            }
+        let info = match managers.volume(name).await {
+            Ok(info) => info,
             Err(Error::Refused { kind: base::Kind::NotFound, .. }) if force => continue,
             Err(error) => return Err(error.into()),
         };
-        match managers.ask(BlockRequest::Remove { volume, force }).await? {
-            BlockReply::Done => {}
+        if snapshots {
+            super::snapshot::remove_all(managers, &info, force).await?;
+        }
+        match managers.ask(BlockRequest::Remove { volume: info.volume, force }).await? {
+            BlockReply::Done => removed.push(show::volume(&info, None)),
             other => return Err(misfit(&other)),
         }
     }
-    Ok(())
+    if json { print_json(&removed) } else { Ok(()) }
 }

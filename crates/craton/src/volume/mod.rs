@@ -32,10 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs a command.
 pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
-    if let VolumeCommand::Detach { what, run_dir } = &command {
+    if let VolumeCommand::Detach { what, run_dir, json } = &command {
         // No cluster is needed for it.
         let runtime = connect::runtime()?;
-        return runtime.block_on(attach::detach(runtime.env(), what, run_dir));
+        return runtime.block_on(attach::detach(runtime.env(), what, run_dir, *json));
     }
     let target = connect::target(connection)?;
     let endpoints = target.dir.as_deref().and_then(|dir| {
@@ -93,8 +93,8 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             VolumeCommand::Flatten { name, json } => {
                 snapshot::flatten(&managers, &name, json).await
             }
-            VolumeCommand::Rm { names, force, snapshots } => {
-                change::rm(&managers, &names, force, snapshots).await
+            VolumeCommand::Rm { names, force, snapshots, json } => {
+                change::rm(&managers, &names, (force, snapshots, json)).await
             }
         }
     })

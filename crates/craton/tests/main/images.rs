@@ -200,7 +200,8 @@ fn a_volume_is_a_device_of_this_host() {
     let (from, to) = (format!("if={device}"), format!("of={}", text(&back)));
     run("dd", &[&from, &to, "bs=1M", "skip=100", "count=5", "status=none"]);
     assert!(fs::read(&back).expect("it was read") == bytes);
-    on(&["detach", &device]);
+    let told: Value = serde_json::from_str(&on(&["detach", &device, "--json"])).expect("JSON");
+    assert_eq!((&told["volume"], &told["device"]), (&"a disk".into(), &device.as_str().into()));
 
     // A front end that is not there.
     harness::kill9(&dir, &["f1"]);

@@ -232,8 +232,10 @@ fn a_volume_is_a_disk_for_standard_tools() {
     assert_eq!(nbd.ask(READ, 5 << 20, BLOCK, &[]), content[5 << 20..][..BLOCK]);
     drop(nbd);
     wait("the export is closed", Duration::from_secs(10), || {
-        let args = on(&["rm", "data"]);
-        harness::craton(&args.iter().map(String::as_str).collect::<Vec<_>>()).status.success()
+        let args = on(&["rm", "data", "--json"]);
+        let output = harness::craton(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let removed: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        output.status.success() && removed[0]["name"] == "data"
     });
     refused(&["info", "data"], 1, "no such volume");
     wait("the files are removed", Duration::from_secs(20), || {
