@@ -58,16 +58,11 @@ impl<'a> Site<'a> {
     pub async fn open(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
         let device = self.look(name).await?;
         let info = self.managers.volume(name).await?;
-        let others = info.attachments.iter().filter(|one| one.holder != self.holder);
-        match others.take(usize::from(info.parent.is_none())).next() {
-            None => Ok(device),
-            Some(one) => {
-                self.close(name, device).await;
-                let holder = &one.holder;
-                let message = format!("{name}: {holder} has it open; close it there first");
-                Err(Failure::failed(message))
-            }
-        }
+        let other = info.attachments.iter().find(|one| one.holder != self.holder);
+        let Some(other) = other.filter(|_| info.parent.is_none()) else { return Ok(device) };
+        self.close(name, device).await;
+        let holder = &other.holder;
+        Err(Failure::failed(format!("{name}: {holder} has it open; close it there first")))
     }
 
     /// Opens a volume as others may at the same time: a shared one, or a snapshot. Any other one is
