@@ -24,7 +24,7 @@ impl Fresh {
         }
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let mut under = OsString::from(path.file_name()?);
-        under.push(".part");
+        under.push(".craton-part");
         Some(Fresh { under: path.with_file_name(under), path })
     }
 

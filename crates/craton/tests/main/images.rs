@@ -85,7 +85,7 @@ fn images_come_back_as_they_went() {
         harness::craton(&args).status.success()
     });
     assert_eq!(fs::metadata(&back).expect("it").len(), 1 << 30);
-    assert!(!scratch.path("back.part").exists());
+    assert!(!scratch.path("back.craton-part").exists());
 
     // Over what a volume has: its old content goes where the image has zeroes.
     let fill = scratch.path("fill");
