@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Scratch, good, kill9, leader, metric, status, text, wait, wait_for_repair};
 use crate::load::{self, Load, Shape, Writer};
+use crate::machine::Hiccups;
 
 /// What a writer may wait for one append, whatever is killed.
 const STALL_MAX: Duration = Duration::from_secs(1);
+/// A master that the machine holds up for so long may lose the lead: half the shortest time after
+/// which a follower stands for election.
+const HELD_UP: Duration = Duration::from_millis(75);
 
 /// What works in each round: with nine processes of the cluster, ten.
 const SHAPE: Shape = Shape { writers: 6, depth: 1, copies: 3, makers: 2 };
@@ -64,13 +68,20 @@ fn kills_under_load_stall_writers_below_a_second() {
     let before = terms();
     let load_s = std::env::var("CRATON_LOAD_S").map_or(5, |text| text.parse().expect("seconds"));
     let mut usual = Vec::new();
+    let hiccups = Hiccups::watch(&scratch.path(""));
     for round in (0..load_s).step_by(ROUND_S) {
         usual.push(steady_round(&dir, (load_s - round).min(ROUND_S as u64)));
     }
     let elections: f64 = terms().iter().zip(before).map(|(after, before)| after - before).sum();
-    println!("{load_s} s of load: longest waits {usual:?} ms, {elections} elections");
-    assert_eq!(elections, 0.0, "in {load_s} s of load, with no process killed");
+    let machine = hiccups.end();
+    println!(
+        "{load_s} s of load: longest waits {usual:?} ms, {elections} elections, the machine itself {:?}",
+        machine.longest()
+    );
+    let alone = machine.longest() < HELD_UP;
+    assert!(elections == 0.0 || !alone, "{elections} elections in {load_s} s, nothing killed");
 
+    let hiccups = Hiccups::watch(&scratch.path(""));
     let load = Load::start(&dir, SHAPE);
     pause(1000);
     let server_killed = Instant::now();
@@ -85,9 +96,10 @@ fn kills_under_load_stall_writers_below_a_second() {
     let end = Instant::now();
     let server = Stalls::between(&writers, server_killed, leader_killed);
     let master = Stalls::between(&writers, leader_killed, end);
-    println!("longest waits: {server} chunkserver killed, {master} leader killed");
-    assert!(server.longest < STALL_MAX, "a chunkserver's end stalls a writer: {server}");
-    assert!(master.longest < STALL_MAX, "the leading master's end stalls a writer: {master}");
+    let limit = hiccups.end().allow(STALL_MAX);
+    println!("longest waits: {server} chunkserver killed, {master} leader killed, of {limit:?}");
+    assert!(server.longest < limit, "a chunkserver's end stalls a writer: {server}");
+    assert!(master.longest < limit, "the leading master's end stalls a writer: {master}");
 
     // Five chunkservers are left, and two masters: full redundancy without hands.
     wait_for_repair(&dir, Duration::from_secs(60));

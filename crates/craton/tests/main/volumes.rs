@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::harness::{self, Scratch, bad, good, json, text, wait};
+use crate::machine::Hiccups;
 
 pub const BLOCK: usize = 4096;
 pub const READ: u16 = 0;
@@ -253,6 +254,7 @@ fn a_killed_block_server_is_a_short_pause() {
     let args = ["volume", "create", "v", "--size", "1GiB", "--json", "--cluster", &cluster];
     let url = json(&args)["nbd"].as_str().expect("an export").to_owned();
     let stop = Arc::new(AtomicBool::new(false));
+    let hiccups = Hiccups::watch(&scratch.path(""));
     // Writers of their own blocks all over the volume, which read back what they wrote.
     let writers: Vec<_> = (0..2u64)
         .map(|writer| {
@@ -279,11 +281,12 @@ fn a_killed_block_server_is_a_short_pause() {
     good(&["cluster", "up", "--dir", &cluster, "--block-servers", "2"]);
     std::thread::sleep(Duration::from_secs(2));
     stop.store(true, Ordering::Relaxed);
+    let limit = hiccups.end().allow(Duration::from_secs(1));
     for writer in writers {
         let (worst, count) = writer.join().expect("no request failed");
-        eprintln!("{count} rounds, the longest took {worst:?}");
+        eprintln!("{count} rounds, the longest took {worst:?} of {limit:?}");
         assert!(count > 100, "only {count} rounds in eight seconds");
-        assert!(worst < Duration::from_secs(1), "a round took {worst:?}");
+        assert!(worst < limit, "a round took {worst:?}");
     }
     let info = json(&["volume", "info", "v", "--json", "--cluster", &cluster]);
     assert_eq!(segments(&info).len(), 4);
@@ -360,7 +363,7 @@ fn limits_hold_and_change_live() {
     up(&dir);
     let cluster = text(&dir).to_owned();
     let volume = |args: &[&str]| json(&[&["volume"], args, &["--cluster", &cluster]].concat());
-    let create = ["create", "slow", "--size", "1GiB", "--iops-burst", "50", "--json"];
+    let create = ["create", "slow", "--size", "1GiB", "--iops-burst", "20", "--json"];
     let url = volume(&create)["nbd"].as_str().expect("an export").to_owned();
     let mut nbd = Nbd::open(&url);
     let mut blocks = 0;
@@ -372,13 +375,13 @@ fn limits_hold_and_change_live() {
         }
         began.elapsed()
     };
-    // Five go at once, as many as 100 ms bring.
-    let took = write(&mut nbd, 65);
-    assert!(took >= Duration::from_millis(1190), "65 requests at 50 a second took {took:?}");
+    // Two go at once, as many as 100 ms bring.
+    let took = write(&mut nbd, 26);
+    assert!(took >= Duration::from_millis(1190), "26 requests at 20 a second took {took:?}");
     let set = volume(&["set", "slow", "--iops-burst", "0", "--json"]);
     assert_eq!(set["limits"]["iops_burst"], 0);
     wait("the front end has heard of it", Duration::from_secs(20), || {
-        write(&mut nbd, 25) < Duration::from_millis(400)
+        write(&mut nbd, 64) < Duration::from_millis(3000)
     });
     let space = &volume(&["info", "slow", "--json"])["space"];
     let number = |what: &str| space[what].as_f64().unwrap_or_else(|| panic!("{what} in {space}"));

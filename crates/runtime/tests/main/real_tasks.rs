@@ -36,44 +36,33 @@ fn timers_fire_in_order_and_not_early() {
     }
 }
 
+/// An executor that has nothing to do wakes for its timers and for nothing else. What a wake costs
+/// depends on the machine, how many there are does not.
 #[test]
 fn idle_executors_sleep() {
-    let runtime = runtime();
-    let env = runtime.env().clone();
-    runtime.block_on(env.sleep(Duration::from_millis(300)));
-    let stats = runtime.handle().stats();
-    assert!(stats.sleeps < 20 && stats.spins == 0, "{stats:?}");
-    assert!(stats.slept_us > 250_000, "{stats:?}");
-}
-
-#[test]
-fn idle_executors_use_no_cpu() {
+    const BEATS: u64 = 20;
     let cores = Cores::start(&RuntimeConfig::named("test"), 4).unwrap();
     // Heartbeats of an idle cluster.
-    let busy: Vec<_> = cores
+    let beating: Vec<_> = cores
         .handles()
         .iter()
         .map(|handle| {
             handle.spawn(|env| async move {
-                for _ in 0..20 {
+                for _ in 0..BEATS {
                     env.sleep(Duration::from_millis(25)).await;
                 }
-                thread_cpu()
             })
         })
         .collect();
-    for task in busy {
-        let used = task.wait().unwrap();
-        // 20 wakes in 500 ms: 1 % would be 5 ms.
-        assert!(used < Duration::from_millis(10), "{used:?}");
+    for task in beating {
+        task.wait().unwrap();
     }
-}
-
-/// CPU time of this thread.
-fn thread_cpu() -> Duration {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    let nanos = stat.split_whitespace().next().unwrap().parse().unwrap();
-    Duration::from_nanos(nanos)
+    for handle in cores.handles() {
+        let stats = handle.stats();
+        // One at its start, one in which the task arrives, and a timer that is early by a round.
+        assert!((1..=2 * BEATS + 2).contains(&stats.sleeps), "{stats:?}");
+        assert!(stats.spins == 0 && stats.enters <= 2 * stats.sleeps, "{stats:?}");
+    }
 }
 
 #[test]
@@ -170,7 +159,9 @@ fn a_task_over_its_slice_is_named() {
     let runtime = runtime();
     let env = runtime.env().clone();
     runtime.block_on(async {
-        for _ in 0..5 {
+        // A poll during which the machine took the CPU away does not count.
+        let named = || runtime.handle().stats().overruns.contains_key("hog");
+        while !named() {
             let hog = env.clone();
             env.spawn(Class::Foreground, "hog", async move {
                 let started = hog.now();
@@ -209,7 +200,9 @@ fn every_class_gets_its_share() {
                 })
             })
             .collect();
-        env.sleep(Duration::from_millis(50)).await;
+        while counts.borrow()[0] < 10_000 {
+            env.sleep(Duration::from_millis(1)).await;
+        }
         tasks.iter().for_each(runtime::JoinHandle::abort);
         let [control, foreground, background] = *counts.borrow();
         assert!(control > 4 * foreground, "{counts:?}");
