@@ -12,6 +12,7 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::Duration;
 
+use super::choice::{Candidate, Lifespan, pick};
 use super::core::Core;
 use super::files::{DataFile, Open};
 use super::format::Flaw;
@@ -28,47 +29,11 @@ const GIVE_WAY: Duration = Duration::from_millis(2);
 /// Steps that one pause gives way for at most.
 const GIVE_WAY_MAX: u32 = 10;
 
-/// A DataFile as collection sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Candidate {
-    pub(crate) file: FileNo,
-    /// Blocks with data in it, and those that the index has.
-    pub(crate) blocks: u64,
-    pub(crate) live: u64,
-    /// Changes of the segment since it was made.
-    pub(crate) age: u64,
-}
-
-/// The file to collect next, when garbage is more than `percent` of all blocks: the one whose
-/// garbage is worth most for the copying. Garbage in an old file is worth more: what still lives
-/// there will live on, while a young one will soon have more of it (cost-benefit of the first
-/// log-structured file systems). Files without a live block come first, whatever there is.
-pub(crate) fn pick(candidates: &[Candidate], percent: u64) -> Option<FileNo> {
-    let empty = candidates.iter().find(|candidate| candidate.live == 0);
-    if let Some(empty) = empty {
-        return Some(empty.file);
-    }
-    let blocks: u64 = candidates.iter().map(|candidate| candidate.blocks).sum();
-    let live: u64 = candidates.iter().map(|candidate| candidate.live).sum();
-    if (blocks - live.min(blocks)) * 100 <= blocks * percent {
-        return None;
-    }
-    let worth = |candidate: &&Candidate| {
-        let Candidate { blocks, live, age, .. } = **candidate;
-        let garbage = u128::from(blocks - live.min(blocks));
-        // (1 - u) x age / (1 + u), in integers.
-        garbage * u128::from(age + 1) * 1024 / u128::from(blocks + live)
-    };
-    let best = candidates.iter().max_by_key(worth);
-    best.filter(|best| best.live < best.blocks).map(|best| best.file)
-}
-
 /// Where copies go: one output for each class of lifetime.
 #[derive(Default)]
 struct Outputs {
     open: [Option<Output>; COLLECT_CLASSES],
-    /// Changes between the making and the collection of a file, on average.
-    lifespan: u64,
+    lifespan: Lifespan,
 }
 
 struct Output {
@@ -76,22 +41,6 @@ struct Output {
     /// Records that are not appended yet, and where their blocks come from.
     bytes: Vec<u8>,
     moves: Vec<Update>,
-}
-
-impl Outputs {
-    /// The class of a block by its age: what has lived long will live long, so blocks that are
-    /// likely to go at one time stand together.
-    fn class(&self, age: u64) -> usize {
-        match age / self.lifespan.max(1) {
-            0..4 => 0,
-            4..16 => 1,
-            _ => 2,
-        }
-    }
-
-    fn note_lifespan(&mut self, lived: u64) {
-        self.lifespan = if self.lifespan == 0 { lived } else { (7 * self.lifespan + lived) / 8 };
-    }
 }
 
 impl Core {
@@ -155,7 +104,7 @@ impl Core {
             }
         }
         if state.role == Role::Log {
-            outputs.note_lifespan(self.counter.get().saturating_sub(state.born));
+            outputs.lifespan.note(self.counter.get().saturating_sub(state.born));
         }
         // The TxnFile has all that took the index's entries away from it.
         self.log_all().await?;
@@ -258,7 +207,7 @@ impl Core {
             return Ok(()); // It was changed meanwhile.
         }
         let from = Loc::new(head.file, head.unit);
-        let class = outputs.class(self.counter.get().saturating_sub(head.seq.counter));
+        let class = outputs.lifespan.class(self.counter.get().saturating_sub(head.seq.counter));
         let full = |output: &Output| {
             let have = u64::from(output.open.next) * UNIT + output.bytes.len() as u64;
             have + RECORD as u64 > self.options.file_bytes
@@ -371,30 +320,4 @@ impl Core {
 /// How far a file goes.
 fn mark_of(file: &DataFile) -> Mark {
     Mark { file: file.number, end: file.end.get(), blocks: file.blocks.get() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn candidate(file: u32, blocks: u64, live: u64, age: u64) -> Candidate {
-        Candidate { file: FileNo::new(file).unwrap(), blocks, live, age }
-    }
-
-    #[test]
-    fn garbage_counts_and_age_counts() {
-        let check = |candidates: &[Candidate], percent, want: Option<u32>| {
-            let got = pick(candidates, percent).map(FileNo::get);
-            assert_eq!(got, want, "{candidates:?}");
-        };
-        check(&[], 20, None);
-        check(&[candidate(1, 100, 90, 5), candidate(2, 100, 85, 5)], 20, None);
-        check(&[candidate(1, 100, 90, 5), candidate(2, 100, 0, 5)], 90, Some(2));
-        check(&[candidate(1, 100, 50, 5), candidate(2, 100, 40, 5)], 20, Some(2));
-        // A little less garbage, but much older.
-        check(&[candidate(1, 100, 50, 500), candidate(2, 100, 40, 5)], 20, Some(1));
-        // Counts that are known to be too high do no harm.
-        check(&[candidate(1, 100, 120, 5), candidate(2, 100, 30, 5)], 20, Some(2));
-        check(&[candidate(1, 0, 1, 5)], 0, None);
-    }
 }

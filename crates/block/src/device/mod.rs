@@ -10,6 +10,7 @@
 //! Recovery: see the source of `open`. Format: `docs/formats/block.md`.
 
 mod check;
+mod choice;
 mod collect;
 mod core;
 mod files;
