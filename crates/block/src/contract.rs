@@ -6,6 +6,7 @@ use std::ops::Range;
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
 use runtime::Buf;
+use wire::block::Span;
 
 use crate::geometry::Extent;
 use crate::once::Origin;
@@ -82,6 +83,12 @@ pub trait Owned: Device {
 
     /// These attachments are over: their changes need not be remembered.
     fn forget(&self, attachments: Range<u32>);
+
+    /// Where the blocks of a range are, from the first that it covers on, for whoever reads the
+    /// DataFiles himself: what stands there is what a read that began when this did may show, for
+    /// as long as the files are there. Nothing when it is to be read through the device: replicas
+    /// may not show all of it yet.
+    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>>;
 
     /// Ends well when nobody else had opened the segment at some moment after the call: what was
     /// read before is no older than that. `Fenced` when somebody has. It costs an append.

@@ -130,3 +130,11 @@ const _: () = assert!(SESSION_CHANGES_MAX.is_multiple_of(8));
 const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * wire::control::limits::ATTACHMENTS_MAX);
 const _: () =
     assert!(IO_MAX <= wire::frame::PAYLOAD_MAX && NBD_EXTENTS_MAX <= wire::block::PIECES_MAX);
+
+/// DataFiles of one segment that a client keeps open: a segment of 32 GiB has 64, and as many again
+/// while they are collected.
+pub const DIRECT_FILES_MAX: usize = 256;
+/// How long a read beside the block server may take before the block server is asked for it.
+pub const DIRECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long all reads go through the block server after the core gave trouble.
+pub const DIRECT_PAUSE: Duration = Duration::from_secs(1);

@@ -12,7 +12,10 @@ use base::{Fault, Kind};
 use futures_util::FutureExt;
 use runtime::sync::Mutex;
 use runtime::{Buf, BufMut, Env};
+use wire::block::Span;
+use wire::control::SegmentId;
 
+use crate::archive::Archive;
 use crate::contract::{Answer, Clear, Device, Owned, Piece};
 use crate::geometry::Extent;
 use crate::limits::{BLOCK, IO_MAX};
@@ -62,6 +65,8 @@ pub struct MemoryDevice {
     turn: Mutex<()>,
     /// Whether changes may still take effect.
     guard: Guard,
+    /// Where clients read beside it.
+    archive: Option<(Archive, SegmentId)>,
 }
 
 /// Says whether a change may take effect, at the moment at which it would.
@@ -194,7 +199,13 @@ impl MemoryDevice {
         guard: Guard,
     ) -> MemoryDevice {
         let (env, memory, turn) = (env.clone(), memory.clone(), Mutex::new(()));
-        MemoryDevice { env, bytes, memory, pause, turn, guard }
+        MemoryDevice { env, bytes, memory, pause, turn, guard, archive: None }
+    }
+
+    /// The same, whose clients find what it says of places in an archive.
+    pub(crate) fn with_archive(mut self, archive: &Archive, segment: SegmentId) -> MemoryDevice {
+        self.archive = Some((archive.clone(), segment));
+        self
     }
 
     fn check(&self, extent: Extent, data: bool) -> Result<(), Fault> {
@@ -298,6 +309,27 @@ impl Owned for MemoryDevice {
 
     fn forget(&self, attachments: Range<u32>) {
         self.memory.0.borrow_mut().once.forget(attachments);
+    }
+
+    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+        async move {
+            self.check(extent, true)?;
+            let Some((archive, segment)) = &self.archive else { return Ok(None) };
+            // What was written just now is not shown beside the server yet.
+            if self.env.random_below(4) == 0 {
+                return Ok(None);
+            }
+            let spans = || {
+                let stored = &self.memory.0.borrow().blocks;
+                let content = blocks(extent).map(|(block, _, _)| match stored.get(&block) {
+                    Some(Stored::Bytes(bytes)) => (block as u32, Some(&bytes[..])),
+                    Some(Stored::Zeroes) | None => (block as u32, None),
+                });
+                archive.keep(*segment, content)
+            };
+            Ok(Some(self.in_turn(spans).await))
+        }
+        .boxed_local()
     }
 
     fn confirm(&self) -> Answer<'_, ()> {

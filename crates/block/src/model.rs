@@ -13,11 +13,12 @@ use futures_util::FutureExt;
 use runtime::Env;
 use wire::control::SegmentId;
 
+use crate::archive::Archive;
 use crate::contract::Answer;
 use crate::manager::Standing;
 use crate::memory::{Memory, MemoryDevice};
 use crate::server::{Lease, Opened, SegmentOpener};
-use crate::volume::{Attachment, Place, Route};
+use crate::volume::{Attachment, DataFiles, Place, Route};
 
 struct Segment {
     place: Place,
@@ -38,6 +39,7 @@ struct Inner {
     down: Cell<bool>,
     pause: Duration,
     bytes: u64,
+    archive: Archive,
 }
 
 /// A manager that never fails. Clones share it.
@@ -61,6 +63,7 @@ impl Manager {
             down: Cell::new(false),
             pause,
             bytes,
+            archive: Archive::default(),
         }))
     }
 
@@ -121,6 +124,11 @@ impl Manager {
         Rc::new(self.clone())
     }
 
+    /// What clients of `env` read beside the servers.
+    pub fn files(&self, env: &Env) -> Rc<dyn DataFiles> {
+        self.0.archive.open(env, self.0.pause)
+    }
+
     /// What the server at `addr` opens its segments through.
     pub fn opener(&self, env: &Env, addr: SocketAddr) -> Rc<dyn SegmentOpener> {
         Rc::new(Opener { manager: self.clone(), env: env.clone(), addr })
@@ -175,7 +183,8 @@ impl SegmentOpener for Opener {
                 })
             };
             let device =
-                MemoryDevice::guarded(&self.env, &content, inner.bytes, inner.pause, guard);
+                MemoryDevice::guarded(&self.env, &content, inner.bytes, inner.pause, guard)
+                    .with_archive(&inner.archive, segment);
             let (manager, env) = (self.manager.clone(), self.env.clone());
             let (device, lease) = (Rc::new(device), Held { manager, env, segment, epoch });
             Ok(Opened { device, lease: Rc::new(lease) })

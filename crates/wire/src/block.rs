@@ -9,6 +9,8 @@ use crate::frame::PAYLOAD_MAX;
 
 /// Pieces in one answer at most: 64 KiB of body.
 pub const PIECES_MAX: usize = 4096;
+/// Spans in one answer at most: 8 KiB of body. A read of 512 KiB has 129 blocks.
+pub const SPANS_MAX: usize = 256;
 
 /// A session of an attachment on a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +69,8 @@ pub enum BlockIo {
         offset: u64,
         /// Bytes, at least 1.
         len: u32,
+        /// The answer may be [`BlockAnswer::Located`]: the client reads the DataFiles itself.
+        locate: bool,
     },
     /// Writes the payload.
     Write {
@@ -114,6 +118,27 @@ pub struct Piece {
     pub zero: bool,
 }
 
+/// Blocks of a segment that stand together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// How many, at least 1.
+    pub blocks: u32,
+    /// Where their records are, one behind the other; nothing for zeroes.
+    pub at: Option<RecordPlace>,
+}
+
+/// Where the record of a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordPlace {
+    /// What tells the DataFile from others in the segment's directory: who made it, and its
+    /// number, which is not 0.
+    pub file: (u32, u32),
+    /// The volume that its records are of; 0 for the segment's own.
+    pub origin: u64,
+    /// The record's place in the file, in units of 64 bytes.
+    pub unit: u32,
+}
+
 /// The good answers of a block server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BlockAnswer {
@@ -129,6 +154,9 @@ pub enum BlockAnswer {
     },
     /// To `Read`: the payload has the bytes.
     Read,
+    /// To `Read` with `locate`: where the blocks are that the range covers, from its first on. A
+    /// record is never changed, so what stands there is what the blocks had at the answer.
+    Located(Vec<Span>),
     /// To `Pieces`, from the range's start on; may end early.
     Pieces(Vec<Piece>),
     /// To the others: done, and durable.
@@ -229,9 +257,9 @@ impl BlockIo {
         match self {
             BlockIo::Open { fence, .. } => put_u64s(&mut out, &[*fence]),
             BlockIo::Close { .. } => {}
-            BlockIo::Read { offset, len, .. } => {
+            BlockIo::Read { offset, len, locate, .. } => {
                 put_u64s(&mut out, &[*offset]);
-                put_u32s(&mut out, &[*len, 0]);
+                put_u32s(&mut out, &[*len, u32::from(*locate)]);
             }
             BlockIo::Write { sequence, offset, .. } => {
                 put_u64s(&mut out, &[sequence.seq, sequence.floor, *offset]);
@@ -273,12 +301,12 @@ impl BlockIo {
             OP_CLOSE => Ok(BlockIo::Close { at }),
             OP_READ => {
                 let (offset, len) = (fields.u64()?, fields.u32()?);
-                fields.reserved()?;
+                let locate = fields.flag("locate")?;
                 check_range(offset, u64::from(len))?;
                 if len as usize > PAYLOAD_MAX {
                     return Err(DecodeError::Field("len"));
                 }
-                Ok(BlockIo::Read { at, offset, len })
+                Ok(BlockIo::Read { at, offset, len, locate })
             }
             OP_WRITE => {
                 let sequence = decode_sequence(&mut fields)?;
@@ -324,6 +352,7 @@ const ANSWER_OPENED: u32 = 1;
 const ANSWER_READ: u32 = 2;
 const ANSWER_PIECES: u32 = 3;
 const ANSWER_DONE: u32 = 4;
+const ANSWER_LOCATED: u32 = 5;
 
 const PIECE_HOLE: u32 = 1;
 const PIECE_ZERO: u32 = 2;
@@ -348,6 +377,16 @@ impl BlockAnswer {
                 }
             }
             BlockAnswer::Done => put_u32s(&mut out, &[ANSWER_DONE, 0]),
+            BlockAnswer::Located(spans) => {
+                assert!(spans.len() <= SPANS_MAX, "{} spans in an answer", spans.len());
+                put_u32s(&mut out, &[ANSWER_LOCATED, spans.len() as u32]);
+                for Span { blocks, at } in spans {
+                    let RecordPlace { file, origin, unit } =
+                        at.unwrap_or(RecordPlace { file: (0, 0), origin: 0, unit: 0 });
+                    put_u32s(&mut out, &[*blocks, file.0, file.1, unit]);
+                    put_u64s(&mut out, &[origin]);
+                }
+            }
         }
         out
     }
@@ -356,14 +395,12 @@ impl BlockAnswer {
         let mut fields = Fields(body);
         let tag = fields.u32()?;
         if tag == ANSWER_PIECES {
-            let count = fields.u32()? as usize;
-            if count > PIECES_MAX {
-                return Err(DecodeError::Field("count"));
-            }
-            return (0..count)
-                .map(|_| decode_piece(&mut fields))
-                .collect::<Result<_, _>>()
-                .map(BlockAnswer::Pieces);
+            let pieces = decode_list(&mut fields, PIECES_MAX, decode_piece)?;
+            return Ok(BlockAnswer::Pieces(pieces));
+        }
+        if tag == ANSWER_LOCATED {
+            let spans = decode_list(&mut fields, SPANS_MAX, decode_span)?;
+            return Ok(BlockAnswer::Located(spans));
         }
         fields.reserved()?;
         match tag {
@@ -375,6 +412,31 @@ impl BlockAnswer {
             ANSWER_DONE => Ok(BlockAnswer::Done),
             tag => Err(DecodeError::Code(u16::try_from(tag).unwrap_or(u16::MAX))),
         }
+    }
+}
+
+fn decode_list<T>(
+    fields: &mut Fields<'_>,
+    most: usize,
+    decode: fn(&mut Fields<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let count = fields.u32()? as usize;
+    if count > most {
+        return Err(DecodeError::Field("count"));
+    }
+    (0..count).map(|_| decode(fields)).collect()
+}
+
+fn decode_span(fields: &mut Fields<'_>) -> Result<Span, DecodeError> {
+    let (blocks, file) = (fields.u32()?, (fields.u32()?, fields.u32()?));
+    let (unit, origin) = (fields.u32()?, fields.u64()?);
+    if blocks == 0 {
+        return Err(DecodeError::Field("blocks"));
+    }
+    match file.1 {
+        0 if (file.0, unit, origin) != (0, 0, 0) => Err(DecodeError::Field("file")),
+        0 => Ok(Span { blocks, at: None }),
+        _ => Ok(Span { blocks, at: Some(RecordPlace { file, origin, unit }) }),
     }
 }
 

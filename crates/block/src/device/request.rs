@@ -6,19 +6,22 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::sync::oneshot;
 use runtime::{Buf, BufMut};
+use wire::block::{RecordPlace, SPANS_MAX, Span};
 
 use super::core::Core;
-use super::limits::{PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, REQUEST_BYTES_MAX};
+use super::limits::{
+    PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, RECORD_UNITS, REQUEST_BYTES_MAX,
+};
 use super::locks::Guard;
 use super::log::{Change, Work};
-use super::types::Loc;
+use super::types::{FileNo, Loc};
 use crate::contract::{Clear, Piece};
 use crate::geometry::Extent;
 use crate::limits::BLOCK;
 use crate::once::{Origin, Progress, without};
 
 /// Blocks that a range covers, and the whole ones among them.
-fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {
+pub(crate) fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {
     let end = extent.offset + extent.len;
     let covers = extent.offset / BLOCK..end.div_ceil(BLOCK);
     let (first, last) = (extent.offset.div_ceil(BLOCK), end / BLOCK);
@@ -34,11 +37,26 @@ fn edges(covers: &Range<u64>, whole: &Range<u64>) -> Vec<u64> {
 }
 
 /// The part of a range that lies in a block: from the range's start, and from the block's.
-fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
+pub(crate) fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
     let start = (lba * BLOCK).max(extent.offset);
     let end = ((lba + 1) * BLOCK).min(extent.offset + extent.len);
     let of_range = (start - extent.offset) as usize..(end - extent.offset) as usize;
     (of_range, (start - lba * BLOCK) as usize)
+}
+
+/// Adds a block to spans. Its record may stand behind that of the one before.
+pub(crate) fn push_span(spans: &mut Vec<Span>, at: Option<RecordPlace>) {
+    if let Some(last) = spans.last_mut() {
+        let behind = |place: RecordPlace| RecordPlace {
+            unit: place.unit.wrapping_add(last.blocks * RECORD_UNITS),
+            ..place
+        };
+        if last.at.map(behind) == at {
+            last.blocks += 1;
+            return;
+        }
+    }
+    spans.push(Span { blocks: 1, at });
 }
 
 /// What is left to do of a change of which some blocks are done.
@@ -105,6 +123,34 @@ impl Core {
             }
         }
         Ok(out.freeze())
+    }
+
+    /// Where the blocks that a range covers are: nothing unless replicas show all of them.
+    pub(crate) async fn locate_range(&self, extent: Extent) -> Result<Option<Vec<Span>>, Fault> {
+        self.check_extent(extent, REQUEST_BYTES_MAX)?;
+        let (covers, _) = blocks(extent);
+        let mut spans = Vec::new();
+        for lba in covers {
+            match self.locate(lba as u32).await?.place() {
+                None => push_span(&mut spans, None),
+                Some((file, unit)) => match self.told_place(file, unit) {
+                    Some(place) => push_span(&mut spans, Some(place)),
+                    None => return Ok(None),
+                },
+            }
+        }
+        Ok((spans.len() <= SPANS_MAX).then_some(spans))
+    }
+
+    /// A place as others are told it, unless it is among the last appends: replicas show those
+    /// when they have heard that they are acknowledged (`protocols.md` 1.6).
+    fn told_place(&self, number: FileNo, unit: u32) -> Option<RecordPlace> {
+        if self.recent.borrow().get(number, unit).is_some() {
+            return None;
+        }
+        let state = self.files.borrow().get(&number)?.state.get();
+        let file = (state.generation, number.get());
+        Some(RecordPlace { file, origin: state.origin, unit })
     }
 
     pub(crate) async fn write(

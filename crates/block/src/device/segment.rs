@@ -7,6 +7,7 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::{Buf, Env};
 use table::{Cache, Store};
+use wire::block::Span;
 use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
@@ -278,6 +279,10 @@ impl Owned for Segment {
 
     fn forget(&self, attachments: Range<u32>) {
         self.0.0.once.borrow_mut().forget(attachments);
+    }
+
+    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+        Box::pin(self.0.0.locate_range(extent))
     }
 
     fn confirm(&self) -> Answer<'_, ()> {

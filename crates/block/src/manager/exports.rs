@@ -8,19 +8,22 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use base::{Fault, Kind, VolumeId};
+use client::Client;
 use runtime::sync::Mutex;
 use runtime::{Buf, Class, Env};
+use table::{ClientStore, Source, Store};
 use transport::Endpoint;
 use wire::control::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use wire::control::{BlockReply, BlockRequest, BlockRole, SegmentId, SegmentPlace, VolumeInfo};
 
 use super::client::{Managers, misfit};
 use super::limits::{HERE, KEEP};
+use super::service::segment_path;
 use super::state::geometry;
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::frontend::{About, Exports};
 use crate::geometry::Extent;
-use crate::volume::{Attachment, Limits, Place, Route, Shape, Volume};
+use crate::volume::{Attachment, DataFiles, Limits, Place, Route, Shape, Volume};
 
 struct Inner {
     env: Env,
@@ -54,6 +57,36 @@ struct Map {
     volume: VolumeId,
     over: Cell<bool>,
     places: RefCell<BTreeMap<u32, Place>>,
+}
+
+/// DataFiles in the core's namespace, for one attachment: no directory of a segment is moved while
+/// its volume is attached.
+struct CoreFiles {
+    client: Client,
+    stores: RefCell<BTreeMap<SegmentId, Rc<ClientStore>>>,
+}
+
+impl CoreFiles {
+    fn new(client: &Client) -> Rc<CoreFiles> {
+        Rc::new(CoreFiles { client: client.clone(), stores: RefCell::default() })
+    }
+}
+
+impl DataFiles for CoreFiles {
+    fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>> {
+        Box::pin(async move {
+            let known = self.stores.borrow().get(&segment).cloned();
+            let store = match known {
+                Some(store) => store,
+                None => {
+                    let found = ClientStore::find(&self.client, &segment_path(segment)).await;
+                    let found = found.map_err(|e| Fault::new(e.kind(), e.to_string()))?;
+                    self.stores.borrow_mut().entry(segment).or_insert(Rc::new(found)).clone()
+                }
+            };
+            store.open(name).await
+        })
+    }
 }
 
 impl VolumeExports {
@@ -126,6 +159,7 @@ impl VolumeExports {
         let (env, endpoint) = (&inner.env, inner.endpoint.clone());
         let volume = Volume::new(env, endpoint, map.clone(), shape, attachment, inner.limits);
         volume.set_limits(info.spec.limits, info.attachments.len());
+        volume.read_directly(CoreFiles::new(inner.managers.client()));
         let (exports, id) = (inner.clone(), info.volume);
         let name = name.to_owned();
         Ok(Rc::new(Attached { exports, volume, id, name, epoch, map }))

@@ -15,6 +15,7 @@ use futures_util::future::{LocalBoxFuture, ready};
 use runtime::sync::{Mutex, Notify};
 use runtime::{Buf, Duration};
 use table::ClientStore;
+use wire::block::Span;
 use wire::control::{Policy, SegmentCheck, SegmentId, SegmentScrub, SegmentUsage};
 
 use super::member::Hosted;
@@ -125,6 +126,10 @@ impl Owned for Late {
         if let Some(segment) = self.0.opened.get() {
             segment.forget(attachments);
         }
+    }
+
+    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+        self.ask(|segment| segment.locate(extent))
     }
 
     fn confirm(&self) -> Answer<'_, ()> {

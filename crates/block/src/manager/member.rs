@@ -13,6 +13,7 @@ use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Buf, Class, Duration, Env, Instant, JoinHandle};
 use transport::{Handler, Incoming, Response, Service};
+use wire::block::Span;
 use wire::control::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
 use wire::control::{
     BlockBeat, BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ControlError,
@@ -700,6 +701,16 @@ impl Owned for Counted {
 
     fn forget(&self, attachments: Range<u32>) {
         self.device.forget(attachments);
+    }
+
+    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+        Box::pin(async move {
+            let located = self.device.locate(extent).await?;
+            if located.is_some() {
+                self.count(extent.len);
+            }
+            Ok(located)
+        })
     }
 
     fn confirm(&self) -> Answer<'_, ()> {

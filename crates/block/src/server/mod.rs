@@ -64,10 +64,12 @@ pub trait SegmentOpener {
 pub struct Stats {
     /// Sessions admitted.
     pub sessions: u64,
-    /// Reads answered.
+    /// Reads answered with bytes.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
+    /// Reads answered with places, which the client reads itself.
+    pub located: u64,
     /// Writes made durable.
     pub writes: u64,
     /// Bytes written.

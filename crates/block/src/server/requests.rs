@@ -60,9 +60,13 @@ impl BlockServer {
                 }
                 Ok((BlockAnswer::Done, None))
             }
-            BlockIo::Read { at, offset, len } => {
+            BlockIo::Read { at, offset, len, locate } => {
                 let extent = Extent { offset, len: u64::from(len) };
-                self.read(at, extent).await.map(|data| (BlockAnswer::Read, Some(data)))
+                let located = if locate { self.locate(at, extent).await? } else { None };
+                match located {
+                    Some(spans) => Ok((BlockAnswer::Located(spans), None)),
+                    None => self.read(at, extent).await.map(|data| (BlockAnswer::Read, Some(data))),
+                }
             }
             BlockIo::Pieces { at, offset, len, most } => {
                 let pieces = self.pieces(at, Extent { offset, len }, most as usize).await;
@@ -200,6 +204,23 @@ impl BlockServer {
             stats.read_bytes += extent.len;
         });
         Ok(data)
+    }
+
+    /// Where a range is, for a client that reads it itself. The lease is looked at as for bytes: a
+    /// place is what the blocks have now, as bytes are.
+    async fn locate(
+        &self,
+        at: SessionRef,
+        extent: Extent,
+    ) -> Result<Option<Vec<block::Span>>, BlockError> {
+        let (hosted, _) = self.session(at)?;
+        let located = hosted.device.locate(extent).await;
+        let Some(spans) = located.map_err(|fault| self.fail(at, &hosted, &fault))? else {
+            return Ok(None);
+        };
+        self.check_lease(at, &hosted).await?;
+        self.count(|stats| stats.located += 1);
+        Ok(Some(spans))
     }
 
     async fn pieces(

@@ -8,12 +8,13 @@
 //!
 //! Invariant: knows no NBD; reaches the block manager through [`Route`] only.
 
+mod direct;
 mod ranges;
 mod segment;
 mod session;
 mod throttle;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -33,6 +34,7 @@ use crate::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
 use crate::limits::{
     BLOCK_CALL_TIMEOUT, BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE, IO_MAX, PIECES_BYTES_MAX,
 };
+pub use direct::DataFiles;
 use segment::{Answered, Ask, Segment};
 use throttle::Throttle;
 
@@ -107,9 +109,15 @@ struct Shared {
     attachment: Attachment,
     /// The attachment is over.
     over: Cell<bool>,
+    /// Where reads may go beside the block servers.
+    files: OnceCell<Rc<dyn DataFiles>>,
 }
 
 impl Shared {
+    async fn alloc(&self, len: usize) -> BufMut {
+        crate::memory::alloc(&self.env, len).await
+    }
+
     fn over() -> Fault {
         Fault::new(
             Kind::Fenced,
@@ -173,6 +181,7 @@ impl Volume {
             volume: shape.volume,
             attachment,
             over: Cell::new(false),
+            files: OnceCell::new(),
         };
         Volume(Rc::new(Inner {
             shared: Rc::new(shared),
@@ -181,6 +190,13 @@ impl Volume {
             segments: RefCell::default(),
             throttle: Throttle::new(env),
         }))
+    }
+
+    /// From now on reads may take DataFiles from `files`, once a block server has said where in
+    /// them the blocks are.
+    pub fn read_directly(&self, files: Rc<dyn DataFiles>) {
+        // Whoever comes second has nothing else to say.
+        let _ = self.0.shared.files.set(files);
     }
 
     /// Its new length, after a resize.
@@ -242,7 +258,7 @@ impl Volume {
     }
 
     async fn alloc(&self, len: usize) -> BufMut {
-        crate::memory::alloc(&self.0.shared.env, len).await
+        self.0.shared.alloc(len).await
     }
 }
 

@@ -12,6 +12,7 @@ use transport::{CallError, Priority, Request, Service, Token};
 use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef, decode_answer};
 use wire::control::SegmentId;
 
+use super::direct::Direct;
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
 use super::{Place, Shared};
@@ -68,6 +69,7 @@ pub(super) struct Segment {
     turn: Mutex<()>,
     link: RefCell<Link>,
     changes: Rc<Changes>,
+    direct: Rc<Direct>,
 }
 
 impl Segment {
@@ -80,6 +82,7 @@ impl Segment {
             turn: Mutex::new(()),
             link: RefCell::new(Link { next: 1, ..Link::default() }),
             changes: Changes::new(),
+            direct: Direct::new(shared, id),
         })
     }
 
@@ -97,8 +100,17 @@ impl Segment {
         let give_up = env.now() + self.shared.limits.patience;
         let mut ticket = None;
         let mut tries = 0u32;
+        let mut locate = matches!(ask, Ask::Read) && self.direct.is_wanted();
         loop {
-            let (wait, why) = match self.attempt(extent, &ask, priority, &mut ticket).await {
+            let attempt = self.attempt(extent, &ask, locate, priority, &mut ticket).await;
+            let (wait, why) = match attempt {
+                Ended::Answered((BlockAnswer::Located(spans), _)) if locate => {
+                    if let Some(data) = self.direct.read(extent, &spans).await {
+                        return Ok((BlockAnswer::Read, Some(data)));
+                    }
+                    locate = false;
+                    continue;
+                }
                 Ended::Answered(answered) => {
                     settle(&mut ticket);
                     return Ok(answered);
@@ -127,6 +139,7 @@ impl Segment {
         &self,
         extent: Extent,
         ask: &Ask,
+        locate: bool,
         priority: Priority,
         ticket: &mut Option<Ticket>,
     ) -> Ended {
@@ -146,7 +159,7 @@ impl Segment {
         let at = self.at(session.number, session.grant);
         let Extent { offset, len } = extent;
         let (request, payload) = match ask {
-            Ask::Read => (BlockIo::Read { at, offset, len: len as u32 }, None),
+            Ask::Read => (BlockIo::Read { at, offset, len: len as u32, locate }, None),
             Ask::Write(data) => (BlockIo::Write { at, sequence, offset }, Some(data.clone())),
             Ask::Clear(how) => {
                 let how = match how {

@@ -7,5 +7,6 @@ mod crash;
 mod damage;
 mod once;
 mod owners;
+mod places;
 mod snapshot;
 mod support;

@@ -7,8 +7,8 @@ use base::VolumeId;
 use proptest::prelude::*;
 use runtime::Rng;
 use wire::block::{
-    BlockAnswer, BlockError, BlockIo, Clear, Piece, Sequence, SessionRef, decode_answer,
-    encode_answer, fuzz_answer, fuzz_request,
+    BlockAnswer, BlockError, BlockIo, Clear, Piece, RecordPlace, Sequence, SessionRef, Span,
+    decode_answer, encode_answer, fuzz_answer, fuzz_request,
 };
 use wire::control::SegmentId;
 
@@ -36,11 +36,9 @@ fn any_io() -> impl Strategy<Value = BlockIo> {
             BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence }
         }),
         any_session().prop_map(|at| BlockIo::Close { at }),
-        (any_session(), any::<u32>(), 1u32..4 << 20).prop_map(|(at, offset, len)| BlockIo::Read {
-            at,
-            offset: offset.into(),
-            len
-        }),
+        (any_session(), any::<u32>(), 1u32..4 << 20, any::<bool>()).prop_map(
+            |(at, offset, len, locate)| BlockIo::Read { at, offset: offset.into(), len, locate }
+        ),
         (any_session(), any_sequence(), any::<u64>())
             .prop_map(|(at, sequence, offset)| BlockIo::Write { at, sequence, offset }),
         (any_session(), any_sequence(), range(), how()).prop_map(
@@ -57,6 +55,13 @@ fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
         hole,
         zero,
     });
+    let place = (any::<u32>(), 1..u32::MAX, any::<u64>(), any::<u32>());
+    let place = place.prop_map(|(maker, number, origin, unit)| RecordPlace {
+        file: (maker, number),
+        origin,
+        unit,
+    });
+    let span = (1..u32::MAX, prop::option::of(place)).prop_map(|(blocks, at)| Span { blocks, at });
     let good = prop_oneof![
         any::<[u64; 3]>().prop_map(|[grant, bytes, last]| BlockAnswer::Opened {
             grant,
@@ -65,6 +70,7 @@ fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
         }),
         Just(BlockAnswer::Read),
         prop::collection::vec(piece, 0..40).prop_map(BlockAnswer::Pieces),
+        prop::collection::vec(span, 0..40).prop_map(BlockAnswer::Located),
         Just(BlockAnswer::Done),
     ];
     let bad = prop_oneof![
@@ -122,9 +128,9 @@ fn values_that_no_sender_produces_are_refused() {
     for io in [
         BlockIo::Open { at: opening, fence: 4 },
         BlockIo::Open { at, fence: 3 },
-        BlockIo::Read { at, offset, len: 0 },
-        BlockIo::Read { at, offset, len: (4 << 20) + 1 },
-        BlockIo::Read { at, offset: u64::MAX, len: 1 },
+        BlockIo::Read { at, offset, len: 0, locate: true },
+        BlockIo::Read { at, offset, len: (4 << 20) + 1, locate: false },
+        BlockIo::Read { at, offset: u64::MAX, len: 1, locate: false },
         BlockIo::Write { at, sequence: Sequence { seq: 6, floor: 7 }, offset },
         BlockIo::Write { at, sequence: Sequence { seq: 6, floor: 0 }, offset },
         BlockIo::Clear { at, sequence, offset, len: 0, how },
@@ -136,6 +142,12 @@ fn values_that_no_sender_produces_are_refused() {
     }
     assert!(BlockIo::decode(0, &[0; 90]).is_err() && BlockIo::decode(7, &[0; 90]).is_err());
     assert!(decode_answer(0x0300, &[]).is_err() && decode_answer(13, &[]).is_err());
+    // A span of no blocks, and a place in no file.
+    let at = Some(RecordPlace { file: (1, 0), origin: 0, unit: 7 });
+    for span in [Span { blocks: 0, at: None }, Span { blocks: 1, at }] {
+        let (status, body) = encode_answer(&Ok(BlockAnswer::Located(vec![span])));
+        assert!(decode_answer(status, &body).is_err(), "{span:?}");
+    }
 }
 
 type Target = fn(&[u8]);
@@ -149,7 +161,7 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
     for io in [
         BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence: 5 },
         BlockIo::Close { at },
-        BlockIo::Read { at, offset, len: 4096 },
+        BlockIo::Read { at, offset, len: 4096, locate: true },
         BlockIo::Write { at, sequence, offset },
         BlockIo::Clear { at, sequence, offset, len, how },
         BlockIo::Pieces { at, offset, len, most: 16 },
@@ -158,7 +170,10 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
         all.push((format!("block_request-{}", io.op()), fuzz_request, bytes));
     }
     let piece = |len, hole| Piece { len, hole, zero: hole };
+    let at = Some(RecordPlace { file: (2, 9), origin: 5, unit: 66 });
+    let located = vec![Span { blocks: 3, at: None }, Span { blocks: 2, at }];
     for (name, answer) in [
+        ("located", Ok(BlockAnswer::Located(located))),
         ("opened", Ok(BlockAnswer::Opened { grant: 1, bytes: 2, last: 3 })),
         ("pieces", Ok(BlockAnswer::Pieces(vec![piece(4096, true), piece(8192, false)]))),
         ("done", Ok(BlockAnswer::Done)),

@@ -184,6 +184,21 @@ fn what_is_written_is_read_across_segments() {
 }
 
 #[test]
+fn what_is_written_is_read_beside_the_servers() {
+    let sim = world(2, |world| async move {
+        let attachment = world.manager.attach(VOLUME, true);
+        let (env, volume) = world.volume(attachment, Limits::default());
+        volume.read_directly(world.manager.files(&env));
+        on(&env, churn(env.clone(), volume.clone(), 2, 600)).await;
+        let stats = world.servers.borrow()[&0].stats();
+        assert!(stats.located > 100 && stats.reads > 20, "{stats:?}");
+    });
+    for mark in ["block: read beside the server", "block: read left to the server"] {
+        assert!(sim.marks()[mark] > 10, "{mark}: {:?}", sim.marks());
+    }
+}
+
+#[test]
 fn a_network_that_loses_repeats_and_delays_is_not_seen() {
     let mut reached = BTreeMap::new();
     for seed in 0..4 {

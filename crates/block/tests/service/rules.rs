@@ -73,7 +73,8 @@ impl Raw {
     }
 
     async fn read(&self, at: SessionRef) -> Result<u8, BlockError> {
-        let (answer, data) = self.call(BlockIo::Read { at, offset: 9, len: 1 }, None).await?;
+        let (answer, data) =
+            self.call(BlockIo::Read { at, offset: 9, len: 1, locate: false }, None).await?;
         assert_eq!(answer, BlockAnswer::Read);
         Ok(data.expect("bytes")[0])
     }
@@ -281,8 +282,8 @@ fn what_no_client_asks_is_refused() {
         let sequence = |seq| Sequence { seq, floor: 1 };
         let how = Clear::Trim;
         for (io, payload) in [
-            (BlockIo::Read { at, offset: end - 1, len: 2 }, None),
-            (BlockIo::Read { at, offset: 0, len: 1 << 20 }, None),
+            (BlockIo::Read { at, offset: end - 1, len: 2, locate: true }, None),
+            (BlockIo::Read { at, offset: 0, len: 1 << 20, locate: false }, None),
             (BlockIo::Write { at, sequence: sequence(1), offset: 0 }, None),
             (BlockIo::Write { at, sequence: sequence(2), offset: end - 1 }, Some(&b"ab"[..])),
             (BlockIo::Clear { at, sequence: sequence(3), offset: 1, len: end, how }, None),

@@ -211,7 +211,8 @@ pub fn block_server(text: &mut Exposition, host: &block::manager::Host) {
     let stats = host.server().stats();
     for (name, help, value) in [
         ("craton_block_sessions_total", "Sessions admitted.", stats.sessions),
-        ("craton_block_reads_total", "Reads answered.", stats.reads),
+        ("craton_block_reads_total", "Reads answered with bytes.", stats.reads),
+        ("craton_block_located_total", "Reads answered with places.", stats.located),
         ("craton_block_read_bytes_total", "Bytes read.", stats.read_bytes),
         ("craton_block_writes_total", "Writes made durable.", stats.writes),
         ("craton_block_written_bytes_total", "Bytes written.", stats.written_bytes),

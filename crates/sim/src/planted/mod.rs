@@ -58,11 +58,13 @@ pub enum Planted {
     NoConfirm,
     /// Segments answer changes behind a cut before all segments are cut.
     NoCutHold,
+    /// Segments say where blocks were when they were first asked for.
+    OldPlaces,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 20] = [
+    pub const ALL: [Planted; 21] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -83,6 +85,7 @@ impl Planted {
         Planted::ForgetChanges,
         Planted::NoConfirm,
         Planted::NoCutHold,
+        Planted::OldPlaces,
     ];
 }
 

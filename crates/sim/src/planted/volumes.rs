@@ -1,6 +1,7 @@
 //! What a block server gets in the simulator: its requests, and its segments, perhaps with a bug.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -13,7 +14,7 @@ use block::server::{BlockServer, Lease, Opened, SegmentOpener};
 use futures_util::FutureExt;
 use runtime::Buf;
 use transport::{Handler, Incoming, Service};
-use wire::block::{BlockIo, Sequence};
+use wire::block::{BlockIo, Sequence, Span};
 use wire::control::SegmentId;
 
 use super::{Planted, planted};
@@ -82,6 +83,8 @@ impl Lease for Endless {
 struct BuggyDevice {
     device: Rc<dyn Owned>,
     bug: Planted,
+    /// What it has said of places, by the first byte and the length.
+    places: RefCell<BTreeMap<Extent, Vec<Span>>>,
 }
 
 impl Device for BuggyDevice {
@@ -133,6 +136,21 @@ impl Owned for BuggyDevice {
         self.device.forget(attachments);
     }
 
+    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+        async move {
+            let old = self.places.borrow().get(&extent).cloned();
+            if let Some(old) = old.filter(|_| self.bug == Planted::OldPlaces) {
+                return Ok(Some(old));
+            }
+            let located = self.device.locate(extent).await?;
+            if let Some(spans) = &located {
+                self.places.borrow_mut().insert(extent, spans.clone());
+            }
+            Ok(located)
+        }
+        .boxed_local()
+    }
+
     fn confirm(&self) -> Answer<'_, ()> {
         match self.bug {
             Planted::NoConfirm => std::future::ready(Ok(())).boxed_local(),
@@ -147,9 +165,9 @@ impl SegmentOpener for BuggyOpener {
             let opened = self.opener.open(segment).await?;
             Ok(match self.bug {
                 Planted::EndlessLease => Opened { lease: Rc::new(Endless), ..opened },
-                Planted::ForgetChanges | Planted::NoConfirm => {
-                    let (device, bug) = (opened.device, self.bug);
-                    Opened { device: Rc::new(BuggyDevice { device, bug }), ..opened }
+                Planted::ForgetChanges | Planted::NoConfirm | Planted::OldPlaces => {
+                    let (device, bug, places) = (opened.device, self.bug, RefCell::default());
+                    Opened { device: Rc::new(BuggyDevice { device, bug, places }), ..opened }
                 }
                 _ => opened,
             })

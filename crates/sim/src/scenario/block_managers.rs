@@ -20,6 +20,7 @@ use client::Client;
 use futures_util::future::LocalBoxFuture;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, Class, Env, Rng};
+use wire::block::Span;
 use wire::control::{
     BlockReply, BlockRequest, Policy, SegmentCheck, SegmentId, SegmentScrub, VolumeGeometry,
     VolumeLimits, VolumeSpec,
@@ -126,6 +127,10 @@ impl Owned for StandIn {
     }
 
     fn forget(&self, _: Range<u32>) {}
+
+    fn locate(&self, _: Extent) -> Answer<'_, Option<Vec<Span>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// As an append to the core would say it.
     fn confirm(&self) -> Answer<'_, ()> {

@@ -320,6 +320,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "block manager: clone made",
             "block manager: rolled back",
             "segment: linked by its first opening",
+            "block: read beside the server",
         ],
     },
     Scenario {
@@ -337,6 +338,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: request given up",
             "block: read confirmed by the core",
             "block: change acknowledged without a lease",
+            "block: read beside the server",
+            "block: read left to the server",
         ],
     },
 ];

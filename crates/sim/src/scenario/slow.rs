@@ -14,6 +14,7 @@ use block::once::Origin;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};
+use wire::block::Span;
 use wire::control::{Policy, SegmentId, SegmentUsage};
 
 use crate::planted::{Planted, planted};
@@ -94,6 +95,10 @@ impl Owned for SlowHosted {
 
     fn forget(&self, attachments: Range<u32>) {
         self.hosted.forget(attachments);
+    }
+
+    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+        self.hosted.locate(extent)
     }
 
     fn confirm(&self) -> Answer<'_, ()> {

@@ -326,6 +326,9 @@ async fn attend(world: Rc<World>, volume: VolumeId, kind: Kind) {
         };
         let route = world.manager.route();
         let device = Volume::new(&env, endpoint, route, shape(volume), attachment, limits);
+        if world.draw(2) == 0 {
+            device.read_directly(world.manager.files(&env));
+        }
         let epoch = attachment.epoch;
         let session =
             Rc::new(Session { world: world.clone(), env: env.clone(), volume, device, epoch });

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted};
 
 /// Each bug with a scenario and the seed that finds it first, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 20] = [
+const FOUND: [(Planted, &str, u64, &str); 21] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 0, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were acknowledged"),
@@ -31,6 +31,7 @@ const FOUND: [(Planted, &str, u64, &str); 20] = [
     (Planted::EndlessLease, "volumes", 1, "not linearizable"),
     (Planted::ForgetChanges, "volumes", 0, "not linearizable"),
     (Planted::NoConfirm, "volumes", 0, "not linearizable"),
+    (Planted::OldPlaces, "volumes", 0, "not linearizable"),
     // Snapshots are consistent cuts over segments.
     (Planted::NoCutHold, "snapshots", 0, "no consistent cut"),
     // Exclusion of attachments.

@@ -259,6 +259,21 @@ pub(crate) fn put_stored(out: &mut Vec<u8>, head: Head, stored: &[u8]) {
     out.resize(end, 0);
 }
 
+/// The record of a block as a segment in memory makes it: it has no place in a history.
+pub(crate) fn plain_record(
+    identity: Identity,
+    file: FileNo,
+    unit: u32,
+    lba: u32,
+    data: &[u8],
+) -> Vec<u8> {
+    let (what, seq, data_crc) = (What::Data, Seq::default(), crc32c(data));
+    let head = Head { what, data_crc, identity, file, unit, seq, lba, count: 1, origin: None };
+    let mut out = Vec::with_capacity(RECORD);
+    put_stored(&mut out, head, data);
+    out
+}
+
 /// The data of a block at its place, verified: CRC, volume, segment, LBA, file and place.
 pub(crate) fn read_block(
     identity: Identity,
