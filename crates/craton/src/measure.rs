@@ -10,12 +10,13 @@ use block::volume::Limits;
 use client::Client;
 use runtime::Duration;
 
-use crate::args::{BenchArgs, BenchCommand, Connection, VolumePart};
+use crate::args::{BenchArgs, BenchCommand, Connection, RoleName, VolumePart};
 use crate::bench::{
     self, AppendOptions, FloorOptions, MetaOptions, Process, ReadOptions, Report, Row, Target,
     VolumeOptions,
 };
-use crate::cluster::{Directory, is_alive, role_word};
+use crate::cluster::{Directory, config_path, is_alive, role_word};
+use crate::config;
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::fs::policy;
@@ -137,7 +138,16 @@ fn processes(target: &connect::Target) -> Result<Vec<Process>, Failure> {
             let role = role_word(process.role);
             // Of 'craton up' one process has all roles.
             if !processes.iter().any(|known: &Process| known.pid == process.pid) {
-                processes.push(Process { role: role.to_owned(), pid: process.pid });
+                let metrics = match process.role {
+                    RoleName::Chunkserver => {
+                        let path = config_path(&process.dir, process.role);
+                        config::read(&path)
+                            .ok()
+                            .and_then(|found: config::Chunkserver| found.metrics)
+                    }
+                    _ => None,
+                };
+                processes.push(Process { role: role.to_owned(), pid: process.pid, metrics });
             }
         }
     }

@@ -225,9 +225,13 @@ impl Core {
                 format!("another owner has taken it over ({}); ask for it there", cause.message),
             ),
             kind => {
-                tracing::warn!(segment = %self.identity, cause = cause.message, "the segment stops");
+                let (segment, cause) = (self.identity, &cause.message);
+                match self.closing.get() {
+                    true => tracing::debug!(%segment, cause, "the segment stops"),
+                    false => tracing::warn!(%segment, cause, "the segment stops"),
+                }
                 let kind = if kind == Kind::Full { Kind::Full } else { Kind::Retry };
-                let text = format!("takes no changes since one failed ({})", cause.message);
+                let text = format!("takes no changes since one failed ({cause})");
                 self.fault(kind, format!("{text}; open it again"))
             }
         };

@@ -176,7 +176,11 @@ impl Inner {
         while at < end {
             let len = (end - at).min(ZERO_WRITE_BYTES as u64);
             file.write_at(at, zeros.slice(0..len as usize), WriteMode::Cached).await?;
-            self.state.borrow_mut().counters.bytes_out += len;
+            {
+                let counters = &mut self.state.borrow_mut().counters;
+                counters.bytes_out += len;
+                counters.bytes_zeroed += len;
+            }
             at += len;
             if self.state.borrow().ready_waiters == 0 {
                 self.env.sleep(ZERO_PAUSE).await;

@@ -32,6 +32,8 @@ pub struct Counters {
     pub bytes_in: u64,
     /// Bytes written to the medium, of all kinds.
     pub bytes_out: u64,
+    /// Zeroes among them, that make units ready: each is written once in the store's life.
+    pub bytes_zeroed: u64,
     /// Writes of the log (both copies count as one).
     pub log_writes: u64,
     /// Flushes.

@@ -9,7 +9,7 @@ use runtime::Env;
 use wire::control::Policy;
 
 use super::floor::Floor;
-use super::usage::Usage;
+use super::usage::{DeviceBytes, Usage};
 use super::{Latencies, Report, Row, Target, net_bytes};
 
 /// What `bench append` measures: every combination of sizes and depths.
@@ -69,12 +69,13 @@ async fn one(
     let end = env.now() + options.duration;
     while env.now() < end {
         floor.slice(SLICE / 2).await?;
+        let device = DeviceBytes::now(&target.processes);
         let before = Usage::now(&target.processes);
         let started = env.now();
         let slice = run_slice(&env, &appender, &data, depth, SLICE).await?;
         busy += env.now() - started;
         let after = Usage::now(&target.processes);
-        disk_bytes += after.disk_bytes(&before);
+        disk_bytes += DeviceBytes::now(&target.processes).since(device);
         cpu.push((slice.count(), after.cpu_per_op(&before, slice.count())));
         latencies.merge(slice);
     }

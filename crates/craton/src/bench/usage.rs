@@ -1,6 +1,10 @@
-//! CPU and device bytes of processes, from `/proc`.
+//! CPU and device bytes of processes, from `/proc`; and what of the bytes is not of the work that
+//! is measured, from their metrics.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 /// A process whose use is counted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -9,6 +13,8 @@ pub struct Process {
     pub role: String,
     /// Its process ID.
     pub pid: u32,
+    /// Where it serves its metrics.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// What processes have used so far.
@@ -16,8 +22,56 @@ pub struct Process {
 pub(crate) struct Usage {
     /// CPU microseconds, user and system, by role.
     cpu_us: BTreeMap<String, f64>,
-    /// Bytes the chunkservers caused to be written to devices.
-    disk_bytes: u64,
+}
+
+/// Bytes that the chunkservers have caused to be written to devices.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeviceBytes {
+    written: u64,
+    /// Zeroes among them: a store writes its space once before it is used (`protocols.md` 3.4), so
+    /// they belong to the store's age and not to the work.
+    zeroed: u64,
+}
+
+/// How long a process may take to show its metrics.
+const METRICS_TIMEOUT: Duration = Duration::from_millis(500);
+/// Zeroes that a store has written.
+const ZEROED: &str = "craton_disk_zeroed_bytes_total";
+
+impl DeviceBytes {
+    /// Of `processes`. It is asked outside of the time that is measured.
+    pub(crate) fn now(processes: &[Process]) -> DeviceBytes {
+        let mut bytes = DeviceBytes::default();
+        for process in processes.iter().filter(|process| process.role == "chunkserver") {
+            bytes.written += written_bytes(process.pid);
+            bytes.zeroed += process.metrics.and_then(zeroed_bytes).unwrap_or(0);
+        }
+        bytes
+    }
+
+    /// Written since `before`, without the zeroes.
+    pub(crate) fn since(self, before: DeviceBytes) -> u64 {
+        let zeroed = self.zeroed.saturating_sub(before.zeroed);
+        self.written.saturating_sub(before.written).saturating_sub(zeroed)
+    }
+}
+
+/// What a chunkserver's metrics say of zeroes, over all its disks.
+fn zeroed_bytes(addr: SocketAddr) -> Option<u64> {
+    let mut stream = TcpStream::connect_timeout(&addr, METRICS_TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(METRICS_TIMEOUT)).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n").ok()?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page).ok()?;
+    zeroed_in(&page)
+}
+
+fn zeroed_in(page: &str) -> Option<u64> {
+    let disks = page
+        .lines()
+        .filter(|line| line.strip_prefix(ZEROED).is_some_and(|rest| rest.starts_with(['{', ' '])));
+    let values = disks.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    values.map(|value| value.map(|value| value as u64)).sum()
 }
 
 /// Microseconds of a clock tick: `/proc` counts in hundredths of a second on every Linux here.
@@ -30,9 +84,6 @@ impl Usage {
         for process in processes {
             let cpu = cpu_us(&format!("/proc/{}", process.pid));
             *usage.cpu_us.entry(process.role.clone()).or_default() += cpu;
-            if process.role == "chunkserver" {
-                usage.disk_bytes += written_bytes(process.pid);
-            }
         }
         usage.cpu_us.insert("bench".to_owned(), cpu_us("/proc/self"));
         usage
@@ -43,11 +94,6 @@ impl Usage {
         let ops = ops.max(1) as f64;
         let used = |role: &str, now: f64| now - before.cpu_us.get(role).copied().unwrap_or(0.0);
         self.cpu_us.iter().map(|(role, now)| (role.clone(), used(role, *now) / ops)).collect()
-    }
-
-    /// Device bytes since `before`.
-    pub(crate) fn disk_bytes(&self, before: &Usage) -> u64 {
-        self.disk_bytes.saturating_sub(before.disk_bytes)
     }
 }
 
@@ -67,4 +113,21 @@ fn written_bytes(pid: u32) -> u64 {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     line.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroes_are_left_out() {
+        let page = "HTTP/1.1 200 OK\r\n\r\n# HELP craton_disk_zeroed_bytes_total Zeroes.\n\
+            craton_disk_zeroed_bytes_total{disk=\"a\"} 4096\n\
+            craton_disk_zeroed_bytes_total{disk=\"b\"} 1e6\ncraton_disk_zeroed_bytes_totals 7\n";
+        assert_eq!(zeroed_in(page), Some(1_004_096));
+        assert_eq!(zeroed_in("craton_disk_zeroed_bytes_total x"), None);
+        let before = DeviceBytes { written: 100, zeroed: 50 };
+        assert_eq!(DeviceBytes { written: 400, zeroed: 150 }.since(before), 200);
+        assert_eq!(DeviceBytes { written: 120, zeroed: 150 }.since(before), 0);
+    }
 }

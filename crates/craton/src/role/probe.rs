@@ -164,7 +164,7 @@ pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_o
         }
     };
     type Value = fn(&DiskSample) -> f64;
-    let values: [(&str, &str, Value); 15] = [
+    let values: [(&str, &str, Value); 16] = [
         ("craton_disk_capacity_bytes", "Bytes the disk can take.", |d| d.info.capacity as f64),
         ("craton_disk_used_bytes", "Bytes in use.", |d| d.info.used as f64),
         ("craton_disk_chunks", "Replicas on the disk.", |d| d.info.chunks as f64),
@@ -175,6 +175,9 @@ pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_o
         ("craton_disk_data_bytes_total", "Data bytes of appends.", |d| d.counters.bytes_in as f64),
         ("craton_disk_written_bytes_total", "Bytes written, of all kinds.", |d| {
             d.counters.bytes_out as f64
+        }),
+        ("craton_disk_zeroed_bytes_total", "Zeroes among them, for space not used before.", |d| {
+            d.counters.bytes_zeroed as f64
         }),
         ("craton_disk_log_writes_total", "Writes of the store's log.", |d| {
             d.counters.log_writes as f64

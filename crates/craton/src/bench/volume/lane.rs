@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{LocalBoxFuture, try_join_all};
 use runtime::Env;
 
-use super::super::usage::Usage;
+use super::super::usage::{DeviceBytes, Usage};
 use super::super::{Latencies, Row, Target};
 
 /// Length of a turn: long against a scheduler's whims, short against a neighbour's.
@@ -76,13 +76,14 @@ pub(super) async fn measure(
     let end = env.now() + time;
     while env.now() < end && lanes.iter().any(|lane| lane.next.get() < most) {
         for lane in lanes.iter_mut().filter(|lane| lane.next.get() < most) {
+            let device = DeviceBytes::now(&target.processes);
             let before = Usage::now(&target.processes);
             let started = env.now();
             let turn = lane.turn(env, depth, most).await?;
             lane.busy += env.now() - started;
             let after = Usage::now(&target.processes);
             lane.cpu.push((turn.count(), after.cpu_per_op(&before, turn.count())));
-            lane.disk_bytes += after.disk_bytes(&before);
+            lane.disk_bytes += DeviceBytes::now(&target.processes).since(device);
             lane.latencies.merge(turn);
         }
     }
