@@ -131,10 +131,20 @@ const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * wire::control::limits::ATTACHM
 const _: () =
     assert!(IO_MAX <= wire::frame::PAYLOAD_MAX && NBD_EXTENTS_MAX <= wire::block::PIECES_MAX);
 
-/// DataFiles of one segment that a client keeps open: a segment of 32 GiB has 64, and as many again
-/// while they are collected.
-pub const DIRECT_FILES_MAX: usize = 256;
-/// How long a read beside the block server may take before the block server is asked for it.
-pub const DIRECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long all reads go through the block server after the core gave trouble.
-pub const DIRECT_PAUSE: Duration = Duration::from_secs(1);
+/// DataFiles of one segment that a client keeps open: one of 32 GiB has 64, and some more while they
+/// are collected.
+pub const DIRECT_FILES_MAX: usize = 128;
+/// Reads of the core that one read beside the block server is made of at most; the block server,
+/// which is nearer to its peers, reads more pieces better.
+pub const DIRECT_RUNS_MAX: usize = 16;
+/// How long a read beside the block server may take before the block server is asked for it: longer
+/// than the core's client needs to leave a silent replica for the next (500 ms), which it remembers.
+pub const DIRECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// For how long all reads go through the block servers after the core gave trouble, at first and at
+/// most; then one tries again.
+pub const DIRECT_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+
+const _: () = assert!(
+    IO_MAX as u64 / BLOCK < wire::block::SPANS_MAX as u64,
+    "one more when it is not aligned"
+);

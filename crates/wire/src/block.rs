@@ -9,7 +9,7 @@ use crate::frame::PAYLOAD_MAX;
 
 /// Pieces in one answer at most: 64 KiB of body.
 pub const PIECES_MAX: usize = 4096;
-/// Spans in one answer at most: 8 KiB of body. A read of 512 KiB has 129 blocks.
+/// Spans in one answer at most: 6 KiB of body. A read of 512 KiB has 129 blocks.
 pub const SPANS_MAX: usize = 256;
 
 /// A session of an attachment on a segment.

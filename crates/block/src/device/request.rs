@@ -143,12 +143,17 @@ impl Core {
     }
 
     /// A place as others are told it, unless it is among the last appends: replicas show those
-    /// when they have heard that they are acknowledged (`protocols.md` 1.6).
+    /// when they have heard that they are acknowledged (`protocols.md` 1.6). Nor at the very end of
+    /// a file, where whoever reads a whole record's length finds less.
     fn told_place(&self, number: FileNo, unit: u32) -> Option<RecordPlace> {
         if self.recent.borrow().get(number, unit).is_some() {
             return None;
         }
-        let state = self.files.borrow().get(&number)?.state.get();
+        let file = self.files.borrow().get(&number)?.clone();
+        if u64::from(unit) + u64::from(RECORD_UNITS) > u64::from(file.end.get()) {
+            return None;
+        }
+        let state = file.state.get();
         let file = (state.generation, number.get());
         Some(RecordPlace { file, origin: state.origin, unit })
     }

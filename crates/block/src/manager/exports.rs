@@ -59,8 +59,7 @@ struct Map {
     places: RefCell<BTreeMap<u32, Place>>,
 }
 
-/// DataFiles in the core's namespace, for one attachment: no directory of a segment is moved while
-/// its volume is attached.
+/// DataFiles in the core's namespace, for one attachment.
 struct CoreFiles {
     client: Client,
     stores: RefCell<BTreeMap<SegmentId, Rc<ClientStore>>>,
@@ -86,6 +85,10 @@ impl DataFiles for CoreFiles {
             };
             store.open(name).await
         })
+    }
+
+    fn forget(&self, segment: SegmentId) {
+        self.stores.borrow_mut().remove(&segment);
     }
 }
 

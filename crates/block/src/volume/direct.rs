@@ -6,64 +6,165 @@
 //! collected meanwhile, a replica that does not show enough yet, a record that does not verify, a
 //! core that takes long) is left to the block server.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::{Fault, Kind};
-use futures_util::stream::{FuturesUnordered, StreamExt};
-use runtime::{Buf, Class, Instant};
+use futures_util::future::join_all;
+use runtime::{Buf, Class, Env, Instant};
 use table::Source;
 use wire::block::{RecordPlace, Span};
 use wire::control::SegmentId;
 
 use super::Shared;
 use crate::contract::Answer;
-use crate::device::limits::{RECORD, RECORD_UNITS, UNIT};
+use crate::device::limits::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT};
 use crate::device::{FileNo, Identity, blocks, part, read_block};
 use crate::geometry::Extent;
-use crate::limits::{DIRECT_FILES_MAX, DIRECT_PAUSE, DIRECT_TIMEOUT};
+use crate::limits::{DIRECT_FILES_MAX, DIRECT_PAUSE, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
 
 /// Where a client finds DataFiles.
 pub trait DataFiles {
     /// Opens a file of a segment's directory for reading.
     fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>>;
+
+    /// Another session with the segment begins: its directory may be another by now.
+    fn forget(&self, segment: SegmentId);
+}
+
+/// How the core has answered so far. After trouble all reads of a volume go through the block
+/// servers for a while, and then one of them tries again.
+#[derive(Default)]
+pub(super) struct Trust {
+    not_before: Cell<Instant>,
+    /// The pause after the last trouble; none when there was none since the last good read.
+    pause: Cell<Duration>,
+    /// Reads under way.
+    tries: Cell<usize>,
+}
+
+/// A read under way.
+struct Try<'a>(&'a Trust);
+
+impl Drop for Try<'_> {
+    fn drop(&mut self) {
+        self.0.tries.set(self.0.tries.get() - 1);
+    }
+}
+
+impl Trust {
+    fn is_there(&self, env: &Env) -> bool {
+        let tried = self.tries.get() > 0 && !self.pause.get().is_zero();
+        env.now() >= self.not_before.get() && !tried
+    }
+
+    fn begin(&self) -> Try<'_> {
+        self.tries.set(self.tries.get() + 1);
+        Try(self)
+    }
+
+    fn note_good(&self) {
+        self.pause.set(Duration::ZERO);
+    }
+
+    fn note_trouble(&self, env: &Env) {
+        if env.now() < self.not_before.get() {
+            return; // Others that were under way have noted it.
+        }
+        let (first, longest) = DIRECT_PAUSE;
+        let pause = (2 * self.pause.get()).clamp(first, longest);
+        self.pause.set(pause);
+        self.not_before.set(env.now() + env.jitter(pause));
+    }
 }
 
 /// A DataFile, as the client knows it.
-enum File {
+enum Known {
     /// Being opened.
     Opening,
     Open(Rc<dyn Source>),
+}
+
+/// Records of one file that stand close together.
+struct Run {
+    file: (u32, u32),
+    origin: u64,
+    /// Numbers of the blocks, and the units of their records.
+    blocks: Vec<(u64, u32)>,
+}
+
+impl Run {
+    fn offset(&self) -> u64 {
+        u64::from(self.blocks[0].1) * UNIT
+    }
+
+    fn len(&self) -> usize {
+        let (first, last) = (self.blocks[0].1, self.blocks[self.blocks.len() - 1].1);
+        (last - first) as usize * UNIT as usize + RECORD
+    }
+
+    /// True when a record may stand right behind the last one: packed ones are shorter than others.
+    fn goes_on(&self, place: RecordPlace, unit: u32) -> bool {
+        let last = self.blocks[self.blocks.len() - 1].1;
+        (self.file, self.origin) == (place.file, place.origin)
+            && last < unit
+            && unit - last <= RECORD_UNITS
+            && self.len() + RECORD <= READ_BYTES_MAX
+    }
 }
 
 /// The DataFiles of one segment.
 pub(super) struct Direct {
     shared: Rc<Shared>,
     segment: SegmentId,
-    files: RefCell<BTreeMap<(u32, u32), File>>,
-    /// After trouble with the core all goes through the block server for a while.
-    not_before: Cell<Instant>,
+    files: RefCell<BTreeMap<(u32, u32), Known>>,
+    /// Counts the sessions: what was opened in one is not used in the next.
+    session: Cell<u64>,
 }
 
 impl Direct {
     pub(super) fn new(shared: &Rc<Shared>, segment: SegmentId) -> Rc<Direct> {
-        let (shared, files, not_before) = (shared.clone(), RefCell::default(), Cell::default());
-        Rc::new(Direct { shared, segment, files, not_before })
+        let (shared, files, session) = (shared.clone(), RefCell::default(), Cell::default());
+        Rc::new(Direct { shared, segment, files, session })
     }
 
     /// True when the block server may answer with places.
     pub(super) fn is_wanted(&self) -> bool {
-        self.shared.files.get().is_some() && self.shared.env.now() >= self.not_before.get()
+        self.shared.files.get().is_some() && self.shared.trust.is_there(&self.shared.env)
+    }
+
+    /// Another session begins. The segment may have been discarded and made again since the last
+    /// one, with files of the same names.
+    pub(super) fn begin_session(&self) {
+        self.session.set(self.session.get() + 1);
+        self.files.borrow_mut().clear();
+        if let Some(files) = self.shared.files.get() {
+            files.forget(self.segment);
+        }
+    }
+
+    /// The core, or a block server that knows no places, is left alone for a while.
+    pub(super) fn note_trouble(&self) {
+        self.shared.env.mark("block: trouble beside the server");
+        self.shared.trust.note_trouble(&self.shared.env);
     }
 
     /// The bytes of a range whose blocks are at `spans`; nothing when the block server is to be
     /// asked for them.
     pub(super) async fn read(self: &Rc<Direct>, extent: Extent, spans: &[Span]) -> Option<Buf> {
-        let env = &self.shared.env;
-        let read = self.read_spans(extent, spans);
-        let why = match env.timeout(DIRECT_TIMEOUT, read).await {
+        let (env, trust) = (&self.shared.env, &self.shared.trust);
+        if !trust.is_there(env) {
+            return None;
+        }
+        let trying = trust.begin();
+        let read = env.timeout(DIRECT_TIMEOUT, self.read_spans(extent, spans)).await;
+        drop(trying);
+        let why = match read {
             Ok(Ok(data)) => {
+                trust.note_good();
                 env.mark("block: read beside the server");
                 return Some(data);
             }
@@ -72,48 +173,52 @@ impl Direct {
         };
         env.mark("block: read left to the server");
         match why.kind {
-            // To be expected: a file that is opened just now, or was collected.
+            // To be expected: a file that is opened just now, or was collected; an end that is not
+            // shown yet; a range in many pieces.
             Kind::NotFound | Kind::Refresh => {}
-            _ => {
-                tracing::debug!(segment = %self.segment, %why, "not read beside the block server");
-                self.not_before.set(env.now() + DIRECT_PAUSE);
+            kind => {
+                if kind == Kind::Corrupt {
+                    let (segment, why) = (self.segment, &why.message);
+                    tracing::warn!(%segment, why, "record beside the block server not good");
+                }
+                self.note_trouble();
             }
         }
         None
     }
 
     async fn read_spans(self: &Rc<Direct>, extent: Extent, spans: &[Span]) -> Result<Buf, Fault> {
-        let (covers, _) = blocks(extent);
-        let count: u64 = spans.iter().map(|span| u64::from(span.blocks)).sum();
-        if count != covers.end - covers.start {
-            return Err(Fault::new(Kind::Invalid, "places of other blocks than were asked for"));
+        let runs = runs(extent, spans)?;
+        if runs.len() > DIRECT_RUNS_MAX {
+            return Err(Fault::new(Kind::Refresh, "the range is in too many pieces"));
         }
+        // All that have to be opened are, for those who come later.
+        let sources: Vec<_> = runs.iter().map(|run| self.source(run.file)).collect();
+        let sources = sources.into_iter().collect::<Option<Vec<_>>>();
+        let sources = sources.ok_or_else(|| Fault::new(Kind::NotFound, "it is not open yet"))?;
+        let read = |(run, source): (&Run, Rc<dyn Source>)| {
+            let (offset, len, file) = (run.offset(), run.len(), run.file);
+            async move {
+                let read = source.read_at(offset, len).await;
+                read.inspect_err(|fault| {
+                    if fault.kind == Kind::NotFound {
+                        self.files.borrow_mut().remove(&file);
+                    }
+                })
+            }
+        };
+        let all = join_all(runs.iter().zip(sources).map(read)).await;
+        // It takes memory when it is there: whoever waits for memory holds none.
         let mut out = self.shared.alloc(extent.len as usize).await;
-        let (mut lba, mut reading) = (covers.start, FuturesUnordered::new());
-        for &span in spans {
-            let first = lba;
-            lba += u64::from(span.blocks);
-            let Some(place) = span.at else {
-                (first..lba).for_each(|lba| out[part(extent, lba).0].fill(0));
-                continue;
-            };
-            let source = self.source(place)?;
-            reading.push(async move {
-                let offset = u64::from(place.unit) * UNIT;
-                let read = source.read_at(offset, span.blocks as usize * RECORD).await;
-                (first, span.blocks, place, read)
-            });
+        if runs.iter().map(|run| run.blocks.len()).sum::<usize>() < count(spans) as usize {
+            out.fill(0);
         }
-        while let Some((first, count, place, read)) = reading.next().await {
-            let bytes = read.inspect_err(|fault| {
-                if fault.kind == Kind::NotFound {
-                    self.files.borrow_mut().remove(&place.file);
-                }
-            })?;
-            for n in 0..count {
-                let lba = first + u64::from(n);
-                let record = bytes.get(n as usize * RECORD..).unwrap_or_default();
-                let data = self.verified(place, n, lba, record)?;
+        for (run, bytes) in runs.iter().zip(all) {
+            let bytes = bytes?;
+            for &(lba, unit) in &run.blocks {
+                let at = (unit - run.blocks[0].1) as usize * UNIT as usize;
+                let record = bytes.get(at..).unwrap_or_default();
+                let data = self.verified(run, unit, lba, record)?;
                 let (to, from) = part(extent, lba);
                 let len = to.len();
                 out[to].copy_from_slice(&data[from..from + len]);
@@ -122,59 +227,102 @@ impl Direct {
         Ok(out.freeze())
     }
 
-    /// The data of the record `n` records behind a place.
+    /// The data of a record.
     fn verified<'a>(
         &self,
-        place: RecordPlace,
-        n: u32,
+        run: &Run,
+        unit: u32,
         lba: u64,
         record: &'a [u8],
-    ) -> Result<std::borrow::Cow<'a, [u8]>, Fault> {
-        let volume = match place.origin {
+    ) -> Result<Cow<'a, [u8]>, Fault> {
+        let volume = match run.origin {
             0 => self.segment.volume.get(),
             origin => origin,
         };
         let identity = Identity { volume, segment: self.segment.index };
-        let file = FileNo::new(place.file.1).expect("the decoder refuses 0");
-        let unit = place.unit.wrapping_add(n * RECORD_UNITS);
-        let data = read_block(identity, file, unit, lba as u32, record);
-        // Also when replicas do not show all of it yet.
-        data.map_err(|flaw| Fault::new(Kind::Refresh, format!("{flaw:?}")))
+        let file = FileNo::new(run.file.1).expect("the decoder refuses 0");
+        read_block(identity, file, unit, lba as u32, record).map_err(|flaw| match record.len() {
+            0..RECORD => Fault::new(Kind::Refresh, "a replica does not show it yet"),
+            _ => Fault::new(Kind::Corrupt, format!("block {lba} in {:?}: {flaw:?}", run.file)),
+        })
     }
 
-    /// The file of a place. One that is not open is opened, for those who come later.
-    fn source(self: &Rc<Direct>, place: RecordPlace) -> Result<Rc<dyn Source>, Fault> {
+    /// A file, when it is open. One that is not is opened, for those who come later.
+    fn source(self: &Rc<Direct>, file: (u32, u32)) -> Option<Rc<dyn Source>> {
         let files = &mut *self.files.borrow_mut();
-        match files.get(&place.file) {
-            Some(File::Open(source)) => return Ok(source.clone()),
-            Some(File::Opening) => {}
+        match files.get(&file) {
+            Some(Known::Open(source)) => return Some(source.clone()),
+            Some(Known::Opening) => {}
             None => {
                 if files.len() >= DIRECT_FILES_MAX {
-                    files.retain(|_, file| matches!(file, File::Opening));
+                    // The oldest is the likeliest to have been collected.
+                    files.pop_first();
                 }
-                files.insert(place.file, File::Opening);
-                let opening = self.clone().open(place.file);
+                files.insert(file, Known::Opening);
+                let opening = self.clone().open(file);
                 self.shared.env.spawn(Class::Foreground, "block: open a DataFile", opening);
             }
         }
-        Err(Fault::new(Kind::NotFound, "it is not open yet"))
+        None
     }
 
     async fn open(self: Rc<Direct>, file: (u32, u32)) {
+        let (env, session) = (&self.shared.env, self.session.get());
         let found = self.shared.files.get().expect("places are asked for with it only");
         let name = FileNo::new(file.1).expect("the decoder refuses 0").name(file.0);
-        let opened = found.open(self.segment, &name).await;
+        let opened = env.timeout(DIRECT_TIMEOUT, found.open(self.segment, &name)).await;
+        if session != self.session.get() {
+            return;
+        }
         let files = &mut *self.files.borrow_mut();
         match opened {
-            Ok(source) => {
-                files.insert(file, File::Open(source));
-            }
-            Err(fault) => {
-                files.remove(&file);
-                if fault.kind != Kind::NotFound {
-                    self.not_before.set(self.shared.env.now() + DIRECT_PAUSE);
+            Ok(Ok(source)) => {
+                if let Some(known) = files.get_mut(&file) {
+                    *known = Known::Open(source);
                 }
+            }
+            Ok(Err(fault)) if fault.kind == Kind::NotFound => {
+                files.remove(&file);
+            }
+            Ok(Err(_)) | Err(_) => {
+                files.remove(&file);
+                self.note_trouble();
             }
         }
     }
+}
+
+fn count(spans: &[Span]) -> u64 {
+    spans.iter().map(|span| u64::from(span.blocks)).sum()
+}
+
+/// The records that a server's spans name, joined where they stand close together.
+fn runs(extent: Extent, spans: &[Span]) -> Result<Vec<Run>, Fault> {
+    let (covers, _) = blocks(extent);
+    if count(spans) != covers.end - covers.start {
+        return Err(Fault::new(Kind::Invalid, "places of other blocks than were asked for"));
+    }
+    let (mut lba, mut runs): (u64, Vec<Run>) = (covers.start, Vec::new());
+    for span in spans {
+        let Some(place) = span.at else {
+            lba += u64::from(span.blocks);
+            continue;
+        };
+        let end = u64::from(place.unit) + u64::from(span.blocks) * u64::from(RECORD_UNITS);
+        if end * UNIT > FILE_BYTES.1 {
+            return Err(Fault::new(Kind::Invalid, "places behind the end of any DataFile"));
+        }
+        for n in 0..span.blocks {
+            let unit = place.unit + n * RECORD_UNITS;
+            match runs.last_mut() {
+                Some(run) if run.goes_on(place, unit) => run.blocks.push((lba, unit)),
+                _ => {
+                    let (file, origin) = (place.file, place.origin);
+                    runs.push(Run { file, origin, blocks: vec![(lba, unit)] });
+                }
+            }
+            lba += 1;
+        }
+    }
+    Ok(runs)
 }

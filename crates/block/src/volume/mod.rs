@@ -35,6 +35,7 @@ use crate::limits::{
     BLOCK_CALL_TIMEOUT, BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE, IO_MAX, PIECES_BYTES_MAX,
 };
 pub use direct::DataFiles;
+use direct::Trust;
 use segment::{Answered, Ask, Segment};
 use throttle::Throttle;
 
@@ -111,6 +112,7 @@ struct Shared {
     over: Cell<bool>,
     /// Where reads may go beside the block servers.
     files: OnceCell<Rc<dyn DataFiles>>,
+    trust: Trust,
 }
 
 impl Shared {
@@ -182,6 +184,7 @@ impl Volume {
             attachment,
             over: Cell::new(false),
             files: OnceCell::new(),
+            trust: Trust::default(),
         };
         Volume(Rc::new(Inner {
             shared: Rc::new(shared),

@@ -115,6 +115,12 @@ impl Segment {
                     settle(&mut ticket);
                     return Ok(answered);
                 }
+                // It knows no places: a server of an older version.
+                Ended::Failed(fault) if locate && fault.kind == Kind::Invalid => {
+                    self.direct.note_trouble();
+                    locate = false;
+                    continue;
+                }
                 Ended::Failed(fault) => {
                     settle(&mut ticket);
                     return Err(fault);
@@ -284,6 +290,7 @@ impl Segment {
         match self.call(place, open, None, (Priority::Foreground, timeout)).await {
             Ok(Ok((BlockAnswer::Opened { grant, last, .. }, _))) => {
                 env.mark("block: session begun");
+                self.direct.begin_session();
                 let session = Session::new(number, grant, place);
                 self.changes.go_on(Some(session.clone()), last);
                 Ok(session)

@@ -11,13 +11,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, Kind, VolumeId};
-use block::contract::{Clear, Device};
+use block::contract::{Answer, Clear, Device};
 use block::geometry::{Extent, Geometry};
+use block::limits::DIRECT_TIMEOUT;
 use block::model::Manager;
 use block::server::BlockServer;
-use block::volume::{Attachment, Limits, Shape, Volume};
+use block::volume::{Attachment, DataFiles, Limits, Shape, Volume};
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
 use runtime::{Buf, Class, Env, Rng};
+use table::Source;
 use transport::{ClusterKey, Endpoint, Identity};
 use wire::control::SegmentId;
 
@@ -196,6 +198,40 @@ fn what_is_written_is_read_beside_the_servers() {
     for mark in ["block: read beside the server", "block: read left to the server"] {
         assert!(sim.marks()[mark] > 10, "{mark}: {:?}", sim.marks());
     }
+}
+
+/// A core that answers nothing.
+struct Silent;
+
+impl DataFiles for Silent {
+    fn open<'a>(&'a self, _: SegmentId, _: &'a str) -> Answer<'a, Rc<dyn Source>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn forget(&self, _: SegmentId) {}
+}
+
+#[test]
+fn a_core_that_is_silent_is_left_alone() {
+    let sim = world(3, |world| async move {
+        let attachment = world.manager.attach(VOLUME, true);
+        let (env, volume) = world.volume(attachment, Limits::default());
+        volume.read_directly(Rc::new(Silent));
+        on(&env, churn(env.clone(), volume.clone(), 3, 100)).await;
+        env.sleep(2 * DIRECT_TIMEOUT).await;
+        let located = || world.servers.borrow()[&0].stats().located;
+        // One tries every now and then, and waits for nothing.
+        let (before, mut longest) = (located(), Duration::ZERO);
+        for _ in 0..200 {
+            let began = env.now();
+            volume.read(Extent { offset: 0, len: 4096 }).await.expect("the server reads it");
+            longest = longest.max(env.now() - began);
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        let tries = located() - before;
+        assert!(tries < 120 && longest < DIRECT_TIMEOUT / 10, "{tries} in 20 s, {longest:?}");
+    });
+    assert!(sim.marks()["block: trouble beside the server"] > 1, "{:?}", sim.marks());
 }
 
 #[test]

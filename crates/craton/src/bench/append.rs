@@ -9,7 +9,7 @@ use runtime::Env;
 use wire::control::Policy;
 
 use super::floor::Floor;
-use super::usage::{DeviceBytes, Usage};
+use super::usage::{DeviceBytes, METRICS_AGE, Usage};
 use super::{Latencies, Report, Row, Target, net_bytes};
 
 /// What `bench append` measures: every combination of sizes and depths.
@@ -64,22 +64,24 @@ async fn one(
     // A first slice opens connections and chunks; it is not counted.
     run_slice(&env, &appender, &data, depth, SLICE).await?;
     let (mut latencies, mut busy) = (Latencies::default(), Duration::ZERO);
-    let (mut cpu, mut disk_bytes) = (Vec::new(), 0);
+    let mut cpu = Vec::new();
+    env.sleep(METRICS_AGE).await;
+    let device = DeviceBytes::now(&target.processes);
     let net_before = net_bytes(client);
     let end = env.now() + options.duration;
     while env.now() < end {
         floor.slice(SLICE / 2).await?;
-        let device = DeviceBytes::now(&target.processes);
         let before = Usage::now(&target.processes);
         let started = env.now();
         let slice = run_slice(&env, &appender, &data, depth, SLICE).await?;
         busy += env.now() - started;
         let after = Usage::now(&target.processes);
-        disk_bytes += DeviceBytes::now(&target.processes).since(device);
         cpu.push((slice.count(), after.cpu_per_op(&before, slice.count())));
         latencies.merge(slice);
     }
     let net = net_bytes(client) - net_before;
+    env.sleep(METRICS_AGE).await;
+    let disk_bytes = DeviceBytes::now(&target.processes).since(device);
     let parts = floor.parts();
     floor.finish().await;
     appender.close().await.map_err(say)?;

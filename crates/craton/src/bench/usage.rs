@@ -33,17 +33,19 @@ pub(crate) struct DeviceBytes {
     zeroed: u64,
 }
 
+/// How old metrics may be: processes take them together once a second.
+pub(crate) const METRICS_AGE: Duration = Duration::from_millis(1200);
 /// How long a process may take to show its metrics.
 const METRICS_TIMEOUT: Duration = Duration::from_millis(500);
 /// Zeroes that a store has written.
 const ZEROED: &str = "craton_disk_zeroed_bytes_total";
 
 impl DeviceBytes {
-    /// Of `processes`. It is asked outside of the time that is measured.
+    /// Of `processes`. Metrics are up to a second old, so this means something over a time that is
+    /// long, and that ends [`METRICS_AGE`] after the work.
     pub(crate) fn now(processes: &[Process]) -> DeviceBytes {
-        let mut bytes = DeviceBytes::default();
+        let mut bytes = DeviceBytes { written: written_bytes(processes), zeroed: 0 };
         for process in processes.iter().filter(|process| process.role == "chunkserver") {
-            bytes.written += written_bytes(process.pid);
             bytes.zeroed += process.metrics.and_then(zeroed_bytes).unwrap_or(0);
         }
         bytes
@@ -52,7 +54,12 @@ impl DeviceBytes {
     /// Written since `before`, without the zeroes.
     pub(crate) fn since(self, before: DeviceBytes) -> u64 {
         let zeroed = self.zeroed.saturating_sub(before.zeroed);
-        self.written.saturating_sub(before.written).saturating_sub(zeroed)
+        self.written_since(before).saturating_sub(zeroed)
+    }
+
+    /// Written since `before`, with the zeroes.
+    pub(crate) fn written_since(self, before: DeviceBytes) -> u64 {
+        self.written.saturating_sub(before.written)
     }
 }
 
@@ -109,7 +116,13 @@ fn cpu_us(proc_dir: &str) -> f64 {
     (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) * TICK_US
 }
 
-fn written_bytes(pid: u32) -> u64 {
+/// What chunkservers among `processes` have caused to be written to devices, with the zeroes.
+pub(crate) fn written_bytes(processes: &[Process]) -> u64 {
+    let servers = processes.iter().filter(|process| process.role == "chunkserver");
+    servers.map(|process| written_by(process.pid)).sum()
+}
+
+fn written_by(pid: u32) -> u64 {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     line.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
@@ -128,6 +141,7 @@ mod tests {
         assert_eq!(zeroed_in("craton_disk_zeroed_bytes_total x"), None);
         let before = DeviceBytes { written: 100, zeroed: 50 };
         assert_eq!(DeviceBytes { written: 400, zeroed: 150 }.since(before), 200);
+        assert_eq!(DeviceBytes { written: 400, zeroed: 150 }.written_since(before), 300);
         assert_eq!(DeviceBytes { written: 120, zeroed: 150 }.since(before), 0);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{LocalBoxFuture, try_join_all};
 use runtime::Env;
 
-use super::super::usage::{DeviceBytes, Usage};
+use super::super::usage::{DeviceBytes, METRICS_AGE, Usage, written_bytes};
 use super::super::{Latencies, Row, Target};
 
 /// Length of a turn: long against a scheduler's whims, short against a neighbour's.
@@ -73,20 +73,28 @@ pub(super) async fn measure(
     mut lanes: Vec<Lane<'_>>,
 ) -> Result<Vec<Row>, String> {
     let Scenario { size, depth, most, time } = scenario;
+    let writes = lanes.iter().any(|lane| !lane.kind.ends_with("read"));
+    let settle = if writes { METRICS_AGE } else { Duration::ZERO };
+    env.sleep(settle).await;
+    let device = DeviceBytes::now(&target.processes);
     let end = env.now() + time;
     while env.now() < end && lanes.iter().any(|lane| lane.next.get() < most) {
         for lane in lanes.iter_mut().filter(|lane| lane.next.get() < most) {
-            let device = DeviceBytes::now(&target.processes);
+            let written = written_bytes(&target.processes);
             let before = Usage::now(&target.processes);
             let started = env.now();
             let turn = lane.turn(env, depth, most).await?;
             lane.busy += env.now() - started;
             let after = Usage::now(&target.processes);
             lane.cpu.push((turn.count(), after.cpu_per_op(&before, turn.count())));
-            lane.disk_bytes += DeviceBytes::now(&target.processes).since(device);
+            lane.disk_bytes += written_bytes(&target.processes).saturating_sub(written);
             lane.latencies.merge(turn);
         }
     }
+    env.sleep(settle).await;
+    let all = DeviceBytes::now(&target.processes);
+    // Zeroes that stores grow by are spread over the lanes by what those wrote.
+    let work = all.since(device) as f64 / all.written_since(device).max(1) as f64;
     let mut rows: Vec<Row> = Vec::new();
     for lane in lanes {
         let user_bytes = (lane.latencies.count() * size as u64) as f64;
@@ -98,7 +106,7 @@ pub(super) async fn measure(
             ..Row::default()
         };
         if !lane.kind.ends_with("read") {
-            row.disk_bytes_per_byte = Some(lane.disk_bytes as f64 / user_bytes.max(1.0));
+            row.disk_bytes_per_byte = Some(work * lane.disk_bytes as f64 / user_bytes.max(1.0));
         }
         row.average_cpu(&lane.cpu);
         // This process is the load generator.
