@@ -53,13 +53,12 @@ impl DeviceBytes {
 
     /// Written since `before`, without the zeroes.
     pub(crate) fn since(self, before: DeviceBytes) -> u64 {
-        let zeroed = self.zeroed.saturating_sub(before.zeroed);
-        self.written_since(before).saturating_sub(zeroed)
+        self.written.saturating_sub(before.written).saturating_sub(self.zeroed_since(before))
     }
 
-    /// Written since `before`, with the zeroes.
-    pub(crate) fn written_since(self, before: DeviceBytes) -> u64 {
-        self.written.saturating_sub(before.written)
+    /// The zeroes among them.
+    pub(crate) fn zeroed_since(self, before: DeviceBytes) -> u64 {
+        self.zeroed.saturating_sub(before.zeroed)
     }
 }
 
@@ -141,7 +140,7 @@ mod tests {
         assert_eq!(zeroed_in("craton_disk_zeroed_bytes_total x"), None);
         let before = DeviceBytes { written: 100, zeroed: 50 };
         assert_eq!(DeviceBytes { written: 400, zeroed: 150 }.since(before), 200);
-        assert_eq!(DeviceBytes { written: 400, zeroed: 150 }.written_since(before), 300);
+        assert_eq!(DeviceBytes { written: 400, zeroed: 150 }.zeroed_since(before), 100);
         assert_eq!(DeviceBytes { written: 120, zeroed: 150 }.since(before), 0);
     }
 }

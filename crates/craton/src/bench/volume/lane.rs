@@ -92,9 +92,9 @@ pub(super) async fn measure(
         }
     }
     env.sleep(settle).await;
-    let all = DeviceBytes::now(&target.processes);
-    // Zeroes that stores grow by are spread over the lanes by what those wrote.
-    let work = all.since(device) as f64 / all.written_since(device).max(1) as f64;
+    // Stores write their zeroes steadily: each lane has those of its time.
+    let zeroed = DeviceBytes::now(&target.processes).zeroed_since(device) as f64;
+    let busy: Duration = lanes.iter().map(|lane| lane.busy).sum();
     let mut rows: Vec<Row> = Vec::new();
     for lane in lanes {
         let user_bytes = (lane.latencies.count() * size as u64) as f64;
@@ -106,7 +106,9 @@ pub(super) async fn measure(
             ..Row::default()
         };
         if !lane.kind.ends_with("read") {
-            row.disk_bytes_per_byte = Some(work * lane.disk_bytes as f64 / user_bytes.max(1.0));
+            let zeroed = zeroed * lane.busy.as_secs_f64() / busy.as_secs_f64().max(1e-9);
+            let written = (lane.disk_bytes as f64 - zeroed).max(0.0);
+            row.disk_bytes_per_byte = Some(written / user_bytes.max(1.0));
         }
         row.average_cpu(&lane.cpu);
         // This process is the load generator.
