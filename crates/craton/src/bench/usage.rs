@@ -29,14 +29,14 @@ pub(crate) struct Usage {
 pub(crate) struct DeviceBytes {
     written: u64,
     /// Zeroes among them: a store writes its space once before it is used (`protocols.md` 3.4), so
-    /// they belong to the store's age and not to the work.
-    zeroed: u64,
+    /// they belong to the store's age and not to the work. Nothing when a process did not say.
+    zeroed: Option<u64>,
 }
 
 /// How old metrics may be: processes take them together once a second.
 pub(crate) const METRICS_AGE: Duration = Duration::from_millis(1200);
 /// How long a process may take to show its metrics.
-const METRICS_TIMEOUT: Duration = Duration::from_millis(500);
+const METRICS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Zeroes that a store has written.
 const ZEROED: &str = "craton_disk_zeroed_bytes_total";
 
@@ -44,21 +44,16 @@ impl DeviceBytes {
     /// Of `processes`. Metrics are up to a second old, so this means something over a time that is
     /// long, and that ends [`METRICS_AGE`] after the work.
     pub(crate) fn now(processes: &[Process]) -> DeviceBytes {
-        let mut bytes = DeviceBytes { written: written_bytes(processes), zeroed: 0 };
-        for process in processes.iter().filter(|process| process.role == "chunkserver") {
-            bytes.zeroed += process.metrics.and_then(zeroed_bytes).unwrap_or(0);
-        }
-        bytes
+        let servers = processes.iter().filter(|process| process.role == "chunkserver");
+        let zeroed = servers.map(|process| process.metrics.and_then(zeroed_bytes)).sum();
+        DeviceBytes { written: written_bytes(processes), zeroed }
     }
 
-    /// Written since `before`, without the zeroes.
+    /// Written since `before`, without the zeroes if they are known.
     pub(crate) fn since(self, before: DeviceBytes) -> u64 {
-        self.written.saturating_sub(before.written).saturating_sub(self.zeroed_since(before))
-    }
-
-    /// The zeroes among them.
-    pub(crate) fn zeroed_since(self, before: DeviceBytes) -> u64 {
-        self.zeroed.saturating_sub(before.zeroed)
+        let known = self.zeroed.zip(before.zeroed);
+        let zeroed = known.map_or(0, |(now, before)| now.saturating_sub(before));
+        self.written.saturating_sub(before.written).saturating_sub(zeroed)
     }
 }
 
@@ -138,9 +133,10 @@ mod tests {
             craton_disk_zeroed_bytes_total{disk=\"b\"} 1e6\ncraton_disk_zeroed_bytes_totals 7\n";
         assert_eq!(zeroed_in(page), Some(1_004_096));
         assert_eq!(zeroed_in("craton_disk_zeroed_bytes_total x"), None);
-        let before = DeviceBytes { written: 100, zeroed: 50 };
-        assert_eq!(DeviceBytes { written: 400, zeroed: 150 }.since(before), 200);
-        assert_eq!(DeviceBytes { written: 400, zeroed: 150 }.zeroed_since(before), 100);
-        assert_eq!(DeviceBytes { written: 120, zeroed: 150 }.since(before), 0);
+        let bytes = |written, zeroed| DeviceBytes { written, zeroed };
+        let before = bytes(100, Some(50));
+        assert_eq!(bytes(400, Some(150)).since(before), 200);
+        assert_eq!(bytes(120, Some(150)).since(before), 0);
+        assert_eq!(bytes(400, Some(150)).since(bytes(100, None)), 300);
     }
 }

