@@ -118,8 +118,6 @@ impl DataFiles for Shelf {
             Ok(Rc::new(Opened { bytes, env, pause }) as Rc<dyn Source>)
         })
     }
-
-    fn forget(&self, _: SegmentId) {}
 }
 
 struct Opened {

@@ -59,36 +59,16 @@ struct Map {
     places: RefCell<BTreeMap<u32, Place>>,
 }
 
-/// DataFiles in the core's namespace, for one attachment.
-struct CoreFiles {
-    client: Client,
-    stores: RefCell<BTreeMap<SegmentId, Rc<ClientStore>>>,
-}
-
-impl CoreFiles {
-    fn new(client: &Client) -> Rc<CoreFiles> {
-        Rc::new(CoreFiles { client: client.clone(), stores: RefCell::default() })
-    }
-}
+/// DataFiles in the core's namespace.
+struct CoreFiles(Client);
 
 impl DataFiles for CoreFiles {
     fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>> {
         Box::pin(async move {
-            let known = self.stores.borrow().get(&segment).cloned();
-            let store = match known {
-                Some(store) => store,
-                None => {
-                    let found = ClientStore::find(&self.client, &segment_path(segment)).await;
-                    let found = found.map_err(|e| Fault::new(e.kind(), e.to_string()))?;
-                    self.stores.borrow_mut().entry(segment).or_insert(Rc::new(found)).clone()
-                }
-            };
+            let store = ClientStore::find(&self.0, &segment_path(segment)).await;
+            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
             store.open(name).await
         })
-    }
-
-    fn forget(&self, segment: SegmentId) {
-        self.stores.borrow_mut().remove(&segment);
     }
 }
 
@@ -162,7 +142,7 @@ impl VolumeExports {
         let (env, endpoint) = (&inner.env, inner.endpoint.clone());
         let volume = Volume::new(env, endpoint, map.clone(), shape, attachment, inner.limits);
         volume.set_limits(info.spec.limits, info.attachments.len());
-        volume.read_directly(CoreFiles::new(inner.managers.client()));
+        volume.read_directly(Rc::new(CoreFiles(inner.managers.client().clone())));
         let (exports, id) = (inner.clone(), info.volume);
         let name = name.to_owned();
         Ok(Rc::new(Attached { exports, volume, id, name, epoch, map }))

@@ -29,10 +29,8 @@ use crate::limits::{DIRECT_FILES_MAX, DIRECT_PAUSE, DIRECT_RUNS_MAX, DIRECT_TIME
 /// Where a client finds DataFiles.
 pub trait DataFiles {
     /// Opens a file of a segment's directory for reading.
+    /// The directory is looked up anew: a segment that was discarded may have been made again.
     fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>>;
-
-    /// Another session with the segment begins: its directory may be another by now.
-    fn forget(&self, segment: SegmentId);
 }
 
 /// How the core has answered so far. After trouble all reads of a volume go through the block
@@ -141,9 +139,6 @@ impl Direct {
     pub(super) fn begin_session(&self) {
         self.session.set(self.session.get() + 1);
         self.files.borrow_mut().clear();
-        if let Some(files) = self.shared.files.get() {
-            files.forget(self.segment);
-        }
     }
 
     /// The core, or a block server that knows no places, is left alone for a while.
@@ -259,15 +254,15 @@ impl Direct {
                     files.pop_first();
                 }
                 files.insert(file, Known::Opening);
-                let opening = self.clone().open(file);
+                let opening = self.clone().open(file, self.session.get());
                 self.shared.env.spawn(Class::Foreground, "block: open a DataFile", opening);
             }
         }
         None
     }
 
-    async fn open(self: Rc<Direct>, file: (u32, u32)) {
-        let (env, session) = (&self.shared.env, self.session.get());
+    async fn open(self: Rc<Direct>, file: (u32, u32), session: u64) {
+        let env = &self.shared.env;
         let found = self.shared.files.get().expect("places are asked for with it only");
         let name = FileNo::new(file.1).expect("the decoder refuses 0").name(file.0);
         let opened = env.timeout(DIRECT_TIMEOUT, found.open(self.segment, &name)).await;

@@ -6,7 +6,8 @@
 //! often it is sent, and happens once, so blocks are linearizable, with one attachment or with
 //! several (a shared volume), through the death of any block server.
 //!
-//! Invariant: knows no NBD; reaches the block manager through [`Route`] only.
+//! Invariant: knows no NBD; reaches the block manager through [`Route`] and the core through
+//! [`DataFiles`] only.
 
 mod direct;
 mod ranges;

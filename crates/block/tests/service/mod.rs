@@ -207,8 +207,6 @@ impl DataFiles for Silent {
     fn open<'a>(&'a self, _: SegmentId, _: &'a str) -> Answer<'a, Rc<dyn Source>> {
         Box::pin(std::future::pending())
     }
-
-    fn forget(&self, _: SegmentId) {}
 }
 
 #[test]
