@@ -320,6 +320,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "block manager: clone made",
             "block manager: rolled back",
             "segment: linked by its first opening",
+            "segment: DataFile collected",
             "block: read beside the server",
         ],
     },

@@ -3,7 +3,8 @@
 //! not pause. Of each snapshot: what was answered before it was asked for is in it, what began
 //! after it was there is not, and it is a consistent cut: if a write is in it, so is every write,
 //! to whatever segment, that was answered before that one began (`protocols.md` 6.6). Clones and
-//! what is written to them; at the end nothing is left of what was removed.
+//! what is written to them; the volume itself has what was answered, collected and cut as it is; at
+//! the end nothing is left of what was removed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -388,12 +389,7 @@ impl User {
         let (nonce, name) = (self.env.random_u64(), made.name.replace('@', "-"));
         let request = BlockRequest::Clone { nonce, snapshot: snapshot.volume, name: name.clone() };
         let clone = self.volume(request).await?;
-        let device = self.clone().open(name.clone()).await?;
-        let values = self.values(&*device).await;
-        let values = values.map_err(|what| format!("{name}: {what}"))?;
-        check(&self.world.written.borrow(), made, &values)
-            .map_err(|what| format!("{name}: {what}"))?;
-        drop(device);
+        self.look(&Made { name, ..*made }).await?;
         self.ask(BlockRequest::Remove { volume: clone.volume, force: true }).await.map(drop)
     }
 
@@ -411,15 +407,23 @@ impl User {
         Ok(values)
     }
 
-    /// Looks at all snapshots, clones one, rolls back to one, and removes everything.
+    /// What a volume or snapshot has: a consistent cut of all that was written.
+    async fn look(self: &Rc<Self>, made: &Made) -> Result<(Rc<dyn Device>, Vec<u64>), String> {
+        let device = self.clone().open(made.name.clone()).await?;
+        let values = self.values(&*device).await;
+        let checked = values
+            .and_then(|values| check(&self.world.written.borrow(), made, &values).map(|()| values));
+        checked.map(|values| (device, values)).map_err(|what| format!("{}: {what}", made.name))
+    }
+
+    /// Looks at the volume and all snapshots, clones one, rolls back to one, and removes everything.
     async fn judge(self: Rc<Self>, made: Vec<Made>, volume: VolumeInfo) -> Result<(), String> {
+        // Nobody writes any more: the volume is what a snapshot would be now.
+        let (asked, there) = (self.now(), self.now());
+        self.look(&Made { name: NAME.to_owned(), asked, there }).await?;
         let mut last = Vec::new();
         for snapshot in &made {
-            let device = self.clone().open(snapshot.name.clone()).await?;
-            let values = self.values(&*device).await;
-            let values = values.map_err(|what| format!("{}: {what}", snapshot.name))?;
-            check(&self.world.written.borrow(), snapshot, &values)
-                .map_err(|what| format!("{}: {what}", snapshot.name))?;
+            let (device, values) = self.look(snapshot).await?;
             if self.write(&*device, 0, 1).await.is_ok() {
                 return Err(format!("{} was written to", snapshot.name));
             }
