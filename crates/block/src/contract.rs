@@ -36,6 +36,15 @@ pub struct Piece {
     pub zero: bool,
 }
 
+/// Where blocks are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// Number of the first block.
+    pub first: u64,
+    /// One behind the other.
+    pub spans: Vec<Span>,
+}
+
 /// One segment of a volume, byte by byte. The block client gives a whole volume the same face.
 ///
 /// - A read or write has 1 to [`IO_MAX`](crate::limits::IO_MAX) bytes; a clear, and the question
@@ -84,11 +93,11 @@ pub trait Owned: Device {
     /// These attachments are over: their changes need not be remembered.
     fn forget(&self, attachments: Range<u32>);
 
-    /// Where the blocks of a range are, from the first that it covers on, for whoever reads the
-    /// DataFiles himself: what stands there is what a read that began when this did may show, for
-    /// as long as the files are there. Nothing when it is to be read through the device: replicas
-    /// may not show all of it yet.
-    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>>;
+    /// Where the blocks of a range are, for whoever reads the DataFiles himself: what stands there
+    /// is what a read that began when this did may show, for as long as the files are there. With
+    /// `around`, those near them too, as far as they can be told. Nothing when it is to be read
+    /// through the device: replicas may not show all of it yet.
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>>;
 
     /// Ends well when nobody else had opened the segment at some moment after the call: what was
     /// read before is no older than that. `Fenced` when somebody has. It costs an append.

@@ -148,3 +148,22 @@ const _: () = assert!(
     IO_MAX as u64 / BLOCK < wire::block::SPANS_MAX as u64,
     "one more when it is not aligned"
 );
+
+/// Blocks of which the places are told together: a data sector, so that a table's or file's
+/// neighbours cost one question. 32 spans at most, 768 bytes of an answer; all in one index page.
+pub const PLACES_AROUND: u64 = 32;
+/// For how long a client may use places that it was told, from the sending of its question: half of
+/// the block server's own lease, which has twice as much left after a renewal that came in time
+/// (`protocols.md` 6.5). Whoever opens a segment after a client that has died waits as long.
+pub const PLACES_LENT: Duration = Duration::from_millis(300);
+/// Neighbourhoods of places that an attachment keeps: 350 bytes each, 11 MiB; 4 GiB of blocks.
+pub const PLACES_KEPT_MAX: usize = 32 << 10;
+/// DataFiles that they may name: more are not open at a time in 64 segments.
+pub const PLACES_FILES_MAX: usize = 8 << 10;
+
+const _: () = assert!(
+    IO_MAX as u64 / BLOCK + 1 + 2 * (PLACES_AROUND - 1) <= wire::block::SPANS_MAX as u64,
+    "a read that is not aligned, and those around it"
+);
+const _: () = assert!(2 * PLACES_LENT.as_millis() <= crate::manager::limits::LEASE.as_millis());
+const _: () = assert!((crate::device::limits::PAGE_BLOCKS as u64).is_multiple_of(PLACES_AROUND));

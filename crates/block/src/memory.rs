@@ -12,11 +12,11 @@ use base::{Fault, Kind};
 use futures_util::FutureExt;
 use runtime::sync::Mutex;
 use runtime::{Buf, BufMut, Env};
-use wire::block::Span;
 use wire::control::SegmentId;
 
 use crate::archive::Archive;
-use crate::contract::{Answer, Clear, Device, Owned, Piece};
+use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use crate::device::neighbourhood;
 use crate::geometry::Extent;
 use crate::limits::{BLOCK, IO_MAX};
 use crate::once::{Origin, Progress, Windows};
@@ -311,7 +311,7 @@ impl Owned for MemoryDevice {
         self.memory.0.borrow_mut().once.forget(attachments);
     }
 
-    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
         async move {
             self.check(extent, true)?;
             let Some((archive, segment)) = &self.archive else { return Ok(None) };
@@ -319,13 +319,16 @@ impl Owned for MemoryDevice {
             if self.env.random_below(4) == 0 {
                 return Ok(None);
             }
+            let covers = extent.offset / BLOCK..(extent.offset + extent.len).div_ceil(BLOCK);
+            let near = if around { neighbourhood(&covers) } else { covers };
+            let near = near.start..near.end.min(self.bytes / BLOCK);
             let spans = || {
                 let stored = &self.memory.0.borrow().blocks;
-                let content = blocks(extent).map(|(block, _, _)| match stored.get(&block) {
+                let content = near.clone().map(|block| match stored.get(&block) {
                     Some(Stored::Bytes(bytes)) => (block as u32, Some(&bytes[..])),
                     Some(Stored::Zeroes) | None => (block as u32, None),
                 });
-                archive.keep(*segment, content)
+                Places { first: near.start, spans: archive.keep(*segment, content) }
             };
             Ok(Some(self.in_turn(spans).await))
         }

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use base::{Fault, Kind, VolumeId};
 use futures_util::FutureExt;
-use runtime::Env;
+use runtime::{Env, Instant};
 use wire::control::SegmentId;
 
 use crate::archive::Archive;
 use crate::contract::Answer;
 use crate::manager::Standing;
+use crate::manager::limits::drifted;
 use crate::memory::{Memory, MemoryDevice};
 use crate::server::{Lease, Opened, SegmentOpener};
 use crate::volume::{Attachment, DataFiles, Place, Route};
@@ -26,6 +27,9 @@ struct Segment {
     /// Epochs of former owners whose leases run, and until when.
     former: BTreeMap<u64, Duration>,
 }
+
+/// Of a segment's first owner.
+const FIRST_EPOCH: u64 = 1;
 
 struct Inner {
     /// The time on which all agree.
@@ -75,16 +79,16 @@ impl Manager {
 
     /// Gives a segment to a server. Its former owner may answer reads for a lease more.
     pub fn assign(&self, segment: SegmentId, addr: SocketAddr) {
-        let (place, now) = (Place { addr, epoch: self.epoch() }, (self.0.clock)());
+        let now = (self.0.clock)();
         let segments = &mut *self.0.segments.borrow_mut();
-        let memory = Memory::new();
-        let fresh = Segment { place, memory, former: BTreeMap::new() };
-        let kept = segments.entry(segment).or_insert(fresh);
-        if kept.place.epoch != place.epoch {
+        if let Some(kept) = segments.get_mut(&segment) {
             kept.former.retain(|_, until| *until > now);
             kept.former.insert(kept.place.epoch, now + self.0.lease);
-            kept.place = place;
+            kept.place = Place { addr, epoch: kept.place.epoch + 1 };
+            return;
         }
+        let (place, memory) = (Place { addr, epoch: FIRST_EPOCH }, Memory::new());
+        segments.insert(segment, Segment { place, memory, former: BTreeMap::new() });
     }
 
     /// Renews no lease, until it is told otherwise: servers do not know any more what is theirs.
@@ -187,7 +191,12 @@ impl SegmentOpener for Opener {
                     .with_archive(&inner.archive, segment);
             let (manager, env) = (self.manager.clone(), self.env.clone());
             let (device, lease) = (Rc::new(device), Held { manager, env, segment, epoch });
-            Ok(Opened { device, lease: Rc::new(lease) })
+            // Former owners lent within their leases.
+            let lent_before = match epoch {
+                FIRST_EPOCH => Instant::default(),
+                _ => self.env.now() + drifted(inner.lease),
+            };
+            Ok(Opened { device, lease: Rc::new(lease), epoch, lent_before })
         }
         .boxed_local()
     }
@@ -228,7 +237,7 @@ impl Lease for Held {
         }
         match former {
             Some(_) => Standing::Holds(free),
-            None => Standing::Serves,
+            None => Standing::Serves(self.env.now() + own.map_or(inner.lease, |end| *end - now)),
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::frame::PAYLOAD_MAX;
 
 /// Pieces in one answer at most: 64 KiB of body.
 pub const PIECES_MAX: usize = 4096;
-/// Spans in one answer at most: 6 KiB of body. A read of 512 KiB has 129 blocks.
+/// Spans in one answer at most: 6 KiB of body. A read of 512 KiB has 129 blocks, and 62 around
+/// them.
 pub const SPANS_MAX: usize = 256;
 
 /// A session of an attachment on a segment.
@@ -55,6 +56,9 @@ pub enum BlockIo {
         at: SessionRef,
         /// Attachments of lower epochs are over.
         fence: u64,
+        /// Epoch of the owner who admitted the attachment's last session on this segment; 0 when
+        /// there was none, or when others may act beside it.
+        after: u64,
     },
     /// Ends a session.
     Close {
@@ -139,6 +143,19 @@ pub struct RecordPlace {
     pub unit: u32,
 }
 
+/// Where blocks of a segment are, one span behind the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Located {
+    /// Number of the first block: at or before the first that was asked for. Those around them
+    /// may be among the spans, too.
+    pub first: u64,
+    /// For so long after the request was sent, by the client's clock, nobody else changes these
+    /// blocks: milliseconds. 0: they say what was at the answer only.
+    pub lent_ms: u32,
+    /// All blocks that were asked for, and those around them.
+    pub spans: Vec<Span>,
+}
+
 /// The good answers of a block server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BlockAnswer {
@@ -151,12 +168,14 @@ pub enum BlockAnswer {
         /// Highest number of the attachment's changes that have happened; 0 for none. Whoever
         /// begins to count goes on behind it.
         last: u64,
+        /// Epoch of the owner.
+        epoch: u64,
     },
     /// To `Read`: the payload has the bytes.
     Read,
-    /// To `Read` with `locate`: where the blocks are that the range covers, from its first on. A
-    /// record is never changed, so what stands there is what the blocks had at the answer.
-    Located(Vec<Span>),
+    /// To `Read` with `locate`: where the blocks are that the range covers. A record is never
+    /// changed, so what stands there is what the blocks had at the answer.
+    Located(Located),
     /// To `Pieces`, from the range's start on; may end early.
     Pieces(Vec<Piece>),
     /// To the others: done, and durable.
@@ -255,7 +274,7 @@ impl BlockIo {
         put_u32s(&mut out, &[at.segment.index, 0]);
         put_u64s(&mut out, &[at.attachment, at.session, at.grant]);
         match self {
-            BlockIo::Open { fence, .. } => put_u64s(&mut out, &[*fence]),
+            BlockIo::Open { fence, after, .. } => put_u64s(&mut out, &[*fence, *after]),
             BlockIo::Close { .. } => {}
             BlockIo::Read { offset, len, locate, .. } => {
                 put_u64s(&mut out, &[*offset]);
@@ -296,7 +315,11 @@ impl BlockIo {
                 if grant != 0 {
                     return Err(DecodeError::Field("grant"));
                 }
-                Ok(BlockIo::Open { at, fence })
+                let after = fields.u64()?;
+                if after != 0 && fence != attachment {
+                    return Err(DecodeError::Field("after"));
+                }
+                Ok(BlockIo::Open { at, fence, after })
             }
             OP_CLOSE => Ok(BlockIo::Close { at }),
             OP_READ => {
@@ -361,9 +384,9 @@ impl BlockAnswer {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
         match self {
-            BlockAnswer::Opened { grant, bytes, last } => {
+            BlockAnswer::Opened { grant, bytes, last, epoch } => {
                 put_u32s(&mut out, &[ANSWER_OPENED, 0]);
-                put_u64s(&mut out, &[*grant, *bytes, *last]);
+                put_u64s(&mut out, &[*grant, *bytes, *last, *epoch]);
             }
             BlockAnswer::Read => put_u32s(&mut out, &[ANSWER_READ, 0]),
             BlockAnswer::Pieces(pieces) => {
@@ -377,9 +400,11 @@ impl BlockAnswer {
                 }
             }
             BlockAnswer::Done => put_u32s(&mut out, &[ANSWER_DONE, 0]),
-            BlockAnswer::Located(spans) => {
+            BlockAnswer::Located(Located { first, lent_ms, spans }) => {
                 assert!(spans.len() <= SPANS_MAX, "{} spans in an answer", spans.len());
                 put_u32s(&mut out, &[ANSWER_LOCATED, spans.len() as u32]);
+                put_u64s(&mut out, &[*first]);
+                put_u32s(&mut out, &[*lent_ms, 0]);
                 for Span { blocks, at } in spans {
                     let RecordPlace { file, origin, unit } =
                         at.unwrap_or(RecordPlace { file: (0, 0), origin: 0, unit: 0 });
@@ -395,18 +420,18 @@ impl BlockAnswer {
         let mut fields = Fields(body);
         let tag = fields.u32()?;
         if tag == ANSWER_PIECES {
-            let pieces = decode_list(&mut fields, PIECES_MAX, decode_piece)?;
+            let count = decode_count(&mut fields, PIECES_MAX)?;
+            let pieces = decode_list(&mut fields, count, decode_piece)?;
             return Ok(BlockAnswer::Pieces(pieces));
         }
         if tag == ANSWER_LOCATED {
-            let spans = decode_list(&mut fields, SPANS_MAX, decode_span)?;
-            return Ok(BlockAnswer::Located(spans));
+            return decode_located(&mut fields).map(BlockAnswer::Located);
         }
         fields.reserved()?;
         match tag {
             ANSWER_OPENED => {
                 let (grant, bytes, last) = (fields.u64()?, fields.u64()?, fields.u64()?);
-                Ok(BlockAnswer::Opened { grant, bytes, last })
+                Ok(BlockAnswer::Opened { grant, bytes, last, epoch: fields.u64()? })
             }
             ANSWER_READ => Ok(BlockAnswer::Read),
             ANSWER_DONE => Ok(BlockAnswer::Done),
@@ -415,16 +440,24 @@ impl BlockAnswer {
     }
 }
 
+fn decode_count(fields: &mut Fields<'_>, most: usize) -> Result<usize, DecodeError> {
+    let count = fields.u32()? as usize;
+    if count > most { Err(DecodeError::Field("count")) } else { Ok(count) }
+}
+
 fn decode_list<T>(
     fields: &mut Fields<'_>,
-    most: usize,
+    count: usize,
     decode: fn(&mut Fields<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
-    let count = fields.u32()? as usize;
-    if count > most {
-        return Err(DecodeError::Field("count"));
-    }
     (0..count).map(|_| decode(fields)).collect()
+}
+
+fn decode_located(fields: &mut Fields<'_>) -> Result<Located, DecodeError> {
+    let count = decode_count(fields, SPANS_MAX)?;
+    let (first, lent_ms) = (fields.u64()?, fields.u32()?);
+    fields.reserved()?;
+    Ok(Located { first, lent_ms, spans: decode_list(fields, count, decode_span)? })
 }
 
 fn decode_span(fields: &mut Fields<'_>) -> Result<Span, DecodeError> {

@@ -37,7 +37,7 @@ pub(crate) use format::bytes;
 pub(crate) use format::record::{plain_record, read_block};
 pub use link::LinkFrom;
 pub use options::Options;
-pub(crate) use request::{blocks, part, push_span};
+pub(crate) use request::{blocks, neighbourhood, part, push_span};
 pub use segment::{Segment, Stats};
 pub(crate) use types::FileNo;
 pub use types::{Identity, Seq};

@@ -15,9 +15,9 @@ use super::limits::{
 use super::locks::Guard;
 use super::log::{Change, Work};
 use super::types::{FileNo, Loc};
-use crate::contract::{Clear, Piece};
+use crate::contract::{Clear, Piece, Places};
 use crate::geometry::Extent;
-use crate::limits::BLOCK;
+use crate::limits::{BLOCK, PLACES_AROUND};
 use crate::once::{Origin, Progress, without};
 
 /// Blocks that a range covers, and the whole ones among them.
@@ -42,6 +42,12 @@ pub(crate) fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
     let end = ((lba + 1) * BLOCK).min(extent.offset + extent.len);
     let of_range = (start - extent.offset) as usize..(end - extent.offset) as usize;
     (of_range, (start - lba * BLOCK) as usize)
+}
+
+/// Blocks whose places are told together.
+pub(crate) fn neighbourhood(covers: &Range<u64>) -> Range<u64> {
+    let start = covers.start / PLACES_AROUND * PLACES_AROUND;
+    start..covers.end.next_multiple_of(PLACES_AROUND)
 }
 
 /// Adds a block to spans. Its record may stand behind that of the one before.
@@ -125,21 +131,40 @@ impl Core {
         Ok(out.freeze())
     }
 
-    /// Where the blocks that a range covers are: nothing unless replicas show all of them.
-    pub(crate) async fn locate_range(&self, extent: Extent) -> Result<Option<Vec<Span>>, Fault> {
+    /// Where the blocks that a range covers are: nothing unless replicas show all of them. Those
+    /// around them as far as they do.
+    pub(crate) async fn locate_range(
+        &self,
+        extent: Extent,
+        around: bool,
+    ) -> Result<Option<Places>, Fault> {
         self.check_extent(extent, REQUEST_BYTES_MAX)?;
         let (covers, _) = blocks(extent);
-        let mut spans = Vec::new();
-        for lba in covers {
-            match self.locate(lba as u32).await?.place() {
-                None => push_span(&mut spans, None),
-                Some((file, unit)) => match self.told_place(file, unit) {
-                    Some(place) => push_span(&mut spans, Some(place)),
-                    None => return Ok(None),
-                },
-            }
+        let near = if around { neighbourhood(&covers) } else { covers.clone() };
+        let mut before = Vec::new();
+        for lba in (near.start..covers.start).rev() {
+            let Some(at) = self.told(lba).await? else { break };
+            before.push(at);
         }
-        Ok((spans.len() <= SPANS_MAX).then_some(spans))
+        let (first, mut spans) = (covers.start - before.len() as u64, Vec::new());
+        before.into_iter().rev().for_each(|at| push_span(&mut spans, at));
+        for lba in covers.clone() {
+            let Some(at) = self.told(lba).await? else { return Ok(None) };
+            push_span(&mut spans, at);
+        }
+        for lba in covers.end..near.end.min(self.bytes / BLOCK) {
+            let Some(at) = self.told(lba).await? else { break };
+            push_span(&mut spans, at);
+        }
+        Ok((spans.len() <= SPANS_MAX).then_some(Places { first, spans }))
+    }
+
+    /// The place of a block, or that it reads as zeroes; nothing when that cannot be told.
+    async fn told(&self, lba: u64) -> Result<Option<Option<RecordPlace>>, Fault> {
+        Ok(match self.locate(lba as u32).await?.place() {
+            None => Some(None),
+            Some((file, unit)) => self.told_place(file, unit).map(Some),
+        })
     }
 
     /// A place as others are told it, unless it is among the last appends: replicas show those

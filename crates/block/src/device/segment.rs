@@ -7,14 +7,13 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::{Buf, Env};
 use table::{Cache, Store};
-use wire::block::Span;
 use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
 use super::limits::{SEGMENT_BYTES_MAX, UNIT};
 use super::options::Options;
 use super::types::Identity;
-use crate::contract::{Answer, Clear, Device, Owned, Piece};
+use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use crate::geometry::Extent;
 use crate::once::Origin;
 
@@ -281,8 +280,8 @@ impl Owned for Segment {
         self.0.0.once.borrow_mut().forget(attachments);
     }
 
-    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
-        Box::pin(self.0.0.locate_range(extent))
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+        Box::pin(self.0.0.locate_range(extent, around))
     }
 
     fn confirm(&self) -> Answer<'_, ()> {

@@ -23,7 +23,7 @@ use super::state::geometry;
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::frontend::{About, Exports};
 use crate::geometry::Extent;
-use crate::volume::{Attachment, DataFiles, Limits, Place, Route, Shape, Volume};
+use crate::volume::{Attachment, DataFiles, Limits, Place, Reads, Route, Shape, Volume};
 
 struct Inner {
     env: Env,
@@ -32,6 +32,10 @@ struct Inner {
     /// Who attaches: the same after a restart.
     holder: String,
     limits: Limits,
+    /// Reads go beside the block servers.
+    direct: Cell<bool>,
+    /// How volumes that are closed have read.
+    read: Cell<Reads>,
     open: RefCell<BTreeMap<String, Weak<Attached>>>,
     /// One opening at a time, so that connections share attachments.
     opening: Mutex<()>,
@@ -87,6 +91,8 @@ impl VolumeExports {
             endpoint: endpoint.clone(),
             holder: holder.to_owned(),
             limits,
+            direct: Cell::new(true),
+            read: Cell::default(),
             open: RefCell::default(),
             opening: Mutex::new(()),
         }));
@@ -109,6 +115,20 @@ impl VolumeExports {
                 env.sleep(env.jitter(HERE)).await;
             }
         });
+    }
+
+    /// Whether volumes that are opened from now on read from chunkservers what block servers say
+    /// where to find (decision 23); they do unless they are told. Where chunkservers cannot be
+    /// reached, block servers read for them.
+    pub fn set_direct_reads(&self, direct: bool) {
+        self.0.direct.set(direct);
+    }
+
+    /// How all volumes have read since the start.
+    pub fn reads(&self) -> Reads {
+        let open = self.0.open.borrow();
+        let open = open.values().filter_map(Weak::upgrade).map(|open| open.volume.reads());
+        open.fold(self.0.read.get(), Reads::and)
     }
 
     /// Volumes that are attached here.
@@ -142,7 +162,9 @@ impl VolumeExports {
         let (env, endpoint) = (&inner.env, inner.endpoint.clone());
         let volume = Volume::new(env, endpoint, map.clone(), shape, attachment, inner.limits);
         volume.set_limits(info.spec.limits, info.attachments.len());
-        volume.read_directly(Rc::new(CoreFiles(inner.managers.client().clone())));
+        if inner.direct.get() {
+            volume.read_directly(Rc::new(CoreFiles(inner.managers.client().clone())));
+        }
         let (exports, id) = (inner.clone(), info.volume);
         let name = name.to_owned();
         Ok(Rc::new(Attached { exports, volume, id, name, epoch, map }))
@@ -217,6 +239,8 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
+        let read = &self.exports.read;
+        read.set(read.get().and(self.volume.reads()));
         if self.is_over() {
             return;
         }

@@ -7,17 +7,20 @@ use std::rc::Rc;
 
 use base::{Fault, Kind, VolumeId};
 use client::Client;
+use runtime::Instant;
 use table::{Cache, ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, Service, TransportError};
 use wire::control::{BlockReply, BlockRequest, SegmentId};
 
 use super::client::{Managers, misfit};
 use super::late::Late;
+use super::limits::drifted;
 use super::member::{Devices, Hosted, Member};
 use super::service::segment_path;
 use super::tenancy::{Held, Standing};
 use crate::contract::Answer;
 use crate::device::{Identity, LinkFrom, Options, Segment};
+use crate::limits::PLACES_LENT;
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
 
 /// Segments on the core, each in its directory.
@@ -121,8 +124,13 @@ impl SegmentOpener for Opener {
     fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
         Box::pin(async move {
             let (device, epoch) = self.0.device(segment).await?;
+            // They lent while they might answer.
+            let lent_before = match self.0.acknowledge_from(segment, epoch) {
+                Some(from) if epoch > FIRST_EPOCH => from + drifted(PLACES_LENT),
+                _ => Instant::default(),
+            };
             let lease = Rc::new(SegmentLease { member: self.0.clone(), segment, epoch });
-            Ok(Opened { device, lease })
+            Ok(Opened { device, lease, epoch, lent_before })
         })
     }
 

@@ -15,12 +15,11 @@ use futures_util::future::{LocalBoxFuture, ready};
 use runtime::sync::{Mutex, Notify};
 use runtime::{Buf, Duration};
 use table::ClientStore;
-use wire::block::Span;
 use wire::control::{Policy, SegmentCheck, SegmentId, SegmentScrub, SegmentUsage};
 
 use super::member::Hosted;
 use super::service::segment_path;
-use crate::contract::{Answer, Clear, Device, Owned, Piece};
+use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use crate::device::{Identity, Segment};
 use crate::geometry::Extent;
 use crate::once::Origin;
@@ -128,8 +127,8 @@ impl Owned for Late {
         }
     }
 
-    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
-        self.ask(|segment| segment.locate(extent))
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+        self.ask(|segment| segment.locate(extent, around))
     }
 
     fn confirm(&self) -> Answer<'_, ()> {

@@ -13,7 +13,6 @@ use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Buf, Class, Duration, Env, Instant, JoinHandle};
 use transport::{Handler, Incoming, Response, Service};
-use wire::block::Span;
 use wire::control::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
 use wire::control::{
     BlockBeat, BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ControlError,
@@ -24,7 +23,7 @@ use wire::control::{
 use super::client::{Managers, Trouble};
 use super::limits::{BEAT_ATTEMPT, IDLE, LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
 use super::tenancy::{Action, Held, Standing, Tenancy};
-use crate::contract::{Answer, Clear, Device, Owned, Piece};
+use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use crate::geometry::Extent;
 use crate::once::Origin;
 
@@ -703,9 +702,9 @@ impl Owned for Counted {
         self.device.forget(attachments);
     }
 
-    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
         Box::pin(async move {
-            let located = self.device.locate(extent).await?;
+            let located = self.device.locate(extent, around).await?;
             if located.is_some() {
                 self.count(extent.len);
             }

@@ -13,8 +13,8 @@ use wire::control::{BlockGrant, Policy, Seen, SegmentId};
 /// What a server may do with a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// Reads, and acknowledges writes.
-    Serves,
+    /// Reads, and acknowledges writes, until then at least.
+    Serves(Instant),
     /// Neither acknowledges writes nor tells what it has read before this: a former owner's lease
     /// may last, and it shows what was there before.
     Holds(Instant),
@@ -132,7 +132,7 @@ impl Tenancy {
                 } else if now < held.ack_from {
                     Standing::Holds(held.ack_from)
                 } else {
-                    Standing::Serves
+                    Standing::Serves(self.lease_end)
                 }
             }
             _ => Standing::Gone,

@@ -11,6 +11,7 @@
 //! attachment lives, is its [`SegmentOpener`]'s to say.
 
 mod admission;
+mod lending;
 mod requests;
 mod session;
 
@@ -30,6 +31,7 @@ use crate::contract::{Answer, Owned};
 use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 use crate::manager::Standing;
 use admission::Admission;
+use lending::{Lending, Lent};
 use session::Session;
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
@@ -45,6 +47,10 @@ pub struct Opened {
     pub device: Rc<dyn Owned>,
     /// For how long.
     pub lease: Rc<dyn Lease>,
+    /// Under which epoch.
+    pub epoch: u64,
+    /// Clients of former owners may read by places that these have told them until then.
+    pub lent_before: Instant,
 }
 
 /// What a block server asks of its manager and of its store.
@@ -70,6 +76,8 @@ pub struct Stats {
     pub read_bytes: u64,
     /// Reads answered with places, which the client reads itself.
     pub located: u64,
+    /// Those of them whose places the client may keep for a while.
+    pub lent: u64,
     /// Writes made durable.
     pub writes: u64,
     /// Bytes written.
@@ -95,6 +103,7 @@ pub(crate) struct Hosted {
     sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
     /// One session is admitted at a time.
     admission: Mutex<()>,
+    lending: Lending,
     /// It is not served any more.
     released: Cell<bool>,
 }
@@ -112,6 +121,8 @@ pub(crate) struct Inner {
     slots: RefCell<BTreeMap<SegmentId, Rc<Slot>>>,
     /// Attachments below are over, as those after them have told.
     fences: RefCell<BTreeMap<VolumeId, u64>>,
+    /// Places of segments that were open here, to whom they were lent and until when.
+    lent: RefCell<BTreeMap<SegmentId, Lent>>,
     /// When the manager was asked about an attachment that was not over.
     verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
     read_bytes: Cell<usize>,
@@ -132,6 +143,7 @@ impl BlockServer {
             opener,
             slots: RefCell::default(),
             fences: RefCell::default(),
+            lent: RefCell::default(),
             verified: RefCell::default(),
             read_bytes: Cell::new(0),
             write_bytes: Cell::new(0),
@@ -148,6 +160,7 @@ impl BlockServer {
         let hosted = slot.hosted.borrow_mut().take();
         let Some(hosted) = hosted else { return };
         hosted.released.set(true);
+        self.note_lent(segment, &hosted);
         let sessions: Vec<_> = hosted.sessions.borrow().values().cloned().collect();
         sessions.iter().for_each(|session| session.close());
         for session in sessions {
@@ -189,11 +202,14 @@ impl BlockServer {
             }
             let since = self.0.env.now();
             match self.0.opener.open(segment).await {
-                Ok(Opened { device, lease }) => {
+                Ok(Opened { device, lease, epoch, lent_before }) => {
                     let (sessions, admission) = Default::default();
+                    let lent = self.0.lent.borrow_mut().remove(&segment);
+                    let lending = Lending::new(epoch, lent_before, lent.unwrap_or_default());
                     let released = Cell::new(!self.has_slot(segment, &slot));
                     let hosted =
-                        Rc::new(Hosted { since, device, lease, sessions, admission, released });
+                        Hosted { since, device, lease, sessions, admission, lending, released };
+                    let hosted = Rc::new(hosted);
                     if hosted.released.get() {
                         return Err(BlockError::NotOwner);
                     }
@@ -222,9 +238,17 @@ impl BlockServer {
         self.0.slots.borrow().get(&segment)?.hosted.borrow().clone()
     }
 
+    /// It may be opened here again, and its clients go on reading by places for a while.
+    fn note_lent(&self, segment: SegmentId, hosted: &Hosted) {
+        let (now, lent) = (self.0.env.now(), &mut *self.0.lent.borrow_mut());
+        lent.retain(|_, lent| lent.until > now);
+        lent.insert(segment, hosted.lending.lent());
+    }
+
     /// Another owner has the segment.
     fn lose(&self, segment: SegmentId, hosted: &Rc<Hosted>) {
         hosted.released.set(true);
+        self.note_lent(segment, hosted);
         hosted.sessions.borrow().values().for_each(|session| session.close());
         let slots = &mut *self.0.slots.borrow_mut();
         let same = |slot: &Rc<Slot>| {
@@ -269,7 +293,13 @@ impl BlockServer {
         Ok(())
     }
 
-    async fn open(&self, at: SessionRef, fence: u64) -> Result<BlockAnswer, BlockError> {
+    async fn open(
+        &self,
+        at: SessionRef,
+        fence: u64,
+        after: u64,
+    ) -> Result<BlockAnswer, BlockError> {
+        let alone = fence == at.attachment;
         let attachment = attachment(at)?;
         self.check_fence(at)?;
         let hosted = self.host(at.segment).await?;
@@ -293,6 +323,9 @@ impl BlockServer {
         for session in over {
             session.drained().await;
         }
+        let _joining = hosted.lending.join();
+        hosted.lending.settle(&self.0.env, at.attachment, after).await;
+        self.check_fence(at)?;
         if hosted.released.get() {
             return Err(BlockError::NotOwner);
         }
@@ -316,14 +349,15 @@ impl BlockServer {
                         return Err(BlockError::Busy);
                     }
                     let grant = self.0.env.random_u64();
-                    sessions.insert(at.attachment, Session::new(at.session, grant));
+                    sessions.insert(at.attachment, Session::new(at.session, grant, alone));
                     self.count(|stats| stats.sessions += 1);
                     grant
                 }
             }
         };
         let last = hosted.device.last(attachment);
-        Ok(BlockAnswer::Opened { grant, bytes: hosted.device.bytes(), last })
+        let (bytes, epoch) = (hosted.device.bytes(), hosted.lending.epoch());
+        Ok(BlockAnswer::Opened { grant, bytes, last, epoch })
     }
 
     /// Bounds what the device has to remember: of shared volumes, attachments between those that

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use base::Fault;
-use runtime::Buf;
+use runtime::{Buf, Instant};
 use transport::Priority;
 use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef};
 
@@ -25,6 +25,18 @@ struct Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.count.set(self.count.get() - self.bytes);
+    }
+}
+
+impl Hosted {
+    /// Whether a session's client is the only one who acts on the segment: when it is, what tells
+    /// this moment from one after somebody else was admitted.
+    fn may_lend(&self, at: SessionRef, session: &Session) -> Option<u64> {
+        let sessions = self.sessions.borrow();
+        let mut others = sessions.iter().filter(|&(&attachment, _)| attachment != at.attachment);
+        let alone = session.alone && others.all(|(_, other)| other.is_over());
+        let good = alone && !session.is_closed() && !self.released.get();
+        self.lending.moment().filter(|_| good)
     }
 }
 
@@ -49,7 +61,9 @@ impl BlockServer {
             false => None,
         };
         let served = match asked {
-            BlockIo::Open { at, fence } => self.open(at, fence).await.map(|answer| (answer, None)),
+            BlockIo::Open { at, fence, after } => {
+                self.open(at, fence, after).await.map(|answer| (answer, None))
+            }
             BlockIo::Close { at } => {
                 if let Ok((hosted, session)) = self.session(at) {
                     session.close();
@@ -64,7 +78,7 @@ impl BlockServer {
                 let extent = Extent { offset, len: u64::from(len) };
                 let located = if locate { self.locate(at, extent).await? } else { None };
                 match located {
-                    Some(spans) => Ok((BlockAnswer::Located(spans), None)),
+                    Some(located) => Ok((BlockAnswer::Located(located), None)),
                     None => self.read(at, extent).await.map(|data| (BlockAnswer::Read, Some(data))),
                 }
             }
@@ -141,12 +155,18 @@ impl BlockServer {
     /// Whether what was read may be told (`protocols.md` 6.5): while the lease lasts, and after
     /// that when the core says that nobody else has opened the segment since. Not before a former
     /// owner's lease is over: it may show something older to whoever asks it next.
-    async fn check_lease(&self, at: SessionRef, hosted: &Rc<Hosted>) -> Result<(), BlockError> {
+    ///
+    /// Answers until when the lease lasts, if it does.
+    async fn check_lease(
+        &self,
+        at: SessionRef,
+        hosted: &Rc<Hosted>,
+    ) -> Result<Option<Instant>, BlockError> {
         let env = &self.0.env;
         loop {
             match hosted.lease.standing() {
                 _ if hosted.released.get() => return Err(BlockError::NotOwner),
-                Standing::Serves => return Ok(()),
+                Standing::Serves(until) => return Ok(Some(until)),
                 Standing::Holds(until) => {
                     env.mark("block: read held back");
                     env.sleep_until(until).await;
@@ -157,7 +177,7 @@ impl BlockServer {
                     let confirmed = hosted.device.confirm().await;
                     confirmed.map_err(|fault| self.fail(at, hosted, &fault))?;
                     self.count(|stats| stats.confirmed += 1);
-                    return Ok(());
+                    return Ok(None);
                 }
                 Standing::Gone => {
                     env.mark("block: segment is gone");
@@ -174,7 +194,7 @@ impl BlockServer {
         loop {
             let env = &self.0.env;
             match hosted.lease.standing() {
-                Standing::Serves => return Ok(()),
+                Standing::Serves(_) => return Ok(()),
                 Standing::Holds(until) => {
                     env.mark("block: acknowledgement held back");
                     env.sleep_until(until).await;
@@ -207,20 +227,31 @@ impl BlockServer {
     }
 
     /// Where a range is, for a client that reads it itself. The lease is looked at as for bytes: a
-    /// place is what the blocks have now, as bytes are.
+    /// place is what the blocks have now, as bytes are. Who acts alone may keep the places for a
+    /// while, and those around them.
     async fn locate(
         &self,
         at: SessionRef,
         extent: Extent,
-    ) -> Result<Option<Vec<block::Span>>, BlockError> {
-        let (hosted, _) = self.session(at)?;
-        let located = hosted.device.locate(extent).await;
-        let Some(spans) = located.map_err(|fault| self.fail(at, &hosted, &fault))? else {
+    ) -> Result<Option<block::Located>, BlockError> {
+        let (hosted, session) = self.session(at)?;
+        let moment = hosted.may_lend(at, &session);
+        let located = hosted.device.locate(extent, moment.is_some()).await;
+        let Some(places) = located.map_err(|fault| self.fail(at, &hosted, &fault))? else {
             return Ok(None);
         };
-        self.check_lease(at, &hosted).await?;
-        self.count(|stats| stats.located += 1);
-        Ok(Some(spans))
+        let lease = self.check_lease(at, &hosted).await?;
+        // Nobody else has acted since the places were looked up.
+        let alone = moment.is_some() && moment == hosted.may_lend(at, &session);
+        let lent_ms = match lease.filter(|_| alone) {
+            Some(lease) => hosted.lending.lend(&self.0.env, at.attachment, lease),
+            None => 0,
+        };
+        self.count(|stats| {
+            stats.located += 1;
+            stats.lent += u64::from(lent_ms > 0);
+        });
+        Ok(Some(block::Located { first: places.first, lent_ms, spans: places.spans }))
     }
 
     async fn pieces(

@@ -26,6 +26,8 @@ pub(super) enum Arrival {
 pub(super) struct Session {
     pub(super) number: u64,
     pub(super) grant: u64,
+    /// No other attachment may act beside it.
+    pub(super) alone: bool,
     closed: Cell<bool>,
     under_way: Cell<usize>,
     idle: Notify,
@@ -49,10 +51,11 @@ impl Change {
 }
 
 impl Session {
-    pub(super) fn new(number: u64, grant: u64) -> Rc<Session> {
+    pub(super) fn new(number: u64, grant: u64, alone: bool) -> Rc<Session> {
         Rc::new(Session {
             number,
             grant,
+            alone,
             closed: Cell::new(false),
             under_way: Cell::new(0),
             idle: Notify::new(),
@@ -68,6 +71,11 @@ impl Session {
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed.get()
+    }
+
+    /// Nothing of it is under way, and nothing will be.
+    pub(super) fn is_over(&self) -> bool {
+        self.closed.get() && self.under_way.get() == 0
     }
 
     /// Waits until nothing of it is under way.

@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use base::{Fault, Kind};
 use futures_util::future::join_all;
 use runtime::{Buf, Class, Env, Instant};
 use table::Source;
-use wire::block::{RecordPlace, Span};
+use wire::block::{Located, RecordPlace, Span};
 use wire::control::SegmentId;
 
 use super::Shared;
@@ -161,12 +162,14 @@ impl Direct {
             Ok(Ok(data)) => {
                 trust.note_good();
                 env.mark("block: read beside the server");
+                self.shared.count(|reads| reads.direct += 1);
                 return Some(data);
             }
             Ok(Err(fault)) => fault,
             Err(_) => Fault::new(Kind::Retry, "the core takes long"),
         };
         env.mark("block: read left to the server");
+        self.shared.count(|reads| reads.left += 1);
         match why.kind {
             // To be expected: a file that is opened just now, or was collected; an end that is not
             // shown yet; a range in many pieces.
@@ -285,6 +288,28 @@ impl Direct {
             }
         }
     }
+}
+
+/// The spans of some blocks; nothing unless all of them were told.
+pub(super) fn part_of(located: &Located, blocks: Range<u64>) -> Option<Vec<Span>> {
+    let (mut first, mut part) = (located.first, Vec::new());
+    for span in &located.spans {
+        let end = first.checked_add(u64::from(span.blocks))?;
+        let (from, to) = (first.max(blocks.start), end.min(blocks.end));
+        if from < to {
+            let behind = u32::try_from(from - first).ok()?;
+            let at = match span.at {
+                None => None,
+                Some(place) => {
+                    let unit = place.unit.checked_add(behind.checked_mul(RECORD_UNITS)?)?;
+                    Some(RecordPlace { unit, ..place })
+                }
+            };
+            part.push(Span { blocks: (to - from) as u32, at });
+        }
+        first = end;
+    }
+    (located.first <= blocks.start && blocks.end <= first).then_some(part)
 }
 
 fn count(spans: &[Span]) -> u64 {

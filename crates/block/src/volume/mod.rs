@@ -10,6 +10,7 @@
 //! [`DataFiles`] only.
 
 mod direct;
+mod places;
 mod ranges;
 mod segment;
 mod session;
@@ -37,6 +38,7 @@ use crate::limits::{
 };
 pub use direct::DataFiles;
 use direct::Trust;
+use places::Places;
 use segment::{Answered, Ask, Segment};
 use throttle::Throttle;
 
@@ -114,11 +116,41 @@ struct Shared {
     /// Where reads may go beside the block servers.
     files: OnceCell<Rc<dyn DataFiles>>,
     trust: Trust,
+    places: Places,
+    reads: Cell<Reads>,
+}
+
+/// How an attachment has read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reads {
+    /// From the chunkservers, at places that block servers have told (decision 23).
+    pub direct: u64,
+    /// Those of them for which no block server was asked (decision 24).
+    pub known: u64,
+    /// Left to the block servers after a try.
+    pub left: u64,
+}
+
+impl Reads {
+    /// These and others.
+    pub fn and(self, other: Reads) -> Reads {
+        Reads {
+            direct: self.direct + other.direct,
+            known: self.known + other.known,
+            left: self.left + other.left,
+        }
+    }
 }
 
 impl Shared {
     async fn alloc(&self, len: usize) -> BufMut {
         crate::memory::alloc(&self.env, len).await
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Reads)) {
+        let mut reads = self.reads.get();
+        change(&mut reads);
+        self.reads.set(reads);
     }
 
     fn over() -> Fault {
@@ -186,6 +218,8 @@ impl Volume {
             over: Cell::new(false),
             files: OnceCell::new(),
             trust: Trust::default(),
+            places: Places::default(),
+            reads: Cell::default(),
         };
         Volume(Rc::new(Inner {
             shared: Rc::new(shared),
@@ -201,6 +235,11 @@ impl Volume {
     pub fn read_directly(&self, files: Rc<dyn DataFiles>) {
         // Whoever comes second has nothing else to say.
         let _ = self.0.shared.files.set(files);
+    }
+
+    /// How it has read so far.
+    pub fn reads(&self) -> Reads {
+        self.0.shared.reads.get()
     }
 
     /// Its new length, after a resize.

@@ -1,7 +1,8 @@
 //! One segment, as a volume's client sees it: where it is, the session there, requests and their
 //! repeats.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,14 +10,18 @@ use base::{Fault, Kind};
 use runtime::sync::Mutex;
 use runtime::{Buf, Instant};
 use transport::{CallError, Priority, Request, Service, Token};
-use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef, decode_answer};
+use wire::block::{
+    self, BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef, Span, decode_answer,
+};
 use wire::control::SegmentId;
 
-use super::direct::Direct;
+use super::direct::{Direct, part_of};
+use super::places::{Watch, Watching};
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
-use super::{Place, Shared};
+use super::{Attachment, Place, Shared};
 use crate::contract::Clear;
+use crate::device::neighbourhood;
 use crate::geometry::Extent;
 use crate::limits::BLOCK;
 
@@ -40,12 +45,10 @@ pub(super) type Answered = (BlockAnswer, Option<Buf>);
 
 /// How a try ended.
 enum Ended {
-    Answered(Answered),
+    /// With a good answer, in the session with this number.
+    Answered(Answered, u64),
     /// Another try may help: at once, or after a pause.
-    Again {
-        pause: bool,
-        why: Fault,
-    },
+    Again { pause: bool, why: Fault },
     /// No other try will.
     Failed(Fault),
 }
@@ -59,6 +62,15 @@ struct Link {
     /// The next session is begun no earlier.
     not_before: Instant,
     failures: u32,
+    /// Epoch of the owner who admitted the last session; 0 before there was one.
+    admitted: u64,
+}
+
+/// Until when places that were told in a session may be used.
+#[derive(Clone, Copy, Default)]
+struct Lent {
+    session: u64,
+    until: Instant,
 }
 
 pub(super) struct Segment {
@@ -70,6 +82,8 @@ pub(super) struct Segment {
     link: RefCell<Link>,
     changes: Rc<Changes>,
     direct: Rc<Direct>,
+    watch: Watch,
+    lent: Cell<Lent>,
 }
 
 impl Segment {
@@ -83,6 +97,8 @@ impl Segment {
             link: RefCell::new(Link { next: 1, ..Link::default() }),
             changes: Changes::new(),
             direct: Direct::new(shared, id),
+            watch: Watch::default(),
+            lent: Cell::default(),
         })
     }
 
@@ -95,23 +111,41 @@ impl Segment {
         priority: Priority,
     ) -> Result<Answered, Fault> {
         let blocks = extent.offset / BLOCK..(extent.offset + extent.len).div_ceil(BLOCK);
-        let _claim = self.ranges.claim(blocks, ask.changes()).await;
+        let _claim = self.ranges.claim(blocks.clone(), ask.changes()).await;
         let env = &self.shared.env;
         let give_up = env.now() + self.shared.limits.patience;
         let mut ticket = None;
         let mut tries = 0u32;
         let mut locate = matches!(ask, Ask::Read) && self.direct.is_wanted();
+        if locate && let Some(data) = self.read_known(extent, &blocks).await {
+            return Ok((BlockAnswer::Read, Some(data)));
+        }
+        // From now on nobody here reads what it changes by what was known before.
+        let _changing = ask.changes().then(|| {
+            self.shared.places.forget(self.id.index, blocks.clone());
+            self.watch.change(blocks.clone())
+        });
         loop {
+            let question = locate.then(|| self.watch.ask(neighbourhood(&blocks)));
+            let sent = env.now();
             let attempt = self.attempt(extent, &ask, locate, priority, &mut ticket).await;
             let (wait, why) = match attempt {
-                Ended::Answered((BlockAnswer::Located(spans), _)) if locate => {
-                    if let Some(data) = self.direct.read(extent, &spans).await {
-                        return Ok((BlockAnswer::Read, Some(data)));
-                    }
+                Ended::Answered((BlockAnswer::Located(located), _), session) if locate => {
                     locate = false;
+                    let question = question.expect("places were asked for");
+                    self.learn(&question, &located, (session, sent));
+                    let Some(spans) = part_of(&located, blocks.clone()) else {
+                        // They are of other blocks than were asked for.
+                        self.direct.note_trouble();
+                        continue;
+                    };
+                    match self.direct.read(extent, &spans).await {
+                        Some(data) => return Ok((BlockAnswer::Read, Some(data))),
+                        None => self.shared.places.forget(self.id.index, blocks.clone()),
+                    }
                     continue;
                 }
-                Ended::Answered(answered) => {
+                Ended::Answered(answered, _) => {
                     settle(&mut ticket);
                     return Ok(answered);
                 }
@@ -139,6 +173,47 @@ impl Segment {
                 env.sleep(env.jitter(self.shared.limits.pause(tries))).await;
             }
         }
+    }
+
+    /// Reads by places that are known: the block server is not asked (decision 24).
+    async fn read_known(&self, extent: Extent, blocks: &Range<u64>) -> Option<Buf> {
+        let spans = self.known(blocks)?;
+        let data = self.direct.read(extent, &spans).await;
+        match &data {
+            Some(_) => {
+                self.shared.env.mark("block: read by a place that was known");
+                self.shared.count(|reads| reads.known += 1);
+            }
+            // It was collected, or is not open yet.
+            None => self.shared.places.forget(self.id.index, blocks.clone()),
+        }
+        data
+    }
+
+    /// Where blocks are, while nobody else may change them.
+    fn known(&self, blocks: &Range<u64>) -> Option<Vec<Span>> {
+        let (session, lent) = (self.usable()?, self.lent.get());
+        let over = self.shared.over.get() || self.shared.env.now() >= lent.until;
+        if over || session.number != lent.session {
+            return None;
+        }
+        self.shared.places.find(self.id.index, session.number, blocks.clone())
+    }
+
+    /// Keeps places that were asked for at `sent`.
+    fn learn(&self, question: &Watching<'_>, located: &Located, (session, sent): (u64, Instant)) {
+        let (blocks, changed) = question.answered();
+        let usable = self.usable().is_some_and(|now| now.number == session);
+        if located.lent_ms == 0 || !usable {
+            return;
+        }
+        let mut until = sent + Duration::from_millis(u64::from(located.lent_ms));
+        if self.lent.get().session == session {
+            until = until.max(self.lent.get().until);
+        }
+        self.lent.set(Lent { session, until });
+        let (which, told) = ((self.id.index, session), (located.first, &located.spans[..]));
+        self.shared.places.keep(which, told, blocks, &changed);
     }
 
     async fn attempt(
@@ -178,7 +253,7 @@ impl Segment {
         };
         let timeout = self.shared.limits.call_timeout;
         match self.call(session.place, request, payload, (priority, timeout)).await {
-            Ok(Ok(answered)) => Ended::Answered(answered),
+            Ok(Ok(answered)) => Ended::Answered(answered, session.number),
             Ok(Err(error)) => self.refused(error, &session),
             Err(error) => {
                 if error != CallError::Busy {
@@ -285,12 +360,15 @@ impl Segment {
             link.next += 1;
             link.next - 1
         };
-        let open = BlockIo::Open { at: self.at(number, 0), fence: self.shared.attachment.fence };
+        let Attachment { epoch, fence } = self.shared.attachment;
+        let after = if fence == epoch { self.link.borrow().admitted } else { 0 };
+        let open = BlockIo::Open { at: self.at(number, 0), fence, after };
         let timeout = self.shared.limits.open_timeout;
         match self.call(place, open, None, (Priority::Foreground, timeout)).await {
-            Ok(Ok((BlockAnswer::Opened { grant, last, .. }, _))) => {
+            Ok(Ok((BlockAnswer::Opened { grant, last, epoch, .. }, _))) => {
                 env.mark("block: session begun");
                 self.direct.begin_session();
+                self.link.borrow_mut().admitted = epoch;
                 let session = Session::new(number, grant, place);
                 self.changes.go_on(Some(session.clone()), last);
                 Ok(session)

@@ -1,6 +1,6 @@
 //! What an owner says of places, for those who read beside it (decision 23).
 
-use block::contract::{Clear, Device, Owned};
+use block::contract::{Clear, Device, Owned, Places};
 use block::geometry::Extent;
 use block::limits::BLOCK;
 use runtime::Duration;
@@ -58,15 +58,21 @@ fn places_show_what_a_read_shows() {
             };
             write(0, 1).await.unwrap();
             // It is among the last appends: nobody can be sure to find it.
-            assert_eq!(segment.locate(at(0, 1)).await.unwrap(), None);
+            assert_eq!(segment.locate(at(0, 1), true).await.unwrap(), None);
             // Nothing was ever there, or was taken away.
-            let hole = vec![Span { blocks: 3, at: None }];
-            assert_eq!(segment.locate(at(100, 3)).await.unwrap(), Some(hole.clone()));
+            let hole = |first, blocks| {
+                let spans = vec![Span { blocks, at: None }];
+                Some(Places { first, spans })
+            };
+            assert_eq!(segment.locate(at(100, 3), false).await.unwrap(), hole(100, 3));
+            // Those around it, as far as they can be told.
+            assert_eq!(segment.locate(at(100, 3), true).await.unwrap(), hole(96, 32));
+            assert_eq!(segment.locate(at(2, 1), true).await.unwrap(), hole(1, 31));
             for block in 0..BLOCKS {
                 write(block, block as u8 + 10).await.unwrap();
             }
             segment.clear(at(4, 3), Clear::Trim).await.unwrap();
-            assert_eq!(segment.locate(at(4, 3)).await.unwrap(), Some(hole));
+            assert_eq!(segment.locate(at(4, 3), false).await.unwrap(), hole(4, 3));
             // One write of many blocks, whose records stand one behind the other.
             let many = env.pool().copy_of(&[9; 8 * BLOCK as usize]).unwrap();
             segment.write(10 * BLOCK, many).await.unwrap();
@@ -77,7 +83,15 @@ fn places_show_what_a_read_shows() {
                     write(block, round).await.unwrap();
                 }
                 let range = at(1, BLOCKS - 1);
-                let spans = segment.locate(range).await.unwrap().expect("they are shown");
+                let around = segment.locate(range, true).await.unwrap().expect("they are shown");
+                let Places { first, spans } = around;
+                // Block 0 is told, and those behind the range are zeroes.
+                assert_eq!(first, 0);
+                let told = spans.iter().map(|span| u64::from(span.blocks)).sum::<u64>();
+                assert_eq!(told, 64);
+                let only = segment.locate(range, false).await.unwrap().expect("as before");
+                assert_eq!(only.first, 1);
+                let spans = only.spans;
                 let eight = spans.iter().any(|span| span.blocks >= 8 && span.at.is_some());
                 assert!(eight || round > 0, "{spans:?}");
                 let seen = look(&*disk.store(&env), &spans).await;
@@ -95,9 +109,10 @@ fn places_show_what_a_read_shows() {
             assert!(collected > BLOCKS && shown > 5 * BLOCKS, "{collected}, {shown}");
             // A part of a block has the place of the whole.
             let part = Extent { offset: 12 * BLOCK + 5, len: 7 };
-            let whole = segment.locate(at(12, 1)).await.unwrap();
-            assert_eq!(segment.locate(part).await.unwrap(), whole);
-            assert!(segment.locate(Extent { offset: u64::MAX - 9, len: 10 }).await.is_err());
+            let whole = segment.locate(at(12, 1), false).await.unwrap();
+            assert_eq!(segment.locate(part, false).await.unwrap(), whole);
+            let beyond = Extent { offset: u64::MAX - 9, len: 10 };
+            assert!(segment.locate(beyond, true).await.is_err());
         };
         on(&env, work).await.unwrap()
     });

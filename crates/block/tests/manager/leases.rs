@@ -261,7 +261,7 @@ impl World {
                 for (clock, tenancy) in ghosts.chain([(server.clock, &server.tenancy)]) {
                     let Some(held) = tenancy.held(id) else { continue };
                     match tenancy.standing(id, held.epoch, clock.at(self.now)) {
-                        Standing::Serves => believers.push((held.epoch, true)),
+                        Standing::Serves(_) => believers.push((held.epoch, true)),
                         Standing::Holds(_) => believers.push((held.epoch, false)),
                         Standing::Lapsed(_) | Standing::Gone => {}
                     }

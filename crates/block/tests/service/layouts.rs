@@ -7,8 +7,8 @@ use base::VolumeId;
 use proptest::prelude::*;
 use runtime::Rng;
 use wire::block::{
-    BlockAnswer, BlockError, BlockIo, Clear, Piece, RecordPlace, Sequence, SessionRef, Span,
-    decode_answer, encode_answer, fuzz_answer, fuzz_request,
+    BlockAnswer, BlockError, BlockIo, Clear, Located, Piece, RecordPlace, Sequence, SessionRef,
+    Span, decode_answer, encode_answer, fuzz_answer, fuzz_request,
 };
 use wire::control::SegmentId;
 
@@ -31,9 +31,10 @@ fn any_io() -> impl Strategy<Value = BlockIo> {
     let range = || (0..u64::MAX / 2, 1..u64::MAX / 2);
     let how = || prop_oneof![Just(Clear::Trim), Just(Clear::Zero)];
     prop_oneof![
-        (any_session(), any::<u64>()).prop_map(|(at, fence)| {
+        (any_session(), any::<[u64; 2]>()).prop_map(|(at, [fence, after])| {
             let fence = fence.min(at.attachment);
-            BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence }
+            let after = if fence == at.attachment { after } else { 0 };
+            BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence, after }
         }),
         any_session().prop_map(|at| BlockIo::Close { at }),
         (any_session(), any::<u32>(), 1u32..4 << 20, any::<bool>()).prop_map(
@@ -63,14 +64,17 @@ fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
     });
     let span = (1..u32::MAX, prop::option::of(place)).prop_map(|(blocks, at)| Span { blocks, at });
     let good = prop_oneof![
-        any::<[u64; 3]>().prop_map(|[grant, bytes, last]| BlockAnswer::Opened {
+        any::<[u64; 4]>().prop_map(|[grant, bytes, last, epoch]| BlockAnswer::Opened {
             grant,
             bytes,
-            last
+            last,
+            epoch
         }),
         Just(BlockAnswer::Read),
         prop::collection::vec(piece, 0..40).prop_map(BlockAnswer::Pieces),
-        prop::collection::vec(span, 0..40).prop_map(BlockAnswer::Located),
+        (any::<(u64, u32)>(), prop::collection::vec(span, 0..40)).prop_map(
+            |((first, lent_ms), spans)| BlockAnswer::Located(Located { first, lent_ms, spans })
+        ),
         Just(BlockAnswer::Done),
     ];
     let bad = prop_oneof![
@@ -126,8 +130,9 @@ fn values_that_no_sender_produces_are_refused() {
     let sequence = Sequence { seq: 7, floor: 7 };
     let (offset, how) = (8, Clear::Trim);
     for io in [
-        BlockIo::Open { at: opening, fence: 4 },
-        BlockIo::Open { at, fence: 3 },
+        BlockIo::Open { at: opening, fence: 4, after: 0 },
+        BlockIo::Open { at: opening, fence: 2, after: 1 },
+        BlockIo::Open { at, fence: 3, after: 0 },
         BlockIo::Read { at, offset, len: 0, locate: true },
         BlockIo::Read { at, offset, len: (4 << 20) + 1, locate: false },
         BlockIo::Read { at, offset: u64::MAX, len: 1, locate: false },
@@ -145,7 +150,8 @@ fn values_that_no_sender_produces_are_refused() {
     // A span of no blocks, and a place in no file.
     let at = Some(RecordPlace { file: (1, 0), origin: 0, unit: 7 });
     for span in [Span { blocks: 0, at: None }, Span { blocks: 1, at }] {
-        let (status, body) = encode_answer(&Ok(BlockAnswer::Located(vec![span])));
+        let located = Located { first: 0, lent_ms: 0, spans: vec![span] };
+        let (status, body) = encode_answer(&Ok(BlockAnswer::Located(located)));
         assert!(decode_answer(status, &body).is_err(), "{span:?}");
     }
 }
@@ -159,7 +165,7 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
     let (offset, len, how) = (8192, 4096, Clear::Zero);
     let mut all: Vec<(String, Target, Vec<u8>)> = Vec::new();
     for io in [
-        BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence: 5 },
+        BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence: 5, after: 3 },
         BlockIo::Close { at },
         BlockIo::Read { at, offset, len: 4096, locate: true },
         BlockIo::Write { at, sequence, offset },
@@ -171,10 +177,11 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
     }
     let piece = |len, hole| Piece { len, hole, zero: hole };
     let at = Some(RecordPlace { file: (2, 9), origin: 5, unit: 66 });
-    let located = vec![Span { blocks: 3, at: None }, Span { blocks: 2, at }];
+    let spans = vec![Span { blocks: 3, at: None }, Span { blocks: 2, at }];
+    let located = Located { first: 32, lent_ms: 300, spans };
     for (name, answer) in [
         ("located", Ok(BlockAnswer::Located(located))),
-        ("opened", Ok(BlockAnswer::Opened { grant: 1, bytes: 2, last: 3 })),
+        ("opened", Ok(BlockAnswer::Opened { grant: 1, bytes: 2, last: 3, epoch: 4 })),
         ("pieces", Ok(BlockAnswer::Pieces(vec![piece(4096, true), piece(8192, false)]))),
         ("done", Ok(BlockAnswer::Done)),
         ("fenced", Err(BlockError::Fenced { fence: 8 })),

@@ -292,13 +292,16 @@ fn a_planned_move_loses_nothing() {
             let server = world.servers.borrow()[&from].clone();
             for segment in world.manager.owned(world.addr(from)) {
                 // The owner hears of it in time, or late.
-                if round % 4 > 1 {
+                let late = round % 4 > 1;
+                if late {
                     world.manager.assign(segment, world.addr(to));
                     world.sim.sleep(Duration::from_millis(20)).await;
                 }
                 let (server, env) = (server.clone(), world.server_env(from));
                 on(&env, async move { server.release(segment).await }).await;
-                world.manager.assign(segment, world.addr(to));
+                if !late {
+                    world.manager.assign(segment, world.addr(to));
+                }
             }
         }
         load.await.expect("no error was seen");

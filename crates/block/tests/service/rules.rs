@@ -5,7 +5,9 @@ use std::time::Duration;
 use base::TraceId;
 use runtime::{Buf, Env, Instant};
 use transport::{CallError, Endpoint, Priority, Request, Service, Token};
-use wire::block::{BlockAnswer, BlockError, BlockIo, Clear, Sequence, SessionRef, decode_answer};
+use wire::block::{
+    BlockAnswer, BlockError, BlockIo, Clear, Located, Sequence, SessionRef, decode_answer,
+};
 
 use super::{LEASE, VOLUME, World, buf, on, segment, world};
 
@@ -58,7 +60,16 @@ impl Raw {
     /// Begins a session.
     async fn open(&self, epoch: u64, fence: u64, session: u64) -> Result<SessionRef, BlockError> {
         let at = SessionRef { segment: segment(0), attachment: epoch, session, grant: 0 };
-        match self.call(BlockIo::Open { at, fence }, None).await? {
+        self.open_after(at, fence, 0).await
+    }
+
+    async fn open_after(
+        &self,
+        at: SessionRef,
+        fence: u64,
+        after: u64,
+    ) -> Result<SessionRef, BlockError> {
+        match self.call(BlockIo::Open { at, fence, after }, None).await? {
             (BlockAnswer::Opened { grant, bytes, .. }, None) => {
                 assert_eq!(bytes, 512 << 10);
                 Ok(SessionRef { grant, ..at })
@@ -70,6 +81,18 @@ impl Raw {
     async fn write(&self, at: SessionRef, seq: u64, floor: u64, byte: u8) -> Answered {
         let sequence = Sequence { seq, floor };
         self.call(BlockIo::Write { at, sequence, offset: 0 }, Some(&[byte; 4096])).await
+    }
+
+    /// Where its first block is. What was written just now may have to be asked for again.
+    async fn locate(&self, at: SessionRef) -> Located {
+        loop {
+            let ask = BlockIo::Read { at, offset: 9, len: 1, locate: true };
+            match self.call(ask, None).await {
+                Ok((BlockAnswer::Located(located), None)) => return located,
+                Ok((BlockAnswer::Read, _)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     async fn read(&self, at: SessionRef) -> Result<u8, BlockError> {
@@ -193,7 +216,8 @@ async fn moved(world: World) -> ((Raw, SessionRef), (Raw, SessionRef), Instant) 
     let since = raw.env.now();
     world.manager.assign(segment(0), world.addr(1));
     let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
-    let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
+    let again = SessionRef { session: 2, grant: 0, ..old };
+    let new = next.open_after(again, epoch, 1).await.expect("it is admitted");
     ((raw, old), (next, new), since)
 }
 
@@ -238,7 +262,7 @@ fn a_change_that_comes_again_elsewhere_undoes_nothing() {
         assert_eq!(next.read(at).await, Ok(2));
         // Whoever begins to count anew learns where.
         let fresh = SessionRef { session: 3, grant: 0, ..at };
-        let opened = next.call(BlockIo::Open { at: fresh, fence: one }, None).await;
+        let opened = next.call(BlockIo::Open { at: fresh, fence: one, after: 0 }, None).await;
         assert!(matches!(opened, Ok((BlockAnswer::Opened { last: 1, .. }, _))), "{opened:?}");
         // What was closed properly is forgotten.
         let close = BlockIo::Close { at: beside };
@@ -272,6 +296,42 @@ fn without_a_lease_the_core_is_asked() {
 }
 
 #[test]
+fn places_are_lent_to_whoever_acts_alone() {
+    world(18, |world| async move {
+        let raw = Raw::new(&world);
+        let env = raw.env.clone();
+        let one = world.manager.attach(VOLUME, true).epoch;
+        let at = raw.open(one, one, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 1).await, DONE);
+        let located = raw.locate(at).await;
+        let lent = Duration::from_millis(located.lent_ms.into());
+        assert!(located.first == 0 && lent > LEASE / 2 && lent <= LEASE, "{located:?}");
+        assert_eq!(located.spans.iter().map(|span| span.blocks).sum::<u32>(), 32);
+        // Another is admitted when all that was lent is over, and from then on nothing is lent.
+        let (asked, other) = (env.now(), world.manager.attach(VOLUME, false).epoch);
+        let beside = raw.open(other, one, 1).await.expect("it is admitted");
+        assert!(env.now() - asked > LEASE / 2, "{:?}", env.now() - asked);
+        assert_eq!(raw.locate(at).await.lent_ms, 0);
+        assert_eq!(raw.locate(beside).await.lent_ms, 0, "others may act beside it");
+        assert_same(raw.call(BlockIo::Close { at: beside }, None).await, DONE);
+        assert!(raw.locate(at).await.lent_ms > 0);
+        // Another owner: who was admitted by the one before waits for nobody, others do.
+        world.manager.assign(segment(0), world.addr(1));
+        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let (asked, again) = (env.now(), SessionRef { session: 2, grant: 0, ..at });
+        let epoch =
+            next.world.manager.route().place(segment(0), None).await.expect("it is there").epoch;
+        let at = next.open_after(again, one, epoch - 1).await.expect("it is admitted");
+        assert!(env.now() - asked < LEASE / 2, "{:?}", env.now() - asked);
+        // The former owner's lease runs: nothing is told before its end.
+        assert!(next.locate(at).await.lent_ms > 0);
+        let (asked, new) = (env.now(), next.world.manager.attach(VOLUME, true).epoch);
+        next.open(new, new, 1).await.expect("it is admitted");
+        assert!(env.now() - asked > LEASE / 2, "{:?}", env.now() - asked);
+    });
+}
+
+#[test]
 fn what_no_client_asks_is_refused() {
     world(15, |world| async move {
         let raw = Raw::new(&world);
@@ -293,7 +353,8 @@ fn what_no_client_asks_is_refused() {
         }
         let nowhere = SessionRef { segment: segment(99), ..at };
         assert_eq!(raw.read(nowhere).await, Err(BlockError::NoSession));
-        let open = BlockIo::Open { at: SessionRef { grant: 0, ..nowhere }, fence: 0 };
+        let strange = SessionRef { grant: 0, ..nowhere };
+        let open = BlockIo::Open { at: strange, fence: 0, after: 0 };
         assert_same(raw.call(open, None).await, Err(BlockError::NotOwner));
         // More changes at a time than a session has room for.
         for seq in 4..=256 {

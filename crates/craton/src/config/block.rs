@@ -137,6 +137,9 @@ pub struct Frontend {
     /// MiB of buffers that the process may hold, 64 to 1,048,576.
     #[serde(default = "memory_default")]
     pub memory_mib: u64,
+    /// Whether it reads from chunkservers what block servers say where to find.
+    #[serde(default = "yes")]
+    pub direct_reads: bool,
     /// TLS of all connections to `nbd`; needed when that is no loopback address.
     pub tls: Option<FrontendTls>,
     /// With `tls`: for each volume, the names of client certificates that may open it.
@@ -145,6 +148,10 @@ pub struct Frontend {
     /// Its log.
     #[serde(default)]
     pub log: Logging,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn check_peers(masters: &[SocketAddr], cluster: Option<&str>) -> Result<(), String> {

@@ -284,6 +284,7 @@ fn serve_frontend(config: &config::Frontend) -> Done {
 #[derive(Clone)]
 pub struct FrontendRole {
     frontend: Frontend,
+    exports: Rc<VolumeExports>,
     endpoint: Endpoint,
 }
 
@@ -292,7 +293,8 @@ impl FrontendRole {
     pub async fn show(&self, env: &Env, config: &config::Frontend, handle: Handle) -> Done {
         let Some(addr) = config.metrics else { return Ok(()) };
         let (of, shown) = (("frontend", config.id.clone(), handle), self.clone());
-        let own = move |text: &mut Exposition| probe::frontend(text, &shown.frontend);
+        let own =
+            move |text: &mut Exposition| probe::frontend(text, &shown.frontend, &shown.exports);
         show(env, addr, of, self.endpoint.clone(), own).await
     }
 
@@ -328,8 +330,9 @@ pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<Fron
     let holder = format!("front end {}", config.id);
     let limits = block::volume::Limits::default();
     let exports = Rc::new(VolumeExports::new(&managers, &endpoint, &holder, limits));
+    exports.set_direct_reads(config.direct_reads);
     exports.announce(&config.id, config.nbd);
-    let frontend = Frontend::new(env, exports, block::frontend::Limits::default());
+    let frontend = Frontend::new(env, exports.clone(), block::frontend::Limits::default());
     let listening = match &config.tls {
         None => frontend.listen(config.nbd).await,
         Some(files) => frontend.listen_tls(config.nbd, Rc::new(gate(config, files)?)).await,
@@ -339,5 +342,5 @@ pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<Fron
         let listening = frontend.listen_unix(path).await;
         listening.map_err(|error| Failure::setup(error.to_string()))?;
     }
-    Ok(FrontendRole { frontend, endpoint })
+    Ok(FrontendRole { frontend, exports, endpoint })
 }

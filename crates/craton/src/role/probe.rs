@@ -216,6 +216,7 @@ pub fn block_server(text: &mut Exposition, host: &block::manager::Host) {
         ("craton_block_sessions_total", "Sessions admitted.", stats.sessions),
         ("craton_block_reads_total", "Reads answered with bytes.", stats.reads),
         ("craton_block_located_total", "Reads answered with places.", stats.located),
+        ("craton_block_lent_total", "Those of them with places to keep a while.", stats.lent),
         ("craton_block_read_bytes_total", "Bytes read.", stats.read_bytes),
         ("craton_block_writes_total", "Writes made durable.", stats.writes),
         ("craton_block_written_bytes_total", "Bytes written.", stats.written_bytes),
@@ -261,8 +262,12 @@ pub fn block_server(text: &mut Exposition, host: &block::manager::Host) {
 }
 
 /// What a front end does.
-pub fn frontend(text: &mut Exposition, frontend: &block::frontend::Frontend) {
-    let stats = frontend.stats();
+pub fn frontend(
+    text: &mut Exposition,
+    frontend: &block::frontend::Frontend,
+    exports: &block::manager::VolumeExports,
+) {
+    let (stats, reads) = (frontend.stats(), exports.reads());
     for (name, help, value) in [
         ("craton_nbd_accepted_total", "Connections taken.", stats.accepted),
         ("craton_nbd_refused_total", "Connections closed: too many were open.", stats.refused),
@@ -271,6 +276,17 @@ pub fn frontend(text: &mut Exposition, frontend: &block::frontend::Frontend) {
         ("craton_nbd_failed_total", "Requests answered with an error.", stats.failed),
         ("craton_nbd_read_bytes_total", "Bytes read.", stats.read_bytes),
         ("craton_nbd_written_bytes_total", "Bytes written.", stats.written_bytes),
+        ("craton_volume_direct_reads_total", "Reads from chunkservers.", reads.direct),
+        (
+            "craton_volume_known_reads_total",
+            "Those of them for which no block server was asked.",
+            reads.known,
+        ),
+        (
+            "craton_volume_left_reads_total",
+            "Reads left to block servers after a try at chunkservers.",
+            reads.left,
+        ),
     ] {
         text.counters(name, help).sample(&[], value as f64);
     }

@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::VolumeId;
-use block::contract::{Answer, Clear, Device, Owned, Piece};
+use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block::geometry::Extent;
 use block::manager::Standing;
 use block::once::Origin;
 use block::server::{BlockServer, Lease, Opened, SegmentOpener};
 use futures_util::FutureExt;
-use runtime::Buf;
+use runtime::{Buf, Instant};
 use transport::{Handler, Incoming, Service};
-use wire::block::{BlockIo, Sequence, Span};
+use wire::block::{BlockIo, Sequence};
 use wire::control::SegmentId;
 
 use super::{Planted, planted};
@@ -57,7 +57,9 @@ impl Handler for Buggy {
                     self.seq.set(seq);
                     *sequence = Sequence { seq, floor: seq };
                 }
-                (BlockIo::Open { fence, .. }, Planted::OldAttachment) => *fence = 0,
+                (BlockIo::Open { fence, after, .. }, Planted::OldAttachment) => {
+                    (*fence, *after) = (0, 0);
+                }
                 _ => {}
             }
             request.body = io.encode();
@@ -74,9 +76,12 @@ struct BuggyOpener {
 /// A lease that never ends.
 struct Endless;
 
+/// Later than any run.
+const NEVER: Instant = Instant::from_nanos(u64::MAX / 2);
+
 impl Lease for Endless {
     fn standing(&self) -> Standing {
-        Standing::Serves
+        Standing::Serves(NEVER)
     }
 }
 
@@ -84,7 +89,7 @@ struct BuggyDevice {
     device: Rc<dyn Owned>,
     bug: Planted,
     /// What it has said of places, by the first byte and the length.
-    places: RefCell<BTreeMap<Extent, Vec<Span>>>,
+    places: RefCell<BTreeMap<(Extent, bool), Places>>,
 }
 
 impl Device for BuggyDevice {
@@ -136,15 +141,16 @@ impl Owned for BuggyDevice {
         self.device.forget(attachments);
     }
 
-    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
         async move {
-            let old = self.places.borrow().get(&extent).cloned();
+            let asked = (extent, around);
+            let old = self.places.borrow().get(&asked).cloned();
             if let Some(old) = old.filter(|_| self.bug == Planted::OldPlaces) {
                 return Ok(Some(old));
             }
-            let located = self.device.locate(extent).await?;
-            if let Some(spans) = &located {
-                self.places.borrow_mut().insert(extent, spans.clone());
+            let located = self.device.locate(extent, around).await?;
+            if let Some(places) = &located {
+                self.places.borrow_mut().insert(asked, places.clone());
             }
             Ok(located)
         }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind, MIB, VolumeId};
-use block::contract::{Answer, Clear, Device, Owned, Piece};
+use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block::geometry::Extent;
 use block::manager::tenancy::Held;
 use block::manager::{Devices, Hosted, Manager, ManagerConfig, Managers, Member, Standing};
@@ -20,7 +20,6 @@ use client::Client;
 use futures_util::future::LocalBoxFuture;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, Class, Env, Rng};
-use wire::block::Span;
 use wire::control::{
     BlockReply, BlockRequest, Policy, SegmentCheck, SegmentId, SegmentScrub, VolumeGeometry,
     VolumeLimits, VolumeSpec,
@@ -128,7 +127,7 @@ impl Owned for StandIn {
 
     fn forget(&self, _: Range<u32>) {}
 
-    fn locate(&self, _: Extent) -> Answer<'_, Option<Vec<Span>>> {
+    fn locate(&self, _: Extent, _: bool) -> Answer<'_, Option<Places>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
@@ -398,7 +397,9 @@ impl World {
                 let highest = epochs.entry(id).or_default();
                 *highest = epoch.max(*highest);
                 match standing {
-                    Standing::Serves => beliefs.entry(id).or_default().push((epoch, true, index)),
+                    Standing::Serves(_) => {
+                        beliefs.entry(id).or_default().push((epoch, true, index))
+                    }
                     Standing::Holds(_) => {
                         beliefs.entry(id).or_default().push((epoch, false, index));
                     }
@@ -448,7 +449,7 @@ impl World {
                 let served = running.iter().flatten().flat_map(|running| {
                     let serves = |&(id, epoch, standing): &(SegmentId, u64, Standing)| {
                         let open = running.stand_ins.open.borrow();
-                        standing == Standing::Serves
+                        matches!(standing, Standing::Serves(_))
                             && open.get(&id).is_some_and(|open| open.epoch == epoch)
                     };
                     running.member.standings().into_iter().filter(serves).collect::<Vec<_>>()
@@ -621,7 +622,7 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
         let member = running.member.clone();
         if rng.one_in(2) {
             match member.standing(id, epoch) {
-                Standing::Serves | Standing::Holds(_) => read(&world, &device),
+                Standing::Serves(_) | Standing::Holds(_) => read(&world, &device),
                 Standing::Lapsed(_) => {
                     let (world, device) = (world.clone(), device.clone());
                     env.spawn(Class::Foreground, "read", confirmed_read(world, device));
@@ -639,7 +640,7 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
             // As a server does: fencing protects what is durable, with a lease or without.
             loop {
                 match member.standing(id, epoch) {
-                    Standing::Serves => break,
+                    Standing::Serves(_) => break,
                     Standing::Holds(until) => env.sleep_until(until).await,
                     Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
                     Standing::Lapsed(_) => {

@@ -341,6 +341,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: change acknowledged without a lease",
             "block: read beside the server",
             "block: read left to the server",
+            "block: read by a place that was known",
+            "block: waits for places that are lent",
         ],
     },
 ];

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block::contract::{Answer, Clear, Device, Owned, Piece};
+use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block::geometry::Extent;
 use block::manager::tenancy::Held;
 use block::manager::{Devices, Hosted};
@@ -14,7 +14,6 @@ use block::once::Origin;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};
-use wire::block::Span;
 use wire::control::{Policy, SegmentId, SegmentUsage};
 
 use crate::planted::{Planted, planted};
@@ -97,8 +96,8 @@ impl Owned for SlowHosted {
         self.hosted.forget(attachments);
     }
 
-    fn locate(&self, extent: Extent) -> Answer<'_, Option<Vec<Span>>> {
-        self.hosted.locate(extent)
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+        self.hosted.locate(extent, around)
     }
 
     fn confirm(&self) -> Answer<'_, ()> {
