@@ -1,5 +1,6 @@
 //! Commands that change volumes.
 
+use block::limits::{BLOCK, VOLUME_BYTES};
 use block::manager::client::Error;
 use block::manager::{AT, Managers};
 use runtime::Duration;
@@ -65,6 +66,17 @@ pub fn check_name(name: &str) -> Done {
     }
 }
 
+/// Refuses what is more than any volume has, and no request can say.
+fn check_length(bytes: u64) -> Done {
+    let most = VOLUME_BYTES.1;
+    match bytes > most {
+        true => Err(Failure::failed(format!(
+            "a volume of {bytes} bytes; choose a multiple of {BLOCK} of at most {most}"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Makes a volume and waits until its export can be opened. A name that is taken, and sizes that
 /// no volume has, are refused.
 pub async fn create(
@@ -89,6 +101,7 @@ pub async fn make(
     args: &CreateArgs,
 ) -> Result<VolumeInfo, Failure> {
     check_name(name)?;
+    check_length(args.size as u64)?;
     let client = managers.client();
     let policy = match args.policy {
         Some(copies) => Policy::rep(copies),
@@ -172,6 +185,7 @@ pub async fn set(
 /// volume is open (B11).
 pub async fn resize(managers: &Managers, name: &str, size: u64, force: bool, json: bool) -> Done {
     let known = managers.volume(name).await?;
+    check_length(size)?;
     let request = BlockRequest::Resize { volume: known.volume, bytes: size, force };
     let info = change(managers, request).await?;
     if size > known.spec.bytes {
