@@ -50,7 +50,7 @@ pub enum VolumeCommand {
         /// The limits that change.
         #[command(flatten)]
         limits: LimitArgs,
-        /// May be attached several times at once
+        /// May be open with several holders at once (see 'volume create --help')
         #[arg(long, value_name = "BOOL")]
         shared: Option<bool>,
         /// Print one JSON object.
@@ -339,7 +339,11 @@ pub struct CreateArgs {
     /// Bytes of a segment group
     #[arg(long, value_parser = parse_size, default_value = "128GiB")]
     pub group_size: usize,
-    /// May be attached several times at once
+    /// May be open with several holders at once
+    ///
+    /// A front end is one holder, with all its NBD clients, which see each other's writes; so is a
+    /// program with libcraton, or a command such as 'volume import'. Without this flag, others are
+    /// refused while one has the volume open, and told which one.
     #[arg(long)]
     pub shared: bool,
     /// What it may do.
