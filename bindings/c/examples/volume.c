@@ -36,17 +36,28 @@ struct pending {
     int failed;
 };
 
-static void done(void *arg, int64_t result)
+static void count(struct pending *pending, int64_t result, int64_t want)
 {
-    struct pending *pending = arg;
     pthread_mutex_lock(&pending->lock);
-    if (result != BLOCK) {
+    if (result != want) {
         fprintf(stderr, "a completion: %lld (%s)\n", (long long)result, craton_error());
         pending->failed++;
     }
     pending->left--;
     pthread_cond_signal(&pending->moved);
     pthread_mutex_unlock(&pending->lock);
+}
+
+/* Of reads and writes: bytes. */
+static void done(void *arg, int64_t result)
+{
+    count(arg, result, BLOCK);
+}
+
+/* Of discards: nothing but that they went well. */
+static void discarded(void *arg, int64_t result)
+{
+    count(arg, result, 0);
 }
 
 static void wait_for_all(struct pending *pending)
@@ -128,6 +139,17 @@ int main(int argc, char **argv)
     }
     wait_for_all(&pending);
     check("what was written is read", memcmp(blocks, back, sizeof blocks) == 0);
+    for (index = 0; index < COUNT; index++) {
+        result = craton_discard_async(volume, (uint64_t)index * 3 * BLOCK, BLOCK, discarded,
+                                      &pending);
+        if (result < 0)
+            fail("discard_async", result);
+    }
+    wait_for_all(&pending);
+    check("read", craton_read(volume, again, COUNT * 3 * BLOCK, 0) == COUNT * 3 * BLOCK);
+    for (size_t at = 0; at < COUNT * 3 * BLOCK; at++)
+        if (at / BLOCK % 3 == 0)
+            check("what was discarded reads as zeroes", again[at] == 0);
     check("no completion", craton_flush_async(volume, NULL, NULL) == -EINVAL);
     check("flush_async", craton_flush_async(volume, nested, &told) == 0);
     while (__atomic_load_n(&told, __ATOMIC_ACQUIRE) == 0)

@@ -2,13 +2,33 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use crate::harness::{Scratch, bad, good, text};
+use crate::harness::{Scratch, bad, good, json, text, wait};
+use crate::nbd::Nbd;
 
 /// The library, which is built with this test.
 fn library_dir() -> PathBuf {
     assert_ne!(craton::craton_version(), std::ptr::null());
     std::env::current_exe().expect("a program").parent().expect("a directory").to_owned()
+}
+
+/// The example is the manual's second half: it leaves no function out.
+#[test]
+fn the_example_shows_every_call() {
+    let bindings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bindings/c");
+    let read = |name: &str| std::fs::read_to_string(bindings.join(name)).expect("it is there");
+    let (header, example) = (read("include/craton.h"), read("examples/volume.c"));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let declared = header.lines().filter(|line| !line.starts_with([' ', '*', '/', '#']));
+    let names: Vec<&str> = declared
+        .filter_map(|line| line.split_once('(')?.0.rsplit(|c| !is_name(c)).next())
+        .filter(|name| name.starts_with("craton_"))
+        .collect();
+    assert!(names.len() >= 13, "{names:?}");
+    for name in names {
+        assert!(example.contains(&format!("{name}(")), "the example does not call {name}");
+    }
 }
 
 #[test]
@@ -37,6 +57,20 @@ fn a_program_in_c_uses_a_volume() {
         command.args(["120", text(&program), text(&dir), "v"]);
         command.env("LD_LIBRARY_PATH", &libraries).output().expect("it runs")
     };
+    // While a front end has the volume open for its clients, the program is told who has it.
+    let open = Nbd::open(
+        json(&["volume", "info", "v", "--json", "--cluster", text(&dir)])["nbd"]
+            .as_str()
+            .expect("an export"),
+    );
+    let refused = run();
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && error.contains("f1 has it open"), "{error}");
+    drop(open);
+    wait("the front end lets go", Duration::from_secs(20), || {
+        let info = json(&["volume", "info", "v", "--json", "--cluster", text(&dir)]);
+        info["attachments"].as_array().is_some_and(Vec::is_empty)
+    });
     let output = run();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {error}", output.status);

@@ -4,9 +4,9 @@ use std::fs;
 use std::time::Duration;
 
 use crate::harness::{Scratch, bad, good, json, text, wait};
-use crate::volumes::{BLOCK, Nbd, READ, WRITE, up};
+use crate::nbd::{BLOCK, Nbd, READ, TRIM, WRITE};
+use crate::volumes::up;
 
-const TRIM: u16 = 4;
 /// Blocks that are looked at, over all segments.
 const BLOCKS: u64 = 48;
 /// From one to the next: half a data sector, and a block.

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use client::Config;
 
-use crate::harness::{Scratch, bad, command, good, make_tree, metrics, picture, text, wait};
+use crate::harness::{
+    Scratch, bad, book, command, good, json, make_tree, metrics, picture, text, wait,
+};
 use crate::load::{self, Load, Shape};
+use crate::nbd::{BLOCK, Nbd, READ, WRITE};
 
 struct Up(Child);
 
@@ -49,11 +52,81 @@ impl Up {
     }
 }
 
+impl Up {
+    /// Ends it as a power cut does.
+    fn kill(mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it can be waited for");
+    }
+}
+
 impl Drop for Up {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// The addresses of a volume's export: over TCP, and the Unix socket.
+fn exports(dir: &Path, name: &str) -> (String, String) {
+    let endpoints = book(dir)["endpoints"].clone();
+    let nbd = endpoints["nbd"].as_str().expect("an address").to_owned();
+    let socket = endpoints["nbd_unix"].as_str().expect("an address");
+    let socket = socket.strip_prefix("nbd+unix:///?socket=").expect("a URI").to_owned();
+    (format!("{nbd}/{name}"), socket)
+}
+
+/// A stop and a kill lose nothing of a volume that was answered, whichever socket it came through.
+#[test]
+fn one_process_keeps_a_volume_over_a_stop_and_a_kill() {
+    let scratch = Scratch::new("up-volume");
+    let dir = scratch.path("data");
+    let (up, said) = Up::start(&["--dir", text(&dir)]);
+    assert!(said.contains("nbd://127.0.0.1:"), "{said}");
+    let made =
+        json(&["volume", "create", "v", "--size", "1GiB", "--json", "--cluster", text(&dir)]);
+    let (url, socket) = exports(&dir, "v");
+    assert_eq!(made["nbd"], url);
+    // Blocks of all segments, written by turns through both sockets.
+    let offset = |block: u64| block * (132 << 10);
+    let write = |blocks: std::ops::Range<u64>, value: u8| {
+        let (url, socket) = exports(&dir, "v");
+        let mut clients = [Nbd::open(&url), Nbd::open_unix(&socket, "v")];
+        for block in blocks {
+            let client = &mut clients[block as usize % 2];
+            client.ask(WRITE, offset(block), BLOCK, &[value ^ block as u8; BLOCK]);
+        }
+        clients
+    };
+    let check = |values: &[(std::ops::Range<u64>, u8)]| {
+        let (url, socket) = exports(&dir, "v");
+        let mut clients = [Nbd::open_unix(&socket, "v"), Nbd::open(&url)];
+        for (blocks, value) in values {
+            for block in blocks.clone() {
+                let read = clients[block as usize % 2].ask(READ, offset(block), BLOCK, &[]);
+                assert!(read == [value ^ block as u8; BLOCK], "block {block}");
+            }
+        }
+    };
+    drop(write(0..200, 0x10));
+    check(&[(0..200, 0x10)]);
+    up.interrupt();
+
+    let (up, _) = Up::start(&["--dir", text(&dir)]);
+    assert_eq!(exports(&dir, "v"), (url, socket), "it is found where it was");
+    check(&[(0..200, 0x10)]);
+    // Killed while clients have it open and write, right behind an answer.
+    let open = write(50..250, 0x77);
+    up.kill();
+    drop(open);
+    let (up, _) = Up::start(&["--dir", text(&dir)]);
+    check(&[(0..50, 0x10), (50..250, 0x77)]);
+    drop(write(0..250, 0x33));
+    up.kill();
+    let (up, _) = Up::start(&["--dir", text(&dir)]);
+    check(&[(0..250, 0x33)]);
+    good(&["volume", "check", "v", "--cluster", text(&dir)]);
+    up.interrupt();
 }
 
 fn copies(cluster: &Path, path: &str) -> u64 {

@@ -223,6 +223,24 @@ pub fn skip(why: &str) {
     println!("skipped: {why}");
 }
 
+/// True when a tool is there; a missing one skips what needs it.
+pub fn has(tool: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+    let found = found.is_ok_and(|output| output.status.success());
+    if !found {
+        skip(&format!("{tool} is not installed (scripts/prepare.sh)"));
+    }
+    found
+}
+
+/// What a tool has printed that must go well.
+pub fn tool(name: &str, args: &[&str]) -> String {
+    let output = Command::new(name).args(args).stdin(Stdio::null()).output().expect("it runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} {args:?}: {error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// Waits until `check` holds, which takes less than `limit` on a machine that has nothing else to
 /// do; a busy one gets three times as long.
 pub fn wait(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {

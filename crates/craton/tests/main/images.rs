@@ -9,23 +9,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{self, Scratch, bad, command, content, good, skip, text};
-
-fn has(tool: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
-    let found = found.is_ok_and(|output| output.status.success());
-    if !found {
-        skip(&format!("{tool} is not installed"));
-    }
-    found
-}
-
-fn run(tool: &str, args: &[&str]) -> String {
-    let output = Command::new(tool).args(args).output().expect("it runs");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{tool} {args:?}: {error}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+use crate::harness::{self, Scratch, bad, command, content, good, has, skip, text, tool as run};
+use crate::nbd::{Nbd, REFUSED};
 
 fn up(dir: &Path) {
     let flags = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
@@ -195,7 +180,9 @@ fn a_volume_is_a_device_of_this_host() {
     assert_eq!(fs::read_dir(&runs).expect("it lists").count(), 2, "the lock and nbdfuse's words");
 
     // What was written is there, by the device's name as well.
-    let device = on(&["attach", "a disk"]);
+    let told: Value = serde_json::from_str(&on(&["attach", "a disk", "--json"])).expect("JSON");
+    let device = told["device"].as_str().expect("a device").to_owned();
+    assert!(told["volume"] == "a disk" && Path::new(&device).exists(), "{told}");
     let back = scratch.path("back");
     let (from, to) = (format!("if={device}"), format!("of={}", text(&back)));
     run("dd", &[&from, &to, "bs=1M", "skip=100", "count=5", "status=none"]);
@@ -285,7 +272,7 @@ impl Drop for Held {
 }
 
 /// Offset, length and type of the parts that nbdinfo tells, neighbours of one type as one.
-fn map(uri: &str) -> Vec<(u64, u64, u64)> {
+pub fn map(uri: &str) -> Vec<(u64, u64, u64)> {
     let mut found: Vec<(u64, u64, u64)> = Vec::new();
     for line in run("nbdinfo", &["--map", uri]).lines() {
         let mut words = line.split_whitespace().map(|word| word.parse().unwrap_or(u64::MAX));
@@ -340,12 +327,27 @@ fn two_front_ends_keep_the_contract() {
 
     // One front end has it: the other says who. Of a shared volume both may have it.
     let held = (Held::open(&own), Held::open(&uri("f1", "all")));
+    // All clients of one front end are one holder.
+    qemu(&own, &["read -P 7 0 1M"]).expect("it is open there");
     let refused = qemu(&uri("f2", "own"), &["read 0 4k"]).expect_err("it is open");
     assert!(refused.contains("front end f1 has it open"), "{refused}");
+    let (code, words) = Nbd::try_open(&uri("f2", "own")).err().expect("it is open");
+    assert_eq!(code, REFUSED | 2, "not allowed, as the protocol says it: {words}");
+    assert!(words.contains("front end f1 has it open"), "{words}");
     qemu(&uri("f2", "all"), &["write -P 3 0 64k"]).expect("it is shared");
     drop(held);
     harness::wait("the volume is free", std::time::Duration::from_secs(10), || {
         qemu(&uri("f2", "own"), &["read -P 7 0 1M", "read -P 0 1M 1M"]).is_ok()
     });
     qemu(&uri("f1", "all"), &["read -P 3 0 64k"]).expect("what the other one wrote");
+    // What was made for one holder is opened to several.
+    harness::wait("the volume is free", std::time::Duration::from_secs(10), || {
+        let info = harness::json(&["volume", "info", "own", "--json", "--cluster", &cluster]);
+        info["attachments"].as_array().is_some_and(Vec::is_empty)
+    });
+    good(&["volume", "set", "own", "--shared", "true", "--cluster", &cluster]);
+    let first = Held::open(&own);
+    qemu(&uri("f2", "own"), &["write -P 9 0 64k"]).expect("it is shared now");
+    drop(first);
+    qemu(&own, &["read -P 9 0 64k"]).expect("what the other one wrote");
 }

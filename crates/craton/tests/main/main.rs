@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // Nothing here is simulated: sleeps and clocks are real.
 
 mod bad_input;
+mod bystander;
 mod c_api;
 mod cluster;
 mod crash;
@@ -10,13 +11,19 @@ mod disks;
 mod embedded;
 mod full;
 mod harness;
+mod hostile;
 mod images;
 mod kills;
 mod load;
 mod logs;
 mod machine;
+mod managers;
+mod nbd;
+mod options;
 mod partition;
+mod rot;
 mod snapshots;
+mod standard;
 mod stores;
 mod tools;
 mod upkeep;

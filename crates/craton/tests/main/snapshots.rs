@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::{self, Scratch, bad, good, json, text, wait};
-use crate::volumes::{BLOCK, Nbd, READ, WRITE, up};
+use crate::nbd::{BLOCK, Nbd, READ, WRITE};
+use crate::volumes::up;
 
 /// Blocks that the writer counts up in turn, one after the other, over all segments.
 const BLOCKS: u64 = 64;

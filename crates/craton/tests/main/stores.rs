@@ -34,23 +34,43 @@ pub fn format(store: &Path, capacity: u64) {
 
 /// Turns one bit of the first place where `content` stands in a store's file.
 pub fn flip_bit(store: &Path, content: &[u8]) -> bool {
+    flip_where(store, |sector| sector.starts_with(content).then_some(content.len() / 2))
+}
+
+/// Turns one bit of the first place where a word stands again and again, as in a block that is full
+/// of it: blocks of volumes begin anywhere in sectors.
+pub fn flip_bit_of_word(store: &Path, word: [u8; 8]) -> bool {
+    // Neither where a record's head stands nor in a sector's footer: one of these is within a block
+    // that has most of a sector.
+    const PLACES: [usize; 3] = [512, 1536, 2560];
+    let again = word.repeat(3);
+    flip_where(store, |sector| {
+        let full = |at: &usize| {
+            let seen = &sector[*at..*at + 2 * word.len()];
+            (0..word.len()).any(|turn| again[turn..].starts_with(seen))
+        };
+        PLACES.into_iter().find(full)
+    })
+}
+
+/// Turns one bit in the first sector in which `place` finds one.
+fn flip_where(store: &Path, place: impl Fn(&[u8]) -> Option<usize>) -> bool {
     const STEP: usize = 4 << 20;
     let file = File::options().read(true).write(true).open(file_of(store)).expect("a store");
     let mut bytes = vec![0; STEP];
     let mut at = 0;
     loop {
         let count = file.read_at(&mut bytes, at).expect("it reads");
-        // Data begins at a sector.
-        let found = (0..count).step_by(4096).find(|&start| bytes[start..].starts_with(content));
-        if let Some(start) = found {
-            let place = at + start as u64 + content.len() as u64 / 2;
-            let old = bytes[start + content.len() / 2];
-            file.write_all_at(&[old ^ 0x10], place).expect("it writes");
-            file.sync_all().expect("it syncs");
-            return true;
-        }
         if count == 0 {
             return false;
+        }
+        // Data begins at a sector.
+        let mut sectors = bytes[..count].chunks_exact(SECTOR).enumerate();
+        let found = sectors.find_map(|(n, sector)| Some(n * SECTOR + place(sector)?));
+        if let Some(found) = found {
+            file.write_all_at(&[bytes[found] ^ 0x10], at + found as u64).expect("it writes");
+            file.sync_all().expect("it syncs");
+            return true;
         }
         at += count as u64;
     }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{self, Scratch, good, json, text, wait};
 use crate::machine::Hiccups;
-use crate::volumes::{BLOCK, Nbd, READ, WRITE, up};
+use crate::nbd::{BLOCK, Nbd, READ, WRITE};
+use crate::volumes::up;
 
 #[test]
 fn a_check_finds_what_was_taken_away() {

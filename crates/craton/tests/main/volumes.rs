@@ -1,117 +1,19 @@
 //! Volumes over NBD: real processes, standard tools, and a block server that is killed.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{self, Scratch, bad, good, json, text, wait};
+use crate::harness::{self, Scratch, bad, good, has, json, text, tool, wait};
 use crate::machine::Hiccups;
-
-pub const BLOCK: usize = 4096;
-pub const READ: u16 = 0;
-pub const WRITE: u16 = 1;
-const DISC: u16 = 2;
-
-/// An NBD client of one connection, one request at a time.
-pub struct Nbd {
-    stream: TcpStream,
-    pub bytes: u64,
-    cookie: u64,
-}
-
-impl Nbd {
-    pub fn open(url: &str) -> Nbd {
-        let (addr, name) =
-            url.strip_prefix("nbd://").and_then(|url| url.split_once('/')).expect("an address");
-        let mut stream = TcpStream::connect(addr).expect("the front end takes connections");
-        stream.set_nodelay(true).expect("a socket");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
-        let mut hello = [0; 18];
-        stream.read_exact(&mut hello).expect("a greeting");
-        assert_eq!(&hello[..8], b"NBDMAGIC");
-        let mut ask = 3u32.to_be_bytes().to_vec();
-        // NBD_OPT_GO of the name, without questions.
-        ask.extend(b"IHAVEOPT");
-        ask.extend(7u32.to_be_bytes());
-        ask.extend((name.len() as u32 + 6).to_be_bytes());
-        ask.extend((name.len() as u32).to_be_bytes());
-        ask.extend(name.as_bytes());
-        ask.extend([0, 0]);
-        stream.write_all(&ask).expect("it is sent");
-        let mut bytes = 0;
-        loop {
-            let mut head = [0; 20];
-            stream.read_exact(&mut head).expect("a reply");
-            let kind = u32::from_be_bytes(head[12..16].try_into().expect("4 bytes"));
-            let len = u32::from_be_bytes(head[16..20].try_into().expect("4 bytes"));
-            let mut data = vec![0; len as usize];
-            stream.read_exact(&mut data).expect("its data");
-            match kind {
-                1 => return Nbd { stream, bytes, cookie: 0 },
-                3 if data[..2] == [0, 0] => {
-                    bytes = u64::from_be_bytes(data[2..10].try_into().expect("8 bytes"));
-                }
-                3 => {}
-                error => panic!("export refused: {error:x} {}", String::from_utf8_lossy(&data)),
-            }
-        }
-    }
-
-    pub fn ask(&mut self, op: u16, offset: u64, len: usize, data: &[u8]) -> Vec<u8> {
-        self.cookie += 1;
-        let mut head = 0x2560_9513u32.to_be_bytes().to_vec();
-        head.extend([0, 0]);
-        head.extend(op.to_be_bytes());
-        head.extend(self.cookie.to_be_bytes());
-        head.extend(offset.to_be_bytes());
-        head.extend((len as u32).to_be_bytes());
-        head.extend(data);
-        self.stream.write_all(&head).expect("the socket stays open");
-        let mut reply = [0; 16];
-        self.stream.read_exact(&mut reply).expect("the socket stays open");
-        assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes(), "a simple reply");
-        assert_eq!(reply[4..8], [0; 4], "the request failed");
-        assert_eq!(reply[8..], self.cookie.to_be_bytes());
-        let mut data = vec![0; if op == READ { len } else { 0 }];
-        self.stream.read_exact(&mut data).expect("the socket stays open");
-        data
-    }
-}
-
-impl Drop for Nbd {
-    fn drop(&mut self) {
-        let mut head = 0x2560_9513u32.to_be_bytes().to_vec();
-        head.extend([0; 2]);
-        head.extend(DISC.to_be_bytes());
-        head.extend([0; 20]);
-        let _ = self.stream.write_all(&head);
-    }
-}
+use crate::nbd::{BLOCK, Nbd, READ, WRITE};
 
 pub fn up(dir: &Path) {
     let flags = ["--masters", "1", "--chunkservers", "3", "--block-servers", "2"];
     good(&[&["cluster", "up", "--dir", text(dir)][..], &flags].concat());
-}
-
-fn tool(name: &str, args: &[&str]) -> Option<String> {
-    match Command::new(name).args(args).output() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: {name} is not installed");
-            None
-        }
-        output => {
-            let output = output.expect("it runs");
-            let error = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{name} {args:?}: {error}");
-            Some(String::from_utf8_lossy(&output.stdout).into_owned())
-        }
-    }
 }
 
 fn segments(info: &Value) -> Vec<(u64, String)> {
@@ -170,13 +72,14 @@ fn a_volume_is_a_disk_for_standard_tools() {
             && state("frontends") == ["up"]
             && status["block_servers"][0]["segments"].as_u64().is_some_and(|count| count > 0)
     });
-    if let Some(size) = tool("nbdinfo", &["--size", &url]) {
-        assert_eq!(size.trim(), (1u64 << 30).to_string());
+    if has("nbdinfo") {
+        assert_eq!(tool("nbdinfo", &["--size", &url]).trim(), (1u64 << 30).to_string());
     }
     let (image, back) = (scratch.path("image"), scratch.path("back"));
     let content: Vec<u8> = (0..24u32 << 20).map(|at| (at ^ at >> 9 ^ at >> 17) as u8).collect();
     std::fs::write(&image, &content).expect("an image");
-    if tool("nbdcopy", &[text(&image), &url]).is_some() {
+    if has("nbdcopy") {
+        tool("nbdcopy", &[text(&image), &url]);
         tool("nbdcopy", &[&url, text(&back)]);
         let back = std::fs::read(&back).expect("the copy");
         assert_eq!(back.len(), 1 << 30);

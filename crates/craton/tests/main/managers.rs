@@ -1,0 +1,94 @@
+//! Two block managers: one leads, and the other goes on where it was when it dies.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::bystander::Bystander;
+use crate::harness::{Scratch, good, json, kill9, status, text, wait};
+use crate::nbd::{BLOCK, Nbd, READ, WRITE};
+
+const SOON: Duration = Duration::from_secs(20);
+const GIB: u64 = 1 << 30;
+
+/// The block manager that leads, once one does.
+fn leader(dir: &Path, other_than: &str) -> String {
+    let mut found = None;
+    wait("a block manager leads", SOON, || {
+        let status = status(dir);
+        let managers = status["block_managers"].as_array().expect("a list");
+        let leads = managers.iter().find(|one| one["leader"] == true && one["id"] != other_than);
+        found = leads.map(|one| one["id"].as_str().expect("text").to_owned());
+        found.is_some()
+    });
+    found.expect("it leads")
+}
+
+#[test]
+fn a_second_block_manager_goes_on() {
+    let mut scratch = Scratch::new("managers");
+    let dir = scratch.cluster("cluster");
+    let shape = ["--masters", "1", "--chunkservers", "3", "--block-servers", "2"];
+    let two = ["--block-managers", "2"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &shape, &two].concat());
+    let cluster = text(&dir).to_owned();
+    let volume = |args: &[&str]| -> Value {
+        json(&[&["volume"], args, &["--json", "--cluster", &cluster]].concat())
+    };
+    let made = volume(&["create", "old", "--size", "1GiB"]);
+    let url = made["nbd"].as_str().expect("an export").to_owned();
+    let at = |name: &str| url.replace("/old", &format!("/{name}"));
+    volume(&["snapshot", "create", "old", "before"]);
+    let work = Bystander::start(&url, GIB / 2);
+    work.goes_on("nobody");
+
+    let first = leader(&dir, "");
+    kill9(&dir, &[&first]);
+    work.goes_on("a killed manager");
+    // The other one makes, opens, cuts and clones, and knows what the first one has made.
+    volume(&["create", "new", "--size", "1GiB"]);
+    let second = leader(&dir, &first);
+    assert_ne!(second, first);
+    let mut nbd = Nbd::open(&at("new"));
+    nbd.ask(WRITE, 5 << 20, BLOCK, &[5; BLOCK]);
+    volume(&["snapshot", "create", "new", "cut"]);
+    volume(&["clone", "new@cut", "copy"]);
+    volume(&["clone", "old@before", "empty"]);
+    volume(&["resize", "new", "--size", "2GiB"]);
+    assert_eq!(Nbd::open(&at("copy")).ask(READ, 5 << 20, BLOCK, &[]), [5; BLOCK]);
+    assert_eq!(Nbd::open(&at("empty")).ask(READ, 5 << 20, BLOCK, &[]), [0; BLOCK]);
+    work.goes_on("what the second manager does");
+
+    // It also replaces a block server.
+    kill9(&dir, &["bs1"]);
+    work.goes_on("a killed block server");
+    wait("the segments have another server", SOON, || {
+        ["old", "new", "copy", "empty"].iter().all(|name| {
+            let info = volume(&["info", name]);
+            let segments = info["segments"].as_array().expect("segments");
+            segments.iter().all(|one| one["server"] == "bs2" && one["serving"] == true)
+        })
+    });
+    assert_eq!(nbd.ask(READ, 5 << 20, BLOCK, &[]), [5; BLOCK]);
+    nbd.ask(WRITE, 7 << 20, BLOCK, &[7; BLOCK]);
+
+    // The first one comes back beside it, and is there when the second one goes.
+    good(&["cluster", "restart", "--dir", &cluster, "block-manager", &first]);
+    wait("both are there", SOON, || {
+        let status = status(&dir);
+        let managers = status["block_managers"].as_array().expect("a list");
+        managers.len() == 2 && managers.iter().all(|one| one["state"] == "up")
+    });
+    kill9(&dir, &[&second]);
+    work.goes_on("another killed manager");
+    assert_eq!(leader(&dir, &second), first);
+    drop(nbd);
+    volume(&["clone", "new@cut", "third"]);
+    assert_eq!(Nbd::open(&at("third")).ask(READ, 5 << 20, BLOCK, &[]), [5; BLOCK]);
+    assert_eq!(Nbd::open(&at("new")).ask(READ, 7 << 20, BLOCK, &[]), [7; BLOCK]);
+    work.end();
+    let names: Vec<Value> =
+        volume(&["ls"]).as_array().expect("a list").iter().map(|one| one["name"].clone()).collect();
+    assert_eq!(names, ["copy", "empty", "new", "old", "third"]);
+}

@@ -1,0 +1,75 @@
+//! A bit that turns on the disk below a volume.
+
+use std::time::Duration;
+
+use crate::harness::{Scratch, good, json, metric, text, wait, wait_for_repair};
+use crate::nbd::{BLOCK, Nbd, READ, WRITE};
+use crate::stores;
+
+const SOON: Duration = Duration::from_secs(20);
+const REPAIR: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_bit_that_turns_below_a_volume_is_read_around_and_repaired() {
+    const WORD: [u8; 8] = *b"Marked!\x9f";
+    const SERVERS: [&str; 4] = ["cs1", "cs2", "cs3", "cs4"];
+    let mut scratch = Scratch::new("volume-rot");
+    let dir = scratch.cluster("cluster");
+    let shape = ["--masters", "1", "--chunkservers", "4", "--block-servers", "2"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &shape].concat());
+    let cluster = text(&dir);
+    let args = ["volume", "create", "v", "--size", "1GiB", "--json", "--cluster", cluster];
+    let url = json(&args)["nbd"].as_str().expect("an export").to_owned();
+    let mut nbd = Nbd::open(&url);
+    let offset = |block: u64| block * (132 << 10);
+    let bytes = |block: u64| match block {
+        20 => WORD.repeat(BLOCK / WORD.len()),
+        other => vec![other as u8; BLOCK],
+    };
+    (0..40).for_each(|block| drop(nbd.ask(WRITE, offset(block), BLOCK, &bytes(block))));
+    let check = |nbd: &mut Nbd| {
+        for block in 0..40 {
+            assert!(nbd.ask(READ, offset(block), BLOCK, &[]) == bytes(block), "block {block}");
+        }
+    };
+    check(&mut nbd);
+
+    let store = |id: &str| dir.join(id).join("store");
+    let damaged = SERVERS.iter().find(|id| stores::flip_bit_of_word(&store(id), WORD));
+    let damaged = *damaged.expect("it is stored somewhere");
+    let met = || metric(&dir, damaged, "craton_damaged_total");
+    assert_eq!(met(), 0.0);
+    drop(nbd);
+    // What block servers have in memory is right: they have to read it again. A client stays with a
+    // replica that is good, so it takes some.
+    let again = |role: &str, id: &str| {
+        good(&["cluster", "restart", "--dir", cluster, role, id]);
+    };
+    ["bs1", "bs2"].iter().for_each(|id| again("block-server", id));
+    wait("a reader meets the damage", 3 * SOON, || {
+        again("frontend", "f1");
+        check(&mut Nbd::open(&url));
+        met() > 0.0
+    });
+    let mut nbd = Nbd::open(&url);
+    let log = std::fs::read_to_string(dir.join(damaged).join("log/craton.jsonl")).expect("a log");
+    assert!(log.contains("replica is damaged"), "{log}");
+    // A good copy takes its place, while the volume goes on.
+    wait("the repair", REPAIR, || {
+        nbd.ask(WRITE, offset(50), BLOCK, &[50; BLOCK]);
+        json(&["status", "--json", "--cluster", cluster])["repair"]["done"] != 0
+    });
+    wait_for_repair(&dir, REPAIR);
+    check(&mut nbd);
+    good(&["volume", "check", "v", "--cluster", cluster]);
+    drop(nbd);
+
+    // No disk has anything wrong any more.
+    good(&["cluster", "down", "--dir", cluster]);
+    for id in SERVERS {
+        let report = json(&["store", "fsck", "--json", text(&store(id))]);
+        assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{id}: {report}");
+    }
+    good(&["cluster", "up", "--dir", cluster, "--block-servers", "2"]);
+    check(&mut Nbd::open(&url));
+}
