@@ -141,6 +141,8 @@ impl Fio {
         let mut command = Command::new("fio");
         command.args(["--name=verify", "--ioengine=nbd", &uri, "--rw=randwrite"]);
         command.args(["--verify=crc32c", "--verify_fatal=1", "--output-format=terse"]);
+        // It would leave a file where it runs.
+        command.arg("--verify_state_save=0");
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Fio(command.spawn().expect("it runs"))
     }
