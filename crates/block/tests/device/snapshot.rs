@@ -2,6 +2,7 @@
 //! began after it, whatever source, links and owners do afterwards, wherever the owner crashes.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::Kind;
@@ -251,6 +252,44 @@ fn a_flattened_link_shares_nothing() {
         second.close().await.unwrap();
         let again = open_linked(&at, &disk, 2, 2).await;
         assert_eq!(values(&again).await.unwrap(), want);
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
+fn data_files(disk: &MemDisk) -> BTreeSet<String> {
+    disk.names().into_iter().filter(|name| name.starts_with("data-")).collect()
+}
+
+/// What a clone shares is collected with the rest of it (`protocols.md` 6.7).
+#[test]
+fn a_link_that_is_overwritten_lets_go_of_what_it_shares() {
+    let world = World::new(6);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        let segment = open(&at, &disk, 1, small()).await.unwrap();
+        for lba in 0..BLOCKS {
+            write(&at, &segment, lba, 1).await.unwrap();
+        }
+        segment.cut(1, HOLD).await.unwrap();
+        segment.release(1, true).unwrap();
+        let target = disk.beside(&name(1));
+        segment.link(1, target.store(&at), identity(1)).await.unwrap();
+        let shared = data_files(&target);
+        assert!(!shared.is_empty());
+        let linked = open_linked(&at, &disk, 1, 1).await;
+        // All but three blocks.
+        let mut rounds = 1;
+        while !shared.is_disjoint(&data_files(&target)) {
+            rounds += 1;
+            assert!(rounds < 100, "{shared:?} of {:?}", data_files(&target));
+            for lba in (0..BLOCKS).filter(|lba| lba % 16 != 0) {
+                write(&at, &linked, lba, rounds).await.unwrap();
+            }
+            at.sleep(Duration::from_millis(20)).await;
+        }
+        let value = |lba| if lba % 16 == 0 { 1 } else { rounds };
+        assert_eq!(values(&linked).await.unwrap(), (0..BLOCKS).map(value).collect::<Vec<_>>());
     };
     world.run(async { on(&env, work).await.unwrap() });
 }
