@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::VolumePart;
 use crate::exit::EXIT_CODES;
 use crate::volume::VolumeCommand;
 
@@ -615,7 +616,8 @@ pub enum BenchCommand {
         run: BenchArgs,
     },
     /// A block volume through the block client and through NBD, beside the core's own appends and
-    /// reads; makes a volume and removes it, writes less than 2 GB, ends within a minute
+    /// reads; makes volumes and removes them. Without --only it writes less than 2 GB and ends within
+    /// a minute; '--only all' has the long parts too, writes some 20 GB and takes many minutes
     Volume {
         /// Copies: rep1 to rep5 [default: up to rep3, as the cluster has servers]
         #[arg(long, value_parser = parse_policy, value_name = "repN")]
@@ -629,10 +631,11 @@ pub enum BenchCommand {
         /// Volumes made to measure their rate; 0: none
         #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(0..=1000))]
         creates: u32,
-        /// MiB that are written to the segment that is taken over
+        /// MiB that are written to the segment that is recovered or taken over; the latter has 960 at
+        /// most, before its index is stored
         #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=4096))]
         takeover_mib: u64,
-        /// What is measured
+        /// What is measured: 'all', or some parts
         #[arg(long, value_delimiter = ',', value_name = "PART,...",
             default_values = ["sequential", "reads", "writes", "creates"])]
         only: Vec<VolumePart>,
@@ -664,24 +667,6 @@ pub enum BenchCommand {
         #[command(flatten)]
         run: BenchArgs,
     },
-}
-
-/// A part of `craton bench volume`.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum VolumePart {
-    /// Reads in order of what the fill wrote, 128 KiB each
-    Sequential,
-    /// Random reads of 4 KiB at depth 1 and 32
-    Reads,
-    /// Random writes of 4 KiB at depth 1 and 32
-    Writes,
-    /// Volumes made a second
-    Creates,
-    /// What garbage collection copies and costs, at 80 % utilisation: writes 3 GB, takes minutes
-    Collection,
-    /// Until the next owner of a segment of 32 GiB answers, with so much written since its index
-    /// was stored: writes twice that and more for each copy
-    Takeover,
 }
 
 /// How a measurement runs.

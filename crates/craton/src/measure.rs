@@ -10,17 +10,17 @@ use block::volume::Limits;
 use client::Client;
 use runtime::Duration;
 
-use crate::args::{BenchArgs, BenchCommand, Connection, RoleName, VolumePart};
+use crate::args::{BenchArgs, BenchCommand, Connection, RoleName};
 use crate::bench::{
-    self, AppendOptions, FloorOptions, MetaOptions, Process, ReadOptions, Report, Row, Target,
-    VolumeOptions,
+    self, AppendOptions, FloorOptions, LeftOut, MetaOptions, Parts, Process, ReadOptions, Report,
+    Row, Target, VolumeOptions,
 };
 use crate::cluster::{Directory, config_path, is_alive, role_word};
 use crate::config;
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::fs::policy;
-use crate::output::{print_json, print_table, table};
+use crate::output::{print_json, print_line, print_table, table};
 use crate::role::block::NBD_SCHEME;
 
 /// Runs a command.
@@ -71,7 +71,8 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             json,
         } => {
             let (known, nbd) = (connect::target(connection)?, front_end(connection)?);
-            let target = Target { scratch: PathBuf::new(), processes: processes(&known)? };
+            let (scratch, cluster) = (PathBuf::new(), known.dir.clone());
+            let target = Target { scratch, processes: processes(&known)?, cluster };
             let measured = with_client(connection, async |client| {
                 let endpoint = connect::endpoint(client.env(), &known);
                 let (managers, limits) = (Managers::new(&client), Limits::default());
@@ -81,9 +82,9 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     nbd,
                     duration: Duration::from_secs(seconds),
                     fill_mib,
-                    creates: if only.contains(&VolumePart::Creates) { creates } else { 0 },
+                    creates,
                     takeover_mib,
-                    parts: only,
+                    parts: Parts::new(&only),
                 };
                 let measured = bench::volume(&client, &exports, &target, &options).await;
                 measured.map_err(Failure::failed)
@@ -98,7 +99,8 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();
             let runtime = connect::runtime()?;
-            let target = Target { scratch: scratch(None, &run)?, processes: Vec::new() };
+            let scratch = scratch(None, &run)?;
+            let target = Target { scratch, processes: Vec::new(), cluster: None };
             let duration = Duration::from_secs(run.seconds);
             let options = FloorOptions { size, replicas, duration };
             let measured = runtime.block_on(bench::floor(runtime.env(), &target, options));
@@ -126,7 +128,7 @@ fn scratch(dir: Option<PathBuf>, run: &BenchArgs) -> Result<PathBuf, Failure> {
 fn target(connection: &Connection, run: &BenchArgs) -> Result<Target, Failure> {
     let known = connect::target(connection)?;
     let processes = processes(&known)?;
-    Ok(Target { scratch: scratch(known.dir, run)?, processes })
+    Ok(Target { scratch: scratch(known.dir.clone(), run)?, processes, cluster: known.dir })
 }
 
 /// Its processes.
@@ -179,18 +181,34 @@ fn show(report: &Report, json: bool) -> Done {
         "ratio",
         "disk B/B",
         "cpu us/op",
+        "client",
+        "by role",
     ]);
     for row in &report.results {
         out.add_row(cells(report.bench, row));
     }
-    print_table(out, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
+    print_table(out, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13])?;
+    let (asked, others): (Vec<_>, _) = report.left_out.iter().partition(|one| one.why.is_some());
+    for one in asked {
+        let why = one.why.as_deref().unwrap_or_default();
+        print_line(&format!("not measured: {}: {why}", one.name()))?;
+    }
+    match others.is_empty() {
+        true => Ok(()),
+        false => {
+            let names: Vec<String> = others.into_iter().map(LeftOut::name).collect();
+            print_line(&format!("not measured: {}; '--only all' does", names.join(", ")))
+        }
+    }
 }
 
 fn cells(bench: &str, row: &Row) -> Vec<String> {
     let number = |value: Option<f64>, digits: usize| {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
     };
-    let cpu = row.cpu_us_per_op.iter().map(|(role, us)| format!("{role} {us:.1}"));
+    let is_shown = |(role, us): &(&String, &f64)| *role != bench::THIS_PROCESS && **us >= 0.05;
+    let servers = row.cpu_us_per_op.iter().filter(is_shown);
+    let servers: Vec<_> = servers.map(|(role, us)| format!("{role} {us:.1}")).collect();
     vec![
         row.kind.clone().unwrap_or_else(|| bench.to_owned()),
         row.size.map_or_else(|| "-".to_owned(), |size| size.to_string()),
@@ -204,20 +222,24 @@ fn cells(bench: &str, row: &Row) -> Vec<String> {
         number(row.floor_us, 1),
         match row.fraction_of_floor {
             Some(share) => format!("{share:.2} of disk"),
-            None => match (row.ratio_core, row.write_amplification) {
-                (Some(ratio), _) => format!("{ratio:.2} x core"),
-                (None, Some(copied)) => collected(row, copied),
-                (None, None) => number(row.ratio, 2),
+            None => match (row.ratio_core, row.write_amplification, row.longest_ms) {
+                (Some(ratio), ..) => format!("{ratio:.2} x core"),
+                (None, Some(copied), _) => collected(row, copied),
+                (None, None, Some(longest)) => format!("longest {longest:.0} ms"),
+                (None, None, None) => number(row.ratio, 2),
             },
         },
         number(row.disk_bytes_per_byte, 2),
-        cpu.collect::<Vec<_>>().join(", "),
+        number(row.cpu_us_per_op_servers, 1),
+        number(row.cpu_us_per_op_client, 1),
+        servers.join(", "),
     ]
 }
 
 /// What garbage collection makes of writes.
 fn collected(row: &Row, amplification: f64) -> String {
     let live = 100.0 * row.live_share.unwrap_or_default();
-    let longest = row.ratio_p9999.map(|ratio| format!(", p99.99 {ratio:.2} x without"));
+    let longest = row.tail.zip(row.ratio_tail);
+    let longest = longest.map(|(tail, ratio)| format!(", {tail} {ratio:.2} x without"));
     format!("{amplification:.2} x written, {live:.0} % live{}", longest.unwrap_or_default())
 }

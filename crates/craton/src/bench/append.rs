@@ -42,7 +42,7 @@ pub async fn append(
             results.push(one(client, target, &options, size, depth).await?);
         }
     }
-    Ok(Report { bench: "append", results })
+    Ok(Report::new("append", results))
 }
 
 async fn one(

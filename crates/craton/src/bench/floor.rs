@@ -268,5 +268,5 @@ pub async fn floor(env: &Env, target: &Target, options: FloorOptions) -> Result<
         ..Row::default()
     };
     disk.fill(&mut row, elapsed);
-    Ok(Report { bench: "floor", results: vec![row] })
+    Ok(Report::new("floor", vec![row]))
 }

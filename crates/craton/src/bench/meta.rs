@@ -68,7 +68,7 @@ pub async fn meta(
             .await?,
     );
     client.remove_tree(&root).await.map_err(say)?;
-    Ok(Report { bench: "meta", results })
+    Ok(Report::new("meta", results))
 }
 
 struct Run<'a> {
@@ -115,12 +115,10 @@ impl Run<'_> {
         let elapsed = env.now() - started;
         let after = Usage::now(&self.target.processes);
         let latencies = all.take();
-        let mut row = Row {
-            kind: Some(self.kind.to_owned()),
-            depth: self.options.depth,
-            cpu_us_per_op: after.cpu_per_op(&before, latencies.count()),
-            ..Row::default()
-        };
+        let mut row =
+            Row { kind: Some(self.kind.to_owned()), depth: self.options.depth, ..Row::default() };
+        let count = latencies.count();
+        row.average_cpu(&[(count, after.cpu_per_op(&before, count))]);
         latencies.fill(&mut row, elapsed);
         Ok(row)
     }

@@ -19,7 +19,7 @@ pub use floor::{FloorOptions, floor};
 pub use meta::{MetaOptions, meta};
 pub use read::{ReadOptions, read};
 pub use usage::Process;
-pub use volume::{VolumeOptions, volume};
+pub use volume::{LeftOut, Parts, VolumeOptions, VolumePart, volume};
 
 /// What a benchmark runs against.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Target {
     pub scratch: PathBuf,
     /// The cluster's processes on this machine, for their CPU and disk figures.
     pub processes: Vec<Process>,
+    /// The cluster's directory, when it runs here.
+    pub cluster: Option<PathBuf>,
 }
 
 /// All rows of one benchmark: what `--json` prints.
@@ -37,6 +39,16 @@ pub struct Report {
     pub bench: &'static str,
     /// One for each combination asked for.
     pub results: Vec<Row>,
+    /// Parts that were not measured, where the benchmark has parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+}
+
+impl Report {
+    /// With these rows.
+    pub fn new(bench: &'static str, results: Vec<Row>) -> Report {
+        Report { bench, results, left_out: Vec::new() }
+    }
 }
 
 /// One row. Times are in microseconds.
@@ -90,18 +102,28 @@ pub struct Row {
     /// Live blocks over all blocks in a volume's DataFiles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_share: Option<f64>,
-    /// `p9999_us` over that of the same without garbage collection.
+    /// The longest percentile that so many operations support, where it is compared.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_p9999: Option<f64>,
+    pub tail: Option<&'static str>,
+    /// That percentile over the one of the same without garbage collection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_tail: Option<f64>,
+    /// Longest wait, in ms, of the operations that ended after a block server was killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_ms: Option<f64>,
     /// Share of what the device gives, for sequential work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction_of_floor: Option<f64>,
-    /// CPU (user and system) of each role's processes together, per operation; the load
-    /// generator, this process, is listed as `bench`.
+    /// CPU (user and system) of each role's processes together, per operation; this process,
+    /// which is the load generator and the client, is listed as `bench`.
     pub cpu_us_per_op: BTreeMap<String, f64>,
-    /// The sum of it without the load generator.
+    /// The sum of it without this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_us_per_op_servers: Option<f64>,
+    /// That of this process. It makes the load, but of a volume it is the block client as well,
+    /// which through NBD is the front end's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_us_per_op_client: Option<f64>,
     /// Bytes that this process sent and received per user byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub net_bytes_per_byte: Option<f64>,
@@ -120,8 +142,25 @@ impl Row {
                 *self.cpu_us_per_op.entry(role.clone()).or_default() += per_op * share;
             }
         }
+        let client = self.cpu_us_per_op.get(THIS_PROCESS).copied();
+        self.cpu_us_per_op_client = client;
+        let all: f64 = self.cpu_us_per_op.values().sum();
+        self.cpu_us_per_op_servers = Some(all - client.unwrap_or_default());
+    }
+
+    /// The longest percentile that so many operations support, ten of them above it.
+    fn tail(&self) -> (&'static str, f64) {
+        match self.ops {
+            100_000.. => ("p99.99", self.p9999_us),
+            10_000.. => ("p99.9", self.p999_us),
+            1_000.. => ("p99", self.p99_us),
+            _ => ("p50", self.p50_us),
+        }
     }
 }
+
+/// This process among the roles.
+pub const THIS_PROCESS: &str = "bench";
 
 /// What an append's floor is made of.
 #[derive(Clone, Copy, Debug, Default, Serialize)]

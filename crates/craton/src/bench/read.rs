@@ -62,7 +62,7 @@ pub async fn read(
         }
     }
     client.unlink(&path).await.map_err(say)?;
-    Ok(Report { bench: "read", results })
+    Ok(Report::new("read", results))
 }
 
 async fn one(

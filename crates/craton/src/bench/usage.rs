@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use super::THIS_PROCESS;
+
 /// A process whose use is counted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
@@ -79,14 +81,14 @@ fn zeroed_in(page: &str) -> Option<u64> {
 const TICK_US: f64 = 10_000.0;
 
 impl Usage {
-    /// Of `processes`, and of this process as `bench`.
+    /// Of `processes`, and of this process.
     pub(crate) fn now(processes: &[Process]) -> Usage {
         let mut usage = Usage::default();
         for process in processes {
             let cpu = cpu_us(&format!("/proc/{}", process.pid));
             *usage.cpu_us.entry(process.role.clone()).or_default() += cpu;
         }
-        usage.cpu_us.insert("bench".to_owned(), cpu_us("/proc/self"));
+        usage.cpu_us.insert(THIS_PROCESS.to_owned(), cpu_us("/proc/self"));
         usage
     }
 

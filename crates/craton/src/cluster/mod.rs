@@ -141,19 +141,43 @@ async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Fa
     Ok(count)
 }
 
+/// Ends a process as a power cut does.
+pub fn kill(dir: &Path, role: RoleName, id: &str) -> Done {
+    let mut book = Directory::existing(dir)?.read()?;
+    process::kill(find(&mut book, role, id)?)
+}
+
+fn find<'a>(book: &'a mut Book, role: RoleName, id: &str) -> Result<&'a mut Process, Failure> {
+    let is_it = |one: &Process| one.id == id && one.role == role;
+    match book.processes.iter().position(is_it) {
+        Some(index) => Ok(&mut book.processes[index]),
+        None => {
+            let known: Vec<_> = book.processes.iter().map(|one| one.id.as_str()).collect();
+            Err(Failure::usage(format!(
+                "the cluster has no {} '{id}': it has {}",
+                process::role_word(role),
+                known.join(", ")
+            )))
+        }
+    }
+}
+
 async fn restart(env: &runtime::Env, dir: &Path, role: RoleName, id: &str) -> Done {
+    let process = start_again(env, dir, role, id).await?;
+    print_line(&format!("{id} runs again as process {}", process.pid))
+}
+
+/// Stops a process, if it lives, and starts it; returns when it listens.
+pub async fn start_again(
+    env: &runtime::Env,
+    dir: &Path,
+    role: RoleName,
+    id: &str,
+) -> Result<Process, Failure> {
     let directory = Directory::existing_locked(dir)?;
     refuse_embedded(&directory)?;
     let mut book = directory.read()?;
-    let known: Vec<_> = book.processes.iter().map(|process| process.id.clone()).collect();
-    let found = book.processes.iter_mut().find(|one| one.id == id && one.role == role);
-    let Some(process) = found else {
-        return Err(Failure::usage(format!(
-            "the cluster has no {} '{id}': it has {}",
-            process::role_word(role),
-            known.join(", ")
-        )));
-    };
+    let process = find(&mut book, role, id)?;
     let fault_injection = process::has_fault_injection(process);
     process::stop(env, process).await?;
     process.pid = process::start(role, &process.dir, fault_injection)?;
@@ -161,5 +185,5 @@ async fn restart(env: &runtime::Env, dir: &Path, role: RoleName, id: &str) -> Do
     directory.write(&book)?;
     ready::wait_listening(env, &process).await?;
     process::warnings(&process.dir).iter().for_each(|warning| eprintln!("{warning}"));
-    print_line(&format!("{id} runs again as process {}", process.pid))
+    Ok(process)
 }

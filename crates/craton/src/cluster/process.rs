@@ -140,6 +140,11 @@ pub async fn stop(env: &Env, process: &Process) -> Result<bool, Failure> {
     Ok(true)
 }
 
+/// Ends a process by SIGKILL; it may be gone already.
+pub fn kill(process: &Process) -> Result<(), Failure> {
+    handle(process).map_or(Ok(()), |handle| send(&handle, process, Signal::KILL))
+}
+
 fn send(handle: &OwnedFd, process: &Process, signal: Signal) -> Result<(), Failure> {
     match pidfd_send_signal(handle, signal) {
         // It has ended meanwhile.

@@ -35,7 +35,7 @@ pub fn measure(sizes: &[usize], depths: &[usize], time: Duration) -> Result<Repo
             results.push(runtime.block_on(run(runtime.env(), addr, size, depth, time))?);
         }
     }
-    Ok(Report { bench: "transport", results })
+    Ok(Report::new("transport", results))
 }
 
 fn endpoint(env: &Env, name: &str) -> Endpoint {

@@ -1,29 +1,41 @@
-//! How many clones of a small snapshotted volume are made in a second on one manager (B11).
+//! How many clones of a small snapshotted volume are made in a second on one manager, and how many
+//! made and opened (B11): a clone is rows of the manager until its segments are opened, which links
+//! their files.
 
+use std::rc::Rc;
+
+use base::VolumeId;
+use block::contract::Device;
 use block::frontend::Exports;
+use block::geometry::Extent;
+use block::limits::{DATA_SECTOR_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT};
 use block::manager::{Managers, VolumeExports};
 use futures_util::future::join_all;
 use wire::control::{BlockReply, BlockRequest, VolumeInfo};
 
 use super::super::{Latencies, Row};
-use super::{CREATE_DEPTH, LARGE, create, say, until_served};
+use super::{CREATE_DEPTH, LARGE, SMALL, create, say, until_served};
 
 /// Data of the volume that is cloned: some in each of its four segments.
 const DATA: u64 = 4 << 20;
+/// What it consists of.
+const BYTE: u8 = 7;
+
+const _: () = assert!(DATA >= SEGMENTS_PER_GROUP_DEFAULT as u64 * DATA_SECTOR_DEFAULT);
 
 /// Makes a volume with some data and a snapshot of it, clones that `count` times, some at a time,
-/// and removes all.
+/// and as often again with the first read of each of the clone's segments; removes all.
 pub(super) async fn clones(
     managers: &Managers,
     exports: &VolumeExports,
     tag: u64,
     (copies, count): (u8, u32),
-) -> Result<Row, String> {
+) -> Result<[Row; 2], String> {
     let env = managers.client().env();
     let name = format!(".bench-cloned-{tag:016x}");
     let source = create(managers, &name, copies).await?;
     let device = exports.open(&name).await.map_err(say)?;
-    let data = env.pool().copy_of(&[7; LARGE]).map_err(say)?;
+    let data = env.pool().copy_of(&[BYTE; LARGE]).map_err(say)?;
     for n in 0..DATA / LARGE as u64 {
         device.write(n * LARGE as u64, data.clone()).await.map_err(say)?;
     }
@@ -31,37 +43,79 @@ pub(super) async fn clones(
     let (nonce, snapshot) = (env.random_u64(), "s".to_owned());
     let request = BlockRequest::Snapshot { nonce, volume: source, name: snapshot };
     let snapshot = volume(managers, request).await?.volume;
-    let began = env.now();
-    let lanes = (0..CREATE_DEPTH).map(|lane| async move {
-        let (mut latencies, mut made) = (Latencies::default(), Vec::new());
-        for n in (lane..count as usize).step_by(CREATE_DEPTH) {
-            let (started, nonce) = (env.now(), env.random_u64());
-            let name = format!(".bench-clone-{tag:016x}-{n}");
-            let request = BlockRequest::Clone { nonce, snapshot, name: name.clone() };
-            let info = volume(managers, request).await?;
-            until_served(managers, info.volume, &name).await?;
-            made.push(info.volume);
-            latencies.add(env.now() - started);
+    let of = Of { managers, exports, snapshot, count: count as usize };
+    let made = of.clones("clone volume", &format!(".bench-clone-{tag:016x}"), false).await?;
+    let opened = format!(".bench-opened-{tag:016x}");
+    let opened = of.clones("clone volume, read all segments", &opened, true).await?;
+    for volume in [snapshot, source] {
+        remove(managers, volume).await?;
+    }
+    Ok([made, opened])
+}
+
+/// What is cloned.
+struct Of<'a> {
+    managers: &'a Managers,
+    exports: &'a VolumeExports,
+    snapshot: VolumeId,
+    count: usize,
+}
+
+impl Of<'_> {
+    async fn clones(&self, kind: &str, prefix: &str, read: bool) -> Result<Row, String> {
+        let env = self.managers.client().env();
+        let began = env.now();
+        let lanes = (0..CREATE_DEPTH).map(|lane| async move {
+            let (mut latencies, mut made, mut open) = (Latencies::default(), vec![], vec![]);
+            for n in (lane..self.count).step_by(CREATE_DEPTH) {
+                let (started, nonce) = (env.now(), env.random_u64());
+                let (name, snapshot) = (format!("{prefix}-{n}"), self.snapshot);
+                let request = BlockRequest::Clone { nonce, snapshot, name: name.clone() };
+                let info = volume(self.managers, request).await?;
+                made.push(info.volume);
+                match read {
+                    true => open.push(self.read_all(&name).await?),
+                    false => until_served(self.managers, info.volume, &name).await?,
+                }
+                latencies.add(env.now() - started);
+            }
+            Ok::<_, String>((latencies, made, open))
+        });
+        let done = join_all(lanes).await;
+        let busy = env.now() - began;
+        let mut all = Latencies::default();
+        for lane in done {
+            let (latencies, made, open) = lane?;
+            all.merge(latencies);
+            drop(open);
+            for volume in made {
+                remove(self.managers, volume).await?;
+            }
         }
-        Ok::<_, String>((latencies, made))
-    });
-    let done = join_all(lanes).await;
-    let busy = env.now() - began;
-    let mut all = Latencies::default();
-    let mut gone = Vec::new();
-    for lane in done {
-        let (latencies, made) = lane?;
-        all.merge(latencies);
-        gone.extend(made);
+        let mut row = Row { kind: Some(kind.to_owned()), depth: CREATE_DEPTH, ..Row::default() };
+        all.fill(&mut row, busy);
+        Ok(row)
     }
-    for volume in gone.into_iter().chain([snapshot, source]) {
-        let request = BlockRequest::Remove { volume, force: true };
-        managers.ask(request).await.map_err(say)?;
+
+    /// Opens a clone, and reads from each of its segments what the snapshot has.
+    async fn read_all(&self, name: &str) -> Result<Rc<dyn Device>, String> {
+        let device = self.exports.open(name).await.map_err(say)?;
+        let reads = (0..u64::from(SEGMENTS_PER_GROUP_DEFAULT)).map(|n| {
+            let extent = Extent { offset: n * DATA_SECTOR_DEFAULT, len: SMALL as u64 };
+            device.read(extent)
+        });
+        for read in join_all(reads).await {
+            if read.map_err(say)?[..] != [BYTE; SMALL] {
+                return Err(format!("the clone {name} has not what its snapshot has"));
+            }
+        }
+        Ok(device)
     }
-    let kind = Some("clone volume".to_owned());
-    let mut row = Row { kind, depth: CREATE_DEPTH, ..Row::default() };
-    all.fill(&mut row, busy);
-    Ok(row)
+}
+
+async fn remove(managers: &Managers, volume: VolumeId) -> Result<(), String> {
+    let request = BlockRequest::Remove { volume, force: true };
+    managers.ask(request).await.map(drop).map_err(say)
 }
 
 async fn volume(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo, String> {

@@ -102,9 +102,6 @@ pub(super) async fn measure(
             row.disk_bytes_per_byte = Some(lane.disk_bytes as f64 / user_bytes.max(1.0));
         }
         row.average_cpu(&lane.cpu);
-        // This process is the load generator.
-        let servers = row.cpu_us_per_op.iter().filter(|(role, _)| *role != "bench");
-        row.cpu_us_per_op_servers = Some(servers.map(|(_, us)| us).sum());
         lane.latencies.fill(&mut row, lane.busy);
         let core_us = rows.first().map_or(row.mean_us, |core| core.mean_us);
         row.ratio_core = Some(row.mean_us / core_us.max(1e-9));

@@ -4,7 +4,9 @@
 mod clones;
 mod lane;
 mod nbd;
+mod parts;
 mod segment;
+mod takeover;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,9 +25,9 @@ use runtime::{Buf, Env, Rng};
 use wire::control::{BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeLimits, VolumeSpec};
 
 use super::{Latencies, Report, Row, Target};
-use crate::args::VolumePart;
 use lane::{Lane, Scenario, Work, measure};
 use nbd::Nbd;
+pub use parts::{LeftOut, Parts, VolumePart};
 
 /// What `bench volume` measures.
 #[derive(Clone, Debug)]
@@ -40,10 +42,10 @@ pub struct VolumeOptions {
     pub fill_mib: u64,
     /// Volumes, and clones, made and removed to measure their rates; 0: none.
     pub creates: u32,
-    /// MiB written to the segment that is taken over.
+    /// MiB written to the segment that is recovered, and to the one that is taken over.
     pub takeover_mib: u64,
-    /// What is measured beside the fill.
-    pub parts: Vec<VolumePart>,
+    /// What is measured, beside the fill.
+    pub parts: Parts,
 }
 
 const SMALL: usize = 4 << 10;
@@ -63,70 +65,100 @@ fn say(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// `craton bench volume`: makes a volume of its own, and removes it.
+fn noise(env: &Env, len: usize) -> Result<Buf, String> {
+    let mut bytes = vec![0; len];
+    Rng::new(3).fill(&mut bytes);
+    env.pool().copy_of(&bytes).map_err(say)
+}
+
+/// `craton bench volume`: makes volumes of its own, and removes them.
 pub async fn volume(
     client: &Client,
     exports: &VolumeExports,
     target: &Target,
     options: &VolumeOptions,
 ) -> Result<Report, String> {
-    let results = of_segments(client, options).await?;
-    let has_rest = |part: &VolumePart| !OF_SEGMENTS.contains(part);
-    if !options.parts.iter().any(has_rest) {
-        return Ok(Report { bench: "volume", results });
-    }
+    let parts = &options.parts;
+    let mut report = Report { left_out: parts.left_out(), ..Report::new("volume", Vec::new()) };
     let managers = Managers::new(client);
-    let tag = client.env().random_u64();
-    let name = format!(".bench-volume-{tag:016x}");
-    let id = create(&managers, &name, options.replicas).await?;
-    let measured = async {
-        let device = exports.open(&name).await.map_err(say)?;
-        let mut results = results;
-        results.extend(requests(client, &device, &name, tag, target, options).await?);
-        results.extend(match options.creates {
-            0 => None,
-            count => Some(creations(&managers, tag, options.replicas, count).await?),
-        });
-        results.extend(match options.creates {
-            0 => None,
-            count => {
-                let how = (options.replicas, count);
-                Some(clones::clones(&managers, exports, tag, how).await?)
-            }
-        });
-        Ok(Report { bench: "volume", results })
+    let part = VolumePart::Takeover;
+    let objection = match parts.has(part) {
+        true => takeover::objection(exports, target).await?,
+        false => None,
     };
-    let measured: Result<Report, String> = measured.await;
-    let gone = managers.ask(BlockRequest::Remove { volume: id, force: true }).await;
-    let report = measured?;
-    gone.map_err(say)?;
+    if let Some(why) = objection.as_ref().filter(|_| !parts.lenient) {
+        return Err(format!("takeover cannot be measured: {why}"));
+    }
+    if parts.has_any(&OF_VOLUMES) {
+        report.results.extend(of_volumes(&managers, exports, target, options).await?);
+    }
+    if parts.has(part) && objection.is_none() {
+        let rows = takeover::takeover(&managers, exports, target, options).await?;
+        report.results.extend(rows);
+    }
+    report.left_out.extend(objection.map(|why| LeftOut { part, why: Some(why) }));
+    if parts.has(VolumePart::Recovery) {
+        let bytes = options.takeover_mib << 20;
+        report.results.extend(segment::recovery(client, options.replicas, bytes).await?);
+    }
+    if parts.has(VolumePart::Collection) {
+        let mib = options.fill_mib;
+        report.results.extend(segment::collection(client, options.replicas, mib).await?);
+    }
     Ok(report)
 }
 
-/// The parts that make no volume.
-const OF_SEGMENTS: [VolumePart; 2] = [VolumePart::Collection, VolumePart::Takeover];
+/// The parts that work on a volume with the fill.
+const OF_VOLUMES: [VolumePart; 4] =
+    [VolumePart::Sequential, VolumePart::Reads, VolumePart::Writes, VolumePart::Creates];
 
-async fn of_segments(client: &Client, options: &VolumeOptions) -> Result<Vec<Row>, String> {
-    let mut rows = Vec::new();
-    if options.parts.contains(&VolumePart::Collection) {
-        rows.extend(segment::collection(client, options.replicas, options.fill_mib).await?);
-    }
-    if options.parts.contains(&VolumePart::Takeover) {
-        rows.extend(segment::takeover(client, options.replicas, options.takeover_mib << 20).await?);
-    }
+async fn of_volumes(
+    managers: &Managers,
+    exports: &VolumeExports,
+    target: &Target,
+    options: &VolumeOptions,
+) -> Result<Vec<Row>, String> {
+    let client = managers.client();
+    let tag = client.env().random_u64();
+    let name = format!(".bench-volume-{tag:016x}");
+    let id = create(managers, &name, options.replicas).await?;
+    let measured = async {
+        let device = exports.open(&name).await.map_err(say)?;
+        let mut rows = requests(client, &device, &name, tag, target, options).await?;
+        if options.creates > 0 && options.parts.has(VolumePart::Creates) {
+            let how = (options.replicas, options.creates);
+            rows.push(creations(managers, tag, how).await?);
+            rows.extend(clones::clones(managers, exports, tag, how).await?);
+        }
+        Ok(rows)
+    };
+    let measured: Result<Vec<Row>, String> = measured.await;
+    let gone = managers.ask(BlockRequest::Remove { volume: id, force: true }).await;
+    let rows = measured?;
+    gone.map_err(say)?;
     Ok(rows)
 }
 
 async fn create(managers: &Managers, name: &str, copies: u8) -> Result<base::VolumeId, String> {
+    let geometry = VolumeGeometry {
+        group_bytes: GROUP_BYTES_DEFAULT,
+        segments_per_group: SEGMENTS_PER_GROUP_DEFAULT,
+        data_sector: DATA_SECTOR_DEFAULT,
+    };
+    create_as(managers, name, copies, (VOLUME_BYTES.0, geometry)).await
+}
+
+async fn create_as(
+    managers: &Managers,
+    name: &str,
+    copies: u8,
+    (bytes, geometry): (u64, VolumeGeometry),
+) -> Result<base::VolumeId, String> {
     let env = managers.client().env();
     let spec = VolumeSpec {
         name: name.to_owned(),
-        bytes: VOLUME_BYTES.0,
-        geometry: VolumeGeometry {
-            group_bytes: GROUP_BYTES_DEFAULT,
-            segments_per_group: SEGMENTS_PER_GROUP_DEFAULT,
-            data_sector: DATA_SECTOR_DEFAULT,
-        },
+        bytes,
+        geometry,
         policy: Policy::rep(copies),
         limits: VolumeLimits::default(),
         shared: true, // By the block client here, and by the front end.
@@ -164,7 +196,7 @@ struct Bench<'a> {
     small: Buf,
     large: Buf,
     time: Duration,
-    parts: &'a [VolumePart],
+    parts: &'a Parts,
 }
 
 async fn requests(
@@ -176,11 +208,6 @@ async fn requests(
     options: &VolumeOptions,
 ) -> Result<Vec<Row>, String> {
     let env = client.env().clone();
-    let noise = |len: usize| {
-        let mut bytes = vec![0; len];
-        Rng::new(3).fill(&mut bytes);
-        env.pool().copy_of(&bytes).map_err(say)
-    };
     let nbd = match options.nbd {
         Some(addr) => Some(Nbd::open(&env, addr, name).await?),
         None => None,
@@ -197,8 +224,8 @@ async fn requests(
         appender: appends.append_handle().await.map_err(say)?,
         file,
         fill: options.fill_mib << 20,
-        small: noise(SMALL)?,
-        large: noise(LARGE)?,
+        small: noise(&env, SMALL)?,
+        large: noise(&env, LARGE)?,
         time: options.duration,
         parts: &options.parts,
     };
@@ -215,16 +242,16 @@ impl Bench<'_> {
     async fn run(&self) -> Result<Vec<Row>, String> {
         let mut rows = self.fill().await?;
         // While it lies as it was written: random writes tear it apart.
-        if self.parts.contains(&VolumePart::Sequential) {
+        if self.parts.has(VolumePart::Sequential) {
             rows.extend(self.reads(LARGE, LARGE_DEPTH, false).await?);
         }
         for depth in [1, 32] {
-            if self.parts.contains(&VolumePart::Reads) {
+            if self.parts.has(VolumePart::Reads) {
                 rows.extend(self.reads(SMALL, depth, true).await?);
             }
         }
         for depth in [1, 32] {
-            if self.parts.contains(&VolumePart::Writes) {
+            if self.parts.has(VolumePart::Writes) {
                 rows.extend(self.random_writes(depth).await?);
             }
         }
@@ -320,7 +347,11 @@ where
 }
 
 /// Makes `count` volumes, some at a time, and removes them.
-async fn creations(managers: &Managers, tag: u64, copies: u8, count: u32) -> Result<Row, String> {
+async fn creations(
+    managers: &Managers,
+    tag: u64,
+    (copies, count): (u8, u32),
+) -> Result<Row, String> {
     let env = managers.client().env();
     let began = env.now();
     let lanes = (0..CREATE_DEPTH).map(|lane| async move {

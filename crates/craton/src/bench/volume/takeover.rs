@@ -1,0 +1,237 @@
+//! How long clients wait when a block server is killed: detection, the rest of its lease, recovery
+//! by the next owner and retries included, which the recovery alone (`segment`) has not.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::GIB;
+use block::contract::Device;
+use block::device::limits::CHECKPOINT_UPDATES_DEFAULT;
+use block::frontend::Exports;
+use block::geometry::Extent;
+use block::limits::{BLOCK, DATA_SECTOR_DEFAULT};
+use block::manager::{Managers, VolumeExports};
+use futures_util::future::{LocalBoxFuture, try_join, try_join_all};
+use runtime::{Buf, Env, Instant};
+use wire::control::{BlockRequest, VolumeGeometry};
+
+use super::super::{Latencies, Row, Target};
+use super::nbd::Nbd;
+use super::{LARGE, LARGE_DEPTH, LOOK, OPEN_WAIT, SMALL, VolumeOptions, create_as, noise, say};
+use crate::args::RoleName;
+use crate::cluster::{self, Directory};
+
+/// Bytes of the segment, which is the whole volume.
+const SEGMENT: u64 = 32 * GIB;
+/// Written before at most: a block server stores a segment's index after 1 GiB of blocks. The rest
+/// is for what is written until the server is killed.
+const WRITTEN_MAX: u64 = CHECKPOINT_UPDATES_DEFAULT * BLOCK - (64 << 20);
+/// Clients work for so long before the kill, and after it: a takeover is over by then, or it shows.
+const BEFORE: Duration = Duration::from_secs(1);
+const AFTER: Duration = Duration::from_secs(4);
+/// What the machine itself makes of a sleep of so long is shown beside.
+const NAP: Duration = Duration::from_millis(5);
+const SLEEP: &str = "takeover: a sleep of 5 ms";
+/// Volumes of this program, which nobody misses.
+const OURS: &str = ".bench-";
+
+/// Why a block server of this cluster cannot be killed.
+pub(super) async fn objection(
+    exports: &VolumeExports,
+    target: &Target,
+) -> Result<Option<String>, String> {
+    let Some(dir) = &target.cluster else {
+        return Ok(Some("name the cluster by its directory: a block server is killed".to_owned()));
+    };
+    let book = Directory::existing(dir).and_then(|directory| directory.read()).map_err(say)?;
+    let of_role = book.processes.iter().filter(|one| one.role == RoleName::BlockServer);
+    let alone = |one: &&cluster::Process| cluster::is_alive(one) && !cluster::is_embedded(&one.dir);
+    if of_role.filter(alone).count() < 2 {
+        let need = "two block servers in processes of their own are needed, as 'craton cluster up \
+                    --block-servers 2' starts them: one is killed";
+        return Ok(Some(need.to_owned()));
+    }
+    let names = exports.names().await.map_err(say)?;
+    let other = names.into_iter().find(|name| !name.starts_with(OURS));
+    Ok(other.map(|name| format!("the cluster has a volume {name}: a block server is killed")))
+}
+
+/// Kills the block server of a segment while clients read and write it, through the block client
+/// and through NBD; a row each. The server is started again.
+pub(super) async fn takeover(
+    managers: &Managers,
+    exports: &VolumeExports,
+    target: &Target,
+    options: &VolumeOptions,
+) -> Result<Vec<Row>, String> {
+    let env = managers.client().env();
+    let dir = target.cluster.as_deref().ok_or("the cluster has no directory here")?;
+    let name = format!("{OURS}takeover-{:016x}", env.random_u64());
+    let geometry = VolumeGeometry {
+        group_bytes: SEGMENT,
+        segments_per_group: 1,
+        data_sector: DATA_SECTOR_DEFAULT,
+    };
+    let volume = create_as(managers, &name, options.replicas, (SEGMENT, geometry)).await?;
+    let killed = Cell::new(None);
+    let measured = async {
+        let clients = Clients {
+            env: env.clone(),
+            device: exports.open(&name).await.map_err(say)?,
+            nbd: match options.nbd {
+                Some(addr) => Some(Nbd::open(env, addr, &name).await?),
+                None => None,
+            },
+            written: (options.takeover_mib << 20).min(WRITTEN_MAX),
+            small: noise(env, SMALL)?,
+            large: noise(env, LARGE)?,
+        };
+        clients.fill().await?;
+        let kill = async {
+            env.sleep(BEFORE).await;
+            let owners = managers.map(volume).await.map_err(say)?;
+            let owner = owners.into_iter().next().ok_or("the volume has no segment")?.name;
+            killed.set(Some(owner.clone()));
+            cluster::kill(dir, RoleName::BlockServer, &owner).map_err(say)?;
+            let at = env.now();
+            env.sleep(AFTER).await;
+            let deadline = env.now() + OPEN_WAIT;
+            loop {
+                let places = managers.map(volume).await.map_err(say)?;
+                if places.iter().all(|place| place.name != owner && place.serving) {
+                    return Ok(at);
+                }
+                if env.now() > deadline {
+                    return Err(format!("{owner} was killed, and no other has its segment"));
+                }
+                env.sleep(LOOK).await;
+            }
+        };
+        clients.run(kill).await
+    };
+    let measured: Result<Vec<Row>, String> = measured.await;
+    let again = match killed.take() {
+        Some(id) => start_again(env, dir, &id).await,
+        None => Ok(()),
+    };
+    let gone = managers.ask(BlockRequest::Remove { volume, force: true }).await;
+    let rows = measured?;
+    again?;
+    gone.map_err(say)?;
+    Ok(rows)
+}
+
+async fn start_again(env: &Env, dir: &Path, id: &str) -> Result<(), String> {
+    let started = cluster::start_again(env, dir, RoleName::BlockServer, id).await;
+    started.map(drop).map_err(|failure| format!("{id} was killed and does not start: {failure}"))
+}
+
+/// When a request ended, and what it took.
+type Wait = (Instant, Duration);
+type Lane<'a> = LocalBoxFuture<'a, Result<Vec<Wait>, String>>;
+
+/// Who reads and writes meanwhile.
+struct Clients {
+    env: Env,
+    device: Rc<dyn Device>,
+    nbd: Option<Nbd>,
+    /// Bytes of the segment that were written before, from its start.
+    written: u64,
+    small: Buf,
+    large: Buf,
+}
+
+impl Clients {
+    async fn fill(&self) -> Result<(), String> {
+        let next = Cell::new(0);
+        let lanes = (0..LARGE_DEPTH).map(|_| async {
+            while next.get() < self.written {
+                let offset = next.replace(next.get() + LARGE as u64);
+                self.device.write(offset, self.large.clone()).await.map_err(say)?;
+            }
+            Ok::<_, String>(())
+        });
+        try_join_all(lanes).await.map(drop)
+    }
+
+    /// Works until `kill` has told when it struck.
+    async fn run(
+        &self,
+        kill: impl Future<Output = Result<Instant, String>>,
+    ) -> Result<Vec<Row>, String> {
+        let over = Cell::new(false);
+        let mut kinds = vec!["takeover: volume write", "takeover: volume read"];
+        let mut lanes: Vec<Lane<'_>> = vec![
+            Box::pin(self.lane(&over, async || {
+                self.device.write(self.anywhere(), self.small.clone()).await.map_err(say)
+            })),
+            Box::pin(self.lane(&over, async || self.read_back().await)),
+        ];
+        if let Some(nbd) = &self.nbd {
+            kinds.extend(["takeover: nbd write", "takeover: nbd read"]);
+            lanes.push(Box::pin(
+                self.lane(&over, async || nbd.write(self.anywhere(), &self.small).await),
+            ));
+            lanes.push(Box::pin(self.lane(&over, async || nbd.read(self.anywhere(), SMALL).await)));
+        }
+        kinds.push(SLEEP);
+        lanes.push(Box::pin(self.lane(&over, async || {
+            self.env.sleep(NAP).await;
+            Ok(())
+        })));
+        let kill = async {
+            let struck = kill.await;
+            over.set(true);
+            struck
+        };
+        let began = self.env.now();
+        let (waits, struck) = try_join(try_join_all(lanes), kill).await?;
+        let elapsed = self.env.now() - began;
+        let rows = kinds.into_iter().zip(waits);
+        rows.map(|(kind, waits)| row(kind, &waits, struck, elapsed)).collect()
+    }
+
+    /// One request after the other, until it is over.
+    async fn lane(
+        &self,
+        over: &Cell<bool>,
+        ask: impl AsyncFn() -> Result<(), String>,
+    ) -> Result<Vec<Wait>, String> {
+        let mut waits = Vec::new();
+        while !over.get() {
+            let began = self.env.now();
+            ask().await?;
+            waits.push((self.env.now(), self.env.now() - began));
+        }
+        Ok(waits)
+    }
+
+    /// Reads a block, which has what the fill or what the writers gave it.
+    async fn read_back(&self) -> Result<(), String> {
+        let offset = self.anywhere();
+        let got = self.device.read(Extent { offset, len: SMALL as u64 }).await.map_err(say)?;
+        let filled = &self.large[(offset % LARGE as u64) as usize..][..SMALL];
+        match got[..] == *filled || got[..] == self.small[..] {
+            true => Ok(()),
+            false => Err(format!("the block at {offset} has something else than was written")),
+        }
+    }
+
+    fn anywhere(&self) -> u64 {
+        self.env.random_below(self.written / SMALL as u64) * SMALL as u64
+    }
+}
+
+fn row(kind: &str, waits: &[Wait], struck: Instant, elapsed: Duration) -> Result<Row, String> {
+    let after = waits.iter().filter(|(ended, _)| *ended >= struck).map(|&(_, took)| took);
+    let longest = after.max().ok_or_else(|| format!("{kind}: none ended after the kill"))?;
+    let mut latencies = Latencies::default();
+    waits.iter().for_each(|&(_, took)| latencies.add(took));
+    let mut row = Row { kind: Some(kind.to_owned()), depth: 1, ..Row::default() };
+    row.size = (kind != SLEEP).then_some(SMALL as u64);
+    row.longest_ms = Some(longest.as_secs_f64() * 1e3);
+    latencies.fill(&mut row, elapsed);
+    Ok(row)
+}
