@@ -8,23 +8,27 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::Kind;
 use client::Client;
+use futures_util::stream::{StreamExt, iter};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
 use table::{Batch, Cache, ClientStore, Options, Table};
 use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
 use wire::control::{
     BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, ClusterReply,
-    ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, Policy, TraceReply,
+    ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, Policy, SegmentId,
+    TraceReply,
 };
 
 use super::client::{holder_addr, holder_text};
 use super::error::Refusal;
 use super::limits::{
-    ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, IDLE, LOCK, LOOK, PURGE_AFTER, RENEW, ROOT,
+    ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, IDLE, LINKS_INFLIGHT, LOCK, LOOK,
+    PURGE_AFTER, RENEW, ROOT,
 };
 use super::machine::{Config, Machine};
 use super::rows::Row;
@@ -440,32 +444,51 @@ impl Manager {
         force: bool,
     ) -> Result<(), ControlError> {
         let cut = lead.machine.borrow().check_cut(self.0.env.now(), volume, bytes)?;
-        for (segment, part) in cut {
-            let (from, to) = (part.start, part.end);
-            let request = match force {
-                true if from == 0 => continue, // Its files go.
-                true => BlockServerRequest::Clear { segment, from, to },
-                false => BlockServerRequest::HasData { segment, from, to },
-            };
-            let server = lead.machine.borrow().owner_addr(segment);
-            let failed = |what: String| Refusal::Server { what: format!("{segment}: {what}") };
-            let server = server.ok_or_else(|| failed("no block server has it".to_owned()))?;
-            let asked = ControlRequest::BlockServer(request);
-            match self.0.client.ask_peer(server, asked, CONTENT_ATTEMPT).await {
-                Ok(ControlReply::BlockServer(BlockServerReply::HasData(true))) => {
-                    let name = lead
-                        .machine
-                        .borrow()
-                        .state()
-                        .volume(volume)
-                        .map_or_else(|| volume.to_string(), |known| known.spec.name.clone());
-                    return Err(Refusal::HasData { name, bytes }.into());
-                }
-                Ok(_) => {}
-                Err(error) => return Err(failed(error.to_string()).into()),
+        let looks = cut.into_iter().map(|(segment, part)| async move {
+            let has_data = self.before_cut_of(lead, (segment, part), force).await?;
+            if !has_data {
+                return Ok(());
             }
+            let machine = lead.machine.borrow();
+            let known = machine.state().volume(volume);
+            let name = known.map_or_else(|| volume.to_string(), |known| known.spec.name.clone());
+            Err(Refusal::HasData { name, bytes })
+        });
+        let mut looks = iter(looks).buffer_unordered(LINKS_INFLIGHT);
+        while let Some(looked) = looks.next().await {
+            looked?;
         }
         Ok(())
+    }
+
+    /// Whether a part of a segment that is to be cut off has data; clears it by `force`.
+    async fn before_cut_of(
+        &self,
+        lead: &Lead,
+        (segment, part): (SegmentId, Range<u64>),
+        force: bool,
+    ) -> Result<bool, Refusal> {
+        let (from, to) = (part.start, part.end);
+        let request = match force {
+            true if from == 0 => return Ok(false), // Its files go.
+            true => BlockServerRequest::Clear { segment, from, to },
+            false => BlockServerRequest::HasData { segment, from, to },
+        };
+        let failed = |what: String| Refusal::Server { what: format!("{segment}: {what}") };
+        match self.0.client.lookup(&segment_path(segment)).await {
+            Ok(_) => {}
+            // Nobody has used it yet: a large volume has many such.
+            Err(error) if error.kind() == Kind::NotFound => return Ok(false),
+            Err(error) => return Err(failed(error.to_string())),
+        }
+        let server = lead.machine.borrow().owner_addr(segment);
+        let server = server.ok_or_else(|| failed("no block server has it".to_owned()))?;
+        let asked = ControlRequest::BlockServer(request);
+        match self.0.client.ask_peer(server, asked, CONTENT_ATTEMPT).await {
+            Ok(ControlReply::BlockServer(BlockServerReply::HasData(found))) => Ok(found),
+            Ok(_) => Ok(false),
+            Err(error) => Err(failed(error.to_string())),
+        }
     }
 
     async fn answer(&self, body: &[u8]) -> Result<ControlReply, ControlError> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::{self, Scratch, bad, content, good, text, wait};
-use crate::nbd::{BLOCK, Nbd, READ, WRITE};
+use crate::nbd::{BLOCK, Nbd, READ, TRIM, WRITE};
 use crate::volumes::up;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -211,6 +211,14 @@ fn the_largest_volume_is_made_and_used() {
     nbd.ask(WRITE, last, BLOCK, &[4; BLOCK]);
     drop(nbd);
     wait_closed(&dir, "v");
+    // Nothing is cut off unasked, and a thousand segments that nobody has used are no trouble.
+    let shrink = ["resize", "v", "--size", "32TiB"];
+    refused(&dir, &shrink, 1, "there is data past");
+    let mut nbd = Nbd::open(&url(&made));
+    nbd.ask(TRIM, last, BLOCK, &[]);
+    drop(nbd);
+    wait_closed(&dir, "v");
+    assert_eq!(volume(&dir, &shrink)["bytes"], 32 * TIB);
     volume(&dir, &["rm", "v"]);
     refused(&dir, &["info", "v"], 1, "no such volume");
 }
