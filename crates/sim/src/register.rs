@@ -12,6 +12,13 @@ pub enum Did {
     Read(u64),
 }
 
+impl Did {
+    /// True of a write.
+    pub fn changes(self) -> bool {
+        matches!(self, Did::Write(_))
+    }
+}
+
 /// How sure it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sure {

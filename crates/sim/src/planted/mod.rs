@@ -1,13 +1,16 @@
 //! Bugs on purpose, each of which a checker must find. They stand around the product, in wrappers
 //! that only the simulator puts in: what a chunkserver takes for its disk's store, what a client
-//! takes for the network, what a block server takes for its requests and segments, and how these are cut. The product has no switch for them.
+//! takes for the network, what a block server takes for its requests and segments, and how these are
+//! cut, what a front end takes for its volumes. The product has no switch for them.
 
+mod frontend;
 mod peers;
 mod store;
 mod volumes;
 
 use std::cell::Cell;
 
+pub(crate) use frontend::exports_of;
 pub(crate) use peers::peers_of;
 pub use store::Store;
 pub(crate) use volumes::{handler_of, opener_of};
@@ -60,11 +63,13 @@ pub enum Planted {
     NoCutHold,
     /// Segments say where blocks were when they were first asked for.
     OldPlaces,
+    /// Front ends answer writes before they are done.
+    EarlyAnswer,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 21] = [
+    pub const ALL: [Planted; 22] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -86,6 +91,7 @@ impl Planted {
         Planted::NoConfirm,
         Planted::NoCutHold,
         Planted::OldPlaces,
+        Planted::EarlyAnswer,
     ];
 }
 

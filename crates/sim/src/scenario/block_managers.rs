@@ -25,6 +25,7 @@ use wire::control::{
     VolumeLimits, VolumeSpec,
 };
 
+use super::beliefs;
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
 use crate::planted::peers_of;
@@ -216,7 +217,6 @@ struct World {
     /// Processes that crashed: they believe nothing.
     stop: Cell<bool>,
     verdict: RefCell<Option<String>>,
-    epochs: RefCell<BTreeMap<SegmentId, u64>>,
     acked: Cell<u64>,
     reads: Cell<u64>,
 }
@@ -238,7 +238,6 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         running: RefCell::new(vec![None; SERVERS]),
         stop: Cell::new(false),
         verdict: RefCell::default(),
-        epochs: RefCell::default(),
         acked: Cell::new(0),
         reads: Cell::new(0),
     });
@@ -389,39 +388,23 @@ impl World {
 
     /// Compares what all servers believe.
     fn look(&self) {
-        let mut beliefs: BTreeMap<SegmentId, Vec<(u64, bool, usize)>> = BTreeMap::new();
-        for (index, running) in self.running.borrow().iter().enumerate() {
-            let Some(running) = running else { continue };
-            for (id, epoch, standing) in running.member.standings() {
-                let mut epochs = self.epochs.borrow_mut();
-                let highest = epochs.entry(id).or_default();
-                *highest = epoch.max(*highest);
-                match standing {
-                    Standing::Serves(_) => {
-                        beliefs.entry(id).or_default().push((epoch, true, index))
-                    }
-                    Standing::Holds(_) => {
-                        beliefs.entry(id).or_default().push((epoch, false, index));
-                    }
-                    Standing::Lapsed(_) | Standing::Gone => {}
-                }
-            }
-        }
-        for (id, mut believers) in beliefs {
-            believers.sort_unstable();
-            if believers.len() > 1 {
-                self.cluster.sim().env(self.servers[believers[0].2]).iter().for_each(|env| {
+        let beliefs = {
+            let running = self.running.borrow();
+            let of = |(index, running): (usize, &Option<Running>)| {
+                let standings = running.as_ref().map(|running| running.member.standings());
+                standings.into_iter().flatten().map(move |standing| (index, standing))
+            };
+            running.iter().enumerate().flat_map(of).collect::<Vec<_>>()
+        };
+        match beliefs::compare(beliefs) {
+            Ok(false) => {}
+            Ok(true) => {
+                let mut envs = self.servers.iter().filter_map(|&at| self.cluster.sim().env(at));
+                envs.next().iter().for_each(|env| {
                     env.mark("block: a new owner waits for a lease");
                 });
             }
-            if believers.iter().skip(1).any(|&(_, acknowledges, _)| acknowledges) {
-                self.violation(format!(
-                    "{id}: servers believe to own it at the same time: {believers:?}"
-                ));
-            }
-            if believers.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-                self.violation(format!("{id}: two servers believe in one epoch: {believers:?}"));
-            }
+            Err(what) => self.violation(what),
         }
     }
 

@@ -1,13 +1,18 @@
 //! The scenarios, in one table.
 
 mod append;
+mod beliefs;
 mod block_managers;
+mod disks;
 mod echo;
 mod locks;
 mod names;
+mod nbd;
+mod record;
 mod segments;
 mod slow;
 mod snapshots;
+mod stack;
 mod table;
 mod takeover;
 mod volumes;
@@ -322,6 +327,21 @@ pub const SCENARIOS: &[Scenario] = &[
             "segment: linked by its first opening",
             "segment: DataFile collected",
             "block: read beside the server",
+        ],
+    },
+    Scenario {
+        name: "disks",
+        about: "volumes over NBD on the whole stack, where everything fails, until the power is cut",
+        run: |sim| Box::pin(disks::run(sim)),
+        marks: &[
+            "segment: DataFile collected",
+            "disks: a segment has moved",
+            "block server: left",
+            "block: change came again",
+            "segment: a change has happened before",
+            "block: read beside the server",
+            "block: attachment lost",
+            "disks: power is cut amid changes",
         ],
     },
     Scenario {

@@ -1,5 +1,5 @@
 //! Segments that begin cuts at different times, as those of a busy cluster do; perhaps with a bug
-//! in how they cut.
+//! in how they cut, remember or ask.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -77,11 +77,17 @@ impl Device for SlowHosted {
 
 impl Owned for SlowHosted {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        self.hosted.write_once(origin, offset, data)
+        match self.bug {
+            Some(Planted::ForgetChanges) => self.hosted.write(offset, data),
+            _ => self.hosted.write_once(origin, offset, data),
+        }
     }
 
     fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        self.hosted.clear_once(origin, extent, how)
+        match self.bug {
+            Some(Planted::ForgetChanges) => self.hosted.clear(extent, how),
+            _ => self.hosted.clear_once(origin, extent, how),
+        }
     }
 
     fn last(&self, attachment: u32) -> u64 {
@@ -101,7 +107,10 @@ impl Owned for SlowHosted {
     }
 
     fn confirm(&self) -> Answer<'_, ()> {
-        self.hosted.confirm()
+        match self.bug {
+            Some(Planted::NoConfirm) => std::future::ready(Ok(())).boxed_local(),
+            _ => self.hosted.confirm(),
+        }
     }
 }
 

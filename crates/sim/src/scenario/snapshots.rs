@@ -12,27 +12,26 @@ use std::time::Duration;
 
 use base::Kind;
 use block::contract::Device;
-use block::device::Options;
 use block::frontend::Exports;
 use block::geometry::Extent;
 use block::limits::BLOCK;
-use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers, VolumeExports};
+use block::manager::{Managers, VolumeExports};
 use block::volume::Limits;
 use client::Client;
-use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env, Rng};
-use table::Cache;
 use wire::control::{
     BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,
 };
 
-use super::slow;
+use super::stack::Stack;
 use crate::cluster::{Cluster, Shape};
 use crate::tuning::Tuning;
 
 const MANAGERS: usize = 2;
 const SERVERS: usize = 3;
-const PORT: u16 = 7401;
+/// Bytes of a DataFile.
+const FILE_BYTES: u64 = 128 << 10;
 /// Bytes of a volume: four segments of 512 KiB.
 const BYTES: u64 = 2 << 20;
 const SECTOR: u64 = 64 << 10;
@@ -63,35 +62,13 @@ struct Made {
 }
 
 struct World {
-    cluster: Cluster,
-    managers: Vec<HostId>,
-    servers: Vec<HostId>,
+    stack: Rc<Stack>,
     stop: Cell<bool>,
     /// A snapshot or a clone is under way.
     asking: Cell<bool>,
     /// Writes of each block, in their order.
     written: RefCell<Vec<Vec<Written>>>,
     made: RefCell<Vec<Made>>,
-    verdict: RefCell<Option<String>>,
-}
-
-/// Small parts, so that files end and are collected within seconds.
-fn options() -> Options {
-    Options {
-        file_bytes: 128 << 10,
-        index_memory_max: 16 << 10,
-        txn_updates: 20,
-        txn_wait: Duration::from_millis(20),
-        checkpoint_updates: 100,
-        table: table::Options {
-            memtable_bytes: 32 << 10,
-            block_bytes: 2 << 10,
-            file_bytes: 64 << 10,
-            manifest_bytes: 1 << 10,
-            ..table::Options::default()
-        },
-        ..Options::default()
-    }
 }
 
 /// Where a block is: eight sectors on, so that neighbours are of different segments.
@@ -102,20 +79,13 @@ fn offset(block: u64) -> u64 {
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let cluster = Cluster::start(&sim, Shape { servers: 3, ..Shape::default() }, Tuning::default());
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
-    let hosts = |kind: &str, count: usize| -> Vec<HostId> {
-        (1..=count).map(|number| sim.add_host(&format!("{kind}{number}"))).collect()
-    };
     let world = Rc::new(World {
-        cluster: cluster.clone(),
-        managers: hosts("bm", MANAGERS),
-        servers: hosts("bs", SERVERS),
+        stack: Stack::start(&cluster, (MANAGERS, SERVERS), FILE_BYTES),
         stop: Cell::new(false),
         asking: Cell::new(false),
         written: RefCell::new(vec![Vec::new(); BLOCKS as usize]),
         made: RefCell::default(),
-        verdict: RefCell::default(),
     });
-    world.boot_all();
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let user = Rc::new(User::new(&world, &client));
     let volume = user.on(user.clone().create()).await??;
@@ -131,13 +101,13 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let snapshots = client.env().spawn(Class::Foreground, "snapshots", snapshots);
     let trouble = sim.spawn("trouble", world.clone().trouble());
     let end = sim.elapsed() + LOAD;
-    while sim.elapsed() < end && world.verdict.borrow().is_none() {
+    while sim.elapsed() < end && !world.stack.is_broken() {
         sim.sleep(Duration::from_millis(100)).await;
     }
     world.stop.set(true);
     let _ = trouble.await; // It ends with the load.
     sim.heal_network();
-    world.boot_all();
+    world.stack.boot_all();
     let patience = sim.elapsed() + Duration::from_secs(150);
     while !lanes.iter().all(|lane| lane.is_finished()) || !snapshots.is_finished() {
         if sim.elapsed() > patience {
@@ -145,9 +115,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         }
         sim.sleep(Duration::from_millis(100)).await;
     }
-    if let Some(violation) = world.verdict.take() {
-        return Err(violation);
-    }
+    world.stack.verdict()?;
     drop(device);
     let made = std::mem::take(&mut *world.made.borrow_mut());
     if made.len() < SNAPSHOTS_MIN {
@@ -160,79 +128,12 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
 }
 
 impl World {
-    fn violation(&self, text: String) {
-        self.verdict.borrow_mut().get_or_insert(text);
-    }
-
-    fn boot_all(self: &Rc<Self>) {
-        (0..MANAGERS).for_each(|index| self.boot_manager(index));
-        (0..SERVERS).for_each(|index| self.boot_server(index));
-    }
-
-    async fn connect(&self, env: &Env, config: client::Config) -> Client {
-        loop {
-            let (endpoint, masters) = (self.cluster.endpoint(env), self.cluster.master_addrs());
-            if let Ok(client) = Client::connect(env, endpoint, masters, config.clone()).await {
-                return client;
-            }
-            env.sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    fn boot_manager(self: &Rc<Self>, index: usize) {
-        let (sim, host) = (self.cluster.sim(), self.managers[index]);
-        if sim.env(host).is_some() {
-            return;
-        }
-        let (env, this) = (sim.boot(host), self.clone());
-        env.clone().spawn(Class::Control, "boot manager", async move {
-            let client = this.connect(&env, client::Config::default()).await;
-            let short = client::Config {
-                control_attempt: Duration::from_millis(120),
-                control_budget: Duration::from_millis(500),
-                ..client::Config::default()
-            };
-            let locks = this.connect(&env, short).await;
-            let config = ManagerConfig {
-                name: format!("bm{}", index + 1),
-                listen: this.cluster.sim().addr(host, PORT),
-                lock_ttl: Duration::from_millis(600),
-                policy: Policy::rep(3),
-                bytes_least: 1 << 20,
-                server_dead: block::manager::limits::SERVER_DEAD,
-            };
-            let endpoint = this.cluster.endpoint(&env);
-            if let Err(error) = Manager::start(client, locks, endpoint, config).await {
-                this.violation(format!("a manager did not start: {error}"));
-            }
-        });
-    }
-
-    fn boot_server(self: &Rc<Self>, index: usize) {
-        let (sim, host) = (self.cluster.sim(), self.servers[index]);
-        if sim.env(host).is_some() {
-            return;
-        }
-        let (env, this) = (sim.boot(host), self.clone());
-        env.clone().spawn(Class::Control, "boot block server", async move {
-            let client = this.connect(&env, client::Config::default()).await;
-            let devices = CoreDevices::new(&client, Cache::new(256 << 10), options());
-            let devices = slow::slow(&env, Rc::new(devices));
-            let (name, addr) = (format!("bs{}", index + 1), this.cluster.sim().addr(host, PORT));
-            let endpoint = this.cluster.endpoint(&env);
-            let managers = Managers::new(&client);
-            if let Err(error) = Host::start(managers, &endpoint, devices, &name, addr).await {
-                this.violation(format!("a block server does not listen: {error}"));
-            }
-        });
-    }
-
     /// Kills and pauses managers and block servers, one at a time, while a snapshot or a clone is
     /// being made, in whatever phase it is.
     async fn trouble(self: Rc<Self>) {
-        let sim = self.cluster.sim().clone();
+        let (stack, sim) = (&self.stack, self.stack.cluster().sim().clone());
         let draw = |bound: usize| sim.with_rng(|rng| rng.below(bound as u64)) as usize;
-        while !self.stop.get() && self.verdict.borrow().is_none() {
+        while !self.stop.get() && !stack.is_broken() {
             let pause = sim.with_rng(|rng| rng.between(50, 400));
             sim.sleep(Duration::from_millis(pause)).await;
             while !self.asking.get() && !self.stop.get() {
@@ -240,18 +141,16 @@ impl World {
             }
             let phase = sim.with_rng(|rng| rng.below(100));
             sim.sleep(Duration::from_millis(phase)).await;
-            let manager = draw(3) == 0;
-            let index = draw(if manager { MANAGERS } else { SERVERS });
-            let host = if manager { self.managers[index] } else { self.servers[index] };
+            let role = stack.any();
             if draw(4) == 0 {
                 let length = sim.with_rng(|rng| rng.between(20, 900));
-                sim.pause(host, Duration::from_millis(length));
+                sim.pause(stack.host(role), Duration::from_millis(length));
                 continue;
             }
-            sim.crash(host, if draw(2) == 0 { CrashMode::Power } else { CrashMode::Process });
+            stack.crash(role, if draw(2) == 0 { CrashMode::Power } else { CrashMode::Process });
             let away = sim.with_rng(|rng| rng.between(1, 600));
             sim.sleep(Duration::from_millis(away)).await;
-            if manager { self.boot_manager(index) } else { self.boot_server(index) }
+            stack.boot(role);
         }
     }
 }
@@ -269,7 +168,7 @@ impl User {
     fn new(world: &Rc<World>, client: &Client) -> User {
         let managers = Managers::with_budget(client, Duration::from_secs(120));
         let env = client.env().clone();
-        let endpoint = world.cluster.endpoint(&env);
+        let endpoint = world.stack.cluster().endpoint(&env);
         let limits = Limits { patience: Duration::from_secs(60), ..Limits::default() };
         let exports = VolumeExports::new(&managers, &endpoint, "user", limits);
         User { world: world.clone(), env, client: client.clone(), managers, exports }
@@ -282,7 +181,7 @@ impl User {
     }
 
     fn now(&self) -> Duration {
-        self.world.cluster.sim().elapsed()
+        self.world.stack.cluster().sim().elapsed()
     }
 
     async fn ask(&self, request: BlockRequest) -> Result<BlockReply, String> {
@@ -333,7 +232,7 @@ impl User {
     }
 
     async fn write_always(self: Rc<Self>, device: Rc<dyn Device>, lane: u64, mut rng: Rng) {
-        while !self.world.stop.get() && self.world.verdict.borrow().is_none() {
+        while !self.world.stop.get() && !self.world.stack.is_broken() {
             let block = lane + LANES * rng.below(BLOCKS / LANES);
             let (value, at) = {
                 let of_block = &mut self.world.written.borrow_mut()[block as usize];
@@ -347,7 +246,10 @@ impl User {
                     self.world.written.borrow_mut()[block as usize][at].answered = now;
                 }
                 Err(fault) if fault.kind == Kind::Fenced => {
-                    return self.world.violation(format!("the volume was taken away: {fault}"));
+                    return self
+                        .world
+                        .stack
+                        .violation(format!("the volume was taken away: {fault}"));
                 }
                 Err(_) => {} // Its outcome is not known.
             }
@@ -357,7 +259,7 @@ impl User {
 
     async fn snapshot_always(self: Rc<Self>, volume: VolumeInfo) {
         let mut number = 0;
-        while !self.world.stop.get() && self.world.verdict.borrow().is_none() {
+        while !self.world.stop.get() && !self.world.stack.is_broken() {
             number += 1;
             let pause = Duration::from_millis(200 + self.env.random_below(600));
             self.env.sleep(pause).await;
@@ -373,11 +275,11 @@ impl User {
                     if number % 3 == 1
                         && let Err(what) = self.clone().clone_early(&info, &made).await
                     {
-                        return self.world.violation(what);
+                        return self.world.stack.violation(what);
                     }
                     self.world.made.borrow_mut().push(made);
                 }
-                Err(what) => return self.world.violation(what),
+                Err(what) => return self.world.stack.violation(what),
             }
             self.world.asking.set(false);
         }

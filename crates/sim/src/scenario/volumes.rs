@@ -5,13 +5,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, VolumeId};
 use block::contract::{Clear, Device};
-use block::geometry::{Extent, Geometry};
-use block::limits::BLOCK;
+use block::geometry::Geometry;
 use block::model::Manager;
 use block::server::BlockServer;
 use block::volume::{Limits, Shape, Volume};
@@ -20,8 +20,9 @@ use runtime::{Class, Env, Rng};
 use transport::{ClusterKey, Endpoint, Identity};
 use wire::control::SegmentId;
 
+use super::record::{By, Pending, Record, content, extent};
 use crate::planted;
-use crate::register::{self, Did, Operation, Sure};
+use crate::register::Did;
 
 const SERVERS: usize = 3;
 const SEGMENTS: u32 = 4;
@@ -44,17 +45,6 @@ enum Kind {
     Shared,
 }
 
-/// A request that was answered well, for the judgement of attachments.
-struct Acted {
-    volume: VolumeId,
-    segment: u32,
-    epoch: u64,
-    /// It changed something.
-    change: bool,
-    start: Duration,
-    end: Duration,
-}
-
 struct World {
     sim: Sim,
     manager: Manager,
@@ -63,9 +53,7 @@ struct World {
     stop: Cell<bool>,
     /// The manager is silent.
     down: Cell<bool>,
-    histories: RefCell<BTreeMap<(VolumeId, u64), Vec<Operation>>>,
-    acted: RefCell<Vec<Acted>>,
-    values: Cell<u64>,
+    record: Rc<Record>,
     violation: RefCell<Option<String>>,
 }
 
@@ -95,9 +83,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         servers: RefCell::default(),
         stop: Cell::new(false),
         down: Cell::new(false),
-        histories: RefCell::default(),
-        acted: RefCell::default(),
-        values: Cell::new(0),
+        record: Record::new(&sim),
         violation: RefCell::default(),
     });
     for index in 0..SERVERS {
@@ -236,10 +222,6 @@ impl World {
         }
     }
 
-    fn note(&self, volume: VolumeId, block: u64, operation: Operation) {
-        self.histories.borrow_mut().entry((volume, block)).or_default().push(operation);
-    }
-
     fn violate(&self, what: String) {
         self.violation.borrow_mut().get_or_insert(what);
     }
@@ -267,7 +249,7 @@ impl World {
         });
         for block in BLOCKS {
             let this = session.clone();
-            let look = async move { this.read(block, 1).await };
+            let look = async move { this.read(block..block + 1).await };
             let looked = env.spawn(Class::Foreground, "last look", look).await;
             if looked != Ok(true) {
                 return Err(format!("{volume}: block {block} cannot be read without faults"));
@@ -280,35 +262,13 @@ impl World {
         if let Some(violation) = self.violation.take() {
             return Err(violation);
         }
-        let acted = self.acted.borrow();
-        self.sim.note(acted.len() as u64);
-        let shared = |acted: &Acted| VOLUMES[acted.volume.get() as usize - 1] == Kind::Shared;
-        for newer in acted.iter().filter(|acted| !shared(acted)) {
-            // A former owner may answer reads while its lease lasts, whoever asks.
-            let is_late = |old: &&Acted| {
-                old.change
-                    && (old.volume, old.segment) == (newer.volume, newer.segment)
-                    && old.epoch < newer.epoch
-                    && old.start > newer.end
-            };
-            if let Some(old) = acted.iter().find(is_late) {
-                return Err(format!(
-                    "attachment {} of {} acts after {} has",
-                    old.epoch, old.volume, newer.epoch
-                ));
-            }
+        let ids = (0..VOLUMES.len()).map(volume_id);
+        let answered: usize = ids.map(|volume| self.record.answered(volume, 0)).sum();
+        self.record.judge(|volume| VOLUMES[volume.get() as usize - 1] == Kind::Shared)?;
+        match answered < 500 {
+            true => Err(format!("only {answered} requests in {LOAD:?}: the load stands still")),
+            false => Ok(()),
         }
-        for ((volume, block), history) in self.histories.borrow().iter() {
-            register::check(history.clone())
-                .map_err(|what| format!("{volume}, block {block}: {what}"))?;
-        }
-        if acted.len() < 500 {
-            return Err(format!(
-                "only {} requests in {LOAD:?}: the load stands still",
-                acted.len()
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -368,37 +328,16 @@ struct Session {
     epoch: u64,
 }
 
-/// An operation whose end nobody may get to see.
-struct Pending<'a> {
-    session: &'a Session,
-    blocks: std::ops::Range<u64>,
-    did: Did,
-    start: Duration,
-    ended: Cell<bool>,
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if self.ended.get() || matches!(self.did, Did::Read(_)) {
-            return;
-        }
-        let (start, did, sure) = (self.start, self.did, Sure::Perhaps);
-        for block in self.blocks.clone() {
-            let operation = Operation { did, sure, start, end: start };
-            self.session.world.note(self.session.volume, block, operation);
-        }
-    }
-}
-
 impl Session {
     async fn work(self: Rc<Self>, mut rng: Rng) {
         while !self.world.stop.get() && self.world.violation.borrow().is_none() {
             let block = *rng.pick(&BLOCKS);
             let count = if BLOCKS.contains(&(block + 1)) && rng.one_in(3) { 2 } else { 1 };
+            let blocks = block..block + count;
             let alive = match rng.below(5) {
-                0 | 1 => self.write(block, count, false).await,
-                2 if rng.one_in(3) => self.write(block, count, true).await,
-                _ => self.read(block, count).await,
+                0 | 1 => self.write(blocks).await,
+                2 if rng.one_in(3) => self.clear(blocks).await,
+                _ => self.read(blocks).await,
             };
             if !alive {
                 return;
@@ -407,55 +346,40 @@ impl Session {
         }
     }
 
-    fn pending(&self, block: u64, count: u64, did: Did) -> Pending<'_> {
-        let (blocks, start) = (block..block + count, self.world.sim.elapsed());
-        Pending { session: self, blocks, did, start, ended: Cell::new(false) }
-    }
-
-    /// What has happened for certain.
-    fn ended(&self, pending: &Pending<'_>, block: u64, did: Did) {
-        pending.ended.set(true);
-        let (start, end) = (pending.start, self.world.sim.elapsed());
-        self.world.note(self.volume, block, Operation { did, sure: Sure::Happened, start, end });
-        let (segment, _) = shape(self.volume).geometry.locate(block * BLOCK);
-        let (volume, segment, epoch) = (self.volume, segment.get(), self.epoch);
-        let change = matches!(did, Did::Write(_));
-        self.world.acted.borrow_mut().push(Acted { volume, segment, epoch, change, start, end });
+    fn begin(&self, blocks: &Range<u64>, did: Did) -> Pending {
+        let geometry = shape(self.volume).geometry;
+        let by = By { volume: self.volume, geometry, epoch: self.epoch };
+        self.world.record.begin(by, blocks, did)
     }
 
     /// False when the attachment is over.
-    async fn write(&self, block: u64, count: u64, clear: bool) -> bool {
-        let value = if clear { 0 } else { self.world.values.get() + 1 };
-        self.world.values.set(self.world.values.get() + 1);
-        let pending = self.pending(block, count, Did::Write(value));
-        let (offset, len) = (block * BLOCK, count * BLOCK);
-        let done = if clear {
-            let how = if value % 2 == 0 { Clear::Trim } else { Clear::Zero };
-            self.device.clear(Extent { offset, len }, how).await
-        } else {
-            let Ok(mut data) = self.env.pool().alloc(len as usize) else { return true };
-            data.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
-            self.device.write(offset, data.freeze()).await
-        };
-        if done.is_ok() {
-            (block..block + count).for_each(|block| self.ended(&pending, block, pending.did));
+    async fn write(&self, blocks: Range<u64>) -> bool {
+        let value = self.world.record.value();
+        let Ok(data) = self.env.pool().copy_of(&content(value, &blocks)) else { return true };
+        let pending = self.begin(&blocks, Did::Write(value));
+        if self.device.write(extent(&blocks).offset, data).await.is_ok() {
+            pending.done();
         }
         !self.device.is_over()
     }
 
-    async fn read(&self, block: u64, count: u64) -> bool {
-        let pending = self.pending(block, count, Did::Read(0));
-        let (offset, len) = (block * BLOCK, count * BLOCK);
-        let Ok(data) = self.device.read(Extent { offset, len }).await else {
+    async fn clear(&self, blocks: Range<u64>) -> bool {
+        let odd = self.world.record.value() % 2 == 1;
+        let how = if odd { Clear::Trim } else { Clear::Zero };
+        let pending = self.begin(&blocks, Did::Write(0));
+        if self.device.clear(extent(&blocks), how).await.is_ok() {
+            pending.done();
+        }
+        !self.device.is_over()
+    }
+
+    async fn read(&self, blocks: Range<u64>) -> bool {
+        let pending = self.begin(&blocks, Did::Read(0));
+        let Ok(data) = self.device.read(extent(&blocks)).await else {
             return !self.device.is_over();
         };
-        for (index, content) in data.chunks(BLOCK as usize).enumerate() {
-            let block = block + index as u64;
-            if content.chunks(8).any(|word| word != &content[..8]) {
-                self.world.violate(format!("{}, block {block}: half of a write", self.volume));
-            }
-            let value = u64::from_le_bytes(content[..8].try_into().expect("8 bytes"));
-            self.ended(&pending, block, Did::Read(value));
+        if let Err(what) = pending.saw(&data) {
+            self.world.violate(what);
         }
         true
     }

@@ -52,6 +52,7 @@ scenarios! {
     append_wipe "append-wipe",
     append_writers "append-writers",
     block_managers "block-managers",
+    disks "disks",
     locks "locks",
     names "names",
     segments "segments",

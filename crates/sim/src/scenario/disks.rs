@@ -1,0 +1,524 @@
+//! Virtual disks on the whole stack: hosts with an NBD client, a front end and the block client;
+//! block managers, block servers, chunkservers, masters. Both hosts have one volume open together,
+//! and take the other from each other, who lets go, dies, or does not know that it is over.
+//! Everything crashes, pauses, drifts and is cut off; segments move; messages come late and twice;
+//! garbage is collected. At the end, amid requests, all lose power at once.
+//!
+//! Each block is linearizable over all of that: what was answered is there, whatever came late.
+//! An answer is a promise of durability, so what a flush has completed is among it; a write that
+//! was not answered is there, whole, or not.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::VolumeId;
+use block::frontend::{self, Frontend};
+use block::geometry::Geometry;
+use block::manager::{Managers, VolumeExports};
+use block::nbd::{Command, request_flags};
+use block::volume::Limits;
+use client::Client;
+use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::{Class, Env, Rng};
+use wire::control::{BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeLimits, VolumeSpec};
+
+use super::nbd::Connection;
+use super::record::{By, Record, content, extent};
+use super::stack::{Role, Stack};
+use super::{NONE, beliefs};
+use crate::cluster::{Cluster, Shape};
+use crate::nemesis::{Faults, Nemesis};
+use crate::planted::exports_of;
+use crate::register::Did;
+use crate::tuning::Tuning;
+
+const MANAGERS: usize = 2;
+const SERVERS: usize = 3;
+const HOSTS: usize = 2;
+/// NBD connections of a host to a volume; each has one request at a time.
+const LANES: usize = 2;
+const PORT: u16 = 10_809;
+/// Bytes of a volume: two segments in turn, a sector each.
+const BYTES: u64 = 1 << 20;
+const SECTOR: u64 = 64 << 10;
+/// Bytes of a DataFile: 15 blocks, so that many end and are collected.
+const FILE_BYTES: u64 = 64 << 10;
+/// Blocks in use: few, so that requests meet; two at the border of two segments.
+const BLOCKS: [u64; 5] = [3, 4, 15, 16, 40];
+const LOAD: Duration = Duration::from_secs(10);
+/// Between two requests of a lane, at most: seeds are cheap when lanes think.
+const THINK: Duration = Duration::from_millis(80);
+/// How often the servers' beliefs are compared.
+const LOOK: Duration = Duration::from_millis(5);
+/// Without faults everything goes on within so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Blocks that are answered for in a run, at least: the load does not stand still.
+const ANSWERED_MIN: usize = 50;
+/// A host that sleeps for so long has lost what others can take from it.
+const SLEEP: Duration = Duration::from_millis(6500);
+
+/// The volume that both hosts have open.
+const SHARED: usize = 0;
+/// The one that one host has for itself.
+const OWN: usize = 1;
+const NAMES: [&str; 2] = ["shared", "own"];
+
+/// What a host does with the volume that only one has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stance {
+    /// It opens and uses it; of two, whoever came later has the larger number.
+    Holds(u64),
+    /// It goes on with what it has open, and does not know better.
+    Lingers,
+    /// It closes what it has open.
+    Leaves,
+}
+
+struct World {
+    sim: Sim,
+    stack: Rc<Stack>,
+    hosts: Vec<HostId>,
+    volumes: [VolumeId; 2],
+    record: Rc<Record>,
+    stances: RefCell<[Stance; HOSTS]>,
+    /// No more faults.
+    calm: Cell<bool>,
+    /// No more requests.
+    stop: Cell<bool>,
+}
+
+pub(super) async fn run(sim: Sim) -> Result<(), String> {
+    let shape = Shape { servers: 4, ..Shape::default() };
+    let cluster = Cluster::start(&sim, shape, Tuning::default());
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let stack = Stack::start(&cluster, (MANAGERS, SERVERS), FILE_BYTES);
+    let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let making = client.env().spawn(Class::Foreground, "make", make(client.clone()));
+    let volumes = making.await.map_err(|_| "the maker of volumes has crashed")??;
+    sim.crash(host, CrashMode::Process);
+    let world = Rc::new(World {
+        sim: sim.clone(),
+        stack,
+        hosts: (1..=HOSTS).map(|number| sim.add_host(&format!("host{number}"))).collect(),
+        volumes,
+        record: Record::new(&sim),
+        stances: RefCell::new([Stance::Holds(1), Stance::Leaves]),
+        calm: Cell::new(false),
+        stop: Cell::new(false),
+    });
+    (0..HOSTS).for_each(|host| world.boot(host));
+    let watch = sim.spawn("watch", world.clone().watch());
+    world.until_answered().await?;
+    let nemesis = Nemesis::start(&cluster, faults(&sim));
+    let trouble = sim.spawn("trouble", world.clone().trouble());
+    let handover = sim.spawn("handover", world.clone().hand_over_always());
+    let end = sim.elapsed() + LOAD;
+    world.pause(10, 20).await;
+    sim.with_net_faults(|net| {
+        (net.duplicate_one_in, net.delay_one_in) = (15, 25);
+        net.delay_max = Duration::from_millis(300);
+    });
+    while sim.elapsed() < end && !world.stack.is_broken() {
+        sim.sleep(Duration::from_millis(50)).await;
+    }
+    world.calm.set(true);
+    let _ = (trouble.await, handover.await); // They end with the load.
+    nemesis.stop().await;
+    world.quiet();
+    world.until_answered().await?;
+    world.cut_power().await;
+    watch.abort();
+    world.last_look().await?;
+    world.stack.verdict()?;
+    if let Some(trouble) = cluster.troubles().first() {
+        return Err(trouble.clone());
+    }
+    world.record.judge(|volume| volume == volumes[SHARED])?;
+    let answered: usize = volumes.iter().map(|&volume| world.record.answered(volume, 0)).sum();
+    match answered < ANSWERED_MIN {
+        true => Err(format!("only {answered} blocks in {LOAD:?}: the load stands still")),
+        false => Ok(()),
+    }
+}
+
+/// What the core suffers, beside a bad network: something else in each run, so that in some of them
+/// the block service is busy enough to be hit by what it suffers itself.
+fn faults(sim: &Sim) -> Faults {
+    let coin = || sim.with_rng(|rng| rng.one_in(3));
+    Faults {
+        bad_network: true,
+        server_crashes: coin(),
+        master_crashes: coin(),
+        partitions: coin(),
+        slowness: coin(),
+        blackouts: coin(),
+        ..NONE
+    }
+}
+
+/// Makes the volumes.
+async fn make(client: Client) -> Result<[VolumeId; 2], String> {
+    let managers = Managers::with_budget(&client, PATIENCE);
+    let mut made = [VolumeId::new(0); 2];
+    for (index, name) in NAMES.iter().enumerate() {
+        let geometry =
+            VolumeGeometry { group_bytes: BYTES, segments_per_group: 2, data_sector: SECTOR };
+        let spec = VolumeSpec {
+            name: (*name).to_owned(),
+            bytes: BYTES,
+            geometry,
+            policy: Policy::rep(3),
+            limits: VolumeLimits::default(),
+            shared: index == SHARED,
+        };
+        let create = BlockRequest::Create { nonce: client.env().random_u64(), spec };
+        made[index] = match managers.ask(create).await {
+            Ok(BlockReply::Volume(info)) => info.volume,
+            other => return Err(format!("{name} was not made: {other:?}")),
+        };
+    }
+    Ok(made)
+}
+
+impl World {
+    fn draw(&self, bound: u64) -> u64 {
+        self.sim.with_rng(|rng| rng.below(bound))
+    }
+
+    async fn pause(&self, low_ms: u64, high_ms: u64) {
+        let length = self.sim.with_rng(|rng| rng.between(low_ms, high_ms));
+        self.sim.sleep(Duration::from_millis(length)).await;
+    }
+
+    fn mode(&self) -> CrashMode {
+        if self.draw(2) == 0 { CrashMode::Power } else { CrashMode::Process }
+    }
+
+    fn is_over(&self) -> bool {
+        self.calm.get() || self.stack.is_broken()
+    }
+
+    fn stance(&self, host: usize, volume: usize) -> Stance {
+        if volume == SHARED { Stance::Holds(0) } else { self.stances.borrow()[host] }
+    }
+
+    /// The number under which somebody has, or had last, the volume that only one has.
+    fn turn(&self) -> u64 {
+        let number = |stance: &Stance| match stance {
+            Stance::Holds(number) => *number,
+            Stance::Lingers | Stance::Leaves => 0,
+        };
+        self.stances.borrow().iter().map(number).max().unwrap_or_default()
+    }
+
+    fn addr(&self, host: usize) -> SocketAddr {
+        self.sim.addr(self.hosts[host], PORT)
+    }
+
+    /// Starts a host: its front end, and what uses it.
+    fn boot(self: &Rc<Self>, host: usize) {
+        let (env, this) = (self.sim.boot(self.hosts[host]), self.clone());
+        env.clone().spawn(Class::Control, "boot host", async move {
+            let client = this.stack.connect(&env, client::Config::default()).await;
+            let managers = Managers::new(&client);
+            let limits = Limits {
+                call_timeout: Duration::from_millis(400),
+                open_timeout: Duration::from_millis(1500),
+                // Now and then one that gives up.
+                patience: Duration::from_millis(if this.draw(4) == 0 { 400 } else { 60_000 }),
+                ..Limits::default()
+            };
+            let (endpoint, name) = (this.stack.cluster().endpoint(&env), env.name().to_owned());
+            let exports = VolumeExports::new(&managers, &endpoint, &name, limits);
+            let exports = exports_of(&env, Rc::new(exports));
+            let frontend = Frontend::new(&env, exports, frontend::Limits::default());
+            if let Err(error) = frontend.listen(([127, 0, 0, 1], PORT).into()).await {
+                return this.stack.violation(format!("a front end does not listen: {error}"));
+            }
+            for volume in [SHARED, OWN] {
+                for _ in 0..LANES {
+                    let rng = Rng::new(env.random_u64());
+                    let work = this.clone().work(env.clone(), (host, volume), rng);
+                    env.spawn(Class::Foreground, "lane", work);
+                }
+            }
+        });
+    }
+
+    fn by(&self, volume: usize, epoch: u64) -> By {
+        let geometry = Geometry::new(BYTES, 2, SECTOR).expect("it goes up");
+        By { volume: self.volumes[volume], geometry, epoch }
+    }
+
+    /// Has a volume open again and again.
+    async fn work(self: Rc<Self>, env: Env, (host, volume): (usize, usize), mut rng: Rng) {
+        while !self.stop.get() {
+            env.sleep(Duration::from_millis(1 + rng.below(40))).await;
+            let Stance::Holds(number) = self.stance(host, volume) else { continue };
+            let open = Connection::open(&env, self.addr(host), NAMES[volume], rng.one_in(2)).await;
+            let Ok(mut connection) = open else { continue };
+            let by = self.by(volume, number);
+            let goes_on = || match self.stance(host, volume) {
+                Stance::Holds(now) => now == number,
+                Stance::Lingers => true,
+                Stance::Leaves => false,
+            };
+            // After an error it is opened anew: it may be another's by now.
+            while goes_on() && self.act(&mut connection, by, &mut rng).await.is_ok() {
+                env.sleep(Duration::from_micros(rng.below(THINK.as_micros() as u64))).await;
+            }
+        }
+    }
+
+    /// Does one request.
+    async fn act(&self, to: &mut Connection, by: By, rng: &mut Rng) -> Result<(), String> {
+        let block = *rng.pick(&BLOCKS);
+        let count = if BLOCKS.contains(&(block + 1)) && rng.one_in(3) { 2 } else { 1 };
+        let blocks = block..block + count;
+        let fua = if rng.one_in(3) { request_flags::FUA } else { 0 };
+        match rng.below(12) {
+            0 => {
+                let hole = if rng.one_in(2) { request_flags::NO_HOLE } else { 0 };
+                self.clear(to, by, blocks, (Command::WriteZeroes, fua | hole)).await
+            }
+            1 => self.clear(to, by, blocks, (Command::Trim, fua)).await,
+            2 => {
+                let nothing = extent(&(0..0));
+                to.request(Command::Flush, 0, nothing, &[]).await.map(drop)
+            }
+            3..7 => self.read(to, by, blocks).await,
+            _ => {
+                let value = self.record.value();
+                let pending = self.record.begin(by, &blocks, Did::Write(value));
+                let data = content(value, &blocks);
+                to.request(Command::Write, fua, extent(&blocks), &data).await?;
+                pending.done();
+                Ok(())
+            }
+        }
+    }
+
+    async fn clear(
+        &self,
+        to: &mut Connection,
+        by: By,
+        blocks: Range<u64>,
+        (command, flags): (Command, u16),
+    ) -> Result<(), String> {
+        let pending = self.record.begin(by, &blocks, Did::Write(0));
+        to.request(command, flags, extent(&blocks), &[]).await?;
+        pending.done();
+        Ok(())
+    }
+
+    async fn read(&self, to: &mut Connection, by: By, blocks: Range<u64>) -> Result<(), String> {
+        let pending = self.record.begin(by, &blocks, Did::Read(0));
+        let data = to.request(Command::Read, 0, extent(&blocks), &[]).await?;
+        if let Err(what) = pending.saw(&data) {
+            self.stack.violation(what);
+        }
+        Ok(())
+    }
+
+    /// Compares what servers believe, and notes who has which segment.
+    async fn watch(self: Rc<Self>) {
+        let mut owners = std::collections::BTreeMap::new();
+        loop {
+            self.sim.sleep(LOOK).await;
+            let beliefs = self.stack.beliefs();
+            for &(server, (id, epoch, _)) in &beliefs {
+                let before = owners.entry(id).or_insert((epoch, server));
+                let moved = epoch > before.0 && server != before.1;
+                *before = (epoch, server).max(*before);
+                if moved && let Some(env) = self.sim.env(self.stack.servers()[server]) {
+                    env.mark("disks: a segment has moved");
+                }
+            }
+            if let Err(what) = beliefs::compare(beliefs) {
+                self.stack.violation(what);
+            }
+        }
+    }
+
+    /// Troubles block managers and block servers, one at a time, and all clocks.
+    async fn trouble(self: Rc<Self>) {
+        while !self.is_over() {
+            self.pause(100, 900).await;
+            let role = self.stack.any();
+            let host = self.stack.host(role);
+            match (self.draw(7), role) {
+                (0 | 1, _) => {
+                    self.stack.crash(role, self.mode());
+                    self.pause(1, 800).await;
+                    self.stack.boot(role);
+                }
+                (2, _) => {
+                    let length = Duration::from_millis(20 + self.draw(1200));
+                    self.sim.pause(host, length);
+                    self.sim.sleep(length).await;
+                }
+                (3, _) => {
+                    let all = self.hosts.iter().chain(self.stack.servers());
+                    let all: Vec<_> = all.chain(self.stack.managers()).copied().collect();
+                    for host in all {
+                        self.sim.set_clock_drift(host, self.draw(20_000) as i64 - 10_000);
+                    }
+                }
+                (4, Role::Server(index)) => {
+                    self.stack.leave(index).await;
+                    self.pause(1, 800).await;
+                    self.stack.boot(role);
+                }
+                // It reaches chunkservers still: its lease runs out, its appends go on.
+                _ => {
+                    self.cut_off(host, true);
+                    self.pause(100, 2500).await;
+                    self.cut_off(host, false);
+                }
+            }
+        }
+    }
+
+    /// Parts a host from the managers, or no longer.
+    fn cut_off(&self, host: HostId, blocked: bool) {
+        for &manager in self.stack.managers().iter().filter(|&&manager| manager != host) {
+            self.sim.set_blocked(manager, host, blocked);
+            self.sim.set_blocked(host, manager, blocked);
+        }
+    }
+
+    /// Has one host after the other take the volume that only one can have.
+    async fn hand_over_always(self: Rc<Self>) {
+        let (mut holder, mut number) = (0, 1);
+        while !self.is_over() {
+            self.pause(300, 1500).await;
+            let (old, new) = (holder, 1 - holder);
+            let how = self.draw(4);
+            let lingers = how >= 2;
+            self.stances.borrow_mut()[old] = if lingers { Stance::Lingers } else { Stance::Leaves };
+            match how {
+                0 => {}
+                1 => {
+                    self.sim.crash(self.hosts[old], self.mode());
+                    self.pause(1, 1000).await;
+                    self.boot(old);
+                }
+                2 => self.cut_off(self.hosts[old], true),
+                _ => self.sim.pause(self.hosts[old], SLEEP),
+            }
+            let wakes = self.sim.elapsed() + SLEEP;
+            number += 1;
+            self.stances.borrow_mut()[new] = Stance::Holds(number);
+            while self.record.answered(self.volumes[OWN], number) == 0 && !self.is_over() {
+                self.pause(10, 50).await;
+            }
+            if lingers {
+                self.pause(0, 800).await;
+                self.cut_off(self.hosts[old], false);
+                self.sim.sleep(wakes.saturating_sub(self.sim.elapsed())).await;
+                self.pause(0, 2000).await;
+                self.stances.borrow_mut()[old] = Stance::Leaves;
+            }
+            holder = new;
+        }
+    }
+
+    /// Ends all faults.
+    fn quiet(&self) {
+        self.sim.heal_network();
+        let core = self.stack.cluster();
+        let block = self.stack.managers().iter().chain(self.stack.servers());
+        let all = block.chain(core.masters()).chain(core.servers()).chain(&self.hosts);
+        for &host in all {
+            self.sim.set_clock_drift(host, 0);
+            self.sim.with_disk_faults(host, |faults| *faults = Default::default());
+        }
+    }
+
+    /// Waits until more requests to each volume are answered.
+    async fn until_answered(&self) -> Result<(), String> {
+        let answered = || self.volumes.map(|volume| self.record.answered(volume, 0));
+        let (before, end) = (answered(), self.sim.elapsed() + PATIENCE);
+        while answered().iter().zip(before).any(|(now, before)| *now < before + 4) {
+            self.stack.verdict()?;
+            if self.sim.elapsed() > end {
+                let now = answered();
+                return Err(format!(
+                    "no answers in {PATIENCE:?} without faults: {before:?}, {now:?}"
+                ));
+            }
+            self.sim.sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// All lose power at once, in the midst of requests, and come back.
+    async fn cut_power(self: &Rc<Self>) {
+        let end = self.sim.elapsed() + Duration::from_secs(1);
+        while self.record.changing() == 0 && self.sim.elapsed() < end {
+            self.sim.sleep(Duration::from_micros(50)).await;
+        }
+        self.sim.sleep(Duration::from_micros(self.draw(500))).await;
+        if self.record.changing() > 0
+            && let Some(env) = self.sim.env(self.hosts[0])
+        {
+            env.mark("disks: power is cut amid changes");
+        }
+        self.stop.set(true);
+        let core = self.stack.cluster();
+        (0..core.masters().len()).for_each(|index| core.crash_master(index, CrashMode::Power));
+        (0..core.servers().len()).for_each(|index| core.crash_server(index, CrashMode::Power));
+        (0..MANAGERS).for_each(|index| self.stack.crash(Role::Manager(index), CrashMode::Power));
+        (0..SERVERS).for_each(|index| self.stack.crash(Role::Server(index), CrashMode::Power));
+        self.hosts.iter().for_each(|&host| self.sim.crash(host, CrashMode::Power));
+        self.pause(1, 1000).await;
+        core.boot_all();
+        self.stack.boot_all();
+        (0..HOSTS).for_each(|host| self.boot(host));
+    }
+
+    /// All blocks are read once more, are written, and read again, when nobody else writes.
+    async fn last_look(self: &Rc<Self>) -> Result<(), String> {
+        let number = self.turn() + 1;
+        let holder = self.stances.borrow().iter().position(|one| matches!(one, Stance::Holds(_)));
+        let holder = holder.expect("some host has it");
+        for (host, volume) in [(0, SHARED), (1, SHARED), (holder, OWN)] {
+            let env = self.sim.env(self.hosts[host]).ok_or("a host has crashed by itself")?;
+            let (this, by) = (self.clone(), self.by(volume, number));
+            let look = env.clone().spawn(Class::Foreground, "last look", async move {
+                let end = this.sim.elapsed() + PATIENCE;
+                let mut last = String::new();
+                while this.sim.elapsed() < end {
+                    match this.look(&env, (host, volume), by).await {
+                        Ok(()) => return Ok(()),
+                        Err(error) => last = error,
+                    }
+                    env.sleep(Duration::from_millis(50)).await;
+                }
+                Err(last)
+            });
+            let looked = look.await.map_err(|_| "a host has crashed by itself")?;
+            looked
+                .map_err(|why| format!("{}: not to be had without faults: {why}", NAMES[volume]))?;
+        }
+        Ok(())
+    }
+
+    async fn look(&self, env: &Env, (host, volume): (usize, usize), by: By) -> Result<(), String> {
+        let mut to = Connection::open(env, self.addr(host), NAMES[volume], true).await?;
+        for block in BLOCKS {
+            let blocks = block..block + 1;
+            self.read(&mut to, by, blocks.clone()).await?;
+            let value = self.record.value();
+            let pending = self.record.begin(by, &blocks, Did::Write(value));
+            let data = content(value, &blocks);
+            to.request(Command::Write, request_flags::FUA, extent(&blocks), &data).await?;
+            pending.done();
+            self.read(&mut to, by, blocks).await?;
+        }
+        Ok(())
+    }
+}

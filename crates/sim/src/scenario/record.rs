@@ -1,0 +1,177 @@
+//! What clients of volumes did and saw: each block is linearizable, and an attachment that is over
+//! does nothing.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::VolumeId;
+use block::geometry::{Extent, Geometry};
+use block::limits::BLOCK;
+use runtime::sim::Sim;
+
+use crate::register::{self, Did, Operation, Sure};
+
+/// On whose behalf something was done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct By {
+    pub(super) volume: VolumeId,
+    pub(super) geometry: Geometry,
+    /// Of two that have the volume for themselves, whoever has it later has the larger one.
+    pub(super) epoch: u64,
+}
+
+/// A request that was answered well, for the judgement of attachments.
+struct Acted {
+    volume: VolumeId,
+    segment: u32,
+    epoch: u64,
+    /// It changed something.
+    change: bool,
+    start: Duration,
+    end: Duration,
+}
+
+/// All that clients did.
+pub(super) struct Record {
+    sim: Sim,
+    histories: RefCell<BTreeMap<(VolumeId, u64), Vec<Operation>>>,
+    acted: RefCell<Vec<Acted>>,
+    values: Cell<u64>,
+    /// Changes that have begun and not ended.
+    changing: Cell<usize>,
+}
+
+/// Blocks under a byte range.
+pub(super) fn extent(blocks: &Range<u64>) -> Extent {
+    Extent { offset: blocks.start * BLOCK, len: (blocks.end - blocks.start) * BLOCK }
+}
+
+/// The bytes of blocks that a write gives a value.
+pub(super) fn content(value: u64, blocks: &Range<u64>) -> Vec<u8> {
+    value.to_le_bytes().repeat(extent(blocks).len as usize / 8)
+}
+
+impl Record {
+    pub(super) fn new(sim: &Sim) -> Rc<Record> {
+        Rc::new(Record {
+            sim: sim.clone(),
+            histories: RefCell::default(),
+            acted: RefCell::default(),
+            values: Cell::new(0),
+            changing: Cell::new(0),
+        })
+    }
+
+    /// A value that no other write has.
+    pub(super) fn value(&self) -> u64 {
+        self.values.set(self.values.get() + 1);
+        self.values.get()
+    }
+
+    /// A write or a read of whole blocks begins. It may happen from now on.
+    pub(super) fn begin(self: &Rc<Self>, by: By, blocks: &Range<u64>, did: Did) -> Pending {
+        let (record, blocks, start) = (self.clone(), blocks.clone(), self.sim.elapsed());
+        self.changing.set(self.changing.get() + usize::from(did.changes()));
+        Pending { record, by, blocks, did, start, ended: Cell::new(false) }
+    }
+
+    /// Changes that are under way.
+    pub(super) fn changing(&self) -> usize {
+        self.changing.get()
+    }
+
+    fn note(&self, volume: VolumeId, block: u64, operation: Operation) {
+        self.histories.borrow_mut().entry((volume, block)).or_default().push(operation);
+    }
+
+    /// Requests of a volume that were answered well, block by block, since epoch `since`.
+    pub(super) fn answered(&self, volume: VolumeId, since: u64) -> usize {
+        let acted = self.acted.borrow();
+        acted.iter().filter(|acted| acted.volume == volume && acted.epoch >= since).count()
+    }
+
+    /// An error unless all of it can be. Of volumes that are `shared`, several attachments act.
+    pub(super) fn judge(&self, shared: impl Fn(VolumeId) -> bool) -> Result<(), String> {
+        let acted = self.acted.borrow();
+        self.sim.note(acted.len() as u64);
+        for newer in acted.iter().filter(|acted| !shared(acted.volume)) {
+            // A former owner may answer reads while its lease lasts, whoever asks.
+            let is_late = |old: &&Acted| {
+                old.change
+                    && (old.volume, old.segment) == (newer.volume, newer.segment)
+                    && old.epoch < newer.epoch
+                    && old.start > newer.end
+            };
+            if let Some(old) = acted.iter().find(is_late) {
+                return Err(format!(
+                    "attachment {} of {} acts after {} has",
+                    old.epoch, old.volume, newer.epoch
+                ));
+            }
+        }
+        for ((volume, block), history) in self.histories.borrow().iter() {
+            register::check(history.clone())
+                .map_err(|what| format!("{volume}, block {block}: {what}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// An operation whose end nobody may get to see: then a change has perhaps happened.
+pub(super) struct Pending {
+    record: Rc<Record>,
+    by: By,
+    blocks: Range<u64>,
+    did: Did,
+    start: Duration,
+    ended: Cell<bool>,
+}
+
+impl Pending {
+    /// What has happened for certain to one of its blocks.
+    fn happened(&self, block: u64, did: Did) {
+        self.ended.set(true);
+        let (start, end, record) = (self.start, self.record.sim.elapsed(), &self.record);
+        let By { volume, geometry, epoch } = self.by;
+        record.note(volume, block, Operation { did, sure: Sure::Happened, start, end });
+        let segment = geometry.locate(block * BLOCK).0.get();
+        let change = did.changes();
+        record.acted.borrow_mut().push(Acted { volume, segment, epoch, change, start, end });
+    }
+
+    /// The change was answered well.
+    pub(super) fn done(&self) {
+        self.blocks.clone().for_each(|block| self.happened(block, self.did));
+    }
+
+    /// The read was answered with this; an error if a block is half of a write.
+    pub(super) fn saw(&self, data: &[u8]) -> Result<(), String> {
+        for (block, content) in self.blocks.clone().zip(data.chunks(BLOCK as usize)) {
+            if content.chunks(8).any(|word| word != &content[..8]) {
+                return Err(format!("{}, block {block}: half of a write", self.by.volume));
+            }
+            let value = u64::from_le_bytes(content[..8].try_into().expect("8 bytes"));
+            self.happened(block, Did::Read(value));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.did.changes() {
+            return;
+        }
+        self.record.changing.set(self.record.changing.get() - 1);
+        if self.ended.get() {
+            return;
+        }
+        let (start, did, sure) = (self.start, self.did, Sure::Perhaps);
+        for block in self.blocks.clone() {
+            self.record.note(self.by.volume, block, Operation { did, sure, start, end: start });
+        }
+    }
+}

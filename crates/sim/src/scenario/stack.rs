@@ -1,0 +1,217 @@
+//! Block managers and block servers, as `craton` starts them, on a simulated cluster.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::device::Options;
+use block::manager::tenancy::Standing;
+use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers};
+use client::Client;
+use runtime::sim::{CrashMode, HostId};
+use runtime::{Class, Env};
+use table::Cache;
+use wire::control::{Policy, SegmentId};
+
+use super::slow;
+use crate::cluster::Cluster;
+use crate::planted::peers_of;
+
+const PORT: u16 = 7401;
+
+/// A host of the block service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    Manager(usize),
+    Server(usize),
+}
+
+/// The block service of a cluster.
+pub(super) struct Stack {
+    cluster: Cluster,
+    managers: Vec<HostId>,
+    servers: Vec<HostId>,
+    /// Bytes of a DataFile.
+    file_bytes: u64,
+    running: RefCell<Vec<Option<Host>>>,
+    verdict: RefCell<Option<String>>,
+}
+
+/// Small parts, so that files end and are collected within seconds.
+fn options(file_bytes: u64) -> Options {
+    Options {
+        file_bytes,
+        index_memory_max: 16 << 10,
+        txn_updates: 20,
+        txn_wait: Duration::from_millis(20),
+        checkpoint_updates: 100,
+        table: table::Options {
+            memtable_bytes: 32 << 10,
+            block_bytes: 2 << 10,
+            file_bytes: 64 << 10,
+            manifest_bytes: 1 << 10,
+            ..table::Options::default()
+        },
+        ..Options::default()
+    }
+}
+
+impl Stack {
+    /// So many managers and servers, running.
+    pub(super) fn start(
+        cluster: &Cluster,
+        (managers, servers): (usize, usize),
+        file_bytes: u64,
+    ) -> Rc<Stack> {
+        let hosts = |kind: &str, count: usize| -> Vec<HostId> {
+            (1..=count).map(|number| cluster.sim().add_host(&format!("{kind}{number}"))).collect()
+        };
+        let stack = Rc::new(Stack {
+            cluster: cluster.clone(),
+            managers: hosts("bm", managers),
+            servers: hosts("bs", servers),
+            file_bytes,
+            running: RefCell::new(vec![None; servers]),
+            verdict: RefCell::default(),
+        });
+        stack.boot_all();
+        stack
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    pub(super) fn managers(&self) -> &[HostId] {
+        &self.managers
+    }
+
+    pub(super) fn servers(&self) -> &[HostId] {
+        &self.servers
+    }
+
+    /// What was broken first counts.
+    pub(super) fn violation(&self, text: String) {
+        self.verdict.borrow_mut().get_or_insert(text);
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.verdict.borrow().is_some()
+    }
+
+    pub(super) fn verdict(&self) -> Result<(), String> {
+        self.verdict.borrow_mut().take().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn host(&self, role: Role) -> HostId {
+        match role {
+            Role::Manager(index) => self.managers[index],
+            Role::Server(index) => self.servers[index],
+        }
+    }
+
+    /// Some host, a manager one time in three.
+    pub(super) fn any(&self) -> Role {
+        let draw = |bound: usize| self.cluster.sim().with_rng(|rng| rng.below(bound as u64));
+        match draw(3) {
+            0 => Role::Manager(draw(self.managers.len()) as usize),
+            _ => Role::Server(draw(self.servers.len()) as usize),
+        }
+    }
+
+    /// What every running server believes of its segments.
+    pub(super) fn beliefs(&self) -> Vec<(usize, (SegmentId, u64, Standing))> {
+        let running = self.running.borrow();
+        let hosts = running.iter().enumerate();
+        let hosts = hosts.filter_map(|(index, host)| host.as_ref().map(|host| (index, host)));
+        let of = |(index, host): (usize, &Host)| {
+            host.member().standings().into_iter().map(move |standing| (index, standing))
+        };
+        hosts.flat_map(of).collect()
+    }
+
+    pub(super) fn crash(&self, role: Role, mode: CrashMode) {
+        if let Role::Server(index) = role {
+            self.running.borrow_mut()[index] = None;
+        }
+        self.cluster.sim().crash(self.host(role), mode);
+    }
+
+    /// A server gives its segments to others, then ends.
+    pub(super) async fn leave(&self, index: usize) {
+        let (host, sim) = (self.running.borrow()[index].clone(), self.cluster.sim());
+        if let (Some(host), Some(env)) = (host, sim.env(self.servers[index])) {
+            let stop = async move { host.stop().await };
+            let _ = env.spawn(Class::Control, "leave", stop).await;
+        }
+        self.crash(Role::Server(index), CrashMode::Process);
+    }
+
+    pub(super) fn boot_all(self: &Rc<Self>) {
+        (0..self.managers.len()).for_each(|index| self.boot(Role::Manager(index)));
+        (0..self.servers.len()).for_each(|index| self.boot(Role::Server(index)));
+    }
+
+    /// Starts a host's process; nothing when it runs.
+    pub(super) fn boot(self: &Rc<Self>, role: Role) {
+        let (sim, host) = (self.cluster.sim(), self.host(role));
+        if sim.env(host).is_some() {
+            return;
+        }
+        let (env, this) = (sim.boot(host), self.clone());
+        env.clone().spawn(Class::Control, "boot", async move {
+            match role {
+                Role::Manager(index) => this.manager(&env, index).await,
+                Role::Server(index) => this.server(&env, index).await,
+            }
+        });
+    }
+
+    /// A client of the core; ends when there is one.
+    pub(super) async fn connect(&self, env: &Env, config: client::Config) -> Client {
+        loop {
+            let peers = peers_of(env, self.cluster.endpoint(env));
+            let masters = self.cluster.master_addrs();
+            if let Ok(client) = Client::connect_over(env, peers, masters, config.clone()).await {
+                return client;
+            }
+            env.sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn manager(&self, env: &Env, index: usize) {
+        let client = self.connect(env, client::Config::default()).await;
+        let short = client::Config {
+            control_attempt: Duration::from_millis(120),
+            control_budget: Duration::from_millis(500),
+            ..client::Config::default()
+        };
+        let locks = self.connect(env, short).await;
+        let config = ManagerConfig {
+            name: format!("bm{}", index + 1),
+            listen: self.cluster.sim().addr(self.managers[index], PORT),
+            lock_ttl: Duration::from_millis(600),
+            policy: Policy::rep(3),
+            bytes_least: 1 << 20,
+            server_dead: block::manager::limits::SERVER_DEAD,
+        };
+        let endpoint = self.cluster.endpoint(env);
+        if let Err(error) = Manager::start(client, locks, endpoint, config).await {
+            self.violation(format!("a manager did not start: {error}"));
+        }
+    }
+
+    async fn server(&self, env: &Env, index: usize) {
+        let client = self.connect(env, client::Config::default()).await;
+        let devices = CoreDevices::new(&client, Cache::new(256 << 10), options(self.file_bytes));
+        let devices = slow::slow(env, Rc::new(devices));
+        let addr = self.cluster.sim().addr(self.servers[index], PORT);
+        let name = format!("bs{}", index + 1);
+        let endpoint = self.cluster.endpoint(env);
+        let managers = Managers::new(&client);
+        match Host::start(managers, &endpoint, devices, &name, addr).await {
+            Ok(host) => self.running.borrow_mut()[index] = Some(host),
+            Err(error) => self.violation(format!("a block server does not listen: {error}")),
+        }
+    }
+}
