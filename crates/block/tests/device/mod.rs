@@ -9,4 +9,5 @@ mod once;
 mod owners;
 mod places;
 mod snapshot;
+mod stores;
 mod support;

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // Nothing here is simulated: sleeps and clocks are real.
 
 mod bad_input;
+mod balance;
 mod bench;
 mod bystander;
 mod c_api;
