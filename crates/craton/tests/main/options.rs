@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, Scratch, bad, content, good, text, wait};
 use crate::nbd::{BLOCK, Nbd, READ, TRIM, WRITE};
-use crate::volumes::up;
+use crate::volumes::{told, up};
 
 const SOON: Duration = Duration::from_secs(20);
 const MIB: u64 = 1 << 20;
@@ -74,7 +74,8 @@ fn options_of_new_volumes_are_kept_and_shown() {
     (0..6).for_each(|sector| drop(nbd.ask(WRITE, sector * (64 << 10), BLOCK, &[6; BLOCK])));
     let id = made["id"].as_str().expect("an ID");
     for (segment, blocks) in [(0, 3), (1, 3), (2, 0), (3, 0)] {
-        let shown = &volume(&dir, &["info", "v"])["segments"][segment]["space"]["logical_bytes"];
+        let shown =
+            &told(|| volume(&dir, &["info", "v"]))["segments"][segment]["space"]["logical_bytes"];
         assert_eq!(shown.as_u64().unwrap_or(0), blocks * BLOCK as u64, "segment {segment}");
     }
     let folder = format!("/.craton/block/{id}/0");
@@ -198,7 +199,7 @@ fn the_largest_volume_is_made_and_used() {
     assert_eq!(nbd.ask(READ, last - BLOCK as u64, BLOCK, &[]), [0; BLOCK]);
     assert_eq!(nbd.try_ask(READ, 0, (last, 2 * BLOCK as u32), &[]), Err(22));
     drop(nbd);
-    let info = volume(&dir, &["info", "v"]);
+    let info = told(|| volume(&dir, &["info", "v"]));
     assert_eq!(info["segments"].as_array().map(Vec::len), Some(2048), "of 32 GiB each");
     assert_eq!(info["space"]["logical_bytes"], 3 * BLOCK as u64);
     wait_closed(&dir, "v");
