@@ -70,7 +70,7 @@ pub const CUT_ATTEMPT: Duration = HOLD_MAX;
 /// Wait for a block server to link a segment's files: 1024 files in batches of 128, and a table's
 /// rows of 64 MiB.
 pub const LINK_ATTEMPT: Duration = Duration::from_secs(30);
-/// Segments that are linked at a time.
+/// Segments that are linked at a time, or looked at before they are cut off.
 pub const LINKS_INFLIGHT: usize = 16;
 /// Wait for a block server to say how much is shared.
 pub const FLATTEN_ATTEMPT: Duration = Duration::from_secs(1);

@@ -519,6 +519,8 @@ impl Member {
                     offset += extent.len;
                     self.0.env.yield_now().await;
                 }
+                // Sessions begin anew: what clients were told of places is of no use any more.
+                self.release(segment).await;
                 Ok(BlockServerReply::Done)
             }
             BlockServerRequest::Check { segment, from } => {

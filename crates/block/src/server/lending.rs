@@ -2,8 +2,10 @@
 //!
 //! Who alone acts on a segment may read by places that it was told before, until a time from the
 //! sending of its question on: it knows of every change, for they are all its own. So before
-//! anybody else is admitted, that time has passed. A former owner of the segment may have told
-//! places, too; its time counts from the moment that the segment was taken from it.
+//! anybody else is admitted, that time has passed. Each answer renews the time for all places of
+//! the session, so nothing is lent any more to a session during which somebody else was admitted,
+//! though he be gone: what it was told before may be of no use. A former owner of the segment may
+//! have told places, too; its time counts from the moment that the segment was taken from it.
 
 use std::cell::Cell;
 
@@ -28,8 +30,9 @@ pub(super) struct Lending {
     before: Instant,
     /// Sessions that are being admitted: nothing is lent meanwhile.
     joining: Cell<usize>,
-    /// Sessions that were, ever.
-    joined: Cell<u64>,
+    /// The attachment that joined last, and how often it was another than the one before.
+    last: Cell<u64>,
+    visits: Cell<u64>,
 }
 
 /// A session that is being admitted.
@@ -44,8 +47,8 @@ impl Drop for Joining<'_> {
 impl Lending {
     /// Of the owner with this epoch, who had the segment open before, perhaps, and lent then.
     pub(super) fn new(epoch: u64, before: Instant, lent: Lent) -> Lending {
-        let (joining, joined) = Default::default();
-        Lending { epoch, lent: Cell::new(lent), before, joining, joined }
+        let (joining, last, visits) = Default::default();
+        Lending { epoch, lent: Cell::new(lent), before, joining, last, visits }
     }
 
     /// The owner's epoch.
@@ -58,11 +61,18 @@ impl Lending {
         self.lent.get()
     }
 
-    /// Somebody is about to act on the segment; nothing is lent before the end of it.
-    pub(super) fn join(&self) -> Joining<'_> {
+    /// An attachment is about to act on the segment; nothing is lent before the end of it.
+    pub(super) fn join(&self, attachment: u64) -> Joining<'_> {
         self.joining.set(self.joining.get() + 1);
-        self.joined.set(self.joined.get() + 1);
+        if self.last.replace(attachment) != attachment {
+            self.visits.set(self.visits.get() + 1);
+        }
         Joining(self)
+    }
+
+    /// Tells a time at which one attachment came to act from those at which others did.
+    pub(super) fn visit(&self) -> u64 {
+        self.visits.get()
     }
 
     /// Waits until nobody but `attachment` reads by places. Whoever was admitted by this owner, or
@@ -79,9 +89,9 @@ impl Lending {
         }
     }
 
-    /// Which sessions there have been, to be compared; nothing while one is being admitted.
-    pub(super) fn moment(&self) -> Option<u64> {
-        (self.joining.get() == 0).then_some(self.joined.get())
+    /// True when nobody is being admitted, and no other attachment was since this visit began.
+    pub(super) fn is_quiet(&self, visit: u64) -> bool {
+        self.joining.get() == 0 && self.visits.get() == visit
     }
 
     /// Lends to the only one who acts, within this owner's lease, which lasts until `lease`;

@@ -323,7 +323,7 @@ impl BlockServer {
         for session in over {
             session.drained().await;
         }
-        let _joining = hosted.lending.join();
+        let _joining = hosted.lending.join(at.attachment);
         hosted.lending.settle(&self.0.env, at.attachment, after).await;
         self.check_fence(at)?;
         if hosted.released.get() {
@@ -349,7 +349,8 @@ impl BlockServer {
                         return Err(BlockError::Busy);
                     }
                     let grant = self.0.env.random_u64();
-                    sessions.insert(at.attachment, Session::new(at.session, grant, alone));
+                    let visit = alone.then(|| hosted.lending.visit());
+                    sessions.insert(at.attachment, Session::new(at.session, grant, visit));
                     self.count(|stats| stats.sessions += 1);
                     grant
                 }

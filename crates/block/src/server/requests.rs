@@ -29,14 +29,15 @@ impl Drop for Claim<'_> {
 }
 
 impl Hosted {
-    /// Whether a session's client is the only one who acts on the segment: when it is, what tells
-    /// this moment from one after somebody else was admitted.
-    fn may_lend(&self, at: SessionRef, session: &Session) -> Option<u64> {
+    /// Whether a session's client is the only one who acts on the segment, and was since the session
+    /// was last told that it is.
+    fn may_lend(&self, at: SessionRef, session: &Session) -> bool {
         let sessions = self.sessions.borrow();
         let mut others = sessions.iter().filter(|&(&attachment, _)| attachment != at.attachment);
-        let alone = session.alone && others.all(|(_, other)| other.is_over());
-        let good = alone && !session.is_closed() && !self.released.get();
-        self.lending.moment().filter(|_| good)
+        session.visit.is_some_and(|visit| self.lending.is_quiet(visit))
+            && others.all(|(_, other)| other.is_over())
+            && !session.is_closed()
+            && !self.released.get()
     }
 }
 
@@ -235,14 +236,14 @@ impl BlockServer {
         extent: Extent,
     ) -> Result<Option<block::Located>, BlockError> {
         let (hosted, session) = self.session(at)?;
-        let moment = hosted.may_lend(at, &session);
-        let located = hosted.device.locate(extent, moment.is_some()).await;
+        let alone = hosted.may_lend(at, &session);
+        let located = hosted.device.locate(extent, alone).await;
         let Some(places) = located.map_err(|fault| self.fail(at, &hosted, &fault))? else {
             return Ok(None);
         };
         let lease = self.check_lease(at, &hosted).await?;
         // Nobody else has acted since the places were looked up.
-        let alone = moment.is_some() && moment == hosted.may_lend(at, &session);
+        let alone = alone && hosted.may_lend(at, &session);
         let lent_ms = match lease.filter(|_| alone) {
             Some(lease) => hosted.lending.lend(&self.0.env, at.attachment, lease),
             None => 0,

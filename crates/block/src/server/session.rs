@@ -26,8 +26,8 @@ pub(super) enum Arrival {
 pub(super) struct Session {
     pub(super) number: u64,
     pub(super) grant: u64,
-    /// No other attachment may act beside it.
-    pub(super) alone: bool,
+    /// Its visit, when no other attachment may act beside it ([`super::lending`]).
+    pub(super) visit: Option<u64>,
     closed: Cell<bool>,
     under_way: Cell<usize>,
     idle: Notify,
@@ -51,11 +51,11 @@ impl Change {
 }
 
 impl Session {
-    pub(super) fn new(number: u64, grant: u64, alone: bool) -> Rc<Session> {
+    pub(super) fn new(number: u64, grant: u64, visit: Option<u64>) -> Rc<Session> {
         Rc::new(Session {
             number,
             grant,
-            alone,
+            visit,
             closed: Cell::new(false),
             under_way: Cell::new(0),
             idle: Notify::new(),

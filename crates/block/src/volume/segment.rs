@@ -204,7 +204,8 @@ impl Segment {
     fn learn(&self, question: &Watching<'_>, located: &Located, (session, sent): (u64, Instant)) {
         let (blocks, changed) = question.answered();
         let usable = self.usable().is_some_and(|now| now.number == session);
-        if located.lent_ms == 0 || !usable {
+        // No server begins before what was asked for.
+        if located.lent_ms == 0 || !usable || !blocks.contains(&located.first) {
             return;
         }
         let mut until = sent + Duration::from_millis(u64::from(located.lent_ms));

@@ -200,6 +200,50 @@ fn what_is_written_is_read_beside_the_servers() {
     }
 }
 
+/// Somebody may come and go while nothing is lent: what was told before is of no use then, though
+/// the session goes on and is told other places.
+#[test]
+fn no_place_is_used_that_was_told_before_somebody_came() {
+    let sim = world(6, |world| async move {
+        let one = world.manager.attach(VOLUME, false);
+        let (env, volume) = world.volume(one, Limits::default());
+        volume.read_directly(world.manager.files(&env));
+        // A block of the same segment as the first, and not near it.
+        let place = |block: &u64| shape().geometry.locate(block * 4096);
+        let (segment, _) = place(&0);
+        let far = (1..512).find(|block| {
+            let (of, offset) = place(block);
+            of == segment && offset >= 256 << 10
+        });
+        let far = far.expect("a segment has 128 blocks");
+        let read = async |block: u64| {
+            let (volume, extent) = (volume.clone(), Extent { offset: block * 4096, len: 4096 });
+            let data = on(&env, async move { volume.read(extent).await }).await;
+            data.expect("it reads")[0]
+        };
+        for round in 1..40u8 {
+            for _ in 0..8 {
+                read(0).await;
+            }
+            env.sleep(2 * LEASE).await;
+            let visit = world.manager.attach(VOLUME, false);
+            let (visitor, other) = world.volume(visit, Limits::default());
+            let data = buf(&visitor, &[round; 4096]);
+            on(&visitor, async move {
+                other.write(0, data).await.expect("it may");
+                other.close().await;
+            })
+            .await;
+            world.manager.detach(VOLUME, visit.epoch);
+            for _ in 0..4 {
+                read(far).await;
+            }
+            assert_eq!(read(0).await, round);
+        }
+    });
+    assert!(sim.marks().contains_key("block: read beside the server"), "{:?}", sim.marks());
+}
+
 /// A core that answers nothing.
 struct Silent;
 

@@ -314,11 +314,14 @@ fn places_are_lent_to_whoever_acts_alone() {
         assert_eq!(raw.locate(at).await.lent_ms, 0);
         assert_eq!(raw.locate(beside).await.lent_ms, 0, "others may act beside it");
         assert_same(raw.call(BlockIo::Close { at: beside }, None).await, DONE);
+        // An answer would renew what was told before the visit: that takes a session that knows none.
+        assert_eq!(raw.locate(at).await.lent_ms, 0, "another has acted since");
+        let at = raw.open(one, one, 2).await.expect("it is admitted");
         assert!(raw.locate(at).await.lent_ms > 0);
         // Another owner: who was admitted by the one before waits for nobody, others do.
         world.manager.assign(segment(0), world.addr(1));
         let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
-        let (asked, again) = (env.now(), SessionRef { session: 2, grant: 0, ..at });
+        let (asked, again) = (env.now(), SessionRef { session: 3, grant: 0, ..at });
         let epoch =
             next.world.manager.route().place(segment(0), None).await.expect("it is there").epoch;
         let at = next.open_after(again, one, epoch - 1).await.expect("it is admitted");

@@ -16,7 +16,7 @@ use block::model::Manager;
 use block::server::BlockServer;
 use block::volume::{Limits, Shape, Volume};
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
-use runtime::{Class, Env, Rng};
+use runtime::{Class, Env, JoinHandle, Rng};
 use transport::{ClusterKey, Endpoint, Identity};
 use wire::control::SegmentId;
 
@@ -35,14 +35,50 @@ const LEASE: Duration = Duration::from_millis(150);
 const PORT: u16 = 7000;
 
 /// Volumes: one of a client of its own, one that clients take from each other, one that they
-/// share.
-const VOLUMES: [Kind; 3] = [Kind::Own, Kind::Taken, Kind::Shared];
+/// share, one whose client is visited.
+const VOLUMES: [Kind; 4] = [Kind::Own, Kind::Taken, Kind::Shared, Kind::Visited];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Own,
     Taken,
     Shared,
+    Visited,
+}
+
+impl Kind {
+    fn clients(self) -> usize {
+        match self {
+            Kind::Own => 1,
+            Kind::Visited => 2,
+            Kind::Taken | Kind::Shared => 3,
+        }
+    }
+
+    fn habit(self, client: usize) -> Habit {
+        let (visits, stay, changes_one_in) = match (self, client) {
+            (Kind::Visited, 0) => (false, (1000, 5000), 6),
+            (Kind::Visited, _) => (true, (50, 500), 3),
+            _ => (false, (200, 2000), 2),
+        };
+        Habit { kind: self, visits, stay, changes_one_in }
+    }
+
+    fn is_shared(self) -> bool {
+        matches!(self, Kind::Shared | Kind::Visited)
+    }
+}
+
+/// What clients of a volume do.
+#[derive(Clone, Copy)]
+struct Habit {
+    kind: Kind,
+    /// It comes for a short while, and is away for another, that the one who stays may be alone.
+    visits: bool,
+    /// Milliseconds that it stays, at least and at most.
+    stay: (u64, u64),
+    /// One of so many requests changes something.
+    changes_one_in: u64,
 }
 
 struct World {
@@ -107,12 +143,9 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     });
     let mut clients = Vec::new();
     for (index, kind) in VOLUMES.into_iter().enumerate() {
-        let count = match kind {
-            Kind::Own => 1,
-            Kind::Taken | Kind::Shared => 3,
-        };
-        for _ in 0..count {
-            clients.push(sim.spawn("client", attend(world.clone(), volume_id(index), kind)));
+        for client in 0..kind.clients() {
+            let habit = kind.habit(client);
+            clients.push(sim.spawn("client", attend(world.clone(), volume_id(index), habit)));
         }
     }
     let trouble = sim.spawn("trouble", world.clone().trouble());
@@ -226,6 +259,25 @@ impl World {
         self.violation.borrow_mut().get_or_insert(what);
     }
 
+    /// A client ends what it is at and says farewell, if it can soon.
+    async fn depart(&self, session: Rc<Session>, lanes: Vec<JoinHandle<()>>) {
+        const SOON: Duration = Duration::from_secs(1);
+        session.leaves.set(true);
+        let env = session.env.clone();
+        let farewell = async move {
+            for lane in lanes {
+                let _ = lane.await;
+            }
+            session.device.close().await;
+            session.env.mark("volumes: a client has gone as it should");
+        };
+        let farewell = env.spawn(Class::Foreground, "farewell", farewell);
+        let end = self.sim.elapsed() + SOON;
+        while !farewell.is_finished() && self.sim.elapsed() < end {
+            self.sim.sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     fn client(&self) -> (HostId, Env, Endpoint) {
         let host = self.sim.add_host("client");
         let env = self.sim.boot(host);
@@ -246,6 +298,8 @@ impl World {
             volume,
             device,
             epoch: attachment.epoch,
+            changes_one_in: 1,
+            leaves: Cell::default(),
         });
         for block in BLOCKS {
             let this = session.clone();
@@ -264,7 +318,7 @@ impl World {
         }
         let ids = (0..VOLUMES.len()).map(volume_id);
         let answered: usize = ids.map(|volume| self.record.answered(volume, 0)).sum();
-        self.record.judge(|volume| VOLUMES[volume.get() as usize - 1] == Kind::Shared)?;
+        self.record.judge(|volume| VOLUMES[volume.get() as usize - 1].is_shared())?;
         match answered < 500 {
             true => Err(format!("only {answered} requests in {LOAD:?}: the load stands still")),
             false => Ok(()),
@@ -273,10 +327,11 @@ impl World {
 }
 
 /// Has a volume open again and again, until the end.
-async fn attend(world: Rc<World>, volume: VolumeId, kind: Kind) {
+async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
+    let Habit { kind, visits, stay, changes_one_in } = habit;
     while !world.stop.get() {
         let (host, env, endpoint) = world.client();
-        let attachment = world.manager.attach(volume, kind != Kind::Shared);
+        let attachment = world.manager.attach(volume, !kind.is_shared());
         let limits = Limits {
             call_timeout: Duration::from_millis(300),
             open_timeout: Duration::from_millis(600),
@@ -290,19 +345,29 @@ async fn attend(world: Rc<World>, volume: VolumeId, kind: Kind) {
             device.read_directly(world.manager.files(&env));
         }
         let epoch = attachment.epoch;
-        let session =
-            Rc::new(Session { world: world.clone(), env: env.clone(), volume, device, epoch });
+        let session = Rc::new(Session {
+            world: world.clone(),
+            env: env.clone(),
+            volume,
+            device,
+            epoch,
+            changes_one_in,
+            leaves: Cell::default(),
+        });
         let lanes: Vec<_> = (0..LANES)
             .map(|_| {
                 let rng = Rng::new(world.sim.with_rng(|rng| rng.next_u64()));
                 env.spawn(Class::Foreground, "lane", session.clone().work(rng))
             })
             .collect();
-        let end = world.sim.elapsed()
-            + Duration::from_millis(world.sim.with_rng(|rng| rng.between(200, 2000)));
+        let stay = world.sim.with_rng(|rng| rng.between(stay.0, stay.1));
+        let end = world.sim.elapsed() + Duration::from_millis(stay);
         let working = || lanes.iter().any(|lane| !lane.is_finished());
         while working() && (world.stop.get() || world.sim.elapsed() < end) {
             world.sim.sleep(Duration::from_millis(10)).await;
+        }
+        if visits || world.draw(2) == 0 {
+            world.depart(session, lanes).await;
         }
         // A client that is killed leaves what it has sent behind. One whose volume is taken is
         // left alone for a while: it does not know.
@@ -316,6 +381,9 @@ async fn attend(world: Rc<World>, volume: VolumeId, kind: Kind) {
                 sim.crash(host, CrashMode::Process);
             });
         }
+        if visits && !world.stop.get() {
+            world.pause(200, 1000).await;
+        }
     }
 }
 
@@ -326,18 +394,22 @@ struct Session {
     volume: VolumeId,
     device: Volume,
     epoch: u64,
+    changes_one_in: u64,
+    /// It begins nothing more.
+    leaves: Cell<bool>,
 }
 
 impl Session {
     async fn work(self: Rc<Self>, mut rng: Rng) {
-        while !self.world.stop.get() && self.world.violation.borrow().is_none() {
+        let over = || self.leaves.get() || self.world.stop.get();
+        while !over() && self.world.violation.borrow().is_none() {
             let block = *rng.pick(&BLOCKS);
             let count = if BLOCKS.contains(&(block + 1)) && rng.one_in(3) { 2 } else { 1 };
             let blocks = block..block + count;
-            let alive = match rng.below(5) {
-                0 | 1 => self.write(blocks).await,
-                2 if rng.one_in(3) => self.clear(blocks).await,
-                _ => self.read(blocks).await,
+            let alive = match rng.one_in(self.changes_one_in) {
+                true if rng.one_in(7) => self.clear(blocks).await,
+                true => self.write(blocks).await,
+                false => self.read(blocks).await,
             };
             if !alive {
                 return;
