@@ -12,7 +12,7 @@ use wire::control::{ChunkserverRequest, ControlReply, ControlRequest};
 
 use crate::harness::{
     Scratch, content, craton, good, json, kill9, metric, process, server, text, wait,
-    wait_for_repair,
+    wait_for_repair, within,
 };
 use crate::load::{self, Load, Shape};
 use crate::stores;
@@ -110,19 +110,20 @@ fn flipped_bit(scratch: &Scratch, dir: &Path) {
         .iter()
         .flat_map(|id| ["store1", "store2"].map(|store| (id.to_string(), store.to_owned())))
         .collect();
-    let (id, store) = all
-        .iter()
-        .find(|(id, store)| stores::flip_bit(&dir.join(id).join(store), &bytes[..4000]))
-        .expect("it is stored somewhere");
-    let damaged = || metric(dir, id, "craton_damaged_total");
-    assert_eq!(damaged(), 0.0);
-    wait("a reader meets the damage", SOON, || {
-        let read = Command::new(env!("CARGO_BIN_EXE_craton"))
-            .args(["fs", "cat", "/marked", "--cluster", cluster])
-            .output()
-            .expect("it runs");
-        assert!(read.status.success() && read.stdout == bytes, "a reader got other bytes");
-        damaged() > 0.0
+    let damaged = |id: &str| metric(dir, id, "craton_damaged_total");
+    let flip = |(id, store): &(String, String)| {
+        assert_eq!(damaged(id), 0.0);
+        stores::flip_bit(&dir.join(id).join(store), &bytes[..4000])
+    };
+    let (id, store) = stores::damage_one(&all, flip, |(id, _)| {
+        within(SOON, || {
+            let read = Command::new(env!("CARGO_BIN_EXE_craton"))
+                .args(["fs", "cat", "/marked", "--cluster", cluster])
+                .output()
+                .expect("it runs");
+            assert!(read.status.success() && read.stdout == bytes, "a reader got other bytes");
+            damaged(id) > 0.0
+        })
     });
     let log = std::fs::read_to_string(dir.join(id).join("log/craton.jsonl")).expect("a log");
     assert!(log.contains("replica is damaged"), "{log}");

@@ -243,11 +243,21 @@ pub fn tool(name: &str, args: &[&str]) -> String {
 
 /// Waits until `check` holds, which takes less than `limit` on a machine that has nothing else to
 /// do; a busy one gets three times as long.
-pub fn wait(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {
+pub fn wait(what: &str, limit: Duration, check: impl FnMut() -> bool) {
     let limit = 3 * limit;
+    assert!(within(limit, check), "not within {limit:?}: {what}");
+}
+
+/// Whether something comes about within `limit`.
+pub fn within(limit: Duration, mut check: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
-    while !check() {
-        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
+    loop {
+        if check() {
+            return true;
+        }
+        if began.elapsed() >= limit {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -32,12 +32,12 @@ pub fn format(store: &Path, capacity: u64) {
     on_executor(async |env| flash::format(env, &file_of(store), &options).await).expect("a store");
 }
 
-/// Turns one bit of the first place where `content` stands in a store's file.
+/// Turns one bit in each place where `content` stands in a store's file.
 pub fn flip_bit(store: &Path, content: &[u8]) -> bool {
     flip_where(store, |sector| sector.starts_with(content).then_some(content.len() / 2))
 }
 
-/// Turns one bit of the first place where a word stands again and again, as in a block that is full
+/// Turns one bit in each sector in which a word stands again and again, as in a block that is full
 /// of it: blocks of volumes begin anywhere in sectors.
 pub fn flip_bit_of_word(store: &Path, word: [u8; 8]) -> bool {
     // Neither where a record's head stands nor in a sector's footer: one of these is within a block
@@ -53,27 +53,39 @@ pub fn flip_bit_of_word(store: &Path, word: [u8; 8]) -> bool {
     })
 }
 
-/// Turns one bit in the first sector in which `place` finds one.
+/// Turns one bit in each sector in which `place` finds one.
 fn flip_where(store: &Path, place: impl Fn(&[u8]) -> Option<usize>) -> bool {
     const STEP: usize = 4 << 20;
     let file = File::options().read(true).write(true).open(file_of(store)).expect("a store");
     let mut bytes = vec![0; STEP];
-    let mut at = 0;
+    let (mut at, mut flipped) = (0, false);
     loop {
         let count = file.read_at(&mut bytes, at).expect("it reads");
         if count == 0 {
-            return false;
+            file.sync_all().expect("it syncs");
+            return flipped;
         }
         // Data begins at a sector.
-        let mut sectors = bytes[..count].chunks_exact(SECTOR).enumerate();
-        let found = sectors.find_map(|(n, sector)| Some(n * SECTOR + place(sector)?));
-        if let Some(found) = found {
-            file.write_all_at(&[bytes[found] ^ 0x10], at + found as u64).expect("it writes");
-            file.sync_all().expect("it syncs");
-            return true;
+        for (n, sector) in bytes[..count].chunks_exact(SECTOR).enumerate() {
+            let Some(found) = place(sector) else { continue };
+            let to = at + (n * SECTOR + found) as u64;
+            file.write_all_at(&[sector[found] ^ 0x10], to).expect("it writes");
+            flipped = true;
         }
         at += count as u64;
     }
+}
+
+/// Damages one store after the other until somebody meets it; answers that store. What stands on a
+/// disk may be nobody's any more: an append that took too long leaves bytes behind that belong to no
+/// replica. Two stores at most: a third copy is good.
+pub fn damage_one<T>(
+    stores: &[T],
+    flip: impl Fn(&T) -> bool,
+    mut is_met: impl FnMut(&T) -> bool,
+) -> &T {
+    let mut damaged = stores.iter().filter(|store| flip(store)).take(2);
+    damaged.find(|store| is_met(store)).expect("a reader meets the damage")
 }
 
 /// A file system in memory, unmounted with the test.
