@@ -29,6 +29,9 @@ pub struct Picture {
     pub masters: Vec<Master>,
     /// Chunkservers, by name.
     pub chunkservers: Vec<Chunkserver>,
+    /// The block service: `up`, `down` when no block manager leads, `none` in a cluster that never
+    /// had one.
+    pub block_service: &'static str,
     /// Block managers, by name, as the one that leads has heard of them; none when none leads.
     pub block_managers: Vec<BlockManager>,
     /// Block servers, by name.
@@ -209,6 +212,7 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         cluster: info.cluster.to_string(),
         masters: masters.iter().map(master).collect(),
         chunkservers: servers(&answers).into_iter().map(chunkserver).collect(),
+        block_service: "none",
         block_managers: Vec::new(),
         block_servers: Vec::new(),
         frontends: Vec::new(),
@@ -228,12 +232,16 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         picture.names.directories += answer.dirs;
         picture.bytes.logical += answer.logical_bytes;
     }
-    if let Some(block) = Managers::new(client).status().await? {
+    let managers = Managers::new(client);
+    if let Some(block) = managers.status().await? {
+        picture.block_service = "up";
         picture.block_servers = block_servers(&block);
         let peers = |role| block.peers.iter().filter(move |peer| peer.role == role);
         picture.block_managers =
             peers(BlockRole::Manager).map(|peer| block_manager(peer, &block.manager)).collect();
         picture.frontends = peers(BlockRole::Frontend).map(frontend).collect();
+    } else if managers.have_been().await? {
+        picture.block_service = "down";
     }
     picture.bytes.physical = picture.chunkservers.iter().map(|server| server.used_bytes).sum();
     Ok(picture)
@@ -378,10 +386,15 @@ fn print(picture: &Picture) -> Done {
 /// The block service, when there is one.
 fn print_block(picture: &Picture) -> Done {
     let Picture { block_managers, block_servers, frontends, .. } = picture;
-    if block_managers.is_empty() && block_servers.is_empty() && frontends.is_empty() {
-        return Ok(());
+    match picture.block_service {
+        "up" => print_line("")?,
+        "none" => return Ok(()),
+        _ => {
+            return print_line(
+                "\nblock service  down: no block manager leads; volumes wait for one",
+            );
+        }
     }
-    print_line("")?;
     let mut out = table(&["block service", "state", "address", "segments", "does"]);
     let none = || "-".to_owned();
     for one in block_managers {

@@ -15,7 +15,7 @@ use wire::control::{
     ControlRequest, SegmentPlace, VolumeInfo,
 };
 
-use super::limits::{ATTEMPT, BUDGET, LOCK, PAUSE, STATUS_ATTEMPT};
+use super::limits::{ATTEMPT, BUDGET, LOCK, PAUSE, ROOT, STATUS_ATTEMPT};
 
 /// Why the block manager did not do what it was asked. The text names the thing and the way out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -195,6 +195,15 @@ impl Managers {
             }
         }
         Ok(None)
+    }
+
+    /// Whether this cluster has had a block manager: when none leads now, its volumes stand still.
+    pub async fn have_been(&self) -> Result<bool, client::Error> {
+        match self.0.client.lookup(ROOT).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The volume of a name.

@@ -340,6 +340,23 @@ fn two_front_ends_keep_the_contract() {
         qemu(&uri("f2", "own"), &["read -P 7 0 1M", "read -P 0 1M 1M"]).is_ok()
     });
     qemu(&uri("f1", "all"), &["read -P 3 0 64k"]).expect("what the other one wrote");
+
+    // One that dies holds on for some seconds; it has its own back at once.
+    let again = || good(&["cluster", "restart", "--dir", &cluster, "frontend", "f1"]);
+    let held = Held::open(&own);
+    harness::kill9(&dir, &["f1"]);
+    again();
+    qemu(&own, &["read -P 7 0 1M"]).expect("it had it before");
+    drop(held);
+    let held = Held::open(&own);
+    harness::kill9(&dir, &["f1"]);
+    let refused = qemu(&uri("f2", "own"), &["read 0 4k"]).expect_err("it may be alive");
+    assert!(refused.contains("front end f1 has it open"), "{refused}");
+    harness::wait("it counts as gone", std::time::Duration::from_secs(10), || {
+        qemu(&uri("f2", "own"), &["read -P 7 0 1M"]).is_ok()
+    });
+    drop(held);
+    again();
     // What was made for one holder is opened to several.
     harness::wait("the volume is free", std::time::Duration::from_secs(10), || {
         let info = harness::json(&["volume", "info", "own", "--json", "--cluster", &cluster]);

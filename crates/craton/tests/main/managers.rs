@@ -91,4 +91,20 @@ fn a_second_block_manager_goes_on() {
     let names: Vec<Value> =
         volume(&["ls"]).as_array().expect("a list").iter().map(|one| one["name"].clone()).collect();
     assert_eq!(names, ["copy", "empty", "new", "old", "third"]);
+
+    // Without any, leases run out: volumes wait, and whoever looks is told why.
+    assert_eq!(status(&dir)["block_service"], "up");
+    let mut nbd = Nbd::open(&at("new"));
+    kill9(&dir, &[&first]);
+    wait("nobody leads", SOON, || status(&dir)["block_service"] == "down");
+    let told = good(&["status", "--cluster", &cluster]);
+    assert!(told.contains("no block manager leads; volumes wait for one"), "{told}");
+    let waits = std::thread::spawn(move || {
+        nbd.ask(WRITE, 9 << 20, BLOCK, &[9; BLOCK]);
+        nbd.ask(READ, 9 << 20, BLOCK, &[])
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!waits.is_finished(), "a lease outlives its manager");
+    good(&["cluster", "restart", "--dir", &cluster, "block-manager", &first]);
+    assert_eq!(waits.join().expect("it goes on"), [9; BLOCK]);
 }
