@@ -120,11 +120,20 @@ async fn of_volumes(
 ) -> Result<Vec<Row>, String> {
     let client = managers.client();
     let tag = client.env().random_u64();
-    let name = format!(".bench-volume-{tag:016x}");
-    let id = create(managers, &name, options.replicas).await?;
+    // One for each way: who has a volume alone reads by places that are lent (decision 24).
+    let mut names = vec![format!(".bench-volume-{tag:016x}")];
+    names.extend(options.nbd.map(|_| format!(".bench-nbd-volume-{tag:016x}")));
+    let mut made = Vec::new();
     let measured = async {
-        let device = exports.open(&name).await.map_err(say)?;
-        let mut rows = requests(client, &device, &name, tag, target, options).await?;
+        for name in &names {
+            made.push(create(managers, name, options.replicas).await?);
+        }
+        let device = exports.open(&names[0]).await.map_err(say)?;
+        let nbd = match options.nbd {
+            Some(addr) => Some(Nbd::open(client.env(), addr, &names[1]).await?),
+            None => None,
+        };
+        let mut rows = requests(client, (&device, nbd), tag, target, options).await?;
         if options.creates > 0 && options.parts.has(VolumePart::Creates) {
             let how = (options.replicas, options.creates);
             rows.push(creations(managers, tag, how).await?);
@@ -133,10 +142,13 @@ async fn of_volumes(
         Ok(rows)
     };
     let measured: Result<Vec<Row>, String> = measured.await;
-    let gone = managers.ask(BlockRequest::Remove { volume: id, force: true }).await;
+    let mut gone = Ok(());
+    for volume in made {
+        let removed = managers.ask(BlockRequest::Remove { volume, force: true }).await;
+        gone = gone.and(removed.map(drop).map_err(say));
+    }
     let rows = measured?;
-    gone.map_err(say)?;
-    Ok(rows)
+    gone.map(|()| rows)
 }
 
 async fn create(managers: &Managers, name: &str, copies: u8) -> Result<base::VolumeId, String> {
@@ -145,14 +157,14 @@ async fn create(managers: &Managers, name: &str, copies: u8) -> Result<base::Vol
         segments_per_group: SEGMENTS_PER_GROUP_DEFAULT,
         data_sector: DATA_SECTOR_DEFAULT,
     };
-    create_as(managers, name, copies, (VOLUME_BYTES.0, geometry)).await
+    create_as(managers, name, copies, (VOLUME_BYTES.0, geometry, false)).await
 }
 
 async fn create_as(
     managers: &Managers,
     name: &str,
     copies: u8,
-    (bytes, geometry): (u64, VolumeGeometry),
+    (bytes, geometry, shared): (u64, VolumeGeometry, bool),
 ) -> Result<base::VolumeId, String> {
     let env = managers.client().env();
     let spec = VolumeSpec {
@@ -161,7 +173,7 @@ async fn create_as(
         geometry,
         policy: Policy::rep(copies),
         limits: VolumeLimits::default(),
-        shared: true, // By the block client here, and by the front end.
+        shared,
     };
     let nonce = env.random_u64();
     let request = BlockRequest::Create { nonce, spec };
@@ -201,17 +213,12 @@ struct Bench<'a> {
 
 async fn requests(
     client: &Client,
-    device: &Rc<dyn Device>,
-    name: &str,
+    (device, nbd): (&Rc<dyn Device>, Option<Nbd>),
     tag: u64,
     target: &Target,
     options: &VolumeOptions,
 ) -> Result<Vec<Row>, String> {
     let env = client.env().clone();
-    let nbd = match options.nbd {
-        Some(addr) => Some(Nbd::open(&env, addr, name).await?),
-        None => None,
-    };
     let policy = Policy::rep(options.replicas);
     let paths = ["small", "large"].map(|what| format!("/.bench-volume-{what}-{tag:016x}"));
     let make = async |path: &str| client.create(path, policy, 0o644, true).await.map_err(say);
@@ -258,7 +265,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// Sequential writes: what the block client writes is in front, what NBD writes behind it.
+    /// Sequential writes.
     async fn fill(&self) -> Result<Vec<Row>, String> {
         let most = self.fill / LARGE as u64;
         let appender = self.file.append_handle().await.map_err(say)?;
@@ -271,9 +278,7 @@ impl Bench<'_> {
             }),
         ];
         if let Some(nbd) = &self.nbd {
-            lanes.push(lane("nbd write", move |n| {
-                nbd.write(self.fill + n * LARGE as u64, &self.large)
-            }));
+            lanes.push(lane("nbd write", move |n| nbd.write(n * LARGE as u64, &self.large)));
         }
         // As long as it takes: it is read later on.
         let time = Duration::from_secs(15);
@@ -295,7 +300,7 @@ impl Bench<'_> {
         ];
         if let Some(nbd) = &self.nbd {
             lanes.push(lane("nbd random write", move |_| {
-                nbd.write(self.fill + self.anywhere(SMALL), &self.small)
+                nbd.write(self.anywhere(SMALL), &self.small)
             }));
         }
         let most = if depth == 1 { WRITES_MAX.0 } else { WRITES_MAX.1 };
@@ -326,7 +331,7 @@ impl Bench<'_> {
         ];
         if let Some(nbd) = &self.nbd {
             let kind = if random { "nbd random read" } else { "nbd read" };
-            lanes.push(lane(kind, move |n| nbd.read(self.fill + place(n), size)));
+            lanes.push(lane(kind, move |n| nbd.read(place(n), size)));
         }
         let scenario = Scenario { size, depth, most: u64::MAX, time: self.time };
         measure(&self.env, self.target, scenario, lanes).await

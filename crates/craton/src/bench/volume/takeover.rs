@@ -74,7 +74,8 @@ pub(super) async fn takeover(
         segments_per_group: 1,
         data_sector: DATA_SECTOR_DEFAULT,
     };
-    let volume = create_as(managers, &name, options.replicas, (SEGMENT, geometry)).await?;
+    // It is shared: by the block client here, and by the front end.
+    let volume = create_as(managers, &name, options.replicas, (SEGMENT, geometry, true)).await?;
     let killed = Cell::new(None);
     let measured = async {
         let clients = Clients {
