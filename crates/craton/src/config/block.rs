@@ -86,6 +86,9 @@ pub struct BlockServer {
     /// MiB of table blocks that all segments keep in memory, 1 to 65,536.
     #[serde(default = "BlockServer::cache_default")]
     pub cache_mib: u64,
+    /// MiB a second that the scrub of each segment reads at most, up to 1,024; 0: none (B14).
+    #[serde(default = "BlockServer::scrub_default")]
+    pub scrub_mib_s: u64,
     /// MiB of buffers that the process may hold, 64 to 1,048,576.
     #[serde(default = "memory_default")]
     pub memory_mib: u64,
@@ -101,6 +104,10 @@ impl BlockServer {
 
     fn cache_default() -> u64 {
         64
+    }
+
+    fn scrub_default() -> u64 {
+        block::device::limits::SCRUB_RATE_DEFAULT >> 20
     }
 }
 
@@ -207,6 +214,7 @@ impl Config for BlockServer {
         check_port("listen", self.listen)?;
         within("index_mib", self.index_mib, (1, 65_536))?;
         within("cache_mib", self.cache_mib, (1, 65_536))?;
+        within("scrub_mib_s", self.scrub_mib_s, (0, 1024))?;
         check_memory(self.memory_mib)?;
         self.log.check()
     }

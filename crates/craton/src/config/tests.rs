@@ -91,6 +91,7 @@ fn roles_of_the_block_service_are_checked() {
     refused::<BlockManager>(&text.replace("7301", "0"), "has no port");
     refused::<BlockServer>(&text.replace("127.0.0.1:7301", "10.0.0.1:7301"), "key_file");
     refused::<BlockServer>(&format!("{text}index_mib = 0"), "index_mib = 0");
+    refused::<BlockServer>(&format!("{text}scrub_mib_s = 2000"), "scrub_mib_s = 2000");
     let text = text.replace("listen", "nbd");
     parse::<Frontend>(&text).expect("it is complete");
     let open = text.replace("127.0.0.1:7301", "0.0.0.0:7301");

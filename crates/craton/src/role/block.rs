@@ -246,7 +246,11 @@ pub async fn start_server(env: &Env, config: &config::BlockServer) -> Result<Ser
     };
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
-    let options = Options { index_memory_max: config::mib(config.index_mib), ..Options::default() };
+    let options = Options {
+        index_memory_max: config::mib(config.index_mib),
+        scrub_bytes_per_second: config.scrub_mib_s << 20,
+        ..Options::default()
+    };
     let cache = Cache::new(config::mib(config.cache_mib));
     let devices = Rc::new(CoreDevices::new(&client, cache, options));
     let managers = Managers::new(&client);
