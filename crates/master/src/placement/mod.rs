@@ -218,7 +218,8 @@ pub fn choose(
     let copies = usize::from(wanted.copies);
     while choice.taken.len() < copies && choice.add(&wanted.avoid.iter().collect(), random) {}
     let floor = wanted.floor.min(wanted.copies);
-    let floor = usize::from(floor).min(view.disks as usize);
+    // Not even a cluster whose first disk has yet to come has chunks without a replica.
+    let floor = usize::from(floor).min(view.disks.max(1) as usize);
     while choice.taken.len() < floor && choice.add(&BTreeSet::new(), random) {}
     if choice.taken.len() < floor {
         let full = view.servers.iter().any(|server| {

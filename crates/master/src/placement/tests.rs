@@ -74,6 +74,11 @@ fn a_cluster_with_dead_servers_gets_fewer_copies_but_not_one() {
 }
 
 #[test]
+fn a_cluster_without_disks_has_no_places() {
+    assert_eq!(chosen(&[], &wanted(3), 0), Err(NoPlace::TooFewAlive));
+}
+
+#[test]
 fn one_server_uses_its_disks() {
     for (disks, copies) in [(1, 1), (2, 2), (3, 3), (5, 3)] {
         let places = chosen(&plain(1, disks), &wanted(3), 7).unwrap();
