@@ -226,6 +226,7 @@ impl Segment {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        self.0.closing.set(true); // Whoever drops it knows.
         self.0.end(self.0.fault(Kind::Retry, "it was dropped"));
     }
 }
