@@ -190,7 +190,11 @@ fn a_volume_is_a_device_of_this_host() {
     let told: Value = serde_json::from_str(&on(&["detach", &device, "--json"])).expect("JSON");
     assert_eq!((&told["volume"], &told["device"]), (&"a disk".into(), &device.as_str().into()));
 
-    // A front end that is not there.
+    // A front end that is not there, and has let go of the volume before.
+    harness::wait("the volume is free", std::time::Duration::from_secs(10), || {
+        let info = harness::json(&["volume", "info", "a disk", "--json", "--cluster", &cluster]);
+        info["attachments"].as_array().is_some_and(Vec::is_empty)
+    });
     harness::kill9(&dir, &["f1"]);
     refused(&["attach", "a disk"], 1, "nbdfuse");
     assert_eq!(fs::read_dir(&runs).expect("it lists").count(), 2);
