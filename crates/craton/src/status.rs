@@ -30,7 +30,7 @@ pub struct Picture {
     /// Chunkservers, by name.
     pub chunkservers: Vec<Chunkserver>,
     /// The block service: `up`, `down` when no block manager leads, `none` in a cluster that never
-    /// had one.
+    /// had one, `unknown` when the masters do not say.
     pub block_service: &'static str,
     /// Block managers, by name, as the one that leads has heard of them; none when none leads.
     pub block_managers: Vec<BlockManager>,
@@ -212,7 +212,7 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         cluster: info.cluster.to_string(),
         masters: masters.iter().map(master).collect(),
         chunkservers: servers(&answers).into_iter().map(chunkserver).collect(),
-        block_service: "none",
+        block_service: "unknown",
         block_managers: Vec::new(),
         block_servers: Vec::new(),
         frontends: Vec::new(),
@@ -240,8 +240,12 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         picture.block_managers =
             peers(BlockRole::Manager).map(|peer| block_manager(peer, &block.manager)).collect();
         picture.frontends = peers(BlockRole::Frontend).map(frontend).collect();
-    } else if managers.have_been().await? {
-        picture.block_service = "down";
+    } else {
+        picture.block_service = match managers.have_been().await {
+            Some(true) => "down",
+            Some(false) => "none",
+            None => "unknown",
+        };
     }
     picture.bytes.physical = picture.chunkservers.iter().map(|server| server.used_bytes).sum();
     Ok(picture)
@@ -388,12 +392,12 @@ fn print_block(picture: &Picture) -> Done {
     let Picture { block_managers, block_servers, frontends, .. } = picture;
     match picture.block_service {
         "up" => print_line("")?,
-        "none" => return Ok(()),
-        _ => {
+        "down" => {
             return print_line(
                 "\nblock service  down: no block manager leads; volumes wait for one",
             );
         }
+        _ => return Ok(()),
     }
     let mut out = table(&["block service", "state", "address", "segments", "does"]);
     let none = || "-".to_owned();

@@ -198,11 +198,13 @@ impl Managers {
     }
 
     /// Whether this cluster has had a block manager: when none leads now, its volumes stand still.
-    pub async fn have_been(&self) -> Result<bool, client::Error> {
-        match self.0.client.lookup(ROOT).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == Kind::NotFound => Ok(false),
-            Err(error) => Err(error),
+    /// Without patience: `None` when no master says so at once.
+    pub async fn have_been(&self) -> Option<bool> {
+        let client = &self.0.client;
+        match client.env().timeout(STATUS_ATTEMPT, client.lookup(ROOT)).await {
+            Ok(Ok(_)) => Some(true),
+            Ok(Err(error)) if error.kind() == Kind::NotFound => Some(false),
+            Ok(Err(_)) | Err(_) => None,
         }
     }
 

@@ -30,7 +30,7 @@ impl Drop for Claim<'_> {
 
 impl Hosted {
     /// Whether a session's client is the only one who acts on the segment, and was since the session
-    /// was last told that it is.
+    /// began.
     fn may_lend(&self, at: SessionRef, session: &Session) -> bool {
         let sessions = self.sessions.borrow();
         let mut others = sessions.iter().filter(|&(&attachment, _)| attachment != at.attachment);

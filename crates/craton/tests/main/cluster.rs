@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::harness::{
     self, Scratch, bad, configure, content, craton, good, json, kill9, leader, make_tree, metric,
-    metrics, picture, process, server, text, wait,
+    metrics, picture, process, server, status, text, wait,
 };
 
 fn up(dir: &Path, masters: &str, chunkservers: &str) -> String {
@@ -289,18 +289,22 @@ fn masters_come_and_go() {
     good(&["masters", "add", "2", "m2", &addr("m2"), "--cluster", &cluster]);
 
     // The leader goes: another takes over.
-    let status = json(&["status", "--json", "--cluster", &cluster]);
-    let masters = status["masters"].as_array().expect("masters").clone();
-    let leads = |one: &serde_json::Value| {
-        one["leads"].as_array().is_some_and(|leads| leads.iter().any(|group| group == "ns0"))
-    };
-    let leader = masters.into_iter().find(leads).expect("a leader");
-    let book = json(&["cluster", "status", "--json", "--dir", &cluster]);
-    let processes = book["processes"].as_array().expect("processes");
-    let leader = processes.iter().find(|one| one["id"] == leader["id"]).expect("its process");
-    let pid = leader["pid"].to_string();
-    assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill").success());
+    let first = leader(&dir, "ns0");
+    kill9(&dir, &[&first]);
     good(&["fs", "mkdir", "/after", "--cluster", &cluster]);
+
+    // One of three does nothing, but says so.
+    let second = leader(&dir, "ns0");
+    kill9(&dir, &[&second]);
+    let picture = status(&dir);
+    let up = |one: &&serde_json::Value| one["state"] == "up";
+    let masters = picture["masters"].as_array().expect("masters");
+    assert_eq!(masters.len(), 3);
+    assert_eq!(masters.iter().filter(up).count(), 1, "{picture}");
+    assert_eq!(picture["block_service"], "unknown");
+    good(&["cluster", "restart", "--dir", &cluster, "master", &first]);
+    good(&["fs", "mkdir", "/again/after", "--cluster", &cluster]);
+    assert_eq!(status(&dir)["block_service"], "none");
 }
 
 /// A leader that a chunkserver's configuration does not name, as one that was added later.
