@@ -34,6 +34,9 @@ pub const PEER_FORGOTTEN: Duration = Duration::from_secs(600);
 pub const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// From a removal to the removal of the files: every server has let go by then.
 pub const PURGE_AFTER: Duration = Duration::from_secs(3);
+/// How often a leader looks for directories of volumes that are gone, beside once when it has
+/// taken over: whoever was stopped for longer than [`PURGE_AFTER`] may have made one anew.
+pub const SWEEP: Duration = Duration::from_secs(3600);
 /// Between two moves for balance.
 pub const BALANCE: Duration = Duration::from_secs(2);
 /// A segment that was moved for balance stays for so long.

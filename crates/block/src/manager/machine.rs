@@ -215,6 +215,18 @@ impl Machine {
         due.map(|(&trash, _)| trash).collect()
     }
 
+    /// Of volumes that have directories: those that are gone become trash. IDs are not reused.
+    pub fn discard_strays(&mut self, now: Instant, found: impl Iterator<Item = VolumeId>) {
+        let next = self.state.counters().volume;
+        for volume in found {
+            let is_known = self.state.volume(volume).is_some() || self.state.has_trash(volume);
+            if !is_known && volume.get() < next {
+                tracing::warn!(%volume, "files of a volume that is gone: they are removed");
+                self.discard(now, Trash { volume, segment: None }, 0);
+            }
+        }
+    }
+
     /// The files are gone.
     pub fn purged(&mut self, trash: Trash) {
         if self.trashed.remove(&trash).is_some() {

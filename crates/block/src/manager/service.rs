@@ -28,7 +28,7 @@ use super::client::{holder_addr, holder_text};
 use super::error::Refusal;
 use super::limits::{
     ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, IDLE, LINKS_INFLIGHT, LOCK, LOOK,
-    PURGE_AFTER, RENEW, ROOT,
+    PURGE_AFTER, RENEW, ROOT, SWEEP,
 };
 use super::machine::{Config, Machine};
 use super::rows::Row;
@@ -279,6 +279,11 @@ impl Manager {
                 "block manager: purge",
                 boxed(self.clone().purge(lead.clone())),
             ),
+            spawn(
+                Class::Background,
+                "block manager: sweep",
+                boxed(self.clone().sweep(lead.clone())),
+            ),
         ];
         while !lead.over.get() && !inner.stopping.get() && inner.env.now() < end {
             let slower = if lead.machine.borrow().is_idle() { IDLE } else { 1 };
@@ -376,6 +381,27 @@ impl Manager {
                     return;
                 }
             }
+        }
+    }
+
+    /// Looks for directories of volumes that are gone, again and again.
+    async fn sweep(self, lead: Rc<Lead>) {
+        let env = &self.0.env;
+        env.sleep(env.jitter(PURGE_AFTER)).await;
+        while !lead.over.get() {
+            let pause = match self.0.client.list_all(ROOT).await {
+                Ok(entries) => {
+                    let found = entries.into_iter().filter_map(|entry| entry.name.parse().ok());
+                    lead.machine.borrow_mut().discard_strays(env.now(), found);
+                    self.after(&lead);
+                    SWEEP
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "directories of volumes were not listed");
+                    PURGE_AFTER
+                }
+            };
+            env.sleep(env.jitter(pause)).await;
         }
     }
 

@@ -90,6 +90,24 @@ fn shrinking_needs_force_and_epochs_grow_through_it() {
 }
 
 #[test]
+fn directories_of_volumes_that_are_gone_go() {
+    let mut machine = machine(State::default(), 1, at(0));
+    let gone = volume(create(&mut machine, 1, spec("a", GIB))).volume;
+    let kept = volume(create(&mut machine, 2, spec("b", GIB))).volume;
+    machine.handle(at(0), BlockRequest::Remove { volume: gone, force: false }).expect("it goes");
+    let whole = Trash { volume: gone, segment: None };
+    let due = |machine: &Machine| machine.due_trash(at(60_000));
+    assert_eq!(due(&machine), [whole]);
+    machine.purged(whole);
+    let next = VolumeId::new(machine.state().counters().volume);
+    machine.discard_strays(at(5_000), [gone, kept, next].into_iter());
+    assert_eq!(due(&machine), [whole], "not what is there, nor what is made just now");
+    assert_eq!(machine.due_trash(at(5_100)), [], "whoever made it may be at it");
+    machine.discard_strays(at(6_000), [gone].into_iter());
+    assert_eq!(due(&machine), [whole]);
+}
+
+#[test]
 fn attachments_exclude_each_other_until_they_die() {
     let mut machine = machine(State::default(), 1, at(0));
     let id = volume(create(&mut machine, 1, spec("a", GIB))).volume;

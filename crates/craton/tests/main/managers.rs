@@ -95,7 +95,14 @@ fn a_second_block_manager_goes_on() {
     // Without any, leases run out: volumes wait, and whoever looks is told why.
     assert_eq!(status(&dir)["block_service"], "up");
     let mut nbd = Nbd::open(&at("new"));
+    let gone = volume(&["info", "third"])["id"].as_str().expect("text").to_owned();
+    volume(&["rm", "third"]);
+    let has_files = || good(&["fs", "ls", "/.craton/block", "--cluster", &cluster]).contains(&gone);
+    wait("its files are gone", SOON, || !has_files());
     kill9(&dir, &[&first]);
+    // As a server does that was stopped while it opened a segment.
+    good(&["fs", "mkdir", "-p", &format!("/.craton/block/{gone}/0"), "--cluster", &cluster]);
+    assert!(has_files());
     wait("nobody leads", SOON, || status(&dir)["block_service"] == "down");
     let told = good(&["status", "--cluster", &cluster]);
     assert!(told.contains("no block manager leads; volumes wait for one"), "{told}");
@@ -107,4 +114,5 @@ fn a_second_block_manager_goes_on() {
     assert!(!waits.is_finished(), "a lease outlives its manager");
     good(&["cluster", "restart", "--dir", &cluster, "block-manager", &first]);
     assert_eq!(waits.join().expect("it goes on"), [9; BLOCK]);
+    wait("what came late is gone", SOON, || !has_files());
 }
