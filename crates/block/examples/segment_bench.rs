@@ -11,7 +11,8 @@ use std::rc::Rc;
 
 use base::ClusterId;
 use block::contract::Device;
-use block::device::{Identity, Options, Segment};
+use block::device::limits::INDEX_MEMORY_DEFAULT;
+use block::device::{Identity, Options, Segment, Shared};
 use block::geometry::Extent;
 use client::Client;
 use futures_util::future::join_all;
@@ -140,10 +141,10 @@ async fn measure(env: &Env, client: &Client, dir: &str, time: Duration) -> Resul
     appender.close().await?;
 
     let options = Options { garbage_percent: 90, ..Options::default() };
-    let cache = Cache::new(64 << 20);
+    let shared = Shared::new(Cache::new(64 << 20), INDEX_MEMORY_DEFAULT);
     let open = |epoch| {
-        let (store, cache, options) = (store.clone(), cache.clone(), options.clone());
-        async move { Segment::open(env, store, &cache, (IDENTITY, BYTES, epoch), options).await }
+        let (store, shared, options) = (store.clone(), shared.clone(), options.clone());
+        async move { Segment::open(env, store, &shared, (IDENTITY, BYTES, epoch), options).await }
     };
     let began = env.now();
     let segment = open(1).await?;
@@ -200,7 +201,7 @@ const HOT_PART: u64 = 10;
 
 /// Random writes with garbage collection and without: the same writes on two segments.
 async fn collection(env: &Env, client: &Client, dir: &str, time: Duration) -> Result<(), Failure> {
-    let cache = Cache::new(64 << 20);
+    let shared = Shared::new(Cache::new(64 << 20), INDEX_MEMORY_DEFAULT);
     let blocks = COLLECTED_BYTES / BLOCK;
     let (small, large) = (noise(env, BLOCK), noise(env, LARGE));
     for (name, percent) in [("without collection", 90), ("with collection at 20 %", 20)] {
@@ -209,7 +210,7 @@ async fn collection(env: &Env, client: &Client, dir: &str, time: Duration) -> Re
         let options =
             Options { garbage_percent: percent, file_bytes: 8 << 20, ..Options::default() };
         let which = (IDENTITY, COLLECTED_BYTES, 1);
-        let segment = Segment::open(env, store, &cache, which, options).await?;
+        let segment = Segment::open(env, store, &shared, which, options).await?;
         for at in (0..COLLECTED_BYTES).step_by(8 * LARGE as usize) {
             let writes = (0..8).map(|n| segment.write(at + n * LARGE, large.clone()));
             join_all(writes).await.into_iter().collect::<Result<Vec<_>, _>>()?;

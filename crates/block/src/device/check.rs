@@ -12,7 +12,8 @@ use wire::control::limits::FINDINGS_MAX;
 use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
-use super::limits::{CHECK_PAGES, PAGE_BLOCKS, SCRUB_BLOCKS, SCRUB_DELAY, SWEEP_TIME};
+use super::format::state::{SCRUB_KEY, ScrubState};
+use super::limits::{CHECK_PAGES, PAGE_BLOCKS, SCRUB_BLOCKS, SCRUB_DELAY, SCRUB_SAVE, SWEEP_TIME};
 use super::types::parse_name;
 use crate::limits::BLOCK;
 
@@ -154,41 +155,68 @@ impl Core {
 
     /// How far the scrub is.
     pub(crate) fn scrub_progress(&self) -> SegmentScrub {
-        SegmentScrub { total_bytes: self.bytes, ..self.scrub.get() }
+        let state = self.scrub.get();
+        SegmentScrub {
+            passes: state.passes,
+            done_bytes: (state.next * BLOCK).min(self.bytes),
+            total_bytes: self.bytes,
+            read_bytes: self.scrub_read.get(),
+            damaged: state.damaged + state.damaged_before,
+        }
     }
 
-    fn note_scrub(&self, change: impl FnOnce(&mut SegmentScrub)) {
-        let mut scrub = self.scrub.get();
-        change(&mut scrub);
-        self.scrub.set(scrub);
+    fn unix_seconds(&self) -> u64 {
+        self.env.unix_time().as_nanos() / 1_000_000_000
+    }
+
+    /// Has the table say how far the scrub is; false when the instance is over.
+    async fn save_scrub(&self, state: ScrubState) -> bool {
+        self.scrub.set(state);
+        self.commit(|batch| {
+            batch.put(SCRUB_KEY, &state.encode());
+        })
+        .await
+        .is_ok()
     }
 
     /// The task that reads all that is stored again and again, at a capped rate (B14), until the
-    /// instance is over.
+    /// instance is over. A pass goes on where another owner was with it.
     pub(crate) async fn scrub_always(self: Rc<Self>) {
         let rate = self.options.scrub_bytes_per_second;
         if rate == 0 || !self.rest(self.env.jitter(SCRUB_DELAY)).await {
             return;
         }
         loop {
-            let begun = self.env.now();
+            let state = self.scrub.get();
+            if state.next == 0 {
+                if state.passes > 0 {
+                    let since = self.unix_seconds().saturating_sub(state.begun);
+                    let rest = self.options.scrub_period - Duration::from_secs(since);
+                    if !self.rest(rest.max(RETRY)).await {
+                        return;
+                    }
+                }
+                let (begun, damaged_before) = (self.unix_seconds(), state.damaged);
+                self.scrub.set(ScrubState { begun, damaged: 0, damaged_before, ..state });
+            }
             if !self.scrub_once(rate).await {
                 return;
             }
-            self.env.mark("segment: scrubbed");
-            self.note_scrub(|scrub| (scrub.passes, scrub.done_bytes) = (scrub.passes + 1, 0));
-            let rest = (begun + self.options.scrub_period) - self.env.now();
-            if !self.rest(rest.max(RETRY)).await {
+            let state = self.scrub.get();
+            let passes = state.passes + 1;
+            if !self.save_scrub(ScrubState { passes, next: 0, damaged_before: 0, ..state }).await {
                 return;
             }
+            self.env.mark("segment: scrubbed");
         }
     }
 
-    /// One pass; false when the instance is over.
+    /// The rest of a pass; false when the instance is over.
     async fn scrub_once(&self, rate: u64) -> bool {
         let blocks = self.bytes.div_ceil(BLOCK);
-        let mut lba = 0;
-        while lba < blocks {
+        let mut saved = self.env.now();
+        while self.scrub.get().next < blocks {
+            let lba = self.scrub.get().next;
             let count = (blocks - lba).min(SCRUB_BLOCKS as u64);
             let mut report = SegmentCheck::default();
             let pause = match self.verify_blocks(lba as u32, count as usize, &mut report).await {
@@ -196,15 +224,23 @@ impl Core {
                     for finding in &report.findings {
                         tracing::error!(finding, "scrub of a volume: data is damaged");
                     }
-                    lba += count;
+                    let mut state = self.scrub.get();
+                    state.next = lba + count;
+                    state.damaged += report.findings_count;
+                    self.scrub.set(state);
+                    self.scrub_read.set(self.scrub_read.get() + good * BLOCK);
+                    if self.env.now() - saved >= SCRUB_SAVE {
+                        saved = self.env.now();
+                        if !self.save_scrub(state).await {
+                            return false;
+                        }
+                    }
                     let read = (good + report.findings_count) * BLOCK;
-                    self.note_scrub(|scrub| {
-                        scrub.done_bytes = (lba * BLOCK).min(self.bytes);
-                        scrub.read_bytes += good * BLOCK;
-                        scrub.damaged += report.findings_count;
-                    });
                     // Where nothing is stored it goes on at once, but not alone.
-                    Duration::from_micros(read.saturating_mul(1_000_000) / rate)
+                    match read {
+                        0 => Duration::ZERO,
+                        read => self.member.shared().scrubbed(self.env.now(), read, rate),
+                    }
                 }
                 Err(_) => RETRY,
             };

@@ -46,7 +46,7 @@ struct Output {
 impl Core {
     /// What may be collected.
     fn candidates(&self) -> Vec<Candidate> {
-        let (files, index) = (self.files.borrow(), self.index.borrow());
+        let (files, index) = (self.files.borrow(), self.member.index.borrow());
         let sealed = files.values().filter(|file| file.state.get().sealed);
         let candidate = |file: &Rc<DataFile>| {
             let state = file.state.get();
@@ -96,7 +96,7 @@ impl Core {
     async fn collect(&self, number: FileNo, outputs: &mut Outputs) -> Result<(), Fault> {
         let Some(file) = self.files.borrow().get(&number).cloned() else { return Ok(()) };
         let state = file.state.get();
-        let live = i64::from(state.live) + self.index.borrow().pending(number);
+        let live = i64::from(state.live) + self.member.index.borrow().pending(number);
         if live > 0 {
             self.copy_live(&file, outputs).await?;
             for class in 0..COLLECT_CLASSES {
@@ -293,7 +293,8 @@ impl Core {
         Seq { epoch: self.epoch, counter: self.logged.get() }
     }
 
-    /// Waits as long as the configured rate asks for, and gives way to requests.
+    /// Waits as long as the configured rate asks for, and gives way to changes of all segments of
+    /// this process (B12).
     async fn pace(&self, bytes: u64) {
         let rate = self.options.collect_bytes_per_second.max(1);
         let candidates = self.candidates();
@@ -310,7 +311,7 @@ impl Core {
             ))
             .await;
         let mut times = 0;
-        while self.queue.borrow().len() > 0 && times < GIVE_WAY_MAX {
+        while self.member.shared().waiting() > 0 && times < GIVE_WAY_MAX {
             self.env.sleep(GIVE_WAY).await;
             times += 1;
         }

@@ -9,18 +9,18 @@ use base::{Fault, Kind};
 use runtime::sync::{Mutex, Notify, Semaphore};
 use runtime::{Env, Instant};
 use table::{Batch, Store, Table};
-use wire::control::SegmentScrub;
 
 use super::files::{DataFile, Open, Recent};
 use super::format::Flaw;
 use super::format::page::decode_page;
-use super::format::state::{SEGMENT_KEY, SegmentState, page_key};
+use super::format::state::{SEGMENT_KEY, ScrubState, SegmentState, page_key};
 use super::format::txn::Mark;
 use super::index::IndexMap;
 use super::limits::QUEUE_BYTES_MAX;
 use super::locks::Locks;
 use super::log::Queue;
 use super::options::Options;
+use super::shared::{Member, Shared};
 use super::snapshot::Cuts;
 use super::types::{FileNo, Identity, Seq, Update};
 use crate::once::Windows;
@@ -63,7 +63,8 @@ pub(crate) struct Core {
     pub(crate) generation: u32,
     pub(crate) files: RefCell<BTreeMap<FileNo, Rc<DataFile>>>,
     pub(crate) next_file: Cell<u32>,
-    pub(crate) index: RefCell<IndexMap>,
+    /// The index, and this segment's part of what it shares with others.
+    pub(crate) member: Rc<Member>,
     /// Pages that are being read from the table.
     asked: RefCell<BTreeSet<u32>>,
     answered: Notify,
@@ -101,7 +102,6 @@ pub(crate) struct Core {
     pub(crate) log_ended: Cell<bool>,
     pub(crate) wake_log: Notify,
     pub(crate) wake_txn: Notify,
-    pub(crate) wake_checkpoint: Notify,
     pub(crate) wake_files: Notify,
     pub(crate) wake_collect: Notify,
     /// Something was logged or stored, or the instance is over.
@@ -109,7 +109,9 @@ pub(crate) struct Core {
     pub(crate) checkpointing: Mutex<()>,
     pub(crate) cuts: Cuts,
     pub(crate) counts: Cell<Counts>,
-    pub(crate) scrub: Cell<SegmentScrub>,
+    pub(crate) scrub: Cell<ScrubState>,
+    /// Bytes of blocks that the scrub of this instance has read.
+    pub(crate) scrub_read: Cell<u64>,
 }
 
 /// What recovery starts from.
@@ -118,7 +120,9 @@ pub(crate) struct Start {
     pub(crate) outputs: Rc<dyn Store>,
     pub(crate) table: Table,
     pub(crate) state: SegmentState,
+    pub(crate) scrub: ScrubState,
     pub(crate) options: Options,
+    pub(crate) shared: Shared,
     pub(crate) files: BTreeMap<FileNo, Rc<DataFile>>,
     pub(crate) index: IndexMap,
     pub(crate) once: Windows,
@@ -131,7 +135,7 @@ pub(crate) struct Start {
 impl Core {
     pub(crate) fn new(env: &Env, start: Start) -> Core {
         let Start { store, outputs, table, state, options, files, index, once, .. } = start;
-        let Start { txns, txn_updates, logged, .. } = start;
+        let Start { shared, scrub, txns, txn_updates, logged, .. } = start;
         Core {
             env: env.clone(),
             store,
@@ -144,7 +148,7 @@ impl Core {
             table,
             files: RefCell::new(files),
             next_file: Cell::new(state.next_file),
-            index: RefCell::new(index),
+            member: shared.join(index),
             asked: RefCell::default(),
             answered: Notify::new(),
             locks: Locks::default(),
@@ -171,14 +175,14 @@ impl Core {
             log_ended: Cell::new(false),
             wake_log: Notify::new(),
             wake_txn: Notify::new(),
-            wake_checkpoint: Notify::new(),
             wake_files: Notify::new(),
             wake_collect: Notify::new(),
             changed: Notify::new(),
             checkpointing: Mutex::new(()),
             cuts: Cuts::default(),
             counts: Cell::default(),
-            scrub: Cell::default(),
+            scrub: Cell::new(scrub),
+            scrub_read: Cell::new(0),
         }
     }
 
@@ -236,7 +240,7 @@ impl Core {
             }
         };
         *self.over.borrow_mut() = Some(fault);
-        let background = [&self.wake_checkpoint, &self.wake_files, &self.wake_collect];
+        let background = [&self.member.wake, &self.wake_files, &self.wake_collect];
         [&self.wake_log, &self.wake_txn].into_iter().chain(background).for_each(Notify::notify_one);
         self.changed.notify_waiters();
         self.answered.notify_waiters();
@@ -310,7 +314,7 @@ impl Core {
     pub(crate) async fn meet(&self, page: u32) -> Result<(), Fault> {
         loop {
             let answered = self.answered.notified();
-            if self.index.borrow().has_met(page) {
+            if self.member.index.borrow().has_met(page) {
                 return Ok(());
             }
             if self.asked.borrow_mut().insert(page) {
@@ -325,32 +329,22 @@ impl Core {
         self.count(|counts| counts.pages_asked += 1);
         let locs = decode_page(stored.as_deref().unwrap_or_default());
         let locs = locs.map_err(|flaw| self.damage(&format!("index page {page}"), 0, flaw))?;
-        let (mut index, room) = (self.index.borrow_mut(), self.options.index_memory_max);
-        if index.bytes() > room {
-            index.evict(room); // Before, so that whoever asked finds the page.
-        }
-        index.meet(page, &locs);
-        // A changed page has become larger.
-        if self.is_checkpoint_due(&index) {
-            self.wake_checkpoint.notify_one();
-        }
+        self.member.watch(); // Before, so that whoever asked finds the page.
+        self.member.index.borrow_mut().meet(page, &locs);
+        self.member.grown();
         Ok(())
     }
 
-    /// Wakes the checkpoint when much is dirty, and the eviction when much is not.
+    /// Begins checkpoints that are due, and drops pages when there is no room for them.
     pub(crate) fn watch_memory(&self) {
-        let (mut index, room) = (self.index.borrow_mut(), self.options.index_memory_max);
-        if index.bytes() > room {
-            index.evict(room);
-        }
-        if self.is_checkpoint_due(&index) {
-            self.wake_checkpoint.notify_one();
+        self.member.watch();
+        if self.is_checkpoint_due() {
+            self.member.wake.notify_one();
         }
     }
 
-    pub(crate) fn is_checkpoint_due(&self, index: &IndexMap) -> bool {
-        index.dirty_bytes() > self.options.index_memory_max / 2
-            || self.txn_updates.get() >= self.options.checkpoint_updates
+    pub(crate) fn is_checkpoint_due(&self) -> bool {
+        self.member.is_store_due() || self.txn_updates.get() >= self.options.checkpoint_updates
     }
 }
 

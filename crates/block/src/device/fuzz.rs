@@ -8,7 +8,7 @@ use super::format::page::{decode_page, encode_page};
 use super::format::record::{
     FILE_HEAD, Head, Next, RECORD_HEAD, file_head, next_record, read_file_head,
 };
-use super::format::state::{FileState, SegmentState};
+use super::format::state::{FileState, ScrubState, SegmentState};
 use super::format::txn::Txn;
 use super::types::{FileNo, Identity, parse_name};
 
@@ -52,9 +52,12 @@ pub fn fuzz_txn(bytes: &[u8]) {
     }
 }
 
-/// What the table says of a segment, and of a DataFile.
+/// What the table says of a segment, of its scrub, and of a DataFile.
 pub fn fuzz_state(bytes: &[u8]) {
     if let Ok(state) = SegmentState::decode(bytes) {
+        assert_eq!(state.encode(), bytes);
+    }
+    if let Ok(state) = ScrubState::decode(bytes) {
         assert_eq!(state.encode(), bytes);
     }
     if let Ok(state) = FileState::decode(bytes) {

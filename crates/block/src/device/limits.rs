@@ -66,8 +66,8 @@ pub const RECENT_BYTES_DEFAULT: usize = APPENDS_INFLIGHT_MAX * APPEND_BYTES_MAX;
 pub const PAGE_BLOCKS: u32 = 512;
 /// Memory of a page beside its entries: the struct, a tree node's share, an allocation.
 pub const PAGE_OVERHEAD: usize = 144;
-/// Bytes of the index in memory, unless configured: 4 million blocks (16 GiB) of whole pages.
-pub const INDEX_MEMORY_DEFAULT: usize = 32 << 20;
+/// Bytes of the indexes in memory, unless configured: 32 million blocks (128 GiB) of whole pages.
+pub const INDEX_MEMORY_DEFAULT: usize = 256 << 20;
 /// Smallest and largest configured such memory.
 pub const INDEX_MEMORY: (usize, usize) = (16 << 10, 64 << 30);
 
@@ -112,9 +112,11 @@ pub const SCRUB_BLOCKS: usize = 64;
 pub const SWEEP_TIME: Duration = Duration::from_secs(2);
 /// From an opening to the begin of its first scrub: what follows a takeover has room first.
 pub const SCRUB_DELAY: Duration = Duration::from_secs(30);
-/// Bytes that the scrub of a segment reads in a second, unless configured: 32 GiB in 9 hours. The
-/// paper's cap is 10 MiB/s (B14).
-pub const SCRUB_RATE_DEFAULT: u64 = MIB;
+/// How often the table learns how far a scrub is: what a takeover does again at most.
+pub const SCRUB_SAVE: Duration = Duration::from_secs(60);
+/// Bytes that the scrubs of a process's segments read in a second, unless configured: the paper's
+/// cap (B14), 12 TiB in 15 days.
+pub const SCRUB_RATE_DEFAULT: u64 = 10 * MIB;
 /// Between the begins of two scrubs of a segment, unless configured (B14).
 pub const SCRUB_PERIOD_DEFAULT: Duration = Duration::from_secs(15 * 24 * 3600);
 

@@ -131,6 +131,7 @@ impl Core {
         }
         let over = self.over.borrow().clone().expect("it has ended");
         let waiting = std::mem::take(&mut *self.queue.borrow_mut()).waiting;
+        self.member.waits(0);
         for change in waiting {
             match change.started {
                 0 => change.fail(&over),
@@ -167,9 +168,11 @@ impl Core {
 
     /// True when writes have to wait for the TxnFile or for a checkpoint.
     fn lags(&self) -> bool {
-        let dirty = self.index.borrow().dirty_bytes();
-        self.unlogged_count.get() >= TXN_BACKLOG_MAX
-            || dirty > self.options.index_memory_max / 4 * 3
+        let behind = self.member.is_behind();
+        if behind {
+            self.member.wake.notify_one();
+        }
+        behind || self.unlogged_count.get() >= TXN_BACKLOG_MAX
     }
 
     async fn write_groups(self: Rc<Self>, mut open: Open) -> Result<(), Fault> {
@@ -205,6 +208,7 @@ impl Core {
                 }
                 pace.started(self.queue.borrow().len());
                 let group = self.take_group(&mut open, units);
+                self.member.waits(self.queue.borrow().len());
                 let began = self.env.now();
                 inflight_bytes += group.bytes.len();
                 inflight_count += group.last_of.len();
@@ -377,7 +381,7 @@ impl Core {
     /// Makes changes of the index, which the TxnFile is to learn.
     pub(crate) fn install(&self, seq: Seq, mark: Option<Mark>, updates: Vec<Update>) {
         {
-            let mut index = self.index.borrow_mut();
+            let mut index = self.member.index.borrow_mut();
             updates.iter().for_each(|update| index.apply(*update));
         }
         let waiting = &mut *self.unlogged.borrow_mut();

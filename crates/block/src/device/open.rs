@@ -14,15 +14,15 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use futures_util::future::join_all;
 use runtime::{Class, Env};
-use table::{Cache, Range, Source, Store, Table};
+use table::{Range, Source, Store, Table};
 
 use super::core::{Core, Start, Unlogged};
 use super::files::DataFile;
 use super::format::Flaw;
 use super::format::record::{FILE_HEAD, Next, What, next_record, read_file_head};
 use super::format::state::{
-    FILE_PREFIX, FileState, ORIGIN_PREFIX, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, file_key,
-    read_key, read_txn_key,
+    FILE_PREFIX, FileState, ORIGIN_PREFIX, Role, SCRUB_KEY, SEGMENT_KEY, ScrubState, SegmentState,
+    TXN_PREFIX, file_key, read_key, read_txn_key,
 };
 use super::format::txn::{Mark, Txn};
 use super::index::IndexMap;
@@ -30,6 +30,7 @@ use super::limits::{RECORD, SCAN_BYTES, UNIT};
 use super::link::LinkFrom;
 use super::log::merge;
 use super::options::Options;
+use super::shared::Shared;
 use super::types::{FileNo, Identity, Loc, Seq, Update, parse_name};
 use crate::once::Windows;
 
@@ -53,7 +54,7 @@ struct Tail {
 pub(crate) async fn open(
     env: &Env,
     (store, outputs): (Rc<dyn Store>, Rc<dyn Store>),
-    cache: &Cache,
+    shared: &Shared,
     (identity, bytes, epoch): (Identity, u64, u64),
     (options, origin): (Options, Option<LinkFrom>),
 ) -> Result<Rc<Core>, Fault> {
@@ -61,7 +62,7 @@ pub(crate) async fn open(
     let opening = Opening { env: env.clone(), store: store.clone(), identity };
     let table_options =
         table::Options { create: options.create, owner: epoch, ..options.table.clone() };
-    let table = Table::open(env, store.clone(), cache, table_options).await;
+    let table = Table::open(env, store.clone(), shared.cache(), table_options).await;
     let table = table.map_err(|error| opening.fault(error.kind(), error))?;
     let mut state = opening.state(&table).await?;
     if let (None, Some(origin)) = (state, &origin) {
@@ -89,8 +90,10 @@ pub(crate) async fn open(
             store,
             outputs,
             state,
+            scrub: opening.scrub(&table).await?,
             options,
             files,
+            shared: shared.clone(),
             index: IndexMap::new(),
             once: opening.once(&table).await?,
             txns: (0, 0),
@@ -175,6 +178,13 @@ impl Opening {
             SegmentState::decode(&bytes).map_err(|flaw| self.damage("its table", 0, flaw))
         };
         state.map(decode).transpose()
+    }
+
+    /// How far the scrub of owners before is.
+    async fn scrub(&self, table: &Table) -> Result<ScrubState, Fault> {
+        let state = table.get(SCRUB_KEY).await.map_err(|error| self.fault(error.kind(), error))?;
+        let state = state.map(|bytes| ScrubState::decode(&bytes)).transpose();
+        Ok(state.map_err(|flaw| self.damage("its table", 0, flaw))?.unwrap_or_default())
     }
 
     async fn files(&self, table: &Table) -> Result<BTreeMap<FileNo, Rc<DataFile>>, Fault> {

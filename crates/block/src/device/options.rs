@@ -5,9 +5,8 @@ use runtime::Duration;
 
 use super::limits::{
     CHECKPOINT_UPDATES_DEFAULT, COLLECT_RATE_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT,
-    GARBAGE_PERCENT_DEFAULT, INDEX_MEMORY, INDEX_MEMORY_DEFAULT, RECENT_BYTES_DEFAULT, RECORD,
-    SCRUB_PERIOD_DEFAULT, SCRUB_RATE_DEFAULT, TXN_UPDATES_DEFAULT, TXN_UPDATES_MAX,
-    TXN_WAIT_DEFAULT,
+    GARBAGE_PERCENT_DEFAULT, RECENT_BYTES_DEFAULT, RECORD, SCRUB_PERIOD_DEFAULT,
+    SCRUB_RATE_DEFAULT, TXN_UPDATES_DEFAULT, TXN_UPDATES_MAX, TXN_WAIT_DEFAULT,
 };
 
 /// Behaviour of a [`crate::device::Segment`]. None of it is part of the format: each opening may
@@ -18,9 +17,6 @@ pub struct Options {
     pub create: bool,
     /// Bytes of a DataFile, 16 KiB to 4 GiB (B2).
     pub file_bytes: u64,
-    /// Bytes of the index in memory, 16 KiB to 64 GiB. What was changed since the last checkpoint
-    /// stays in memory until the next, which it brings on; the appends in flight come beside it.
-    pub index_memory_max: usize,
     /// Bytes of the last records kept in memory, which no replica may show yet (`protocols.md`
     /// 1.6). With fewer than the appends in flight have, reads of them wait.
     pub recent_bytes: usize,
@@ -39,7 +35,8 @@ pub struct Options {
     /// Bytes of DataFiles that collection reads in a second, unless there is half as much garbage
     /// again as [`Options::garbage_percent`] says.
     pub collect_bytes_per_second: u64,
-    /// Bytes that the scrub reads in a second at most; 0: there is none (B14).
+    /// Bytes that the scrubs of all segments of the process read in a second at most; 0: there
+    /// are none (B14).
     pub scrub_bytes_per_second: u64,
     /// Between the begins of two scrubs.
     pub scrub_period: Duration,
@@ -52,7 +49,6 @@ impl Default for Options {
         Options {
             create: true,
             file_bytes: FILE_BYTES_DEFAULT,
-            index_memory_max: INDEX_MEMORY_DEFAULT,
             recent_bytes: RECENT_BYTES_DEFAULT,
             txn_updates: TXN_UPDATES_DEFAULT,
             txn_wait: TXN_WAIT_DEFAULT,
@@ -77,7 +73,6 @@ impl Options {
     /// The same with every value within its bounds.
     pub fn clamped(mut self) -> Options {
         self.file_bytes = self.file_bytes.clamp(FILE_BYTES.0, FILE_BYTES.1);
-        self.index_memory_max = self.index_memory_max.clamp(INDEX_MEMORY.0, INDEX_MEMORY.1);
         self.txn_updates = self.txn_updates.clamp(1, TXN_UPDATES_MAX);
         self.checkpoint_updates = self.checkpoint_updates.max(1);
         self.garbage_percent = self.garbage_percent.clamp(1, 90);

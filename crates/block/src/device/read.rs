@@ -50,7 +50,7 @@ impl Core {
     /// Where a block is.
     pub(crate) async fn locate(&self, lba: u32) -> Result<Loc, Fault> {
         loop {
-            let found = self.index.borrow_mut().get(lba);
+            let found = self.member.index.borrow_mut().get(lba);
             match found {
                 Found::Loc(loc) => return Ok(loc),
                 Found::Ask(page) => self.meet(page).await?,

@@ -342,7 +342,12 @@ impl Core {
         let (done, outcome) = oneshot::channel();
         let (lba, guard) = (lba as u32, guard.clone());
         let change = Change { lba, work, started: 0, origin, done, guard, permit };
-        self.queue.borrow_mut().push(change);
+        let waiting = {
+            let queue = &mut *self.queue.borrow_mut();
+            queue.push(change);
+            queue.len()
+        };
+        self.member.waits(waiting);
         self.wake_log.notify_one();
         Ok(outcome)
     }

@@ -6,12 +6,13 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use runtime::{Buf, Env};
-use table::{Cache, Store};
+use table::Store;
 use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
 use super::limits::{SEGMENT_BYTES_MAX, UNIT};
 use super::options::Options;
+use super::shared::Shared;
 use super::types::Identity;
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use crate::geometry::Extent;
@@ -84,11 +85,11 @@ impl Segment {
     pub async fn open(
         env: &Env,
         store: Rc<dyn Store>,
-        cache: &Cache,
+        shared: &Shared,
         (identity, bytes, epoch): (Identity, u64, u64),
         options: Options,
     ) -> Result<Segment, Fault> {
-        Segment::open_with(env, store.clone(), store, cache, (identity, bytes, epoch), options)
+        Segment::open_with(env, store.clone(), store, shared, (identity, bytes, epoch), options)
             .await
     }
 
@@ -98,12 +99,12 @@ impl Segment {
         env: &Env,
         store: Rc<dyn Store>,
         outputs: Rc<dyn Store>,
-        cache: &Cache,
+        shared: &Shared,
         (identity, bytes, epoch): (Identity, u64, u64),
         options: Options,
     ) -> Result<Segment, Fault> {
         let what = (identity, bytes, epoch);
-        Segment::open_from(env, (store, outputs), cache, what, (options, None)).await
+        Segment::open_from(env, (store, outputs), shared, what, (options, None)).await
     }
 
     /// As [`Segment::open_with`]; when nobody has opened the segment before, it gets the content
@@ -112,7 +113,7 @@ impl Segment {
     pub async fn open_from(
         env: &Env,
         stores: (Rc<dyn Store>, Rc<dyn Store>),
-        cache: &Cache,
+        shared: &Shared,
         (identity, bytes, epoch): (Identity, u64, u64),
         (options, origin): (Options, Option<super::link::LinkFrom>),
     ) -> Result<Segment, Fault> {
@@ -122,7 +123,7 @@ impl Segment {
             return Err(Fault::new(Kind::Invalid, text));
         }
         let what = (identity, bytes, epoch);
-        let core = super::open::open(env, stores, cache, what, (options, origin)).await?;
+        let core = super::open::open(env, stores, shared, what, (options, origin)).await?;
         Ok(Segment(Rc::new(Owner(core))))
     }
 
@@ -173,7 +174,8 @@ impl Segment {
     /// What it is like at present.
     pub fn stats(&self) -> Stats {
         let core = &self.0.0;
-        let (files, counts, index) = (core.files.borrow(), core.counts.get(), core.index.borrow());
+        let (files, counts, index) =
+            (core.files.borrow(), core.counts.get(), core.member.index.borrow());
         let live = files.iter().map(|(number, file)| {
             (i64::from(file.state.get().live) + index.pending(*number)).max(0) as u64
         });

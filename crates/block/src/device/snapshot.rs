@@ -316,7 +316,7 @@ impl Core {
 
     /// Blocks in files of another volume's making, at least one for each file.
     pub(crate) fn shared(&self) -> u64 {
-        let (files, index) = (self.files.borrow(), self.index.borrow());
+        let (files, index) = (self.files.borrow(), self.member.index.borrow());
         let foreign = files.values().filter(|file| file.state.get().origin != 0);
         let live = foreign.map(|file| {
             let live = i64::from(file.state.get().live) + index.pending(file.number);

@@ -133,9 +133,9 @@ impl Core {
     /// The task that stores changed index pages, until the instance is over.
     pub(crate) async fn checkpoint_always(self: Rc<Self>) {
         while !self.is_over() {
-            let due = self.is_checkpoint_due(&self.index.borrow());
-            if !due {
-                self.wake_checkpoint.notified().await;
+            if !self.is_checkpoint_due() {
+                self.wake_log.notify_one(); // Others may have made room.
+                self.member.wake.notified().await;
                 continue;
             }
             match self.checkpoint().await {
@@ -156,7 +156,7 @@ impl Core {
         let (first, end) = (self.first_txn.get(), self.logged_txn.get());
         // What they say is in memory, so the pages that it has changed are dirty or stored.
         let counted = self.txn_updates.get();
-        let pages = self.index.borrow().dirty_pages();
+        let pages = self.member.index.borrow().dirty_pages();
         for pages in pages.chunks(CHECKPOINT_PAGES) {
             self.store_pages(pages).await?;
         }
@@ -197,7 +197,7 @@ impl Core {
         try_join_all(pages.iter().map(|page| self.meet(*page))).await?;
         let mut versions = Vec::new();
         self.commit(|batch| {
-            let index = &mut *self.index.borrow_mut();
+            let index = &mut *self.member.index.borrow_mut();
             let mut touched: BTreeMap<FileNo, Rc<DataFile>> = BTreeMap::new();
             for &page in pages {
                 let (bytes, deltas, version) = index.take_page(page);
@@ -221,7 +221,7 @@ impl Core {
             }
         })
         .await?;
-        let index = &mut *self.index.borrow_mut();
+        let index = &mut *self.member.index.borrow_mut();
         versions.iter().for_each(|(page, version)| index.stored(*page, *version));
         self.count(|counts| counts.pages_stored += versions.len() as u64);
         self.wake_log.notify_one();

@@ -173,7 +173,7 @@ impl View {
             let stored = stored.map_err(|error| trouble(&self.name, &error))?;
             let locs = decode_page(stored.as_deref().unwrap_or_default());
             let locs = locs.map_err(|flaw| self.damage(flaw))?;
-            self.index.evict(INDEX_BYTES);
+            self.index.trim(INDEX_BYTES);
             self.index.meet(page, &locs);
         }
         let mut spots = Vec::with_capacity(PAGE_BLOCKS as usize);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{Fault, Kind, VolumeId};
 use client::Client;
 use runtime::Instant;
-use table::{Cache, ClientStore, Store};
+use table::{ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, Service, TransportError};
 use wire::control::{BlockReply, BlockRequest, SegmentId};
 
@@ -19,7 +19,7 @@ use super::member::{Devices, Hosted, Member};
 use super::service::segment_path;
 use super::tenancy::{Held, Standing};
 use crate::contract::Answer;
-use crate::device::{Identity, LinkFrom, Options, Segment};
+use crate::device::{Identity, LinkFrom, Options, Segment, Shared};
 use crate::limits::PLACES_LENT;
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
 
@@ -27,14 +27,14 @@ use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
 #[derive(Clone)]
 pub struct CoreDevices {
     client: Client,
-    cache: Cache,
+    shared: Shared,
     options: Options,
 }
 
 impl CoreDevices {
-    /// Segments that this process opens share the cache.
-    pub fn new(client: &Client, cache: Cache, options: Options) -> CoreDevices {
-        CoreDevices { client: client.clone(), cache, options }
+    /// What segments of this process share, and how they behave.
+    pub fn new(client: &Client, shared: Shared, options: Options) -> CoreDevices {
+        CoreDevices { client: client.clone(), shared, options }
     }
 }
 
@@ -96,7 +96,7 @@ impl CoreDevices {
             })
         });
         let stores = (store.clone() as Rc<dyn Store>, store as Rc<dyn Store>);
-        Segment::open_from(env, stores, &self.cache, which, (options, origin)).await
+        Segment::open_from(env, stores, &self.shared, which, (options, origin)).await
     }
 }
 

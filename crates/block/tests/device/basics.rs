@@ -6,9 +6,8 @@ use block::device::model::{load, whole};
 use block::device::{Identity, Options, Segment};
 use block::geometry::Extent;
 use runtime::{Duration, Rng};
-use table::Cache;
 
-use crate::device::support::{BYTES, IDENTITY, World, device, on, open, plan, small};
+use crate::device::support::{BYTES, IDENTITY, World, device, on, open, plan, shared, small};
 
 #[test]
 fn random_requests_are_answered_as_the_model_does() {
@@ -145,9 +144,8 @@ fn a_segment_knows_its_owners_and_itself() {
             assert_eq!(third.read(Extent { offset: 4096, len: 4096 }).await.unwrap()[..], data[..]);
             third.close().await.unwrap();
             let other = Identity { volume: 8, ..IDENTITY };
-            let cache = Cache::new(1 << 20);
             let foreign =
-                Segment::open(&at, disk.store(&at), &cache, (other, BYTES, 9), small()).await;
+                Segment::open(&at, disk.store(&at), &shared(), (other, BYTES, 9), small()).await;
             assert_eq!(foreign.unwrap_err().kind, Kind::Invalid);
         };
         on(&env, work).await.unwrap();

@@ -3,6 +3,7 @@
 use block::contract::{Clear, Device};
 use block::device::{Options, Segment};
 use block::geometry::Extent;
+use runtime::sim::CrashMode;
 use runtime::{Duration, Env};
 use wire::control::SegmentCheck;
 
@@ -112,11 +113,57 @@ fn scrub_reads_all_in_turn_and_counts_damage() {
             let segment = open(&at, &disk, 2, options).await.expect("it opens");
             at.sleep(Duration::from_secs(60)).await;
             let again = segment.scrub();
-            assert_eq!((again.passes, again.damaged), (1, 1), "{again:?}");
+            assert_eq!((again.passes, again.damaged), (2, 1), "{again:?}");
             segment.close().await.expect("all is well");
         });
         done.await.expect("no crash");
         world.sim.marks()
     });
     assert_eq!(marks.get("segment: scrubbed"), Some(&2));
+}
+
+/// A takeover does again what the scrub did in the last minute, and begins no pass before its time.
+#[test]
+fn scrub_goes_on_where_another_owner_was() {
+    let world = World::new(23);
+    world.run(async {
+        let (first, env) = world.boot();
+        let (disk, at) = (world.disk.clone(), env.clone());
+        let options = Options {
+            scrub_bytes_per_second: 4 << 10,
+            scrub_period: Duration::from_secs(3600),
+            ..small()
+        };
+        let begins = options.clone();
+        let begun = on(&env, async move {
+            let segment = open(&at, &disk, 1, begins).await.expect("it is new");
+            // 512 KiB at 4 KiB a second.
+            write(&at, &segment, 0..128, 1).await;
+            at.sleep(Duration::from_secs(130)).await;
+            assert_eq!(segment.scrub().passes, 0);
+            std::mem::forget(segment);
+        });
+        begun.await.expect("no crash");
+        world.sim.crash(first, CrashMode::Process);
+        let (_, env) = world.boot();
+        let (disk, at) = (world.disk.clone(), env.clone());
+        let goes_on = on(&env, async move {
+            let segment = open(&at, &disk, 2, options.clone()).await.expect("it opens");
+            let left = segment.scrub();
+            assert!(left.done_bytes > 0 && left.read_bytes == 0, "{left:?}");
+            at.sleep(Duration::from_secs(130)).await;
+            let once = segment.scrub();
+            assert_eq!((once.passes, once.damaged), (1, 0), "{once:?}");
+            assert!(once.read_bytes < 128 * BLOCK, "not all of it again: {once:?}");
+            segment.close().await.expect("all is well");
+            let segment = open(&at, &disk, 3, options).await.expect("it opens");
+            at.sleep(Duration::from_secs(1800)).await;
+            let rests = segment.scrub();
+            assert_eq!((rests.passes, rests.read_bytes), (1, 0), "{rests:?}");
+            at.sleep(Duration::from_secs(2000)).await;
+            assert_eq!(segment.scrub().passes, 2);
+            segment.close().await.expect("all is well");
+        });
+        goes_on.await.expect("no crash");
+    });
 }

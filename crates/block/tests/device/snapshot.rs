@@ -15,7 +15,7 @@ use runtime::{Class, Duration, Env, Rng};
 use table::model::MemDisk;
 use table::{Batch, Cache, Table};
 
-use crate::device::support::{BYTES, IDENTITY, World, on, open, small};
+use crate::device::support::{BYTES, IDENTITY, World, on, open, shared, small};
 
 /// Blocks in use; each is written by one task, with values that count up.
 const BLOCKS: usize = 48;
@@ -49,7 +49,7 @@ fn identity(number: u64) -> Identity {
 async fn open_linked(env: &Env, disk: &MemDisk, number: u64, epoch: u64) -> Segment {
     let (what, disk) = ((identity(number), BYTES, epoch), disk.beside(&name(number)));
     let options = Options { create: false, ..small() };
-    let opened = Segment::open(env, disk.store(env), &Cache::new(32 << 10), what, options).await;
+    let opened = Segment::open(env, disk.store(env), &shared(), what, options).await;
     opened.unwrap_or_else(|fault| panic!("cut {number}: {fault}"))
 }
 
@@ -340,7 +340,7 @@ fn a_first_opening_begins_anew_what_another_left() {
         for epoch in 1..=2 {
             let (what, options) = ((identity(9), BYTES, epoch), (small(), Some(origin())));
             let stores = (clone.store(&at), clone.store(&at));
-            let opened = Segment::open_from(&at, stores, &cache, what, options).await.unwrap();
+            let opened = Segment::open_from(&at, stores, &shared(), what, options).await.unwrap();
             assert_eq!(values(&opened).await.unwrap(), want);
             opened.close().await.unwrap();
         }

@@ -4,13 +4,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::contract::Device;
-use block::device::{Options, Segment};
+use block::device::limits::PAGE_BLOCKS;
+use block::device::{Options, Segment, Shared};
 use block::geometry::Extent;
 use block::limits::BLOCK;
 use runtime::{Duration, Rng};
+use table::model::MemDisk;
 use table::{Answer, Cache, Names, Source, Store, Writer};
 
-use crate::device::support::{BYTES, IDENTITY, World, on, small};
+use crate::device::support::{BYTES, IDENTITY, World, on, shared, small};
 
 /// Calls of a store.
 #[derive(Default)]
@@ -94,8 +96,8 @@ fn what_is_collected_is_made_by_the_store_of_outputs() {
     let work = async move {
         let (log, of_log) = counted(disk.store(&at));
         let (outputs, of_outputs) = counted(disk.store(&at));
-        let (cache, what) = (Cache::new(32 << 10), (IDENTITY, BYTES, 1));
-        let opened = Segment::open_with(&at, log, outputs, &cache, what, small()).await;
+        let (shared, what) = (shared(), (IDENTITY, BYTES, 1));
+        let opened = Segment::open_with(&at, log, outputs, &shared, what, small()).await;
         let segment = opened.unwrap();
         let mut rng = Rng::new(3);
         let mut values = vec![0u8; 256];
@@ -133,8 +135,7 @@ fn a_tenth_of_the_index_in_memory_costs_one_more_read() {
         let (store, calls) = counted(disk.store(&at));
         let options = Options {
             file_bytes: 16 << 20,
-            // Four pages and a little of forty.
-            index_memory_max: 17 << 10,
+            scrub_bytes_per_second: 0, // It looks up as well.
             table: table::Options {
                 memtable_bytes: 32 << 10,
                 file_bytes: 256 << 10,
@@ -142,9 +143,10 @@ fn a_tenth_of_the_index_in_memory_costs_one_more_read() {
             },
             ..Options::default()
         };
-        // Room for what the table's files say of themselves, and for few pages.
-        let (cache, what) = (Cache::new(48 << 10), (IDENTITY, PAGES * PAGE_BLOCKS * BLOCK, 1));
-        let opened = Segment::open_with(&at, store.clone(), store, &cache, what, options).await;
+        // Four pages and a little of forty. Room for what the table's files say of themselves, and for few pages.
+        let what = (IDENTITY, PAGES * PAGE_BLOCKS * BLOCK, 1);
+        let shared = Shared::new(Cache::new(48 << 10), 17 << 10);
+        let opened = Segment::open_with(&at, store.clone(), store, &shared, what, options).await;
         let segment = opened.unwrap();
         // In an order in which no neighbours are stored together, so that pages are large.
         for n in 0..PAGES * PAGE_BLOCKS {
@@ -170,6 +172,54 @@ fn a_tenth_of_the_index_in_memory_costs_one_more_read() {
         );
         assert!(mean > 0.4, "most pages are not in memory: {mean}");
         assert!(p99 <= 1, "{mean:.2} on average, {p99} at p99, {:?} at most", more.last());
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
+/// Two segments of one process have one bound for their indexes: the one that is used has most of
+/// it, and what the other has not stored is stored when room is short.
+#[test]
+fn segments_share_the_memory_of_their_indexes() {
+    const ROOM: usize = 96 << 10;
+    const PAGES: u64 = 40;
+    let world = World::new(43);
+    let (_, env) = world.boot();
+    let (disks, at) = ([world.disk.clone(), MemDisk::new(&world.sim)], env.clone());
+    let work = async move {
+        let shared = Shared::new(Cache::new(48 << 10), ROOM);
+        let blocks = PAGES * u64::from(PAGE_BLOCKS);
+        let options = Options { file_bytes: 16 << 20, ..Options::default() };
+        let mut segments = Vec::new();
+        for disk in &disks {
+            let (store, what) = (disk.store(&at), (IDENTITY, blocks * BLOCK, 1));
+            let opened = Segment::open(&at, store, &shared, what, options.clone()).await;
+            segments.push(opened.unwrap());
+        }
+        let mut most = (0, 0);
+        for (turn, segment) in [0, 1, 0].into_iter().enumerate() {
+            let segment = &segments[segment];
+            for n in 0..8000 {
+                let data = at.pool().copy_of(&[turn as u8 + 1; BLOCK as usize]).unwrap();
+                segment.write(n * 7919 % blocks * BLOCK, data).await.unwrap();
+                let dirty = segments.iter().map(|segment| segment.stats().index_dirty).sum();
+                most = (shared.index_bytes().max(most.0), most.1.max(dirty));
+            }
+            let used: Vec<usize> = segments.iter().map(|one| one.stats().index_bytes).collect();
+            assert_eq!(used.iter().sum::<usize>(), shared.index_bytes());
+            assert!(segment.stats().index_bytes > ROOM / 2, "{used:?}");
+        }
+        // One page more than there is room for, and what was changed while pages were stored.
+        assert!(most.0 <= ROOM + (8 << 10), "{} bytes in memory", most.0);
+        assert!(most.1 > ROOM / 4 && most.1 <= ROOM, "{} bytes dirty", most.1);
+        for (segment, want) in segments.iter().zip([3, 2]) {
+            for n in (0..8000).step_by(41) {
+                let extent = Extent { offset: n * 7919 % blocks * BLOCK, len: BLOCK };
+                assert_eq!(segment.read(extent).await.unwrap()[..8], [want; 8]);
+            }
+        }
+        drop(segments);
+        at.sleep(Duration::from_millis(1)).await;
+        assert_eq!(shared.index_bytes(), 0);
     };
     world.run(async { on(&env, work).await.unwrap() });
 }

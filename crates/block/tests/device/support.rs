@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use block::device::model::{Oracle, Plan};
-use block::device::{Identity, Options, Segment};
+use block::device::{Identity, Options, Segment, Shared};
 use runtime::sim::{HostId, Sim};
 use runtime::{Class, Duration, Env};
 use table::Cache;
@@ -25,7 +25,6 @@ pub struct World {
 pub fn small() -> Options {
     Options {
         file_bytes: 256 << 10,
-        index_memory_max: 16 << 10,
         recent_bytes: 16 << 10,
         txn_updates: 20,
         txn_wait: Duration::from_millis(3),
@@ -39,6 +38,11 @@ pub fn small() -> Options {
         },
         ..Options::default()
     }
+}
+
+/// Of one segment alone.
+pub fn shared() -> Shared {
+    Shared::new(Cache::new(32 << 10), 16 << 10)
 }
 
 pub fn plan(steps: u32) -> Plan {
@@ -72,7 +76,7 @@ pub async fn open(
     options: Options,
 ) -> Result<Segment, Fault> {
     let what = (IDENTITY, BYTES, epoch);
-    Segment::open(env, disk.store(env), &Cache::new(32 << 10), what, options).await
+    Segment::open(env, disk.store(env), &shared(), what, options).await
 }
 
 /// Runs a future on a host, as a task of its node; nothing when the host crashes first.

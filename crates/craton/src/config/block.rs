@@ -80,13 +80,13 @@ pub struct BlockServer {
     pub key_file: Option<PathBuf>,
     /// Where metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
-    /// MiB of index that one segment keeps in memory, 1 to 65,536.
+    /// MiB of index that all segments keep in memory, 1 to 65,536.
     #[serde(default = "BlockServer::index_default")]
     pub index_mib: u64,
     /// MiB of table blocks that all segments keep in memory, 1 to 65,536.
     #[serde(default = "BlockServer::cache_default")]
     pub cache_mib: u64,
-    /// MiB a second that the scrub of each segment reads at most, up to 1,024; 0: none (B14).
+    /// MiB a second that scrubs of segments read at most, up to 1,024; 0: none (B14).
     #[serde(default = "BlockServer::scrub_default")]
     pub scrub_mib_s: u64,
     /// MiB of buffers that the process may hold, 64 to 1,048,576.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 
-use block::device::Options;
+use block::device::{Options, Shared};
 use block::frontend::Frontend;
 use block::frontend::tls::{AllowList, Credentials, Gate};
 use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers, VolumeExports};
@@ -246,13 +246,11 @@ pub async fn start_server(env: &Env, config: &config::BlockServer) -> Result<Ser
     };
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
-    let options = Options {
-        index_memory_max: config::mib(config.index_mib),
-        scrub_bytes_per_second: config.scrub_mib_s << 20,
-        ..Options::default()
-    };
+    let options =
+        Options { scrub_bytes_per_second: config.scrub_mib_s << 20, ..Options::default() };
     let cache = Cache::new(config::mib(config.cache_mib));
-    let devices = Rc::new(CoreDevices::new(&client, cache, options));
+    let shared = Shared::new(cache, config::mib(config.index_mib));
+    let devices = Rc::new(CoreDevices::new(&client, shared, options));
     let managers = Managers::new(&client);
     let host = Host::start(managers, &endpoint, devices, &config.id, config.listen).await?;
     Ok(ServerRole { host, endpoint })

@@ -250,7 +250,7 @@ pub fn block_server(text: &mut Exposition, host: &block::manager::Host) {
     }
     let scrub = host.member().scrubs();
     for (name, help, value) in [
-        ("craton_block_scrubs", "Scrubs of segments that are open, since they were.", scrub.passes),
+        ("craton_block_scrubs", "Scrubs of segments that are open.", scrub.passes),
         ("craton_block_scrub_done_bytes", "Bytes of segments scrubbed.", scrub.done_bytes),
         ("craton_block_scrub_total_bytes", "Bytes of segments to scrub.", scrub.total_bytes),
         ("craton_block_scrub_damaged", "Blocks found damaged by scrub.", scrub.damaged),

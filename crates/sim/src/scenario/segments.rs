@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::Kind;
 use block::device::model::{Oracle, Plan as Requests, load, whole};
-use block::device::{Identity, Options, Segment};
+use block::device::{Identity, Options, Segment, Shared};
 use client::Client;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Rng};
@@ -46,7 +46,6 @@ fn options() -> Options {
     Options {
         file_bytes: 128 << 10,
         recent_bytes: 0,
-        index_memory_max: 16 << 10,
         txn_updates: 40,
         txn_wait: Duration::from_millis(20),
         checkpoint_updates: 200,
@@ -87,9 +86,9 @@ impl Load {
         let path = format!("/volumes/{volume:x}/{segment}");
         let store = ClientStore::new(client, &path, Policy { copies: 3, acks: 3 }).await;
         let store = store.map_err(|error| base::Fault::new(error.kind(), error.to_string()))?;
-        let (env, cache) = (client.env(), Cache::new(64 << 10));
+        let (env, shared) = (client.env(), Shared::new(Cache::new(64 << 10), 16 << 10));
         let what = (self.identity, BYTES, epoch);
-        Segment::open(env, Rc::new(store), &cache, what, options()).await
+        Segment::open(env, Rc::new(store), &shared, what, options()).await
     }
 }
 

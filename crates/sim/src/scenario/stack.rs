@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::device::Options;
+use block::device::{Options, Shared};
 use block::manager::tenancy::Standing;
 use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers};
 use client::Client;
@@ -41,7 +41,6 @@ pub(super) struct Stack {
 fn options(file_bytes: u64) -> Options {
     Options {
         file_bytes,
-        index_memory_max: 16 << 10,
         txn_updates: 20,
         txn_wait: Duration::from_millis(20),
         checkpoint_updates: 100,
@@ -203,7 +202,9 @@ impl Stack {
 
     async fn server(&self, env: &Env, index: usize) {
         let client = self.connect(env, client::Config::default()).await;
-        let devices = CoreDevices::new(&client, Cache::new(256 << 10), options(self.file_bytes));
+        // Room for the pages of one segment: all that this server has share it.
+        let shared = Shared::new(Cache::new(256 << 10), 16 << 10);
+        let devices = CoreDevices::new(&client, shared, options(self.file_bytes));
         let devices = slow::slow(env, Rc::new(devices));
         let addr = self.cluster.sim().addr(self.servers[index], PORT);
         let name = format!("bs{}", index + 1);

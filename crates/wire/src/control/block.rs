@@ -579,7 +579,7 @@ pub struct SegmentCheck {
     pub findings_count: u64,
 }
 
-/// The scrub of a segment (B14), since its owner opened it.
+/// How far the scrub of a segment is (B14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SegmentScrub {
     /// Passes over the whole segment.
@@ -588,9 +588,9 @@ pub struct SegmentScrub {
     pub done_bytes: u64,
     /// Bytes of the segment.
     pub total_bytes: u64,
-    /// Bytes of blocks that were read and verified.
+    /// Bytes of blocks that were read and verified since its owner opened it.
     pub read_bytes: u64,
-    /// Blocks that did not verify.
+    /// Blocks that did not verify in this pass and the last.
     pub damaged: u64,
 }
 

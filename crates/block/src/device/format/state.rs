@@ -6,6 +6,8 @@ use crate::device::types::{FileNo, Identity};
 
 /// Key of what the segment is.
 pub(crate) const SEGMENT_KEY: &[u8] = b"s";
+/// Key of how far the scrub is.
+pub(crate) const SCRUB_KEY: &[u8] = b"c";
 /// Start of the keys of DataFiles.
 pub(crate) const FILE_PREFIX: u8 = b'f';
 /// Start of the keys of index pages.
@@ -93,6 +95,43 @@ impl SegmentState {
             Some(SegmentState { identity, bytes, epoch, next_file, counter })
         })();
         state.filter(|_| input.is_empty()).ok_or(damaged)
+    }
+}
+
+/// How far the scrub of a segment is (B14).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ScrubState {
+    /// Passes over the whole segment.
+    pub(crate) passes: u64,
+    /// The block at which the present pass goes on; 0 between two of them.
+    pub(crate) next: u64,
+    /// When the present pass began, else the last one: seconds since 1970.
+    pub(crate) begun: u64,
+    /// Blocks that did not verify, in that pass.
+    pub(crate) damaged: u64,
+    /// The same of the pass before, while one is under way.
+    pub(crate) damaged_before: u64,
+}
+
+impl ScrubState {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let ScrubState { passes, next, begun, damaged, damaged_before } = *self;
+        for number in [passes, next, begun, damaged, damaged_before] {
+            put_varint(&mut out, number);
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ScrubState, Flaw> {
+        let mut input = Input(bytes);
+        let state = (|| {
+            let (passes, next, begun) = (input.varint()?, input.varint()?, input.varint()?);
+            let (damaged, damaged_before) = (input.varint()?, input.varint()?);
+            Some(ScrubState { passes, next, begun, damaged, damaged_before })
+        })();
+        let state = state.filter(|_| input.is_empty());
+        state.ok_or(Flaw::Damaged("the scrub's entry does not decode"))
     }
 }
 

@@ -1,7 +1,6 @@
 //! [`IndexMap`]: pages in memory, within a bound, over those in the table.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use super::page::Page;
 use crate::device::format::page::{Locs, encode_page};
@@ -30,7 +29,7 @@ pub(crate) struct IndexMap {
     pending: BTreeMap<FileNo, i64>,
     bytes: usize,
     dirty: usize,
-    /// Where the eviction goes on.
+    /// Where the sweep goes on.
     hand: u32,
 }
 
@@ -171,22 +170,33 @@ impl IndexMap {
         self.with(number, |page, _| page.dirty &= page.version != version);
     }
 
-    /// Drops pages that were not used lately and that the table has, until `most` bytes are left
-    /// or none of them is.
-    pub(crate) fn evict(&mut self, most: usize) {
-        // Twice around: the first time takes the marks of use away.
-        let mut rounds = 2 * self.pages.len();
-        while self.bytes > most && rounds > 0 {
-            rounds -= 1;
-            let above = (Bound::Excluded(self.hand), Bound::Unbounded);
-            let next = self.pages.range(above).next().or_else(|| self.pages.iter().next());
-            let Some(number) = next.map(|(number, _)| *number) else { return };
-            self.hand = number;
+    /// Goes on through the pages, and drops those that were not used since it came by and that
+    /// the table has, until that gives `want` bytes; true when it has reached the last page.
+    pub(crate) fn sweep(&mut self, want: usize) -> bool {
+        let before = self.bytes;
+        while before - self.bytes < want {
+            let next = self.pages.range(self.hand..).next();
+            let Some(number) = next.map(|(number, _)| *number) else {
+                self.hand = 0;
+                return true;
+            };
+            self.hand = number + 1;
             let page = self.pages.get_mut(&number).expect("just found");
             let idle = !std::mem::take(&mut page.used);
             if idle && page.met && !page.dirty {
                 self.bytes -= page.bytes();
                 self.pages.remove(&number);
+            }
+        }
+        false
+    }
+
+    /// Drops pages that the table has until `most` bytes are left, or none of them is.
+    pub(crate) fn trim(&mut self, most: usize) {
+        // From anywhere to the end, and twice around: the first time takes the marks of use away.
+        for _ in 0..3 {
+            if !self.sweep(self.bytes.saturating_sub(most)) {
+                return;
             }
         }
     }
@@ -396,7 +406,7 @@ mod tests {
                         model.store();
                         since.clear();
                     }
-                    Step::Evict => model.map.evict(0),
+                    Step::Evict => model.map.trim(0),
                     Step::Crash => {
                         model.map = IndexMap::new();
                         since.iter().for_each(|update| model.map.apply(*update));
@@ -406,7 +416,7 @@ mod tests {
             }
             model.check();
             model.store();
-            model.map.evict(0);
+            model.map.trim(0);
             prop_assert_eq!((model.map.bytes(), model.map.dirty_bytes()), (0, 0));
             model.check();
         }

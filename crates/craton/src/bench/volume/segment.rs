@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use base::{GIB, MIB};
 use block::contract::Device;
-use block::device::{Identity, Options, Segment};
+use block::device::limits::INDEX_MEMORY_DEFAULT;
+use block::device::{Identity, Options, Segment, Shared};
 use block::geometry::Extent;
 use client::Client;
 use futures_util::future::try_join_all;
@@ -39,19 +40,20 @@ struct Place<'a> {
     client: &'a Client,
     dir: String,
     policy: Policy,
-    cache: Cache,
+    shared: Shared,
 }
 
 impl<'a> Place<'a> {
     fn new(client: &'a Client, tag: u64, copies: u8) -> Place<'a> {
         let dir = format!("/.bench-segment-{tag:016x}");
-        Place { client, dir, policy: Policy::rep(copies), cache: Cache::new(64 << 20) }
+        let shared = Shared::new(Cache::new(64 << 20), INDEX_MEMORY_DEFAULT);
+        Place { client, dir, policy: Policy::rep(copies), shared }
     }
 
     async fn open(&self, bytes: u64, epoch: u64, options: Options) -> Result<Segment, String> {
         let store = ClientStore::new(self.client, &self.dir, self.policy).await.map_err(say)?;
         let (env, which) = (self.client.env(), (IDENTITY, bytes, epoch));
-        Segment::open(env, Rc::new(store), &self.cache, which, options).await.map_err(say)
+        Segment::open(env, Rc::new(store), &self.shared, which, options).await.map_err(say)
     }
 
     /// Runs `work` here, and removes what it has left.
@@ -224,12 +226,7 @@ async fn recover(
 ) -> Result<Duration, String> {
     let bytes = RECOVERED;
     // Nothing is stored meanwhile, and nothing collected; all that has changed fits in memory.
-    let options = Options {
-        checkpoint_updates: u64::MAX,
-        collect: false,
-        index_memory_max: 256 << 20,
-        ..Options::default()
-    };
+    let options = Options { checkpoint_updates: u64::MAX, collect: false, ..Options::default() };
     let first = place.open(bytes, 1, options.clone()).await?;
     let size = data.len() as u64;
     let pick = |n: u64| Rng::new(n + 1).below(bytes / size) * size;
