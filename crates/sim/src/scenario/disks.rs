@@ -2,11 +2,13 @@
 //! block managers, block servers, chunkservers, masters. Both hosts have one volume open together,
 //! and take the other from each other, who lets go, dies, or does not know that it is over.
 //! Everything crashes, pauses, drifts and is cut off; segments move; messages come late and twice;
-//! garbage is collected. At the end, amid requests, all lose power at once.
+//! garbage is collected; snapshots are taken, and cloned. At the end, amid requests, all lose power
+//! at once.
 //!
 //! Each block is linearizable over all of that: what was answered is there, whatever came late.
 //! An answer is a promise of durability, so what a flush has completed is among it; a write that
-//! was not answered is there, whole, or not.
+//! was not answered is there, whole, or not. A snapshot, or a clone of it, has of each block what a
+//! read would have seen while it was made.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -25,6 +27,7 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
 use wire::control::{BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeLimits, VolumeSpec};
 
+use super::cuts::Keeper;
 use super::nbd::Connection;
 use super::record::{By, Record, content, extent};
 use super::stack::{Role, Stack};
@@ -112,6 +115,11 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     (0..HOSTS).for_each(|host| world.boot(host));
     let watch = sim.spawn("watch", world.clone().watch());
     world.until_answered().await?;
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let (record, endpoint) = (&world.record, cluster.endpoint(client.env()));
+    let over = world.clone();
+    let is_over = move || over.is_over();
+    let keeper = Keeper::start(&client, &endpoint, record, &BLOCKS, volumes.to_vec(), is_over);
     let nemesis = Nemesis::start(&cluster, faults(&sim));
     let trouble = sim.spawn("trouble", world.clone().trouble());
     let handover = sim.spawn("handover", world.clone().hand_over_always());
@@ -133,6 +141,8 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     watch.abort();
     world.last_look().await?;
     world.stack.verdict()?;
+    let taken = keeper.await.map_err(|_| "the keeper of snapshots has crashed")??;
+    sim.note(taken);
     if let Some(trouble) = cluster.troubles().first() {
         return Err(trouble.clone());
     }

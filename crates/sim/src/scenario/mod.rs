@@ -3,6 +3,7 @@
 mod append;
 mod beliefs;
 mod block_managers;
+mod cuts;
 mod disks;
 mod echo;
 mod locks;
@@ -342,6 +343,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: read beside the server",
             "block: attachment lost",
             "disks: power is cut amid changes",
+            "cuts: a snapshot amid faults",
         ],
     },
     Scenario {

@@ -54,6 +54,14 @@ pub(super) fn content(value: u64, blocks: &Range<u64>) -> Vec<u8> {
     value.to_le_bytes().repeat(extent(blocks).len as usize / 8)
 }
 
+/// The value that a block has; an error if it is half of a write.
+fn value_of((volume, block): (VolumeId, u64), content: &[u8]) -> Result<u64, String> {
+    if content.chunks(8).any(|word| word != &content[..8]) {
+        return Err(format!("{volume}, block {block}: half of a write"));
+    }
+    Ok(u64::from_le_bytes(content[..8].try_into().expect("8 bytes")))
+}
+
 impl Record {
     pub(super) fn new(sim: &Sim) -> Rc<Record> {
         Rc::new(Record {
@@ -76,6 +84,24 @@ impl Record {
         let (record, blocks, start) = (self.clone(), blocks.clone(), self.sim.elapsed());
         self.changing.set(self.changing.get() + usize::from(did.changes()));
         Pending { record, by, blocks, did, start, ended: Cell::new(false) }
+    }
+
+    /// Since the simulation began.
+    pub(super) fn now(&self) -> Duration {
+        self.sim.elapsed()
+    }
+
+    /// What a snapshot that was asked for and there at some times has of a block: as a read
+    /// between them. An error if it is half of a write.
+    pub(super) fn cut(
+        &self,
+        (volume, block): (VolumeId, u64),
+        (start, end): (Duration, Duration),
+        data: &[u8],
+    ) -> Result<(), String> {
+        let did = Did::Read(value_of((volume, block), data)?);
+        self.note(volume, block, Operation { did, sure: Sure::Happened, start, end });
+        Ok(())
     }
 
     /// Changes that are under way.
@@ -150,10 +176,7 @@ impl Pending {
     /// The read was answered with this; an error if a block is half of a write.
     pub(super) fn saw(&self, data: &[u8]) -> Result<(), String> {
         for (block, content) in self.blocks.clone().zip(data.chunks(BLOCK as usize)) {
-            if content.chunks(8).any(|word| word != &content[..8]) {
-                return Err(format!("{}, block {block}: half of a write", self.by.volume));
-            }
-            let value = u64::from_le_bytes(content[..8].try_into().expect("8 bytes"));
+            let value = value_of((self.by.volume, block), content)?;
             self.happened(block, Did::Read(value));
         }
         Ok(())

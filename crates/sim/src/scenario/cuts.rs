@@ -1,0 +1,119 @@
+//! Whoever takes snapshots of volumes that others write to, whatever happens meanwhile. What a
+//! snapshot or a clone of it has of a block is what a read would have seen between the asking for
+//! the snapshot and its answer (`protocols.md` 6.6).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Kind, VolumeId};
+use block::contract::Device;
+use block::frontend::Exports;
+use block::manager::{Managers, VolumeExports};
+use block::volume::Limits;
+use client::Client;
+use runtime::{Class, Env, JoinHandle};
+use transport::Endpoint;
+use wire::control::{BlockReply, BlockRequest, VolumeInfo};
+
+use super::record::{Record, extent};
+
+/// Between the end of a snapshot's use and the next, at most.
+const PAUSE_MS: u64 = 1500;
+/// What is asked for is done within so long, faults and all.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Between two attempts to open what is not to be had yet.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Takes snapshots, on a host that does not crash.
+pub(super) struct Keeper {
+    env: Env,
+    managers: Managers,
+    exports: VolumeExports,
+    record: Rc<Record>,
+    /// Blocks in use.
+    blocks: Vec<u64>,
+}
+
+impl Keeper {
+    /// Begins to take snapshots of `volumes`, until `is_over` says so; the task ends with how many
+    /// there were, or with what is wrong.
+    pub(super) fn start(
+        client: &Client,
+        endpoint: &Endpoint,
+        record: &Rc<Record>,
+        blocks: &[u64],
+        volumes: Vec<VolumeId>,
+        is_over: impl Fn() -> bool + 'static,
+    ) -> JoinHandle<Result<u64, String>> {
+        let (env, managers) = (client.env().clone(), Managers::with_budget(client, PATIENCE));
+        let limits = Limits { patience: PATIENCE, ..Limits::default() };
+        let exports = VolumeExports::new(&managers, endpoint, env.name(), limits);
+        let (record, blocks) = (record.clone(), blocks.to_vec());
+        let keeper = Keeper { env: env.clone(), managers, exports, record, blocks };
+        env.spawn(Class::Foreground, "keeper of snapshots", async move {
+            let mut taken = 0;
+            while !is_over() {
+                let pause = Duration::from_millis(keeper.env.random_below(PAUSE_MS));
+                keeper.env.sleep(pause).await;
+                let volume = volumes[keeper.env.random_below(volumes.len() as u64) as usize];
+                keeper.take(volume, taken).await?;
+                taken += 1;
+            }
+            Ok(taken)
+        })
+    }
+
+    async fn ask(&self, request: BlockRequest) -> Result<BlockReply, String> {
+        let name = request.name();
+        self.managers.ask(request).await.map_err(|error| format!("{name}: {error}"))
+    }
+
+    async fn made(&self, request: BlockRequest) -> Result<VolumeInfo, String> {
+        match self.ask(request).await? {
+            BlockReply::Volume(info) => Ok(info),
+            other => Err(format!("no volume: {other:?}")),
+        }
+    }
+
+    /// Takes a snapshot, looks at it or at a clone, and removes it.
+    async fn take(&self, volume: VolumeId, number: u64) -> Result<(), String> {
+        let asked = self.record.now();
+        let (nonce, name) = (self.env.random_u64(), format!("s{number}"));
+        let snapshot = self.made(BlockRequest::Snapshot { nonce, volume, name }).await?;
+        let there = self.record.now();
+        self.env.mark("cuts: a snapshot amid faults");
+        let mut gone = vec![snapshot.volume];
+        let mut name = snapshot.spec.name.clone();
+        if self.env.random_below(2) == 0 {
+            name = format!("clone{number}");
+            let nonce = self.env.random_u64();
+            let clone =
+                BlockRequest::Clone { nonce, snapshot: snapshot.volume, name: name.clone() };
+            gone.insert(0, self.made(clone).await?.volume);
+        }
+        let device = self.open(&name).await?;
+        for &block in &self.blocks {
+            let data = device.read(extent(&(block..block + 1))).await;
+            let data = data.map_err(|fault| format!("read {name}: {fault}"))?;
+            self.record.cut((volume, block), (asked, there), &data)?;
+        }
+        drop(device);
+        for volume in gone {
+            self.ask(BlockRequest::Remove { volume, force: true }).await?;
+        }
+        Ok(())
+    }
+
+    async fn open(&self, name: &str) -> Result<Rc<dyn Device>, String> {
+        let end = self.record.now() + PATIENCE;
+        loop {
+            match self.exports.open(name).await {
+                Ok(device) => return Ok(device),
+                Err(fault) if fault.kind == Kind::Retry && self.record.now() < end => {
+                    self.env.sleep(AGAIN).await;
+                }
+                Err(fault) => return Err(format!("open {name}: {fault}")),
+            }
+        }
+    }
+}
