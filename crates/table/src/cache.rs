@@ -1,4 +1,7 @@
 //! [`Cache`]: blocks of sorted files in memory, for all tables of a process.
+//!
+//! Partitions stay while they take half of it at most: without one a look-up costs two reads, and
+//! one of them stands for 200 data blocks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,13 +29,20 @@ struct Entry {
     used: u64,
 }
 
+/// Entries of one kind.
+#[derive(Default)]
+struct Order {
+    /// Keys by the time of their last use.
+    by_use: BTreeMap<u64, Key>,
+    bytes: usize,
+}
+
 #[derive(Default)]
 struct State {
     entries: BTreeMap<Key, Entry>,
-    /// Keys by the time of their last use.
-    order: BTreeMap<u64, Key>,
+    data: Order,
+    partitions: Order,
     clock: u64,
-    bytes: usize,
     tables: u64,
     hits: u64,
     misses: u64,
@@ -54,7 +64,7 @@ impl Cache {
 
     /// Bytes in it.
     pub fn bytes(&self) -> usize {
-        self.state.borrow().bytes
+        self.state.borrow().bytes()
     }
 
     /// Look-ups that found their block, and those that did not, so far.
@@ -78,10 +88,12 @@ impl Cache {
         };
         state.hits += 1;
         state.clock += 1;
-        state.order.remove(&entry.used);
-        entry.used = state.clock;
-        state.order.insert(state.clock, key);
-        Some(entry.what.clone())
+        let (was, what) = (std::mem::replace(&mut entry.used, state.clock), entry.what.clone());
+        let now = state.clock;
+        let order = state.order(&what);
+        order.by_use.remove(&was);
+        order.by_use.insert(now, key);
+        Some(what)
     }
 
     pub(crate) fn insert(&self, key: Key, what: Cached, bytes: usize) {
@@ -89,18 +101,19 @@ impl Cache {
             return;
         }
         let state = &mut *self.state.borrow_mut();
+        state.drop_entry(key);
         state.clock += 1;
         let used = state.clock;
-        if let Some(old) = state.entries.insert(key, Entry { what, bytes, used }) {
-            state.order.remove(&old.used);
-            state.bytes -= old.bytes;
-        }
-        state.order.insert(used, key);
-        state.bytes += bytes;
-        while state.bytes > self.limit {
-            let (_, oldest) = state.order.pop_first().expect("bytes are in entries");
-            let gone = state.entries.remove(&oldest).expect("both have it");
-            state.bytes -= gone.bytes;
+        let order = state.order(&what);
+        order.by_use.insert(used, key);
+        order.bytes += bytes;
+        state.entries.insert(key, Entry { what, bytes, used });
+        while state.bytes() > self.limit {
+            let stay = state.partitions.bytes <= self.limit / 2;
+            let first = |order: &Order| order.by_use.first_key_value().map(|(_, key)| *key);
+            let data = first(&state.data).filter(|_| stay);
+            let oldest = data.or_else(|| first(&state.partitions));
+            state.drop_entry(oldest.expect("bytes are in entries"));
         }
     }
 
@@ -109,11 +122,27 @@ impl Cache {
         let state = &mut *self.state.borrow_mut();
         let range = (table, file, 0)..=(table, file, u64::MAX);
         let keys: Vec<Key> = state.entries.range(range).map(|(key, _)| *key).collect();
-        for key in keys {
-            let gone = state.entries.remove(&key).expect("just listed");
-            state.order.remove(&gone.used);
-            state.bytes -= gone.bytes;
+        keys.into_iter().for_each(|key| state.drop_entry(key));
+    }
+}
+
+impl State {
+    fn bytes(&self) -> usize {
+        self.data.bytes + self.partitions.bytes
+    }
+
+    fn order(&mut self, what: &Cached) -> &mut Order {
+        match what {
+            Cached::Data(_) => &mut self.data,
+            Cached::Partition(_) => &mut self.partitions,
         }
+    }
+
+    fn drop_entry(&mut self, key: Key) {
+        let Some(gone) = self.entries.remove(&key) else { return };
+        let order = self.order(&gone.what);
+        order.by_use.remove(&gone.used);
+        order.bytes -= gone.bytes;
     }
 }
 

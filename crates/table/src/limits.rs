@@ -47,9 +47,10 @@ pub const INDEX_BYTES: usize = 8 << 10;
 /// Bytes of a block before compression at most: all versions of the largest key and value
 /// stay together, so a block may be larger than configured.
 pub const BLOCK_RAW_MAX: usize = 64 << 20;
-/// Bits of filter for each key: one look in 100 is in vain.
-pub const FILTER_BITS_PER_KEY: usize = 10;
-/// Bits that a key sets in the filter: 0.69 x 10, rounded down to save look-ups.
+/// Bits of filter for each key: one look in 1,000 is in vain, so that over several runs one look-up
+/// in 100 is not.
+pub const FILTER_BITS_PER_KEY: usize = 16;
+/// Bits that a key sets in the filter.
 pub const FILTER_PROBES: u32 = 6;
 
 /// Bytes of a sorted file, unless configured: half a chunk of the core.
