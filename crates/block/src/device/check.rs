@@ -161,10 +161,11 @@ impl Core {
             done_bytes: (state.next * BLOCK).min(self.bytes),
             total_bytes: self.bytes,
             read_bytes: self.scrub_read.get(),
-            damaged: state.damaged + state.damaged_before,
+            damaged: state.damaged.max(state.damaged_before),
         }
     }
 
+    /// Seconds since 1970.
     fn unix_seconds(&self) -> u64 {
         self.env.unix_time().as_nanos() / 1_000_000_000
     }
@@ -172,6 +173,9 @@ impl Core {
     /// Has the table say how far the scrub is; false when the instance is over.
     async fn save_scrub(&self, state: ScrubState) -> bool {
         self.scrub.set(state);
+        if self.options.read_only {
+            return !self.is_over();
+        }
         self.commit(|batch| {
             batch.put(SCRUB_KEY, &state.encode());
         })
@@ -187,11 +191,19 @@ impl Core {
             return;
         }
         loop {
-            let state = self.scrub.get();
+            let mut state = self.scrub.get();
+            if state.begun > self.unix_seconds() {
+                // A clock was ahead once: the period counts from now on.
+                state.begun = self.unix_seconds();
+                if !self.save_scrub(state).await {
+                    return;
+                }
+            }
             if state.next == 0 {
                 if state.passes > 0 {
-                    let since = self.unix_seconds().saturating_sub(state.begun);
-                    let rest = self.options.scrub_period - Duration::from_secs(since);
+                    let since =
+                        Duration::from_secs(self.unix_seconds().saturating_sub(state.begun));
+                    let rest = self.options.scrub_period.saturating_sub(since);
                     if !self.rest(rest.max(RETRY)).await {
                         return;
                     }
@@ -215,8 +227,17 @@ impl Core {
     async fn scrub_once(&self, rate: u64) -> bool {
         let blocks = self.bytes.div_ceil(BLOCK);
         let mut saved = self.env.now();
+        // A page that nobody else has asked for leaves the memory behind the scrub.
+        let (mut page, mut was_there) = (u32::MAX, true);
         while self.scrub.get().next < blocks {
             let lba = self.scrub.get().next;
+            if lba as u32 / PAGE_BLOCKS != page {
+                if !was_there {
+                    self.member.forget(page);
+                }
+                page = lba as u32 / PAGE_BLOCKS;
+                was_there = self.member.index.borrow().has(page);
+            }
             let count = (blocks - lba).min(SCRUB_BLOCKS as u64);
             let mut report = SegmentCheck::default();
             let pause = match self.verify_blocks(lba as u32, count as usize, &mut report).await {

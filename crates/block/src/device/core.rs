@@ -100,7 +100,6 @@ pub(crate) struct Core {
     pub(crate) over: RefCell<Option<Fault>>,
     pub(crate) closing: Cell<bool>,
     pub(crate) log_ended: Cell<bool>,
-    pub(crate) wake_log: Notify,
     pub(crate) wake_txn: Notify,
     pub(crate) wake_files: Notify,
     pub(crate) wake_collect: Notify,
@@ -173,7 +172,6 @@ impl Core {
             over: RefCell::default(),
             closing: Cell::new(false),
             log_ended: Cell::new(false),
-            wake_log: Notify::new(),
             wake_txn: Notify::new(),
             wake_files: Notify::new(),
             wake_collect: Notify::new(),
@@ -240,8 +238,11 @@ impl Core {
             }
         };
         *self.over.borrow_mut() = Some(fault);
-        let background = [&self.member.wake, &self.wake_files, &self.wake_collect];
-        [&self.wake_log, &self.wake_txn].into_iter().chain(background).for_each(Notify::notify_one);
+        let background = [&self.member.wake_checkpoint, &self.wake_files, &self.wake_collect];
+        [&self.member.wake_log, &self.wake_txn]
+            .into_iter()
+            .chain(background)
+            .for_each(Notify::notify_one);
         self.changed.notify_waiters();
         self.answered.notify_waiters();
     }
@@ -339,7 +340,7 @@ impl Core {
     pub(crate) fn watch_memory(&self) {
         self.member.watch();
         if self.is_checkpoint_due() {
-            self.member.wake.notify_one();
+            self.member.wake_checkpoint.notify_one();
         }
     }
 

@@ -112,7 +112,7 @@ pub const SCRUB_BLOCKS: usize = 64;
 pub const SWEEP_TIME: Duration = Duration::from_secs(2);
 /// From an opening to the begin of its first scrub: what follows a takeover has room first.
 pub const SCRUB_DELAY: Duration = Duration::from_secs(30);
-/// How often the table learns how far a scrub is: what a takeover does again at most.
+/// How often the table learns how far a scrub is, about: what a takeover does again.
 pub const SCRUB_SAVE: Duration = Duration::from_secs(60);
 /// Bytes that the scrubs of a process's segments read in a second, unless configured: the paper's
 /// cap (B14), 12 TiB in 15 days.

@@ -168,11 +168,7 @@ impl Core {
 
     /// True when writes have to wait for the TxnFile or for a checkpoint.
     fn lags(&self) -> bool {
-        let behind = self.member.is_behind();
-        if behind {
-            self.member.wake.notify_one();
-        }
-        behind || self.unlogged_count.get() >= TXN_BACKLOG_MAX
+        self.unlogged_count.get() >= TXN_BACKLOG_MAX || self.member.is_behind()
     }
 
     async fn write_groups(self: Rc<Self>, mut open: Open) -> Result<(), Fault> {
@@ -230,7 +226,7 @@ impl Core {
             let done = {
                 let company = self.company(&pace, inflight.len());
                 let woken = Box::pin(async {
-                    let woken = self.wake_log.notified();
+                    let woken = self.member.wake_log.notified();
                     match company {
                         Some(until) => {
                             let wait = until - self.env.now();

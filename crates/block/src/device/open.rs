@@ -126,6 +126,7 @@ pub(crate) async fn open(
     .await?;
     core.make_first().await?;
     let first = core.spare.borrow_mut().take().expect("just made");
+    core.watch_memory(); // What was replayed counts.
     env.spawn(Class::Foreground, "segment log", core.clone().write_log(first));
     env.spawn(Class::Foreground, "segment TxnFile", core.clone().log_always());
     env.spawn(Class::Background, "segment checkpoint", core.clone().checkpoint_always());

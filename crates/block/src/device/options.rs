@@ -28,6 +28,9 @@ pub struct Options {
     pub checkpoint_updates: u64,
     /// Garbage at which collection begins, in percent of all blocks in DataFiles, 1 to 90 (B3).
     pub garbage_percent: u32,
+    /// Nobody changes it, as a snapshot: its blocks stay where they are, and the scrub keeps to
+    /// itself how far it is.
+    pub read_only: bool,
     /// Collect garbage at all (B3); without, blocks stay where they are.
     pub collect: bool,
     /// Collection packs blocks with LZ4 where that saves an eighth (B3, C19).
@@ -54,6 +57,7 @@ impl Default for Options {
             txn_wait: TXN_WAIT_DEFAULT,
             checkpoint_updates: CHECKPOINT_UPDATES_DEFAULT,
             garbage_percent: GARBAGE_PERCENT_DEFAULT,
+            read_only: false,
             collect: true,
             compress: true,
             collect_bytes_per_second: COLLECT_RATE_DEFAULT,

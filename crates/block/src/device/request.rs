@@ -348,7 +348,7 @@ impl Core {
             queue.len()
         };
         self.member.waits(waiting);
-        self.wake_log.notify_one();
+        self.member.wake_log.notify_one();
         Ok(outcome)
     }
 

@@ -3,8 +3,9 @@
 //!
 //! Index pages are dropped by a clock that goes around through all segments, so memory is with
 //! those that are used. What no checkpoint has stored cannot be dropped: when that is half of the
-//! memory, segments that have as much of it as others or more store theirs; when it is three
-//! quarters, they take no further changes until they have.
+//! memory, segments that have an equal part of this half or more store theirs; when it is three
+//! quarters, those that have an equal part of these take no further changes until it is less.
+//! One that cannot store what it has takes that from the others, and no more.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -24,6 +25,10 @@ struct Inner {
     used: Cell<usize>,
     dirty: Cell<usize>,
     members: RefCell<Vec<Weak<Member>>>,
+    /// Members that are there still.
+    count: Cell<usize>,
+    /// A writer was held back since there was room for changes.
+    held: Cell<bool>,
     /// Where the clock is.
     hand: Cell<usize>,
     /// Changes that wait for their append.
@@ -46,6 +51,8 @@ impl Shared {
             used: Cell::new(0),
             dirty: Cell::new(0),
             members: RefCell::default(),
+            count: Cell::new(0),
+            held: Cell::new(false),
             hand: Cell::new(0),
             waiting: Cell::new(0),
             scrub: Cell::new(Instant::default()),
@@ -63,9 +70,11 @@ impl Shared {
 
     /// A segment's part.
     pub(crate) fn join(&self, index: IndexMap) -> Rc<Member> {
+        self.0.count.set(self.0.count.get() + 1);
         let member = Rc::new(Member {
             index: RefCell::new(index),
-            wake: Notify::new(),
+            wake_checkpoint: Notify::new(),
+            wake_log: Notify::new(),
             noted: Cell::new((0, 0)),
             waiting: Cell::new(0),
             shared: self.clone(),
@@ -74,11 +83,6 @@ impl Shared {
         members.retain(|member| member.strong_count() > 0);
         members.push(Rc::downgrade(&member));
         member
-    }
-
-    /// Changes of all segments that wait for their append.
-    pub(crate) fn waiting(&self) -> usize {
-        self.0.waiting.get()
     }
 
     /// How long a scrub that has read some bytes rests, so that all together read no more than
@@ -90,29 +94,33 @@ impl Shared {
         until - now
     }
 
-    /// Has members that hold much of what is dirty store it, when that is due.
-    fn wake_due(&self) {
-        if !self.is_dirty(1, 2) {
+    /// When the sums have changed: has members that hold much of what is dirty store it, and lets
+    /// writers go on that were held back.
+    fn react(&self) {
+        let inner = &*self.0;
+        let due = inner.dirty.get() > inner.room / 2;
+        let released = inner.held.get() && inner.dirty.get() <= inner.room / 4 * 3;
+        if !due && !released {
             return;
         }
-        for member in self.0.members.borrow().iter().filter_map(Weak::upgrade) {
+        inner.held.set(inner.held.get() && !released);
+        for member in inner.members.borrow().iter().filter_map(Weak::upgrade) {
+            if released {
+                member.wake_log.notify_one();
+            }
             if member.is_store_due() {
-                member.wake.notify_one();
+                member.wake_checkpoint.notify_one();
             }
         }
-    }
-
-    /// Whether more than a part of the memory is dirty.
-    fn is_dirty(&self, part: usize, of: usize) -> bool {
-        self.0.dirty.get() > self.0.room / of * part
     }
 
     /// Drops pages that were not used lately, until there is room or none is left that could go.
     fn make_room(&self) {
         let inner = &*self.0;
         // Twice around: the first time takes the marks of use away.
-        let mut rounds = 2 * inner.members.borrow().len() + 1;
-        while inner.used.get() > inner.room && rounds > 0 {
+        let mut rounds = 2 * inner.count.get() + 1;
+        let has_clean = || inner.used.get() > inner.dirty.get();
+        while inner.used.get() > inner.room && has_clean() && rounds > 0 {
             let member = {
                 let members = &mut *inner.members.borrow_mut();
                 let Some(member) = members.get(inner.hand.get()) else {
@@ -149,7 +157,9 @@ impl fmt::Debug for Shared {
 pub(crate) struct Member {
     pub(crate) index: RefCell<IndexMap>,
     /// The segment's checkpoint may be due.
-    pub(crate) wake: Notify,
+    pub(crate) wake_checkpoint: Notify,
+    /// The task that writes DataFiles may have something to do.
+    pub(crate) wake_log: Notify,
     /// Bytes and dirty bytes as the sums have them.
     noted: Cell<(usize, usize)>,
     /// Changes that wait for their append.
@@ -174,37 +184,56 @@ impl Member {
     pub(crate) fn watch(&self) {
         self.note();
         self.shared.make_room();
-        self.shared.wake_due();
+        self.shared.react();
     }
 
-    /// True when too much is dirty, and this segment has its share of that.
+    /// True when too much is dirty, and this segment has an equal part of what may be, or more.
     pub(crate) fn is_store_due(&self) -> bool {
-        self.has_part_of(1, 2)
+        self.exceeds(self.shared.0.room / 2)
     }
 
-    /// True when changes have to wait until more is stored.
+    /// True when changes have to wait until more is stored. Whoever is told so stores, and its
+    /// writer is woken when it need not wait any more.
     pub(crate) fn is_behind(&self) -> bool {
-        self.has_part_of(3, 4)
+        let behind = self.exceeds(self.shared.0.room / 4 * 3);
+        if behind {
+            self.shared.0.held.set(true);
+            self.wake_checkpoint.notify_one();
+        }
+        behind
     }
 
-    fn has_part_of(&self, part: usize, of: usize) -> bool {
+    /// Whether more than `most` bytes are dirty, and an equal part of `most` is this segment's.
+    /// Of those that have more than their part one at least can store it, whatever the others do.
+    fn exceeds(&self, most: usize) -> bool {
         let shared = &*self.shared.0;
         let own = self.index.borrow().dirty_bytes();
-        let (noted, others) = (self.noted.get().1, shared.members.borrow().len());
-        let all = shared.dirty.get() + own - noted;
-        all > shared.room / of * part && own * others >= all
+        let all = shared.dirty.get() + own - self.noted.get().1;
+        all > most && own * shared.count.get() >= most
+    }
+
+    /// Drops a page of the index, if the table has all of it.
+    pub(crate) fn forget(&self, page: u32) {
+        self.index.borrow_mut().forget(page);
+        self.note();
     }
 
     /// After a change that made the index larger: has checkpoints begun that are due.
     pub(crate) fn grown(&self) {
         self.note();
-        self.shared.wake_due();
+        self.shared.react();
     }
 
     /// So many of the segment's changes wait for their append.
     pub(crate) fn waits(&self, count: usize) {
         let all = &self.shared.0.waiting;
         all.set(all.get() + count - self.waiting.replace(count));
+    }
+
+    /// Changes of this segment that wait for their append, and of all others.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let own = self.waiting.get();
+        (own, self.shared.0.waiting.get() - own)
     }
 
     /// What is shared.
@@ -220,5 +249,92 @@ impl Drop for Member {
         used.set(used.get() - had);
         dirty.set(dirty.get() - had_dirty);
         self.waits(0);
+        self.shared.0.count.set(self.shared.0.count.get() - 1);
+        self.shared.react();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::super::format::page::decode_page;
+    use super::super::limits::PAGE_BLOCKS;
+    use super::super::types::{FileNo, Loc, Update};
+    use super::*;
+
+    const ROOM: usize = 64 << 10;
+
+    fn dirty(member: &Member) -> usize {
+        member.index.borrow().dirty_bytes()
+    }
+
+    /// Makes pages dirty until a member has `most` bytes of them.
+    fn fill(member: &Member, most: usize) {
+        let file = FileNo::new(1).expect("not 0");
+        for page in 0.. {
+            if dirty(member) >= most {
+                return member.watch();
+            }
+            for block in 0..PAGE_BLOCKS {
+                let at = Loc::new(file, (page * 7919 + block * 131) % 99_991);
+                let lba = page * PAGE_BLOCKS + block;
+                member.index.borrow_mut().apply(Update::Data { lba, count: 1, at });
+            }
+        }
+    }
+
+    fn store(member: &Member) {
+        let index = &mut *member.index.borrow_mut();
+        for page in index.dirty_pages() {
+            index.meet(page, &decode_page(&[]).expect("a hole"));
+            let (_, _, version) = index.take_page(page);
+            index.stored(page, version);
+        }
+    }
+
+    fn is_woken(notify: &Notify) -> bool {
+        notify.notified().now_or_never().is_some()
+    }
+
+    #[test]
+    fn one_that_cannot_store_takes_its_part_and_stops_nobody() {
+        let shared = Shared::new(Cache::new(1 << 20), ROOM);
+        let members: Vec<Rc<Member>> = (0..4).map(|_| shared.join(IndexMap::new())).collect();
+        let [stuck, other, ..] = &members[..] else { unreachable!("four") };
+        fill(stuck, ROOM);
+        assert!(stuck.is_store_due() && stuck.is_behind() && is_woken(&stuck.wake_checkpoint));
+        fill(other, 1);
+        assert!(!other.is_store_due() && !other.is_behind(), "{shared:?}");
+        fill(other, ROOM / 8);
+        assert!(other.is_store_due() && is_woken(&other.wake_checkpoint), "{shared:?}");
+        fill(other, ROOM * 3 / 16);
+        assert!(other.is_behind(), "{shared:?}");
+        // What it has stored can go, and goes, since there is no room.
+        store(other);
+        other.watch();
+        assert!(!other.is_store_due() && !other.is_behind() && dirty(other) == 0);
+        assert_eq!(other.index.borrow().bytes(), 0);
+        drop(members);
+        assert_eq!((shared.index_bytes(), shared.0.dirty.get()), (0, 0));
+    }
+
+    #[test]
+    fn writers_go_on_when_others_have_stored_enough() {
+        let shared = Shared::new(Cache::new(1 << 20), ROOM);
+        let [first, second, third] = [(); 3].map(|()| shared.join(IndexMap::new()));
+        fill(&first, ROOM / 2);
+        fill(&second, ROOM / 4 + 8192);
+        assert!(first.is_behind() && second.is_behind());
+        assert!(!is_woken(&second.wake_log));
+        store(&first);
+        first.watch();
+        assert!(is_woken(&second.wake_log) && !second.is_behind());
+        fill(&third, ROOM / 2);
+        assert!(second.is_behind());
+        drop(third);
+        assert!(is_woken(&second.wake_log) && !second.is_behind());
+        assert_eq!(shared.0.dirty.get(), dirty(&second));
+        assert_eq!(shared.index_bytes(), first.index.borrow().bytes() + dirty(&second));
     }
 }

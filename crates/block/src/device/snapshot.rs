@@ -189,7 +189,7 @@ impl Core {
         };
         if let Some((_, since)) = self.cuts.hold.take() {
             cut.held.set(Some(self.env.now() - since));
-            self.wake_log.notify_one();
+            self.member.wake_log.notify_one();
             let (core, env, cut) = (Rc::downgrade(self), self.env.clone(), Rc::downgrade(&cut));
             self.env.spawn(Class::Background, "segment: cut", async move {
                 env.sleep(CUT_KEEP).await;
@@ -212,7 +212,7 @@ impl Core {
     pub(crate) fn give_up(&self) {
         self.cuts.hold.set(None);
         self.cuts.fixed.replace(None);
-        self.wake_log.notify_one();
+        self.member.wake_log.notify_one();
         let names = self.cuts.trash.take();
         if !names.is_empty() {
             let (store, env) = (self.store.clone(), self.env.clone());
@@ -262,7 +262,7 @@ impl Core {
         };
         if open(Role::Log) {
             self.cuts.roll.set(true);
-            self.wake_log.notify_one();
+            self.member.wake_log.notify_one();
         }
         if open(Role::Collected) {
             self.cuts.seal.set(true);

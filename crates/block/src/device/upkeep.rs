@@ -108,7 +108,7 @@ impl Core {
         self.unlogged_count.set(self.unlogged_count.get() - weight);
         self.txn_updates.set(self.txn_updates.get() + count);
         self.count(|counts| counts.txns += 1);
-        self.wake_log.notify_one();
+        self.member.wake_log.notify_one();
         self.wake_collect.notify_one();
         self.changed.notify_waiters();
         self.watch_memory();
@@ -134,8 +134,8 @@ impl Core {
     pub(crate) async fn checkpoint_always(self: Rc<Self>) {
         while !self.is_over() {
             if !self.is_checkpoint_due() {
-                self.wake_log.notify_one(); // Others may have made room.
-                self.member.wake.notified().await;
+                self.member.wake_log.notify_one(); // Others may have stored enough.
+                self.member.wake_checkpoint.notified().await;
                 continue;
             }
             match self.checkpoint().await {
@@ -180,7 +180,7 @@ impl Core {
         self.count(|counts| counts.checkpoints += 1);
         self.env.mark("segment: checkpoint");
         self.watch_memory();
-        self.wake_log.notify_one();
+        self.member.wake_log.notify_one();
         self.wake_collect.notify_one();
         self.changed.notify_waiters();
         Ok(())
@@ -224,7 +224,7 @@ impl Core {
         let index = &mut *self.member.index.borrow_mut();
         versions.iter().for_each(|(page, version)| index.stored(*page, *version));
         self.count(|counts| counts.pages_stored += versions.len() as u64);
-        self.wake_log.notify_one();
+        self.member.wake_log.notify_one();
         Ok(())
     }
 

@@ -79,11 +79,9 @@ impl CoreDevices {
         let which = (identity, held.bytes, held.epoch);
         let (env, store) = (self.client.env(), Rc::new(store));
         let mut options = self.options;
-        if held.read_only {
-            // A snapshot's files are others' too: copying would take room and give none. And its
-            // places stay what they are, by which differences between snapshots are found.
-            options.collect = false;
-        }
+        // A snapshot's files are others' too: copying would take room and give none. And its places
+        // stay what they are, by which differences between snapshots are found.
+        options.read_only = held.read_only;
         let client = self.client.clone();
         let origin = held.origin.map(|volume| -> LinkFrom {
             Box::new(move || {

@@ -134,9 +134,9 @@ fn scrub_goes_on_where_another_owner_was() {
             scrub_period: Duration::from_secs(3600),
             ..small()
         };
-        let begins = options.clone();
+        let first_options = options.clone();
         let begun = on(&env, async move {
-            let segment = open(&at, &disk, 1, begins).await.expect("it is new");
+            let segment = open(&at, &disk, 1, first_options).await.expect("it is new");
             // 512 KiB at 4 KiB a second.
             write(&at, &segment, 0..128, 1).await;
             at.sleep(Duration::from_secs(130)).await;
@@ -156,12 +156,18 @@ fn scrub_goes_on_where_another_owner_was() {
             assert_eq!((once.passes, once.damaged), (1, 0), "{once:?}");
             assert!(once.read_bytes < 128 * BLOCK, "not all of it again: {once:?}");
             segment.close().await.expect("all is well");
-            let segment = open(&at, &disk, 3, options).await.expect("it opens");
+            let segment = open(&at, &disk, 3, options.clone()).await.expect("it opens");
             at.sleep(Duration::from_secs(1800)).await;
             let rests = segment.scrub();
             assert_eq!((rests.passes, rests.read_bytes), (1, 0), "{rests:?}");
             at.sleep(Duration::from_secs(2000)).await;
             assert_eq!(segment.scrub().passes, 2);
+            segment.close().await.expect("all is well");
+            // Away for longer than the time between two passes.
+            at.sleep(Duration::from_secs(9000)).await;
+            let segment = open(&at, &disk, 4, options).await.expect("it opens");
+            at.sleep(Duration::from_secs(250)).await;
+            assert_eq!(segment.scrub().passes, 3);
             segment.close().await.expect("all is well");
         });
         goes_on.await.expect("no crash");

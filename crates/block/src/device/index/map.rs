@@ -170,6 +170,19 @@ impl IndexMap {
         self.with(number, |page, _| page.dirty &= page.version != version);
     }
 
+    /// True when something of a page is in memory.
+    pub(crate) fn has(&self, number: u32) -> bool {
+        self.pages.contains_key(&number)
+    }
+
+    /// Drops a page, if the table has all of it.
+    pub(crate) fn forget(&mut self, number: u32) {
+        if let Some(page) = self.pages.get(&number).filter(|page| page.met && !page.dirty) {
+            self.bytes -= page.bytes();
+            self.pages.remove(&number);
+        }
+    }
+
     /// Goes on through the pages, and drops those that were not used since it came by and that
     /// the table has, until that gives `want` bytes; true when it has reached the last page.
     pub(crate) fn sweep(&mut self, want: usize) -> bool {

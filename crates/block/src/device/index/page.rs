@@ -38,7 +38,7 @@ pub(super) struct Page {
     pub(super) met: bool,
     /// It differs from what the table has.
     pub(super) dirty: bool,
-    /// Used since the eviction last came by.
+    /// Used since the sweep last came by.
     pub(super) used: bool,
     /// Counts changes, so that one during a write to the table is noticed.
     pub(super) version: u64,
