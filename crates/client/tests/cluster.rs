@@ -148,7 +148,9 @@ fn names_work_as_they_should() {
         assert_eq!((all.len(), all[1099].name.as_str()), (1100, "1099"));
         let page = client.list("/many", Some("0500"), 10).await.unwrap();
         assert_eq!((page.entries[0].name.as_str(), page.more), ("0501", true));
-        assert_eq!(client.remove_tree("/many").await.unwrap(), 1101);
+        let lost = || false;
+        assert_eq!(client.remove_tree_while("/many", lost).await.unwrap(), 0, "not any more");
+        assert_eq!(client.remove_tree_while("/many", || true).await.unwrap(), 1101);
         assert_eq!(client.remove_tree("/usr/docs").await.unwrap(), 1, "the link, not its target");
         assert!(client.remove_tree("/").await.is_err());
         client.unlink("/usr/share/old/readme").await.unwrap();

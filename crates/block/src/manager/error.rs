@@ -101,6 +101,11 @@ pub enum Refusal {
         /// How many there may be.
         max: usize,
     },
+    /// Somebody has opened it since it was looked at.
+    Opened {
+        /// The volume.
+        volume: VolumeId,
+    },
     /// A block server that has to do with it does not answer.
     Server {
         /// What was asked.
@@ -113,11 +118,12 @@ impl Refusal {
     pub fn kind(&self) -> Kind {
         match self {
             Refusal::NoName(_) | Refusal::NoVolume(_) => Kind::NotFound,
-            Refusal::Exists(_) => Kind::Exists,
+            Refusal::Exists(_) | Refusal::HasData { .. } => Kind::Exists,
             Refusal::Full { .. } => Kind::Full,
-            Refusal::Removing { .. } | Refusal::Server { .. } | Refusal::Making { .. } => {
-                Kind::Retry
-            }
+            Refusal::Removing { .. }
+            | Refusal::Server { .. }
+            | Refusal::Opened { .. }
+            | Refusal::Making { .. } => Kind::Retry,
             Refusal::Bytes { .. }
             | Refusal::Geometry(_)
             | Refusal::Segments { .. }
@@ -128,8 +134,7 @@ impl Refusal {
             | Refusal::HasSnapshots { .. }
             | Refusal::HasClones { .. }
             | Refusal::Shares { .. }
-            | Refusal::Attached { .. }
-            | Refusal::HasData { .. } => Kind::Invalid,
+            | Refusal::Attached { .. } => Kind::Invalid,
         }
     }
 }
@@ -205,6 +210,9 @@ impl fmt::Display for Refusal {
             ),
             Refusal::Full { what, max } => {
                 write!(f, "there are {max} {what}, and no more can be; remove some first")
+            }
+            Refusal::Opened { volume } => {
+                write!(f, "{volume} was opened meanwhile; nothing was changed: try again")
             }
             Refusal::Server { what } => write!(
                 f,

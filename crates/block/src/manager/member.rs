@@ -29,7 +29,7 @@ use crate::once::Origin;
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;
-/// Bytes of a segment that are looked at or cleared in one step: beats go on in between.
+/// Bytes of a segment that are looked at in one step: beats go on in between.
 const STEP: u64 = 16 << 20;
 /// Pieces of a segment that are looked at in one step.
 const PIECES: usize = 1024;
@@ -509,19 +509,6 @@ impl Member {
             BlockServerRequest::HasData { segment, from, to } => {
                 let found = self.has_data(segment, from, to).await;
                 found.map(BlockServerReply::HasData).map_err(refused)
-            }
-            BlockServerRequest::Clear { segment, from, to } => {
-                let (device, _) = self.device(segment).await.map_err(refused)?;
-                let (mut offset, end) = (from, to.min(device.bytes()));
-                while offset < end {
-                    let extent = Extent { offset, len: (end - offset).min(STEP) };
-                    device.clear(extent, Clear::Trim).await.map_err(refused)?;
-                    offset += extent.len;
-                    self.0.env.yield_now().await;
-                }
-                // Sessions begin anew: what clients were told of places is of no use any more.
-                self.release(segment).await;
-                Ok(BlockServerReply::Done)
             }
             BlockServerRequest::Check { segment, from } => {
                 let device = self.hosted(segment).map_err(refused)?;

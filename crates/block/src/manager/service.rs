@@ -11,8 +11,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 
-use base::Kind;
+use base::{Kind, VolumeId};
 use client::Client;
+use futures_util::future::{Either, select};
 use futures_util::stream::{StreamExt, iter};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
@@ -242,12 +243,18 @@ impl Manager {
     async fn rule(&self, fencing: u64, sent: Instant) -> Result<(), String> {
         let inner = &*self.0;
         let mut end = lock_end(sent, inner.config.lock_ttl);
-        let table = self.open_table().await?;
-        let mut state = State::default();
-        let entries = table.scan(table::Range::all()).take(usize::MAX).await;
-        for (key, value) in entries.map_err(|error| error.to_string())? {
-            state.apply(Row::decode(&key, &value).map_err(|error| error.to_string())?);
-        }
+        // It may take long; who does not renew meanwhile has nothing to lead with.
+        let mut opening = Box::pin(self.open_table(fencing));
+        let (table, state) = loop {
+            match select(opening, Box::pin(self.pause(self.renewal(1)))).await {
+                Either::Left((opened, _)) => break opened?,
+                Either::Right(((), goes_on)) => opening = goes_on,
+            }
+            match self.renew(fencing, end, 1).await {
+                Some(later) if !inner.stopping.get() => end = later,
+                _ => return Ok(()),
+            }
+        };
         let config = Config {
             bytes_least: inner.config.bytes_least,
             server_dead: inner.config.server_dead,
@@ -287,23 +294,10 @@ impl Manager {
         ];
         while !lead.over.get() && !inner.stopping.get() && inner.env.now() < end {
             let slower = if lead.machine.borrow().is_idle() { IDLE } else { 1 };
-            let renew = RENEW.min(inner.config.lock_ttl / 4) * slower;
-            self.pause(inner.env.jitter(renew)).await;
-            let sent = inner.env.now();
-            let ttl = inner.config.lock_ttl * slower;
-            let (name, ttl_ms) = (LOCK.to_owned(), ttl.as_millis() as u64);
-            let change = LockChange::Renew { name, fencing, ttl_ms };
-            let build = |op| ClusterRequest::Lock { op, change };
-            let renewal = inner.locks.cluster_change("the block manager's lock", build);
-            match inner.env.timeout(end - sent, renewal).await {
-                Ok(Ok(_)) => {
-                    end = end.max(lock_end(sent, ttl));
-                    lead.machine.borrow_mut().lead_until(end);
-                }
-                Ok(Err(error)) if error.kind() == Kind::Fenced => break,
-                Ok(Err(error)) => tracing::warn!(%error, "the lock was not renewed"),
-                Err(_) => break,
-            }
+            self.pause(self.renewal(slower)).await;
+            let Some(later) = self.renew(fencing, end, slower).await else { break };
+            end = later;
+            lead.machine.borrow_mut().lead_until(end);
         }
         lead.end();
         tasks.iter().for_each(runtime::JoinHandle::abort);
@@ -313,14 +307,49 @@ impl Manager {
         Ok(())
     }
 
-    async fn open_table(&self) -> Result<Table, String> {
+    /// How long the lock is left alone between two renewals.
+    fn renewal(&self, slower: u32) -> Duration {
+        let inner = &*self.0;
+        inner.env.jitter(RENEW.min(inner.config.lock_ttl / 4) * slower)
+    }
+
+    /// Renews the lock, which is this manager's until `end`; until when it is then, or nothing
+    /// when it is lost.
+    async fn renew(&self, fencing: u64, end: Instant, slower: u32) -> Option<Instant> {
+        let inner = &*self.0;
+        let sent = inner.env.now();
+        let ttl = inner.config.lock_ttl * slower;
+        let (name, ttl_ms) = (LOCK.to_owned(), ttl.as_millis() as u64);
+        let change = LockChange::Renew { name, fencing, ttl_ms };
+        let build = |op| ClusterRequest::Lock { op, change };
+        let renewal = inner.locks.cluster_change("the block manager's lock", build);
+        match inner.env.timeout(end - sent, renewal).await {
+            Ok(Ok(_)) => Some(end.max(lock_end(sent, ttl))),
+            Ok(Err(error)) if error.kind() == Kind::Fenced => None,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the lock was not renewed");
+                Some(end)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Opens the table and reads it. The lock's token is the owner's number: who has had the lock
+    /// since shuts this manager out, however long its opening takes.
+    async fn open_table(&self, fencing: u64) -> Result<(Table, State), String> {
         let inner = &*self.0;
         let path = format!("{ROOT}/manager");
         let store = ClientStore::new(&inner.client, &path, inner.config.policy).await;
         let store = Rc::new(store.map_err(|error| error.to_string())?);
-        let opened =
-            Table::open(&inner.env, store, &Cache::new(CACHE_BYTES), Options::default()).await;
-        opened.map_err(|error| error.to_string())
+        let options = Options { owner: fencing, ..Options::default() };
+        let table = Table::open(&inner.env, store, &Cache::new(CACHE_BYTES), options).await;
+        let table = table.map_err(|error| error.to_string())?;
+        let mut state = State::default();
+        let entries = table.scan(table::Range::all()).take(usize::MAX).await;
+        for (key, value) in entries.map_err(|error| error.to_string())? {
+            state.apply(Row::decode(&key, &value).map_err(|error| error.to_string())?);
+        }
+        Ok((table, state))
     }
 
     async fn watch(self, lead: Rc<Lead>) {
@@ -367,11 +396,18 @@ impl Manager {
         while !lead.over.get() {
             env.sleep(env.jitter(PURGE_AFTER / 6)).await;
             let due = lead.machine.borrow().due_trash(env.now());
+            // While the removal is not durable, the next leader may have the volume still.
+            if due.is_empty() || lead.stored(self.after(&lead)).await.is_err() {
+                continue;
+            }
+            // Under a successor a segment of a volume that grows may be made anew there.
+            let leads = || lead.machine.borrow().leads(env.now());
             for trash in due {
-                match self.0.client.remove_tree(&trash_path(trash)).await {
+                match self.0.client.remove_tree_while(&trash_path(trash), leads).await {
                     Err(error) if error.kind() != Kind::NotFound => {
                         tracing::warn!(?trash, %error, "files of a volume were not removed yet");
                     }
+                    _ if !leads() => {}
                     _ => {
                         lead.machine.borrow_mut().purged(trash);
                         self.after(&lead);
@@ -389,9 +425,13 @@ impl Manager {
         let env = &self.0.env;
         env.sleep(env.jitter(PURGE_AFTER)).await;
         while !lead.over.get() {
+            // What is being removed now may be gone from the rows, and not from the list.
+            let going: BTreeSet<VolumeId> =
+                lead.machine.borrow().state().trash().map(|trash| trash.volume).collect();
             let pause = match self.0.client.list_all(ROOT).await {
                 Ok(entries) => {
                     let found = entries.into_iter().filter_map(|entry| entry.name.parse().ok());
+                    let found = found.filter(|volume| !going.contains(volume));
                     lead.machine.borrow_mut().discard_strays(env.now(), found);
                     self.after(&lead);
                     SWEEP
@@ -461,45 +501,48 @@ impl Manager {
         ControlError { kind: Kind::Reroute, message, leader }
     }
 
-    /// Makes sure that nothing is cut off unasked, and that what is reads as zeroes later on.
+    /// Makes sure that nothing is cut off unasked, and that what is cut off of segments that stay
+    /// reads as zeroes later on. Nothing is changed here: a message of a manager that was stopped
+    /// could come when the volume has grown again.
     async fn before_cut(
         &self,
         lead: &Lead,
-        volume: base::VolumeId,
+        volume: VolumeId,
         bytes: u64,
         force: bool,
     ) -> Result<(), ControlError> {
-        let cut = lead.machine.borrow().check_cut(self.0.env.now(), volume, bytes)?;
-        let looks = cut.into_iter().map(|(segment, part)| async move {
-            let has_data = self.before_cut_of(lead, (segment, part), force).await?;
-            if !has_data {
-                return Ok(());
-            }
+        let attached = |lead: &Lead| {
             let machine = lead.machine.borrow();
-            let known = machine.state().volume(volume);
-            let name = known.map_or_else(|| volume.to_string(), |known| known.spec.name.clone());
-            Err(Refusal::HasData { name, bytes })
-        });
+            machine
+                .state()
+                .volume(volume)
+                .map(|known| (known.attach_epoch, known.spec.name.clone()))
+        };
+        let before = attached(lead);
+        let cut = lead.machine.borrow().check_cut(self.0.env.now(), volume, bytes)?;
+        // The files of a segment that goes as a whole go with it.
+        let asked = cut.into_iter().filter(|(_, part)| !force || part.start > 0);
+        let looks = asked.map(|(segment, part)| self.has_data(lead, segment, part));
         let mut looks = iter(looks).buffer_unordered(LINKS_INFLIGHT);
-        while let Some(looked) = looks.next().await {
-            looked?;
+        while let Some(found) = looks.next().await {
+            if found? {
+                let name = before.map_or_else(|| volume.to_string(), |(_, name)| name);
+                return Err(Refusal::HasData { name, bytes }.into());
+            }
         }
-        Ok(())
+        match attached(lead) == before {
+            true => Ok(()),
+            false => Err(Refusal::Opened { volume }.into()),
+        }
     }
 
-    /// Whether a part of a segment that is to be cut off has data; clears it by `force`.
-    async fn before_cut_of(
+    /// Whether a part of a segment has data.
+    async fn has_data(
         &self,
         lead: &Lead,
-        (segment, part): (SegmentId, Range<u64>),
-        force: bool,
+        segment: SegmentId,
+        Range { start: from, end: to }: Range<u64>,
     ) -> Result<bool, Refusal> {
-        let (from, to) = (part.start, part.end);
-        let request = match force {
-            true if from == 0 => return Ok(false), // Its files go.
-            true => BlockServerRequest::Clear { segment, from, to },
-            false => BlockServerRequest::HasData { segment, from, to },
-        };
         let failed = |what: String| Refusal::Server { what: format!("{segment}: {what}") };
         match self.0.client.lookup(&segment_path(segment)).await {
             Ok(_) => {}
@@ -509,10 +552,10 @@ impl Manager {
         }
         let server = lead.machine.borrow().owner_addr(segment);
         let server = server.ok_or_else(|| failed("no block server has it".to_owned()))?;
-        let asked = ControlRequest::BlockServer(request);
+        let asked = ControlRequest::BlockServer(BlockServerRequest::HasData { segment, from, to });
         match self.0.client.ask_peer(server, asked, CONTENT_ATTEMPT).await {
             Ok(ControlReply::BlockServer(BlockServerReply::HasData(found))) => Ok(found),
-            Ok(_) => Ok(false),
+            Ok(_) => Err(failed(format!("{server} is no block server"))),
             Err(error) => Err(failed(error.to_string())),
         }
     }

@@ -1,5 +1,8 @@
 //! Commands that change volumes.
 
+use base::GIB;
+use block::contract::Clear;
+use block::geometry::Extent;
 use block::limits::{BLOCK, VOLUME_BYTES};
 use block::manager::client::Error;
 use block::manager::{AT, Managers};
@@ -9,6 +12,7 @@ use wire::control::{
 };
 
 use super::args::{CreateArgs, LimitArgs};
+use super::open::{self, Site};
 use super::{misfit, show};
 use crate::exit::{Code, Done, Failure};
 use crate::fs::policy;
@@ -18,6 +22,8 @@ use crate::output::{bytes, print_json, print_line};
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a new volume's segments may take to be open.
 const OPEN_WAIT: Duration = Duration::from_secs(30);
+/// Bytes of one request that trims.
+const TRIM_BYTES: u64 = GIB;
 /// Bytes of a MB as limits have it.
 const MB: u64 = 1_000_000;
 
@@ -183,11 +189,20 @@ pub async fn set(
 
 /// Gives a volume `size` bytes. What has data is cut off only with `force`, and never while the
 /// volume is open (B11).
-pub async fn resize(managers: &Managers, name: &str, size: u64, force: bool, json: bool) -> Done {
+pub async fn resize(site: &Site<'_>, name: &str, size: u64, force: bool, json: bool) -> Done {
+    let managers = site.managers;
     let known = managers.volume(name).await?;
     check_length(size)?;
-    let request = BlockRequest::Resize { volume: known.volume, bytes: size, force };
-    let info = change(managers, request).await?;
+    let request = |force| BlockRequest::Resize { volume: known.volume, bytes: size, force };
+    let info = match managers.ask(request(false)).await {
+        Err(Error::Refused { kind: base::Kind::Exists, .. }) if force => {
+            trim_tail(site, &known, size).await?;
+            change(managers, request(true)).await?
+        }
+        Ok(BlockReply::Volume(info)) => info,
+        Ok(other) => return Err(misfit(&other)),
+        Err(error) => return Err(error.into()),
+    };
     if size > known.spec.bytes {
         wait_open(managers, &info).await?;
     }
@@ -198,6 +213,23 @@ pub async fn resize(managers: &Managers, name: &str, size: u64, force: bool, jso
     print_line(&format!(
         "{name} had {was} and has {is}: who has it open sees it when opening again"
     ))
+}
+
+/// Trims what a volume has past `size` in segments that it keeps: those of the group in which it
+/// is to end.
+async fn trim_tail(site: &Site<'_>, known: &VolumeInfo, size: u64) -> Done {
+    let name = &known.spec.name;
+    let end = size.next_multiple_of(known.spec.geometry.group_bytes).min(known.spec.bytes);
+    let device = site.open(name).await?;
+    let mut offset = size;
+    let mut trimmed = Ok(());
+    while offset < end && trimmed.is_ok() {
+        let extent = Extent { offset, len: (end - offset).min(TRIM_BYTES) };
+        trimmed = device.clear(extent, Clear::Trim).await;
+        offset += extent.len;
+    }
+    site.close(name, device).await;
+    trimmed.map_err(|fault| open::failure(name, &fault))
 }
 
 /// Removes volumes; their files go in the background. With `force` also open and missing ones.

@@ -59,7 +59,8 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
                 change::set(&managers, &name, &limits, shared, json).await
             }
             VolumeCommand::Resize { name, size, force, json } => {
-                change::resize(&managers, &name, size as u64, force, json).await
+                let site = open::Site::new(&managers, &target, endpoints);
+                change::resize(&site, &name, size as u64, force, json).await
             }
             VolumeCommand::Import { name, file, copy, size, policy } => {
                 let site = open::Site::new(&managers, &target, endpoints);

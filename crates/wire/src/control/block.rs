@@ -219,13 +219,15 @@ pub enum BlockRequest {
         /// Also when somebody has it open.
         force: bool,
     },
-    /// Changes a volume's length.
+    /// Changes a volume's length. Refused with kind `Exists` when that cuts data off.
     Resize {
         /// The volume.
         volume: VolumeId,
         /// Its new length.
         bytes: u64,
-        /// Also when data is cut off by it.
+        /// Segments that go as a whole may have data. What is cut off of those that stay must
+        /// have none: whoever wants that trims it before, as a client that has the volume open,
+        /// since what such a client does can come late and change nothing.
         force: bool,
     },
     /// Changes what a volume may do.
@@ -488,15 +490,6 @@ pub enum BlockServerRequest {
         /// The volume and the first segment.
         from: SegmentId,
     },
-    /// Make a part of a segment read as zeroes.
-    Clear {
-        /// The segment.
-        segment: SegmentId,
-        /// The part's first byte.
-        from: u64,
-        /// The byte behind it.
-        to: u64,
-    },
     /// Compare a piece of a segment's map with what is stored.
     Check {
         /// The segment.
@@ -552,7 +545,6 @@ impl BlockServerRequest {
         match self {
             BlockServerRequest::BeatNow => "beat now",
             BlockServerRequest::HasData { .. } => "has data",
-            BlockServerRequest::Clear { .. } => "clear",
             BlockServerRequest::Check { .. } => "check segment",
             BlockServerRequest::Scrub { .. } => "scrub progress",
             BlockServerRequest::Cut { .. } => "cut segment",
@@ -590,7 +582,7 @@ pub struct SegmentScrub {
     pub total_bytes: u64,
     /// Bytes of blocks that were read and verified since its owner opened it.
     pub read_bytes: u64,
-    /// Blocks that did not verify in this pass and the last.
+    /// Blocks that did not verify in this pass, or in the last if those were more.
     pub damaged: u64,
 }
 

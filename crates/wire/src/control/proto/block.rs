@@ -311,9 +311,6 @@ impl Proto for BlockServerRequest {
             BlockServerRequest::HasData { segment, from, to } => {
                 Ask::HasData(part(segment, *from, *to))
             }
-            BlockServerRequest::Clear { segment, from, to } => {
-                Ask::Clear(part(segment, *from, *to))
-            }
             BlockServerRequest::Check { segment, from } => {
                 Ask::Check(Check { segment: Some(segment.to_pb()), from: *from })
             }
@@ -348,10 +345,6 @@ impl Proto for BlockServerRequest {
             Ask::HasData(pb) => {
                 let (segment, from, to) = part(pb)?;
                 BlockServerRequest::HasData { segment, from, to }
-            }
-            Ask::Clear(pb) => {
-                let (segment, from, to) = part(pb)?;
-                BlockServerRequest::Clear { segment, from, to }
             }
             Ask::Check(pb) => BlockServerRequest::Check {
                 segment: need(pb.segment, "BlockServerRequest.Check.segment")?,

@@ -185,9 +185,6 @@ pub(super) fn server_request() -> impl Strategy<Value = BlockServerRequest> {
         made!((segment, segment()), (from, any::<u64>()), (to, any::<u64>()) => {
             BlockServerRequest::HasData { segment, from, to }
         }),
-        made!((segment, segment()), (from, any::<u64>()), (to, any::<u64>()) => {
-            BlockServerRequest::Clear { segment, from, to }
-        }),
         made!((segment, segment()), (from, any::<u64>()) => {
             BlockServerRequest::Check { segment, from }
         }),
