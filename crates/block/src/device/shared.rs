@@ -103,14 +103,21 @@ impl Shared {
         if !due && !released {
             return;
         }
-        inner.held.set(inner.held.get() && !released);
+        if released {
+            self.wake_held();
+        }
         for member in inner.members.borrow().iter().filter_map(Weak::upgrade) {
-            if released {
-                member.wake_log.notify_one();
-            }
             if member.is_store_due() {
                 member.wake_checkpoint.notify_one();
             }
+        }
+    }
+
+    /// Has writers look again that were held back.
+    fn wake_held(&self) {
+        if self.0.held.take() {
+            let members = self.0.members.borrow();
+            members.iter().filter_map(Weak::upgrade).for_each(|one| one.wake_log.notify_one());
         }
     }
 
@@ -251,6 +258,7 @@ impl Drop for Member {
         self.waits(0);
         self.shared.0.count.set(self.shared.0.count.get() - 1);
         self.shared.react();
+        self.shared.wake_held(); // The equal part of each is larger.
     }
 }
 

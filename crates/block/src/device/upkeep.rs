@@ -221,9 +221,12 @@ impl Core {
             }
         })
         .await?;
-        let index = &mut *self.member.index.borrow_mut();
-        versions.iter().for_each(|(page, version)| index.stored(*page, *version));
+        {
+            let index = &mut *self.member.index.borrow_mut();
+            versions.iter().for_each(|(page, version)| index.stored(*page, *version));
+        }
         self.count(|counts| counts.pages_stored += versions.len() as u64);
+        self.member.watch();
         self.member.wake_log.notify_one();
         Ok(())
     }
