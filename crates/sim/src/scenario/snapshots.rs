@@ -39,6 +39,8 @@ const SECTOR: u64 = 64 << 10;
 const BLOCKS: u64 = 48;
 const LANES: u64 = 6;
 const LOAD: Duration = Duration::from_secs(5);
+/// The same where whoever makes a snapshot, or opens a clone of it, is killed again and again.
+const LOAD_MAX: Duration = Duration::from_secs(20);
 /// Between two writes of a lane, at most: a write costs a hundred events with all that follows from
 /// it, so that seeds are cheap when lanes think.
 const THINK: Duration = Duration::from_millis(40);
@@ -100,8 +102,12 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let snapshots = user.clone().snapshot_always(volume.clone());
     let snapshots = client.env().spawn(Class::Foreground, "snapshots", snapshots);
     let trouble = sim.spawn("trouble", world.clone().trouble());
-    let end = sim.elapsed() + LOAD;
-    while sim.elapsed() < end && !world.stack.is_broken() {
+    let (end, at_most) = (sim.elapsed() + LOAD, sim.elapsed() + LOAD_MAX);
+    let goes_on = || {
+        let few = world.made.borrow().len() < SNAPSHOTS_MIN;
+        sim.elapsed() < if few { at_most } else { end }
+    };
+    while goes_on() && !world.stack.is_broken() {
         sim.sleep(Duration::from_millis(100)).await;
     }
     world.stop.set(true);
@@ -119,7 +125,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     drop(device);
     let made = std::mem::take(&mut *world.made.borrow_mut());
     if made.len() < SNAPSHOTS_MIN {
-        return Err(format!("only {} snapshots in {LOAD:?}", made.len()));
+        return Err(format!("only {} snapshots in {LOAD_MAX:?}", made.len()));
     }
     sim.note(made.len() as u64);
     user.on(user.clone().judge(made, volume)).await??;
