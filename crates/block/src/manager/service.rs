@@ -501,8 +501,8 @@ impl Manager {
         ControlError { kind: Kind::Reroute, message, leader }
     }
 
-    /// Makes sure that nothing is cut off unasked, and that what is cut off of segments that stay
-    /// reads as zeroes later on. Nothing is changed here: a message of a manager that was stopped
+    /// Makes sure that nothing is cut off unasked, and that what is cut off of segments that stay,
+    /// though it be all of them, reads as zeroes later on. Nothing is changed here: a message of a manager that was stopped
     /// could come when the volume has grown again.
     async fn before_cut(
         &self,
@@ -520,8 +520,9 @@ impl Manager {
         };
         let before = attached(lead);
         let cut = lead.machine.borrow().check_cut(self.0.env.now(), volume, bytes)?;
-        // The files of a segment that goes as a whole go with it.
-        let asked = cut.into_iter().filter(|(_, part)| !force || part.start > 0);
+        let kept = lead.machine.borrow().state().segments_at(volume, bytes);
+        // The files of a segment that goes go with it.
+        let asked = cut.into_iter().filter(|(segment, _)| !force || segment.index < kept);
         let looks = asked.map(|(segment, part)| self.has_data(lead, segment, part));
         let mut looks = iter(looks).buffer_unordered(LINKS_INFLIGHT);
         while let Some(found) = looks.next().await {

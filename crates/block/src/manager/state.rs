@@ -320,6 +320,13 @@ impl State {
         (u64::from(id.index) < count).then_some(origin)
     }
 
+    /// How many segments a volume has when it has `bytes`: of a group that is begun, all, though
+    /// some of them may be empty.
+    pub fn segments_at(&self, volume: VolumeId, bytes: u64) -> u32 {
+        let sizes = self.volumes.get(&volume).and_then(|known| geometry(&known.spec).ok());
+        sizes.map_or(0, |sizes| sizes.segments(bytes)) as u32
+    }
+
     /// Segments of a volume that lose something when it has `bytes`, and what.
     pub fn cut(&self, volume: VolumeId, bytes: u64) -> Vec<(SegmentId, Range<u64>)> {
         let Some(known) = self.volumes.get(&volume) else { return Vec::new() };

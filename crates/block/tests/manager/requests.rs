@@ -70,6 +70,11 @@ fn shrinking_needs_force_and_epochs_grow_through_it() {
     let cut = machine.state().cut(id, 2 * GIB);
     assert_eq!(cut.len(), 8);
     assert!(cut[..4].iter().all(|(_, part)| *part == (GIB / 2..GIB)), "{cut:?}");
+    // A group that is just begun has all of its segments; three lose everything, and stay.
+    let cut = machine.state().cut(id, 4 * GIB + 4096);
+    assert_eq!(cut.iter().filter(|(_, part)| part.start == 0).count(), 3, "{cut:?}");
+    assert_eq!(machine.state().segments_at(id, 4 * GIB + 4096), 8);
+    assert_eq!(machine.state().segments_at(id, 4 * GIB), 4);
     let before: Vec<u64> =
         machine.state().segments_of(id, 4).map(|(_, segment)| segment.epoch).collect();
     volume(resize(&mut machine, id, 2));

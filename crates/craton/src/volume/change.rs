@@ -197,10 +197,18 @@ pub async fn resize(site: &Site<'_>, name: &str, size: u64, force: bool, json: b
     let info = match managers.ask(request(false)).await {
         Err(Error::Refused { kind: base::Kind::Exists, .. }) if force => {
             trim_tail(site, &known, size).await?;
-            change(managers, request(true)).await?
+            managers.ask(request(true)).await
         }
+        answer => answer,
+    };
+    let info = match info {
         Ok(BlockReply::Volume(info)) => info,
         Ok(other) => return Err(misfit(&other)),
+        Err(Error::Refused { kind: base::Kind::Exists, .. }) if force => {
+            let text =
+                format!("{name}: somebody has written past {size} bytes meanwhile; try again");
+            return Err(Failure::failed(text));
+        }
         Err(error) => return Err(error.into()),
     };
     if size > known.spec.bytes {
@@ -220,6 +228,9 @@ pub async fn resize(site: &Site<'_>, name: &str, size: u64, force: bool, json: b
 async fn trim_tail(site: &Site<'_>, known: &VolumeInfo, size: u64) -> Done {
     let name = &known.spec.name;
     let end = size.next_multiple_of(known.spec.geometry.group_bytes).min(known.spec.bytes);
+    if size >= end {
+        return Ok(()); // Whole segments go.
+    }
     let device = site.open(name).await?;
     let mut offset = size;
     let mut trimmed = Ok(());

@@ -129,6 +129,30 @@ fn a_volume_is_a_disk_for_standard_tools() {
         assert_eq!(nbd.ask(READ, (2 << 30) - BLOCK as u64, BLOCK, &[]), [0; BLOCK]);
     }
 
+    // Of a group that is just begun all segments stay, and read as zeroes too.
+    run(&["create", "wide", "--size", "256GiB"]);
+    let lanes = [0, 1, 3].map(|lane| (128 << 30) + lane * (128 << 10) + 4096);
+    let wide = url.replace("/data", "/wide");
+    {
+        let mut nbd = Nbd::open(&wide);
+        lanes.iter().for_each(|&at| drop(nbd.ask(WRITE, at, BLOCK, &[9; BLOCK])));
+    }
+    let begun = ((128u64 << 30) + 4096).to_string();
+    wait("the export is closed", Duration::from_secs(10), || {
+        let shown: Value = serde_json::from_str(&run(&["info", "wide", "--json"])).expect("JSON");
+        shown["attachments"].as_array().is_some_and(Vec::is_empty)
+    });
+    refused(&["resize", "wide", "--size", &begun], 1, "there is data past");
+    run(&["resize", "wide", "--size", &begun, "--force"]);
+    run(&["resize", "wide", "--size", "256GiB"]);
+    {
+        let mut nbd = Nbd::open(&wide);
+        for at in lanes {
+            assert_eq!(nbd.ask(READ, at, BLOCK, &[]), [0; BLOCK], "{at}");
+        }
+    }
+    run(&["rm", "wide", "--force"]);
+
     refused(&["create", "data", "--size", "1GiB"], 1, "exists already");
     refused(&["create", "a/b", "--size", "1GiB"], 2, "no name of a volume");
     refused(&["create", "tiny", "--size", "1MiB"], 1, "choose a multiple of 4096");
