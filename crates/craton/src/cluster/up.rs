@@ -30,8 +30,12 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
             book
         }
     };
-    let started = start_missing(&directory, &mut book, args.allow_fault_injection)?;
-    if let Err(failure) = wait(env, &directory, &book, &started, fresh, deadline).await {
+    let faults = args.allow_fault_injection;
+    let outcome = match fresh {
+        true => start_fresh(env, &directory, &mut book, faults, deadline).await,
+        false => start(env, &directory, &mut book, faults, deadline).await,
+    };
+    if let Err(failure) = outcome {
         if fresh {
             stop_all(env, &book.processes).await?;
         }
@@ -52,25 +56,68 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     ))
 }
 
-async fn wait(
+/// A new cluster: the block service begins when all chunkservers have joined. Masters that know of
+/// one only would give it files with one replica.
+async fn start_fresh(
     env: &Env,
     directory: &Directory,
-    book: &Book,
-    started: &[String],
-    fresh: bool,
+    book: &mut Book,
+    faults: bool,
     deadline: runtime::Instant,
 ) -> Done {
+    let is_core = |role| matches!(role, RoleName::Master | RoleName::Chunkserver);
+    let core = start_missing(directory, book, faults, is_core)?;
+    wait_listening(env, book, &core, true).await?;
+    wait_writable(env, directory, book, deadline).await?;
+    let block = start_missing(directory, book, faults, |role| !is_core(role))?;
+    wait_listening(env, book, &block, true).await?;
+    wait_block(env, directory, book, deadline).await
+}
+
+/// A cluster that was there before: all of it at once, for what does not come need not keep others
+/// away.
+async fn start(
+    env: &Env,
+    directory: &Directory,
+    book: &mut Book,
+    faults: bool,
+    deadline: runtime::Instant,
+) -> Done {
+    let started = start_missing(directory, book, faults, |_| true)?;
+    wait_listening(env, book, &started, false).await?;
+    wait_writable(env, directory, book, deadline).await?;
+    wait_block(env, directory, book, deadline).await
+}
+
+async fn wait_listening(env: &Env, book: &Book, started: &[String], all: bool) -> Done {
     for process in book.processes.iter().filter(|process| started.contains(&process.id)) {
         match ready::wait_listening(env, process).await {
             Ok(()) => process::warnings(&process.dir).iter().for_each(|line| eprintln!("{line}")),
-            Err(failure) if fresh => return Err(failure),
+            Err(failure) if all => return Err(failure),
             // The others may do without it.
             Err(failure) => eprintln!("craton: warning: {failure}"),
         }
     }
+    Ok(())
+}
+
+async fn wait_writable(
+    env: &Env,
+    directory: &Directory,
+    book: &Book,
+    deadline: runtime::Instant,
+) -> Done {
     let of_role = |process: &&Process| process.role == RoleName::Chunkserver;
     let chunkservers: Vec<_> = book.processes.iter().filter(of_role).cloned().collect();
-    ready::wait_writable(env, directory, &chunkservers, deadline).await?;
+    ready::wait_writable(env, directory, &chunkservers, deadline).await
+}
+
+async fn wait_block(
+    env: &Env,
+    directory: &Directory,
+    book: &Book,
+    deadline: runtime::Instant,
+) -> Done {
     let of_role = |role| book.processes.iter().filter(move |one| one.role == role).cloned();
     let managers: Vec<_> = of_role(RoleName::BlockManager).collect();
     if managers.iter().any(is_alive) {
@@ -80,16 +127,17 @@ async fn wait(
     Ok(())
 }
 
-/// Starts what does not run; their IDs.
+/// Starts what does not run, of some roles; their IDs.
 fn start_missing(
     directory: &Directory,
     book: &mut Book,
     fault_injection: bool,
+    is_asked: impl Fn(RoleName) -> bool,
 ) -> Result<Vec<String>, Failure> {
     let mut started = Vec::new();
     for index in 0..book.processes.len() {
         let process = &mut book.processes[index];
-        if is_alive(process) {
+        if is_alive(process) || !is_asked(process.role) {
             continue;
         }
         process.pid = process::start(process.role, &process.dir, fault_injection)?;

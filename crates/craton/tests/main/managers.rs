@@ -40,6 +40,8 @@ fn a_second_block_manager_goes_on() {
     let url = made["nbd"].as_str().expect("an export").to_owned();
     let at = |name: &str| url.replace("/old", &format!("/{name}"));
     volume(&["snapshot", "create", "old", "before"]);
+    // The first files of the block service have all their replicas.
+    wait("nothing lacks a replica", SOON, || status(&dir)["chunks"]["under_replicated"] == 0);
     let work = Bystander::start(&url, GIB / 2);
     work.goes_on("nobody");
 
