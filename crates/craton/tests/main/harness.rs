@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -190,6 +191,11 @@ pub fn metric(dir: &Path, id: &str, name: &str) -> f64 {
 pub fn kill9(dir: &Path, ids: &[&str]) {
     let pids: Vec<String> = ids.iter().map(|id| process(dir, id)["pid"].to_string()).collect();
     assert!(Command::new("kill").arg("-9").args(&pids).status().expect("kill").success());
+    // The kernel lets go of its sockets a little later: whoever starts it again needs its port.
+    for id in ids {
+        let addr = process(dir, id)["addr"].as_str().expect("an address").to_owned();
+        wait("its port is free", Duration::from_secs(10), || TcpListener::bind(&addr).is_ok());
+    }
 }
 
 /// The master that leads a group.
