@@ -502,8 +502,8 @@ impl Manager {
     }
 
     /// Makes sure that nothing is cut off unasked, and that what is cut off of segments that stay,
-    /// though it be all of them, reads as zeroes later on. Nothing is changed here: a message of a manager that was stopped
-    /// could come when the volume has grown again.
+    /// though it be all of them, reads as zeroes later on. Nothing is changed here: a message of a
+    /// manager that was stopped could come when the volume has grown again.
     async fn before_cut(
         &self,
         lead: &Lead,
