@@ -14,7 +14,7 @@ if ! command -v cc >/dev/null 2>&1; then
         exit 1
     fi
 fi
-# Tools that some tests drive. A missing one skips those tests, and the summary says so.
+# Tools that some tests drive: installed here, or the run ends with what to install.
 missing=""
 packages=""
 # need TOOL PACKAGE
@@ -35,10 +35,17 @@ need openssl openssl
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         # One word each.
+        apt-get update -q
         # shellcheck disable=SC2086
-        (apt-get update -q && apt-get install -y -q --no-install-recommends $packages) ||
-            echo "could not install:$missing; tests that need them are skipped"
+        apt-get install -y -q --no-install-recommends $packages
     else
-        echo "not found:$missing; tests that need them are skipped"
+        echo "missing:$missing; install the packages:$packages" >&2
+        exit 1
     fi
+    for tool in $missing; do
+        if ! command -v "$tool" >/dev/null 2>&1; then
+            echo "$tool is still missing after its package was installed" >&2
+            exit 1
+        fi
+    done
 fi

@@ -1,7 +1,10 @@
 //! Automation: `cargo xtask test` runs every stage of `make test`, `cargo xtask tidy` checks
-//! the rules that no compiler checks, `cargo xtask fuzz` mutates the corpora of all decoders.
+//! the rules that no compiler checks, `cargo xtask shipped` what the shipped binary links, `cargo
+//! xtask fuzz` mutates the corpora of all decoders.
 
 mod fuzz;
+mod names;
+mod shipped;
 mod test;
 mod tidy;
 
@@ -12,6 +15,7 @@ fn main() -> ExitCode {
     let good = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["test"] => test::run(test::Length::Commit),
         ["test", "--long"] => test::run(test::Length::Long),
+        ["shipped"] => shipped::run(),
         ["tidy"] => tidy::run(),
         ["fuzz", ref options @ ..] => match fuzz::Options::parse(options) {
             Some(options) => fuzz::run(&options),
@@ -23,6 +27,8 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: cargo xtask test [--long] | tidy | fuzz [--seconds N] [--seed N] [TARGET]");
+    eprintln!(
+        "usage: cargo xtask test [--long] | shipped | tidy | fuzz [--seconds N] [--seed N] [TARGET]"
+    );
     ExitCode::from(2)
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::names;
+
 /// Crates in their order: each may import only crates before it.
 const ORDER: &[&str] = &[
     "base",
@@ -22,6 +24,7 @@ const ORDER: &[&str] = &[
     "object",
     "file",
     "monitor",
+    "roles",
     "sim",
     "craton",
 ];
@@ -50,6 +53,7 @@ pub fn run() -> bool {
         check_source(path, &mut breaches);
     }
     check_fuzz_targets(&mut breaches);
+    names::check(&mut breaches);
     for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"] {
         if !Path::new(page).is_file() {
             breaches.push(format!("{page} is missing"));

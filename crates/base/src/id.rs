@@ -68,6 +68,11 @@ id!(
     ClusterId(u128), "clu_"
 );
 id!(
+    /// One formation of a cluster: drawn at random when masters form it. A cluster that is formed
+    /// anew under its old identity has another. Zero for clusters formed before there was one.
+    FormationId(u128), "frm_"
+);
+id!(
     /// A chunkserver process across restarts, given at its registration. Never reused.
     ServerId(u32), "srv_"
 );

@@ -10,8 +10,8 @@ pub mod limits;
 pub use collections::{FixedHasher, FixedState, Map, Set};
 pub use error::{Fault, Kind};
 pub use id::{
-    BlockServerId, ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, IdError, ServerId,
-    TraceId, VolumeId,
+    BlockServerId, ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, FormationId,
+    IdError, ServerId, TraceId, VolumeId,
 };
 
 /// Bytes in one KiB.

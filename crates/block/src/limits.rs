@@ -68,6 +68,12 @@ pub const NBD_BATCH_MAX: usize = 32;
 pub const NBD_BATCH_BYTES: usize = 512 * KIB as usize;
 /// Bytes of a TLS record with what is around it: 16 KiB and 261.
 pub const TLS_RECORD_MAX: usize = 17 * KIB as usize;
+/// NBD connections that have no export yet, at a time. They have no seat among
+/// [`NBD_CONNECTIONS_MAX`], and at most a staging buffer, a TLS session and an answer each. One more
+/// ends the oldest of those that have shown no certificate: who is quick gets through a flood.
+pub const NBD_HANDSHAKES_MAX: usize = 64;
+/// Lines of the log about clients that are refused, in such a time: a flood does not fill the disk.
+pub const NBD_REFUSALS_LOGGED: (u64, Duration) = (8, Duration::from_secs(1));
 /// A client has chosen its export after this long: programs do it in milliseconds, people who
 /// look at a list in seconds.
 pub const NBD_NEGOTIATION_MAX: Duration = Duration::from_secs(30);
@@ -93,6 +99,10 @@ pub const LIMIT_BURST: Duration = Duration::from_millis(100);
 pub const FREE_REQUESTS_MAX: usize = 64;
 /// The same while some come that were promised: they find a quarter of the queue before them.
 pub const FREE_REQUESTS_YIELDING: usize = 16;
+/// Promised requests after which one that was not promised begins, however many are under way: a
+/// ninth of all requests. Nothing bounds the promises on one server, and volumes without a promise
+/// would stand still beside them until their requests fail.
+pub const PROMISED_PER_FREE: u32 = 8;
 /// For so long after one that was promised others give way: the pause between two requests of a
 /// volume that is promised 20 a second.
 pub const PROMISE_MEMORY: Duration = Duration::from_millis(50);

@@ -12,7 +12,10 @@ use wire::control::{
     Registration,
 };
 
-use crate::limits::{BEAT_TIMEOUT, DAMAGED_PER_BEAT_MAX, MASTERS_MAX};
+use crate::limits::{
+    BEAT_TIMEOUT, DAMAGED_PER_BEAT_MAX, JUDGE_PAUSE, MASTERS_MAX, QUIET_PER_BEAT_MAX,
+};
+use crate::owner::Home;
 use crate::server::Chunkserver;
 
 impl<S: ChunkStore> Chunkserver<S> {
@@ -26,7 +29,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             let known = match server {
                 Some(known) => known,
                 None => match self.register(&mut masters).await {
-                    Some(registered) => {
+                    Some((registered, home)) => {
+                        self.join_home(home, &masters).await;
                         tracing::info!(name = %self.0.config.name, server = %registered, "joined the cluster");
                         server = Some(registered);
                         registered
@@ -37,6 +41,9 @@ impl<S: ChunkStore> Chunkserver<S> {
                     }
                 },
             };
+            if let Some((home, masters)) = self.0.board.home() {
+                self.judge_disks(home, &masters).await;
+            }
             seq += 1;
             let beat = self.heartbeat(known, boot, seq);
             let calls = masters.iter().map(|&master| {
@@ -70,7 +77,7 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     /// Asks the masters that are known, and those that they name as leaders: the leader may have
     /// been added since the configuration was written.
-    async fn register(&self, masters: &mut BTreeSet<SocketAddr>) -> Option<ServerId> {
+    async fn register(&self, masters: &mut BTreeSet<SocketAddr>) -> Option<(ServerId, Home)> {
         let registration = Registration {
             name: self.0.config.name.clone(),
             addr: self.addr(),
@@ -80,9 +87,12 @@ impl<S: ChunkStore> Chunkserver<S> {
         while let Some(master) = todo.pop() {
             let request = ClusterRequest::Register(registration.clone());
             match self.ask(master, request).await {
-                Ok(ClusterReply::Registered { server, .. }) => return Some(server),
+                Ok(ClusterReply::Registered { server, cluster, formation }) => {
+                    return Some((server, Home { cluster, formation }));
+                }
                 Ok(other) => tracing::warn!(%master, ?other, "not an answer to a registration"),
                 Err(error) => {
+                    self.note_refusal(&error);
                     tracing::debug!(%master, %error, "registration not taken");
                     let new = error.leader.filter(|_| masters.len() < MASTERS_MAX);
                     todo.extend(new.filter(|&leader| masters.insert(leader)));
@@ -90,6 +100,25 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
         }
         None
+    }
+
+    /// A process of the same name runs elsewhere: the operator hears of it once.
+    fn note_refusal(&self, error: &ControlError) {
+        if error.kind == base::Kind::Exists && !self.0.refused.replace(true) {
+            self.0.env.mark("chunkserver: refused as a second process");
+            tracing::error!(name = %self.0.config.name, "cannot join the cluster: {error}");
+        }
+    }
+
+    /// No heartbeat leaves before every disk is judged: masters take one that is missing in it
+    /// for one that is gone.
+    async fn join_home(&self, home: Home, masters: &BTreeSet<SocketAddr>) {
+        let masters: Vec<_> = masters.iter().copied().collect();
+        self.0.board.set_home(home, masters.clone());
+        self.judge_disks(home, &masters).await;
+        while !self.0.board.all_judged(home) {
+            self.0.env.sleep(JUDGE_PAUSE).await;
+        }
     }
 
     fn heartbeat(&self, server: ServerId, boot: u64, seq: u64) -> Heartbeat {
@@ -106,6 +135,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             disks: news.disks,
             damaged: self.0.board.damaged(DAMAGED_PER_BEAT_MAX),
             load: news.load,
+            quiet: self.0.board.take_quiet(QUIET_PER_BEAT_MAX),
         }
     }
 
@@ -115,7 +145,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         self.0.board.drop_damaged(beat.damaged.len());
     }
 
-    async fn ask(
+    pub(crate) async fn ask(
         &self,
         master: SocketAddr,
         request: ClusterRequest,

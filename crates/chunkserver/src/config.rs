@@ -18,8 +18,8 @@ pub struct Config {
     pub masters: Vec<SocketAddr>,
     /// Time between heartbeats. A master counts a server dead after a few of them.
     pub heartbeat: Duration,
-    /// Verifies the tokens of data calls (D11). Without a key, which only a server on loopback
-    /// may lack, any token will do.
+    /// Verifies the tokens of data calls (D11); `None` is that of a cluster without a key, which
+    /// only servers on loopback may lack.
     pub token_key: Option<TokenKey>,
     /// Bytes a second that scrub reads at most, all disks together (C26); 0 turns it off.
     pub scrub_rate: u64,
@@ -28,6 +28,9 @@ pub struct Config {
     pub lanes: u32,
     /// Pause between two passes of scrub over all disks.
     pub scrub_pause: Duration,
+    /// A writer not heard of for so long is reported as gone: several times the pause between two
+    /// messages of an idle one, and longer than any pause of a process that is to survive.
+    pub writer_quiet: Duration,
     /// Disks that could not be opened: path and reason, for heartbeats to tell.
     pub left_out: Vec<(String, String)>,
     /// Allow `FailDisk`. Tests only.
@@ -47,6 +50,7 @@ impl Config {
             scrub_rate: 8 << 20,
             lanes: 1,
             scrub_pause: Duration::from_secs(60),
+            writer_quiet: Duration::from_secs(30),
             left_out: Vec::new(),
             fault_injection: false,
         }

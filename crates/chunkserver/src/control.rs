@@ -1,6 +1,9 @@
 //! What masters ask: copies, deletions, lists.
 
-use base::limits::{APPEND_SECTORS_MAX, SECTOR};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use base::limits::{APPEND_SECTORS_MAX, SECTOR, SECTOR_DATA_MAX};
 use base::{ChunkId, DiskId, Kind};
 use chunkstore::{Append, ChunkStore, StoreError};
 use metrics::{Outcome, Span};
@@ -16,7 +19,8 @@ use wire::data::{
 use wire::data_codec::decode_answer;
 use wire::sector::{AppendAt, parse_footer, verify_append};
 
-use crate::limits::{COPY_READ_TIMEOUT, READ_LEN_MAX, REPLICATIONS_MAX};
+use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX, REPLICATIONS_MAX};
+use crate::scrub::read_through;
 use crate::server::Chunkserver;
 
 /// Status of an answer whose body is a [`ControlError`].
@@ -101,6 +105,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     let store = self.disk(at).map_err(refused)?.store.clone();
                     store.delete(chunk).await.map_err(|error| self.refuse(at, error))?;
                     self.0.committed.borrow_mut().remove(&chunk);
+                    self.0.unsound.borrow_mut().remove(&(disk, chunk));
                 }
                 Ok(ChunkserverReply::Done)
             }
@@ -132,7 +137,8 @@ impl<S: ChunkStore> Chunkserver<S> {
                         "fault injection is off: start the chunkserver with --allow-fault-injection",
                     ));
                 }
-                let disk = self.0.disks.get(&disk).ok_or_else(|| refused(DataError::WrongDisk))?;
+                let disk = self.0.disks.borrow().get(&disk).cloned();
+                let disk = disk.ok_or_else(|| refused(DataError::WrongDisk))?;
                 disk.failed.set(failed);
                 self.beat_soon();
                 Ok(ChunkserverReply::Done)
@@ -140,30 +146,31 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    /// Makes a replica from another one (invariant 9: the sources stay as they are).
+    /// Makes a replica from others (invariant 9: the sources stay as they are), and verifies it.
     async fn replicate(&self, copy: Copy) -> Result<ChunkserverReply, ControlError> {
         let at = ChunkRef { chunk: copy.chunk, disk: copy.disk };
         let store = self.disk(at).map_err(refused)?.store.clone();
         if copy.len == 0 || copy.sources.is_empty() {
             return Err(ControlError::new(Kind::Invalid, "a copy needs a length and a source"));
         }
-        {
-            let replicating = &mut *self.0.replicating.borrow_mut();
-            if replicating.len() >= REPLICATIONS_MAX || !replicating.insert(copy.chunk) {
-                return Err(ControlError::new(
-                    Kind::Retry,
-                    format!("{} copies are under way here: try again later", replicating.len()),
-                ));
-            }
-        }
-        let copied = self.copy_chunk(&store, at, &copy).await;
-        self.0.replicating.borrow_mut().remove(&copy.chunk);
-        let bytes = copied?;
+        let Some(_slot) = Slot::take(&self.0.replicating, copy.chunk) else {
+            return Err(ControlError::new(
+                Kind::Retry,
+                format!("{REPLICATIONS_MAX} copies, or one of this chunk, are under way: retry"),
+            ));
+        };
+        let bytes = self.copy_chunk(&store, at, &copy).await?;
         let stat = if copy.seal {
             store.seal(copy.chunk, copy.len).await.map_err(|error| self.refuse(at, error))?
         } else {
             store.stat(copy.chunk).map_err(|error| self.refuse(at, error))?
         };
+        if copy.seal {
+            // What the medium gives back counts, of a replica that was here before too: masters
+            // drop others on the strength of this answer.
+            let verified = read_through(&self.0.env, &store, copy.chunk, copy.len, async |_| ());
+            verified.await.map_err(|error| self.refuse(at, error))?;
+        }
         self.count(|stats| {
             stats.replications += 1;
             stats.replicated_bytes += bytes;
@@ -174,7 +181,9 @@ impl<S: ChunkStore> Chunkserver<S> {
     async fn copy_chunk(&self, store: &S, at: ChunkRef, copy: &Copy) -> Result<u64, ControlError> {
         // A copy that was interrupted goes on where it stood; a sealed one is done.
         let mut offset = match store.stat(copy.chunk) {
-            Ok(ReplicaStat { state: ReplicaState::Sealed, len, .. }) if len == copy.len => {
+            Ok(ReplicaStat { state: ReplicaState::Sealed, durable_bound, .. })
+                if durable_bound == copy.len =>
+            {
                 return Ok(0);
             }
             // What a fenced replica lacks is added in place: its vote stays (`protocols.md` 2.3).
@@ -194,22 +203,22 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
             Err(_) => 0,
         };
-        let (mut source, mut bytes) = (0, 0);
+        let mut sources: Vec<&ReplicaPlace> = copy.sources.iter().collect();
+        let (mut want, mut bytes, mut busy_since) = (READ_LEN_MAX, 0, None);
         while offset < copy.len {
-            let Some(place) = copy.sources.get(source) else {
-                return Err(ControlError::new(
-                    Kind::Reroute,
-                    format!("no source serves {} from byte {offset}", copy.chunk),
-                ));
-            };
-            let sectors = match self.fetch(copy, place, offset).await {
-                Ok(sectors) => sectors,
-                Err(why) => {
-                    tracing::info!(chunk = %copy.chunk, source = %place.addr, why, "copy goes on from the next source");
-                    source += 1;
-                    continue;
+            let Some(sectors) = self.fetch_from(copy, &mut sources, offset, want).await else {
+                // Each source may be damaged within the range, and at another place: less of it
+                // at a time, one sector in the end.
+                if sources.is_empty() || want == 1 {
+                    return Err(ControlError::new(
+                        Kind::Reroute,
+                        format!("no source serves {} from byte {offset}", copy.chunk),
+                    ));
                 }
+                want = if want as usize > SECTOR_DATA_MAX { want / 2 } else { 1 };
+                continue;
             };
+            want = (want * 2).min(READ_LEN_MAX);
             bytes += sectors.len() as u64;
             let append = Append {
                 chunk: copy.chunk,
@@ -221,9 +230,13 @@ impl<S: ChunkStore> Chunkserver<S> {
                 repair: true,
             };
             match store.append(append).await {
-                Ok(appended) => offset = appended.len,
+                Ok(appended) => (offset, busy_since) = (appended.len, None),
                 Err(StoreError::Busy) => {
-                    self.0.env.sleep(std::time::Duration::from_millis(20)).await;
+                    let since = *busy_since.get_or_insert(self.0.env.now());
+                    if self.0.env.now().since(since) >= BUSY_WAIT_MAX {
+                        return Err(self.refuse(at, StoreError::Busy));
+                    }
+                    self.0.env.sleep(BUSY_PAUSE).await;
                 }
                 Err(error) => return Err(self.refuse(at, error)),
             }
@@ -231,19 +244,54 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(bytes)
     }
 
+    /// The next sectors of a copy from the first source that has them. Sources that are of no more
+    /// use to the copy are taken off; one that is damaged here may serve again behind the damage.
+    async fn fetch_from(
+        &self,
+        copy: &Copy,
+        sources: &mut Vec<&ReplicaPlace>,
+        offset: u32,
+        want: u32,
+    ) -> Option<Buf> {
+        let mut at = 0;
+        while let Some(&place) = sources.get(at) {
+            let why = match self.fetch(copy, place, offset, want).await {
+                Ok(sectors) => return Some(sectors),
+                Err(NoSectors::Damaged(why)) => {
+                    at += 1;
+                    why
+                }
+                Err(NoSectors::Lost(why)) => {
+                    sources.remove(at);
+                    why
+                }
+            };
+            tracing::debug!(chunk = %copy.chunk, source = %place.addr, offset, why, "no sectors");
+            self.0.env.mark("copy goes on from another source");
+        }
+        None
+    }
+
     /// Reads and verifies the next sectors of a copy, cut at its length.
-    async fn fetch(&self, copy: &Copy, place: &ReplicaPlace, offset: u32) -> Result<Buf, String> {
+    async fn fetch(
+        &self,
+        copy: &Copy,
+        place: &ReplicaPlace,
+        offset: u32,
+        want: u32,
+    ) -> Result<Buf, NoSectors> {
         let read = DataRequest::Read(ReadRequest {
             at: ChunkRef { chunk: copy.chunk, disk: place.disk },
             offset,
-            len: (copy.len - offset).min(READ_LEN_MAX),
+            len: (copy.len - offset).min(want),
             uncommitted: true,
         });
         let sectors = call_read(&self.0.env, &self.0.endpoint, place, read, copy.token).await?;
         // Short appends make many sectors: one append takes a part of them.
         let mut end = sectors.len().min(APPEND_SECTORS_MAX * SECTOR);
         while end >= SECTOR {
-            let last = parse_footer(&sectors[end - SECTOR..end]).map_err(|e| e.to_string())?;
+            let last = parse_footer(&sectors[end - SECTOR..end])
+                .map_err(|error| NoSectors::Damaged(error.to_string()))?;
             if last.offset < copy.len {
                 break;
             }
@@ -252,9 +300,10 @@ impl<S: ChunkStore> Chunkserver<S> {
         let sectors = sectors.slice(0..end);
         let expected = AppendAt { chunk: copy.chunk, epoch: copy.epoch, base: copy.base, offset };
         let len = verify_append(expected, &sectors)
-            .map_err(|(index, error)| format!("sector {index}: {error}"))?;
+            .map_err(|(index, error)| NoSectors::Damaged(format!("sector {index}: {error}")))?;
         if offset + len > copy.len {
-            return Err(format!("byte {} lies within a sector", copy.len));
+            let text = format!("byte {} lies within a sector", copy.len);
+            return Err(NoSectors::Damaged(text));
         }
         Ok(sectors)
     }
@@ -264,29 +313,71 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 }
 
+/// Why a source gave no sectors.
+enum NoSectors {
+    /// Not these; it may have others.
+    Damaged(String),
+    /// It has no more for this copy, or does not answer.
+    Lost(String),
+}
+
+/// One copy under way: bounds how many there are, and keeps a second one off the same chunk.
+struct Slot<'a> {
+    under_way: &'a RefCell<BTreeSet<ChunkId>>,
+    chunk: ChunkId,
+}
+
+impl<'a> Slot<'a> {
+    fn take(under_way: &'a RefCell<BTreeSet<ChunkId>>, chunk: ChunkId) -> Option<Slot<'a>> {
+        let all = &mut *under_way.borrow_mut();
+        let free = all.len() < REPLICATIONS_MAX && all.insert(chunk);
+        // Made only when it is taken: what is dropped gives the chunk's slot back.
+        free.then(|| Slot { under_way, chunk })
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.under_way.borrow_mut().remove(&self.chunk);
+    }
+}
+
+/// One read from a source. One that is busy is waited for.
 async fn call_read(
     env: &Env,
     endpoint: &Endpoint,
     place: &ReplicaPlace,
     read: DataRequest,
     token: [u8; 16],
-) -> Result<Buf, String> {
-    let request = Request {
-        service: Service::Data,
-        op: read.op(),
-        priority: Priority::Background,
-        flow: 0,
-        trace: env.trace(),
-        token: Token(token),
-        body: read.encode(),
-        payload: None,
-    };
-    let answer = endpoint.call(place.addr, request, COPY_READ_TIMEOUT).await;
-    let answer = answer.map_err(|error| error.to_string())?;
-    match decode_answer(answer.status, &answer.body).map_err(|error| error.to_string())? {
-        Ok(DataReply::Read { .. }) => answer.payload.ok_or("the source has no more".to_owned()),
-        Ok(other) => Err(format!("not an answer to a read: {other:?}")),
-        Err(error) => Err(error.to_string()),
+) -> Result<Buf, NoSectors> {
+    let lost = |why: &dyn std::fmt::Display| NoSectors::Lost(why.to_string());
+    let give_up = env.now() + BUSY_WAIT_MAX;
+    loop {
+        let request = Request {
+            service: Service::Data,
+            op: read.op(),
+            priority: Priority::Background,
+            flow: 0,
+            trace: env.trace(),
+            token: Token(token),
+            body: read.encode(),
+            payload: None,
+        };
+        let answer = endpoint.call(place.addr, request, COPY_READ_TIMEOUT).await;
+        let answer = answer.map_err(|error| lost(&error))?;
+        match decode_answer(answer.status, &answer.body).map_err(|error| lost(&error))? {
+            Ok(DataReply::Read { .. }) => {
+                return answer.payload.ok_or(lost(&"the source has no more"));
+            }
+            Ok(other) => {
+                return Err(NoSectors::Lost(format!("not an answer to a read: {other:?}")));
+            }
+            Err(DataError::Corrupt { offset }) => {
+                return Err(NoSectors::Damaged(format!("damaged at byte {offset}")));
+            }
+            Err(DataError::Busy) if env.now() < give_up => env.sleep(BUSY_PAUSE).await,
+            Err(error) => return Err(lost(&error)),
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use metrics::{Fact, Outcome, Span, Step};
 use runtime::Buf;
 use transport::{PeerInfo, Request, Response};
 use wire::data::{
-    AppendRequest, CommitRequest, DataError, DataReply, DataRequest, ReadRequest, ReplicaState,
+    AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, ReadRequest,
+    ReplicaStat, ReplicaState,
 };
 use wire::data_codec::{DecodeError, encode_answer};
 use wire::sector::parse_footer;
@@ -87,6 +88,11 @@ impl<S: ChunkStore> Chunkserver<S> {
         token: Token,
         payload: Option<Buf>,
     ) -> Result<(DataReply, Option<Buf>), DataError> {
+        if let DataRequest::Append(AppendRequest { at, .. })
+        | DataRequest::Commit(CommitRequest { at, .. }) = &request
+        {
+            self.note_heard(at.disk, at.chunk);
+        }
         self.authorize(&request, token)?;
         match request {
             DataRequest::Append(append) => {
@@ -94,7 +100,9 @@ impl<S: ChunkStore> Chunkserver<S> {
                 Ok((self.append(append, sectors).await?, None))
             }
             DataRequest::Commit(commit) => {
-                self.disk(commit.at)?;
+                let stat = self.disk(commit.at)?.store.stat(commit.at.chunk);
+                let stat = stat.map_err(|error| self.data_error(commit.at, error))?;
+                self.check_written(&commit, &stat)?;
                 self.note_committed(commit);
                 Ok((DataReply::Done, None))
             }
@@ -111,6 +119,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 let stat = disk.store.seal(seal.at.chunk, seal.len).await;
                 let stat = stat.map_err(|error| self.data_error(seal.at, error))?;
                 self.0.committed.borrow_mut().remove(&seal.at.chunk);
+                self.0.unsound.borrow_mut().remove(&(seal.at.disk, seal.at.chunk));
                 Ok((DataReply::Stat(stat), None))
             }
             DataRequest::Stat(at) => {
@@ -121,13 +130,13 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    /// Checks the token's rights (D11). A server without a key serves only loopback peers, and
-    /// takes any token (`protocols.md` 2.5: tokens give rights only, fencing is the record here).
+    /// Checks the token's rights (D11), with a key or without one: deletion forgets a fence once
+    /// no right to the chunk is alive (`protocols.md` 2.4 and 2.5).
     fn authorize(&self, request: &DataRequest, token: Token) -> Result<(), DataError> {
-        let Some(verifier) = &self.0.verifier else { return Ok(()) };
         let (rights, epoch) = request.needs();
         let now = self.0.env.unix_time().as_nanos() / 1_000_000_000;
-        let verified = verifier.borrow_mut().verify(token, request.at().chunk, rights, epoch, now);
+        let verifier = &mut *self.0.verifier.borrow_mut();
+        let verified = verifier.verify(token, request.at().chunk, rights, epoch, now);
         verified.map_err(|error| {
             tracing::warn!(chunk = %request.at().chunk, %error, "data request refused");
             self.count(|stats| stats.denied += 1);
@@ -141,9 +150,18 @@ impl<S: ChunkStore> Chunkserver<S> {
         let _claim =
             Claim::new(&self.0.append_bytes, bytes, self.share(APPEND_BYTES_INFLIGHT_MAX))?;
         self.0.env.note(Step::Admitted, Fact::Chunk(request.at.chunk));
+        self.check_sound(request.at, request.offset)?;
         let commit =
             CommitRequest { at: request.at, epoch: request.epoch, committed: request.committed };
-        self.note_committed(commit);
+        // Of a replica that is there: a delayed append leaves no note of one that was deleted.
+        let is_open = || {
+            let stat = disk.store.stat(request.at.chunk);
+            stat.is_ok_and(|stat| matches!(stat.state, ReplicaState::Open))
+        };
+        let known = is_open();
+        if known {
+            self.note_committed(commit);
+        }
         let append = Append {
             chunk: request.at.chunk,
             epoch: request.epoch,
@@ -155,11 +173,34 @@ impl<S: ChunkStore> Chunkserver<S> {
         };
         let appended = disk.store.append(append).await;
         let appended = appended.map_err(|error| self.data_error(request.at, error))?;
+        if !known && is_open() {
+            self.note_committed(commit);
+        }
         self.count(|stats| {
             stats.appends += 1;
             stats.append_bytes += bytes as u64;
         });
         Ok(DataReply::Appended { len: appended.len })
+    }
+
+    /// What an idle writer is told of its replica: it goes on elsewhere when this one is not there,
+    /// or not sound, as an append would find out.
+    fn check_written(&self, commit: &CommitRequest, stat: &ReplicaStat) -> Result<(), DataError> {
+        match stat.state {
+            ReplicaState::Open => self.check_sound(commit.at, stat.len),
+            ReplicaState::Fenced(epoch) if epoch > commit.epoch => Err(DataError::Fenced { epoch }),
+            ReplicaState::Fenced(_) => Ok(()),
+            ReplicaState::Sealed => Err(DataError::Sealed { len: stat.durable_bound }),
+            ReplicaState::Repairing | ReplicaState::Tombstone => Err(DataError::NotFound),
+        }
+    }
+
+    fn check_sound(&self, at: ChunkRef, offset: u32) -> Result<(), DataError> {
+        let unsound = self.0.unsound.borrow();
+        match !unsound.is_empty() && unsound.contains(&(at.disk, at.chunk)) {
+            true => Err(DataError::Corrupt { offset }),
+            false => Ok(()),
+        }
     }
 
     /// Remembers what a chunk's writer says is acknowledged. It only grows.
@@ -201,7 +242,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         // A replica that repair is filling serves nobody; a damaged one serves what verifies.
         let readable = match stat.state {
             ReplicaState::Repairing | ReplicaState::Tombstone => return Err(DataError::NotFound),
-            ReplicaState::Sealed => stat.len,
+            // Its length is final, whatever of it is damaged.
+            ReplicaState::Sealed => stat.durable_bound,
             ReplicaState::Open | ReplicaState::Fenced(_) if request.uncommitted => stat.len,
             ReplicaState::Open | ReplicaState::Fenced(_) => {
                 self.with_committed(chunk, stat).committed

@@ -15,7 +15,8 @@ use runtime::sync::{Notify, mpsc, oneshot};
 use transport::{PeerInfo, Request, Response};
 use wire::control::DiskReport;
 
-use crate::limits::{DAMAGED_MAX, FORWARDED_MAX};
+use crate::limits::{DAMAGED_MAX, FORWARDED_MAX, QUIET_MAX};
+use crate::owner::Home;
 use crate::server::Stats;
 
 /// A request on its way to the lane that has its disk.
@@ -31,6 +32,8 @@ pub(crate) struct News {
     pub(crate) disks: Vec<DiskReport>,
     pub(crate) load: u32,
     pub(crate) stats: Stats,
+    /// The cluster for which the lane's disks were judged.
+    pub(crate) judged: Option<Home>,
 }
 
 struct Lane {
@@ -47,6 +50,9 @@ pub struct Board(Arc<Shared>);
 struct Shared {
     lanes: Mutex<Vec<Lane>>,
     damaged: Mutex<VecDeque<(DiskId, ChunkId)>>,
+    quiet: Mutex<VecDeque<(DiskId, ChunkId)>>,
+    /// The cluster that the server has joined, and its masters.
+    home: Mutex<Option<(Home, Vec<SocketAddr>)>>,
     beat_soon: Notify,
 }
 
@@ -70,6 +76,21 @@ impl Board {
         }
     }
 
+    /// The server has joined a cluster with these masters.
+    pub(crate) fn set_home(&self, home: Home, masters: Vec<SocketAddr>) {
+        *lock(&self.0.home) = Some((home, masters));
+    }
+
+    /// The cluster that the server has joined.
+    pub(crate) fn home(&self) -> Option<(Home, Vec<SocketAddr>)> {
+        lock(&self.0.home).clone()
+    }
+
+    /// True once every lane has judged its disks for `home`.
+    pub(crate) fn all_judged(&self, home: Home) -> bool {
+        lock(&self.0.lanes).iter().all(|lane| lane.news.judged == Some(home))
+    }
+
     /// What all lanes but the one at `addr` told last.
     pub(crate) fn others(&self, addr: SocketAddr) -> Vec<News> {
         let lanes = lock(&self.0.lanes);
@@ -86,6 +107,23 @@ impl Board {
         let has = |lane: &&Lane| lane.news.disks.iter().any(|report| report.disk == disk);
         let lane = lanes.iter().filter(|lane| lane.addr != addr).find(has)?;
         Some(lane.inbox.clone())
+    }
+
+    /// Adds an open replica whose writer is not heard of, for the next heartbeat. What does not fit
+    /// is found again.
+    pub(crate) fn add_quiet(&self, disk: DiskId, chunk: ChunkId) {
+        let quiet = &mut *lock(&self.0.quiet);
+        if quiet.len() < QUIET_MAX && !quiet.contains(&(disk, chunk)) {
+            quiet.push_back((disk, chunk));
+        }
+    }
+
+    /// Takes up to `limit` quiet replicas. A heartbeat that is lost is made good by the next round
+    /// of the watch.
+    pub(crate) fn take_quiet(&self, limit: usize) -> Vec<(DiskId, ChunkId)> {
+        let quiet = &mut *lock(&self.0.quiet);
+        let count = limit.min(quiet.len());
+        quiet.drain(..count).collect()
     }
 
     /// Adds a damaged replica for the next heartbeat; false when it is known, or there are too

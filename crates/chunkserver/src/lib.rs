@@ -15,6 +15,8 @@ mod control;
 mod data;
 mod lane;
 pub mod limits;
+mod owner;
+mod quiet;
 mod scrub;
 mod server;
 

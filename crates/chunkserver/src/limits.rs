@@ -23,6 +23,14 @@ pub const REPLICATIONS_MAX: usize = 8;
 pub const DAMAGED_PER_BEAT_MAX: usize = 256;
 /// Damaged replicas remembered between heartbeats at most; scrub finds the rest again.
 pub const DAMAGED_MAX: usize = 4096;
+/// Quiet replicas told in one heartbeat at most, and remembered until then; the watch finds the
+/// rest again.
+pub const QUIET_PER_BEAT_MAX: usize = 256;
+/// See [`QUIET_PER_BEAT_MAX`].
+pub const QUIET_MAX: usize = 1024;
+/// Pause between two pages of the list that the watch for quiet writers goes through: a million
+/// replicas take 4 s and less than 1 % of a core.
+pub const QUIET_PAGE_PAUSE: Duration = Duration::from_millis(1);
 /// Masters that a chunkserver talks to at most.
 pub const MASTERS_MAX: usize = 15;
 
@@ -30,7 +38,17 @@ pub const MASTERS_MAX: usize = 15;
 /// read of 4 KiB each time.
 pub const DISK_WATCH_PAUSE: Duration = Duration::from_secs(1);
 
+/// Pause between two questions to masters about a disk that they do not know.
+pub const IDENTIFY_PAUSE: Duration = Duration::from_secs(2);
+/// Pause between two looks whether another lane has judged its disks.
+pub const JUDGE_PAUSE: Duration = Duration::from_millis(10);
+
 /// Answer of a master to a heartbeat or registration is awaited this long.
 pub const BEAT_TIMEOUT: Duration = Duration::from_millis(500);
 /// A read from another chunkserver for a copy is awaited this long.
 pub const COPY_READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a copy or scrub waits for a store or a source that is busy. Then the copy is given up
+/// and its slot free: the master asks again, and the copy goes on where it stood.
+pub const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Pause between two tries meanwhile.
+pub const BUSY_PAUSE: Duration = Duration::from_millis(20);

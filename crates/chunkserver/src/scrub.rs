@@ -1,13 +1,16 @@
-//! Scrub: reads every sealed replica at a capped rate and verifies it (C26).
+//! Scrub: reads every replica at a capped rate and verifies it (C26), those that are still written
+//! up to what is durable.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::ChunkId;
 use chunkstore::{ChunkStore, StoreError};
-use wire::data::ReplicaState;
+use runtime::Env;
+use wire::data::{ReplicaStat, ReplicaState};
+use wire::sector::parse_footer;
 
-use crate::limits::READ_LEN_MAX;
+use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, READ_LEN_MAX};
 use crate::server::{Chunkserver, Disk};
 
 /// Replicas looked up at a time.
@@ -21,7 +24,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         loop {
             // The pause comes first: a start is busy enough.
             self.0.env.sleep(self.0.env.jitter(self.0.config.scrub_pause)).await;
-            for disk in self.0.disks.values().cloned().collect::<Vec<_>>() {
+            for disk in self.disks() {
                 self.scrub_disk(&disk).await;
             }
             self.count(|stats| stats.scrub_passes += 1);
@@ -34,33 +37,75 @@ impl<S: ChunkStore> Chunkserver<S> {
             let page = disk.store.list(after, PAGE);
             let Some(last) = page.last() else { return };
             after = Some(last.chunk);
-            for replica in page.iter().filter(|info| info.stat.state == ReplicaState::Sealed) {
+            for replica in page.iter().filter(|info| is_scrubbed(info.stat.state)) {
                 if disk.failed.get() || disk.store.info().failed {
                     return;
                 }
-                self.scrub_replica(disk, replica.chunk, replica.stat.len).await;
+                self.scrub_replica(disk, replica.chunk, &replica.stat).await;
             }
         }
     }
 
-    async fn scrub_replica(&self, disk: &Rc<Disk<S>>, chunk: ChunkId, len: u32) {
-        let mut offset = 0;
-        while offset < len {
-            let step = READ_LEN_MAX.min(len - offset);
-            match disk.store.read(chunk, offset, step).await {
-                Ok(read) if read.sectors.is_empty() => return,
-                Ok(_) => {}
-                Err(StoreError::Corrupt { .. }) => {
-                    self.note_damaged(disk.id, chunk);
-                    return;
-                }
-                Err(_) => return, // Deleted meanwhile, or the disk has failed.
-            }
-            offset += step;
-            self.count(|stats| stats.scrubbed_bytes += u64::from(step));
-            let rate = (self.0.config.scrub_rate / u64::from(self.0.config.lanes.max(1))).max(1);
-            let nanos = u64::from(step) * 1_000_000_000 / rate;
-            self.0.env.sleep(Duration::from_nanos(nanos)).await;
+    async fn scrub_replica(&self, disk: &Rc<Disk<S>>, chunk: ChunkId, stat: &ReplicaStat) {
+        // Known already: the report may have been lost.
+        if stat.len < stat.durable_bound {
+            return self.note_damaged(disk.id, chunk);
+        }
+        let rate = (self.0.config.scrub_rate / u64::from(self.0.config.lanes.max(1))).max(1);
+        let pace = async |bytes: u64| {
+            self.count(|stats| stats.scrubbed_bytes += bytes);
+            self.0.env.sleep(Duration::from_nanos(bytes * 1_000_000_000 / rate)).await;
+        };
+        // Other errors: deleted meanwhile, out of memory for long, or the disk has failed.
+        let read = read_through(&self.0.env, &disk.store, chunk, stat.len, pace).await;
+        if matches!(read, Err(StoreError::Corrupt { .. })) {
+            self.note_damaged(disk.id, chunk);
         }
     }
+}
+
+/// Repair fills a replica from others, which are scrubbed; a tombstone has nothing.
+fn is_scrubbed(state: ReplicaState) -> bool {
+    matches!(state, ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed)
+}
+
+/// Reads the first `len` bytes of a replica, each sector of which the store verifies; less where
+/// it was sealed at less meanwhile. `pace` gets the bytes of each read.
+pub(crate) async fn read_through<S: ChunkStore>(
+    env: &Env,
+    store: &S,
+    chunk: ChunkId,
+    len: u32,
+    pace: impl AsyncFn(u64),
+) -> Result<(), StoreError> {
+    let (mut offset, mut busy_since) = (0, None);
+    while offset < len {
+        match store.read(chunk, offset, READ_LEN_MAX.min(len - offset)).await {
+            Ok(read) => {
+                // Sectors hold 1 to 4048 bytes: a read may bring less than it asked for.
+                let Some(end) = data_end(&read.sectors).filter(|&end| end > offset) else {
+                    let sealed_here = store.stat(chunk)?.durable_bound <= offset;
+                    return if sealed_here { Ok(()) } else { Err(StoreError::Corrupt { offset }) };
+                };
+                (offset, busy_since) = (end, None);
+                pace(read.sectors.len() as u64).await;
+            }
+            Err(StoreError::Busy) => {
+                let since = *busy_since.get_or_insert(env.now());
+                if env.now().since(since) >= BUSY_WAIT_MAX {
+                    return Err(StoreError::Busy);
+                }
+                env.sleep(BUSY_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Offset in the chunk behind the last of verified sectors.
+fn data_end(sectors: &[u8]) -> Option<u32> {
+    let last = sectors.chunks_exact(base::limits::SECTOR).last()?;
+    let footer = parse_footer(last).expect("verified by the store");
+    Some(footer.offset + u32::from(footer.len))
 }

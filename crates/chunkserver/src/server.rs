@@ -9,18 +9,19 @@ use base::{ChunkId, DiskId, Epoch, Kind, Map, TraceId};
 use chunkstore::{ChunkStore, StoreError};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{mpsc, oneshot};
-use runtime::{Class, Env};
+use runtime::{Class, Env, Instant};
 use transport::{
     Endpoint, Handler, Incoming, PeerInfo, Request, Response, Service, TransportError,
 };
 use wire::control::{ControlError, DiskReport};
-use wire::data::{ChunkRef, DataError};
-use wire::token::TokenVerifier;
+use wire::data::{ChunkRef, DataError, ReplicaState};
+use wire::token::{TokenKey, TokenVerifier};
 
 use crate::config::Config;
 use crate::control::STATUS_ERROR;
 use crate::lane::{Board, Forwarded, News};
-use crate::limits::DISK_WATCH_PAUSE;
+use crate::limits::{DISK_WATCH_PAUSE, JUDGE_PAUSE};
+use crate::owner::{Home, Standing};
 
 /// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -78,22 +79,35 @@ pub(crate) struct Disk<S> {
     pub(crate) store: S,
     /// Taken out by fault injection.
     pub(crate) failed: Cell<bool>,
+    /// Whether it is the cluster's.
+    pub(crate) standing: RefCell<Standing>,
 }
 
 pub(crate) struct Inner<S> {
     pub(crate) env: Env,
     pub(crate) endpoint: Endpoint,
     pub(crate) config: Config,
-    pub(crate) disks: BTreeMap<DiskId, Rc<Disk<S>>>,
+    pub(crate) disks: RefCell<BTreeMap<DiskId, Rc<Disk<S>>>>,
+    /// Disks that are not served: path and reason.
+    left_out: RefCell<BTreeMap<String, String>>,
+    stopped: Cell<bool>,
     /// Committed lengths of open chunks, as their writers tell them (`protocols.md` 1.6).
     pub(crate) committed: RefCell<Map<ChunkId, (Epoch, u32)>>,
-    pub(crate) verifier: Option<RefCell<TokenVerifier>>,
+    /// When the writer of an open replica was last heard of, of those that the watch has seen.
+    pub(crate) heard: RefCell<BTreeMap<(DiskId, ChunkId), Instant>>,
+    /// Open replicas that were found damaged: their writers are refused, and go on elsewhere.
+    pub(crate) unsound: RefCell<BTreeSet<(DiskId, ChunkId)>>,
+    pub(crate) verifier: RefCell<TokenVerifier>,
     pub(crate) append_bytes: Cell<usize>,
     pub(crate) read_bytes: Cell<usize>,
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
     pub(crate) stats: Cell<Stats>,
     pub(crate) addr: Cell<Option<SocketAddr>>,
     pub(crate) board: Board,
+    /// The cluster for which this lane's disks were judged.
+    pub(crate) judged: Cell<Option<Home>>,
+    /// The operator was told that another process has the server's name.
+    pub(crate) refused: Cell<bool>,
 }
 
 /// A running chunkserver. Clones share it; it stops with its `Env`.
@@ -131,22 +145,29 @@ impl<S: ChunkStore> Chunkserver<S> {
         let listen = config.listen;
         let disks = disks.into_iter().map(|(path, store)| {
             let id = store.info().disk;
-            (id, Rc::new(Disk { id, path, store, failed: Cell::new(false) }))
+            let (failed, standing) = (Cell::new(false), RefCell::new(Standing::Unjudged));
+            (id, Rc::new(Disk { id, path, store, failed, standing }))
         });
-        let verifier = config.token_key.clone().map(TokenVerifier::new).map(RefCell::new);
+        let key = config.token_key.clone().unwrap_or_else(|| TokenKey::of_cluster(None));
         let server = Chunkserver(Rc::new(Inner {
             env: env.clone(),
             endpoint: endpoint.clone(),
+            left_out: RefCell::new(config.left_out.iter().cloned().collect()),
+            stopped: Cell::new(false),
             config,
-            disks: disks.collect(),
+            disks: RefCell::new(disks.collect()),
             committed: RefCell::default(),
-            verifier,
+            heard: RefCell::default(),
+            unsound: RefCell::default(),
+            verifier: RefCell::new(TokenVerifier::new(key)),
             append_bytes: Cell::new(0),
             read_bytes: Cell::new(0),
             replicating: RefCell::default(),
             stats: Cell::default(),
             addr: Cell::new(None),
             board: board.clone(),
+            judged: Cell::new(None),
+            refused: Cell::new(false),
         }));
         let addr = endpoint.listen(listen, Rc::new(server.clone())).await?;
         server.0.addr.set(Some(addr));
@@ -154,6 +175,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         env.spawn(Class::Foreground, "forwarded requests", server.clone().run_inbox(forwarded));
         env.spawn(Class::Control, "lane news", server.clone().run_news());
         env.spawn(Class::Background, "scrub", server.clone().run_scrub());
+        env.spawn(Class::Background, "quiet watch", server.clone().run_quiet_watch());
         env.spawn(Class::Background, "disk watch", server.clone().run_disk_watch());
         Ok(server)
     }
@@ -174,6 +196,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             disks: self.disk_reports(),
             load: u32::try_from(self.0.append_bytes.get() >> 12).unwrap_or(u32::MAX),
             stats: self.0.stats.get(),
+            judged: self.0.judged.get(),
         }
     }
 
@@ -185,7 +208,14 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     async fn run_news(self) {
         loop {
-            self.0.env.sleep(self.0.config.heartbeat / 2).await;
+            let home = self.0.board.home();
+            if let Some((home, masters)) = &home {
+                self.judge_disks(*home, masters).await;
+            }
+            let judged = self.0.config.lanes <= 1 || self.0.judged.get() == home.map(|it| it.0);
+            let pause = self.0.config.heartbeat / 2;
+            let pause = if judged { pause } else { pause.min(JUDGE_PAUSE) };
+            self.0.env.sleep(pause).await;
             self.0.board.post(self.addr(), self.news());
         }
     }
@@ -211,7 +241,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         request: &Request,
         peer: &PeerInfo,
     ) -> Option<Result<(Response, Outcome), Kind>> {
-        if self.0.disks.contains_key(&disk) {
+        if self.0.disks.borrow().contains_key(&disk) {
             return None;
         }
         let inbox = self.0.board.lane_of(disk, self.addr())?;
@@ -281,6 +311,9 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// This lane's disks, as heartbeats tell them.
     pub fn disk_reports(&self) -> Vec<DiskReport> {
         let report = |disk: &Rc<Disk<S>>| {
+            if let Some(report) = self.left_alone(disk) {
+                return report;
+            }
             let info = disk.store.info();
             DiskReport {
                 disk: disk.id,
@@ -296,7 +329,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 addr: self.0.addr.get(),
             }
         };
-        let left_out = |(path, reason): &(String, String)| DiskReport {
+        let left_out = |(path, reason): (&String, &String)| DiskReport {
             disk: DiskId::default(),
             path: path.clone(),
             capacity: 0,
@@ -306,14 +339,47 @@ impl<S: ChunkStore> Chunkserver<S> {
             reason: reason.clone(),
             addr: None,
         };
-        let left_out = self.0.config.left_out.iter().map(left_out);
-        self.0.disks.values().map(report).chain(left_out).collect()
+        let absent = self.0.left_out.borrow();
+        let disks = self.0.disks.borrow();
+        disks.values().map(report).chain(absent.iter().map(left_out)).collect()
+    }
+
+    /// Serves another disk, which may have been left out before. Hands it back when the server
+    /// has stopped.
+    pub fn add_disk(&self, path: String, store: S) -> Result<(), S> {
+        if self.has_stopped() {
+            return Err(store);
+        }
+        self.0.left_out.borrow_mut().remove(&path);
+        let id = store.info().disk;
+        let (failed, standing) = (Cell::new(false), RefCell::new(Standing::Unjudged));
+        let disk = Rc::new(Disk { id, path, store, failed, standing });
+        self.0.disks.borrow_mut().insert(id, disk);
+        self.0.env.mark("chunkserver: absent disk is back");
+        self.beat_soon();
+        Ok(())
+    }
+
+    /// Reports a disk as failed that cannot be opened.
+    pub fn leave_out(&self, path: &str, reason: String) {
+        self.0.left_out.borrow_mut().insert(path.to_owned(), reason);
+    }
+
+    /// True once it was [stopped](Chunkserver::stop).
+    pub fn has_stopped(&self) -> bool {
+        self.0.stopped.get()
+    }
+
+    /// Its disks now.
+    pub(crate) fn disks(&self) -> Vec<Rc<Disk<S>>> {
+        self.0.disks.borrow().values().cloned().collect()
     }
 
     /// Checkpoints and closes every disk.
     pub async fn stop(&self) {
+        self.0.stopped.set(true);
         self.0.endpoint.close();
-        for disk in self.0.disks.values() {
+        for disk in self.disks() {
             if let Err(error) = disk.store.close().await {
                 tracing::warn!(disk = %disk.path, %error, "store did not close cleanly");
             }
@@ -328,15 +394,23 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     /// The disk a replica was placed on.
     pub(crate) fn disk(&self, at: ChunkRef) -> Result<Rc<Disk<S>>, DataError> {
-        let disk = self.0.disks.get(&at.disk).ok_or(DataError::WrongDisk)?;
+        let disk = self.0.disks.borrow().get(&at.disk).cloned().ok_or(DataError::WrongDisk)?;
         if disk.failed.get() {
             return Err(DataError::DiskFailed);
         }
-        Ok(disk.clone())
+        if disk.standing.borrow().reason().is_some() {
+            return Err(DataError::WrongDisk);
+        }
+        Ok(disk)
     }
 
     /// Remembers a damaged replica and tells the masters soon.
     pub(crate) fn note_damaged(&self, disk: DiskId, chunk: ChunkId) {
+        let found = self.0.disks.borrow().get(&disk).cloned();
+        let stat = found.and_then(|disk| disk.store.stat(chunk).ok());
+        if stat.is_some_and(|stat| stat.state == ReplicaState::Open) {
+            self.0.unsound.borrow_mut().insert((disk, chunk));
+        }
         if self.0.board.add_damaged(disk, chunk) {
             tracing::warn!(%disk, %chunk, "replica is damaged: reported for repair");
             self.count(|stats| stats.damaged += 1);
@@ -348,7 +422,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     async fn run_disk_watch(self) {
         loop {
             self.0.env.sleep(self.0.env.jitter(DISK_WATCH_PAUSE)).await;
-            for disk in self.0.disks.values() {
+            for disk in self.disks() {
                 let before = disk.store.info().failed;
                 disk.store.check_medium().await;
                 if disk.store.info().failed && !before {

@@ -1,11 +1,14 @@
 //! Chunkservers over the simulated network, on model stores.
 
+mod latent;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::{ChunkId, DiskId, Epoch, ServerId, TraceId};
 use chunkserver::{Board, Chunkserver, Config};
-use chunkstore::model::{ModelDisk, ModelStore};
+use chunkstore::model::ModelDisk;
+use latent::Latent;
 use runtime::Env;
 use runtime::sim::Sim;
 use transport::{ClusterKey, Endpoint, Identity, Limits, Priority, Request, Service, Token};
@@ -30,7 +33,8 @@ struct Bed {
     env: Env,
     endpoint: Endpoint,
     key: TokenKey,
-    servers: Vec<(SocketAddr, DiskId, Chunkserver<ModelStore>)>,
+    servers: Vec<(SocketAddr, DiskId, Chunkserver<Latent>)>,
+    stores: Vec<Latent>,
 }
 
 fn identity(name: &str) -> Identity {
@@ -40,16 +44,25 @@ fn identity(name: &str) -> Identity {
 
 impl Bed {
     async fn start(sim: &Sim, count: usize) -> Bed {
-        let key = TokenKey::derive(&ClusterKey::new([7; 32]));
-        let mut servers = Vec::new();
+        Bed::start_with(sim, count, Some(ClusterKey::new([7; 32]))).await
+    }
+
+    /// As a cluster with this key runs them, or one without a key.
+    async fn start_with(sim: &Sim, count: usize, key: Option<ClusterKey>) -> Bed {
+        let token_key = key.as_ref().map(TokenKey::derive);
+        let key = TokenKey::of_cluster(key.as_ref());
+        let (mut servers, mut stores) = (Vec::new(), Vec::new());
         for index in 0..count {
             let host = sim.add_host(&format!("cs{index}"));
             let env = sim.boot(host);
             let endpoint = Endpoint::new(&env, identity("chunkserver"), Limits::default());
             let disk = DiskId::new(100 + index as u128);
-            let store = ModelDisk::new(disk).open(Some(env.clone()));
+            let store = Latent::new(ModelDisk::new(disk).open(Some(env.clone())));
+            stores.push(store.clone());
             let mut config = Config::new(&format!("cs{index}"), sim.addr(host, PORT), Vec::new());
-            config.token_key = Some(key.clone());
+            config.scrub_pause = Duration::from_secs(1);
+            config.scrub_rate = 64 << 20;
+            config.token_key = token_key.clone();
             config.fault_injection = true;
             let disks = vec![("/disk".to_owned(), store)];
             let server = Chunkserver::start(&env, endpoint, config, disks).await.unwrap();
@@ -57,19 +70,20 @@ impl Bed {
         }
         let env = sim.boot(sim.add_host("caller"));
         let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
-        Bed { env, endpoint, key, servers }
+        Bed { env, endpoint, key, servers, stores }
     }
 
     /// One server of two lanes, with a disk each.
     async fn lanes(sim: &Sim) -> Bed {
         let key = TokenKey::derive(&ClusterKey::new([7; 32]));
-        let (board, mut servers) = (Board::default(), Vec::new());
+        let (board, mut servers, mut stores) = (Board::default(), Vec::new(), Vec::new());
         let host = sim.add_host("cs0");
         let env = sim.boot(host);
         for index in 0..2 {
             let endpoint = Endpoint::new(&env, identity("chunkserver"), Limits::default());
             let disk = DiskId::new(100 + u128::from(index));
-            let store = ModelDisk::new(disk).open(Some(env.clone()));
+            let store = Latent::new(ModelDisk::new(disk).open(Some(env.clone())));
+            stores.push(store.clone());
             let addr = sim.addr(host, PORT + index);
             let mut config = Config::new("cs0", addr, Vec::new());
             config.token_key = Some(key.clone());
@@ -81,7 +95,7 @@ impl Bed {
         servers[0].2.speak();
         let env = sim.boot(sim.add_host("caller"));
         let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
-        Bed { env, endpoint, key, servers }
+        Bed { env, endpoint, key, servers, stores }
     }
 
     fn at(&self, server: usize) -> ChunkRef {
@@ -158,6 +172,17 @@ impl Bed {
         data: &[u8],
         committed: u32,
     ) -> Result<u32, DataError> {
+        self.append_with(server, offset, data, committed, self.token()).await
+    }
+
+    async fn append_with(
+        &self,
+        server: usize,
+        offset: u32,
+        data: &[u8],
+        committed: u32,
+        token: Token,
+    ) -> Result<u32, DataError> {
         let mut sectors = self.env.pool().alloc(sectors_for(data.len()) * 4096).unwrap();
         let at = AppendAt { chunk: CHUNK, epoch: EPOCH, base: BASE, offset };
         format_append(at, data, &mut sectors);
@@ -170,10 +195,38 @@ impl Bed {
             committed,
             create: offset == 0,
         });
-        match self.data(server, request, Some(sectors.freeze())).await?.0 {
+        match self.data_with(server, request, Some(sectors.freeze()), token).await?.0 {
             DataReply::Appended { len } => Ok(len),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// An order to server `to` to copy the chunk from the servers `from`.
+    fn replicate(&self, to: usize, from: &[usize], len: u32) -> ChunkserverRequest {
+        let source = |&server: &usize| {
+            let (addr, disk, _) = self.servers[server];
+            ReplicaPlace { server: ServerId::new(server as u32 + 1), disk, addr }
+        };
+        ChunkserverRequest::Replicate {
+            chunk: CHUNK,
+            disk: self.servers[to].1,
+            epoch: EPOCH,
+            base: BASE,
+            len,
+            sources: from.iter().map(source).collect(),
+            token: self.token().0,
+            seal: true,
+        }
+    }
+
+    async fn seal(&self, server: usize, len: u32) {
+        let seal = SealRequest { at: self.at(server), len };
+        self.data(server, DataRequest::Seal(seal), None).await.unwrap();
+    }
+
+    async fn commit(&self, server: usize, committed: u32) -> Result<(), DataError> {
+        let commit = CommitRequest { at: self.at(server), epoch: EPOCH, committed };
+        self.data(server, DataRequest::Commit(commit), None).await.map(drop)
     }
 
     async fn read(&self, server: usize, uncommitted: bool) -> Result<(u32, usize), DataError> {
@@ -249,6 +302,47 @@ fn calls_without_rights_are_refused() {
         let forged = other.issue(CHUNK, Rights::ALL, EPOCH, u64::MAX);
         assert_eq!(bed.data_with(0, stat, None, forged).await, Err(DataError::Denied));
     });
+}
+
+/// A writer opens a file and idles; another takes it over, so that the first one's chunk, of which
+/// nothing was written, is fenced, deleted and forgotten. The first one's append comes after that.
+#[test]
+fn append_of_a_forgotten_chunk_is_refused_with_a_key_and_without() {
+    for key in [None, Some(ClusterKey::new([7; 32]))] {
+        let sim = Sim::new(1);
+        sim.run(async {
+            let bed = Bed::start_with(&sim, 1, key).await;
+            let old = bed.token();
+            let (at, disk) = (bed.at(0), bed.servers[0].1);
+            let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+            let fence = DataRequest::Fence(FenceRequest { at, epoch: EPOCH.next() });
+            bed.data_with(0, fence, None, token).await.unwrap();
+            bed.env.sleep(Duration::from_secs(65)).await;
+            let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK] };
+            bed.control(0, delete).await.unwrap();
+            bed.env.sleep(Duration::from_secs(65)).await;
+            let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK] };
+            bed.control(0, forget).await.unwrap();
+            let late = bed.append_with(0, 0, &[1; 100], 0, old).await;
+            assert_eq!(late, Err(DataError::Denied));
+        })
+        .unwrap();
+        sim.close();
+    }
+}
+
+#[test]
+fn calls_without_rights_are_refused_without_a_key() {
+    let sim = Sim::new(1);
+    sim.run(async {
+        let bed = Bed::start_with(&sim, 1, None).await;
+        bed.append(0, 0, &[1; 100], 0).await.unwrap();
+        let stat = DataRequest::Stat(bed.at(0));
+        let none = bed.data_with(0, stat, None, Token::NONE).await;
+        assert_eq!(none, Err(DataError::Denied));
+    })
+    .unwrap();
+    sim.close();
 }
 
 #[test]
@@ -380,4 +474,132 @@ fn a_lane_hands_over_what_another_lane_has() {
     })
     .unwrap();
     sim.close();
+}
+
+#[test]
+fn scrub_reads_the_whole_of_a_chunk_of_small_appends() {
+    check(1, async |bed| {
+        // A read brings 4 MiB of sectors at most: 1,024 of 100 bytes.
+        for at in 0..1_500 {
+            bed.append(0, at * 100, &[at as u8; 100], 0).await.unwrap();
+        }
+        bed.seal(0, 150_000).await;
+        bed.env.sleep(Duration::from_secs(3)).await;
+        assert_eq!(bed.servers[0].2.stats().damaged, 0);
+        bed.stores[0].spoil(140_000);
+        bed.env.sleep(Duration::from_secs(3)).await;
+        let stats = bed.servers[0].2.stats();
+        assert!(stats.scrub_passes >= 2);
+        assert_eq!(stats.damaged, 1, "damage behind the first read is not found");
+    });
+}
+
+#[test]
+fn an_open_replica_is_scrubbed_and_its_writer_hears_of_damage() {
+    check(1, async |bed| {
+        bed.append(0, 0, &[1; 10_000], 0).await.unwrap();
+        assert_eq!(bed.commit(0, 10_000).await, Ok(()));
+        bed.stores[0].spoil(5_000);
+        bed.env.sleep(Duration::from_secs(3)).await;
+        assert_eq!(bed.servers[0].2.stats().damaged, 1, "open replicas are not scrubbed");
+        let refused = bed.commit(0, 10_000).await;
+        assert!(matches!(refused, Err(DataError::Corrupt { .. })), "{refused:?}");
+        let refused = bed.append(0, 10_000, &[2; 100], 10_000).await;
+        assert!(matches!(refused, Err(DataError::Corrupt { .. })), "{refused:?}");
+    });
+}
+
+#[test]
+fn a_commit_message_looks_whether_the_replica_is_there() {
+    check(1, async |bed| {
+        assert_eq!(bed.commit(0, 100).await, Err(DataError::NotFound));
+        bed.append(0, 0, &[1; 100], 0).await.unwrap();
+        assert_eq!(bed.commit(0, 100).await, Ok(()));
+        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+        let fence = FenceRequest { at: bed.at(0), epoch: EPOCH.next() };
+        bed.data_with(0, DataRequest::Fence(fence), None, token).await.unwrap();
+        assert_eq!(bed.commit(0, 100).await, Err(DataError::Fenced { epoch: EPOCH.next() }));
+        bed.seal(0, 100).await;
+        assert_eq!(bed.commit(0, 100).await, Err(DataError::Sealed { len: 100 }));
+        let delete = ChunkserverRequest::Delete { disk: bed.servers[0].1, chunks: vec![CHUNK] };
+        bed.control(0, delete).await.unwrap();
+        assert_eq!(bed.commit(0, 100).await, Err(DataError::NotFound));
+    });
+}
+
+/// Two sealed replicas of 200,000 bytes, written by appends of `size` bytes.
+async fn two_replicas(bed: &Bed, size: usize) -> u32 {
+    let mut len = 0;
+    while len < 200_000 {
+        let data = vec![(len / 1000) as u8; size];
+        for server in 0..2 {
+            bed.append(server, len, &data, 0).await.unwrap();
+        }
+        len += size as u32;
+    }
+    bed.seal(0, len).await;
+    bed.seal(1, len).await;
+    len
+}
+
+#[test]
+fn a_copy_takes_each_sector_from_the_source_that_has_it() {
+    for size in [500, 30_000] {
+        check(3, async |bed| {
+            let len = two_replicas(&bed, size).await;
+            [10_000, 90_000, 150_000].iter().for_each(|&at| bed.stores[0].spoil(at));
+            [0, 50_000, len - 1].iter().for_each(|&at| bed.stores[1].spoil(at));
+            // Both are known to be damaged, and serve what is behind.
+            bed.env.sleep(Duration::from_secs(3)).await;
+            assert_eq!(bed.servers[0].2.stats().damaged, 1);
+            let reply = bed.control(2, bed.replicate(2, &[0, 1], len)).await.unwrap();
+            let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
+            assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, len));
+        });
+    }
+}
+
+#[test]
+fn a_copy_that_has_no_source_for_a_sector_goes_on_when_it_has_one() {
+    check(3, async |bed| {
+        let len = two_replicas(&bed, 30_000).await;
+        bed.stores[0].spoil(100_000);
+        bed.stores[1].spoil(100_000);
+        let error = bed.control(2, bed.replicate(2, &[0, 1], len)).await.unwrap_err();
+        assert_eq!(error.kind, base::Kind::Reroute, "{error}");
+        bed.stores[1].mend();
+        let reply = bed.control(2, bed.replicate(2, &[0, 1], len)).await.unwrap();
+        let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };
+        assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, len));
+        assert!(bytes < u64::from(len), "{bytes} bytes: the copy began anew");
+    });
+}
+
+#[test]
+fn a_copy_counts_when_the_medium_gives_it_back() {
+    check(2, async |bed| {
+        bed.append(0, 0, &[1; 100_000], 0).await.unwrap();
+        bed.seal(0, 100_000).await;
+        bed.stores[1].spoil(70_000);
+        let error = bed.control(1, bed.replicate(1, &[0], 100_000)).await.unwrap_err();
+        assert_eq!(error.kind, base::Kind::Corrupt, "{error}");
+        // As one that is there already.
+        let error = bed.control(1, bed.replicate(1, &[0], 100_000)).await.unwrap_err();
+        assert_eq!(error.kind, base::Kind::Corrupt, "{error}");
+        bed.stores[1].mend();
+        bed.control(1, bed.replicate(1, &[0], 100_000)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_copy_that_its_store_does_not_take_gives_its_slot_back() {
+    check(2, async |bed| {
+        bed.append(0, 0, &[1; 100_000], 0).await.unwrap();
+        bed.seal(0, 100_000).await;
+        bed.stores[1].be_busy(true);
+        let error = bed.control(1, bed.replicate(1, &[0], 100_000)).await.unwrap_err();
+        assert_eq!(error.kind, base::Kind::Retry, "{error}");
+        bed.stores[1].be_busy(false);
+        bed.control(1, bed.replicate(1, &[0], 100_000)).await.unwrap();
+    });
 }

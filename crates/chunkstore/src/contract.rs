@@ -4,7 +4,7 @@
 use std::fmt;
 use std::future::Future;
 
-use base::{ChunkId, DiskId, Epoch};
+use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId};
 use runtime::Buf;
 use wire::data::ReplicaStat;
 
@@ -59,6 +59,22 @@ pub struct ChunkInfo {
     pub physical: u64,
 }
 
+/// Whose a store is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreOwner {
+    /// It was formatted by a version that did not note it.
+    Unmarked,
+    /// It was formatted and has not joined a cluster.
+    Fresh,
+    /// It has joined this cluster and holds replicas of no other.
+    Of {
+        /// The cluster.
+        cluster: ClusterId,
+        /// Which formation of it.
+        formation: FormationId,
+    },
+}
+
 /// Facts of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreInfo {
@@ -76,6 +92,8 @@ pub struct StoreInfo {
     pub failed: bool,
     /// What made it so, for people; empty while it has not failed.
     pub reason: String,
+    /// Whose it is.
+    pub owner: StoreOwner,
 }
 
 /// Why an operation of a store was not done.
@@ -183,6 +201,14 @@ pub trait ChunkStore: Clone + 'static {
 
     /// Facts of the store.
     fn info(&self) -> StoreInfo;
+
+    /// Notes durably that the store is this cluster's; done when it is already.
+    /// [`StoreError::Invalid`] when it is another's, which it stays.
+    fn adopt(
+        &self,
+        cluster: ClusterId,
+        formation: FormationId,
+    ) -> impl Future<Output = Result<(), StoreError>>;
 
     /// Looks whether the medium is still this store's, and marks the store failed when it is
     /// not: an engine on a file or device sees there what no append and no read of its own would

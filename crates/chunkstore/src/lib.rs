@@ -9,4 +9,6 @@ pub mod limits;
 pub mod map;
 pub mod model;
 
-pub use contract::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+pub use contract::{
+    Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo, StoreOwner,
+};

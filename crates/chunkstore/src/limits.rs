@@ -92,6 +92,18 @@ pub const BOUND_INTERVAL: Duration = Duration::from_millis(500);
 pub const CHECKPOINT_SLICE: usize = 256;
 /// Checkpoints in a row that do not read back before the medium counts as failed.
 pub const CHECKPOINT_TRIES: u32 = 4;
+/// Pause between two attempts that follow a failed one: a medium that does not answer for a
+/// moment gets three of them.
+pub const CHECKPOINT_PAUSE: Duration = Duration::from_millis(100);
+/// Pauses before a write is tried again that the system refused for want of room or memory: 361
+/// ms in all, in which other tasks give memory back. After the last the store has failed.
+pub const WRITE_RETRIES: [Duration; 5] = [
+    Duration::from_millis(1),
+    Duration::from_millis(10),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+];
 /// Open chunks whose tails are scanned at the same time during recovery.
 pub const RECOVERY_DEPTH: usize = 32;
 /// Sectors read at a time by that scan at first; later [`RECOVERY_READ_SECTORS`].

@@ -8,14 +8,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::limits::{APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
-use base::{ChunkId, DiskId, Epoch};
+use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId};
 use runtime::{Buf, Env, Rng};
 use wire::data::{ReplicaStat, ReplicaState};
 use wire::sector::{
     self, AppendAt, FLAG_FIRST, FLAG_LAST, Footer, client_crc, parse_footer, verify_append,
 };
 
-use crate::contract::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+use crate::contract::{
+    Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo, StoreOwner,
+};
 use crate::limits::READ_BYTES_MAX;
 
 /// The fence of a deleted chunk: no epoch may act.
@@ -65,6 +67,7 @@ pub struct ModelDisk(Rc<RefCell<Disk>>);
 struct Disk {
     id: DiskId,
     chunks: BTreeMap<ChunkId, Entry>,
+    owner: StoreOwner,
     /// Counts reboots: stores of older boots do nothing more.
     boot: u64,
 }
@@ -80,7 +83,8 @@ pub struct ModelStore {
 impl ModelDisk {
     /// An empty disk.
     pub fn new(id: DiskId) -> ModelDisk {
-        ModelDisk(Rc::new(RefCell::new(Disk { id, chunks: BTreeMap::new(), boot: 0 })))
+        let (chunks, owner) = (BTreeMap::new(), StoreOwner::Fresh);
+        ModelDisk(Rc::new(RefCell::new(Disk { id, chunks, owner, boot: 0 })))
     }
 
     /// Cuts the power: of each chunk there stays what was acknowledged, and a prefix of what was
@@ -433,7 +437,19 @@ impl ChunkStore for ModelStore {
             unit: sector_unit(),
             failed: false,
             reason: String::new(),
+            owner: disk.owner,
         }
+    }
+
+    async fn adopt(&self, cluster: ClusterId, formation: FormationId) -> Result<(), StoreError> {
+        self.alive()?;
+        let owner = StoreOwner::Of { cluster, formation };
+        let disk = &mut *self.disk.0.borrow_mut();
+        if disk.owner != owner && matches!(disk.owner, StoreOwner::Of { .. }) {
+            return Err(StoreError::Invalid("the store is another cluster's"));
+        }
+        disk.owner = owner;
+        Ok(())
     }
 
     async fn checkpoint(&self) -> Result<(), StoreError> {

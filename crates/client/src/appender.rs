@@ -17,6 +17,7 @@ use runtime::{Class, Duration, Env, Instant};
 use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataError, DataReply, DataRequest};
 use wire::sector::sectors_for;
+use wire::token::Token;
 
 use crate::counters::add;
 use crate::error::Error;
@@ -25,7 +26,7 @@ use crate::peers::{DataAnswer, PeerError};
 use crate::session::Refusal;
 use crate::stage::Staged;
 use crate::writer::{
-    Action, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterError,
+    Action, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterConfig, WriterError,
 };
 
 /// Pause while the buffer pool is empty.
@@ -117,9 +118,12 @@ impl Appender {
     pub(crate) fn start(file: &FlatLogFile, grant: WriterGrant) -> Result<Appender, Error> {
         let client = &file.0.client;
         let (env, config) = (client.env().clone(), client.config());
-        let end = grant.len;
-        let core = Writer::new(config.writer.clone(), grant, env.now())
+        let (end, life) = (grant.len, rights_life(&env, &grant));
+        let writer = WriterConfig { copies: file.policy().copies, ..config.writer.clone() };
+        let core = Writer::new(writer, grant, env.now())
             .map_err(|error| describe(file.path(), error, &config.writer.stall_budget))?;
+        // A writer that has not begun may have to leave its chunk.
+        let armed = core.deadline();
         let shared = Rc::new(Shared {
             file: file.clone(),
             env: env.clone(),
@@ -129,12 +133,13 @@ impl Appender {
             turn: Mutex::new(()),
             queue: RefCell::new(Queue { end, ..Queue::default() }),
             held: RefCell::default(),
-            armed: Cell::new(None),
+            armed: Cell::new(armed),
             rearm: Notify::new(),
             over: RefCell::default(),
             closed: RefCell::default(),
             abandoned: Cell::new(false),
         });
+        shared.note_rights(life);
         env.spawn(Class::Foreground, "writer", shared.clone().keep_time());
         Ok(Appender(shared))
     }
@@ -517,6 +522,9 @@ impl Shared {
                 StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares }
             }
             StreamOp::Extend { avoid, spares } => {
+                if spares == 0 {
+                    self.env.mark("writer: right renewed");
+                }
                 StreamChange::Extend { file, epoch, avoid, spares }
             }
             StreamOp::Close { sealed, finish } => {
@@ -529,8 +537,17 @@ impl Shared {
             let done = shared.file.0.client.stream_change(file, change);
             let done = shared.env.operation(name, |refusal: &Refusal| refusal.kind, done);
             let answer = root.follow(done).await;
+            if let Ok(StreamReply::Writer(grant)) = &answer {
+                shared.note_rights(rights_life(&shared.env, grant));
+            }
             shared.process_unless_abandoned(Event::Op(op_result(answer)));
         });
+    }
+
+    fn note_rights(&self, life: Option<Duration>) {
+        if let Some(life) = life {
+            self.core.borrow_mut().note_rights(self.env.now(), life);
+        }
     }
 
     fn process_unless_abandoned(self: &Rc<Self>, event: Event) {
@@ -611,6 +628,15 @@ impl Shared {
             }
         }
     }
+}
+
+/// How long rights granted now are good: as long as they say, by this host's clock. `None` when
+/// that clock makes them useless already: their refusal tells.
+fn rights_life(env: &Env, grant: &WriterGrant) -> Option<Duration> {
+    let places = grant.current.iter().chain(&grant.spares);
+    let expiry = places.map(|place| Token(place.token).expiry_unix_s()).min()?;
+    let now_s = env.unix_time().as_nanos() / 1_000_000_000;
+    expiry.checked_sub(now_s).filter(|&life| life > 0).map(Duration::from_secs)
 }
 
 fn send_error(error: PeerError<DataError>) -> SendError {

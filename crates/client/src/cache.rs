@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use base::limits::CHUNK_LEN_MAX;
 use base::{FileId, Map};
 use wire::control::{ChunkPlace, StreamView};
 
@@ -11,6 +12,13 @@ struct FileEntry {
     /// By base. Empty sealed chunks hold no bytes and are not kept.
     chunks: BTreeMap<u64, Rc<ChunkPlace>>,
     used: u64,
+}
+
+/// True when a chunk holds a file's byte, or, while it is open, may come to hold it. No chunk
+/// reaches further than [`CHUNK_LEN_MAX`] from its base.
+pub(crate) fn holds(chunk: &ChunkPlace, at: u64) -> bool {
+    let reach = chunk.sealed.map_or(CHUNK_LEN_MAX, u64::from);
+    at.checked_sub(chunk.base).is_some_and(|distance| distance < reach)
 }
 
 /// Chunks of files.
@@ -35,9 +43,8 @@ impl Cache {
         self.order.remove(&entry.used);
         entry.used = self.clock;
         self.order.insert(self.clock, file);
-        let (base, chunk) = entry.chunks.range(..=offset).next_back()?;
-        let holds = chunk.sealed.is_none_or(|len| offset - base < u64::from(len));
-        holds.then(|| chunk.clone())
+        let (_, chunk) = entry.chunks.range(..=offset).next_back()?;
+        holds(chunk, offset).then(|| chunk.clone())
     }
 
     /// Takes over what the stream service told.
@@ -122,7 +129,11 @@ mod tests {
         assert_eq!(cache.get(file, 10).unwrap().base, 10);
         assert!(cache.get(file, 20).is_none() && cache.get(FileId::new(2), 0).is_none());
         cache.insert(&view(1, 2..3, None));
-        assert_eq!(cache.get(file, 1 << 40).unwrap().base, 20, "an open chunk has no end");
+        let last = 20 + CHUNK_LEN_MAX - 1;
+        assert_eq!(cache.get(file, last).unwrap().base, 20, "an open chunk may grow");
+        for beyond in [last + 1, (1 << 32) + 25, 1 << 40] {
+            assert!(cache.get(file, beyond).is_none(), "no chunk grows to {beyond}");
+        }
         cache.forget_chunk(file, 10);
         assert!(cache.get(file, 10).is_none());
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{ChunkId, ClientId, ClusterId, FileId, ServerId};
+use base::{ChunkId, ClientId, ClusterId, DiskId, FileId, ServerId};
 use runtime::{Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
@@ -126,8 +126,30 @@ impl Client {
 
     /// The pictures of all masters that answer, each with its address; an error when none does.
     pub async fn status(&self) -> Result<Vec<(SocketAddr, ClusterStatus)>, Error> {
+        let answers = self.ask_all(ClusterRequest::Status, "ask all masters for their status");
+        let mut found = Vec::new();
+        for (addr, reply) in answers.await? {
+            if let ClusterReply::Status(status) = reply {
+                found.push((addr, status));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Lets masters delete what no file refers to on a disk whose collection has stopped.
+    pub async fn condemn(&self, disk: DiskId) -> Result<(), Error> {
+        let request = ClusterRequest::Condemn { disk };
+        self.ask_all(request, "have all masters collect a disk").await.map(drop)
+    }
+
+    /// Asks all masters; an error when none answers.
+    async fn ask_all(
+        &self,
+        request: ClusterRequest,
+        what: &str,
+    ) -> Result<Vec<(SocketAddr, ClusterReply)>, Error> {
         let info = self.cluster_info().await?;
-        let request = ControlRequest::Cluster(ClusterRequest::Status);
+        let request = ControlRequest::Cluster(request);
         let asked = info.masters.iter().map(|master| {
             let attempt = self.0.config.control_attempt;
             let call = self.0.peers.control(master.addr, request.clone(), attempt);
@@ -137,15 +159,13 @@ impl Client {
         let mut cause = String::new();
         for (addr, answer) in futures_util::future::join_all(asked).await {
             match answer {
-                Ok(ControlReply::Cluster(ClusterReply::Status(status))) => {
-                    found.push((addr, status));
-                }
+                Ok(ControlReply::Cluster(reply)) => found.push((addr, reply)),
                 Ok(other) => cause = misfit(&other).message,
                 Err(error) => cause = error.to_string(),
             }
         }
         if found.is_empty() {
-            let what = "ask all masters for their status".to_owned();
+            let what = what.to_owned();
             let waited = self.0.config.control_attempt;
             return Err(Error::Unavailable { what, cause, waited });
         }

@@ -28,12 +28,18 @@ pub struct Config {
     pub read_attempt: Duration,
     /// Time after which a read that makes no progress fails.
     pub read_budget: Duration,
+    /// Time after which the end of a file that is open for append counts as unknown. Longer than
+    /// `writer.commit_repeat`: in it a writer that lives tells replicas that have restarted.
+    pub end_patience: Duration,
     /// How long a replica that did not serve is asked last.
     pub read_penalty: Duration,
     /// Chunks in the chunk-information cache (C6).
     pub cache_chunks: usize,
     /// Chunks that one look-up brings (C8), 1 to 256.
     pub prefetch: u32,
+    /// A name in the root directory that paths may not go through, however they come there, and that
+    /// listings do not show.
+    pub hidden: Option<&'static str>,
     /// Write the file's length and time to the namespace when a writer closes.
     pub record_len: bool,
 }
@@ -49,9 +55,11 @@ impl Default for Config {
             control_budget: Duration::from_secs(20),
             read_attempt: Duration::from_millis(500),
             read_budget: Duration::from_secs(20),
+            end_patience: Duration::from_secs(10),
             read_penalty: Duration::from_secs(5),
             cache_chunks: CACHE_CHUNKS_DEFAULT,
             prefetch: PREFETCH_DEFAULT,
+            hidden: None,
             record_len: true,
         }
     }
@@ -74,6 +82,7 @@ impl Config {
 impl Default for WriterConfig {
     fn default() -> WriterConfig {
         WriterConfig {
+            copies: 0,
             chunk_len_max: CHUNK_LEN_DEFAULT,
             spares: SPARES_DEFAULT,
             resend_after: Duration::from_millis(150),
@@ -84,6 +93,8 @@ impl Default for WriterConfig {
             commit_idle: Duration::from_millis(5),
             commit_repeat: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(10),
+            whole_pause: Duration::from_secs(5),
+            whole_pause_max: Duration::from_secs(300),
             stall_budget: Duration::from_secs(30),
             avoid_for: Duration::from_secs(30),
             extend_pause: Duration::from_secs(1),

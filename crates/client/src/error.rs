@@ -47,6 +47,16 @@ pub enum Error {
         /// How long it was tried.
         waited: Duration,
     },
+    /// Where a file ends that is open for append could not be learned in time: its replicas hold
+    /// bytes of which no writer says whether they are acknowledged.
+    OpenEnd {
+        /// The file.
+        path: String,
+        /// Bytes that are known to be in it.
+        offset: u64,
+        /// How long its writer's word was awaited.
+        waited: Duration,
+    },
     /// No replica has bytes that verify.
     Corrupt {
         /// The file.
@@ -71,7 +81,7 @@ impl Error {
             Error::Exists { .. } => Kind::Exists,
             Error::Fenced { .. } => Kind::Fenced,
             Error::Full { .. } => Kind::Full,
-            Error::Unavailable { .. } => Kind::Retry,
+            Error::Unavailable { .. } | Error::OpenEnd { .. } => Kind::Retry,
             Error::Unknown { .. } => Kind::Unknown,
             Error::Corrupt { .. } => Kind::Corrupt,
             Error::Invalid { .. } => Kind::Invalid,
@@ -121,6 +131,12 @@ impl fmt::Display for Error {
                 f,
                 "{what}: no answer within {waited:.1?} ({cause}); it may or may not have been \
                  done: look before you repeat it"
+            ),
+            Error::OpenEnd { path, offset, waited } => write!(
+                f,
+                "{path}: it has {offset} bytes or more, and its writer was not heard of for \
+                 {waited:.1?}; wait for the writer, or end it with 'craton fs seal {path}' if it \
+                 is gone"
             ),
             Error::Corrupt { path, offset } => write!(
                 f,

@@ -22,6 +22,7 @@ mod peers;
 mod reader;
 mod session;
 mod stage;
+mod tail;
 mod tree;
 pub mod writer;
 

@@ -119,6 +119,7 @@ impl Client {
             let name = walk.names.pop_front().expect("as many as answers");
             let last = walk.names.is_empty();
             let place = Place { parent: parents[index], name };
+            self.check_hidden(&place, walk.path)?;
             match node {
                 Node::Dir { dir, .. } if !last => {
                     walk.behind.push(place.name);
@@ -161,7 +162,21 @@ impl Client {
         let (parents, name) = split_last(path)?;
         let parent = self.operation("look up", self.walk_to_dir(path, parents)).await?;
         self.env().note(metrics::Step::Resolved, metrics::Fact::None);
-        Ok(Place { parent, name })
+        let place = Place { parent, name };
+        self.check_hidden(&place, path)?;
+        Ok(place)
+    }
+
+    fn is_hidden(&self, parent: DirId, name: &str) -> bool {
+        parent == DirId::ROOT && self.0.config.hidden == Some(name)
+    }
+
+    /// Refuses a path that goes through what this client does not show, or ends there.
+    fn check_hidden(&self, place: &Place, path: &str) -> Result<(), Error> {
+        match self.is_hidden(place.parent, &place.name) {
+            true => Err(Error::invalid(path, format!("/{} is kept from this client", place.name))),
+            false => Ok(()),
+        }
     }
 
     /// Makes a directory; its parent must be there.
@@ -416,12 +431,19 @@ impl Client {
         limit: u32,
     ) -> Result<Page, Error> {
         let work = async {
-            let after = after.map(str::to_owned);
-            let request = NamespaceRequest::List { dir, after, limit: limit.clamp(1, LIST_MAX) };
-            match self.ask_namespace(dir, request).await {
-                Ok(NamespaceReply::List { entries, more }) => Ok(Page { entries, more }),
-                Ok(_) => Err(unexpected().about("list", path)),
-                Err(error) => Err(error.about("list", path)),
+            let (mut after, limit) = (after.map(str::to_owned), limit.clamp(1, LIST_MAX));
+            loop {
+                let request = NamespaceRequest::List { dir, after, limit };
+                let (mut entries, more) = match self.ask_namespace(dir, request).await {
+                    Ok(NamespaceReply::List { entries, more }) => (entries, more),
+                    Ok(_) => return Err(unexpected().about("list", path)),
+                    Err(error) => return Err(error.about("list", path)),
+                };
+                after = entries.last().map(|entry| entry.name.clone());
+                entries.retain(|entry| !self.is_hidden(dir, &entry.name));
+                if !entries.is_empty() || !more || after.is_none() {
+                    return Ok(Page { entries, more });
+                }
             }
         };
         self.operation("list", work).await

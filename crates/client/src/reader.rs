@@ -4,12 +4,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use base::Kind;
+use base::limits::CHUNK_LEN_MAX;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use metrics::{Fact, Step};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace, StreamView, Trouble};
-use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest, ReplicaState};
+use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest};
 
+use crate::cache::holds;
 use crate::client::Client;
 use crate::counters::add;
 use crate::error::Error;
@@ -17,6 +19,7 @@ use crate::extent::Extent;
 use crate::file::FlatLogFile;
 use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE};
 use crate::peers::PeerError;
+use crate::tail::{Bound, Tail};
 
 /// Pause after all replicas were asked in vain, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
@@ -24,6 +27,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// Reads a file. What it has once shown it never takes back, also of a file that is being
 /// written.
+///
+/// An answer that is shorter than asked for names the file's end: all that was acknowledged to
+/// the writer when the read began is in it (`protocols.md` 1.6). Where that cannot be known, since
+/// the writer is gone and nobody has sealed the file, the answer is [`Error::OpenEnd`].
 #[derive(Debug)]
 pub struct Reader {
     file: FlatLogFile,
@@ -45,6 +52,23 @@ enum ChunkEnd {
     Sealed,
     /// It is open and shows no more yet.
     Open,
+}
+
+/// What must be known of a file's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending {
+    /// That nothing behind it was acknowledged when the read began.
+    Proven,
+    /// That replicas show no more at present.
+    Shown,
+}
+
+/// What is at the end of what could be read.
+enum FileEnd {
+    /// Nothing: the file ends there.
+    Sealed,
+    /// A chunk that takes appends.
+    Open(Rc<ChunkPlace>),
 }
 
 /// What one replica answered.
@@ -76,10 +100,17 @@ impl Reader {
 
     /// Up to `len` bytes from `offset` on: fewer only at the file's end.
     pub async fn read_at(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-        self.client().operation("read", self.read_range(offset, len)).await
+        self.client().operation("read", self.read_range(offset, len, Ending::Proven)).await
     }
 
-    async fn read_range(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+    /// As [`Reader::read_at`], without a wait for the writer's word: of a file that is being
+    /// written the answer may lack what was acknowledged last. For callers who know from
+    /// elsewhere what must be there, and look again.
+    pub async fn read_shown(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        self.client().operation("read", self.read_range(offset, len, Ending::Shown)).await
+    }
+
+    async fn read_range(&self, offset: u64, len: usize, ending: Ending) -> Result<Vec<u8>, Error> {
         let path = self.file.path();
         if len > READ_MAX {
             let message = format!("{len} bytes asked for at once; read {READ_MAX} at most");
@@ -90,6 +121,7 @@ impl Reader {
         };
         let mut out = Vec::with_capacity(len.min(4 * READ_PIECE as usize));
         let mut budget = Budget::start(self.client());
+        let mut bound = Bound::default();
         while offset + (out.len() as u64) < end {
             let at = offset + out.len() as u64;
             let Some(chunk) = self.chunk_at(at).await? else { break };
@@ -102,7 +134,10 @@ impl Reader {
             self.seen.set(self.seen.get().max(offset + out.len() as u64));
             if let Some(ended) = ended {
                 let at = offset + out.len() as u64;
-                if self.at_end(&chunk, at, ended, &mut budget).await? {
+                let Some(tail) = self.gone_on(&chunk, at, ended, &mut budget).await? else {
+                    continue;
+                };
+                if self.is_end(tail, at, ending, &mut bound, &mut budget).await? {
                     break;
                 }
             }
@@ -118,39 +153,24 @@ impl Reader {
 
     async fn ask_len(&self) -> Result<u64, Error> {
         let mut budget = Budget::start(self.client());
+        let mut bound = Bound::default();
         loop {
             let Some(view) = self.locate(u64::MAX >> 1).await? else { return Ok(0) };
-            let mut len = view.sealed_len;
-            if let Some(chunk) = view.chunks.iter().find(|chunk| chunk.sealed.is_none()) {
-                len = len.max(chunk.base + u64::from(self.shown(chunk).await));
-            }
-            if len >= self.seen.get() {
+            let open = view.chunks.iter().find(|chunk| chunk.sealed.is_none());
+            let (len, proven) = match open {
+                None => (view.sealed_len, true),
+                Some(chunk) => {
+                    let tail = Tail::ask(self.client(), chunk).await;
+                    let len = chunk.base + u64::from(tail.shown);
+                    (len, bound.is_met(chunk, &tail, len))
+                }
+            };
+            if proven && len >= self.seen.get() {
                 self.seen.set(len);
                 return Ok(len);
             }
-            // Replicas that have not heard of what another one has shown.
-            budget.pause(self, self.seen.get(), "the tail's replicas lag behind").await?;
+            budget.pause_at_end(self, len).await?;
         }
-    }
-
-    /// Readable length of an open chunk: the longest that a replica shows.
-    async fn shown(&self, chunk: &ChunkPlace) -> u32 {
-        let attempt = self.client().config().read_attempt;
-        let stats = chunk.replicas.iter().map(|replica| {
-            let request = DataRequest::Stat(ChunkRef { chunk: chunk.chunk, disk: replica.disk });
-            let peers = &self.client().0.peers;
-            peers.data(replica.addr, request, chunk.token, None, attempt)
-        });
-        let answers = futures_util::future::join_all(stats).await;
-        let shown = answers.into_iter().filter_map(|answer| match answer {
-            Ok((DataReply::Stat(stat), _)) if stat.epoch == chunk.epoch => Some(match stat.state {
-                ReplicaState::Sealed => stat.len,
-                ReplicaState::Open | ReplicaState::Fenced(_) => stat.committed.min(stat.len),
-                ReplicaState::Repairing | ReplicaState::Tombstone => 0,
-            }),
-            _ => None,
-        });
-        shown.max().unwrap_or(0)
     }
 
     /// The stream from an offset on; nothing when the file was never opened for append.
@@ -188,7 +208,9 @@ impl Reader {
         end: u64,
         out: &mut Vec<u8>,
     ) -> Result<Option<ChunkEnd>, Error> {
-        let limit = chunk.sealed.map_or(u64::from(u32::MAX), u64::from);
+        debug_assert!(holds(chunk, at));
+        // Both fit: a chunk has at most `CHUNK_LEN_MAX` bytes, and the first lies within it.
+        let limit = chunk.sealed.map_or(CHUNK_LEN_MAX, u64::from);
         let stop = (end - chunk.base).min(limit) as u32;
         let mut next = (at - chunk.base) as u32;
         let mut done = next;
@@ -218,32 +240,52 @@ impl Reader {
         }
     }
 
-    /// Decides whether the end that a chunk showed is the file's. False: read on.
-    async fn at_end(
+    /// Where the file stands at `at`, at which a chunk has ended: `None` to read on there.
+    async fn gone_on(
         &self,
         chunk: &ChunkPlace,
         at: u64,
         ended: ChunkEnd,
         budget: &mut Budget,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<FileEnd>, Error> {
         self.client().0.locator.forget(self.file.id(), chunk.base);
-        let Some(view) = self.locate(at).await? else { return Ok(true) };
+        let Some(view) = self.locate(at).await? else { return Ok(Some(FileEnd::Sealed)) };
         let fresh = chunk_in(&view, at);
-        let gone_on = match &fresh {
-            None => false,
-            Some(fresh) if fresh.chunk != chunk.chunk => true,
-            // The service says that the byte is there; the replicas are about to learn it.
-            Some(fresh) => fresh.sealed.is_some(),
-        };
         if fresh.as_ref().is_some_and(|fresh| fresh.chunk != chunk.chunk) {
-            return Ok(false);
+            return Ok(None);
         }
-        let lags = ended == ChunkEnd::Sealed && fresh.is_some();
-        if gone_on || lags || at < self.seen.get() {
+        // The service says that the byte is there, or may come: the replicas are about to learn
+        // it.
+        let lags =
+            fresh.as_ref().is_some_and(|fresh| fresh.sealed.is_some() || ended == ChunkEnd::Sealed);
+        if lags || at < self.seen.get() {
             budget.pause(self, at, "replicas show less than there is").await?;
-            return Ok(false);
+            return Ok(None);
         }
-        Ok(true)
+        Ok(Some(fresh.map_or(FileEnd::Sealed, FileEnd::Open)))
+    }
+
+    /// Decides whether the file has ended at `at`. False: read on.
+    async fn is_end(
+        &self,
+        end: FileEnd,
+        at: u64,
+        ending: Ending,
+        bound: &mut Bound,
+        budget: &mut Budget,
+    ) -> Result<bool, Error> {
+        let (FileEnd::Open(chunk), Ending::Proven) = (end, ending) else { return Ok(true) };
+        let env = self.client().env();
+        if !bound.is_of(&chunk) || !bound.is_below(at) {
+            bound.note(&chunk, &Tail::ask(self.client(), &chunk).await);
+        }
+        if bound.is_of(&chunk) && bound.is_below(at) {
+            env.mark("reader: end of an open tail");
+            return Ok(true);
+        }
+        env.mark("reader: waits for the writer's word");
+        budget.pause_at_end(self, at).await?;
+        Ok(false)
     }
 
     /// A piece of a chunk from the first replica that serves it.
@@ -382,10 +424,7 @@ enum Round {
 
 /// The chunk of a view that holds a byte, or would.
 fn chunk_in(view: &StreamView, at: u64) -> Option<Rc<ChunkPlace>> {
-    let holds = |chunk: &&ChunkPlace| {
-        chunk.base <= at && chunk.sealed.is_none_or(|len| at - chunk.base < u64::from(len))
-    };
-    view.chunks.iter().rev().find(holds).map(|chunk| Rc::new(chunk.clone()))
+    view.chunks.iter().rev().find(|chunk| holds(chunk, at)).map(|chunk| Rc::new(chunk.clone()))
 }
 
 /// Replicas in the order to ask them: at random, those that failed lately last.
@@ -421,8 +460,25 @@ impl Budget {
                 waited,
             });
         }
+        self.sleep(client).await;
+        Ok(())
+    }
+
+    /// Waits for word of a file's end, which may be `at`.
+    async fn pause_at_end(&mut self, reader: &Reader, at: u64) -> Result<(), Error> {
+        let client = reader.client();
+        let waited = client.env().now() - self.start;
+        if waited >= client.config().end_patience {
+            client.env().mark("reader: the end is not known");
+            let path = reader.file.path().to_owned();
+            return Err(Error::OpenEnd { path, offset: at, waited });
+        }
+        self.sleep(client).await;
+        Ok(())
+    }
+
+    async fn sleep(&mut self, client: &Client) {
         client.env().sleep(client.env().jitter(self.pause)).await;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
-        Ok(())
     }
 }

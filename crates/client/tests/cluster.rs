@@ -12,7 +12,12 @@ use wire::control::{Attributes, Node, Policy, Trouble};
 use crate::fake::{Fake, Health};
 
 /// Runs `work` as a client of `fake` in a world of its own.
-fn run<T: 'static, F>(seed: u64, fake: &Fake, config: Config, work: impl FnOnce(Client) -> F) -> T
+pub fn run<T: 'static, F>(
+    seed: u64,
+    fake: &Fake,
+    config: Config,
+    work: impl FnOnce(Client) -> F,
+) -> T
 where
     F: Future<Output = T>,
 {
@@ -28,7 +33,7 @@ where
     sim.run(root).expect("no deadlock")
 }
 
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     Rng::new(seed).fill(&mut data);
     data

@@ -8,7 +8,7 @@ use wire::control::{ChunkPlace, ReplicaPlace, WriterGrant};
 
 const EPOCH: Epoch = Epoch::new(7);
 
-fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
+pub fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
     let replica = |server: u32| ReplicaPlace {
         server: ServerId::new(server),
         disk: DiskId::new(u128::from(server)),
@@ -80,4 +80,62 @@ fn an_idle_writer_leaves_a_replica_that_does_not_answer() {
     let (after, len) = left.expect("the writer stays with a lost replica");
     assert_eq!(len, 100);
     assert!((10..20).contains(&after.as_secs()), "after {after:?}");
+}
+
+/// A chunk on the first `count` of these servers.
+fn partial(id: u64, servers: [u32; 3], count: usize) -> ChunkPlace {
+    let mut place = chunk(id, servers);
+    place.replicas.truncate(count);
+    place.acks = count as u8;
+    place
+}
+
+#[test]
+fn an_idle_writer_leaves_a_chunk_that_is_short_of_copies_once_there_is_a_whole_one() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let (current, spare) = (partial(1, [1, 2, 3], 2), partial(2, [2, 1, 3], 2));
+    let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![spare] };
+    let config = WriterConfig { copies: 3, ..WriterConfig::default() };
+    let mut writer = Writer::new(config, grant, start).unwrap();
+    let (mut now, mut asked, mut left) = (start, Vec::new(), None);
+    let mut events = vec![Event::Append { len: 100 }];
+    // The third server is there after a while.
+    let back = start + Duration::from_secs(42);
+    while now < start + Duration::from_secs(90) && left.is_none() {
+        let event = events.pop().unwrap_or_else(|| {
+            now = now.max(writer.deadline().expect("a writer that is short asks again"));
+            Event::Tick
+        });
+        let mut actions = Vec::new();
+        writer.handle(now, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Send { id, .. } => events.push(Event::Sent { id, result: Ok(100) }),
+                Action::Tell { replica, request, .. } => {
+                    let (chunk, committed) = (request.at.chunk, request.committed);
+                    events.push(Event::Told { chunk, replica, committed, result: Ok(()) });
+                }
+                Action::Op(StreamOp::Extend { avoid, spares }) => {
+                    asked.push(now.since(start));
+                    let whole = avoid.is_empty() && now >= back;
+                    let spare = match whole {
+                        true => vec![partial(2, [2, 1, 3], 2), chunk(3, [2, 3, 1])],
+                        false => vec![partial(2, [2, 1, 3], 2)],
+                    };
+                    assert!(spares > 0);
+                    let grant = WriterGrant { epoch: EPOCH, len: 0, current: None, spares: spare };
+                    events.push(Event::Op(Ok(client::writer::OpDone::Writer(grant))));
+                }
+                Action::Op(StreamOp::Advance { sealed, len, next, .. }) => {
+                    assert_eq!((sealed, len, next), (ChunkId::new(1), 100, ChunkId::new(3)));
+                    left = Some(now.since(back));
+                }
+                Action::Failed(error) => panic!("{error:?}"),
+                _ => {}
+            }
+        }
+    }
+    let after = left.expect("the writer stays in a chunk with two copies");
+    assert!(after.as_secs() <= 10, "after {after:?}");
+    assert!(asked.len() < 60, "{} questions", asked.len());
 }

@@ -4,5 +4,7 @@
 mod cluster;
 mod fake;
 mod idle;
+mod large;
 mod model;
+mod tail;
 mod threads;

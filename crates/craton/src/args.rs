@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use base::DiskId;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::VolumePart;
-use crate::exit::EXIT_CODES;
+use crate::exit::{EXIT_CODES, Failure};
 use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
@@ -64,6 +65,10 @@ pub enum Command {
         /// Which cluster.
         #[command(flatten)]
         connection: Connection,
+        /// Also in /.craton, where volumes and other services keep their files: a change there
+        /// destroys them
+        #[arg(long, global = true)]
+        services: bool,
         /// What to do.
         #[command(subcommand)]
         command: FsCommand,
@@ -72,7 +77,7 @@ pub enum Command {
     Status(StatusArgs),
     /// Show what operations did in which process, and what took them the time
     Trace(TraceArgs),
-    /// Look into a chunk store that no process has open
+    /// Make a chunk store, or look into one that no process has open
     Store {
         /// What to do.
         #[command(subcommand)]
@@ -87,11 +92,12 @@ pub enum Command {
         #[command(subcommand)]
         command: BenchCommand,
     },
-    /// Run the whole-cluster simulator
+    /// The simulator is a binary of its own
+    #[command(hide = true, disable_help_flag = true)]
     Sim {
-        /// What to do.
-        #[command(subcommand)]
-        command: SimCommand,
+        /// What was asked of it.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
     },
     /// Print a completion script for a shell
     Completions {
@@ -115,6 +121,32 @@ pub struct Connection {
     pub trace: bool,
 }
 
+/// How programs of this machine reach the volumes of a new cluster.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Nearby {
+    /// The group, by name or number, whose users may connect to the front ends' Unix sockets
+    /// [default: none, only the user who makes the cluster]
+    #[arg(long, value_name = "GROUP")]
+    pub nbd_group: Option<String>,
+    /// Take NBD connections through the Unix sockets only, not over TCP on loopback, where every
+    /// user of this machine can connect
+    #[arg(long)]
+    pub no_nbd_tcp: bool,
+}
+
+impl Nearby {
+    /// True when any of it is asked for.
+    pub fn is_given(&self) -> bool {
+        self.nbd_group.is_some() || self.no_nbd_tcp
+    }
+
+    /// The number of the group.
+    pub fn group(&self) -> Result<Option<u32>, Failure> {
+        let group = self.nbd_group.as_deref().map(roles::config::group_id).transpose();
+        group.map_err(Failure::usage)
+    }
+}
+
 /// `craton up`.
 #[derive(Args, Debug)]
 pub struct UpArgs {
@@ -125,9 +157,16 @@ pub struct UpArgs {
     /// three copies
     #[arg(long = "store", value_name = "DIR")]
     pub stores: Vec<PathBuf>,
-    /// Address for clients; a free port of 127.0.0.1 at the first start
+    /// Address for clients; a free port of 127.0.0.1 at the first start. With one that other
+    /// machines reach they need the key: cluster.key in the directory
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
+    /// Make it without a key: every user of this machine can read, change and remove its data
+    #[arg(long)]
+    pub no_key: bool,
+    /// How this machine's programs reach volumes.
+    #[command(flatten)]
+    pub nearby: Nearby,
 }
 
 /// `craton cluster`.
@@ -232,19 +271,26 @@ pub struct ClusterUpArgs {
     pub frontends: Option<u16>,
     /// Address where the front ends take NBD connections [default: 127.0.0.1]; with any other,
     /// --nbd-tls is needed
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", conflicts_with = "no_nbd_tcp")]
     pub nbd_listen: Option<std::net::IpAddr>,
     /// NBD through TLS with client certificates: a directory with server-cert.pem, server-key.pem
     /// and ca-cert.pem, whose authority signs the clients' certificates
-    #[arg(long, value_name = "DIR", requires = "nbd_allow")]
+    #[arg(long, value_name = "DIR", requires = "nbd_allow", conflicts_with = "no_nbd_tcp")]
     pub nbd_tls: Option<PathBuf>,
     /// Which certificates may open a volume, by the names in them; '*' stands for all volumes or
     /// all certificates. May be given several times
     #[arg(long, value_name = "VOLUME=NAME,...", value_parser = parse_allow, requires = "nbd_tls")]
     pub nbd_allow: Vec<(String, Vec<String>)>,
-    /// Give the cluster a key: who has no access to its directory then needs --key-file
+    /// Give the cluster a key, as is done unless --no-key is given: whoever has no access to its
+    /// directory needs --key-file
     #[arg(long)]
     pub with_key: bool,
+    /// Make it without a key: every user of this machine can read, change and remove its data
+    #[arg(long, conflicts_with = "with_key")]
+    pub no_key: bool,
+    /// How this machine's programs reach volumes.
+    #[command(flatten)]
+    pub nearby: Nearby,
     /// For tests only: obey requests that make disks fail
     #[arg(long)]
     pub allow_fault_injection: bool,
@@ -342,6 +388,11 @@ pub enum MastersCommand {
         /// Its number among the masters.
         raft_id: u64,
     },
+    /// Let masters delete what no file refers to on a disk, however much it is
+    Condemn {
+        /// The disk, as 'craton status' names it where its collection has stopped.
+        disk: DiskId,
+    },
 }
 
 /// `craton fs`. Paths in the cluster start with '/'.
@@ -411,6 +462,11 @@ pub enum FsCommand {
         /// Copies, when the file is made: rep1 to rep5
         #[arg(long, value_parser = parse_policy, value_name = "repN")]
         redundancy: Option<u8>,
+    },
+    /// End the writer of a file that is gone, and fix the file's length
+    Seal {
+        /// Its path. A writer that lives after all is refused from then on.
+        path: String,
     },
     /// Show what a path is: attributes, chunks, replicas
     Stat {
@@ -543,14 +599,19 @@ pub enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make a store of a raw block device; a directory gets one when a chunkserver starts on it
+    /// Make a store in an empty directory or of a raw block device, for a chunkserver's
+    /// configuration to name; finishes a formatting that was broken off
     Format {
-        /// The device, e.g. /dev/nvme1n1
-        device: PathBuf,
+        /// The directory, e.g. /data/disk1, or the device, e.g. /dev/nvme1n1
+        path: PathBuf,
         /// Allocation unit, KiB: 16 for many small files
         #[arg(long, default_value_t = 1024, value_parser = parse_unit)]
         unit_kib: u32,
-        /// Also when something lies on it: that is lost
+        /// GiB that the store takes at most [default: of a device all; of a directory what its file
+        /// system has, at least 1024]
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+        capacity_gib: Option<u64>,
+        /// Also when a store lies there, or anything on a device: that is lost
         #[arg(long)]
         force: bool,
     },
@@ -684,49 +745,6 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
-/// `craton sim`.
-#[derive(Subcommand, Debug)]
-pub enum SimCommand {
-    /// List the scenarios, one a line
-    List,
-    /// Run seeds of a scenario until one fails
-    Run {
-        /// Its name.
-        #[arg(long)]
-        scenario: String,
-        /// The seeds A..B, without B
-        #[arg(long, value_parser = parse_seeds)]
-        seeds: Seeds,
-    },
-    /// Run one seed and print its trace hash
-    Replay {
-        /// The scenario's name.
-        #[arg(long)]
-        scenario: String,
-        /// The seed.
-        #[arg(long)]
-        seed: u64,
-    },
-}
-
-/// A half-open range of seeds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seeds {
-    /// The first.
-    pub start: u64,
-    /// Behind the last.
-    pub end: u64,
-}
-
-fn parse_seeds(text: &str) -> Result<Seeds, String> {
-    let wrong = || format!("'{text}' is no range of seeds: write A..B with A below B");
-    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
-    match (start.parse(), end.parse()) {
-        (Ok(start), Ok(end)) if start < end => Ok(Seeds { start, end }),
-        _ => Err(wrong()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -751,8 +769,6 @@ mod tests {
     fn values_are_checked() {
         assert_eq!(parse_policy("rep3"), Ok(3));
         assert!(["rep0", "rep6", "3", "ec4-2"].iter().all(|text| parse_policy(text).is_err()));
-        assert_eq!(parse_seeds("3..7"), Ok(Seeds { start: 3, end: 7 }));
-        assert!(["3", "7..3", "3..3", "a..b", "..5"].iter().all(|text| parse_seeds(text).is_err()));
         let list = ("data".to_owned(), vec!["alice".to_owned(), "a b".to_owned()]);
         assert_eq!(parse_allow("data=alice,a b"), Ok(list));
         assert!(["data", "=a", "data=", "data=a,,b"].iter().all(|text| parse_allow(text).is_err()));

@@ -108,7 +108,15 @@ pub async fn connect(
             let message = format!("{what}: no answer within {waited:.1?} ({cause}); {check}");
             Failure::new(Code::Unavailable, message)
         }
-        other => other.into(),
+        other => {
+            let mut failure = Failure::from(other);
+            // Of a directory the key is read there.
+            if target.dir.is_none() && failure.message.contains("cluster key") {
+                failure.message += "; --key-file names the file that has it, such as cluster.key \
+                                    in the directory of a cluster";
+            }
+            failure
+        }
     })
 }
 
@@ -130,7 +138,7 @@ pub fn with_client_as<T>(
     let target = target(connection)?;
     let runtime = runtime()?;
     let env = runtime.env();
-    crate::trace::switch(env.tracer());
+    roles::switch_tracer(env.tracer());
     runtime.block_on(async {
         if !connection.trace {
             return work(connect(env, &target, config).await?).await;

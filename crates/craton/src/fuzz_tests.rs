@@ -10,9 +10,9 @@ use sim::fuzz::{mutate, seeds};
 type Target = (&'static str, fn(&[u8]), &'static str);
 
 const TARGETS: [Target; 3] = [
-    ("file_config", crate::config::fuzz_config, "corpus/config/"),
-    ("file_cluster_json", crate::cluster::fuzz_book, "corpus/cluster_json/"),
-    ("file_http", crate::role::fuzz_http, "corpus/http/"),
+    ("file_config", roles::config::fuzz_config, "crates/roles/corpus/config/"),
+    ("file_cluster_json", crate::cluster::fuzz_book, "crates/craton/corpus/cluster_json/"),
+    ("file_http", roles::http::fuzz_http, "crates/roles/corpus/http/"),
 ];
 
 #[test]
@@ -22,7 +22,7 @@ fn decoders_stand_their_corpus_and_changed_copies_of_it() {
     let budget = number("CRATON_FUZZ_S").map(Duration::from_secs);
     let only = std::env::var("CRATON_FUZZ_TARGET").ok();
     let mut rng = Rng::new(number("CRATON_FUZZ_SEED").unwrap_or(1));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (name, run, corpus) in TARGETS {
         if only.as_deref().is_some_and(|only| only != name) {
             continue;

@@ -3,12 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard};
 
 use base::MIB;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::Logging;
@@ -16,23 +14,6 @@ use crate::exit::{Failure, io as io_failure};
 
 /// The file that is written to.
 pub const FILE: &str = "craton.jsonl";
-
-/// Says what is wrong with a `level`.
-pub fn check_level(level: &str) -> Result<(), String> {
-    let is_level =
-        |word: &str| !word.trim().is_empty() && LevelFilter::from_str(word.trim()).is_ok();
-    // A word alone could be the name of a crate too: then one that is misspelt would log all.
-    let bad = level.split(',').find(|part| match part.rsplit_once('=') {
-        Some((_, word)) => !is_level(word),
-        None => !is_level(part),
-    });
-    let parsed = EnvFilter::builder().parse(level);
-    match (bad, parsed) {
-        (None, Ok(_)) => Ok(()),
-        (Some(part), _) => Err(format!("'{part}' is no level: write e.g. info,master=debug")),
-        (None, Err(error)) => Err(format!("'{level}' is no filter: {error}")),
-    }
-}
 
 /// Sets the process's log up: JSON lines to a rotated file, or to standard error without a
 /// directory.
@@ -153,12 +134,5 @@ mod tests {
         assert!(read("craton.jsonl.1").starts_with("line "));
         assert!(read("craton.jsonl.2").len() <= 100);
         std::fs::remove_dir_all(dir).expect("it goes");
-    }
-
-    #[test]
-    fn levels_are_checked() {
-        assert!(check_level("info,master=debug").is_ok());
-        assert!(check_level("off").is_ok());
-        assert!(["loud", "", "info,master=loud"].iter().all(|bad| check_level(bad).is_err()));
     }
 }

@@ -5,9 +5,9 @@
 mod args;
 mod bench;
 mod cluster;
-mod config;
 mod connect;
 mod exit;
+mod format;
 mod fs;
 #[cfg(test)]
 mod fuzz_tests;
@@ -16,7 +16,6 @@ mod masters;
 mod measure;
 mod output;
 mod role;
-mod simulate;
 mod status;
 mod store;
 mod trace;
@@ -26,8 +25,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
+use roles::config;
+
 use args::{Cli, Command};
-use exit::Done;
+use exit::{Done, Failure};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -40,23 +41,46 @@ fn main() -> ExitCode {
     }
 }
 
+/// What a cluster leaves on this machine is its own user's alone: directories 0700, files 0600.
+/// What is copied out of it has the modes that it has there.
+fn keep_private(command: &Command) {
+    let makes_data = matches!(
+        command,
+        Command::Up(_)
+            | Command::Cluster { .. }
+            | Command::Store { .. }
+            | Command::Master(_)
+            | Command::Chunkserver(_)
+            | Command::BlockManager(_)
+            | Command::BlockServer(_)
+            | Command::Frontend(_)
+    );
+    if makes_data {
+        rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    }
+}
+
 fn run(command: Command) -> Done {
+    keep_private(&command);
     match command {
         Command::Up(args) => role::embedded::run(args),
         Command::Cluster { command } => cluster::run(command),
-        Command::Master(args) => role::master::run(&args),
-        Command::Chunkserver(args) => role::chunkserver::run(&args),
-        Command::BlockManager(args) => role::block::run_manager(&args),
-        Command::BlockServer(args) => role::block::run_server(&args),
-        Command::Frontend(args) => role::block::run_frontend(&args),
+        Command::Master(args) => role::process::run_master(&args),
+        Command::Chunkserver(args) => role::process::run_chunkserver(&args),
+        Command::BlockManager(args) => role::process::run_block_manager(&args),
+        Command::BlockServer(args) => role::process::run_block_server(&args),
+        Command::Frontend(args) => role::process::run_frontend(&args),
         Command::Volume { connection, command } => volume::run(&connection, command),
         Command::Masters { connection, command } => masters::run(&connection, command),
-        Command::Fs { connection, command } => fs::run(&connection, command),
+        Command::Fs { connection, services, command } => fs::run(&connection, services, command),
         Command::Status(args) => status::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Store { command } => store::run(command),
         Command::Bench { connection, command } => measure::run(&connection, command),
-        Command::Sim { command } => simulate::run(command),
+        Command::Sim { rest } => Err(Failure::usage(format!(
+            "the simulator is a binary of its own: run 'craton-sim {}' (docs/simulation.md)",
+            rest.join(" ")
+        ))),
         Command::Completions { shell } => {
             // Not to standard output at once: a reader that has gone is no reason to panic.
             let mut script = Vec::new();

@@ -1,5 +1,6 @@
 //! `craton masters`: the masters' membership.
 
+use base::DiskId;
 use client::Client;
 use serde::Serialize;
 use wire::control::{ClusterReply, ClusterRequest, MasterInfo, MemberChange};
@@ -40,7 +41,20 @@ pub fn run(connection: &Connection, command: MastersCommand) -> Done {
             let then = if stopped { "its process is stopped" } else { "stop its process" };
             print_line(&format!("{} is no member any more: {then}", member.name))
         }
+        MastersCommand::Condemn { disk } => condemn(&client, disk).await,
     })
+}
+
+async fn condemn(client: &Client, disk: DiskId) -> Done {
+    let stopped = client.status().await?.into_iter().flat_map(|(_, answer)| answer.stopped);
+    let unknown: u64 = stopped.filter(|one| one.disk == disk).map(|one| one.unknown).sum();
+    if unknown == 0 {
+        return Err(Failure::failed(format!(
+            "no collection has stopped at {disk}: 'craton status' names the disks where one has"
+        )));
+    }
+    client.condemn(disk).await?;
+    print_line(&format!("{unknown} replicas on {disk} that no file refers to will be deleted"))
 }
 
 async fn change(client: &Client, change: MemberChange) -> Done {

@@ -21,7 +21,7 @@ use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::fs::policy;
 use crate::output::{print_json, print_line, print_table, table};
-use crate::role::block::NBD_SCHEME;
+use crate::role::NBD_SCHEME;
 
 /// Runs a command.
 pub fn run(connection: &Connection, command: BenchCommand) -> Done {

@@ -9,7 +9,7 @@ use client::Client;
 use serde::Serialize;
 use wire::control::{
     BlockPeer, BlockRole, BlockServerStatus, BlockStatus, ClusterStatus, DiskReport, Group,
-    ServerStatus,
+    ServerStatus, StoppedCollection,
 };
 
 use crate::args::StatusArgs;
@@ -42,6 +42,9 @@ pub struct Picture {
     pub chunks: Chunks,
     /// Repair.
     pub repair: Repair,
+    /// Disks whose collection has stopped: they hold more replicas that no file refers to than
+    /// are deleted unasked.
+    pub stopped: Vec<Stopped>,
     /// Names.
     pub names: Names,
     /// Bytes.
@@ -163,6 +166,23 @@ pub struct Repair {
     pub bytes: u64,
 }
 
+/// A disk whose collection has stopped, for one stream partition.
+#[derive(Serialize, Clone, Debug)]
+pub struct Stopped {
+    /// The chunkserver's ID.
+    pub chunkserver: String,
+    /// The disk's incarnation.
+    pub disk: String,
+    /// The stream partition.
+    pub partition: String,
+    /// Replicas on it that no file refers to.
+    pub unknown: u64,
+    /// Replicas on it.
+    pub reported: u64,
+    /// What lets them be deleted.
+    pub command: String,
+}
+
 /// Counts of names.
 #[derive(Serialize, Clone, Copy, Debug, Default)]
 pub struct Names {
@@ -218,6 +238,7 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         frontends: Vec::new(),
         chunks: Chunks::default(),
         repair: Repair::default(),
+        stopped: stopped(&answers),
         names: Names::default(),
         bytes: Bytes::default(),
     };
@@ -249,6 +270,21 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
     }
     picture.bytes.physical = picture.chunkservers.iter().map(|server| server.used_bytes).sum();
     Ok(picture)
+}
+
+fn stopped(answers: &BTreeMap<u64, ClusterStatus>) -> Vec<Stopped> {
+    let servers = servers(answers);
+    let name = |server| servers.iter().find(|it| it.server == server).map(|it| it.name.clone());
+    let stopped = answers.values().flat_map(|answer| &answer.stopped);
+    let show = |one: &StoppedCollection| Stopped {
+        chunkserver: name(one.server).unwrap_or_else(|| one.server.to_string()),
+        disk: one.disk.to_string(),
+        partition: Group::Stream(one.partition).to_string(),
+        unknown: one.unknown,
+        reported: one.reported,
+        command: format!("craton masters condemn {}", one.disk),
+    };
+    stopped.map(show).collect()
 }
 
 /// The chunkservers as the leader of the cluster group sees them, else as any master does.
@@ -297,8 +333,12 @@ fn block_manager(peer: &BlockPeer, leader: &str) -> BlockManager {
 }
 
 fn frontend(peer: &BlockPeer) -> Frontend {
-    let (id, addr) = (peer.name.clone(), peer.addr.to_string());
-    Frontend { id, addr, state: up_or_down(peer.alive) }
+    // One that takes no connections over TCP has no port.
+    let addr = match peer.addr.port() {
+        0 => "unix socket".to_owned(),
+        _ => peer.addr.to_string(),
+    };
+    Frontend { id: peer.name.clone(), addr, state: up_or_down(peer.alive) }
 }
 
 fn chunkserver(server: ServerStatus) -> Chunkserver {
@@ -368,6 +408,13 @@ fn print(picture: &Picture) -> Done {
         for disk in server.disks.iter().filter(|disk| disk.state == "failed") {
             print_line(&format!("{}: {} has failed: {}", server.id, disk.path, disk.reason))?;
         }
+    }
+    for one in &picture.stopped {
+        print_line(&format!(
+            "{}: collection of {} has stopped at {}: {} of {} replicas belong to no file. Is it a \
+             disk of another cluster, or have the masters lost data? If not: {}",
+            one.chunkserver, one.partition, one.disk, one.unknown, one.reported, one.command
+        ))?;
     }
     print_block(picture)?;
     let Picture { chunks, repair, names, bytes: volume, .. } = picture;

@@ -4,46 +4,73 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use chunkstore::flash::{FormatOptions, MountError, dump, dump_chunk, format, fsck};
+use base::GIB;
+use chunkstore::flash::{FormatOptions, dump, dump_chunk, format, fsck};
+use roles::stores::medium;
 use serde::Serialize;
 
 use crate::args::StoreCommand;
 use crate::exit::{Code, Done, Failure, io};
+use crate::format::failure;
 use crate::output::{print_json, print_line, print_table, table};
-use crate::role::medium;
 
 /// Runs a command.
 pub fn run(command: StoreCommand) -> Done {
     crate::log::start_foreground();
     match command {
         StoreCommand::Fsck { dir, json } => run_fsck(&dir, json),
-        StoreCommand::Format { device, unit_kib, force } => run_format(&device, unit_kib, force),
+        StoreCommand::Format { path, unit_kib, capacity_gib, force } => {
+            let shape = Shape { unit_kib, capacity: capacity_gib.map(|gib| gib * GIB), force };
+            let kind = std::fs::metadata(&path).map_err(|error| io("open", &path, &error))?;
+            match kind.is_dir() {
+                true => format_directory(&path, shape),
+                false => format_device(&path, kind.file_type().is_block_device(), shape),
+            }
+        }
         StoreCommand::Dump { dir, chunk: None } => run_dump(&dir),
         StoreCommand::Dump { dir, chunk: Some(chunk) } => run_dump_chunk(&dir, chunk),
     }
 }
 
-fn failure(dir: &std::path::Path) -> impl Fn(MountError) -> Failure {
-    let dir = dir.display().to_string();
-    move |error| {
-        let code = match error {
-            MountError::Damaged(_) => Code::Damage,
-            _ => Code::Setup,
-        };
-        Failure::new(code, format!("{dir}: {error}"))
-    }
+/// What `craton store format` is asked for.
+struct Shape {
+    unit_kib: u32,
+    /// Bytes that the store takes at most.
+    capacity: Option<u64>,
+    force: bool,
+}
+
+/// Bytes that a store in a directory takes at most, unless more are there or others are asked
+/// for: as in a configuration that does not say.
+const CAPACITY_DEFAULT: u64 = 1024 * GIB;
+
+fn format_directory(dir: &Path, shape: Shape) -> Done {
+    let capacity = match shape.capacity {
+        Some(capacity) => capacity,
+        None => {
+            let facts =
+                rustix::fs::statvfs(dir).map_err(|error| io("measure", dir, &error.into()))?;
+            facts.f_blocks.saturating_mul(facts.f_frsize).max(CAPACITY_DEFAULT)
+        }
+    };
+    let options = crate::format::options(shape.unit_kib, capacity);
+    let runtime = crate::connect::runtime()?;
+    let work = crate::format::directory(runtime.env(), dir, &options, shape.force, |_| Ok(()));
+    done(dir, &runtime.block_on(work)?)
+}
+
+fn done(path: &Path, disk: &base::DiskId) -> Done {
+    print_line(&format!("{} is {disk}: name it in a [[stores]] section", path.display()))
 }
 
 /// Bytes at a device's beginning in which file systems and partition tables show.
 const LOOK: usize = 1 << 20;
 
-fn run_format(device: &Path, unit_kib: u32, force: bool) -> Done {
+fn format_device(device: &Path, is_block: bool, shape: Shape) -> Done {
+    let Shape { unit_kib, capacity, force } = shape;
     let say = |why: &str| Failure::setup(format!("{} {why}", device.display()));
-    let kind = std::fs::metadata(device).map_err(|error| io("open", device, &error))?;
-    if !kind.file_type().is_block_device() {
-        return Err(say(
-            "is no block device: a directory gets its store when a chunkserver starts on it",
-        ));
+    if !is_block {
+        return Err(say("is no directory and no block device: name one of them"));
     }
     // The kernel refuses a second one, and one that is mounted.
     let mut alone = std::fs::File::options();
@@ -57,22 +84,13 @@ fn run_format(device: &Path, unit_kib: u32, force: bool) -> Done {
     if !force && start.iter().any(|&byte| byte != 0) {
         return Err(say("is not empty: --force gives up what lies on it"));
     }
-    let capacity = file.seek(SeekFrom::End(0)).map_err(|error| io("measure", device, &error))?;
-    let small = FormatOptions { raw: true, ..FormatOptions::small_files() };
-    let options = match unit_kib {
-        16 => FormatOptions { capacity, force, ..small },
-        unit => FormatOptions {
-            unit: unit << 10,
-            capacity,
-            raw: true,
-            force,
-            ..FormatOptions::default()
-        },
-    };
+    let there = file.seek(SeekFrom::End(0)).map_err(|error| io("measure", device, &error))?;
+    let options = crate::format::options(unit_kib, capacity.unwrap_or(there));
+    let options = FormatOptions { raw: true, force, ..options };
     let runtime = crate::connect::runtime()?;
     let disk =
         runtime.block_on(format(runtime.env(), device, &options)).map_err(failure(device))?;
-    print_line(&format!("{} is {disk}: name it in a [[stores]] section", device.display()))
+    done(device, &disk)
 }
 
 /// Where the store is that is named by its directory, file or device.

@@ -16,7 +16,6 @@ use wire::control::{
 };
 
 use crate::args::{TraceArgs, Traced};
-use crate::config::Logging;
 use crate::connect::with_client;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
@@ -76,17 +75,6 @@ pub fn run(args: &TraceArgs) -> Done {
             }
         }
     })
-}
-
-/// Sets a role's tracer up.
-pub fn prepare(tracer: &metrics::Tracer, log: &Logging) {
-    tracer.ring().set_slow_ns(log.slow_ms.saturating_mul(1_000_000));
-    switch(tracer);
-}
-
-/// Tracing is always on. `CRATON_TRACE_OFF` turns it off, for measurements of what it costs.
-pub fn switch(tracer: &metrics::Tracer) {
-    tracer.set_on(std::env::var_os("CRATON_TRACE_OFF").is_none());
 }
 
 /// What `--trace` prints of this process.

@@ -10,16 +10,17 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ClusterId, FileId, Kind, TraceId};
+use base::{ClusterId, DiskId, FileId, FormationId, Kind, TraceId};
 use chunkstore::ChunkStore;
 use chunkstore::flash::{FlashStore, FormatOptions};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::Semaphore;
 use runtime::{Class, Env};
 use transport::{Endpoint, Handler, Incoming, Priority, Request, Response, Service, Token};
+use wire::control::limits::STOPPED_MAX;
 use wire::control::{
-    ClusterRequest, ControlError, ControlReply, ControlRequest, Group as GroupName, MasterInfo,
-    NamespaceRequest, OpId, StreamChange, StreamReply, StreamRequest, TraceReply,
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Group as GroupName,
+    MasterInfo, NamespaceRequest, OpId, StreamChange, StreamReply, StreamRequest, TraceReply,
     namespace_partition, stream_partition,
 };
 use wire::frame::BODY_MAX;
@@ -130,6 +131,8 @@ pub enum StartError {
     Group(GroupName, OpenError),
     /// The address cannot be used.
     Listen(transport::TransportError),
+    /// Another process runs as this master.
+    Twice(String),
     /// The groups cannot be formed.
     Form(GroupName, MembershipError),
 }
@@ -137,7 +140,7 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::Config(what) => f.write_str(what),
+            StartError::Config(what) | StartError::Twice(what) => f.write_str(what),
             StartError::Identity(error) => error.fmt(f),
             StartError::Group(group, error) => write!(f, "{group}: {error}"),
             StartError::Listen(error) => error.fmt(f),
@@ -171,6 +174,8 @@ struct Inner {
     requests: Semaphore,
     store: FlashStore,
     admission: Admission,
+    /// Drawn at the start: tells this process from another one with the same number.
+    boot: u64,
 }
 
 impl Hostable for StreamMachine {
@@ -199,6 +204,10 @@ impl Master {
         config.masters.push(own);
         config.masters.sort_by_key(|master| master.id);
         let master = Opening::new(env, &config, store, endpoint).open(addr, admission).await?;
+        if let Err(why) = master.check_alone().await {
+            master.shutdown().await;
+            return Err(StartError::Twice(why));
+        }
         let _ = entrance.master.set(master.clone()); // It was empty.
         master.start_admission(config.clone());
         master.start_beating(config.timing.heartbeat);
@@ -269,6 +278,17 @@ impl Master {
     /// Serves one request of the control path.
     pub async fn handle(&self, request: ControlRequest) -> Result<ControlReply, ControlError> {
         match request {
+            ControlRequest::Cluster(ClusterRequest::Identify { disks }) => {
+                let known = disks.into_iter().filter(|&disk| self.knows(disk)).collect();
+                Ok(ControlReply::Cluster(ClusterReply::Identified { known }))
+            }
+            ControlRequest::Cluster(ClusterRequest::Condemn { disk }) => {
+                let partitions = self.0.streams.partitions.iter();
+                for partition in partitions.filter(|partition| partition.host.leads()) {
+                    partition.service.condemn_all(disk);
+                }
+                Ok(ControlReply::Cluster(ClusterReply::Done))
+            }
             ControlRequest::Cluster(request) => {
                 let heartbeat = matches!(request, ClusterRequest::Heartbeat(_));
                 let reply = self.0.cluster.serve(request, || self.figures()).await?;
@@ -301,6 +321,12 @@ impl Master {
                 "this is a master: the holder of the block manager's lock answers for volumes",
             )),
         }
+    }
+
+    /// True when a stream has ever used the disk.
+    fn knows(&self, disk: DiskId) -> bool {
+        let partitions = self.0.streams.partitions.iter();
+        partitions.into_iter().any(|it| it.host.read(|state| state.has_used(disk)))
     }
 
     fn namespace_of(&self, request: &NamespaceRequest) -> u16 {
@@ -345,7 +371,10 @@ impl Master {
             sum.repair.pending += one.repair.pending;
             sum.repair.done += one.repair.done;
             sum.repair.bytes += one.repair.bytes;
+            led.sessions += partition.host.read(StreamMachine::sessions) as u64;
+            led.stopped.extend(partition.service.stopped());
         }
+        led.stopped.truncate(STOPPED_MAX);
         led
     }
 
@@ -356,6 +385,9 @@ impl Master {
             let liveness = self.0.cluster.liveness();
             for (chunk, server, disk) in liveness.take_damaged(number, DAMAGED_MAX) {
                 partition.service.report_damaged(Place { server, disk }, chunk);
+            }
+            for (chunk, server, disk, at) in liveness.take_quiet(number) {
+                partition.service.report_quiet(Place { server, disk }, chunk, at);
             }
         }
     }
@@ -371,6 +403,10 @@ impl Master {
                 }
                 for master in this.0.cluster.masters() {
                     this.0.peers.learn(&master);
+                }
+                if let Err(why) = this.check_alone().await {
+                    tracing::error!("{why}");
+                    return this.0.admission.refuse(why);
                 }
                 let formed = this.0.cluster.is_formed();
                 let pause = if formed { HOUSEKEEPING_PAUSE } else { READY_PAUSE };
@@ -581,6 +617,8 @@ impl<'a> Opening<'a> {
             cluster: config.cluster,
             namespace_partitions: config.namespace_partitions,
             stream_partitions: config.stream_partitions,
+            // Drawn by the leader that forms the cluster.
+            formation: FormationId::default(),
         };
         let cluster = self.host(GroupName::Cluster, ClusterMachine::new()).await?;
         let liveness = Liveness::new(config.timing.dead_after);
@@ -619,6 +657,7 @@ impl<'a> Opening<'a> {
             requests: Semaphore::new(REQUESTS_INFLIGHT_MAX),
             store: self.store,
             admission,
+            boot: env.random_u64(),
         })))
     }
 
@@ -629,9 +668,7 @@ impl<'a> Opening<'a> {
     ) -> Result<Streams, StartError> {
         let (env, config) = (self.env, self.config);
         let calls = Rc::new(TransportCalls::new(env, self.endpoint.clone()));
-        // Chunkservers without a key take any token.
-        let no_key = ClusterKey::new([0; 32]);
-        let tokens = TokenKey::derive(config.key.as_ref().unwrap_or(&no_key));
+        let tokens = TokenKey::of_cluster(config.key.as_ref());
         let mut partitions = Vec::new();
         for partition in 0..config.stream_partitions {
             let state = StreamMachine::new(partition);

@@ -36,6 +36,9 @@ pub const OP_INVITE: u16 = 6;
 /// Ask how a master stands; the body is the number of the one that asks, behind group 0.
 pub const OP_STANDING: u16 = 7;
 
+/// Ask which process this is: the answer is the master's number and what it drew at its start.
+pub const OP_PROCESS: u16 = 8;
+
 /// Status of an answer whose body is a [`ControlError`].
 pub const STATUS_ERROR: u16 = 1;
 /// The receiver has no such group, or cannot read the message.
@@ -144,6 +147,13 @@ impl Peers {
     pub async fn standing(&self, addr: SocketAddr, id: u64) -> Option<Standing> {
         let answer = self.ask(addr, OP_STANDING, 0, &id.to_le_bytes(), INVITE_WAIT).await;
         Standing::decode(&answer.ok()?).ok()
+    }
+
+    /// Which master's process answers at `addr`: its number, and what it drew at its start.
+    pub async fn process(&self, addr: SocketAddr) -> Option<(u64, u64)> {
+        let answer = self.ask(addr, OP_PROCESS, 0, &[], INVITE_WAIT).await.ok()?;
+        let (id, boot) = answer.split_first_chunk::<8>()?;
+        Some((u64::from_le_bytes(*id), u64::from_le_bytes(boot.try_into().ok()?)))
     }
 
     async fn send_with_others(&self, to: u64, group: u32, rpc: Vec<u8>) -> RaftAnswer {

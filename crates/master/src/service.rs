@@ -14,7 +14,8 @@ use runtime::{Class, Env, Instant};
 use wire::control::{ControlError, Group as GroupName, MasterInfo};
 
 use crate::consensus::{
-    Group, Leadership, LocalFuture, MembershipError, ProposeError, ReadError, StateMachine,
+    Group, Leadership, LocalFuture, LogError, MembershipError, ProposeError, ReadError,
+    StateMachine,
 };
 use crate::peers::{OP_ASK, OP_MEMBERS, OP_PROPOSE, Peers};
 
@@ -244,11 +245,21 @@ impl<M: Hostable> Hosted for Host<M> {
     }
 
     fn failure(&self) -> Option<String> {
-        self.0.group.failure().map(|error| error.to_string())
+        self.0.group.failure().map(|error| match error {
+            LogError::BadCommand { .. } => error.to_string(),
+            _ => format!("{error}: start the master again; if it repeats, replace its disk"),
+        })
     }
 
     fn propose_here(&self, command: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>> {
-        Box::pin(self.propose(move |_| command))
+        Box::pin(async move {
+            // Committed, it would stop every member.
+            M::check_command(&command).map_err(|error| {
+                let message = format!("{}: {error}: upgrade all masters", self.0.name);
+                ControlError::new(Kind::Invalid, message)
+            })?;
+            self.propose(move |_| command).await
+        })
     }
 
     fn ask_here(&self, question: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>> {

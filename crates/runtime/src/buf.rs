@@ -19,7 +19,8 @@ use crate::slab::{Piece, Slabs};
 /// Size classes: powers of two from [`BUF_MIN`] to [`BUF_MAX`].
 pub(crate) const CLASSES: usize = (BUF_MAX.ilog2() - BUF_MIN.ilog2() + 1) as usize;
 
-/// The pool's budget is spent. Nothing was allocated; wait for buffers to be released.
+/// No buffer: nothing was allocated. The pool's budget is spent, and buffers that are released make
+/// room; or no buffer can be so large ([`OutOfMemory::may_pass`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
     /// Bytes asked for.
@@ -28,8 +29,19 @@ pub struct OutOfMemory {
     pub budget: usize,
 }
 
+impl OutOfMemory {
+    /// False when waiting does not help: more was asked for than a buffer may have, or than the
+    /// whole budget.
+    pub fn may_pass(&self) -> bool {
+        self.want <= BUF_MAX && self.want.next_power_of_two() <= self.budget
+    }
+}
+
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.want > BUF_MAX {
+            return write!(f, "a buffer of {} bytes; it may have {BUF_MAX} at most", self.want);
+        }
         write!(f, "no room for {} bytes in the buffer budget of {} bytes", self.want, self.budget)
     }
 }
@@ -149,12 +161,15 @@ impl BufPool {
     }
 
     /// A buffer of `len` bytes (at most [`BUF_MAX`]) whose content is initialised but arbitrary.
-    /// Buffers of 4 KiB and more start at a multiple of [`BUF_ALIGN`].
+    /// Buffers of 4 KiB and more start at a multiple of [`BUF_ALIGN`]. A length above the maximum is
+    /// an error, not a broken invariant: peers choose lengths.
     pub fn alloc(&self, len: usize) -> Result<BufMut, OutOfMemory> {
-        assert!(len <= BUF_MAX, "buffer of {len} bytes asked for, {BUF_MAX} at most");
+        let refused = OutOfMemory { want: len, budget: self.0.budget };
+        if len > BUF_MAX {
+            return Err(refused);
+        }
         let class = class_of(len);
         let capacity = BUF_MIN << class;
-        let refused = OutOfMemory { want: len, budget: self.0.budget };
         let used = self.0.used.fetch_add(capacity, Ordering::Acquire);
         if used + capacity > self.0.budget {
             self.0.used.fetch_sub(capacity, Ordering::Relaxed);
@@ -330,6 +345,22 @@ mod tests {
         assert!(first.freeze().is_aligned() && second.freeze().is_aligned());
         assert_eq!(pool.used(), 0);
         assert!(pool.alloc(8192).is_ok());
+    }
+
+    #[test]
+    fn a_length_above_the_maximum_is_refused_for_good() {
+        for pool in [BufPool::new(4 * BUF_MAX), BufPool::on_huge_pages(4 * BUF_MAX)] {
+            for len in [BUF_MAX + 1, usize::MAX] {
+                let refused = pool.alloc(len).expect_err("no buffer is so large");
+                assert!(!refused.may_pass() && pool.used() == 0, "{refused}");
+                assert!(refused.to_string().contains("at most"), "{refused}");
+            }
+            let all: Vec<_> = (0..4).map(|_| pool.alloc(BUF_MAX).unwrap()).collect();
+            assert!(pool.alloc(BUF_MAX).expect_err("it is spent").may_pass());
+            drop(all);
+        }
+        let small = BufPool::new(BUF_MIN).alloc(BUF_MIN + 1).expect_err("above the budget");
+        assert!(!small.may_pass());
     }
 
     #[test]

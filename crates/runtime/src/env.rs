@@ -246,12 +246,27 @@ impl Env {
         }
     }
 
-    /// Makes a directory and its parents; fine when it is there.
+    /// Makes a directory and its parents, durably; fine when it is there.
     pub async fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        match &self.0.host {
-            Host::Real(node) => node.create_dir_all(path).await,
-            Host::Sim(node) => node.create_dir_all(path),
+        let there = match &self.0.host {
+            Host::Real(node) => node.create_dir_all(path).await?,
+            Host::Sim(node) => node.create_dir_all(path)?,
+        };
+        let mut dir = path;
+        while let Some(parent) = dir.parent() {
+            let made = !there.starts_with(dir);
+            let holder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            match self.sync_dir(holder).await {
+                // It was there, and is another user's: its owner made it.
+                Err(error) if !made && error.kind() == io::ErrorKind::PermissionDenied => {}
+                synced => synced?,
+            }
+            if !made {
+                break; // Its own name may be of a start that was broken off, so it was synced.
+            }
+            dir = parent;
         }
+        Ok(())
     }
 
     /// The entries of a directory, by name.
@@ -262,7 +277,8 @@ impl Env {
         }
     }
 
-    /// Renames a file, replacing what is at `to`. Durable after [`Env::sync_dir`] of the parent.
+    /// Renames a file, replacing what is at `to`. Durable after [`Env::sync_dir`] of the parent,
+    /// as is making a file.
     pub async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         match &self.0.host {
             Host::Real(node) => node.rename(from, to).await,
@@ -270,7 +286,7 @@ impl Env {
         }
     }
 
-    /// Removes a file.
+    /// Removes a file. Durable after [`Env::sync_dir`] of the parent.
     pub async fn remove_file(&self, path: &Path) -> io::Result<()> {
         match &self.0.host {
             Host::Real(node) => node.remove_file(path).await,

@@ -1,24 +1,30 @@
 //! A simulated cluster: the real masters, chunkservers and clients on simulated hosts.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ClusterId, DiskId, MIB};
+use base::{ClusterId, DiskId, Kind, MIB};
 use chunkserver::Chunkserver;
 use chunkstore::ChunkStore;
-use chunkstore::flash::{self, FormatOptions, MountError};
+use chunkstore::flash::{self, FlashStore, FormatOptions, MountError, SyncMode};
 use client::Client;
-use master::{Master, MasterConfig};
+use master::Master;
+use roles::chunkserver::Start;
+use roles::config::{self, Config};
+use roles::failure::Failure;
+use roles::seams::{Seams, Stores};
+use roles::stores::Unopened;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits};
-use wire::control::MasterInfo;
-use wire::token::TokenKey;
+use wire::control::{ClusterRequest, MasterInfo, MemberChange};
 
-use crate::planted::{Store, peers_of};
+use crate::planted::{Store, exports_of, peers_of};
 use crate::tuning::Tuning;
 
 const MASTER_PORT: u16 = 7001;
@@ -39,6 +45,10 @@ pub struct Shape {
     pub disks: usize,
     /// Bytes of each disk.
     pub disk_bytes: u64,
+    /// How writes of chunkservers' stores become durable.
+    pub sync: SyncMode,
+    /// Masters sign rights, and chunkservers verify them.
+    pub key: bool,
     /// Namespace partitions.
     pub namespace_partitions: u16,
     /// Stream partitions.
@@ -52,6 +62,8 @@ impl Default for Shape {
             servers: 5,
             disks: 1,
             disk_bytes: 256 * MIB,
+            sync: SyncMode::PerWrite,
+            key: true,
             namespace_partitions: 1,
             stream_partitions: 1,
         }
@@ -67,12 +79,27 @@ struct Inner {
     masters: Vec<HostId>,
     servers: Vec<HostId>,
     running: RefCell<Vec<Option<Chunkserver<Store>>>>,
+    running_masters: RefCell<Vec<Option<Master>>>,
+    /// The Raft ID of each master: another one once its disk was replaced.
+    master_ids: RefCell<Vec<u64>>,
     /// The stores of each server that runs, by disk.
     stores: RefCell<Vec<Vec<(DiskId, Store)>>>,
     /// What went wrong in ways that no fault explains.
     troubles: RefCell<Vec<String>>,
     clients: Cell<u32>,
+    client_hosts: RefCell<Vec<HostId>>,
+    /// Hosts whose disks have met errors: what does not start there is started again.
+    tainted: RefCell<BTreeSet<HostId>>,
+    /// Disks that are not there when their server starts.
+    absent: RefCell<BTreeSet<(usize, usize)>>,
+    /// Disks whose formatting has begun and not ended.
+    formatting: RefCell<BTreeSet<(usize, usize)>>,
+    /// Servers that run without one of their disks.
+    reduced: RefCell<BTreeSet<usize>>,
 }
+
+/// Pause before a process that has ended because of its disk starts again.
+const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
 /// A simulated cluster. Clones share it.
 #[derive(Clone)]
@@ -81,7 +108,8 @@ pub struct Cluster(Rc<Inner>);
 impl Cluster {
     /// Boots every host of a new cluster.
     pub fn start(sim: &Sim, shape: Shape, tuning: Tuning) -> Cluster {
-        let masters = (1..=shape.masters).map(|id| sim.add_host(&format!("m{id}"))).collect();
+        let masters: Vec<_> =
+            (1..=shape.masters).map(|id| sim.add_host(&format!("m{id}"))).collect();
         let servers: Vec<_> =
             (1..=shape.servers).map(|id| sim.add_host(&format!("cs{id}"))).collect();
         let mut key = [0; 32];
@@ -92,12 +120,19 @@ impl Cluster {
             tuning,
             cluster: ClusterId::new(u128::from(sim.with_rng(|rng| rng.next_u64())) | 1),
             key: ClusterKey::new(key),
+            running_masters: RefCell::new((0..shape.masters).map(|_| None).collect()),
+            master_ids: RefCell::new((1..=shape.masters as u64).collect()),
             masters,
             running: RefCell::new((0..servers.len()).map(|_| None).collect()),
             stores: RefCell::new(vec![Vec::new(); servers.len()]),
             servers,
             troubles: RefCell::default(),
             clients: Cell::new(0),
+            client_hosts: RefCell::default(),
+            tainted: RefCell::default(),
+            absent: RefCell::default(),
+            formatting: RefCell::default(),
+            reduced: RefCell::default(),
         }));
         cluster.boot_all();
         cluster
@@ -134,7 +169,7 @@ impl Cluster {
         self.0.troubles.borrow().clone()
     }
 
-    fn trouble(&self, text: String) {
+    pub(crate) fn trouble(&self, text: String) {
         self.0.troubles.borrow_mut().push(text);
     }
 
@@ -157,32 +192,210 @@ impl Cluster {
         let env = self.0.sim.boot(host);
         let this = self.clone();
         env.clone().spawn(Class::Control, "boot master", async move {
-            let masters = this.0.masters.iter().enumerate().map(|(index, &host)| MasterInfo {
-                id: index as u64 + 1,
-                name: format!("m{}", index + 1),
-                addr: this.0.sim.addr(host, MASTER_PORT),
-            });
-            let config = MasterConfig {
-                id: index as u64 + 1,
-                name: format!("m{}", index + 1),
-                addr: this.0.sim.addr(host, MASTER_PORT),
-                dir: PathBuf::from(MASTER_DIR),
-                cluster: this.0.cluster,
-                key: Some(this.0.key.clone()),
-                masters: masters.collect(),
-                form: true,
-                namespace_partitions: this.0.shape.namespace_partitions,
-                stream_partitions: this.0.shape.stream_partitions,
-                timing: this.0.tuning.master.clone(),
+            let config = this.master_config(index);
+            let timing = this.0.tuning.master.clone();
+            let key = this.0.shape.key;
+            let tune = |settings: &mut master::MasterConfig| {
+                settings.timing = timing;
+                settings.key = settings.key.take().filter(|_| key);
             };
-            let endpoint = this.endpoint(&env);
-            match Master::start(&env, config, endpoint).await {
-                // It lives in the tasks it spawned.
-                Ok(_) => {}
+            match roles::master::start_with(&env, &config, &this.seams(), tune).await {
+                Ok(role) => this.0.running_masters.borrow_mut()[index] = Some(role.master),
                 Err(_) if env.is_closed() => {}
-                Err(error) => this.trouble(format!("master {} did not start: {error}", index + 1)),
+                Err(error) => {
+                    let failure = format!("master {} did not start: {error}", index + 1);
+                    this.restart_tainted(host, failure, move |cluster| {
+                        cluster.crash_master(index, CrashMode::Process);
+                        move |cluster: &Cluster| cluster.boot_master(index)
+                    });
+                }
             }
         });
+    }
+
+    /// A master as the others know it.
+    fn master_info(&self, index: usize) -> MasterInfo {
+        let id = self.0.master_ids.borrow()[index];
+        MasterInfo {
+            id,
+            name: format!("m{id}"),
+            addr: self.0.sim.addr(self.0.masters[index], MASTER_PORT),
+        }
+    }
+
+    /// The cause that a master gives for taking no part, if it has failed.
+    pub(crate) fn master_failure(&self, index: usize) -> Option<String> {
+        self.0.running_masters.borrow()[index].as_ref().and_then(Master::failure)
+    }
+
+    /// What a master does that should have refused to take part.
+    pub(crate) fn not_refused(&self, index: usize) -> String {
+        let state = match &self.0.running_masters.borrow()[index] {
+            Some(master) => format!("leads {:?}", master.leads()),
+            None => "does not start".to_owned(),
+        };
+        format!("master {} takes part without its disk: it {state}", index + 1)
+    }
+
+    /// An operator replaces a master whose disk is lost: removes it, and adds another in its
+    /// place, which starts with an empty directory and a number of its own.
+    pub(crate) async fn replace_master(&self, index: usize) -> Result<(), String> {
+        let old = self.0.master_ids.borrow()[index];
+        let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
+        let change = |change| client.cluster_ask(ClusterRequest::Members { change });
+        let mut outcome = self.patiently(|| change(MemberChange::Remove { id: old })).await;
+        if outcome.is_ok() {
+            self.crash_master(index, CrashMode::Process);
+            self.0.sim.wipe(self.0.masters[index], MASTER_DIR.as_ref());
+            let newest = self.0.master_ids.borrow().iter().max().copied().unwrap_or(0);
+            self.0.master_ids.borrow_mut()[index] = newest + 1;
+            self.boot_master(index);
+            let info = self.master_info(index);
+            outcome = self.patiently(|| change(MemberChange::Add(info.clone()))).await;
+        }
+        self.0.sim.crash(host, CrashMode::Process);
+        outcome
+    }
+
+    /// Tries an operator's change of the membership again for a minute: it can be done twice.
+    async fn patiently<T, F: Future<Output = Result<T, client::Error>>>(
+        &self,
+        mut change: impl FnMut() -> F,
+    ) -> Result<(), String> {
+        let end = self.0.sim.elapsed() + Duration::from_secs(60);
+        loop {
+            match change().await {
+                Ok(_) => return Ok(()),
+                // A repeat of a removal that was done finds no such master.
+                Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+                Err(error) if self.0.sim.elapsed() > end => return Err(error.to_string()),
+                Err(_) => self.0.sim.sleep(Duration::from_millis(500)).await,
+            }
+        }
+    }
+
+    /// Ends a process that its disk has failed, and starts it again later, as an operator's
+    /// service manager does. On a disk without errors such a failure is a violation.
+    fn restart_tainted<B: FnOnce(&Cluster) + 'static>(
+        &self,
+        host: HostId,
+        failure: String,
+        end: impl FnOnce(&Cluster) -> B + 'static,
+    ) {
+        if !self.0.tainted.borrow().contains(&host) {
+            return self.trouble(failure);
+        }
+        let this = self.clone();
+        self.0.sim.spawn("restart", async move {
+            this.0.sim.mark("nemesis: a process ends for its disk");
+            let boot = end(&this);
+            this.0.sim.sleep(RESTART_PAUSE).await;
+            boot(&this);
+        });
+    }
+
+    /// Ends and starts again every master that has failed, as its service manager does.
+    pub(crate) fn tend_masters(&self) {
+        for index in 0..self.0.masters.len() {
+            let failure = {
+                let running = self.0.running_masters.borrow();
+                running[index].as_ref().and_then(Master::failure)
+            };
+            let Some(failure) = failure else { continue };
+            self.0.running_masters.borrow_mut()[index] = None;
+            let failure = format!("master {} has failed: {failure}", index + 1);
+            self.restart_tainted(self.0.masters[index], failure, move |cluster| {
+                cluster.crash_master(index, CrashMode::Process);
+                move |cluster: &Cluster| cluster.boot_master(index)
+            });
+        }
+    }
+
+    /// From now on what fails on this host may have failed for its disk.
+    pub fn taint(&self, host: HostId) {
+        self.0.tainted.borrow_mut().insert(host);
+    }
+
+    /// Takes a disk away from the next start of its server on, or puts it back.
+    pub fn set_absent(&self, server: usize, disk: usize, absent: bool) {
+        if absent {
+            self.taint(self.0.servers[server]);
+            self.0.absent.borrow_mut().insert((server, disk));
+        } else {
+            self.0.absent.borrow_mut().remove(&(server, disk));
+        }
+    }
+
+    /// Servers that lack a disk: it was left out at their start, or has failed since.
+    pub fn crippled(&self) -> Vec<usize> {
+        let failed = |index: usize| self.stores(index).iter().any(|(_, store)| store.info().failed);
+        let reduced = self.0.reduced.borrow();
+        (0..self.0.servers.len())
+            .filter(|&index| reduced.contains(&index) || failed(index))
+            .collect()
+    }
+
+    /// Hosts of clients, the former ones too.
+    pub fn client_hosts(&self) -> Vec<HostId> {
+        self.0.client_hosts.borrow().clone()
+    }
+
+    /// Counts a host as a client's: a host of a service that uses the core.
+    pub fn add_client_host(&self, host: HostId) {
+        self.0.client_hosts.borrow_mut().push(host);
+    }
+
+    /// Index of the master that leads most groups, if one leads.
+    pub fn leading_master(&self) -> Option<usize> {
+        let running = self.0.running_masters.borrow();
+        let leads =
+            |index: &usize| running[*index].as_ref().map_or(0, |master| master.leads().len());
+        let most = (0..running.len()).max_by_key(leads)?;
+        (leads(&most) > 0).then_some(most)
+    }
+
+    fn master_config(&self, index: usize) -> config::Master {
+        let own = self.master_info(index);
+        let mut text = self.config_text(&own.name, "");
+        let Shape { namespace_partitions, stream_partitions, .. } = self.0.shape;
+        let write = write!(
+            text,
+            "raft_id = {}\nlisten = '{}'\ndata_dir = '{MASTER_DIR}'\n\
+             namespace_partitions = {namespace_partitions}\n\
+             stream_partitions = {stream_partitions}\n",
+            own.id, own.addr
+        );
+        write.expect("text");
+        // One that is added later has no peers: it waits to be invited.
+        let forms = own.id <= self.0.masters.len() as u64;
+        for index in (0..self.0.masters.len()).filter(|_| forms) {
+            let MasterInfo { id, name, addr } = self.master_info(index);
+            writeln!(text, "[[peers]]\nraft_id = {id}\nid = '{name}'\naddr = '{addr}'")
+                .expect("text");
+        }
+        parse(&text)
+    }
+
+    /// What the configuration files of all roles begin with; `masters` for those that need it.
+    pub(crate) fn config_text(&self, id: &str, masters: &str) -> String {
+        let cluster = self.0.cluster;
+        format!("id = '{id}'\ncluster = '{cluster}'\nkey_file = '/cluster.key'\n{masters}")
+    }
+
+    /// The masters' addresses, as configuration files have them.
+    pub(crate) fn masters_text(&self) -> String {
+        let addrs: Vec<_> = self.master_addrs().iter().map(SocketAddr::to_string).collect();
+        format!("masters = {addrs:?}\n")
+    }
+
+    /// What stands between the parts of roles: the key, and the bug that is planted.
+    pub(crate) fn seams(&self) -> Seams {
+        Seams {
+            key: Some(self.0.key.clone()),
+            peers: peers_of,
+            exports: exports_of,
+            ..Seams::none()
+        }
     }
 
     /// Boots a chunkserver, formatting disks that are empty; nothing when it runs.
@@ -198,7 +411,11 @@ impl Cluster {
                 Ok(server) => this.0.running.borrow_mut()[index] = Some(server),
                 Err(_) if env.is_closed() => {}
                 Err(error) => {
-                    this.trouble(format!("chunkserver {} did not start: {error}", index + 1));
+                    let failure = format!("chunkserver {} did not start: {error}", index + 1);
+                    this.restart_tainted(host, failure, move |cluster| {
+                        cluster.crash_server(index, CrashMode::Process);
+                        move |cluster: &Cluster| cluster.boot_server(index)
+                    });
                 }
             }
         });
@@ -210,41 +427,54 @@ impl Cluster {
     }
 
     async fn start_server(&self, env: &Env, index: usize) -> Result<Chunkserver<Store>, String> {
-        let (mut disks, mut stores) = (Vec::new(), Vec::new());
+        let mut text = self.config_text(&format!("cs{}", index + 1), &self.masters_text());
+        let listen = self.0.sim.addr(self.0.servers[index], SERVER_PORT);
+        writeln!(text, "listen = '{listen}'").expect("text");
         for disk in 0..self.0.shape.disks {
             let path = Cluster::disk_path(disk);
-            let parent = path.parent().expect("below the root");
-            env.create_dir_all(parent).await.map_err(|error| error.to_string())?;
-            let open = || flash::open_with(env, &path, Store::config());
-            let opened = match open().await {
-                Err(MountError::NotAStore) => {
-                    let options = FormatOptions {
-                        capacity: self.0.shape.disk_bytes,
-                        grow_step: self.0.tuning.grow_step,
-                        force: true,
-                        ..FormatOptions::small_files()
-                    };
-                    let formatted = flash::format(env, &path, &options).await;
-                    formatted.map_err(|error| error.to_string())?;
-                    open().await
-                }
-                opened => opened,
-            };
-            let store = opened.map_err(|error| format!("{}: {error}", path.display()))?;
-            let store = Store::new(env, store);
-            stores.push((store.info().disk, store.clone()));
-            disks.push((path.display().to_string(), store));
+            writeln!(text, "[[stores]]\npath = '{}'", path.display()).expect("text");
         }
-        self.0.stores.borrow_mut()[index] = stores;
-        let addr = self.0.sim.addr(self.0.servers[index], SERVER_PORT);
-        let name = format!("cs{}", index + 1);
-        let mut config = chunkserver::Config::new(&name, addr, self.master_addrs());
-        config.token_key = Some(TokenKey::derive(&self.0.key));
-        config.fault_injection = true;
-        config.heartbeat = self.0.tuning.heartbeat;
-        config.scrub_pause = self.0.tuning.scrub_pause;
-        let started = Chunkserver::start(env, self.endpoint(env), config, disks).await;
-        started.map_err(|error| error.to_string())
+        let (tuning, key) = (self.0.tuning.clone(), self.0.shape.key);
+        let tune = move |settings: &mut chunkserver::Config| {
+            settings.token_key = settings.token_key.take().filter(|_| key);
+            settings.heartbeat = tuning.heartbeat;
+            settings.scrub_pause = tuning.scrub_pause;
+            settings.writer_quiet = tuning.writer_quiet;
+        };
+        let host = self.0.servers[index];
+        for disk in 0..self.0.shape.disks {
+            let path = Cluster::disk_path(disk);
+            if self.0.sim.files(host).iter().all(|(file, _)| *file != path) {
+                self.0.formatting.borrow_mut().insert((index, disk));
+            }
+        }
+        let of = |disks: &BTreeSet<(usize, usize)>| {
+            let own = disks.iter().filter(|(server, _)| *server == index);
+            own.map(|(_, disk)| Cluster::disk_path(*disk)).collect()
+        };
+        let disks = Disks {
+            capacity: self.0.shape.disk_bytes,
+            grow_step: self.0.tuning.grow_step,
+            sync: self.0.shape.sync,
+            absent: of(&self.0.absent.borrow()),
+            formatting: of(&self.0.formatting.borrow()),
+        };
+        let (config, seams) = (parse(&text), self.seams());
+        let how = Start { fault_injection: true, without_disks: false };
+        let started = roles::chunkserver::start_with(env, &config, how, &seams, disks, tune, &[]);
+        let role = started.await.map_err(|error| error.to_string())?;
+        if role.left_out() > 0 && !self.0.tainted.borrow().contains(&host) {
+            return Err(format!("{} disks are left out", role.left_out()));
+        }
+        if role.left_out() > 0 {
+            self.0.reduced.borrow_mut().insert(index);
+        } else {
+            self.0.reduced.borrow_mut().remove(&index);
+            self.0.formatting.borrow_mut().retain(|(server, _)| *server != index);
+        }
+        self.0.stores.borrow_mut()[index] =
+            role.stores.into_iter().map(|store| (store.info().disk, store)).collect();
+        Ok(role.server)
     }
 
     /// Takes a chunkserver down.
@@ -256,6 +486,7 @@ impl Cluster {
 
     /// Takes a master down.
     pub fn crash_master(&self, index: usize, mode: CrashMode) {
+        self.0.running_masters.borrow_mut()[index] = None;
         self.0.sim.crash(self.0.masters[index], mode);
     }
 
@@ -279,7 +510,9 @@ impl Cluster {
         let host = host.unwrap_or_else(|| {
             let number = self.0.clients.get() + 1;
             self.0.clients.set(number);
-            self.0.sim.add_host(&format!("client{number}"))
+            let host = self.0.sim.add_host(&format!("client{number}"));
+            self.add_client_host(host);
+            host
         });
         let env = match self.0.sim.env(host) {
             Some(env) => env,
@@ -306,6 +539,11 @@ impl Cluster {
             self.0.sim.set_wall_skew(host, 0);
             self.0.sim.with_disk_faults(host, |faults| *faults = Default::default());
         }
+        self.0.absent.borrow_mut().clear();
+        for index in self.crippled() {
+            self.crash_server(index, CrashMode::Process);
+        }
+        self.tend_masters();
         self.boot_all();
         self.until_whole(patience).await
     }
@@ -320,6 +558,7 @@ impl Cluster {
                 return Err(format!("not whole after {patience:?} without faults: {last}"));
             }
             self.0.sim.sleep(Duration::from_millis(500)).await;
+            self.tend_masters();
             let statuses = match client.status().await {
                 Ok(statuses) => statuses,
                 Err(error) => {
@@ -344,6 +583,61 @@ impl Cluster {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Reads a configuration as a process does.
+pub(crate) fn parse<T: Config>(text: &str) -> T {
+    config::parse(text).unwrap_or_else(|error| panic!("{error} in:\n{text}"))
+}
+
+/// The simulated disks of a chunkserver.
+#[derive(Clone)]
+struct Disks {
+    capacity: u64,
+    grow_step: u64,
+    sync: SyncMode,
+    /// Those that are not there now.
+    absent: BTreeSet<PathBuf>,
+    /// Those that are empty, or whose formatting was broken off.
+    formatting: BTreeSet<PathBuf>,
+}
+
+impl Stores for Disks {
+    type Store = Store;
+
+    /// A disk that is empty is formatted.
+    async fn open(
+        &self,
+        env: &Env,
+        store: &config::Store,
+    ) -> Result<(FlashStore, Store), Unopened> {
+        let path = store.path.as_path();
+        let failed =
+            |error: &dyn std::fmt::Display| Failure::setup(format!("{}: {error}", path.display()));
+        if self.absent.contains(path) {
+            let failure = failed(&"the disk is not there");
+            return Err(Unopened { failure, is_absent: true });
+        }
+        let parent = path.parent().expect("below the root");
+        env.create_dir_all(parent).await.map_err(|error| failed(&error))?;
+        let config = flash::Config { sync: self.sync, ..Store::config() };
+        let open = || flash::open_with(env, path, config.clone());
+        let opened = match open().await {
+            Err(MountError::NotAStore) if self.formatting.contains(path) => {
+                let options = FormatOptions {
+                    capacity: self.capacity,
+                    grow_step: self.grow_step,
+                    force: true,
+                    ..FormatOptions::small_files()
+                };
+                flash::format(env, path, &options).await.map_err(|error| failed(&error))?;
+                open().await
+            }
+            opened => opened,
+        };
+        let engine = opened.map_err(|error| failed(&error))?;
+        Ok((engine.clone(), Store::new(env, engine)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! A scenario is a function of a seed. Seed and commit reproduce a run exactly; its trace hash
 //! proves it.
 //!
-//! Invariant: nothing but tests and the `craton` binary depends on it; no product code knows it.
+//! Invariant: nothing but tests and `craton-sim` depends on it; no product code knows it.
 
 pub mod audit;
 pub mod cluster;

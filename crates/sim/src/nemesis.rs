@@ -1,5 +1,8 @@
 //! Faults within a budget that the system must survive.
 
+mod clients;
+mod media;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,12 +39,26 @@ pub struct Faults {
     pub wiped_disks: bool,
     /// All hosts of the cluster lose power at once.
     pub blackouts: bool,
+    /// Clients are cut from chunkservers and masters, in one direction or both; servers that
+    /// their peers reach are cut from all clients. Beside all other faults.
+    pub client_cuts: bool,
+    /// Operations of one chunkserver's disk fail, once or for a while; a server whose store has
+    /// failed starts again.
+    pub io_errors: bool,
+    /// The same on one master's disk, which also fills up.
+    pub master_disks: bool,
+    /// A master's disk is lost: the master takes no part, and an operator replaces it.
+    pub lost_masters: bool,
+    /// A disk of a chunkserver is not there at one start and back at the next.
+    pub absent_disks: bool,
+    /// Sectors of one server cannot be read while another server is down.
+    pub latent_errors: bool,
 }
 
 /// Injects faults until told to stop, then ends them.
 pub struct Nemesis {
     stop: Rc<Cell<bool>>,
-    task: runtime::JoinHandle<()>,
+    tasks: Vec<runtime::JoinHandle<()>>,
 }
 
 impl Nemesis {
@@ -52,13 +69,20 @@ impl Nemesis {
         let rotten = sim.with_rng(|rng| rng.below(cluster.servers().len() as u64)) as usize;
         let work =
             Work { sim: sim.clone(), cluster: cluster.clone(), faults, rotten, stop: stop.clone() };
-        Nemesis { stop, task: sim.spawn("nemesis", work.run()) }
+        let mut tasks = vec![sim.spawn("nemesis", work.run())];
+        if faults.client_cuts {
+            let cuts = clients::cut_clients(cluster.clone(), stop.clone());
+            tasks.push(sim.spawn("nemesis of clients", cuts));
+        }
+        Nemesis { stop, tasks }
     }
 
     /// Ends the injection and waits until what it took down is up again.
     pub async fn stop(self) {
         self.stop.set(true);
-        let _ = self.task.await;
+        for task in self.tasks {
+            let _ = task.await;
+        }
     }
 }
 
@@ -98,6 +122,11 @@ impl Work {
             offer(self.faults.bad_clocks, 6);
             offer(self.faults.rotten_disk, 7);
             offer(self.faults.bad_disks, 8);
+            offer(self.faults.io_errors, 9);
+            offer(self.faults.master_disks, 10);
+            offer(self.faults.absent_disks, 11);
+            offer(self.faults.latent_errors, 12);
+            offer(self.faults.lost_masters, 13);
             if choices.is_empty() {
                 continue;
             }
@@ -110,8 +139,14 @@ impl Work {
                 5 => self.blackout().await,
                 6 => self.bad_clock().await,
                 7 => self.rot().await,
-                _ => self.bad_disk().await,
+                8 => self.bad_disk().await,
+                9 => self.io_errors().await,
+                10 => self.master_disk().await,
+                11 => self.absent_disk().await,
+                12 => self.latent_error().await,
+                _ => self.lose_master().await,
             }
+            self.cluster.tend_masters();
         }
         self.sim.heal_network();
         self.cluster.boot_all();
@@ -211,7 +246,7 @@ impl Work {
         let host = self.cluster.servers()[self.rotten];
         match self.draw(4) {
             kind @ 0..=1 => {
-                let path = Cluster::disk_path(0);
+                let path = Cluster::disk_path(self.draw(self.cluster.shape().disks));
                 let files = self.sim.files(host);
                 let Some(&(_, len)) = files.iter().find(|(file, _)| *file == path) else { return };
                 for _ in 0..1 + self.draw(64) {

@@ -4,8 +4,9 @@
 //! in the file and the offset, so any byte that a read returns can be judged.
 //!
 //! Checked (invariants 1 to 4): every acknowledged byte is there with its content; beyond them
-//! stands a prefix of what was in flight and nothing else; no read goes back; what a writer of
-//! an older epoch is acknowledged, its successor has found; a sealed length never changes.
+//! stands a prefix of what was in flight and nothing else; no read goes back, and none ends below
+//! what was acknowledged, or shown to any reader, when it began; what a writer of an older epoch
+//! is acknowledged, its successor has found; a sealed length never changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -49,6 +50,21 @@ impl FileState {
 struct State {
     files: BTreeMap<String, FileState>,
     lengths: BTreeMap<ChunkId, u32>,
+}
+
+/// A read under way: what its answer must at least know of.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    path: String,
+    /// Length that was acknowledged, or shown to a reader, when it began.
+    floor: u64,
+}
+
+impl Reading {
+    /// That length.
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
 }
 
 /// Judges the content of files. Clones share it.
@@ -162,6 +178,54 @@ impl Oracle {
         Err(format!("{chunk} was sealed at {before} bytes, now it has {len}"))
     }
 
+    /// A read, or a question for the length, begins.
+    pub fn begin_read(&self, path: &str) -> Reading {
+        let files = &self.0.borrow().files;
+        let floor = files.get(path).map_or(0, |file| file.acked().max(file.seen));
+        Reading { path: path.to_owned(), floor }
+    }
+
+    /// A read of `want` bytes at `offset` returned `bytes`: fewer only at the file's end.
+    pub fn read_ended(
+        &self,
+        reading: &Reading,
+        offset: u64,
+        want: usize,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let (path, floor) = (&reading.path, reading.floor);
+        if bytes.len() > want {
+            return Err(format!(
+                "{path}: {} bytes at {offset}, {want} were asked for",
+                bytes.len()
+            ));
+        }
+        let end = offset + bytes.len() as u64;
+        if bytes.len() < want && end < floor && self.0.borrow().files.contains_key(path) {
+            return Err(format!(
+                "{path}: a read of {want} bytes at {offset} ended at {end}, and {floor} were \
+                 there before it began"
+            ));
+        }
+        if bytes.is_empty() { Ok(()) } else { self.read(path, offset, bytes) }
+    }
+
+    /// A question for the length was answered with `len`.
+    pub fn len_ended(&self, reading: &Reading, len: u64) -> Result<(), String> {
+        let (path, floor) = (&reading.path, reading.floor);
+        let files = &mut self.0.borrow_mut().files;
+        let Some(file) = files.get_mut(path) else { return Ok(()) };
+        let issued = file.issued();
+        if len < floor {
+            return Err(format!("{path}: {len} bytes long, and {floor} were there before"));
+        }
+        if len > issued {
+            return Err(format!("{path}: {len} bytes long, {issued} were written"));
+        }
+        file.seen = file.seen.max(len);
+        Ok(())
+    }
+
     /// A read returned `bytes` at `offset`.
     pub fn read(&self, path: &str, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let files = &mut self.0.borrow_mut().files;
@@ -245,6 +309,36 @@ mod tests {
         oracle.read("/f", 0, &bytes[..80]).unwrap();
         assert!(oracle.opened("/f", SECOND, 70, 8).is_err());
         assert!(oracle.opened("/f", SECOND, 80, 8).is_ok());
+    }
+
+    #[test]
+    fn an_answer_below_what_was_acknowledged_is_found() {
+        let (oracle, bytes) = written();
+        let reading = oracle.begin_read("/f");
+        assert_eq!(reading.floor(), 60);
+        assert!(oracle.read_ended(&reading, 0, 100, &bytes[..59]).is_err());
+        assert!(oracle.read_ended(&reading, 0, 59, &bytes[..59]).is_ok(), "all that it asked for");
+        assert!(
+            oracle.read_ended(&reading, 0, 50, &bytes[..51]).is_err(),
+            "more than it asked for"
+        );
+        assert!(oracle.read_ended(&reading, 70, 30, &[]).is_ok());
+        assert!(oracle.read_ended(&reading, 0, 100, &bytes[..60]).is_ok());
+        assert!(oracle.len_ended(&reading, 59).is_err());
+        assert!(oracle.len_ended(&reading, 101).is_err());
+    }
+
+    #[test]
+    fn an_answer_below_what_another_reader_was_shown_is_found() {
+        let (oracle, bytes) = written();
+        let early = oracle.begin_read("/f");
+        oracle.read_ended(&early, 0, 100, &bytes[..80]).unwrap();
+        assert!(oracle.read_ended(&early, 0, 100, &bytes[..60]).is_ok(), "it began before");
+        let late = oracle.begin_read("/f");
+        assert!(oracle.read_ended(&late, 0, 100, &bytes[..79]).is_err());
+        assert!(oracle.len_ended(&late, 79).is_err() && oracle.len_ended(&late, 80).is_ok());
+        oracle.len_ended(&late, 90).unwrap();
+        assert!(oracle.len_ended(&oracle.begin_read("/f"), 89).is_err());
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl fmt::Display for Failure {
         let first = violation.lines().next().unwrap_or_default();
         write!(
             f,
-            "seed {seed}: {first}; replay: craton sim replay --scenario {scenario} --seed {seed}"
+            "seed {seed}: {first}; replay: craton-sim replay --scenario {scenario} --seed {seed}"
         )
     }
 }

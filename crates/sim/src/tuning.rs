@@ -21,6 +21,8 @@ pub struct Tuning {
     pub heartbeat: Duration,
     /// Pause between two passes of scrub.
     pub scrub_pause: Duration,
+    /// How long a writer is not heard of before chunkservers report it.
+    pub writer_quiet: Duration,
     /// Bytes by which the file of a store grows.
     pub grow_step: u64,
 }
@@ -32,6 +34,7 @@ impl Default for Tuning {
             client: client::Config::default(),
             heartbeat: Duration::from_millis(250),
             scrub_pause: Duration::from_secs(60),
+            writer_quiet: Duration::from_secs(30),
             grow_step: 16 * MIB,
         }
     }
@@ -50,6 +53,7 @@ impl Tuning {
                 heartbeat: millis(rng, &[100, 250]),
                 scrub_pause: millis(rng, &[4_000, 20_000]),
                 grow_step: *rng.pick(&[4 * MIB, 16 * MIB]),
+                writer_quiet: millis(rng, &[16_000, 30_000]),
                 ..Tuning::default()
             };
             let master = &mut tuning.master;

@@ -155,7 +155,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     for (index, change) in changes.into_iter().enumerate() {
         let command = namespace::Command::Change { op: op(index as u64 + 1), change };
         let bytes = namespace::encode_command(77, &command);
-        names.apply(index as u64 + 1, &bytes);
+        names.apply(index as u64 + 1, &bytes).expect("it decodes");
         add(&format!("namespace_command-{index}"), bytes);
     }
     let rows = |copy: &RowCopy| copy.rows().clone();
@@ -174,6 +174,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         cluster: ClusterId::new(5),
         namespace_partitions: 1,
         stream_partitions: 1,
+        formation: Default::default(),
     };
     let commands = [
         cluster::Command::Form { formed, masters: vec![master.clone()] },
@@ -184,7 +185,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     let mut machine = cluster::ClusterMachine::new();
     for (index, command) in commands.iter().enumerate() {
         let bytes = cluster::encode_command(77, command);
-        machine.apply(index as u64 + 1, &bytes);
+        machine.apply(index as u64 + 1, &bytes).expect("it decodes");
         add(&format!("cluster_command-{index}"), bytes);
     }
     let mut copy = RowCopy::default();
@@ -200,7 +201,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     let mut streams = stream::StreamMachine::new(0);
     for (index, action) in actions.into_iter().enumerate() {
         let bytes = stream::Command { clock_ms: 9, action }.encode();
-        streams.apply(index as u64 + 1, &bytes);
+        streams.apply(index as u64 + 1, &bytes).expect("it decodes");
         add(&format!("stream_command-{index}"), bytes);
     }
     let mut copy = RowCopy::default();

@@ -10,7 +10,8 @@ use std::rc::Rc;
 
 use crate::file::Partition;
 use crate::format::block::Block;
-use crate::limits::CACHE_BYTES_DEFAULT;
+use crate::limits::{CACHE_BYTES_DEFAULT, WRITE_MEMORY_MIN};
+use crate::memory::Writes;
 use crate::types::FileNo;
 
 /// A part of a file in the cache.
@@ -48,18 +49,46 @@ struct State {
     misses: u64,
 }
 
-/// Verified blocks, those used last, up to a number of bytes. Clones share it; tables of one
-/// process share one.
+/// Verified blocks, those used last, up to a number of bytes; and the memory of changes that are
+/// in no sorted file yet. Clones share both; tables of one process share one.
 #[derive(Clone)]
 pub struct Cache {
     state: Rc<RefCell<State>>,
     limit: usize,
+    writes: Rc<Writes>,
 }
 
 impl Cache {
     /// A cache of `limit` bytes. Blocks that a read is using stay in memory beside it.
     pub fn new(limit: usize) -> Cache {
-        Cache { state: Rc::default(), limit }
+        Cache { state: Rc::default(), limit, writes: Rc::new(Writes::new(usize::MAX)) }
+    }
+
+    /// The same with a bound of the memory that changes of all its tables take together, beside
+    /// the bound of each: [`crate::limits::WRITE_MEMORY_MIN`] at least. To be said before the
+    /// first table is opened.
+    pub fn with_write_memory(self, bytes: usize) -> Cache {
+        Cache { writes: Rc::new(Writes::new(bytes.max(WRITE_MEMORY_MIN))), ..self }
+    }
+
+    /// Another cache of `limit` bytes, whose tables share the memory of changes with those of
+    /// this one.
+    pub fn beside(&self, limit: usize) -> Cache {
+        Cache { state: Rc::default(), limit, writes: self.writes.clone() }
+    }
+
+    /// Bytes that changes of its tables take in memory.
+    pub fn write_bytes(&self) -> usize {
+        self.writes.bytes()
+    }
+
+    pub(crate) fn writes(&self) -> &Rc<Writes> {
+        &self.writes
+    }
+
+    /// Bytes that it may have.
+    pub fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Bytes in it.

@@ -112,6 +112,24 @@ impl Store for ClientStore {
         })
     }
 
+    fn numbers<'a>(&'a self, names: &'a [String]) -> Answer<'a, Vec<Option<u64>>> {
+        Box::pin(async move {
+            let mut numbers = Vec::with_capacity(names.len());
+            for names in names.chunks(LINK_BATCH) {
+                let found = names.iter().map(|name| async move {
+                    match self.file(name).await {
+                        Ok(file) => Ok(Some(file.id().get())),
+                        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+                        Err(error) => Err(fault(error)),
+                    }
+                });
+                let found: Result<Vec<_>, Fault> = join_all(found).await.into_iter().collect();
+                numbers.extend(found?);
+            }
+            Ok(numbers)
+        })
+    }
+
     fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             let found = self.client.lookup(to).await.map_err(fault)?;
@@ -166,6 +184,7 @@ struct FileSource(Reader);
 
 impl Source for FileSource {
     fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
-        Box::pin(async move { self.0.read_at(offset, len).await.map_err(fault) })
+        // Owners know how much must be there, and lookers look again.
+        Box::pin(async move { self.0.read_shown(offset, len).await.map_err(fault) })
     }
 }

@@ -38,6 +38,13 @@ pub(crate) struct Queue {
     bytes: usize,
 }
 
+impl Queue {
+    /// Bytes of batches that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 struct Wait {
     batch: Batch,
     done: oneshot::Sender<Result<Seq, Error>>,
@@ -72,6 +79,8 @@ impl Engine {
                 Some(Pressure::Queue)
             } else if self.is_full() && self.flush_lags() {
                 Some(Pressure::Flush)
+            } else if !batch.is_empty() && self.share.is_exceeded() {
+                Some(Pressure::Memory)
             } else if self.runs.borrow().len() >= RUNS_STOP && self.options.auto_compact {
                 Some(Pressure::Compaction)
             } else {
@@ -79,13 +88,19 @@ impl Engine {
             }
         };
         if let Some(cause) = cause {
+            if cause == Pressure::Memory {
+                self.freeze_soon();
+            }
             self.count(|counts| counts.refused += 1);
             return Err(Error::Busy { table: table(), cause, retry_after: RETRY_AFTER });
         }
         let (done, outcome) = oneshot::channel();
-        let queue = &mut *self.queue.borrow_mut();
-        queue.bytes += batch.body.len();
-        queue.waiting.push_back(Wait { batch: batch.clone(), done });
+        {
+            let queue = &mut *self.queue.borrow_mut();
+            queue.bytes += batch.body.len();
+            queue.waiting.push_back(Wait { batch: batch.clone(), done });
+        }
+        self.note_memory();
         self.wake_commit.notify_one();
         Ok(outcome)
     }
@@ -140,8 +155,11 @@ impl Engine {
         let file = self.next_file();
         let name = Name::Log(file);
         let path = self.shelf.path(name);
-        let writer = self.shelf.store.create(&name.to_string()).await;
-        let writer = writer.map_err(|fault| Error::of_store(fault, "create", &path))?;
+        let writer = self.shelf.store.create(&name.to_string()).await.map_err(|fault| {
+            // Its name may be there: the first append is what a full cluster refuses.
+            self.shelf.discard(&self.env, name);
+            Error::of_store(fault, "create", &path)
+        })?;
         let head = file_head(Content::Log, file);
         let trouble = |fault| Error::of_store(fault, "write", &path);
         let written = writer.submit(&head).await.map_err(trouble);
@@ -153,7 +171,7 @@ impl Engine {
             Ok(len) => Ok(Log { file, writer, len }),
             Err(error) => {
                 // Nothing names it: it goes at once rather than with the next sweep.
-                self.shelf.trash.add(name);
+                self.shelf.discard(&self.env, name);
                 Err(error)
             }
         }
@@ -229,6 +247,7 @@ impl Engine {
                     put_record(&mut bytes, log.file, submitted.get() + 1, count, body);
                     submitted = submitted.plus(u64::from(count));
                 }
+                self.inflight_bytes.set(self.inflight_bytes.get() + bytes.len());
                 log.len += bytes.len() as u64;
                 self.log_len.set(log.len);
                 self.count(|counts| {
@@ -240,7 +259,8 @@ impl Engine {
                 let started = log.writer.submit(&bytes).await;
                 broken = started.is_err();
                 let pending = started.unwrap_or_else(|fault| Box::pin(ready(Err(fault))));
-                inflight.push_back(async move { (pending.await, group, path) });
+                let len = bytes.len();
+                inflight.push_back(async move { (pending.await, (group, len), path) });
             }
             if self.is_over() && inflight.is_empty() {
                 if let Err(fault) = log.writer.close().await {
@@ -262,8 +282,11 @@ impl Engine {
                 }
             };
             match done {
-                (Ok(_), group, _) => self.apply(group),
-                (Err(fault), group, path) => {
+                (Ok(_), (group, len), _) => {
+                    self.inflight_bytes.set(self.inflight_bytes.get() - len);
+                    self.apply(group);
+                }
+                (Err(fault), (group, _), path) => {
                     let error = Error::of_store(fault, "write", &path);
                     return Err(self.fail(error, group, inflight).await);
                 }
@@ -289,6 +312,7 @@ impl Engine {
             outcomes.push((wait.done, Seq::new(seq.get() - 1)));
         }
         self.visible.set(Seq::new(seq.get() - 1));
+        self.note_memory();
         for (done, last) in outcomes {
             let _ = done.send(Ok(last)); // Nobody waits any more.
         }
@@ -302,7 +326,7 @@ impl Engine {
     /// An append has failed: all behind it have an outcome that nobody knows.
     async fn fail<F>(&self, error: Error, group: Group, rest: FuturesOrdered<F>) -> Error
     where
-        F: Future<Output = (Result<u64, base::Fault>, Group, String)>,
+        F: Future<Output = (Result<u64, base::Fault>, (Group, usize), String)>,
     {
         let error = match error {
             Error::Fenced { .. } => Error::Fenced { table: self.name().to_owned() },
@@ -323,7 +347,7 @@ impl Engine {
         };
         tell(group);
         // What comes behind a failed append is not acknowledged, whatever becomes of it.
-        rest.for_each(|(_, group, _)| {
+        rest.for_each(|(_, (group, _), _)| {
             tell(group);
             std::future::ready(())
         })

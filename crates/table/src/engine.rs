@@ -16,6 +16,7 @@ use crate::format::filter;
 use crate::layout::Layout;
 use crate::limits::{FROZEN_MAX, LOG_PER_MEMTABLE};
 use crate::manifest::{self, Manifest};
+use crate::memory::Share;
 use crate::memtable::Memtable;
 use crate::options::Options;
 use crate::snapshot::View;
@@ -95,6 +96,10 @@ pub(crate) struct Engine {
     /// Something has been flushed or merged, or the instance is over.
     pub(crate) changed: Notify,
     pub(crate) counts: Cell<Counts>,
+    /// Bytes of batches in groups under way.
+    pub(crate) inflight_bytes: Cell<usize>,
+    /// Its part of the process's memory for changes.
+    pub(crate) share: Share,
 }
 
 impl Engine {
@@ -123,6 +128,7 @@ impl Engine {
         let over = manifest.is_none().then_some(Over::Closed);
         let runs = layout.runs.iter().map(|info| make_run(&shelf, info)).collect();
         let recovered = recovered.range().is_some().then(|| Rc::new(recovered));
+        let share = Share::new(shelf.cache.writes());
         Engine {
             env: env.clone(),
             shelf,
@@ -150,6 +156,29 @@ impl Engine {
             merging: Mutex::new(()),
             changed: Notify::new(),
             counts: Cell::default(),
+            inflight_bytes: Cell::new(0),
+            share,
+        }
+    }
+
+    /// Bytes of changes in memory: those that wait, travel, or are in no sorted file yet.
+    pub(crate) fn memory(&self) -> usize {
+        let frozen = self.frozen.borrow().iter().map(|full| full.bytes()).sum::<usize>();
+        let queued = self.queue.borrow().bytes();
+        queued + self.inflight_bytes.get() + self.active.borrow().bytes() + frozen
+    }
+
+    /// Tells the process's sum what is in memory.
+    pub(crate) fn note_memory(&self) {
+        self.share.note(self, self.memory());
+    }
+
+    /// The memtable is to be flushed though it is not full.
+    pub(crate) fn freeze_soon(&self) {
+        let has_changes = self.active.borrow().range().is_some();
+        if has_changes && !self.is_over() && !self.freeze.replace(true) {
+            self.env.mark("table: flushed for others");
+            self.wake_commit.notify_one();
         }
     }
 

@@ -12,6 +12,9 @@ pub enum Pressure {
     Queue,
     /// Memory is full until the flush to sorted files has caught up.
     Flush,
+    /// Changes of all tables of the process fill their memory, and this one holds its part of it
+    /// or more.
+    Memory,
     /// There are more sorted runs than reads can bear until compaction has caught up.
     Compaction,
 }
@@ -142,6 +145,7 @@ impl fmt::Display for Error {
                 let cause = match cause {
                     Pressure::Queue => "too many batches wait for the log",
                     Pressure::Flush => "memory is full until it is flushed",
+                    Pressure::Memory => "the process's memory for changes is full",
                     Pressure::Compaction => "too many sorted runs wait for compaction",
                 };
                 write!(f, "{table}: {cause}; write again after {retry_after:.1?}")

@@ -5,6 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use runtime::sync::Mutex;
+use runtime::{Class, Env};
 
 use crate::cache::{Cache, Cached};
 use crate::error::Error;
@@ -28,6 +29,18 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
+    /// Removes a file that could not be made, of which the name may be there, without waiting for
+    /// it. Nothing names it; if it cannot be removed now, the next opening's sweep does.
+    pub(crate) fn discard(self: &Rc<Self>, env: &Env, name: Name) {
+        let shelf = self.clone();
+        env.mark("table: unmade file removed");
+        env.spawn(Class::Background, "table: discard", async move {
+            if let Err(fault) = shelf.store.remove(&name.to_string()).await {
+                tracing::debug!(file = shelf.path(name), cause = fault.message, "not removed");
+            }
+        });
+    }
+
     /// A file's name, for messages.
     pub(crate) fn path(&self, name: Name) -> String {
         format!("{}/{name}", self.store.name())

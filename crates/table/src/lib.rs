@@ -23,6 +23,7 @@ mod layout;
 pub mod limits;
 mod look;
 mod manifest;
+mod memory;
 mod memtable;
 pub mod model;
 mod open;

@@ -28,6 +28,9 @@ pub const GROUPS_INFLIGHT_MAX: usize = 2;
 pub const MEMTABLE_BYTES_DEFAULT: usize = 8 << 20;
 /// Smallest and largest configured memory of it; tests use small ones.
 pub const MEMTABLE_BYTES: (usize, usize) = (4 << 10, 256 << 20);
+/// Memory of changes of all tables of a process at least, where it is bounded at all: a few
+/// batches of the usual size. Half of it may be held by tables that cannot flush.
+pub const WRITE_MEMORY_MIN: usize = 64 << 10;
 /// Full memtables that wait for their flush at most: one is written, one waits. The memory of a
 /// table is (1 + 2) memtables, half of one beyond each, and its share of the cache.
 pub const FROZEN_MAX: usize = 2;

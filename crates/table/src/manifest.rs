@@ -281,6 +281,34 @@ impl Manifest {
     }
 }
 
+/// The end of step 3 and step 4 of the module's text: the draft's length; nothing when somebody
+/// else has gone on.
+async fn publish_draft(
+    env: &Env,
+    shelf: &Shelf,
+    (draft, writer): (Name, &dyn Writer),
+    (number, layout): (u32, &Layout),
+) -> Result<Option<u64>, Error> {
+    let trouble = |fault| Error::of_store(fault, "write", &shelf.path(draft));
+    let mut bytes = manifest_head(FileNo::manifest(number), layout.owner).to_vec();
+    encode_edit(number, 0, &layout.snapshot(), &mut bytes);
+    match writer.submit(&bytes).await.map_err(trouble)?.await {
+        // A sweep of somebody who has gone on.
+        Err(fault) if matches!(fault.kind, Kind::NotFound | Kind::Fenced) => return Ok(None),
+        done => done.map_err(trouble)?,
+    };
+    let (from, to) = (draft.to_string(), Name::Manifest(number).to_string());
+    match shelf.store.publish(&from, &to).await {
+        Ok(()) => Ok(Some(bytes.len() as u64)),
+        Err(fault) if matches!(fault.kind, Kind::Exists | Kind::NotFound) => {
+            env.mark("table: somebody else published");
+            shelf.trash.add(draft);
+            Ok(None)
+        }
+        Err(fault) => Err(Error::of_store(fault, "publish", &shelf.path(draft))),
+    }
+}
+
 /// Steps 3 to 5 of the module's text.
 async fn publish(
     env: &Env,
@@ -296,30 +324,22 @@ async fn publish(
         match store.create(&name.to_string()).await {
             Ok(writer) => break (name, writer),
             Err(fault) if fault.kind == Kind::Exists => {}
-            Err(fault) => return Err(Error::of_store(fault, "create", &shelf.path(name))),
+            Err(fault) => {
+                shelf.discard(env, name);
+                return Err(Error::of_store(fault, "create", &shelf.path(name)));
+            }
         }
     };
-    let trouble = |fault| Error::of_store(fault, "write", &shelf.path(draft));
-    let mut bytes = manifest_head(FileNo::manifest(number), layout.owner).to_vec();
-    encode_edit(number, 0, &layout.snapshot(), &mut bytes);
-    let len = bytes.len() as u64;
-    match writer.submit(&bytes).await.map_err(trouble)?.await {
-        // A sweep of somebody who has gone on.
-        Err(fault) if matches!(fault.kind, Kind::NotFound | Kind::Fenced) => {
-            return Ok(Published::Overtaken);
+    let published = publish_draft(env, shelf, (draft, &*writer), (number, &layout)).await;
+    let len = match published {
+        Ok(Some(len)) => len,
+        Ok(None) => return Ok(Published::Overtaken),
+        Err(error) => {
+            // A publication that is still under way finds no draft, or has made the manifest.
+            shelf.discard(env, draft);
+            return Err(error);
         }
-        done => done.map_err(trouble)?,
     };
-    let (from, to) = (draft.to_string(), Name::Manifest(number).to_string());
-    match store.publish(&from, &to).await {
-        Ok(()) => {}
-        Err(fault) if matches!(fault.kind, Kind::Exists | Kind::NotFound) => {
-            env.mark("table: somebody else published");
-            shelf.trash.add(draft);
-            return Ok(Published::Overtaken);
-        }
-        Err(fault) => return Err(Error::of_store(fault, "publish", &shelf.path(draft))),
-    }
     if highest(store).await?.is_none_or(|highest| highest > number) {
         env.mark("table: published too late");
         shelf.trash.add(Name::Manifest(number));

@@ -39,6 +39,8 @@ pub(crate) async fn open(
     };
     let Recovered { memtable, last } = recovered;
     let engine = Rc::new(Engine::new(env, shelf, options, manifest, memtable, last));
+    engine.note_memory();
+    engine.shelf.cache.writes().watch(&engine);
     engine.sweep().await?;
     engine.make_log().await?;
     let log = engine.next_log.borrow_mut().take().expect("just made");

@@ -22,7 +22,8 @@ pub trait Store {
     /// The directory, for messages.
     fn name(&self) -> &str;
 
-    /// Makes a file whose name must be free, and opens it for append.
+    /// Makes a file whose name must be free, and opens it for append. After an error the name may
+    /// be there: whoever made it up removes it.
     fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>>;
 
     /// Shuts out whoever writes a file and answers its final length.
@@ -39,6 +40,10 @@ pub trait Store {
 
     /// Takes a file's name away. The file goes with its last name.
     fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
+
+    /// The number of each file, nothing for a name that is not there. No two files ever have one
+    /// number, in whatever directory, and a file has one under all of its names.
+    fn numbers<'a>(&'a self, names: &'a [String]) -> Answer<'a, Vec<Option<u64>>>;
 
     /// Gives sealed files the same names in another directory too; names that it has already
     /// stay. After an error some may have them.

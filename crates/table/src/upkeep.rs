@@ -190,6 +190,7 @@ impl Engine {
             runs.insert(0, run);
             *self.runs.borrow_mut() = Rc::new(runs);
             self.frozen.borrow_mut().pop_front();
+            self.note_memory();
         };
         self.commit_edit(changes, install).await?;
         logs.into_iter().for_each(|log| self.shelf.trash.add(Name::Log(log)));

@@ -1,5 +1,6 @@
 //! Bounds: of memory, of queues, of what may be written.
 
+use base::Kind;
 use futures_util::future::join_all;
 use runtime::Duration;
 use table::limits::{BATCH_BYTES_MAX, KEY_MAX, QUEUE_BATCHES_MAX, VALUE_MAX};
@@ -133,6 +134,33 @@ fn a_full_store_stops_writes_and_keeps_what_was_acknowledged() {
         let table = world.open(&env, small()).await.unwrap();
         assert_eq!(table.get(b"a").await.unwrap().as_deref(), Some(&b"1"[..]));
         table.put(b"c", b"3").await.unwrap();
+    });
+}
+
+/// A cluster that has no room for new chunks still gives names: none of them may stay.
+#[test]
+fn names_of_files_that_a_full_store_refuses_are_removed() {
+    let world = World::new(8);
+    world.run(async {
+        let (_, env) = world.boot();
+        let table = world.open(&env, small()).await.unwrap();
+        table.put(b"a", b"1").await.unwrap();
+        world.disk.with_faults(|faults| faults.full_for_new = true);
+        let before = world.disk.names().len();
+        // The next log, the next sorted file: tried again and again.
+        let flush = env.timeout(Duration::from_secs(30), table.flush()).await;
+        assert!(flush.is_err(), "there is no room: {flush:?}");
+        assert!(world.disk.names().len() <= before + 2, "{:?}", world.disk.names());
+        drop(table);
+        for _ in 0..20 {
+            let full = world.open(&env, small()).await.expect_err("there is no room");
+            assert_eq!(full.kind(), Kind::Full, "{full}");
+        }
+        env.sleep(Duration::from_millis(10)).await;
+        assert!(world.disk.names().len() <= before + 2, "{:?}", world.disk.names());
+        world.disk.with_faults(|faults| faults.full_for_new = false);
+        let table = world.open(&env, small()).await.unwrap();
+        assert_eq!(table.get(b"a").await.unwrap().as_deref(), Some(&b"1"[..]));
     });
 }
 

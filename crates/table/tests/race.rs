@@ -74,6 +74,10 @@ impl Store for Gated {
         Box::pin(self.1.pass(self.0.remove(name)))
     }
 
+    fn numbers<'a>(&'a self, names: &'a [String]) -> Answer<'a, Vec<Option<u64>>> {
+        Box::pin(self.1.pass(self.0.numbers(names)))
+    }
+
     fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()> {
         Box::pin(self.1.pass(self.0.link(names, to)))
     }

@@ -1,20 +1,20 @@
 //! [`Endpoint`]: what roles call and listen with.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::ClusterId;
-use runtime::{BufPool, Class, Env, JoinHandle, Listener, Stream};
+use runtime::{BufPool, Class, Env, Instant, JoinHandle, Listener, Stream};
 use wire::handshake::ClusterKey;
 
 use crate::connect::{Peer, boxed};
 use crate::error::{CallError, TransportError};
 use crate::handshake::{self, Failure, Own};
-use crate::limits::{LISTEN_PATIENCE, LISTEN_RETRY, Limits, RESERVE_BYTES};
+use crate::limits::{LISTEN_PATIENCE, LISTEN_RETRY, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES};
 use crate::link::{Common, Link, Opened, Owner};
 use crate::local::{self, Caller, Local};
 use crate::message::{Handler, PeerInfo, Request, Response, check_size};
@@ -53,12 +53,24 @@ pub(crate) struct Inner {
     /// Links that are up, by number.
     links: RefCell<BTreeMap<u64, Rc<Link>>>,
     next_link: Cell<u64>,
-    /// Accepted connections, in their handshake or up.
+    /// Accepted links that are up.
     accepted: Cell<usize>,
+    /// Accepted connections in their handshake, the oldest first.
+    handshakes: RefCell<VecDeque<Handshake>>,
+    next_handshake: Cell<u64>,
+    /// When a refusal was logged last, and how many were not since.
+    refusals: Cell<(Option<Instant>, u64)>,
     closed: Cell<bool>,
     /// Counts of links that are gone, and of events.
     stats: RefCell<Stats>,
     this: Weak<Inner>,
+}
+
+/// A connection whose peer has not proven itself.
+struct Handshake {
+    id: u64,
+    from: IpAddr,
+    task: JoinHandle<()>,
 }
 
 struct Listening {
@@ -85,6 +97,9 @@ impl Endpoint {
             links: RefCell::default(),
             next_link: Cell::new(1),
             accepted: Cell::new(0),
+            handshakes: RefCell::default(),
+            next_handshake: Cell::new(1),
+            refusals: Cell::default(),
             closed: Cell::new(false),
             stats: RefCell::default(),
             this: this.clone(),
@@ -133,7 +148,7 @@ impl Endpoint {
         request: Request,
         timeout: Duration,
     ) -> Result<Response, CallError> {
-        check_size(&request.body, request.payload.as_ref());
+        check_size(&request.body, request.payload.as_ref()).map_err(CallError::Refused)?;
         let inner = &*self.0;
         if inner.closed.get() {
             return Err(CallError::Closed);
@@ -228,6 +243,7 @@ impl Endpoint {
             }
             listening.task.abort();
         }
+        inner.handshakes.take().iter().for_each(|handshake| handshake.task.abort());
         let links: Vec<_> = inner.links.borrow().values().cloned().collect();
         links.iter().for_each(|link| link.fail("the endpoint was closed"));
         let peers = inner.peers.take();
@@ -292,6 +308,42 @@ impl Inner {
         self.links.borrow_mut().insert(id, link.clone());
         self.stats.borrow_mut().links_opened += 1;
         Ok(link)
+    }
+
+    /// Starts the handshake of an accepted connection. When there are too many, the oldest one
+    /// gives way of the address that has most of them.
+    fn start_handshake(self: &Rc<Inner>, stream: Stream, handler: Rc<dyn Handler>) {
+        let (id, from) = (self.next_handshake.get(), stream.peer.ip());
+        self.next_handshake.set(id + 1);
+        let mut handshakes = self.handshakes.borrow_mut();
+        if handshakes.len() >= self.limits.handshakes_max {
+            self.env.mark("transport: a handshake gives way");
+            let mut counts = BTreeMap::from([(from, 1)]);
+            for handshake in handshakes.iter() {
+                *counts.entry(handshake.from).or_insert(0) += 1;
+            }
+            let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(from, _)| from);
+            let at = handshakes.iter().position(|handshake| Some(handshake.from) == most);
+            if let Some(oldest) = handshakes.remove(at.unwrap_or(0)) {
+                oldest.task.abort();
+                self.stats.borrow_mut().connects_failed += 1;
+            }
+        }
+        let task = admit(self.clone(), id, stream, handler);
+        let task = self.env.spawn(Class::Control, "transport: accept", task);
+        handshakes.push_back(Handshake { id, from, task });
+    }
+
+    /// Whether a refusal may be logged now, and how many were not since the last one.
+    fn refusals_to_log(&self) -> Option<u64> {
+        let (last, silent) = self.refusals.get();
+        let now = self.env.now();
+        if last.is_some_and(|last| now.since(last) < REFUSAL_LOG_PAUSE) {
+            self.refusals.set((last, silent + 1));
+            return None;
+        }
+        self.refusals.set((Some(now), 0));
+        Some(silent)
     }
 
     fn count_failure(&self, failure: &Failure) {
@@ -362,12 +414,13 @@ async fn serve(inner: Rc<Inner>, listener: Listener, local: Rc<Local>) {
             Ok(stream) => {
                 if inner.accepted.get() >= inner.limits.links_max {
                     inner.env.mark("transport: too many links");
-                    tracing::warn!(addr = %stream.peer, "connection dropped: too many links");
+                    if let Some(others) = inner.refusals_to_log() {
+                        let addr = stream.peer;
+                        tracing::warn!(%addr, others, "connection dropped: too many links");
+                    }
                     continue;
                 }
-                inner.accepted.set(inner.accepted.get() + 1);
-                let task = admit(inner.clone(), stream, local.handler.clone());
-                inner.env.spawn(Class::Control, "transport: accept", task);
+                inner.start_handshake(stream, local.handler.clone());
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection: raise the limit of open files");
@@ -377,20 +430,32 @@ async fn serve(inner: Rc<Inner>, listener: Listener, local: Rc<Local>) {
     }
 }
 
-async fn admit(inner: Rc<Inner>, stream: Stream, handler: Rc<dyn Handler>) {
+async fn admit(inner: Rc<Inner>, id: u64, stream: Stream, handler: Rc<dyn Handler>) {
     let addr = stream.peer;
     let limit = inner.limits.connect_timeout;
     let opened = match inner.env.timeout(limit, handshake::accept(inner.own(), stream)).await {
         Ok(opened) => opened,
         Err(_) => Err(Failure::Io(format!("no handshake in {limit:?}"))),
     };
-    let link = opened.and_then(|opened| inner.open_link(opened, Some(handler)));
+    inner.handshakes.borrow_mut().retain(|handshake| handshake.id != id);
+    let link = opened.and_then(|opened| {
+        if inner.accepted.get() >= inner.limits.links_max {
+            inner.env.mark("transport: too many links");
+            return Err(Failure::Io("too many links".to_owned()));
+        }
+        let link = inner.open_link(opened, Some(handler))?;
+        inner.accepted.set(inner.accepted.get() + 1);
+        Ok(link)
+    });
     if let Err(failure) = link {
-        inner.accepted.set(inner.accepted.get() - 1);
         inner.count_failure(&failure);
         match failure {
             Failure::Io(why) => tracing::debug!(%addr, why, "connection without a link"),
-            Failure::Refused(why) => tracing::warn!(%addr, "connection refused: {why}"),
+            Failure::Refused(why) => {
+                if let Some(others) = inner.refusals_to_log() {
+                    tracing::warn!(%addr, others, "connection refused: {why}");
+                }
+            }
         }
     }
 }

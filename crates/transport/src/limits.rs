@@ -19,8 +19,13 @@ pub struct Limits {
     pub queue_frames_max: usize,
     /// Requests of one peer that are being handled; beyond it they are answered `Busy`.
     pub requests_inflight_max: usize,
-    /// Accepted links; beyond it connections are refused. 1024 x `staging_bytes`.
+    /// Accepted links whose peers have proven themselves; beyond it connections are refused.
+    /// 1024 x `staging_bytes`.
     pub links_max: usize,
+    /// Accepted connections in their handshake, beside the links: unproven peers take no seat of
+    /// proven ones. Beyond it the oldest one gives way of the address that has most of them.
+    /// 64 x `staging_bytes`.
+    pub handshakes_max: usize,
     /// Addresses whose state is kept; beyond it those without a link are forgotten, and calls to
     /// new ones get `Busy` when none is.
     pub peers_max: usize,
@@ -43,6 +48,9 @@ pub struct Limits {
     /// A peer that says nothing for this long while an answer is due is dead: its calls fail.
     /// Half of the 1 s that a writer may stall.
     pub silence_max: Duration,
+    /// A peer that takes nothing for this long of what waits for it is given up: its answers
+    /// hold buffers. Looked at as often as idle links are probed.
+    pub stalled_max: Duration,
     /// An idle link is probed this often, so that half-open ones go away.
     pub idle_probe: Duration,
     /// A connection and its handshake take at most this long.
@@ -60,6 +68,7 @@ impl Default for Limits {
             queue_frames_max: 4096,
             requests_inflight_max: 1024,
             links_max: 1024,
+            handshakes_max: 64,
             peers_max: 4096,
             staging_bytes: 64 << 10,
             staged_tail_max: 16 << 10,
@@ -68,6 +77,7 @@ impl Default for Limits {
             batch_bytes: 256 << 10,
             batch_frames: 128,
             silence_max: Duration::from_millis(500),
+            stalled_max: Duration::from_secs(10),
             idle_probe: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(1),
             backoff_min: Duration::from_millis(10),
@@ -75,6 +85,9 @@ impl Default for Limits {
         }
     }
 }
+
+/// Refused connections are logged at most this often, each time with the number of the others.
+pub(crate) const REFUSAL_LOG_PAUSE: Duration = Duration::from_secs(1);
 
 /// Bytes kept for headers and bodies when the buffer budget is spent: what holds the budget may
 /// itself wait to be sent. Two of the largest writes (`batch_bytes` + one part, as a buffer of
@@ -95,6 +108,7 @@ impl Limits {
         assert!(batch.next_power_of_two() <= RESERVE_BYTES / 2);
         assert!(self.batch_frames >= 1 && self.batch_frames <= 256);
         assert!(self.parts_inflight_max >= 1);
+        assert!(self.links_max >= 1 && self.handshakes_max >= 1);
         assert!(self.queue_bytes_max >= 2 * (BODY_MAX + PAYLOAD_MAX + HEADER));
         assert!(self.queue_frames_max >= 8 && self.requests_inflight_max >= 1);
         assert!(self.backoff_min <= self.backoff_max);

@@ -85,6 +85,12 @@ pub(crate) struct Link {
     heard: Cell<bool>,
     watched: Cell<bool>,
     watch: Notify,
+    /// When a frame left the queue last, or the first of those that wait came into it.
+    moved: Cell<Instant>,
+    /// Since when parts wait for credit, if they do: small frames may pass them all the time.
+    uncredited: Cell<Option<Instant>>,
+    /// The writer waits for the kernel to take what left the queue.
+    pub(crate) writing: Cell<bool>,
     broken: Cell<bool>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     pub(crate) counters: Counters,
@@ -116,6 +122,7 @@ impl Link {
         opened: Opened,
         handler: Option<Rc<dyn Handler>>,
     ) -> Rc<Link> {
+        let now = common.env.now();
         let link = Rc::new(Link {
             env: common.env,
             limits: common.limits,
@@ -135,6 +142,9 @@ impl Link {
             heard: Cell::new(false),
             watched: Cell::new(false),
             watch: Notify::new(),
+            moved: Cell::new(now),
+            uncredited: Cell::new(None),
+            writing: Cell::new(false),
             broken: Cell::new(false),
             tasks: RefCell::default(),
             counters: Counters::default(),
@@ -203,9 +213,33 @@ impl Link {
     pub(crate) fn next_piece(&self) -> Option<Piece> {
         let piece = self.queue.borrow_mut().pop(&self.limits);
         if piece.is_some() {
+            self.moved.set(self.env.now());
+            self.note_credit();
             self.room.notify_waiters();
         }
         piece
+    }
+
+    /// Notes since when parts wait for credit.
+    fn note_credit(&self) {
+        if self.uncredited.get().is_none() && self.queue.borrow().waits_for_credit(&self.limits) {
+            self.uncredited.set(Some(self.env.now()));
+        }
+    }
+
+    /// True when the peer has taken nothing for too long of what waits for it.
+    fn is_stalled(&self) -> bool {
+        let (now, most) = (self.env.now(), self.limits.stalled_max);
+        let waits = self.writing.get() || self.queue.borrow().frames() > 0;
+        (waits && now.since(self.moved.get()) >= most)
+            || self.uncredited.get().is_some_and(|since| now.since(since) >= most)
+    }
+
+    /// True when what waits to be sent is as much as one link may hold.
+    fn is_full(&self) -> bool {
+        let queue = self.queue.borrow();
+        queue.frames() >= self.limits.queue_frames_max
+            || (!self.connected && queue.bytes() >= self.limits.queue_bytes_max)
     }
 
     /// Queues a message, as the simulator's network lets it.
@@ -236,7 +270,11 @@ impl Link {
     }
 
     fn send_now(&self, out: Outgoing) {
+        if self.queue.borrow().frames() == 0 && !self.writing.get() {
+            self.moved.set(self.env.now());
+        }
         self.queue.borrow_mut().push(&self.limits, out);
+        self.note_credit();
         self.writable.notify_one();
     }
 
@@ -508,6 +546,7 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
             (FrameKind::Pong, _) => {}
             (FrameKind::Credit, _) => {
                 link.queue.borrow_mut().credit(header.op);
+                link.uncredited.set(None);
                 link.writable.notify_one();
             }
             _ => {
@@ -515,8 +554,8 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
                 return;
             }
         }
-        // Answers without a permit (busy, pong) must not pile up for a peer that reads nothing.
-        while link.queue.borrow().frames() >= link.limits.queue_frames_max {
+        // Answers must not pile up for a peer that reads nothing.
+        while link.is_full() {
             link.env.mark("transport: reading paused");
             link.room.notified().await;
         }
@@ -534,6 +573,12 @@ async fn watch(link: Rc<Link>) {
             let idle = env.timeout(link.limits.idle_probe, link.watch.notified()).await.is_err();
             link.watched.set(true);
             probing = idle;
+        }
+        if link.is_stalled() {
+            env.mark("transport: stalled peer");
+            let patience = link.limits.stalled_max;
+            link.fail(&format!("the peer takes nothing of what waits for it for {patience:?}"));
+            return;
         }
         link.heard.set(false);
         let mut silent_looks = 0;

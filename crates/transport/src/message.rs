@@ -54,11 +54,17 @@ impl Response {
     }
 }
 
-/// Panics on content that no frame can carry: limits of the callers are below it.
-pub(crate) fn check_size(body: &[u8], payload: Option<&Buf>) {
-    assert!(body.len() <= BODY_MAX, "body of {} bytes, {BODY_MAX} at most", body.len());
+/// Refuses content that no frame can carry. Peers have a say in how long an answer gets, so this is
+/// an error of one request, not a broken invariant.
+pub(crate) fn check_size(body: &[u8], payload: Option<&Buf>) -> Result<(), String> {
     let payload = payload.map_or(0, |payload| payload.len());
-    assert!(payload <= PAYLOAD_MAX, "payload of {payload} bytes, {PAYLOAD_MAX} at most");
+    if body.len() > BODY_MAX {
+        return Err(format!("a body of {} bytes; a frame has {BODY_MAX} at most", body.len()));
+    }
+    if payload > PAYLOAD_MAX {
+        return Err(format!("a payload of {payload} bytes; a frame has {PAYLOAD_MAX} at most"));
+    }
+    Ok(())
 }
 
 /// Who is at the other end of a link.
@@ -129,9 +135,13 @@ impl Reply {
         Reply(Some(target))
     }
 
-    /// Sends the answer. It is lost when the link has broken or the caller has gone.
+    /// Sends the answer. It is lost when the link has broken or the caller has gone; of one that no
+    /// frame can carry the caller gets [`CallError::Closed`].
     pub fn send(mut self, response: Response) {
-        check_size(&response.body, response.payload.as_ref());
+        if let Err(what) = check_size(&response.body, response.payload.as_ref()) {
+            tracing::warn!(what, "an answer was dropped: ask for less at once");
+            return self.answer(Err(CallError::Closed));
+        }
         assert!(response.status < wire::frame::STATUS_TRANSPORT, "the transport's own status");
         self.answer(Ok(response));
     }

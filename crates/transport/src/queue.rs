@@ -195,6 +195,12 @@ impl SendQueue {
         }
     }
 
+    /// Parts wait until the peer has taken in those that were sent.
+    pub(crate) fn waits_for_credit(&self, limits: &Limits) -> bool {
+        self.parts_inflight >= limits.parts_inflight_max
+            && self.classes.iter().any(Class::large_waits)
+    }
+
     /// The peer has taken in `parts` more.
     pub(crate) fn credit(&mut self, parts: u16) {
         self.parts_inflight = self.parts_inflight.saturating_sub(u32::from(parts));

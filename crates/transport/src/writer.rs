@@ -36,7 +36,10 @@ pub(crate) async fn run(link: Rc<Link>, mut write: WriteHalf) {
             }
         };
         drop(pieces);
-        if let Err(error) = write.write_all(bufs).await {
+        link.writing.set(true);
+        let written = write.write_all(bufs).await;
+        link.writing.set(false);
+        if let Err(error) = written {
             link.fail(&format!("cannot send: {error}"));
             return;
         }

@@ -9,8 +9,8 @@ use runtime::sim::NetFaults;
 use transport::{CallError, Limits, Priority, Request, Service};
 
 use crate::harness::{
-    Host, OP_BUSY, OP_DROP, OP_ECHO, OP_FETCH, OP_HOLD, OP_SLOW, byte_at, content, millis, on,
-    pair, request, set_net,
+    Host, OP_BODY, OP_BUSY, OP_DROP, OP_ECHO, OP_FETCH, OP_HOLD, OP_SLOW, byte_at, content, millis,
+    on, pair, request, set_net,
 };
 
 /// Echoes a body and a payload of these lengths.
@@ -58,6 +58,25 @@ fn every_size_comes_back_unchanged() {
             assert_eq!((here.frames_in, here.bytes_in), (there.frames_out, there.bytes_out));
         }
         assert_eq!(b.env.pool().used(), 64 << 10, "only the staging buffer stays");
+    });
+}
+
+/// Issue 10, 3.5: the size of an answer that a peer had asked for was an assertion.
+#[test]
+fn content_that_no_frame_can_carry_is_an_error_of_its_call() {
+    pair(40, Limits::default(), async |_, a, b| {
+        for (len, fits) in [(1 << 20, true), ((1 << 20) + 1, false), (3 << 20, false)] {
+            let asked = request(OP_BODY, u64::to_le_bytes(len).to_vec(), None);
+            let answer = a.call(b.addr, asked, millis(5000)).await;
+            match answer {
+                Ok(answer) => assert!(fits && answer.body.len() as u64 == len, "{len} bytes"),
+                Err(error) => assert!(!fits && error == CallError::Closed, "{len}: {error:?}"),
+            }
+        }
+        let long = request(OP_ECHO, vec![0; (1 << 20) + 1], None);
+        let refused = a.call(b.addr, long, millis(5000)).await.expect_err("it is too long");
+        assert_eq!(refused.kind(), Kind::Invalid, "{refused}");
+        echo(&a, &b, 100, 100).await;
     });
 }
 

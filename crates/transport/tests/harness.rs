@@ -26,6 +26,8 @@ pub const OP_HOLD: u16 = 3;
 pub const OP_DROP: u16 = 4;
 /// A payload of as many bytes as the body says.
 pub const OP_FETCH: u16 = 5;
+/// A body of as many bytes as the body says.
+pub const OP_BODY: u16 = 7;
 /// Tells that it is busy.
 pub const OP_BUSY: u16 = 6;
 
@@ -125,6 +127,7 @@ impl Handler for Server {
                 let payload = content(&env, len as u64, len);
                 reply.send(Response { status: 0, body: Vec::new(), payload });
             }
+            OP_BODY => reply.send(Response::ok(vec![7; number(&request.body) as usize])),
             OP_DROP => drop(reply),
             OP_BUSY => reply.busy(),
             OP_HOLD => self.held.borrow_mut().push(Incoming {

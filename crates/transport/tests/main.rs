@@ -5,6 +5,7 @@
 mod calls;
 mod decoders;
 mod harness;
+mod hostile;
 mod identity;
 mod local;
 mod random;

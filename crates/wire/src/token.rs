@@ -31,6 +31,11 @@ pub struct Token(pub [u8; 16]);
 impl Token {
     /// No right at all.
     pub const NONE: Token = Token([0; 16]);
+
+    /// End of its life, seconds since 1970, as it says itself.
+    pub fn expiry_unix_s(&self) -> u64 {
+        u64::from(u32_at(self, 1))
+    }
 }
 
 impl fmt::Debug for Token {
@@ -123,6 +128,13 @@ impl TokenKey {
         TokenKey { keyed: keyed(&key.derive(b"craton chunk tokens 1")) }
     }
 
+    /// The token key of a cluster that has a key, or has none. Without one the key is known to
+    /// all: its tokens keep nobody out, but they end. Deletion rests on that: a chunk and its
+    /// tombstone are forgotten once no right to the chunk is alive (`protocols.md` 2.4).
+    pub fn of_cluster(key: Option<&ClusterKey>) -> TokenKey {
+        TokenKey::derive(key.unwrap_or(&ClusterKey::new([0; 32])))
+    }
+
     fn mac(&self, chunk: ChunkId, fields: &[u8]) -> Hmac<Sha256> {
         let mut mac = self.keyed.clone();
         mac.update(&chunk.get().to_le_bytes());
@@ -174,9 +186,12 @@ impl fmt::Debug for TokenKey {
     }
 }
 
+fn u32_at(token: &Token, at: usize) -> u32 {
+    u32::from_le_bytes(token.0[at..at + 4].try_into().expect("4 bytes"))
+}
+
 fn check_fields(token: Token, op: Rights, epoch: Epoch, now_unix_s: u64) -> Result<(), TokenError> {
-    let u32_at = |at: usize| u32::from_le_bytes(token.0[at..at + 4].try_into().expect("4 bytes"));
-    let (expiry_unix_s, highest) = (u32_at(1), u32_at(5));
+    let (expiry_unix_s, highest) = (u32_at(&token, 1), u32_at(&token, 5));
     if now_unix_s >= u64::from(expiry_unix_s) {
         return Err(TokenError::Expired { expiry_unix_s });
     }

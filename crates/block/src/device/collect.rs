@@ -5,12 +5,16 @@
 //! compare-and-set (`protocols.md` 6.4): a change that came meanwhile wins. Data is verified and
 //! packed on helper threads, between requests only the index is asked (B13). A file is removed when
 //! the index names none of its blocks and the TxnFile durably says so.
+//!
+//! A file of which a record cannot be read or does not verify stays as it is and is set aside: the
+//! others are collected meanwhile, and it is tried again later, for a replica may have been repaired.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use runtime::Duration;
+use runtime::{Duration, Instant};
 
 use super::choice::{Candidate, Lifespan, pick};
 use super::core::Core;
@@ -19,11 +23,12 @@ use super::format::Flaw;
 use super::format::record::{Head, Next, What, next_head, put_stored, repack};
 use super::format::state::{Role, file_key};
 use super::format::txn::Mark;
-use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_SLICE, RECORD, UNIT};
+use super::limits::{
+    COLLECT_APPEND_BYTES, COLLECT_ASIDE_DAMAGED, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE,
+    RECORD, UNIT,
+};
 use super::types::{FileNo, Loc, Seq, Update};
 
-/// Pause after a collection has failed.
-const RETRY: Duration = Duration::from_millis(500);
 /// How long a step waits for requests that are under way, unless room is short.
 const GIVE_WAY: Duration = Duration::from_millis(2);
 /// How often one pause gives way at most: to the segment's own changes, and to those of others. At
@@ -36,6 +41,36 @@ const GIVE_WAY_OTHERS: u32 = 3;
 struct Outputs {
     open: [Option<Output>; COLLECT_CLASSES],
     lifespan: Lifespan,
+    /// Appends to outputs that have failed one after the other.
+    failures: u32,
+    /// One has failed since the last look.
+    lost: bool,
+}
+
+/// Files that could not be collected: how often, and when each is tried again.
+#[derive(Default)]
+pub(crate) struct Aside(BTreeMap<FileNo, (u32, Instant)>);
+
+impl Aside {
+    fn put(&mut self, file: FileNo, now: Instant, kind: Kind) {
+        let (times, until) = self.0.entry(file).or_insert((0, now));
+        *until = now + if kind == Kind::Corrupt { COLLECT_ASIDE_DAMAGED } else { pause(*times) };
+        *times += 1;
+    }
+
+    fn has(&self, file: FileNo, now: Instant) -> bool {
+        self.0.get(&file).is_some_and(|&(_, until)| now < until)
+    }
+
+    /// When the next of them is tried again.
+    fn next(&self, now: Instant) -> Option<Instant> {
+        self.0.values().map(|&(_, until)| until).filter(|&until| until > now).min()
+    }
+}
+
+/// How long to wait after so many failures before.
+fn pause(failures: u32) -> Duration {
+    (COLLECT_RETRY.0 * 2u32.pow(failures.min(16))).min(COLLECT_RETRY.1)
 }
 
 struct Output {
@@ -49,7 +84,9 @@ impl Core {
     /// What may be collected.
     fn candidates(&self) -> Vec<Candidate> {
         let (files, index) = (self.files.borrow(), self.member.index.borrow());
+        let (aside, now) = (self.aside.borrow(), self.env.now());
         let sealed = files.values().filter(|file| file.state.get().sealed);
+        let sealed = sealed.filter(|file| !aside.has(file.number, now));
         let candidate = |file: &Rc<DataFile>| {
             let state = file.state.get();
             let live = i64::from(state.live) + index.pending(file.number);
@@ -76,22 +113,50 @@ impl Core {
                 _ if self.cuts.wants_seal() => self.end_outputs(&mut outputs).await,
                 Some(file) => self.collect(file, &mut outputs).await,
                 None => {
-                    self.wake_collect.notified().await;
+                    let now = self.env.now();
+                    let due = self.aside.borrow().next(now);
+                    let woken = self.wake_collect.notified();
+                    match due {
+                        // Either is a reason to look again.
+                        Some(due) => drop(self.env.timeout(due - now, woken).await),
+                        None => woken.await,
+                    }
                     continue;
                 }
             };
+            let before = std::mem::take(&mut outputs.failures);
+            let failed_outputs = std::mem::take(&mut outputs.lost);
             let Err(fault) = done else { continue };
             match self.explain(fault).await {
                 _ if self.is_over() => {}
                 fault if fault.kind == Kind::Fenced => self.end(fault),
-                fault => {
-                    // What was copied and not installed is garbage of the outputs.
+                // Whatever is collected next would fail too.
+                fault if failed_outputs || picked.is_none() => {
                     tracing::warn!(cause = fault.message, "a collection failed; trying again");
-                    outputs.open = Default::default();
-                    self.env.sleep(self.env.jitter(RETRY)).await;
+                    outputs.failures = before + 1;
+                    let until = self.env.now() + self.env.jitter(pause(before));
+                    // Whoever links files waits for the end of the outputs.
+                    while self.env.now() < until && !self.cuts.wants_seal() && !self.is_over() {
+                        self.env.sleep((until - self.env.now()).min(COLLECT_RETRY.0)).await;
+                    }
+                }
+                fault => {
+                    let file = picked.expect("looked at above");
+                    tracing::warn!(
+                        ?file,
+                        cause = fault.message,
+                        "a DataFile cannot be collected now: it stays, others are collected"
+                    );
+                    self.env.mark("segment: DataFile set aside");
+                    self.aside.borrow_mut().put(file, self.env.now(), fault.kind);
                 }
             }
         }
+    }
+
+    /// Whether a file is left alone for a while, since it could not be collected.
+    pub(crate) fn is_aside(&self, file: FileNo) -> bool {
+        self.aside.borrow().has(file, self.env.now())
     }
 
     /// Copies what lives of a file, and removes it.
@@ -115,6 +180,7 @@ impl Core {
             self.files.borrow_mut().remove(&number);
         })
         .await?;
+        self.aside.borrow_mut().0.remove(&number);
         self.env.mark("segment: DataFile collected");
         self.count(|counts| counts.collected += 1);
         self.discard(&file.name).await;
@@ -249,9 +315,11 @@ impl Core {
         };
         if let Err(fault) = written {
             let output = outputs.open[class].take().expect("just seen");
+            outputs.lost = true;
             let fault = self.trouble("append to", &file.name, fault);
-            // Its length is not known: nothing is appended to it any more.
-            let _ = output.open.writer.close().await;
+            // Its length is not known: nothing is appended to it any more. What of it is installed
+            // is known, so it ends there, and is collected like any other.
+            self.seal_output(output.open).await;
             return Err(fault);
         }
         let blocks = output.moves.len() as u32;

@@ -10,7 +10,8 @@ use runtime::sync::{Mutex, Notify, Semaphore};
 use runtime::{Env, Instant};
 use table::{Batch, Store, Table};
 
-use super::files::{DataFile, Open, Recent};
+use super::collect::Aside;
+use super::files::{DataFile, Open};
 use super::format::Flaw;
 use super::format::page::decode_page;
 use super::format::state::{SEGMENT_KEY, ScrubState, SegmentState, page_key};
@@ -63,6 +64,8 @@ pub(crate) struct Core {
     pub(crate) generation: u32,
     pub(crate) files: RefCell<BTreeMap<FileNo, Rc<DataFile>>>,
     pub(crate) next_file: Cell<u32>,
+    /// The first of them that is this instance's.
+    pub(crate) first_file: u32,
     /// The index, and this segment's part of what it shares with others.
     pub(crate) member: Rc<Member>,
     /// Pages that are being read from the table.
@@ -76,7 +79,6 @@ pub(crate) struct Core {
     pub(crate) room: Arc<Semaphore>,
     /// Counter of the last change.
     pub(crate) counter: Cell<u64>,
-    pub(crate) recent: RefCell<Recent>,
     pub(crate) unlogged: RefCell<VecDeque<Unlogged>>,
     pub(crate) unlogged_count: Cell<usize>,
     /// How often the index was changed, and how many of these changes the TxnFile has.
@@ -107,6 +109,8 @@ pub(crate) struct Core {
     pub(crate) changed: Notify,
     pub(crate) checkpointing: Mutex<()>,
     pub(crate) cuts: Cuts,
+    /// Files that could not be collected.
+    pub(crate) aside: RefCell<Aside>,
     pub(crate) counts: Cell<Counts>,
     pub(crate) scrub: Cell<ScrubState>,
     /// Bytes of blocks that the scrub of this instance has read.
@@ -147,6 +151,7 @@ impl Core {
             table,
             files: RefCell::new(files),
             next_file: Cell::new(state.next_file),
+            first_file: state.next_file,
             member: shared.join(index),
             asked: RefCell::default(),
             answered: Notify::new(),
@@ -155,7 +160,6 @@ impl Core {
             queue: RefCell::default(),
             room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
             counter: Cell::new(logged),
-            recent: RefCell::default(),
             unlogged: RefCell::default(),
             unlogged_count: Cell::new(0),
             installed: Cell::new(0),
@@ -178,6 +182,7 @@ impl Core {
             changed: Notify::new(),
             checkpointing: Mutex::new(()),
             cuts: Cuts::default(),
+            aside: RefCell::default(),
             counts: Cell::default(),
             scrub: Cell::new(scrub),
             scrub_read: Cell::new(0),

@@ -85,20 +85,33 @@ pub(crate) struct Open {
 #[derive(Default)]
 pub(crate) struct Recent {
     appends: BTreeMap<(FileNo, u32), Rc<Vec<u8>>>,
-    order: VecDeque<(FileNo, u32)>,
+    /// Oldest first, each with its place among those of all segments.
+    order: VecDeque<(u64, (FileNo, u32))>,
     bytes: usize,
 }
 
 impl Recent {
-    /// Notes an append at a unit of a file, and forgets the oldest ones beyond `most` bytes.
-    pub(crate) fn insert(&mut self, file: FileNo, unit: u32, bytes: Rc<Vec<u8>>, most: usize) {
+    /// Notes an append at a unit of a file.
+    pub(crate) fn insert(&mut self, file: FileNo, unit: u32, bytes: Rc<Vec<u8>>, stamp: u64) {
         self.bytes += bytes.len();
         self.appends.insert((file, unit), bytes);
-        self.order.push_back((file, unit));
-        while self.bytes > most {
-            let oldest = self.order.pop_front().expect("bytes are in appends");
-            self.bytes -= self.appends.remove(&oldest).expect("both have it").len();
-        }
+        self.order.push_back((stamp, (file, unit)));
+    }
+
+    /// Bytes of them.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The oldest one's place among those of all segments.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.order.front().map(|(stamp, _)| *stamp)
+    }
+
+    /// Forgets the oldest one.
+    pub(crate) fn forget_oldest(&mut self) {
+        let (_, oldest) = self.order.pop_front().expect("there is one");
+        self.bytes -= self.appends.remove(&oldest).expect("both have it").len();
     }
 
     /// The append that a place of a file lies in, and the bytes in front of that place.

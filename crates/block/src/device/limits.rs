@@ -61,6 +61,14 @@ pub const QUEUE_BYTES_MIN: usize = 64;
 /// read from here: the window of the writer, 8 appends of the largest size.
 pub const RECENT_BYTES_DEFAULT: usize = APPENDS_INFLIGHT_MAX * APPEND_BYTES_MAX;
 
+/// Bytes that changes take until sorted files of the tables have them, and the last appends, of
+/// all segments of a process, unless configured. A third of three quarters of it, 64 MiB, is
+/// where tables begin to be flushed before they are full: eight busy segments reach that. The
+/// appends of the last quarter are 16,000 of 4 KiB.
+pub const WRITE_MEMORY_DEFAULT: usize = 256 << 20;
+/// Such memory at least.
+pub const WRITE_MEMORY_MIN: usize = 256 << 10;
+
 /// Blocks of an index page: 2 MiB of a segment. A whole page has 4 KiB in memory and up to 4 KiB
 /// in the table: one data block.
 pub const PAGE_BLOCKS: u32 = 512;
@@ -73,6 +81,9 @@ pub const INDEX_MEMORY: (usize, usize) = (16 << 10, 64 << 30);
 
 /// Updates of one TxnFile batch at most: 25 bytes each at most, within a table's value.
 pub const TXN_UPDATES_MAX: usize = 8192;
+/// Watermarks of one TxnFile batch at most: 15 bytes each at most. An instance that ended leaves a
+/// few files open; one that fails soon after each opening leaves one more each time.
+pub const TXN_MARKS_MAX: usize = 1024;
 /// Updates at which a batch is written, unless configured: about two sectors.
 pub const TXN_UPDATES_DEFAULT: usize = 512;
 /// How long an update waits for its batch. The tail that recovery scans is what is written in
@@ -96,8 +107,11 @@ pub const READS_INFLIGHT: usize = 16;
 /// Bytes of one read of a tail in recovery.
 pub const SCAN_BYTES: usize = 4 << 20;
 
-/// A cut that was released and that nobody links is given up after this long.
+/// A cut that was released and that nobody links is given up this long after it was released last,
+/// or linked last: who has many segments to link releases them again meanwhile.
 pub const CUT_KEEP: Duration = Duration::from_secs(60);
+/// Between two looks at a cut that is linked for longer.
+pub const CUT_LOOK: Duration = Duration::from_secs(1);
 /// Bytes of rows that one batch of a linked directory's table gets.
 pub const LINK_ROWS_BYTES: usize = 256 << 10;
 /// Files that are sealed at a time before they are linked.
@@ -124,6 +138,12 @@ pub const SCRUB_PERIOD_DEFAULT: Duration = Duration::from_secs(15 * 24 * 3600);
 pub const COLLECT_CLASSES: usize = 3;
 /// Bytes that collection reads, and appends, at once: a quarter of the largest append.
 pub const COLLECT_APPEND_BYTES: usize = 63 * RECORD;
+/// Pause after a collection has failed, at first and at most: doubled each time.
+pub const COLLECT_RETRY: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(60));
+/// A DataFile with a damaged record is left alone for so long: the core's scrub and repair bring a
+/// replica back within it, or nothing does.
+pub const COLLECT_ASIDE_DAMAGED: Duration = Duration::from_secs(3600);
 /// Records that collection works on before others have a turn: 10 us each when packed.
 pub const COLLECT_SLICE: u32 = 8;
 /// Garbage at which collection begins, in percent of all blocks, unless configured: 80 %
@@ -137,6 +157,7 @@ const _: () =
 const _: () = assert!(BLOCK.is_multiple_of(UNIT) && RECORD as u64 == RECORD_UNITS as u64 * UNIT);
 const _: () = assert!(FILE_BYTES.1 / UNIT <= u32::MAX as u64);
 const _: () = assert!(REQUEST_BYTES_MAX as usize * 2 <= QUEUE_BYTES_MAX);
-const _: () = assert!(TXN_UPDATES_MAX * 26 < table::limits::VALUE_MAX);
+const _: () = assert!(TXN_UPDATES_MAX * 26 + TXN_MARKS_MAX * 15 + 32 <= table::limits::VALUE_MAX);
 const _: () = assert!(APPEND_BYTES_MAX >= RECORD && READ_BYTES_MAX <= 1 << 20);
 const _: () = assert!(QUEUE_BYTES_MAX < u32::MAX as usize);
+const _: () = assert!(WRITE_MEMORY_MIN / 4 * 3 >= table::limits::WRITE_MEMORY_MIN);

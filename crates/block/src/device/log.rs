@@ -24,7 +24,8 @@ use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Mark;
 use super::limits::{
     APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPEND_BYTES_PACKED, APPEND_BYTES_SHARED,
-    APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, RECORD, RECORD_UNITS, TXN_BACKLOG_MAX, UNIT,
+    APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, RECORD, RECORD_UNITS, TXN_BACKLOG_MAX,
+    TXN_UPDATES_MAX, UNIT,
 };
 use super::locks::Guard;
 use super::pace::Pace;
@@ -285,7 +286,10 @@ impl Core {
         let (mut updates, mut done, mut last_of) = (Vec::new(), Vec::new(), Vec::new());
         let (file, unit) = (open.file.clone(), open.next);
         let (mut seq, mut blocks) = (Seq::default(), 0);
-        while let Some(change) = queue.waiting.front_mut() {
+        // A record without data is as small as an update: a burst of trims makes an append of them.
+        while updates.len() < TXN_UPDATES_MAX
+            && let Some(change) = queue.waiting.front_mut()
+        {
             let mut fits = (room - bytes.len()) / RECORD;
             let whole = match &change.work {
                 Work::Write(data) => {
@@ -364,7 +368,7 @@ impl Core {
         }
         file.end.set(end);
         file.blocks.set(file.blocks.get() + blocks);
-        self.recent.borrow_mut().insert(file.number, unit, bytes, self.options.recent_bytes);
+        self.member.remember((file.number, unit), bytes, self.options.recent_bytes);
         let mark = Mark { file: file.number, end, blocks: file.blocks.get() };
         self.install(seq, Some(mark), updates);
         for change in last_of {
@@ -499,19 +503,27 @@ impl Core {
             Role::Log => &self.store,
             Role::Collected => &self.outputs,
         };
-        let made = store.create(&file.name).await;
-        let writer = made.map_err(|fault| self.trouble("create", &file.name, fault))?;
-        let head = file_head(self.identity, number, self.epoch);
-        let written = match writer.submit(&head).await {
-            Ok(pending) => pending.await,
-            Err(fault) => Err(fault),
+        let begun = async {
+            let writer = store.create(&file.name).await;
+            let writer = writer.map_err(|fault| self.trouble("create", &file.name, fault))?;
+            let head = file_head(self.identity, number, self.epoch);
+            let written = match writer.submit(&head).await {
+                Ok(pending) => pending.await,
+                Err(fault) => Err(fault),
+            };
+            written.map_err(|fault| self.trouble("begin", &file.name, fault))?;
+            Ok(writer)
         };
-        if let Err(fault) = written {
-            let fault = self.trouble("begin", &file.name, fault);
-            // Nothing names it. If it cannot be removed now, the next opening does.
-            let _ = self.store.remove(&file.name).await;
-            return Err(fault);
-        }
+        let writer = match begun.await {
+            Ok(writer) => writer,
+            Err(fault) => {
+                // Nothing names it, and its name may be there though it could not be made. If it
+                // cannot be removed now, the next opening does.
+                self.env.mark("segment: unmade file removed");
+                let _ = self.store.remove(&file.name).await;
+                return Err(fault);
+            }
+        };
         Ok(Open { file, writer, next: (FILE_HEAD as u64 / UNIT) as u32 })
     }
 }

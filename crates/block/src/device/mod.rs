@@ -40,7 +40,7 @@ pub use link::LinkFrom;
 pub use options::Options;
 pub(crate) use request::{blocks, neighbourhood, part, push_span};
 pub use segment::{Segment, Stats};
-pub use shared::Shared;
+pub use shared::{Memory, Shared};
 pub(crate) use types::FileNo;
 pub use types::{Identity, Seq};
 pub use view::{Change, FileId, FileUse, Has, View};

@@ -26,7 +26,7 @@ use super::format::state::{
 };
 use super::format::txn::{Mark, Txn};
 use super::index::IndexMap;
-use super::limits::{RECORD, SCAN_BYTES, UNIT};
+use super::limits::{RECORD, SCAN_BYTES, TXN_UPDATES_MAX, UNIT};
 use super::link::LinkFrom;
 use super::log::merge;
 use super::options::Options;
@@ -355,6 +355,11 @@ impl Opening {
                         blocks += u32::from(head.what.has_data());
                         units += (head.record_len() as u64 / UNIT) as u32;
                         at += head.record_len();
+                        // Each piece fits into a batch of the TxnFile.
+                        if updates.len() == TXN_UPDATES_MAX {
+                            let mark = Mark { file: file.number, end: units, blocks };
+                            pieces.push((seq, mark, std::mem::take(&mut updates)));
+                        }
                     }
                 }
             };
@@ -404,9 +409,12 @@ impl Core {
             };
             for name in &page.names {
                 let Some((generation, number)) = parse_name(name) else { continue };
-                // A later owner's files have a higher generation.
-                let old = generation < self.generation;
-                let named = self.files.borrow().get(&number).is_some_and(|f| f.name == *name);
+                // A later owner's files have a higher generation, and numbers from the one on that
+                // was next when this one began. Those that were linked from another directory have
+                // its table's generation, which says nothing here, and a lower number.
+                let old = generation < self.generation || number.get() < self.first_file;
+                let named = self.files.borrow().get(&number).is_some_and(|f| f.name == *name)
+                    || self.cuts.has_discarded(name);
                 if !old || named || self.is_over() {
                     continue;
                 }

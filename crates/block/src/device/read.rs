@@ -183,7 +183,7 @@ impl Core {
             // The last appends are in memory; a replica may not show them yet.
             while out.len() < want {
                 let unit = run.first() + (out.len() as u64 / UNIT) as u32;
-                let Some((bytes, skip)) = self.recent.borrow().get(run.file, unit) else { break };
+                let Some((bytes, skip)) = self.member.recent(run.file, unit) else { break };
                 let rest = &bytes[skip..];
                 out.extend_from_slice(&rest[..rest.len().min(want - out.len())]);
             }

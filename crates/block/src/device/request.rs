@@ -171,7 +171,7 @@ impl Core {
     /// when they have heard that they are acknowledged (`protocols.md` 1.6). Nor at the very end of
     /// a file, where whoever reads a whole record's length finds less.
     fn told_place(&self, number: FileNo, unit: u32) -> Option<RecordPlace> {
-        if self.recent.borrow().get(number, unit).is_some() {
+        if self.member.recent(number, unit).is_some() {
             return None;
         }
         let file = self.files.borrow().get(&number)?.clone();

@@ -8,6 +8,7 @@
 //! One that cannot store what it has takes that from the others, and no more.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::{Rc, Weak};
 
@@ -15,11 +16,15 @@ use runtime::sync::Notify;
 use runtime::{Duration, Instant};
 use table::Cache;
 
+use super::files::Recent;
 use super::index::IndexMap;
-use super::limits::INDEX_MEMORY;
+use super::limits::{INDEX_MEMORY, WRITE_MEMORY_MIN};
+use super::types::FileNo;
 
 struct Inner {
     cache: Cache,
+    /// Bytes of changes of tables and of last appends.
+    write_memory: usize,
     /// Bytes of the indexes in memory.
     room: usize,
     used: Cell<usize>,
@@ -35,6 +40,32 @@ struct Inner {
     waiting: Cell<usize>,
     /// When the next piece of a scrub may be read.
     scrub: Cell<Instant>,
+    recent: RecentSum,
+}
+
+/// The last appends of all segments.
+struct RecentSum {
+    room: usize,
+    used: Cell<usize>,
+    /// Appends so far: the next one's place among all.
+    next: Cell<u64>,
+    /// Members by their oldest append.
+    oldest: RefCell<BTreeMap<u64, Weak<Member>>>,
+}
+
+/// Bytes of memory by what they are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Memory {
+    /// Index pages.
+    pub index: usize,
+    /// Blocks of the tables' sorted files.
+    pub cache: usize,
+    /// Changes of tables that are in no sorted file yet.
+    pub changes: usize,
+    /// The last appends to DataFiles.
+    pub recent: usize,
+    /// What all of them may take together.
+    pub budget: usize,
 }
 
 /// What the segments of one process share. Clones are the same.
@@ -45,7 +76,24 @@ impl Shared {
     /// For segments whose tables' blocks share `cache`, and whose indexes share `index_memory`
     /// bytes, 16 KiB to 64 GiB. What requests under way look at comes beside it.
     pub fn new(cache: Cache, index_memory: usize) -> Shared {
+        Shared::with(cache, index_memory, (usize::MAX, usize::MAX))
+    }
+
+    /// The same with a bound of what changes take until they are in sorted files of the tables,
+    /// and of the last appends of all segments together: `write_memory` bytes, from 256 KiB. A
+    /// quarter is for the appends.
+    pub fn bounded(cache: Cache, index_memory: usize, write_memory: usize) -> Shared {
+        let write_memory = write_memory.max(WRITE_MEMORY_MIN);
+        let recent = write_memory / 4;
+        let cache = cache.with_write_memory(write_memory - recent);
+        Shared::with(cache, index_memory, (write_memory, recent))
+    }
+
+    fn with(cache: Cache, index_memory: usize, (write_memory, recent): (usize, usize)) -> Shared {
+        let (used, next, oldest) = Default::default();
         Shared(Rc::new(Inner {
+            write_memory,
+            recent: RecentSum { room: recent, used, next, oldest },
             cache,
             room: index_memory.clamp(INDEX_MEMORY.0, INDEX_MEMORY.1),
             used: Cell::new(0),
@@ -64,6 +112,18 @@ impl Shared {
         self.0.used.get()
     }
 
+    /// What segments have in memory at present.
+    pub fn memory(&self) -> Memory {
+        let Inner { cache, used, recent, room, write_memory, .. } = &*self.0;
+        Memory {
+            index: used.get(),
+            cache: cache.bytes(),
+            changes: cache.write_bytes(),
+            recent: recent.used.get(),
+            budget: room.saturating_add(cache.limit()).saturating_add(*write_memory),
+        }
+    }
+
     pub(crate) fn cache(&self) -> &Cache {
         &self.0.cache
     }
@@ -77,6 +137,7 @@ impl Shared {
             wake_log: Notify::new(),
             noted: Cell::new((0, 0)),
             waiting: Cell::new(0),
+            recent: RefCell::default(),
             shared: self.clone(),
         });
         let members = &mut *self.0.members.borrow_mut();
@@ -171,6 +232,7 @@ pub(crate) struct Member {
     noted: Cell<(usize, usize)>,
     /// Changes that wait for their append.
     waiting: Cell<usize>,
+    recent: RefCell<Recent>,
     shared: Shared,
 }
 
@@ -231,6 +293,51 @@ impl Member {
         self.shared.react();
     }
 
+    /// Notes an append at a unit of a file, and forgets the segment's oldest ones beyond `most`
+    /// bytes, and the oldest of all segments when these have too many.
+    pub(crate) fn remember(
+        self: &Rc<Self>,
+        (file, unit): (FileNo, u32),
+        bytes: Rc<Vec<u8>>,
+        most: usize,
+    ) {
+        let sum = &self.shared.0.recent;
+        let stamp = sum.next.get();
+        sum.next.set(stamp + 1);
+        sum.used.set(sum.used.get() + bytes.len());
+        self.recent.borrow_mut().insert(file, unit, bytes, stamp);
+        if self.recent.borrow().oldest() == Some(stamp) {
+            sum.oldest.borrow_mut().insert(stamp, Rc::downgrade(self));
+        }
+        while self.recent.borrow().bytes() > most {
+            self.forget_recent();
+        }
+        while sum.used.get() > sum.room {
+            let first = sum.oldest.borrow().first_key_value().map(|(_, member)| member.clone());
+            let first = first.expect("bytes are in appends").upgrade();
+            first.expect("it takes its own away").forget_recent();
+        }
+    }
+
+    /// Forgets the segment's oldest append.
+    fn forget_recent(self: &Rc<Self>) {
+        let (sum, recent) = (&self.shared.0.recent, &mut *self.recent.borrow_mut());
+        let oldest = &mut *sum.oldest.borrow_mut();
+        let before = recent.bytes();
+        oldest.remove(&recent.oldest().expect("there is one"));
+        recent.forget_oldest();
+        sum.used.set(sum.used.get() + recent.bytes() - before);
+        if let Some(next) = recent.oldest() {
+            oldest.insert(next, Rc::downgrade(self));
+        }
+    }
+
+    /// The append among the last that a place of a file lies in, and the bytes in front of that
+    /// place.
+    pub(crate) fn recent(&self, file: FileNo, unit: u32) -> Option<(Rc<Vec<u8>>, usize)> {
+        self.recent.borrow().get(file, unit)
+    }
+
     /// So many of the segment's changes wait for their append.
     pub(crate) fn waits(&self, count: usize) {
         let all = &self.shared.0.waiting;
@@ -251,6 +358,11 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
+        let (sum, recent) = (&self.shared.0.recent, &*self.recent.borrow());
+        sum.used.set(sum.used.get() - recent.bytes());
+        if let Some(oldest) = recent.oldest() {
+            sum.oldest.borrow_mut().remove(&oldest);
+        }
         let (used, dirty) = (&self.shared.0.used, &self.shared.0.dirty);
         let (had, had_dirty) = self.noted.get();
         used.set(used.get() - had);
@@ -268,7 +380,7 @@ mod tests {
 
     use super::super::format::page::decode_page;
     use super::super::limits::PAGE_BLOCKS;
-    use super::super::types::{FileNo, Loc, Update};
+    use super::super::types::{Loc, Update};
     use super::*;
 
     const ROOM: usize = 64 << 10;

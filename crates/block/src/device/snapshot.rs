@@ -15,13 +15,13 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use futures_util::future::join_all;
 use runtime::sync::Mutex;
-use runtime::{Class, Duration, Instant};
-use table::{Cache, Snapshot, Store, Table};
+use runtime::{Class, Duration, Env, Instant};
+use table::{Snapshot, Store, Table};
 
 use super::core::Core;
 use super::files::DataFile;
 use super::format::state::{FileState, Role, SEGMENT_KEY, SegmentState};
-use super::limits::{CUT_KEEP, SEALS_INFLIGHT};
+use super::limits::{CUT_KEEP, CUT_LOOK, SEALS_INFLIGHT};
 use super::link::Filling;
 use super::segment::Segment;
 use super::types::{FileNo, Identity};
@@ -56,6 +56,27 @@ struct Cut {
     files: Vec<(Rc<DataFile>, FileState)>,
     /// How long it held answers back, once it is released.
     held: Cell<Option<Duration>>,
+    /// Until then it is kept for whoever links it, and as long as it is linked.
+    keep_until: Cell<Instant>,
+    linking: Cell<usize>,
+}
+
+/// A link of a cut that is under way: the cut stays meanwhile, and for a while after.
+struct Linking<'a>(&'a Cut, &'a Env);
+
+impl<'a> Linking<'a> {
+    fn begin(cut: &'a Cut, env: &'a Env) -> Linking<'a> {
+        cut.linking.set(cut.linking.get() + 1);
+        Linking(cut, env)
+    }
+}
+
+impl Drop for Linking<'_> {
+    fn drop(&mut self) {
+        let Linking(cut, env) = *self;
+        cut.linking.set(cut.linking.get() - 1);
+        cut.keep_until.set(env.now() + CUT_KEEP);
+    }
 }
 
 impl Cuts {
@@ -166,6 +187,8 @@ impl Core {
             counter: self.logged.get(),
             files: files.values().filter_map(of_cut).collect(),
             held: Cell::new(None),
+            keep_until: Cell::default(),
+            linking: Cell::new(0),
         })
     }
 
@@ -187,17 +210,25 @@ impl Core {
             }
             return Err(self.no_cut(id));
         };
+        // Whoever releases it again needs it still.
+        cut.keep_until.set(self.env.now() + CUT_KEEP);
         if let Some((_, since)) = self.cuts.hold.take() {
             cut.held.set(Some(self.env.now() - since));
             self.member.wake_log.notify_one();
             let (core, env, cut) = (Rc::downgrade(self), self.env.clone(), Rc::downgrade(&cut));
             self.env.spawn(Class::Background, "segment: cut", async move {
-                env.sleep(CUT_KEEP).await;
-                // Nobody has linked it: its asker is gone.
-                if let (Some(core), Some(cut)) = (core.upgrade(), cut.upgrade())
-                    && core.fixed(cut.id).is_some_and(|known| Rc::ptr_eq(&known, &cut))
-                {
-                    core.give_up();
+                loop {
+                    let Some(until) = cut.upgrade().map(|cut| cut.keep_until.get()) else { return };
+                    let now = env.now();
+                    env.sleep((until - now).max(CUT_LOOK)).await;
+                    let (Some(core), Some(cut)) = (core.upgrade(), cut.upgrade()) else { return };
+                    if !core.fixed(cut.id).is_some_and(|known| Rc::ptr_eq(&known, &cut)) {
+                        return;
+                    }
+                    // Nobody has linked it: its asker is gone.
+                    if cut.linking.get() == 0 && cut.keep_until.get() <= env.now() {
+                        return core.give_up();
+                    }
                 }
             });
         }
@@ -242,6 +273,7 @@ impl Core {
     ) -> Result<(), Fault> {
         let released = |cut: &Rc<Cut>| cut.held.get().is_some();
         let cut = self.fixed(id).filter(released).ok_or_else(|| self.no_cut(id))?;
+        let _kept = Linking::begin(&cut, &self.env);
         let _linking = self.cuts.linking.lock().await;
         self.end_files(&cut).await?;
         let names: Vec<String> = cut.files.iter().map(|(file, _)| file.name.clone()).collect();
@@ -289,7 +321,7 @@ impl Core {
     async fn copy_rows(&self, cut: &Cut, target: Rc<dyn Store>, to: Identity) -> Result<(), Fault> {
         let failed = |error: table::Error| self.fault(error.kind(), error);
         let options = table::Options { create: true, ..self.options.table.clone() };
-        let cache = Cache::new(LINK_CACHE);
+        let cache = self.member.shared().cache().beside(LINK_CACHE);
         let table = Table::open(&self.env, target, &cache, options).await.map_err(failed)?;
         if table.get(SEGMENT_KEY).await.map_err(failed)?.is_none() {
             let files: Vec<_> =
@@ -341,8 +373,9 @@ impl Core {
             return None;
         }
         let files = self.files.borrow();
-        let found = files.values().find(|file| file.state.get().origin != 0);
-        self.cuts.flatten.set(found.is_some());
+        let foreign = |file: &&Rc<DataFile>| file.state.get().origin != 0;
+        self.cuts.flatten.set(files.values().any(|file| foreign(&file)));
+        let found = files.values().filter(foreign).find(|file| !self.is_aside(file.number));
         found.map(|file| file.number)
     }
 }

@@ -7,11 +7,11 @@ use base::{Fault, Kind};
 use futures_util::future::{select, try_join_all};
 use runtime::Duration;
 
-use super::core::{Core, Unlogged};
+use super::core::Core;
 use super::files::DataFile;
 use super::format::state::{file_key, origin_key, page_key, txn_key};
 use super::format::txn::{Mark, Txn};
-use super::limits::{CHECKPOINT_PAGES, TXN_UPDATES_MAX};
+use super::limits::{CHECKPOINT_PAGES, TXN_MARKS_MAX, TXN_UPDATES_MAX};
 use super::types::{FileNo, Seq};
 
 /// Pause after background work has failed.
@@ -53,10 +53,13 @@ impl Core {
         let mut installs = 0;
         {
             let waiting = &mut *self.unlogged.borrow_mut();
-            let fits = |next: &Unlogged, have: usize| {
-                have == 0 || have + next.updates.len() <= TXN_UPDATES_MAX
-            };
-            while waiting.front().is_some_and(|next| fits(next, updates.len())) {
+            while let Some(next) = waiting.front() {
+                assert!(next.updates.len() <= TXN_UPDATES_MAX, "each fits into a batch alone");
+                if updates.len() + next.updates.len() > TXN_UPDATES_MAX
+                    || marks.len() == TXN_MARKS_MAX
+                {
+                    break;
+                }
                 let next = waiting.pop_front().expect("just seen");
                 weight += next.updates.len().max(1);
                 installs += 1;

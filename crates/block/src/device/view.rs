@@ -1,8 +1,10 @@
 //! [`View`]: what a segment that nobody changes has, read from its directory alone: no block server
 //! takes part (B10). Differences between snapshots are found by it, and what they pin.
 //!
-//! A place of a block is a file and a unit of it, and no two files ever have one number and one
-//! maker. So a block that stands at one place in two snapshots has not changed; one that stands at
+//! A place of a block is a file and a unit of it. Files are told apart by their numbers in the core,
+//! of which no two files ever have one, and which a file keeps in all directories that it is linked
+//! into. Names do not tell them apart: a segment that was cut off and made anew begins with the same
+//! ones. So a block that stands at one place in two snapshots has not changed; one that stands at
 //! two was written again, or moved by garbage collection.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,16 +29,9 @@ const INDEX_BYTES: usize = 1 << 20;
 /// Bytes of the table's blocks in memory.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// A DataFile, whatever directories have it.
+/// A DataFile, whatever directories have it: its number in the core ([`Store::numbers`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct FileId {
-    /// The volume whose segment made it.
-    pub volume: u64,
-    /// The number of that segment.
-    pub segment: u32,
-    /// What tells it from others of that segment.
-    pub number: (u32, u32),
-}
+pub struct FileId(u64);
 
 /// What a segment has of a DataFile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +80,8 @@ enum Spot {
 pub struct View {
     name: String,
     rows: Snapshot,
-    files: BTreeMap<FileNo, FileUse>,
+    /// Those that are there: one that was removed since the rows were read has no number.
+    files: BTreeMap<FileNo, Option<FileUse>>,
     index: IndexMap,
     pages: BTreeSet<u32>,
 }
@@ -94,7 +90,7 @@ impl View {
     /// Looks at a segment. `NotFound` when the directory is none; `Retry` when somebody changes it.
     pub async fn look(env: &Env, store: Rc<dyn Store>) -> Result<View, Fault> {
         let name = store.name().to_owned();
-        let rows = Table::look(env, store, &Cache::new(CACHE_BYTES)).await;
+        let rows = Table::look(env, store.clone(), &Cache::new(CACHE_BYTES)).await;
         let rows = rows.map_err(|error| trouble(&name, &error))?;
         let (files, index, pages) = (BTreeMap::new(), IndexMap::new(), BTreeSet::new());
         let mut view = View { name, rows, files, index, pages };
@@ -103,8 +99,8 @@ impl View {
         let Some(state) = state else {
             return Err(Fault::new(Kind::Retry, format!("{} is no segment yet", view.name)));
         };
-        let state = SegmentState::decode(&state).map_err(|flaw| view.damage(flaw))?;
-        view.read_files(&state).await?;
+        SegmentState::decode(&state).map_err(|flaw| view.damage(flaw))?;
+        view.read_files(&*store).await?;
         view.read_changes().await?;
         Ok(view)
     }
@@ -119,7 +115,8 @@ impl View {
         }
     }
 
-    async fn read_files(&mut self, state: &SegmentState) -> Result<(), Fault> {
+    async fn read_files(&mut self, store: &dyn Store) -> Result<(), Fault> {
+        let (mut found, mut names) = (Vec::new(), Vec::new());
         let mut scan = self.rows.scan(Range::prefix(&[FILE_PREFIX]));
         while let Some((key, value)) =
             scan.next().await.map_err(|error| trouble(&self.name, &error))?
@@ -127,12 +124,16 @@ impl View {
             let flaw = Flaw::Damaged("a DataFile's key is none");
             let number = read_key(&key).and_then(FileNo::new).ok_or_else(|| self.damage(flaw))?;
             let file = FileState::decode(&value).map_err(|flaw| self.damage(flaw))?;
-            let own = state.identity;
-            let volume = if file.origin == 0 { own.volume } else { file.origin };
-            let number_of = (file.generation, number.get());
-            let id = FileId { volume, segment: own.segment, number: number_of };
+            names.push(number.name(file.generation));
+            found.push((number, file));
+        }
+        let ids = store.numbers(&names).await;
+        let ids = ids
+            .map_err(|fault| Fault::new(fault.kind, format!("{}: {}", self.name, fault.message)))?;
+        for ((number, file), id) in found.into_iter().zip(ids) {
             let (bytes, linked) = (u64::from(file.units) * UNIT, file.origin != 0);
-            self.files.insert(number, FileUse { file: id, bytes, linked });
+            let of = |id| FileUse { file: FileId(id), bytes, linked };
+            self.files.insert(number, id.map(of));
         }
         Ok(())
     }
@@ -157,7 +158,7 @@ impl View {
 
     /// Its DataFiles.
     pub fn files(&self) -> impl Iterator<Item = FileUse> {
-        self.files.values().copied()
+        self.files.values().flatten().copied()
     }
 
     fn next_page(&self, page: u32) -> Option<u32> {
@@ -186,6 +187,10 @@ impl View {
                 (_, Some((file, unit))) => {
                     let flaw = Flaw::Damaged("a block is in a file that is not there");
                     let known = self.files.get(&file).ok_or_else(|| self.damage(flaw))?;
+                    let known = known.ok_or_else(|| {
+                        let text = format!("{}: a DataFile went while it was read", self.name);
+                        Fault::new(Kind::Retry, text)
+                    })?;
                     Spot::At(known.file, unit)
                 }
                 (Loc::ZERO, _) => Spot::Zero,

@@ -9,6 +9,7 @@ use futures_util::future::{Either, select};
 use runtime::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use runtime::{Class, Env, Stream};
 
+use super::handshakes::Handshake;
 use super::input::Ended;
 use super::negotiate::{self, Chosen, Claim};
 use super::output::{self, Message};
@@ -45,24 +46,37 @@ pub(super) async fn acquire(bound: &Arc<Semaphore>, share: usize) -> OwnedSemaph
     bound.clone().acquire_many_owned(share).await.expect("never closed")
 }
 
-pub(super) async fn run(seat: Seat, stream: Stream, gate: Option<Rc<Gate>>) {
-    let inner = seat.0.clone();
+pub(super) async fn run(
+    inner: Rc<Inner>,
+    handshake: Handshake,
+    stream: Stream,
+    gate: Option<Rc<Gate>>,
+) {
     let env = inner.env.clone();
     let peer = stream.peer;
-    let negotiation = negotiate::run(&inner, stream, gate);
-    let (chosen, input, write) = match env.timeout(inner.limits.negotiation_max, negotiation).await
-    {
-        Ok(Ok(chosen)) => chosen,
-        Ok(Err(ended)) => return note_end(&inner, peer, ended),
-        Err(_) => {
-            tracing::info!(%peer, "NBD client closed: it has chosen no volume in time");
+    let negotiated = {
+        let negotiation = negotiate::run(&inner, &handshake, stream, gate);
+        let bounded = pin!(env.timeout(inner.limits.negotiation_max, negotiation));
+        match select(bounded, pin!(handshake.ended())).await {
+            Either::Left((negotiated, _)) => negotiated.ok(),
+            Either::Right(_) => None,
+        }
+    };
+    drop(handshake);
+    let (chosen, input, write) = match negotiated {
+        Some(Ok(chosen)) => chosen,
+        Some(Err(ended)) => return note_end(&inner, peer, ended),
+        None => {
+            if let Some(unlogged) = inner.refusal() {
+                tracing::info!(%peer, unlogged, "NBD client closed: it has opened no volume in time");
+            }
             return;
         }
     };
     let (outbox, inbox) = mpsc::channel(inner.limits.requests_max);
     let writer =
         env.spawn(Class::Foreground, "nbd: answers", output::run(env.clone(), write, inbox));
-    let connection = open(seat, chosen, outbox);
+    let connection = open(chosen, outbox);
     let reading = pin!(requests::run(connection, input));
     match select(reading, writer).await {
         // What was asked is answered still.
@@ -78,9 +92,9 @@ pub(super) async fn run(seat: Seat, stream: Stream, gate: Option<Rc<Gate>>) {
     }
 }
 
-fn open(seat: Seat, chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
+fn open(chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
+    let Chosen { seat, claim, about, device, structured, allocation } = chosen;
     let inner = seat.0.clone();
-    let Chosen { claim, about, device, structured, allocation } = chosen;
     let bound = |share: usize| Arc::new(Semaphore::new(share));
     Rc::new(Connection {
         env: inner.env.clone(),
@@ -103,6 +117,8 @@ fn open(seat: Seat, chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connect
 fn note_end(inner: &Inner, peer: SocketAddr, ended: Ended) {
     if let Ended::Broken(broken) = ended {
         inner.count(|stats| stats.broken += 1);
-        tracing::warn!(%peer, "NBD connection closed: {broken}");
+        if let Some(unlogged) = inner.refusal() {
+            tracing::warn!(%peer, unlogged, "NBD connection closed: {broken}");
+        }
     }
 }

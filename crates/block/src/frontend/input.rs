@@ -32,9 +32,9 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) async fn new(env: &Env, read: Incoming) -> Input {
-        let staging = Some(alloc(env, NBD_STAGING_BYTES).await);
-        Input { env: env.clone(), read, staging, start: 0, end: 0 }
+    pub(super) async fn new(env: &Env, read: Incoming) -> Result<Input, Ended> {
+        let staging = alloc(env, NBD_STAGING_BYTES).await.map_err(|_| Ended::Closed)?;
+        Ok(Input { env: env.clone(), read, staging: Some(staging), start: 0, end: 0 })
     }
 
     /// What it reads from, when nothing is staged of what came: it goes on as something else.
@@ -60,7 +60,7 @@ impl Input {
 
     /// The next `len` bytes, in a buffer of their own.
     pub(super) async fn data(&mut self, len: usize) -> Result<Buf, Ended> {
-        let mut data = alloc(&self.env, len).await;
+        let mut data = alloc(&self.env, len).await.map_err(|_| Ended::Closed)?;
         let staged = (self.end - self.start).min(len);
         data[..staged].copy_from_slice(self.take(staged));
         let mut filled = staged;

@@ -2,12 +2,14 @@
 //!
 //! Each connection has a bound on its requests and on their bytes. A client that sends more waits
 //! in its own socket; one that does not take its answers holds no more than its bound, and stops
-//! nobody else. What is answered is durable, so a flush has nothing left to do (`protocols.md`
-//! 6.3), on whatever connection it comes.
+//! nobody else. A connection gets its seat when it opens an export; until then it is a handshake, of
+//! which there is a bounded number beside. What is answered is durable, so a flush has nothing left
+//! to do (`protocols.md` 6.3), on whatever connection it comes.
 //!
 //! Invariant: knows no segment and no block server, only [`Exports`] and [`Device`].
 
 mod connection;
+mod handshakes;
 mod input;
 mod negotiate;
 mod output;
@@ -23,12 +25,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use handshakes::{Handshakes, RefusalLog};
 use runtime::{Class, Env, JoinHandle, Listener, Stream};
 use tls::Gate;
 
 use crate::contract::{Answer, Device};
 use crate::limits::{
-    NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_NEGOTIATION_MAX, NBD_REQUESTS_MAX,
+    NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_HANDSHAKES_MAX, NBD_NEGOTIATION_MAX,
+    NBD_REQUESTS_MAX,
 };
 
 /// Pause after an accept that failed for want of descriptors.
@@ -48,10 +52,19 @@ pub struct About {
     pub shared: bool,
 }
 
+/// A page of the list of exports: a cluster may have very many.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Names {
+    /// Names in order.
+    pub names: Vec<String>,
+    /// True when more follow the last one.
+    pub more: bool,
+}
+
 /// What a front end serves.
 pub trait Exports {
-    /// Names of all exports that may be listed.
-    fn names(&self) -> Answer<'_, Vec<String>>;
+    /// The next names above `after` of exports that may be listed, in order.
+    fn names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, Names>;
 
     /// An export; `NotFound` when there is none of that name.
     fn about<'a>(&'a self, name: &'a str) -> Answer<'a, About>;
@@ -64,8 +77,10 @@ pub trait Exports {
 /// Bounds of a front end. The simulator and tests make them small.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; one more is closed at once.
+    /// Connections that have an export open, at a time; one more is told so.
     pub connections_max: usize,
+    /// Connections that have none yet, at a time; one more ends the oldest of them.
+    pub handshakes_max: usize,
     /// Bytes of requests and answers that one connection may hold, beside one large request.
     pub connection_bytes_max: usize,
     /// Requests of one connection that are not answered.
@@ -78,6 +93,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: NBD_CONNECTIONS_MAX,
+            handshakes_max: NBD_HANDSHAKES_MAX,
             connection_bytes_max: NBD_CONNECTION_BYTES_MAX,
             requests_max: NBD_REQUESTS_MAX,
             negotiation_max: NBD_NEGOTIATION_MAX,
@@ -88,11 +104,13 @@ impl Default for Limits {
 /// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Connections open now.
+    /// Connections that have an export open now.
     pub connections: usize,
+    /// Connections that have none yet.
+    pub handshakes: usize,
     /// Connections taken.
     pub accepted: u64,
-    /// Connections closed because of [`Limits::connections_max`].
+    /// Connections refused because of [`Limits::connections_max`] or [`Limits::handshakes_max`].
     pub refused: u64,
     /// Connections ended because the peer broke the protocol.
     pub broken: u64,
@@ -140,6 +158,8 @@ struct Inner {
     limits: Limits,
     /// Connections that have each export open.
     open: RefCell<BTreeMap<String, usize>>,
+    handshakes: Handshakes,
+    refusals: RefusalLog,
     stats: Cell<Stats>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
@@ -153,7 +173,8 @@ impl Frontend {
     pub fn new(env: &Env, exports: Rc<dyn Exports>, limits: Limits) -> Frontend {
         let (env, open) = (env.clone(), RefCell::default());
         let (stats, tasks) = (Cell::default(), RefCell::default());
-        Frontend(Rc::new(Inner { env, exports, limits, open, stats, tasks }))
+        let (handshakes, refusals) = (Handshakes::default(), RefusalLog::default());
+        Frontend(Rc::new(Inner { env, exports, limits, open, handshakes, refusals, stats, tasks }))
     }
 
     /// Takes connections at a loopback address; port 0 picks a free one.
@@ -202,7 +223,7 @@ impl Frontend {
 
     /// Counters since the start.
     pub fn stats(&self) -> Stats {
-        self.0.stats.get()
+        Stats { handshakes: self.0.handshakes.count(), ..self.0.stats.get() }
     }
 
     /// Takes no more connections. Those that are open go on.
@@ -223,10 +244,28 @@ impl Inner {
         change(&mut stats);
         self.stats.set(stats);
     }
+
+    /// How many refusals went without a line since the last one, when this one may have a line.
+    fn refusal(&self) -> Option<u64> {
+        self.refusals.take(self.env.now())
+    }
 }
 
-/// One of the open connections; counted until it is dropped.
+/// One of the connections that have an export open; counted until it is dropped.
 struct Seat(Rc<Inner>);
+
+impl Seat {
+    /// A seat, if one is free.
+    fn take(inner: &Rc<Inner>) -> Option<Seat> {
+        if inner.stats.get().connections >= inner.limits.connections_max {
+            inner.env.mark("nbd: too many connections");
+            inner.count(|stats| stats.refused += 1);
+            return None;
+        }
+        inner.count(|stats| stats.connections += 1);
+        Some(Seat(inner.clone()))
+    }
+}
 
 impl Drop for Seat {
     fn drop(&mut self) {
@@ -247,16 +286,20 @@ async fn accept(inner: Rc<Inner>, listener: Listener, gate: Option<Rc<Gate>>) {
 }
 
 fn admit(inner: &Rc<Inner>, stream: Stream, gate: Option<Rc<Gate>>) {
-    if inner.stats.get().connections >= inner.limits.connections_max {
-        inner.env.mark("nbd: too many connections");
+    if inner.handshakes.count() >= inner.limits.handshakes_max {
+        inner.env.mark("nbd: too many handshakes");
         inner.count(|stats| stats.refused += 1);
-        tracing::warn!(peer = %stream.peer, "NBD connection closed: too many are open");
-        return;
+        let ended = inner.handshakes.end_oldest();
+        if let Some(unlogged) = inner.refusal() {
+            let peer = &stream.peer;
+            tracing::warn!(%peer, ended, unlogged, "too many NBD clients that open no volume");
+        }
+        if !ended {
+            return;
+        }
     }
-    inner.count(|stats| {
-        stats.connections += 1;
-        stats.accepted += 1;
-    });
-    let seat = Seat(inner.clone());
-    inner.env.spawn(Class::Foreground, "nbd: connection", connection::run(seat, stream, gate));
+    inner.count(|stats| stats.accepted += 1);
+    let handshake = inner.handshakes.begin();
+    let work = connection::run(inner.clone(), handshake, stream, gate);
+    inner.env.spawn(Class::Foreground, "nbd: connection", work);
 }

@@ -6,11 +6,12 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::Stream;
 
+use super::handshakes::Handshake;
 use super::input::{Ended, Input};
 use super::tls::{self, Gate, Incoming, Outgoing};
-use super::{About, Inner};
+use super::{About, Inner, Seat};
 use crate::contract::Device;
-use crate::limits::{NBD_DATA_MAX, NBD_STRING_MAX};
+use crate::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
 use crate::memory::alloc;
 use crate::nbd::{
     BASE_ALLOCATION, ClientHello, Greeting, MetaQuery, OptionCode, OptionFlaw, OptionHead,
@@ -40,6 +41,7 @@ impl Drop for Claim {
 
 /// What was agreed on.
 pub(super) struct Chosen {
+    pub(super) seat: Seat,
     pub(super) claim: Claim,
     pub(super) about: About,
     pub(super) device: Rc<dyn Device>,
@@ -73,6 +75,7 @@ impl Access {
 
 struct Negotiation<'a> {
     inner: &'a Rc<Inner>,
+    handshake: &'a Handshake,
     input: Input,
     write: Outgoing,
     peer: SocketAddr,
@@ -86,6 +89,7 @@ struct Negotiation<'a> {
 /// Answers options until an export is chosen; the connection goes on where it stands then.
 pub(super) async fn run(
     inner: &Rc<Inner>,
+    handshake: &Handshake,
     stream: Stream,
     gate: Option<Rc<Gate>>,
 ) -> Result<(Chosen, Input, Outgoing), Ended> {
@@ -93,7 +97,8 @@ pub(super) async fn run(
     let access = gate.map_or(Access::Open, Access::Closed);
     let mut this = Negotiation {
         inner,
-        input: Input::new(&inner.env, Incoming::Plain(read)).await,
+        handshake,
+        input: Input::new(&inner.env, Incoming::Plain(read)).await?,
         write: Outgoing::Plain(write),
         peer,
         access,
@@ -137,7 +142,7 @@ impl<'a> Negotiation<'a> {
     async fn start_tls(mut self) -> Result<Negotiation<'a>, Ended> {
         self.reply(OptionCode::StartTls, &OptionReply::Ack);
         self.flush().await?;
-        let (inner, peer) = (self.inner, self.peer);
+        let (inner, handshake, peer) = (self.inner, self.handshake, self.peer);
         let gate = match self.access {
             Access::Closed(gate) => gate,
             Access::Open | Access::Known(..) => unreachable!("looked at by the caller"),
@@ -146,19 +151,25 @@ impl<'a> Negotiation<'a> {
         let (Some(Incoming::Plain(read)), Outgoing::Plain(write)) =
             (self.input.into_inner(), self.write)
         else {
-            tracing::warn!(%peer, "NBD client closed: it did not wait for TLS to begin");
+            if let Some(unlogged) = inner.refusal() {
+                tracing::warn!(%peer, unlogged, "NBD client closed: it did not wait for TLS");
+            }
             return Err(Ended::Closed);
         };
         let begun = tls::begin(&inner.env, &gate, read, write).await;
         let (read, write, names) = begun.map_err(|error| {
             inner.env.mark("nbd: TLS refused");
-            tracing::warn!(%peer, "NBD client closed: no TLS session: {error}");
+            if let Some(unlogged) = inner.refusal() {
+                tracing::warn!(%peer, unlogged, "NBD client closed: no TLS session: {error}");
+            }
             Ended::Closed
         })?;
+        handshake.prove();
         tracing::info!(%peer, ?names, "NBD client has shown its certificate");
         Ok(Negotiation {
             inner,
-            input: Input::new(&inner.env, Incoming::Tls(read)).await,
+            handshake,
+            input: Input::new(&inner.env, Incoming::Tls(read)).await?,
             write: Outgoing::Tls(write),
             peer,
             access: Access::Known(gate, names),
@@ -172,10 +183,14 @@ impl<'a> Negotiation<'a> {
         if self.out.is_empty() {
             return Ok(());
         }
-        let mut buf = alloc(&self.inner.env, self.out.len()).await;
-        buf.copy_from_slice(&self.out);
-        self.out.clear();
-        self.write.write_all(vec![buf.freeze()]).await.map_err(|_| Ended::Closed)
+        let out = std::mem::take(&mut self.out);
+        for part in out.chunks(NBD_BATCH_BYTES) {
+            let buf = alloc(&self.inner.env, part.len()).await;
+            let mut buf = buf.map_err(|_| Ended::Closed)?;
+            buf.copy_from_slice(part);
+            self.write.write_all(vec![buf.freeze()]).await.map_err(|_| Ended::Closed)?;
+        }
+        Ok(())
     }
 
     fn reply(&mut self, to: OptionCode, reply: &OptionReply) {
@@ -214,7 +229,10 @@ impl<'a> Negotiation<'a> {
         match request {
             OptionRequest::ExportName(name) => {
                 let chosen = self.choose(&name).await.map_err(|fault| {
-                    tracing::info!(peer = %self.peer, name, "NBD client closed: {fault}");
+                    if let Some(unlogged) = self.inner.refusal() {
+                        let peer = self.peer;
+                        tracing::info!(%peer, name, unlogged, "NBD client closed: {fault}");
+                    }
                     Ended::Closed
                 })?;
                 let (size, flags) = (chosen.device.bytes(), self.flags(&chosen.about));
@@ -226,7 +244,7 @@ impl<'a> Negotiation<'a> {
                 self.flush().await?;
                 return Err(Ended::Closed);
             }
-            OptionRequest::List => self.list().await,
+            OptionRequest::List => self.list().await?,
             OptionRequest::StartTls => match self.access {
                 Access::Known(..) => self.refuse(code, ReplyCode::Invalid, "TLS has begun already"),
                 _ => self.refuse(code, ReplyCode::Policy, "TLS is not configured here"),
@@ -256,35 +274,57 @@ impl<'a> Negotiation<'a> {
         Ok(None)
     }
 
-    async fn list(&mut self) {
-        match self.names().await {
-            Ok(names) => {
-                for name in names {
+    /// Lists exports page by page: of a long list the client has taken one before the next is read.
+    async fn list(&mut self) -> Result<(), Ended> {
+        let mut after = None;
+        loop {
+            let page = self.inner.exports.names(after.as_deref()).await;
+            let page = match page {
+                Ok(page) => page,
+                Err(fault) => {
+                    self.refuse_fault(OptionCode::List, &fault);
+                    return Ok(());
+                }
+            };
+            after = page.names.last().cloned();
+            for name in page.names {
+                if self.access.allows(&name) {
                     self.reply(OptionCode::List, &OptionReply::Server(name));
                 }
-                self.reply(OptionCode::List, &OptionReply::Ack);
             }
-            Err(fault) => self.refuse_fault(OptionCode::List, &fault),
+            if !page.more || after.is_none() {
+                break;
+            }
+            self.flush().await?;
         }
+        self.reply(OptionCode::List, &OptionReply::Ack);
+        Ok(())
     }
 
-    /// Exports that this client may open.
-    async fn names(&self) -> Result<Vec<String>, Fault> {
-        let mut names = self.inner.exports.names().await?;
-        names.retain(|name| self.access.allows(name));
-        Ok(names)
+    /// The only export that this client may open; `NotFound` when there are several, or none.
+    async fn only_name(&self) -> Result<String, Fault> {
+        let (mut only, mut after) = (None, None);
+        loop {
+            let page = self.inner.exports.names(after.as_deref()).await?;
+            after = page.names.last().cloned();
+            for name in page.names.into_iter().filter(|name| self.access.allows(name)) {
+                if only.replace(name).is_some() {
+                    let why = "several volumes are here: name one in the URI's path";
+                    return Err(Fault::new(Kind::NotFound, why));
+                }
+            }
+            if !page.more || after.is_none() {
+                let why = "no volume is here: make one with 'craton volume create'";
+                return only.ok_or_else(|| Fault::new(Kind::NotFound, why));
+            }
+        }
     }
 
     /// Facts of an export, by its own name: the empty one stands for the only export.
     async fn about(&self, name: &str) -> Result<(String, About), Fault> {
         let mut name = name.to_owned();
         if name.is_empty() {
-            let mut names = self.names().await?;
-            if names.len() != 1 {
-                let why = format!("{} volumes are here: name one in the URI's path", names.len());
-                return Err(Fault::new(Kind::NotFound, why));
-            }
-            name = names.pop().expect("one name");
+            name = self.only_name().await?;
         }
         if !self.access.allows(&name) {
             self.inner.env.mark("nbd: not on the allow-list");
@@ -298,10 +338,17 @@ impl<'a> Negotiation<'a> {
 
     async fn choose(&self, name: &str) -> Result<Chosen, Fault> {
         let (name, about) = self.about(name).await?;
+        let seat = Seat::take(self.inner).ok_or_else(|| {
+            let why = format!(
+                "{} connections have a volume open: close one, or use another front end",
+                self.inner.limits.connections_max
+            );
+            Fault::new(Kind::Exists, why)
+        })?;
         let claim = self.claim(&name, about.shared)?;
         let device = self.inner.exports.open(&name).await?;
         let allocation = self.contexts.as_deref() == Some(&*name);
-        Ok(Chosen { claim, about, device, structured: self.structured, allocation })
+        Ok(Chosen { seat, claim, about, device, structured: self.structured, allocation })
     }
 
     fn claim(&self, name: &str, shared: bool) -> Result<Claim, Fault> {

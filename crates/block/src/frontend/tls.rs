@@ -13,6 +13,7 @@ use std::io::{self, Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use base::Fault;
 use runtime::{Buf, BufMut, Env, ReadHalf, WriteHalf};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -235,7 +236,8 @@ impl TlsWrite {
     /// Sends what the session has for the client.
     async fn flush(&mut self) -> io::Result<()> {
         while self.session.borrow().wants_write() {
-            let mut buf = alloc(&self.env, NBD_BATCH_BYTES + TLS_RECORD_MAX).await;
+            let mut buf =
+                alloc(&self.env, NBD_BATCH_BYTES + TLS_RECORD_MAX).await.map_err(no_room)?;
             let mut filled = 0;
             {
                 let mut session = self.session.borrow_mut();
@@ -260,7 +262,7 @@ pub(super) async fn begin(
     let mut session = ServerConnection::new(gate.config.clone()).map_err(io::Error::other)?;
     session.set_buffer_limit(Some(NBD_BATCH_BYTES));
     let session = Rc::new(RefCell::new(session));
-    let staging = Some(alloc(env, NBD_STAGING_BYTES).await);
+    let staging = Some(alloc(env, NBD_STAGING_BYTES).await.map_err(no_room)?);
     let mut read = TlsRead { session: session.clone(), half: read, staging, start: 0, end: 0 };
     let mut write = TlsWrite { env: env.clone(), session: session.clone(), half: write };
     while session.borrow().is_handshaking() {
@@ -282,6 +284,10 @@ pub(super) async fn begin(
         _ => Vec::new(),
     };
     Ok((read, write, names))
+}
+
+fn no_room(fault: Fault) -> io::Error {
+    io::Error::other(fault.message)
 }
 
 /// The names in a certificate: the common names of its subject, and its DNS names.

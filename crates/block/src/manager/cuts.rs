@@ -10,10 +10,11 @@
 //! second is in its cut, so its segment was not cut yet when the first was answered, and no
 //! segment answers what is behind its cut before all are cut. Decision 18 has the rest.
 
+use std::pin::pin;
 use std::rc::Rc;
 
 use base::VolumeId;
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use metrics::Unit;
 use runtime::{Class, Instant};
@@ -24,7 +25,8 @@ use wire::control::{
 
 use super::error::Refusal;
 use super::limits::{
-    CUT_ATTEMPT, FLATTEN_ATTEMPT, HOLD_MAX, LINK_ATTEMPT, LINKS_INFLIGHT, SERVE_MAX, SERVE_PAUSE,
+    CUT_ATTEMPT, FLATTEN_ATTEMPT, HOLD_MAX, KEEP_CUTS, LINK_ATTEMPT, LINKS_INFLIGHT, SERVE_MAX,
+    SERVE_PAUSE,
 };
 use super::service::{Lead, Manager};
 use super::snapshots::{Begun, Part};
@@ -130,7 +132,20 @@ impl Manager {
             self.ask_part(part, request, LINK_ATTEMPT)
         });
         let done = iter(links).buffer_unordered(LINKS_INFLIGHT);
-        done.try_for_each(|_| std::future::ready(Ok(()))).await
+        let linked = pin!(done.try_for_each(|_| std::future::ready(Ok(()))));
+        // A large volume has more segments than are linked in the time that cuts are kept.
+        let kept = pin!(async {
+            loop {
+                self.env().sleep(KEEP_CUTS).await;
+                self.env().mark("block manager: cuts are kept for longer");
+                // A segment that does not answer fails its link.
+                self.end_holds(parts, cut, true).await.ok();
+            }
+        });
+        match select(linked, kept).await {
+            Either::Left((linked, _)) => linked,
+            Either::Right((never, _)) => never,
+        }
     }
 
     /// Makes a volume with the content of a snapshot. Nothing is linked before somebody uses it.
@@ -151,7 +166,7 @@ impl Manager {
         let deadline = self.env().now() + SERVE_MAX;
         for &clone in clones {
             let parts = loop {
-                let parts = lead.machine.borrow().flatten_parts(clone);
+                let parts = lead.machine.borrow().clone_parts(clone);
                 match parts {
                     Err(Refusal::NoVolume(_)) => break Vec::new(), // Removed meanwhile.
                     Err(refusal) if self.env().now() >= deadline => return Err(refusal),

@@ -75,6 +75,11 @@ pub enum Refusal {
         /// Its name.
         name: String,
     },
+    /// It is not deleted.
+    NotDeleted {
+        /// Its name.
+        name: String,
+    },
     /// Somebody has the volume open.
     Attached {
         /// The volume's name.
@@ -128,6 +133,7 @@ impl Refusal {
             | Refusal::Geometry(_)
             | Refusal::Segments { .. }
             | Refusal::Limits
+            | Refusal::NotDeleted { .. }
             | Refusal::Name { .. }
             | Refusal::Snapshot { .. }
             | Refusal::NoSnapshot { .. }
@@ -193,6 +199,9 @@ impl fmt::Display for Refusal {
                 "{name} is a clone that shares files with its snapshot; 'craton volume flatten \
                  {name}' parts them, then it can be made smaller"
             ),
+            Refusal::NotDeleted { name } => {
+                write!(f, "{name} is not deleted: 'craton volume ls' shows it")
+            }
             Refusal::Limits => {
                 f.write_str("a base above its burst; lower the base or raise the burst")
             }

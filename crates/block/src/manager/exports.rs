@@ -21,7 +21,7 @@ use super::limits::{HERE, KEEP};
 use super::service::segment_path;
 use super::state::geometry;
 use crate::contract::{Answer, Clear, Device, Piece};
-use crate::frontend::{About, Exports};
+use crate::frontend::{About, Exports, Names};
 use crate::geometry::Extent;
 use crate::volume::{Attachment, DataFiles, Limits, Place, Reads, Route, Shape, Volume};
 
@@ -172,22 +172,16 @@ impl VolumeExports {
 }
 
 impl Exports for VolumeExports {
-    fn names(&self) -> Answer<'_, Vec<String>> {
+    fn names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, Names> {
         Box::pin(async move {
-            let mut names: Vec<String> = Vec::new();
-            loop {
-                let after = names.last().cloned();
-                let request = BlockRequest::List { after, limit: VOLUMES_PAGE };
-                match self.0.managers.ask(request).await? {
-                    BlockReply::Volumes { volumes, more } => {
-                        let more = more && !volumes.is_empty();
-                        names.extend(volumes.into_iter().map(|info| info.spec.name));
-                        if !more {
-                            return Ok(names);
-                        }
-                    }
-                    other => return Err(misfit(&other).into()),
+            let after = after.map(str::to_owned);
+            let request = BlockRequest::List { after, limit: VOLUMES_PAGE };
+            match self.0.managers.ask(request).await? {
+                BlockReply::Volumes { volumes, more } => {
+                    let names = volumes.into_iter().map(|info| info.spec.name).collect();
+                    Ok(Names { names, more })
                 }
+                other => Err(misfit(&other).into()),
             }
         })
     }

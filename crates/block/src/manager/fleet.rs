@@ -154,6 +154,7 @@ impl Machine {
         let Some(segment) = self.state.segment(id) else { return };
         let mut hold = self.holds.remove(&id).unwrap_or_default();
         let epoch = segment.epoch + 1;
+        self.next_change();
         self.put(Key::Segment(id), Value::Segment(Segment { epoch, owner: to }));
         if let Some(from) = segment.owner {
             let change = self.note(from, id);

@@ -37,6 +37,19 @@ pub const PURGE_AFTER: Duration = Duration::from_secs(3);
 /// How often a leader looks for directories of volumes that are gone, beside once when it has
 /// taken over: whoever was stopped for longer than [`PURGE_AFTER`] may have made one anew.
 pub const SWEEP: Duration = Duration::from_secs(3600);
+/// How long the data of deleted volumes is kept, unless configured: until the next working day.
+pub const UNDELETE: Duration = Duration::from_secs(24 * 3600);
+/// The longest that can be configured.
+pub const UNDELETE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Between two looks for deleted volumes whose time is over, or whose room is needed.
+pub const EXPIRY: Duration = Duration::from_secs(10);
+/// With less of the cluster's room free than this, in percent, deleted volumes go early.
+pub const FREE_PERCENT: u64 = 10;
+/// Room that a deleted volume gives back counts as free from its removal on, and for so long: its
+/// chunks go when all rights to them have run out, two minutes later.
+pub const FREED_SOON: Duration = Duration::from_secs(300);
+/// Directories of segments whose room is asked for at a time.
+pub const ROOM_LOOKS: usize = 16;
 /// Between two moves for balance.
 pub const BALANCE: Duration = Duration::from_secs(2);
 /// A segment that was moved for balance stays for so long.
@@ -51,6 +64,11 @@ pub const BYTES_PER_REQUEST: u64 = 64 << 10;
 pub const VOLUME_SEGMENTS_MAX: u64 = 16_384;
 /// Segments at most: about 200 B of memory each.
 pub const SEGMENTS_MAX: usize = 1 << 20;
+/// Bytes of the entries of one page of volumes or segments, about: names, holders and causes are
+/// texts of up to a few hundred bytes, and an answer has 1 MiB.
+pub const PAGE_BYTES: usize = wire::control::limits::MESSAGE_LEN_MAX / 2;
+/// Bytes of an entry beside its texts, more than less.
+pub const PAGE_ENTRY: usize = 160;
 /// Volumes at most: about 1 KiB of memory each.
 pub const VOLUMES_MAX: usize = 1 << 18;
 /// Former starts of a block server that are remembered, to tell a late message from a new start.
@@ -63,7 +81,25 @@ pub fn drifted(span: Duration) -> Duration {
 
 const _: () = assert!(RENEW.as_millis() * 4 <= LEASE.as_millis());
 const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
-const _: () = assert!(VOLUME_SEGMENTS_MAX * 64 <= 4 << 20); // A batch of a table.
+/// Rows of changes that go into one batch of the table together, unless one change has more: what
+/// waits longer than an append takes.
+pub const ROWS_TOGETHER: usize = 4096;
+/// Bytes of such rows: a quarter of the largest batch.
+pub const ROWS_TOGETHER_BYTES: usize = 1 << 20;
+/// Bytes that a row takes in a batch beside its value, at most: key, lengths, operation.
+pub const ROW_OVERHEAD: usize = 32;
+/// Bytes of the rows of one volume's snapshots at most when all change at once, as in a rollback:
+/// half of a batch; 6,000 snapshots with names of 255 bytes. The other half is for the segments
+/// of two volumes: those that go and those that come.
+pub const FAMILY_ROWS_BYTES_MAX: usize = 2 << 20;
+
+const _: () = assert!(
+    FAMILY_ROWS_BYTES_MAX + 2 * VOLUME_SEGMENTS_MAX as usize * 56 + 65_536
+        <= table::limits::BATCH_BYTES_MAX
+);
+const _: () = assert!(ROWS_TOGETHER_BYTES <= table::limits::BATCH_BYTES_MAX);
+const _: () =
+    assert!(ROWS_TOGETHER + 2 * VOLUME_SEGMENTS_MAX as usize <= table::limits::BATCH_OPS_MAX);
 
 /// Segments hold answers back for a cut for so long at most, then it is given up: shorter than
 /// what clients of volumes wait before they ask again.
@@ -75,6 +111,10 @@ pub const CUT_ATTEMPT: Duration = HOLD_MAX;
 pub const LINK_ATTEMPT: Duration = Duration::from_secs(30);
 /// Segments that are linked at a time, or looked at before they are cut off.
 pub const LINKS_INFLIGHT: usize = 16;
+/// While segments are linked, how often the cuts of all are asked for again, so that none is given up
+/// before its turn: three times in the time that a cut is kept.
+pub const KEEP_CUTS: Duration = Duration::from_secs(20);
+const _: () = assert!(KEEP_CUTS.as_millis() * 3 <= crate::device::limits::CUT_KEEP.as_millis());
 /// Wait for a block server to say how much is shared.
 pub const FLATTEN_ATTEMPT: Duration = Duration::from_secs(1);
 /// Wait for the segments of a snapshot to be opened, before it can be cloned.

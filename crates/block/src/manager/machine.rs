@@ -10,12 +10,15 @@ use std::net::SocketAddr;
 use base::{BlockServerId, GIB, VolumeId};
 use runtime::{Duration, Instant};
 use wire::control::{
-    BlockReply, BlockRequest, BlockServerStatus, BlockStatus, SegmentId, SegmentPlace,
+    BlockReply, BlockRequest, BlockServerStatus, BlockStatus, SegmentId, SegmentPlace, VolumeInfo,
 };
 
 use super::error::Refusal;
 use super::fleet::{Hold, Member};
-use super::limits::{IDLE, LEASE, PAUSED, PURGE_AFTER, SERVER_DEAD, TICK, drifted};
+use super::limits::{
+    IDLE, LEASE, PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
+    drifted,
+};
 use super::peers::Peers;
 use super::rows::{Key, Row, Value};
 use super::snapshots::Snapshots;
@@ -36,6 +39,8 @@ pub struct Config {
     pub server_dead: Duration,
     /// Volumes at most.
     pub volumes_max: usize,
+    /// How long the data of deleted volumes is kept.
+    pub undelete: Duration,
 }
 
 impl Config {
@@ -48,8 +53,23 @@ impl Config {
             lease: LEASE,
             server_dead: SERVER_DEAD,
             volumes_max: super::limits::VOLUMES_MAX,
+            undelete: super::limits::UNDELETE,
         }
     }
+}
+
+/// Cuts a page to `limit` entries, and to the bytes that an answer may have; true when something is
+/// left for the next one. Each page has one entry at least.
+fn cut_page<T>(page: &mut Vec<T>, limit: u32, bytes: impl Fn(&T) -> usize) -> bool {
+    let mut sum = 0;
+    let fits = page.iter().take(limit as usize).take_while(|&entry| {
+        sum += bytes(entry);
+        sum <= PAGE_BYTES
+    });
+    let fits = fits.count().max(1);
+    let more = fits < page.len();
+    page.truncate(fits);
+    more
 }
 
 /// A manager while it leads.
@@ -78,6 +98,8 @@ pub struct Machine {
     /// Until then this manager leads for certain.
     leads_until: Instant,
     rows: Vec<Row>,
+    /// Where rows begin that need not be stored together with those before them.
+    parts: Vec<usize>,
     news: BTreeSet<BlockServerId>,
 }
 
@@ -104,6 +126,7 @@ impl Machine {
             tick_due: now,
             leads_until: now,
             rows: Vec::new(),
+            parts: Vec::new(),
             news: BTreeSet::new(),
             state,
         };
@@ -143,11 +166,14 @@ impl Machine {
             BlockRequest::Remove { volume, force } => self.remove(now, volume, force),
             BlockRequest::Resize { volume, bytes, force } => self.resize(now, volume, bytes, force),
             BlockRequest::Set { volume, limits, shared } => self.set(volume, limits, shared),
-            BlockRequest::Snapshot { .. }
+            BlockRequest::Undelete { volume, name } => self.undelete(now, volume, name.as_deref()),
+            BlockRequest::Delete { .. }
+            | BlockRequest::ListDeleted { .. }
+            | BlockRequest::Snapshot { .. }
             | BlockRequest::Clone { .. }
             | BlockRequest::Rollback { .. }
             | BlockRequest::Flatten { .. } => {
-                unreachable!("they need block servers, and are dealt with before")
+                unreachable!("they need block servers or a calendar, and are dealt with before")
             }
             BlockRequest::Find { name } => {
                 let id = self.state.find(&name).ok_or(Refusal::NoName(name))?;
@@ -195,12 +221,40 @@ impl Machine {
 
     /// True when there is nothing to serve, so that nobody waits for a successor of this manager.
     pub fn is_idle(&self) -> bool {
-        self.state.volume_count() == 0
+        self.state.named_count() == 0
     }
 
     /// Rows to be stored, in order.
     pub fn take_rows(&mut self) -> Vec<Row> {
+        self.parts.clear();
         std::mem::take(&mut self.rows)
+    }
+
+    /// Rows to be stored, in order: those of each change whole or not at all.
+    pub fn take_changes(&mut self) -> Vec<Vec<Row>> {
+        let parts = std::mem::take(&mut self.parts);
+        let (mut changes, mut rows) = (Vec::new(), self.take_rows());
+        // From the back, so that each row is moved once or twice.
+        let mut end = rows.len();
+        for (index, &at) in parts.iter().enumerate().rev() {
+            let before = index.checked_sub(1).map_or(0, |before| parts[before]);
+            if end - before > ROWS_TOGETHER && at < end {
+                changes.push(rows.split_off(at));
+                end = at;
+            }
+        }
+        changes.push(rows);
+        changes.retain(|change| !change.is_empty());
+        changes.reverse();
+        changes
+    }
+
+    /// What changes from now on need not be stored together with what changed before: who owns a
+    /// segment, for one, is of no concern to other segments, and a server may own them all.
+    pub(super) fn next_change(&mut self) {
+        if self.parts.last() != Some(&self.rows.len()) {
+            self.parts.push(self.rows.len());
+        }
     }
 
     /// Block servers that should beat now, for there is news for them.
@@ -271,16 +325,18 @@ impl Machine {
 
     fn list(&self, after: Option<&str>, limit: u32) -> BlockReply {
         let is_whole = |id: &VolumeId| self.state.volume(*id).is_some_and(|v| !v.family.making);
-        let found = self.state.list(after).filter(is_whole);
-        let mut found: Vec<_> = found.take(limit as usize + 1).collect();
-        let more = found.len() > limit as usize;
-        found.truncate(limit as usize);
-        let volumes = found.into_iter().filter_map(|id| self.state.info(id)).collect();
+        let found = self.state.list(after).filter(is_whole).take(limit as usize + 1);
+        let mut volumes: Vec<_> = found.filter_map(|id| self.state.info(id)).collect();
+        let bytes = |info: &VolumeInfo| {
+            let holders = info.attachments.iter().map(|one| one.holder.len() + PAGE_ENTRY);
+            PAGE_ENTRY + info.spec.name.len() + holders.sum::<usize>()
+        };
+        let more = cut_page(&mut volumes, limit, bytes);
         BlockReply::Volumes { volumes, more }
     }
 
     fn map(&self, volume: VolumeId, from: u32, limit: u32) -> Result<BlockReply, Refusal> {
-        if self.state.volume(volume).is_none() {
+        if self.state.volume(volume).is_none_or(|known| known.deleted.is_some()) {
             return Err(Refusal::NoVolume(volume));
         }
         let place = |(id, segment): (SegmentId, super::state::Segment)| {
@@ -300,8 +356,8 @@ impl Machine {
         };
         let mut segments: Vec<_> =
             self.state.segments_of(volume, from).take(limit as usize + 1).map(place).collect();
-        let more = segments.len() > limit as usize;
-        segments.truncate(limit as usize);
+        let bytes = |place: &SegmentPlace| PAGE_ENTRY + place.name.len() + place.cause.len();
+        let more = cut_page(&mut segments, limit, bytes);
         Ok(BlockReply::Map { segments, more })
     }
 
@@ -326,7 +382,7 @@ impl Machine {
         BlockStatus {
             manager: self.config.name.clone(),
             term: self.config.term,
-            volumes: self.state.volume_count() as u64,
+            volumes: self.state.named_count() as u64,
             removing: self.state.trash().count() as u64,
             orphans: (self.state.orphans().count() + left) as u64,
             moves: self.moves,

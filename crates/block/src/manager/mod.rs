@@ -15,7 +15,9 @@
 mod balance;
 pub mod client;
 mod cuts;
+mod deleted;
 pub mod error;
+mod expiry;
 pub mod exports;
 mod fleet;
 pub mod host;
@@ -33,6 +35,7 @@ mod volumes;
 
 pub use client::Managers;
 pub use error::Refusal;
+pub use expiry::{Use, alone, uses};
 pub use exports::VolumeExports;
 pub use host::{CoreDevices, Host};
 pub use machine::{Config, Machine};

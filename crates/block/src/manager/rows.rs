@@ -1,12 +1,15 @@
 //! Rows of the manager's table (`docs/formats/block-manager.md`).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{SocketAddr, SocketAddrV6};
 
 use base::{BlockServerId, VolumeId};
+use table::Batch;
 use wire::control::{Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec};
 
-use super::state::{Attached, Counters, Family, Segment, Server, Trash, Volume};
+use super::limits::{ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
+use super::state::{Attached, Counters, Deleted, Family, Segment, Server, Trash, Volume};
 
 /// Version of the rows' form: the first byte of each value.
 pub const VERSION: u8 = 1;
@@ -156,6 +159,31 @@ impl Row {
     }
 }
 
+/// Takes changes from the front of a queue for one batch of the table: one at least, more while
+/// they are small. Answers how many.
+pub fn next_batch(queue: &mut VecDeque<Vec<Row>>) -> (usize, Batch) {
+    let (mut batch, mut taken, mut rows, mut bytes) = (Batch::new(), 0, 0, 0);
+    while let Some(change) = queue.front() {
+        let change: Vec<_> =
+            change.iter().map(|row| (row.key_bytes(), row.value_bytes())).collect();
+        let of = |value: &Option<Vec<u8>>| ROW_OVERHEAD + value.as_ref().map_or(0, Vec::len);
+        rows += change.len();
+        bytes += change.iter().map(|(_, value)| of(value)).sum::<usize>();
+        if taken > 0 && (rows > ROWS_TOGETHER || bytes > ROWS_TOGETHER_BYTES) {
+            break;
+        }
+        for (key, value) in change {
+            match value {
+                Some(value) => batch.put(&key, &value),
+                None => batch.delete(&key),
+            };
+        }
+        taken += 1;
+        queue.pop_front();
+    }
+    (taken, batch)
+}
+
 fn segment_key(kind: &[u8], volume: VolumeId, index: u32) -> Vec<u8> {
     [kind, &volume.get().to_be_bytes(), &index.to_be_bytes()].concat()
 }
@@ -222,7 +250,9 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
     put_u64(out, geometry.data_sector);
     let family = volume.family;
     let related = family != Family::default();
-    out.extend([policy.copies, policy.acks, u8::from(*shared) | u8::from(related) << 1]);
+    let deleted = u8::from(volume.deleted.is_some());
+    let flags = u8::from(*shared) | u8::from(related) << 1 | deleted << 2;
+    out.extend([policy.copies, policy.acks, flags]);
     for limit in [limits.iops_base, limits.iops_burst, limits.bytes_base, limits.bytes_burst] {
         put_u64(out, limit);
     }
@@ -235,10 +265,16 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
         put_text(out, &attached.holder);
     }
     if related {
-        out.push(u8::from(family.making));
+        let counted = family.origin_segments.is_some();
+        out.push(u8::from(family.making) | u8::from(counted) << 1);
         put_u64(out, family.parent.map_or(0, VolumeId::get));
         put_u64(out, family.origin.map_or(0, VolumeId::get));
         put_u64(out, family.hold_us);
+        family.origin_segments.into_iter().for_each(|count| put_u32(out, count));
+    }
+    if let Some(Deleted { at_ms, until_ms }) = volume.deleted {
+        put_u64(out, at_ms);
+        put_u64(out, until_ms);
     }
 }
 
@@ -298,8 +334,8 @@ impl Input<'_> {
             bytes_base: self.u64()?,
             bytes_burst: self.u64()?,
         };
-        let (shared, related) = match shared {
-            0..=3 => (shared & 1 == 1, shared & 2 == 2),
+        let (shared, related, deleted) = match shared {
+            0..=7 => (shared & 1 == 1, shared & 2 == 2, shared & 4 == 4),
             _ => return None,
         };
         let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
@@ -312,18 +348,24 @@ impl Input<'_> {
             attached.push(Attached { epoch, nonce, holder: self.text()? });
         }
         let family = if related { self.family()? } else { Family::default() };
-        sound.then_some(Volume { nonce, spec, attach_epoch, owner_floor, attached, family })
+        let deleted = match deleted {
+            true => Some(Deleted { at_ms: self.u64()?, until_ms: self.u64()? }),
+            false => None,
+        };
+        let volume = Volume { nonce, spec, attach_epoch, owner_floor, attached, family, deleted };
+        sound.then_some(volume)
     }
 
     fn family(&mut self) -> Option<Family> {
-        let making = match self.u8()? {
-            0 => false,
-            1 => true,
+        let (making, counted) = match self.u8()? {
+            flags @ 0..=3 => (flags & 1 == 1, flags & 2 == 2),
             _ => return None,
         };
         let volume = |id: u64| (id != 0).then_some(VolumeId::new(id));
         let (parent, origin) = (volume(self.u64()?), volume(self.u64()?));
-        let family = Family { parent, origin, making, hold_us: self.u64()? };
+        let hold_us = self.u64()?;
+        let origin_segments = if counted { Some(self.u32()?) } else { None };
+        let family = Family { parent, origin, origin_segments, making, hold_us };
         (family != Family::default()).then_some(family)
     }
 }

@@ -17,7 +17,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::{StreamExt, iter};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
-use table::{Batch, Cache, ClientStore, Options, Table};
+use table::{Cache, ClientStore, Options, Table};
 use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
 use wire::control::{
     BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, ClusterReply,
@@ -32,7 +32,7 @@ use super::limits::{
     PURGE_AFTER, RENEW, ROOT, SWEEP,
 };
 use super::machine::{Config, Machine};
-use super::rows::Row;
+use super::rows::{Row, next_batch};
 use super::state::{State, Trash};
 
 /// Status of an answer whose body is a [`ControlError`].
@@ -57,6 +57,8 @@ pub struct ManagerConfig {
     pub bytes_least: u64,
     /// Without a beat for so long a block server is dead.
     pub server_dead: Duration,
+    /// How long the data of deleted volumes is kept; zero: not at all.
+    pub undelete: Duration,
 }
 
 struct Inner {
@@ -258,6 +260,7 @@ impl Manager {
         let config = Config {
             bytes_least: inner.config.bytes_least,
             server_dead: inner.config.server_dead,
+            undelete: inner.config.undelete,
             ..Config::new(&inner.config.name, fencing)
         };
         // The lock was free: what a former leader granted, it granted before now.
@@ -290,6 +293,11 @@ impl Manager {
                 Class::Background,
                 "block manager: sweep",
                 boxed(self.clone().sweep(lead.clone())),
+            ),
+            spawn(
+                Class::Background,
+                "block manager: expiry",
+                boxed(self.clone().expire(lead.clone())),
             ),
         ];
         while !lead.over.get() && !inner.stopping.get() && inner.env.now() < end {
@@ -364,13 +372,13 @@ impl Manager {
     /// Queues rows for storage and tells servers that there is news; answers what an answer has
     /// to wait for.
     fn after(&self, lead: &Rc<Lead>) -> u64 {
-        let (rows, news) = {
+        let (changes, news) = {
             let machine = &mut *lead.machine.borrow_mut();
-            (machine.take_rows(), machine.take_news())
+            (machine.take_changes(), machine.take_news())
         };
-        if !rows.is_empty() {
-            lead.queue.borrow_mut().push_back(rows);
-            lead.queued.set(lead.queued.get() + 1);
+        if !changes.is_empty() {
+            lead.queued.set(lead.queued.get() + changes.len() as u64);
+            lead.queue.borrow_mut().extend(changes);
             lead.work.notify_one();
         }
         for addr in news {
@@ -462,13 +470,32 @@ impl Manager {
             BlockRequest::Rollback { nonce, snapshot } => {
                 return self.rollback(&lead, (nonce, snapshot)).await;
             }
-            BlockRequest::Remove { volume, force: true } => {
+            BlockRequest::Delete { volume, force, snapshots } => {
+                return self.delete(&lead, volume, (force, snapshots)).await;
+            }
+            BlockRequest::ListDeleted { after, limit } => {
+                let unix_ms = self.unix_ms();
+                return Ok(lead.machine.borrow().list_deleted(unix_ms, after, limit));
+            }
+            BlockRequest::Remove { volume, force } if self.needs_parting(&lead, volume, force) => {
+                for snapshot in self.deleted_snapshots(&lead, volume) {
+                    let request = BlockRequest::Remove { volume: snapshot, force: true };
+                    Box::pin(self.serve(request)).await?;
+                }
                 // Clones that nobody has used yet get their files before those go.
                 let clones = lead.machine.borrow_mut().begin_parting(volume);
                 let parted = self.part(&clones, &lead).await;
-                lead.machine.borrow_mut().end_parting(volume);
-                parted?;
-                request
+                let removed = {
+                    // In one step: no clone is made between the guard's end and the removal.
+                    let machine = &mut *lead.machine.borrow_mut();
+                    let removed = parted.and_then(|()| {
+                        machine.parted(volume, &clones);
+                        machine.handle(self.0.env.now(), request)
+                    });
+                    machine.end_parting(volume);
+                    removed
+                };
+                return self.durable(&lead, removed).await?.map_err(ControlError::from);
             }
             BlockRequest::Flatten { volume } => return self.flatten(&lead, volume).await,
             request => request,
@@ -489,6 +516,10 @@ impl Manager {
 
     pub(super) fn env(&self) -> &Env {
         &self.0.env
+    }
+
+    pub(super) fn undelete(&self) -> Duration {
+        self.0.config.undelete
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -605,6 +636,10 @@ impl fmt::Debug for Manager {
 }
 
 impl Lead {
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
     fn end(&self) {
         self.over.set(true);
         self.changed.notify_waiters();
@@ -630,17 +665,10 @@ impl Lead {
         let env = env.clone();
         async move {
             while !self.over.get() {
-                let changes: Vec<Vec<Row>> = self.take_changes();
-                if changes.is_empty() {
+                let (changes, batch) = next_batch(&mut self.queue.borrow_mut());
+                if changes == 0 {
                     self.work.notified().await;
                     continue;
-                }
-                let mut batch = Batch::new();
-                for row in changes.iter().flatten() {
-                    match row.value_bytes() {
-                        Some(value) => batch.put(&row.key_bytes(), &value),
-                        None => batch.delete(&row.key_bytes()),
-                    };
                 }
                 while let Err(error) = self.table.write(&batch).await {
                     if error.kind() != Kind::Retry {
@@ -651,24 +679,10 @@ impl Lead {
                     }
                     env.sleep(BUSY_PAUSE).await;
                 }
-                self.durable.set(self.durable.get() + changes.len() as u64);
+                self.durable.set(self.durable.get() + changes as u64);
                 self.changed.notify_waiters();
             }
         }
-    }
-
-    /// Changes for one batch: one at least, more while they are few.
-    fn take_changes(&self) -> Vec<Vec<Row>> {
-        let queue = &mut *self.queue.borrow_mut();
-        let (mut taken, mut rows) = (Vec::new(), 0);
-        while let Some(change) = queue.front() {
-            rows += change.len();
-            if !taken.is_empty() && rows > 4096 {
-                break;
-            }
-            taken.extend(queue.pop_front());
-        }
-        taken
     }
 }
 

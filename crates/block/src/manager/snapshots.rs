@@ -18,10 +18,12 @@ use runtime::Instant;
 use wire::control::{BlockReply, Policy, SegmentId};
 
 use super::error::Refusal;
-use super::limits::{LINK_ATTEMPT, NAMES_SHOWN, SEGMENTS_MAX, SNAPSHOT_REST};
+use super::limits::{
+    FAMILY_ROWS_BYTES_MAX, LINK_ATTEMPT, NAMES_SHOWN, ROW_OVERHEAD, SEGMENTS_MAX, SNAPSHOT_REST,
+};
 use super::machine::Machine;
 use super::rows::{Key, Row, Value};
-use super::state::{Family, Trash, Volume};
+use super::state::{Family, Trash, Volume, segments_of_all};
 
 /// Stands between the names of a volume and its snapshot.
 pub const AT: char = '@';
@@ -34,7 +36,16 @@ pub(super) struct Snapshots {
     /// Snapshots that have segments, and when they were used last.
     served: BTreeMap<VolumeId, Instant>,
     /// Snapshots that are about to be removed: no clone is made of them any more.
-    parting: BTreeSet<VolumeId>,
+    parting: BTreeMap<VolumeId, Parting>,
+}
+
+/// Forced removals of one snapshot that are under way.
+#[derive(Debug, Default)]
+struct Parting {
+    /// How many: a request that comes twice is two. The last one to end lifts the guard.
+    removals: usize,
+    /// Clones of which every segment is linked.
+    linked: BTreeSet<VolumeId>,
 }
 
 /// A segment that takes part in a cut.
@@ -65,14 +76,25 @@ impl Machine {
         for (id, family) in all {
             if family.making {
                 self.give_up(now, id);
-            } else if family.parent.is_some() && self.state.segments_of(id, 0).next().is_some() {
+            } else if (family.parent.is_some() || self.is_deleted(id))
+                && self.state.segments_of(id, 0).next().is_some()
+            {
                 self.snapshots.served.insert(id, now);
             }
         }
     }
 
-    /// A volume that is whole.
+    /// A volume that is whole, and not deleted.
     fn whole(&self, id: VolumeId) -> Result<&Volume, Refusal> {
+        let known = self.made(id)?;
+        match known.deleted {
+            Some(_) => Err(Refusal::NoVolume(id)),
+            None => Ok(known),
+        }
+    }
+
+    /// A volume that is not in the making.
+    fn made(&self, id: VolumeId) -> Result<&Volume, Refusal> {
         let known = self.state.volume(id).ok_or(Refusal::NoVolume(id))?;
         match known.family.making {
             true => Err(Refusal::Making { name: known.spec.name.clone() }),
@@ -184,7 +206,8 @@ impl Machine {
         let id = VolumeId::new(self.state.counters().volume);
         self.count(|counters| counters.volume += 1);
         let attached = Vec::new();
-        let volume = Volume { nonce, spec, attach_epoch: 0, owner_floor: 0, attached, family };
+        let (attach_epoch, owner_floor, deleted) = (0, 0, None);
+        let volume = Volume { nonce, spec, attach_epoch, owner_floor, attached, family, deleted };
         self.put(Key::Volume(id), Value::Volume(volume));
         id
     }
@@ -202,6 +225,7 @@ impl Machine {
         if !self.state.volume(id).is_some_and(|known| known.family.making) {
             return;
         }
+        self.next_change();
         self.change(Row::delete(Key::Volume(id)));
         self.discard(now + LINK_ATTEMPT, Trash { volume: id, segment: None }, 0);
     }
@@ -223,19 +247,24 @@ impl Machine {
         if self.state.was_removed(nonce) {
             return Err(Refusal::NoName(name.to_owned()));
         }
-        if self.snapshots.parting.contains(&snapshot) {
+        if self.snapshots.parting.contains_key(&snapshot) {
             return Err(Refusal::Making { name: spec.name });
         }
         name.clone_into(&mut spec.name);
         let count = self.check_room(&spec, 1)?;
-        let family = Family { origin: Some(snapshot), ..Family::default() };
+        let (origin, origin_segments) = (Some(snapshot), Some(count));
+        let family = Family { origin, origin_segments, ..Family::default() };
         let id = self.add(nonce, spec, family);
         self.add_segments(now, id, 0..count);
         self.volume_reply(id)
     }
 
     /// How many segments a volume has; refused when so many times as many are too many.
-    fn check_room(&self, spec: &wire::control::VolumeSpec, times: usize) -> Result<u32, Refusal> {
+    pub(super) fn check_room(
+        &self,
+        spec: &wire::control::VolumeSpec,
+        times: usize,
+    ) -> Result<u32, Refusal> {
         let count = super::state::geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
         match self.state.segment_count() + times * count as usize > SEGMENTS_MAX {
             true => Err(Refusal::Full { what: "segments", max: SEGMENTS_MAX }),
@@ -246,14 +275,49 @@ impl Machine {
     /// A snapshot is to be removed whatever hangs on it: its clones, of which every segment has to
     /// be opened before. [`Machine::end_parting`] has to follow.
     pub fn begin_parting(&mut self, snapshot: VolumeId) -> Vec<VolumeId> {
-        self.snapshots.parting.insert(snapshot);
+        self.snapshots.parting.entry(snapshot).or_default().removals += 1;
+        self.clones_of(snapshot)
+    }
+
+    fn clones_of(&self, snapshot: VolumeId) -> Vec<VolumeId> {
         let is_clone = |(_, known): &(VolumeId, &Volume)| known.family.origin == Some(snapshot);
         self.state.volumes().filter(is_clone).map(|(id, _)| id).collect()
     }
 
-    /// It is removed now, or stays.
+    /// Every segment of these clones is linked: they need the snapshot no more.
+    pub fn parted(&mut self, snapshot: VolumeId, clones: &[VolumeId]) {
+        if let Some(parting) = self.snapshots.parting.get_mut(&snapshot) {
+            parting.linked.extend(clones);
+        }
+    }
+
+    /// One removal has ended, well or not. Clones are made again when no other is under way.
     pub fn end_parting(&mut self, snapshot: VolumeId) {
-        self.snapshots.parting.remove(&snapshot);
+        if let Some(parting) = self.snapshots.parting.get_mut(&snapshot) {
+            parting.removals -= 1;
+            if parting.removals == 0 {
+                self.snapshots.parting.remove(&snapshot);
+            }
+        }
+    }
+
+    /// Clones of a snapshot that may have segments without their content.
+    fn unlinked_clones(&self, snapshot: VolumeId) -> impl Iterator<Item = VolumeId> {
+        let linked = self.snapshots.parting.get(&snapshot).map(|parting| &parting.linked);
+        let clones = self.clones_of(snapshot).into_iter();
+        clones.filter(move |clone| !linked.is_some_and(|linked| linked.contains(clone)))
+    }
+
+    /// A snapshot goes: its clones know how many of their segments came from it.
+    pub(super) fn count_origins(&mut self, snapshot: VolumeId) {
+        let Some(count) = self.state.volume(snapshot).map(segments_of_all) else { return };
+        for id in self.clones_of(snapshot) {
+            let mut known = self.state.volume(id).cloned().expect("just seen");
+            if known.family.origin_segments.is_none() {
+                known.family.origin_segments = Some(count);
+                self.put(Key::Volume(id), Value::Volume(known));
+            }
+        }
     }
 
     /// Begins the rollback of a snapshot's volume: the volume that is made, which takes its place
@@ -272,6 +336,7 @@ impl Machine {
         }
         self.refuse_attached(now, parent)?;
         spec.name = format!("{}{AT}{AT}rollback", volume.spec.name);
+        self.check_family(parent)?;
         if let Some(reply) = self.check_new(nonce, &spec.name)? {
             return Ok(Begun::Done(reply));
         }
@@ -285,12 +350,15 @@ impl Machine {
 
     /// A snapshot's segments get owners, if it has none.
     pub(super) fn serve_snapshot(&mut self, now: Instant, id: VolumeId) {
-        let Some(known) = self.state.volume(id) else { return };
-        if known.family.parent.is_none() {
-            return;
+        if self.state.volume(id).is_some_and(|known| known.family.parent.is_some()) {
+            self.serve_for_a_while(now, id);
         }
-        let count = super::state::geometry(&known.spec)
-            .map_or(0, |geometry| geometry.segments(known.spec.bytes)) as u32;
+    }
+
+    /// The segments of a volume that has none get owners, until nobody has used it for a while.
+    pub(super) fn serve_for_a_while(&mut self, now: Instant, id: VolumeId) {
+        let Some(known) = self.state.volume(id) else { return };
+        let count = segments_of_all(known);
         if self.state.segments_of(id, 0).next().is_none() {
             self.add_segments(now, id, 0..count);
         }
@@ -307,11 +375,13 @@ impl Machine {
     /// and what was its content goes.
     pub fn finish_rollback(&mut self, now: Instant, id: VolumeId) -> Result<BlockReply, Refusal> {
         let mut made = self.state.volume(id).cloned().ok_or(Refusal::NoVolume(id))?;
-        let origin = made.family.origin.take().and_then(|origin| self.state.volume(origin));
+        let origin = made.family.take_origin().and_then(|origin| self.state.volume(origin));
         let parent = origin.and_then(|snapshot| snapshot.family.parent);
         let parent = parent.ok_or(Refusal::NoVolume(id))?;
         let former = self.changeable(parent)?.clone();
         self.refuse_attached(now, parent)?;
+        self.check_family(parent)?;
+        self.next_change();
         made.family.making = false;
         made.spec.name.clone_from(&former.spec.name);
         (made.spec.limits, made.spec.shared) = (former.spec.limits, former.spec.shared);
@@ -320,31 +390,59 @@ impl Machine {
             known.family.parent = Some(id);
             self.put(Key::Volume(snapshot), Value::Volume(known));
         }
-        let count = super::state::geometry(&made.spec)
-            .map_or(0, |geometry| geometry.segments(made.spec.bytes)) as u32;
+        let count = segments_of_all(&made);
         self.put(Key::Volume(id), Value::Volume(made));
         self.add_segments(now, id, 0..count);
         self.volume_reply(id)
     }
 
     /// Snapshots of a volume, those in the making too.
-    fn snapshots_of(&self, volume: VolumeId) -> Vec<(VolumeId, Volume)> {
+    pub(super) fn snapshots_of(&self, volume: VolumeId) -> Vec<(VolumeId, Volume)> {
         let is_its = |(_, known): &(VolumeId, &Volume)| known.family.parent == Some(volume);
         let found = self.state.volumes().filter(is_its);
         found.map(|(id, known)| (id, known.clone())).collect()
     }
 
+    /// Refuses to remove what is in the making, or is cut just now.
+    pub(super) fn refuse_cutting(&self, id: VolumeId) -> Result<(), Refusal> {
+        let known = self.made(id)?;
+        match self.snapshots.cutting.contains(&id) {
+            true => Err(Refusal::Making { name: known.spec.name.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses to change a volume together with all of its snapshots when their rows do not fit
+    /// in one batch.
+    pub(super) fn check_family(&self, volume: VolumeId) -> Result<(), Refusal> {
+        let bytes = |(id, known): (VolumeId, Volume)| {
+            let row = Row::put(Key::Volume(id), Value::Volume(known));
+            row.value_bytes().map_or(0, |value| value.len() + ROW_OVERHEAD)
+        };
+        let snapshots = self.snapshots_of(volume);
+        let sum: usize = snapshots.into_iter().map(bytes).sum();
+        match sum > FAMILY_ROWS_BYTES_MAX {
+            true => Err(Refusal::Full {
+                what: "bytes of rows of its snapshots",
+                max: FAMILY_ROWS_BYTES_MAX,
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses to remove what others hang on. Clones keep their data without their snapshot, so
     /// that it may go when that is asked for.
     pub(super) fn refuse_needed(&self, id: VolumeId, force: bool) -> Result<(), Refusal> {
-        let known = self.whole(id)?;
-        if self.snapshots.cutting.contains(&id) {
-            return Err(Refusal::Making { name: known.spec.name.clone() });
-        }
+        let known = self.made(id)?;
+        self.refuse_cutting(id)?;
         let names = |wanted: &dyn Fn(&Family) -> bool| -> Vec<String> {
-            let found = self.state.volumes().filter(|(_, volume)| wanted(&volume.family));
+            let live = |volume: &Volume| known.deleted.is_some() || volume.deleted.is_none();
+            let found = self.state.volumes().filter(|(_, one)| live(one) && wanted(&one.family));
             found.map(|(_, volume)| volume.spec.name.clone()).take(NAMES_SHOWN).collect()
         };
+        if force && self.unlinked_clones(id).next().is_some() {
+            return Err(Refusal::Making { name: known.spec.name.clone() });
+        }
         let snapshots = names(&|family| family.parent == Some(id));
         let clones = match force {
             true => Vec::new(),
@@ -361,9 +459,22 @@ impl Machine {
     /// A clone shares nothing any more.
     pub fn flattened(&mut self, id: VolumeId) {
         if let Some(mut known) = self.state.volume(id).cloned()
-            && known.family.origin.take().is_some()
+            && known.family.take_origin().is_some()
         {
             self.put(Key::Volume(id), Value::Volume(known));
+        }
+    }
+
+    /// All segments of a clone, deleted or not, whose snapshot is about to go. One that has just
+    /// been deleted has none, and gets some when this is tried again.
+    pub fn clone_parts(&self, id: VolumeId) -> Result<Vec<Part>, Refusal> {
+        let known = self.made(id)?;
+        let parts = self.parts(id)?;
+        let count = super::state::geometry(&known.spec)
+            .map_or(0, |geometry| geometry.segments(known.spec.bytes));
+        match parts.len() as u64 == count {
+            true => Ok(parts),
+            false => Err(Refusal::Server { what: format!("{id} is just being deleted") }),
         }
     }
 
@@ -384,14 +495,15 @@ impl Machine {
                 self.snapshots.served.insert(id, used);
                 continue;
             }
-            let mut known = known;
-            let segments: Vec<_> = self.state.segments_of(id, 0).collect();
-            for (segment, of) in segments {
-                known.owner_floor = known.owner_floor.max(of.epoch);
-                self.retire(segment);
-            }
-            self.put(Key::Volume(id), Value::Volume(known));
+            self.rest(id);
         }
+    }
+
+    /// The segments of a volume have no owners any more: a change of its own.
+    pub(super) fn rest(&mut self, id: VolumeId) {
+        self.next_change();
+        self.retire_all(id);
+        self.snapshots.served.remove(&id);
     }
 }
 

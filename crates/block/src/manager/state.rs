@@ -26,6 +26,17 @@ pub struct Volume {
     pub attached: Vec<Attached>,
     /// What it has to do with other volumes.
     pub family: Family,
+    /// Its name is free, and its data is kept for a while.
+    pub deleted: Option<Deleted>,
+}
+
+/// Of a deleted volume, in milliseconds of Unix time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deleted {
+    /// When it was deleted.
+    pub at_ms: u64,
+    /// Until when its data is kept.
+    pub until_ms: u64,
 }
 
 /// What a volume has to do with others (B10, B11).
@@ -35,10 +46,21 @@ pub struct Family {
     pub parent: Option<VolumeId>,
     /// It was cloned from this snapshot, and shares files with it.
     pub origin: Option<VolumeId>,
+    /// Segments that the snapshot has: the volume's first ones are linked from it. Programs of
+    /// version 1 without this count leave it away.
+    pub origin_segments: Option<u32>,
     /// Its directories are being made: it cannot be opened yet.
     pub making: bool,
     /// Of a snapshot: for so long answers were held back for it, microseconds.
     pub hold_us: u64,
+}
+
+impl Family {
+    /// It shares nothing any more with the snapshot that it was cloned from.
+    pub(super) fn take_origin(&mut self) -> Option<VolumeId> {
+        self.origin_segments = None;
+        self.origin.take()
+    }
 }
 
 /// Somebody who has a volume open.
@@ -124,18 +146,18 @@ impl State {
     pub fn apply(&mut self, row: Row) {
         match (row.key, row.value) {
             (Key::Counters, Some(Value::Counters(counters))) => self.counters = counters,
-            (Key::Volume(id), Some(Value::Volume(volume))) => {
-                self.names.insert(volume.spec.name.clone(), id);
-                let name = volume.spec.name.clone();
-                let former = self.volumes.insert(id, volume).map(|former| former.spec.name);
-                if let Some(former) = former.filter(|former| *former != name) {
-                    self.names.remove(&former);
+            (Key::Volume(id), value) => {
+                // Another may have the name of a deleted one.
+                if let Some(former) = self.volumes.remove(&id)
+                    && self.names.get(&former.spec.name) == Some(&id)
+                {
+                    self.names.remove(&former.spec.name);
                 }
-            }
-            (Key::Volume(id), None) => {
-                if let Some(volume) = self.volumes.remove(&id) {
-                    self.names.remove(&volume.spec.name);
+                let Some(Value::Volume(volume)) = value else { return };
+                if volume.deleted.is_none() {
+                    self.names.insert(volume.spec.name.clone(), id);
                 }
+                self.volumes.insert(id, volume);
             }
             (Key::Segment(id), value) => {
                 if let Some(Segment { owner: Some(owner), .. }) = self.segments.remove(&id)
@@ -206,7 +228,17 @@ impl State {
         self.volumes.iter().map(|(&id, volume)| (id, volume))
     }
 
-    /// How many volumes there are.
+    /// Deleted volumes and their snapshots.
+    pub fn deleted(&self) -> impl Iterator<Item = (VolumeId, &Volume)> {
+        self.volumes().filter(|(_, volume)| volume.deleted.is_some())
+    }
+
+    /// How many volumes have a name.
+    pub fn named_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// How many volumes there are, deleted ones too.
     pub fn volume_count(&self) -> usize {
         self.volumes.len()
     }
@@ -293,6 +325,7 @@ impl State {
     /// True when the volume of this creation was made and removed.
     pub fn was_removed(&self, nonce: u64) -> bool {
         self.trash.iter().any(|(trash, &known)| trash.segment.is_none() && known == nonce)
+            || self.deleted().any(|(_, volume)| volume.nonce == nonce)
     }
 
     /// A volume as others see it.
@@ -313,11 +346,18 @@ impl State {
     }
 
     /// The snapshot that has the content of a clone's segment, if that may not be linked yet.
+    ///
+    /// It is named also when it is gone: a segment that was not linked before has lost its content,
+    /// and opening it fails with `Corrupt`. Without a name it would read as zeroes.
     pub fn origin_of(&self, id: SegmentId) -> Option<VolumeId> {
-        let origin = self.volumes.get(&id.volume)?.family.origin?;
-        let spec = &self.volumes.get(&origin)?.spec;
-        let count = geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
-        (u64::from(id.index) < count).then_some(origin)
+        let family = self.volumes.get(&id.volume)?.family;
+        let origin = family.origin?;
+        let count = match family.origin_segments {
+            Some(count) => count,
+            // A row without the count, whose snapshot is gone: every segment was linked before that.
+            None => self.volumes.get(&origin).map_or(0, segments_of_all),
+        };
+        (id.index < count).then_some(origin)
     }
 
     /// How many segments a volume has when it has `bytes`: of a group that is begun, all, though
@@ -339,6 +379,11 @@ impl State {
         };
         self.segments_of(volume, 0).filter_map(lost).collect()
     }
+}
+
+/// How many segments a volume has by its length.
+pub(super) fn segments_of_all(volume: &Volume) -> u32 {
+    geometry(&volume.spec).map_or(0, |sizes| sizes.segments(volume.spec.bytes)) as u32
 }
 
 /// A volume's geometry.

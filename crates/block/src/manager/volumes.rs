@@ -41,7 +41,8 @@ impl Machine {
         self.count(|counters| counters.volume += 1);
         let attached = Vec::new();
         let family = Family::default();
-        let volume = Volume { nonce, spec, attach_epoch: 0, owner_floor: 0, attached, family };
+        let (attach_epoch, owner_floor, deleted) = (0, 0, None);
+        let volume = Volume { nonce, spec, attach_epoch, owner_floor, attached, family, deleted };
         self.put(Key::Volume(id), Value::Volume(volume));
         self.add_segments(now, id, 0..count as u32);
         self.volume_reply(id)
@@ -93,6 +94,7 @@ impl Machine {
         if !force {
             self.refuse_attached(now, volume)?;
         }
+        self.count_origins(volume);
         self.drop_volume(now, volume, known.nonce);
         Ok(BlockReply::Done)
     }
@@ -106,6 +108,20 @@ impl Machine {
         parts.into_iter().for_each(|trash| self.purged(trash));
         self.discard(now, Trash { volume, segment: None }, nonce);
         self.change(Row::delete(Key::Volume(volume)));
+    }
+
+    /// No segment of a volume has an owner any more; later ones begin above its epoch.
+    pub(super) fn retire_all(&mut self, volume: VolumeId) {
+        let Some(mut known) = self.state.volume(volume).cloned() else { return };
+        let segments: Vec<_> = self.state.segments_of(volume, 0).collect();
+        if segments.is_empty() {
+            return;
+        }
+        for (segment, of) in segments {
+            known.owner_floor = known.owner_floor.max(of.epoch);
+            self.retire(segment);
+        }
+        self.put(Key::Volume(volume), Value::Volume(known));
     }
 
     /// A segment is no more.

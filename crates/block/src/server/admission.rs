@@ -1,5 +1,5 @@
 //! Whose turn it is when a block server is congested (B12): what was promised goes at once, the
-//! rest shares what is free.
+//! rest shares what is free, and has a share of its own where nothing is.
 
 use std::cell::Cell;
 
@@ -7,7 +7,9 @@ use runtime::sync::{Mutex, Notify};
 use runtime::{Env, Instant};
 use transport::Priority;
 
-use crate::limits::{FREE_REQUESTS_MAX, FREE_REQUESTS_YIELDING, FREE_WAIT_MAX, PROMISE_MEMORY};
+use crate::limits::{
+    FREE_REQUESTS_MAX, FREE_REQUESTS_YIELDING, FREE_WAIT_MAX, PROMISE_MEMORY, PROMISED_PER_FREE,
+};
 
 /// Counts requests under way.
 pub(super) struct Admission {
@@ -15,6 +17,8 @@ pub(super) struct Admission {
     under_way: Cell<usize>,
     /// When a request that was promised came last.
     promised: Cell<Option<Instant>>,
+    /// Promised requests that were let in since the last one that was not promised.
+    ahead: Cell<u32>,
     /// Requests that were not promised go one after the other, in their order.
     turn: Mutex<()>,
     ended: Notify,
@@ -36,6 +40,7 @@ impl Admission {
             env: env.clone(),
             under_way: Cell::new(0),
             promised: Cell::new(None),
+            ahead: Cell::new(0),
             turn: Mutex::new(()),
             ended: Notify::new(),
         }
@@ -50,6 +55,20 @@ impl Admission {
         }
     }
 
+    /// True when one that was not promised may begin: there is room, or it has waited for its share.
+    fn may_enter(&self) -> bool {
+        self.under_way.get() < self.room() || self.ahead.get() >= PROMISED_PER_FREE
+    }
+
+    /// Lets one in that was not promised.
+    fn enter_free(&self) -> Admitted<'_> {
+        if self.under_way.get() >= self.room() {
+            self.env.mark("block: request let in by its share");
+        }
+        self.ahead.set(0);
+        self.enter()
+    }
+
     fn enter(&self) -> Admitted<'_> {
         self.under_way.set(self.under_way.get() + 1);
         Admitted(self)
@@ -59,18 +78,22 @@ impl Admission {
     pub(super) async fn enter_as(&self, priority: Priority) -> Option<Admitted<'_>> {
         if priority != Priority::Background {
             self.promised.set(Some(self.env.now()));
+            self.ahead.set(self.ahead.get().saturating_add(1));
+            if self.ahead.get() >= PROMISED_PER_FREE {
+                self.ended.notify_one();
+            }
             return Some(self.enter());
         }
-        if self.turn.try_lock().is_ok() && self.under_way.get() < self.room() {
-            return Some(self.enter());
+        if self.turn.try_lock().is_ok() && self.may_enter() {
+            return Some(self.enter_free());
         }
         self.env.mark("block: request gives way");
         let wait = async {
             let _turn = self.turn.lock().await;
             loop {
                 let ended = self.ended.notified();
-                if self.under_way.get() < self.room() {
-                    return self.enter();
+                if self.may_enter() {
+                    return self.enter_free();
                 }
                 ended.await;
             }

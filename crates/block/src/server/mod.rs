@@ -156,6 +156,7 @@ impl BlockServer {
     pub async fn release(&self, segment: SegmentId) {
         let slot = self.0.slots.borrow_mut().remove(&segment);
         let Some(slot) = slot else { return };
+        self.forget_fence(segment.volume);
         let _opening = slot.opening.lock().await;
         let hosted = slot.hosted.borrow_mut().take();
         let Some(hosted) = hosted else { return };
@@ -204,15 +205,16 @@ impl BlockServer {
             match self.0.opener.open(segment).await {
                 Ok(Opened { device, lease, epoch, lent_before }) => {
                     let (sessions, admission) = Default::default();
+                    if !self.has_slot(segment, &slot) {
+                        // Released meanwhile. What is lent stays noted for the next opening.
+                        return Err(BlockError::NotOwner);
+                    }
                     let lent = self.0.lent.borrow_mut().remove(&segment);
                     let lending = Lending::new(epoch, lent_before, lent.unwrap_or_default());
-                    let released = Cell::new(!self.has_slot(segment, &slot));
+                    let released = Cell::new(false);
                     let hosted =
                         Hosted { since, device, lease, sessions, admission, lending, released };
                     let hosted = Rc::new(hosted);
-                    if hosted.released.get() {
-                        return Err(BlockError::NotOwner);
-                    }
                     *slot.hosted.borrow_mut() = Some(hosted.clone());
                     return Ok(hosted);
                 }
@@ -221,6 +223,7 @@ impl BlockServer {
                     // Kept for those who wait for the same; the last one takes it away.
                     if Rc::strong_count(&slot) <= 2 && self.has_slot(segment, &slot) {
                         self.0.slots.borrow_mut().remove(&segment);
+                        self.forget_fence(segment.volume);
                     }
                     tracing::debug!(%segment, %fault, "segment not opened");
                     return Err(error_of(&fault));
@@ -256,7 +259,27 @@ impl BlockServer {
         };
         if slots.get(&segment).is_some_and(same) {
             slots.remove(&segment);
+            self.forget_fence_of(slots, segment.volume);
         }
+    }
+
+    /// A segment of a volume has gone. Without any, which attachments are over need not be known:
+    /// whoever comes when one is open again is asked for at the manager ([`BlockServer::verify`]).
+    fn forget_fence(&self, volume: VolumeId) {
+        self.forget_fence_of(&self.0.slots.borrow(), volume);
+    }
+
+    fn forget_fence_of(&self, slots: &BTreeMap<SegmentId, Rc<Slot>>, volume: VolumeId) {
+        let all = SegmentId { volume, index: 0 }..=SegmentId { volume, index: u32::MAX };
+        if slots.range(all).next().is_none() {
+            self.0.fences.borrow_mut().remove(&volume);
+        }
+    }
+
+    /// Volumes of which it is remembered which attachments are over: no more than have segments
+    /// here.
+    pub fn fenced_volumes(&self) -> usize {
+        self.0.fences.borrow().len()
     }
 
     /// Refuses attachments that are over.
@@ -304,6 +327,9 @@ impl BlockServer {
         self.check_fence(at)?;
         let hosted = self.host(at.segment).await?;
         self.verify(&hosted, at).await?;
+        if !self.hosted(at.segment).is_some_and(|known| Rc::ptr_eq(&known, &hosted)) {
+            return Err(BlockError::NotOwner);
+        }
         {
             let fences = &mut *self.0.fences.borrow_mut();
             let kept = fences.entry(at.segment.volume).or_default();

@@ -207,7 +207,7 @@ impl Direct {
         };
         let all = join_all(runs.iter().zip(sources).map(read)).await;
         // It takes memory when it is there: whoever waits for memory holds none.
-        let mut out = self.shared.alloc(extent.len as usize).await;
+        let mut out = self.shared.alloc(extent.len as usize).await?;
         if runs.iter().map(|run| run.blocks.len()).sum::<usize>() < count(spans) as usize {
             out.fill(0);
         }

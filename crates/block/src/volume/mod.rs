@@ -143,7 +143,7 @@ impl Reads {
 }
 
 impl Shared {
-    async fn alloc(&self, len: usize) -> BufMut {
+    async fn alloc(&self, len: usize) -> Result<BufMut, Fault> {
         crate::memory::alloc(&self.env, len).await
     }
 
@@ -300,7 +300,7 @@ impl Volume {
         join_all(parts.iter().zip(asks).map(perform)).await.into_iter().collect()
     }
 
-    async fn alloc(&self, len: usize) -> BufMut {
+    async fn alloc(&self, len: usize) -> Result<BufMut, Fault> {
         self.0.shared.alloc(len).await
     }
 }
@@ -331,7 +331,7 @@ impl Device for Volume {
             {
                 return Ok(data);
             }
-            let mut whole = self.alloc(extent.len as usize).await;
+            let mut whole = self.alloc(extent.len as usize).await?;
             for (part, (_, data)) in parts.iter().zip(&answers) {
                 part.scatter(data.as_ref().expect("looked at"), &mut whole);
             }
@@ -351,7 +351,7 @@ impl Device for Volume {
                 asks.push(Ask::Write(match part.parts[..] {
                     [one] => data.slice(one.offset as usize..(one.offset + one.len) as usize),
                     _ => {
-                        let mut buf = self.alloc(part.extent.len as usize).await;
+                        let mut buf = self.alloc(part.extent.len as usize).await?;
                         part.gather_into(&data, &mut buf);
                         buf.freeze()
                     }

@@ -1,8 +1,10 @@
 //! Garbage collection: space comes back, content stays, amplification is bounded.
 
+use base::Kind;
 use block::contract::Device;
 use block::device::model::{Oracle, Plan, load, whole};
 use block::device::{Options, Segment, Stats};
+use block::geometry::Extent;
 use runtime::{Class, Duration, Rng};
 
 use crate::device::support::{BYTES, World, device, on, open, small};
@@ -126,4 +128,53 @@ fn requests_race_collection() {
             on(&env, work).await.unwrap();
         });
     }
+}
+
+/// Issue 10, 3.6: one bad record stopped all collection, and each try left a file behind.
+#[test]
+fn a_damaged_record_stops_the_collection_of_its_file_only() {
+    let world = World::new(77);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    world.run(async {
+        let work = async move {
+            let options = Options { collect: false, recent_bytes: 0, ..small() };
+            let segment = open(&at, &disk, 1, options).await.unwrap();
+            let write = async |segment: &Segment, lba: u64, tag: u8| {
+                let data = at.pool().copy_of(&[tag; 4096]).unwrap();
+                segment.write(lba * 4096, data).await.unwrap();
+            };
+            // Of each file of 63 records, half becomes garbage.
+            for lba in 0..620 {
+                write(&segment, lba, 1).await;
+            }
+            for lba in (0..620).filter(|lba| lba % 2 == 0) {
+                write(&segment, lba, 2).await;
+            }
+            segment.checkpoint().await.unwrap();
+            segment.close().await.unwrap();
+            let data_files = || disk.names().into_iter().filter(|name| name.starts_with("data-"));
+            // The last record but one of the first file is of a block that was not written again.
+            let first = data_files().next().unwrap();
+            let mut bytes = disk.content(&first).unwrap();
+            let inside = bytes.len() - 4160 - 2000;
+            bytes[inside] ^= 1;
+            disk.set_content(&first, Some(bytes));
+            let segment = open(&at, &disk, 2, small()).await.unwrap();
+            write(&segment, 0, 3).await;
+            at.sleep(Duration::from_secs(60)).await;
+            let (stats, files) = (segment.stats(), data_files().count());
+            assert!(stats.collected >= 3, "the others are not collected: {stats:?}");
+            assert!(files <= 16 && files <= stats.files + 2, "{files} files: {stats:?}");
+            assert!(data_files().any(|name| name == first), "what is damaged stays");
+            for lba in (1..620).filter(|lba| lba % 2 == 1) {
+                match segment.read(Extent { offset: lba * 4096, len: 4096 }).await {
+                    Ok(data) => assert!(data.iter().all(|&byte| byte == 1), "block {lba}"),
+                    Err(fault) => assert_eq!((fault.kind, lba), (Kind::Corrupt, 61), "{fault}"),
+                }
+            }
+            segment.close().await.unwrap();
+        };
+        on(&env, work).await.unwrap();
+    });
 }

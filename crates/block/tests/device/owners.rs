@@ -170,7 +170,16 @@ fn a_late_owner_is_refused_before_it_shuts_anybody_out() {
             disk.with_faults(|faults| faults.full = true);
             let full = open(&at, &disk, 6, small()).await.unwrap_err();
             assert_eq!(full.kind, base::Kind::Full, "{full}");
-            disk.with_faults(|faults| faults.full = false);
+            disk.with_faults(|faults| (faults.full, faults.full_for_new) = (false, true));
+            // A cluster that has no room for new chunks still gives names: none of them may stay.
+            let before = disk.names().len();
+            for _ in 0..20 {
+                let full = open(&at, &disk, 6, small()).await.unwrap_err();
+                assert_eq!(full.kind, base::Kind::Full, "{full}");
+            }
+            at.sleep(Duration::from_millis(100)).await;
+            assert!(disk.names().len() <= before + 2, "{:?}", disk.names());
+            disk.with_faults(|faults| faults.full_for_new = false);
             let segment = open(&at, &disk, 6, small()).await.expect("there is room again");
             assert_eq!(segment.read(Extent { offset: 0, len: 1 }).await.unwrap()[..], [1]);
         });

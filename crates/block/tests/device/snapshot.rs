@@ -294,6 +294,50 @@ fn a_link_that_is_overwritten_lets_go_of_what_it_shares() {
     world.run(async { on(&env, work).await.unwrap() });
 }
 
+/// Names of linked files carry the generation of another directory's table, which may be above
+/// that of the clone's: what a clone does not need any more goes nevertheless.
+#[test]
+fn linked_file_that_no_table_names_is_removed_by_the_next_opening() {
+    let world = World::new(6);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        // A source with many owners: its table's generation is well above a new one's.
+        for epoch in 1..30 {
+            let segment = open(&at, &disk, epoch, small()).await.unwrap();
+            write(&at, &segment, epoch as usize, epoch).await.unwrap();
+            segment.close().await.unwrap();
+        }
+        let segment = open(&at, &disk, 30, small()).await.unwrap();
+        segment.cut(1, HOLD).await.unwrap();
+        segment.release(1, true).unwrap();
+        let target = disk.beside(&name(1));
+        segment.link(1, target.store(&at), identity(1)).await.unwrap();
+        let shared = data_files(&target);
+        assert!(shared.len() > 20, "{shared:?}");
+        let contents: Vec<_> =
+            shared.iter().map(|name| (name.clone(), target.content(name))).collect();
+        // The clone copies what it shares, and the removal of what it shared is lost.
+        let linked = open_linked(&at, &disk, 1, 1).await;
+        while linked.flatten() > 0 {
+            at.sleep(Duration::from_millis(50)).await;
+        }
+        at.sleep(Duration::from_millis(500)).await;
+        linked.close().await.unwrap();
+        assert!(shared.is_disjoint(&data_files(&target)));
+        for (name, content) in contents {
+            target.set_content(&name, content);
+        }
+        let linked = open_linked(&at, &disk, 1, 2).await;
+        at.sleep(Duration::from_millis(500)).await;
+        let left: Vec<_> = shared.intersection(&data_files(&target)).cloned().collect();
+        assert_eq!(left, Vec::<String>::new());
+        let values = values(&linked).await.unwrap();
+        assert_eq!(values[1..30], (1..30).collect::<Vec<u64>>());
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
 /// An opening that links a clone may end anywhere, and the snapshot's table may go on before the
 /// next one begins: what the first has left must not be mixed with what the second finds.
 #[test]
@@ -375,6 +419,50 @@ fn a_hold_ends_by_itself() {
         assert!(segment.release(3, true).is_err());
         write(&at, &segment, 0, 3).await.unwrap();
         segment.close().await.unwrap();
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
+/// Issue 10, 3.12: a cut was given up a minute after its release, though it was being linked.
+#[test]
+fn a_cut_that_is_linked_for_longer_than_cuts_are_kept_is_not_given_up() {
+    let world = World::new(9);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        let segment = open(&at, &disk, 1, small()).await.unwrap();
+        for round in 1..=4 {
+            for lba in 0..BLOCKS {
+                write(&at, &segment, lba, round).await.unwrap();
+            }
+        }
+        segment.cut(1, HOLD).await.unwrap();
+        segment.release(1, true).unwrap();
+        // The files of the cut are emptied; only the cut keeps them.
+        for round in 5..=20 {
+            for lba in 0..BLOCKS {
+                write(&at, &segment, lba, round).await.unwrap();
+            }
+            at.sleep(Duration::from_millis(100)).await;
+        }
+        at.sleep(Duration::from_secs(30)).await;
+        let named = data_files(&disk);
+        disk.with_faults(|faults| {
+            faults.latency = (Duration::from_secs(15), Duration::from_secs(15))
+        });
+        let target = disk.beside(&name(1));
+        let linked = segment.link(1, target.store(&at), identity(1)).await;
+        linked.unwrap_or_else(|fault| panic!("{fault}"));
+        let quick = (Duration::from_micros(10), Duration::from_micros(300));
+        disk.with_faults(|faults| faults.latency = quick);
+        target.with_faults(|faults| faults.latency = quick);
+        let linked = open_linked(&at, &disk, 1, 1).await;
+        assert_eq!(values(&linked).await.unwrap(), vec![4; BLOCKS]);
+        // It goes when nobody links it any more.
+        at.sleep(Duration::from_secs(200)).await;
+        assert!(data_files(&disk).len() < named.len(), "{:?} of {named:?}", data_files(&disk));
+        let late = segment.link(1, disk.beside("late").store(&at), identity(2)).await;
+        assert_eq!(late.unwrap_err().kind, Kind::NotFound);
     };
     world.run(async { on(&env, work).await.unwrap() });
 }

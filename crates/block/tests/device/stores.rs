@@ -75,6 +75,10 @@ impl Store for Counted {
         self.0.remove(name)
     }
 
+    fn numbers<'a>(&'a self, names: &'a [String]) -> Answer<'a, Vec<Option<u64>>> {
+        self.0.numbers(names)
+    }
+
     fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()> {
         self.0.link(names, to)
     }

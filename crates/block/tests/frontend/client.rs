@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{Fault, Kind};
 use block::contract::{Answer, Device};
-use block::frontend::{About, Exports};
+use block::frontend::{About, Exports, Names};
 use block::memory::{Memory, MemoryDevice};
 use block::nbd::{
     Chunk, ClientHello, Command, Greeting, MetaQuery, OptionReply, OptionRequest, Request, Select,
@@ -45,8 +45,18 @@ impl InMemory {
 }
 
 impl Exports for InMemory {
-    fn names(&self) -> Answer<'_, Vec<String>> {
-        async { Ok(self.volumes.borrow().keys().cloned().collect()) }.boxed_local()
+    /// Pages of 100 names: a list of more has several.
+    fn names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, Names> {
+        async move {
+            let volumes = self.volumes.borrow();
+            let above =
+                volumes.keys().filter(|name| after.is_none_or(|after| name.as_str() > after));
+            let mut names: Vec<String> = above.take(101).cloned().collect();
+            let more = names.len() > 100;
+            names.truncate(100);
+            Ok(Names { names, more })
+        }
+        .boxed_local()
     }
 
     fn about<'a>(&'a self, name: &'a str) -> Answer<'a, About> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base::{Fault, Kind};
 use block::contract::{Answer, Clear, Device, Piece};
-use block::frontend::{About, Exports, Frontend, Limits, ListenError};
+use block::frontend::{About, Exports, Frontend, Limits, ListenError, Names};
 use block::geometry::Extent;
 use block::nbd::{
     Chunk, Command, MetaQuery, OptionReply, OptionRequest, ReplyCode, Select, ServerInfo,
@@ -67,6 +67,34 @@ fn code(reply: Option<&OptionReply>) -> ReplyCode {
 
 fn select(name: &str) -> Select {
     Select { name: name.to_owned(), wants: vec![] }
+}
+
+/// Issue 10, 3.5: the answer was put into one buffer, and a length above the largest aborted the
+/// process.
+#[test]
+fn a_list_of_exports_longer_than_a_buffer_is_sent() {
+    const COUNT: usize = 25_000;
+    world(78, Limits::default(), |server, env, _, mut addr| async move {
+        let here = server.clone();
+        let second = server.spawn(Class::Foreground, "start", async move {
+            let exports = InMemory::new(&here, Duration::from_micros(300));
+            (0..COUNT).for_each(|n| exports.add(&format!("{n:0>200}"), MIB, true));
+            let frontend = Frontend::new(&here, exports, Limits::default());
+            frontend.listen(([127, 0, 0, 1], 10810).into()).await.expect("a free address");
+            frontend
+        });
+        let second = second.await.expect("it starts");
+        addr.set_port(10810);
+        let mut client = Client::connect(&env, addr).await;
+        let mut names = client.option(&OptionRequest::List).await;
+        assert_eq!(names.pop(), Some(OptionReply::Ack));
+        let is_in_order =
+            |(n, name): (usize, &OptionReply)| *name == OptionReply::Server(format!("{n:0>200}"));
+        assert!(names.len() == COUNT && names.iter().enumerate().all(is_in_order));
+        let unnamed = client.option(&OptionRequest::Go(select(""))).await;
+        assert_eq!(code(unnamed.last()), ReplyCode::Unknown);
+        assert_eq!(second.stats().broken, 0);
+    });
 }
 
 #[test]
@@ -351,23 +379,52 @@ fn a_client_that_does_not_read_holds_its_bound_and_stops_nobody() {
 #[test]
 fn connections_are_bounded_and_negotiation_ends() {
     let limits = Limits {
-        connections_max: 3,
+        connections_max: 2,
         negotiation_max: Duration::from_millis(50),
         ..Limits::default()
     };
     world(8, limits, |_, env, frontend, addr| async move {
         let mut open = Client::open(&env, addr, "vol", true).await;
         let slow = [Client::connect(&env, addr).await, Client::connect(&env, addr).await];
-        let mut one_more = env.connect(addr).await.expect("it is accepted, and closed");
-        let buf = env.pool().alloc(64).expect("within the budget");
-        assert!(matches!(one_more.read.read(buf, 0).await.0, Ok(0) | Err(_)));
-        assert_eq!(frontend.stats().refused, 1);
+        let mut next = Client::open(&env, addr, "vol", true).await;
+        let mut one_more = Client::connect(&env, addr).await;
+        let refused = one_more.go("vol").await.expect_err("too many are open");
+        assert_eq!(code(Some(&refused)), ReplyCode::Policy);
+        assert_eq!((frontend.stats().refused, frontend.stats().connections), (1, 2));
         for mut slow in slow {
             assert_eq!(slow.take(1).await, None);
         }
-        let mut next = Client::open(&env, addr, "vol", true).await;
         assert!(next.call(Command::Read, 0, (0, 1), &[]).await.is_ok());
         assert!(open.call(Command::Read, 0, (0, 1), &[]).await.is_ok());
+    });
+}
+
+/// Issue 10, 4.6: connections that proved nothing took the seats of those that had a volume open, or
+/// were about to.
+#[test]
+fn a_flood_of_handshakes_takes_no_seat_and_a_bounded_part_of_memory() {
+    let limits = Limits { handshakes_max: 8, connections_max: 4, ..Limits::default() };
+    world(9, limits, |server, env, frontend, addr| async move {
+        let mut first = Client::open(&env, addr, "vol", true).await;
+        let mut flood = Vec::new();
+        for round in 0..40u32 {
+            for _ in 0..5 {
+                // Half of an option, and no more.
+                let mut idle = Client::connect(&env, addr).await;
+                idle.send(b"IHAVEOPT\0\0\0\x07\0\0\x01\0").await;
+                flood.push(idle);
+            }
+            if round % 10 == 9 {
+                let mut next = Client::open(&env, addr, "vol", true).await;
+                assert!(next.call(Command::Read, 0, (0, 1), &[]).await.is_ok(), "round {round}");
+            }
+            assert!(first.call(Command::Write, 0, (0, 4), b"here").await.is_ok());
+            let stats = frontend.stats();
+            assert!(stats.handshakes <= 8 && stats.connections <= 4, "{stats:?}");
+            let used = server.pool().used();
+            assert!(used <= 2 << 20, "{used} bytes are held");
+        }
+        assert!(frontend.stats().refused >= 150, "{:?}", frontend.stats());
     });
 }
 
@@ -413,8 +470,8 @@ impl Device for Failing {
 }
 
 impl Exports for Failing {
-    fn names(&self) -> Answer<'_, Vec<String>> {
-        async { Ok(vec!["bad".to_owned()]) }.boxed_local()
+    fn names<'a>(&'a self, _: Option<&'a str>) -> Answer<'a, Names> {
+        async { Ok(Names { names: vec!["bad".to_owned()], more: false }) }.boxed_local()
     }
 
     fn about<'a>(&'a self, _: &'a str) -> Answer<'a, About> {

@@ -1,9 +1,11 @@
 //! The block manager without I/O: its rows, its requests, and the leases.
 
+mod deleted;
 mod leases;
 mod requests;
 mod rows;
 mod snapshots;
+mod stored;
 
 use base::GIB;
 use block::manager::{Config, Machine, State};

@@ -4,7 +4,9 @@ use base::{GIB, Kind, VolumeId};
 use block::manager::state::Trash;
 use block::manager::{Machine, Refusal, State};
 use runtime::{Duration, Rng};
-use wire::control::{BlockReply, BlockRequest, Seen, SegmentLoad, VolumeLimits, VolumeSpec};
+use wire::control::{
+    BlockBeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeLimits, VolumeSpec,
+};
 
 use super::{Server, at, machine, spec, volume};
 
@@ -349,4 +351,45 @@ fn a_server_that_leaves_hands_over_at_once() {
     (stays.boot, stays.seq, stays.seen, stays.leaving) = (7, 0, Seen::default(), false);
     stays.beat(&mut machine, at(720));
     assert_eq!(machine.state().orphans().count(), 0);
+}
+
+/// Issue 10, 3.5: a page of segments that cannot be opened, with their causes, was longer than an
+/// answer may be, which was an assertion.
+#[test]
+fn a_page_of_long_causes_is_cut_to_what_an_answer_may_have() {
+    let mut machine = machine(State::default(), 1, at(0));
+    let mut server = Server::join(&mut machine, at(0), "bs1");
+    server.beat(&mut machine, at(0));
+    let request = BlockRequest::Create { nonce: 1, spec: spec("a", 2000 * GIB) };
+    let id = volume(machine.handle(at(0), request)).volume;
+    (0..3).for_each(|_| drop(server.beat(&mut machine, at(1))));
+    let segments = machine.state().segments_of(id, 0).map(|(id, _)| id).collect::<Vec<_>>();
+    assert!(segments.len() >= 2000);
+    let beat = BlockBeat {
+        server: server.id,
+        addr: "127.0.0.1:7000".parse().unwrap(),
+        boot: server.boot,
+        seq: server.seq + 1,
+        seen: server.seen,
+        unopened: segments.iter().map(|&id| (id, "x".repeat(1000))).collect(),
+        unopened_count: segments.len() as u32,
+        loads: Vec::new(),
+        leaving: false,
+    };
+    machine.handle(at(2), BlockRequest::Beat(beat)).expect("a grant");
+    let (mut from, mut pages) = (0, 0);
+    loop {
+        let request = BlockRequest::Map { volume: id, from, limit: 4096 };
+        let reply = machine.handle(at(2), request).expect("a page");
+        let bytes = wire::control::ControlReply::Block(reply.clone()).encode().len();
+        assert!(bytes <= wire::control::limits::MESSAGE_LEN_MAX, "{bytes} bytes");
+        let BlockReply::Map { segments: page, more } = reply else { panic!("no map") };
+        assert!(page.iter().all(|place| place.cause.len() == 1000));
+        from = page.last().expect("one at least").index + 1;
+        pages += 1;
+        if !more {
+            break;
+        }
+    }
+    assert!(pages > 2 && from as usize == segments.len(), "{pages} pages");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use base::{BlockServerId, VolumeId};
 use block::fuzz::fuzz_manager_row;
 use block::manager::rows::{Key, Row, VERSION, Value};
-use block::manager::state::{Attached, Counters, Family, Segment, Server, Trash, Volume};
+use block::manager::state::{Attached, Counters, Deleted, Family, Segment, Server, Trash, Volume};
 use proptest::prelude::*;
 use runtime::Rng;
 use wire::control::SegmentId;
@@ -24,11 +24,15 @@ fn rows() -> Vec<(&'static str, Row)> {
         owner_floor: 12,
         attached: vec![attached.clone(), Attached { epoch: 5, ..attached }],
         family: Family::default(),
+        deleted: None,
     };
     let parent = Some(VolumeId::new(7));
     let snapshot = Family { parent, hold_us: 1500, ..Family::default() };
     let clone = Family { origin: Some(VolumeId::new(8)), making: true, ..Family::default() };
+    let counted = Family { origin_segments: Some(4), ..clone };
     let of = |family: Family| Value::Volume(Volume { family, ..volume.clone() });
+    let deleted = Some(Deleted { at_ms: 1_700_000_000_000, until_ms: 1_700_086_400_000 });
+    let gone = Value::Volume(Volume { deleted, ..volume.clone() });
     let part = Trash { volume: segment.volume, segment: Some(3) };
     let whole = Trash { volume: segment.volume, segment: None };
     let id = BlockServerId::new(2);
@@ -46,6 +50,8 @@ fn rows() -> Vec<(&'static str, Row)> {
         ("volume", Row::put(Key::Volume(segment.volume), Value::Volume(volume.clone()))),
         ("volume-snapshot", Row::put(Key::Volume(segment.volume), of(snapshot))),
         ("volume-clone", Row::put(Key::Volume(segment.volume), of(clone))),
+        ("volume-clone-counted", Row::put(Key::Volume(segment.volume), of(counted))),
+        ("volume-deleted", Row::put(Key::Volume(segment.volume), gone)),
     ]
 }
 
@@ -92,6 +98,7 @@ fn the_page_says_what_the_rows_are() {
     let (fixed, texts) = (1 + 8 + 8 + 8 + 4 + 8 + 3 + 32 + 8 + 8 + 1, 6 + 2 * (16 + 14));
     assert_eq!(len(7), fixed + texts);
     assert_eq!((len(8), len(9)), (len(7) + 25, len(7) + 25));
+    assert_eq!((len(10), len(11)), (len(7) + 29, len(7) + 16));
 }
 
 #[test]

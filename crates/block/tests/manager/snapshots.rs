@@ -2,6 +2,7 @@
 //! are the test's.
 
 use base::{GIB, Kind, VolumeId};
+use block::manager::rows::{Key, Value};
 use block::manager::state::Trash;
 use block::manager::{Begun, Machine, Part, Refusal, State};
 use wire::control::{BlockReply, BlockRequest, SegmentId, VolumeInfo};
@@ -9,7 +10,7 @@ use wire::control::{BlockReply, BlockRequest, SegmentId, VolumeInfo};
 use super::{Server, at, machine, spec, volume};
 
 /// A machine with a volume `a` of four segments that a server has open.
-fn world() -> (Machine, Server, VolumeId) {
+pub fn world() -> (Machine, Server, VolumeId) {
     let mut machine = machine(State::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
     server.beat(&mut machine, at(0));
@@ -20,7 +21,7 @@ fn world() -> (Machine, Server, VolumeId) {
 }
 
 /// The server takes all that it was given, and says so.
-fn open(machine: &mut Machine, server: &mut Server) {
+pub fn open(machine: &mut Machine, server: &mut Server) {
     (0..3).for_each(|_| drop(server.beat(machine, at(1))));
 }
 
@@ -31,7 +32,7 @@ fn cut(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> Vec<Part>
     }
 }
 
-fn snapshot(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> VolumeInfo {
+pub fn snapshot(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> VolumeInfo {
     let parts = cut(machine, nonce, id, name);
     let (made, _) = machine.commit_snapshot(nonce, id, name, &parts).expect("nothing moved");
     machine.end_cutting(at(1), id);
@@ -56,17 +57,17 @@ fn rollback(
     done.map(|reply| volume(Ok(reply)))
 }
 
-fn find(machine: &mut Machine, name: &str) -> Result<VolumeInfo, Refusal> {
+pub fn find(machine: &mut Machine, name: &str) -> Result<VolumeInfo, Refusal> {
     let reply = machine.handle(at(1), BlockRequest::Find { name: name.into() })?;
     Ok(volume(Ok(reply)))
 }
 
-fn remove(machine: &mut Machine, volume: VolumeId, force: bool) -> Result<BlockReply, Refusal> {
+pub fn remove(machine: &mut Machine, volume: VolumeId, force: bool) -> Result<BlockReply, Refusal> {
     machine.handle(at(1), BlockRequest::Remove { volume, force })
 }
 
 /// What the table would give to the next leader.
-fn next_leader(machine: &Machine) -> Machine {
+pub fn next_leader(machine: &Machine) -> Machine {
     let mut state = State::default();
     machine.state().rows().into_iter().for_each(|row| state.apply(row));
     super::machine(state, 2, at(1))
@@ -200,6 +201,8 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     assert_eq!(machine.begin_parting(made.volume), [copy.volume]);
     let refused = machine.clone_of(at(1), 9, made.volume, "d").expect_err("it is about to go");
     assert_eq!(refused.kind(), Kind::Retry, "{refused}");
+    let unlinked = remove(&mut machine, made.volume, true);
+    assert!(matches!(unlinked, Err(Refusal::Making { .. })), "a clone is not linked: {unlinked:?}");
     machine.end_parting(made.volume);
     machine.flattened(copy.volume);
     let segment = SegmentId { volume: copy.volume, index: 0 };
@@ -207,6 +210,98 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     assert_eq!(remove(&mut machine, made.volume, false), Ok(BlockReply::Done));
     assert_eq!(remove(&mut machine, id, false), Ok(BlockReply::Done));
     assert!(find(&mut machine, "c").is_ok());
+}
+
+/// Issue 10, 3.1: the removal that ended first lifted the guard of the other, which then removed the
+/// snapshot under a clone that nobody had linked: the clone read as zeroes.
+#[test]
+fn duplicate_forced_removals_of_which_one_ended_still_guard_the_snapshot() {
+    let (mut machine, _, id) = world();
+    let made = snapshot(&mut machine, 7, id, "s").volume;
+    let first = volume(machine.clone_of(at(1), 8, made, "first")).volume;
+    assert_eq!(machine.begin_parting(made), [first]);
+    assert_eq!(machine.begin_parting(made), [first]);
+    // A block server did not answer to one of them.
+    machine.end_parting(made);
+    let early = machine.clone_of(at(1), 9, made, "early");
+    assert_eq!(early.expect_err("the other is under way").kind(), Kind::Retry);
+    machine.parted(made, &[first]);
+    assert_eq!(remove(&mut machine, made, true), Ok(BlockReply::Done));
+    machine.end_parting(made);
+    // Guards are counted: none is left of a snapshot that stays.
+    let other = snapshot(&mut machine, 10, id, "t").volume;
+    machine.begin_parting(other);
+    machine.end_parting(other);
+    volume(machine.clone_of(at(1), 11, other, "late"));
+}
+
+#[test]
+fn a_clone_made_since_the_last_look_keeps_its_snapshot_from_a_forced_removal() {
+    let (mut machine, _, id) = world();
+    let made = snapshot(&mut machine, 7, id, "s").volume;
+    let first = volume(machine.clone_of(at(1), 8, made, "first")).volume;
+    machine.begin_parting(made);
+    machine.end_parting(made);
+    volume(machine.clone_of(at(1), 9, made, "second"));
+    machine.begin_parting(made);
+    machine.parted(made, &[first]);
+    let refused = remove(&mut machine, made, true).expect_err("the second is not linked");
+    assert_eq!(refused.kind(), Kind::Retry, "{refused}");
+    assert!(find(&mut machine, "a@s").is_ok());
+}
+
+/// A segment that was not linked when its snapshot went must not be taken for an empty one.
+#[test]
+fn a_clone_whose_snapshot_is_gone_still_names_it() {
+    let (mut machine, _, id) = world();
+    let made = snapshot(&mut machine, 7, id, "s").volume;
+    let copy = volume(machine.clone_of(at(1), 8, made, "c")).volume;
+    let grow = BlockRequest::Resize { volume: copy, bytes: 8 * GIB, force: false };
+    volume(machine.handle(at(1), grow));
+    machine.begin_parting(made);
+    machine.parted(made, &[copy]);
+    assert_eq!(remove(&mut machine, made, true), Ok(BlockReply::Done));
+    machine.end_parting(made);
+    let next = next_leader(&machine);
+    for state in [machine.state(), next.state()] {
+        let count = state.segments_of(copy, 0).count() as u32;
+        let origin = |index| state.origin_of(SegmentId { volume: copy, index });
+        assert!((0..4).all(|index| origin(index) == Some(made)), "they were linked from it");
+        assert!(
+            count > 4 && (4..count).all(|index| origin(index).is_none()),
+            "the rest is its own"
+        );
+    }
+}
+
+/// Rows of programs that kept no count: their snapshot tells it, and with a forced removal the row
+/// gets it. Where the snapshot had gone before, every segment had been linked.
+#[test]
+fn a_clone_of_an_older_program_gets_its_count_when_its_snapshot_goes() {
+    let (mut machine, _, id) = world();
+    let made = snapshot(&mut machine, 7, id, "s").volume;
+    let copy = volume(machine.clone_of(at(1), 8, made, "c")).volume;
+    let older = |without: Option<VolumeId>| {
+        let mut state = State::default();
+        for mut row in machine.state().rows() {
+            if let Some(Value::Volume(volume)) = &mut row.value {
+                volume.family.origin_segments = None;
+            }
+            if without.is_none_or(|gone| row.key != Key::Volume(gone)) {
+                state.apply(row);
+            }
+        }
+        super::machine(state, 2, at(1))
+    };
+    let segment = SegmentId { volume: copy, index: 3 };
+    let mut kept = older(None);
+    assert_eq!(kept.state().origin_of(segment), Some(made));
+    kept.begin_parting(made);
+    kept.parted(made, &[copy]);
+    assert_eq!(remove(&mut kept, made, true), Ok(BlockReply::Done));
+    assert_eq!(kept.state().origin_of(segment), Some(made));
+    assert_eq!(kept.state().origin_of(SegmentId { index: 4, ..segment }), None);
+    assert_eq!(older(Some(made)).state().origin_of(segment), None);
 }
 
 #[test]

@@ -126,3 +126,27 @@ fn what_is_promised_goes_first() {
     assert!(quiet >= 1900, "2000 a second are promised: {quiet}");
     assert!(crowd > 4000, "the rest is free for others: {crowd}");
 }
+
+/// A steady load that was promised, above what the server can take: those without a promise have a
+/// share of it, and none of their requests fails.
+#[test]
+fn volume_without_a_promise_goes_on_beside_steady_promised_load() {
+    let sim = world(3, async |world| {
+        let (promised, free) = (attached(&world), attached(&world));
+        promised.1.set_limits(VolumeLimits { iops_base: 1_000_000, ..NONE }, 1);
+        let second = Duration::from_secs(1);
+        let start = async |(env, volume): &(Env, Volume), lanes: usize| {
+            let (env, volume) = (env.clone(), volume.clone());
+            on(&env.clone(), async move { load(&env, &volume, lanes, 4 * second) }).await
+        };
+        let (steady, quiet) = (start(&promised, 64).await, start(&free, 8).await);
+        world.sim.sleep(second).await;
+        let before = (steady.get(), quiet.get());
+        world.sim.sleep(2 * second).await;
+        let done = (steady.get() - before.0, quiet.get() - before.1);
+        assert!(done.1 * 12 >= done.0, "{done:?}: promised, and without a promise");
+        assert!(done.0 > done.1 * 6, "{done:?}: promised, and without a promise");
+        world.sim.sleep(3 * second).await;
+    });
+    assert!(sim.marks().contains_key("block: request let in by its share"), "{:?}", sim.marks());
+}

@@ -103,6 +103,29 @@ impl Raw {
     }
 }
 
+/// What is remembered of attachments that are over goes with the volume's last segment, and the
+/// manager is asked about them when one is opened again.
+#[test]
+fn fence_of_a_volume_without_segments_here_is_forgotten_and_still_holds() {
+    world(12, |world| async move {
+        let (raw, server) = (Raw::new(&world), world.servers.borrow()[&0].clone());
+        let old = world.manager.attach(VOLUME, true);
+        let now = world.manager.attach(VOLUME, true);
+        for session in 1..4 {
+            let at = raw.open(now.epoch, now.fence, session).await.expect("it is the newest");
+            assert_same(raw.write(at, session, session, 1).await, DONE);
+            let late = raw.open(old.epoch, old.fence, 9).await;
+            assert!(matches!(late, Err(BlockError::Fenced { .. })), "{late:?}");
+            assert_eq!(server.fenced_volumes(), 1);
+            let (env, released) = (world.server_env(0), server.clone());
+            on(&env, async move { released.release(segment(0)).await }).await;
+            assert_eq!(server.fenced_volumes(), 0);
+            let late = raw.open(old.epoch, old.fence, 9).await;
+            assert!(matches!(late, Err(BlockError::Fenced { .. })), "{late:?}");
+        }
+    });
+}
+
 const DONE: Answered = Ok((BlockAnswer::Done, None));
 
 fn same(answered: &Answered, wanted: &Answered) -> bool {
@@ -331,6 +354,37 @@ fn places_are_lent_to_whoever_acts_alone() {
         let (asked, new) = (env.now(), next.world.manager.attach(VOLUME, true).epoch);
         next.open(new, new, 1).await.expect("it is admitted");
         assert!(env.now() - asked > LEASE / 2, "{:?}", env.now() - asked);
+    });
+}
+
+/// Issue 10, 3.13: what was lent was forgotten when the segment was released while it was opened
+/// again, and the next attachment did not wait for it.
+#[test]
+fn places_stay_lent_when_a_segment_is_released_while_it_is_opened() {
+    world(19, |world| async move {
+        let raw = Raw::new(&world);
+        let env = raw.env.clone();
+        let one = world.manager.attach(VOLUME, true).epoch;
+        let at = raw.open(one, one, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 1).await, DONE);
+        assert!(raw.locate(at).await.lent_ms > 0);
+        let lent = env.now();
+        let (server, there) = (world.servers.borrow()[&0].clone(), world.server_env(0));
+        let release = || {
+            let server = server.clone();
+            on(&there, async move { server.release(segment(0)).await })
+        };
+        release().await;
+        let other = world.manager.attach(VOLUME, false).epoch;
+        let at = SessionRef { segment: segment(0), attachment: other, session: 1, grant: 0 };
+        let early = raw.send(BlockIo::Open { at, fence: one, after: 0 }, None);
+        while !early.is_finished() {
+            env.sleep(Duration::from_micros(50)).await;
+            release().await;
+        }
+        assert_same(early.await.expect("it ends"), Err(BlockError::NotOwner));
+        raw.open(other, one, 1).await.expect("it is admitted");
+        assert!(env.now() - lent > LEASE / 2, "{:?}", env.now() - lent);
     });
 }
 

@@ -9,8 +9,8 @@ use runtime::Class;
 use runtime::sync::oneshot;
 use wire::data::ReplicaStat;
 
-use super::Planted;
 use super::log::Room;
+use super::planted::{Bugs, Planted};
 use super::read::{INDEX_RUNS, encode_index};
 use super::record::{Identity, MapPlace, Record};
 use super::store::Inner;
@@ -137,7 +137,7 @@ impl Inner {
                     // From here on a creation is refused.
                     self.state.borrow_mut().table.tombstones.insert(chunk, epoch);
                     let record = Record::Fence { chunk, tag: 0, epoch, len: 0, ends: false };
-                    if self.config.planted == Some(Planted::FenceUnlogged) {
+                    if Bugs::of(&self.config).has(Planted::FenceUnlogged) {
                         return Ok(TOMBSTONE);
                     }
                     let lsn = self.push(&record);
@@ -174,7 +174,7 @@ impl Inner {
                         self.drain(chunk, id.tag).await?;
                         continue;
                     };
-                    if self.config.planted != Some(Planted::FenceUnlogged) {
+                    if !Bugs::of(&self.config).has(Planted::FenceUnlogged) {
                         let lsn = self.push(&record);
                         self.logged(lsn).await?;
                     }
@@ -258,7 +258,7 @@ impl Inner {
         };
         let (map, sectors) = self.place_map(id, &runs).await?;
         let units = sectors.div_ceil(self.sb.unit_sectors());
-        if self.config.planted != Some(Planted::SealUnlogged) {
+        if !Bugs::of(&self.config).has(Planted::SealUnlogged) {
             self.record(|| Record::Seal { chunk, tag: id.tag, len, units, map }).await?;
         }
         let state = &mut *self.state.borrow_mut();
@@ -365,11 +365,11 @@ impl Inner {
             }
             What::Tombstone(_) | What::Sealed(_) => {}
         }
-        if self.config.planted == Some(Planted::DeleteUnlogged) {
+        if Bugs::of(&self.config).has(Planted::DeleteUnlogged) {
             self.remove(chunk);
             return Ok(());
         }
-        if self.config.planted == Some(Planted::ReuseEarly) {
+        if Bugs::of(&self.config).has(Planted::ReuseEarly) {
             self.remove(chunk);
             return self.record(|| Record::Delete { chunk }).await;
         }

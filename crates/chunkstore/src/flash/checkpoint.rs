@@ -17,7 +17,7 @@ use super::record::{EXTENTS_MAX, Extent, RUNS_MAX, Record};
 use super::store::{Inner, Signals};
 use super::table::{Entry, Table};
 use crate::contract::StoreError;
-use crate::limits::{CHECKPOINT_SLICE, CHECKPOINT_TRIES, LOG_BATCH_BLOCKS_MAX};
+use crate::limits::{CHECKPOINT_PAUSE, CHECKPOINT_SLICE, CHECKPOINT_TRIES, LOG_BATCH_BLOCKS_MAX};
 use crate::map::RUN_BYTES;
 
 /// What a checkpoint's header says.
@@ -195,7 +195,7 @@ impl Inner {
             let state = self.state.borrow();
             let held = state.holds.values().copied().min().unwrap_or(u64::MAX);
             let log_seq = state.log.next_seq.min(held);
-            let number = state.checkpoint + 1;
+            let number = state.next_checkpoint;
             (state.checkpoint_requests, number, log_seq, state.alloc.ready())
         };
         let area = self.sb.area_at((number % 2) as usize);
@@ -209,31 +209,41 @@ impl Inner {
         let mut block = self.alloc(SECTOR).await;
         header.encode(self.store_low(), &mut block);
         self.write_durable(area, block.freeze()).await?;
-        if !self.is_whole(area, &header).await? {
-            // The medium lost or misplaced a write. The checkpoint before stays the newest.
-            tracing::info!(disk = %self.disk(), number, "a checkpoint does not read back");
-            self.env.mark("chunkstore: checkpoint does not read back");
-            let misses = {
-                let state = &mut *self.state.borrow_mut();
-                state.checkpoint_misses += 1;
-                state.checkpoint_misses
-            };
-            if misses >= CHECKPOINT_TRIES {
-                self.fail(&"checkpoints do not read back");
-                return Err(StoreError::Failed);
-            }
-            self.signals.checkpoint.notify_one();
-            return Ok(());
+        if !self.is_whole(area, &header).await.unwrap_or(false) {
+            return self.try_again(number).await;
         }
         let state = &mut *self.state.borrow_mut();
         state.log.tail_seq = state.log.checkpoint_seq;
         state.log.checkpoint_seq = log_seq;
-        state.checkpoint = number;
+        state.next_checkpoint = number + 1;
         state.checkpoint_misses = 0;
         state.checkpoints_served = served;
         state.counters.checkpoints += 1;
         self.signals.checkpointed.notify_waiters();
         self.signals.log_room.notify_waiters();
+        Ok(())
+    }
+
+    /// The medium lost or misplaced a write, or does not answer now: the checkpoint before stays
+    /// the newest. The next attempt has a number of its own, in the same area, so that blocks of
+    /// both never make one checkpoint.
+    async fn try_again(&self, number: u64) -> Result<(), StoreError> {
+        tracing::info!(disk = %self.disk(), number, "a checkpoint does not read back");
+        self.env.mark("chunkstore: checkpoint does not read back");
+        let misses = {
+            let state = &mut *self.state.borrow_mut();
+            state.next_checkpoint = number + 2;
+            state.checkpoint_misses += 1;
+            state.checkpoint_misses
+        };
+        if misses >= CHECKPOINT_TRIES {
+            self.fail(&"checkpoints do not read back");
+            return Err(StoreError::Failed);
+        }
+        if misses > 1 {
+            self.env.sleep(CHECKPOINT_PAUSE).await;
+        }
+        self.signals.checkpoint.notify_one();
         Ok(())
     }
 
@@ -309,7 +319,7 @@ impl Inner {
             let at = area + BLOCK + index * BLOCK;
             let buf = self.read_device(at, count as usize * SECTOR).await?;
             for block in buf.chunks(SECTOR) {
-                if decode_record_block(self.store_low(), header.number, index, block).is_none() {
+                if decode_record_block(self.store_low(), header, index, block).is_none() {
                     return Ok(false);
                 }
                 index += 1;
@@ -320,15 +330,17 @@ impl Inner {
     }
 }
 
-/// The records' bytes of block `index` of checkpoint `number`.
-pub(crate) fn decode_record_block(
+/// The records' bytes of block `index` of the checkpoint that has this header. A block of the
+/// same number that an earlier mount wrote is another checkpoint's.
+pub(crate) fn decode_record_block<'a>(
     store: u64,
-    number: u64,
+    header: &Header,
     index: u64,
-    block: &[u8],
-) -> Option<&[u8]> {
+    block: &'a [u8],
+) -> Option<&'a [u8]> {
     let (head, payload) = block::decode(BlockKind::Checkpoint, store, block)?;
-    (head.group == number && head.seq == index).then_some(payload)
+    let own = head.group == header.number && head.mount == header.mount;
+    (own && head.seq == index).then_some(payload)
 }
 
 /// Applies the records in `payload`.

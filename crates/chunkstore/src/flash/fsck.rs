@@ -12,6 +12,7 @@ use wire::sector::{Footer, SectorKind, chain, client_crc, server_part, verify_se
 
 use super::checkpoint::Header;
 use super::layout::Super;
+use super::planted::Bugs;
 use super::read::decode_index;
 use super::record::{Extent, Identity, MapPlace};
 use super::recover::{Loaded, Medium, claim_units};
@@ -192,7 +193,7 @@ async fn load(env: &Env, path: &Path) -> Result<Offline, MountError> {
     let (sb, bad) = medium.read_super().await?;
     let mut problems: Vec<_> = bad.into_iter().map(|copy| Problem::Superblock { copy }).collect();
     let headers = [medium.read_header(&sb, 0).await?, medium.read_header(&sb, 1).await?];
-    let loaded: Loaded = medium.load(&sb, None).await?;
+    let loaded: Loaded = medium.load(&sb, Bugs::default()).await?;
     problems.extend(loaded.mended.iter().cloned().map(Problem::Checkpoint));
     if loaded.single_blocks > 0 {
         problems.push(Problem::LogCopies { blocks: loaded.single_blocks });

@@ -9,17 +9,20 @@
 //! What must not go together stands apart by more than a misdirected write strays.
 
 use base::limits::SECTOR;
-use base::{DiskId, MIB};
+use base::{ClusterId, DiskId, FormationId, MIB};
 use codec::crc32c;
 
 use super::bytes::{Reader, all_zero};
+use crate::contract::StoreOwner;
 use crate::limits::{LOG_BYTES_MIN, UNIT_MAX, UNIT_MIN};
 use crate::map::RUN_BYTES;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"CRATONCS";
 /// Version of the format. Readers refuse newer ones.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The version before stores noted their cluster. Such stores keep it until they join one.
+pub const VERSION_UNMARKED: u32 = 1;
 /// Where the two copies of the superblock stand.
 pub const SUPER_AT: [u64; 2] = [0, MIB / 2];
 /// Where the first copy of the log starts.
@@ -36,7 +39,7 @@ pub const CHECKPOINT_TOMBSTONE_BYTES: u64 = 24;
 /// Everything starts at a multiple of this, so that units lie well for the device.
 const ALIGN: u64 = MIB;
 
-/// A store's fixed facts. Written at format time, twice, and never again.
+/// A store's fixed facts. Written at format time, twice, and once more when it joins a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Super {
     /// The disk's incarnation.
@@ -57,15 +60,21 @@ pub struct Super {
     pub open_map_bytes: u32,
     /// Bytes by which the file grows.
     pub grow_step: u64,
+    /// Whose the store is.
+    pub owner: StoreOwner,
 }
 
 impl Super {
     /// Writes it into a zeroed block.
     pub fn encode(&self, block: &mut [u8]) {
         assert_eq!(block.len(), SECTOR);
-        let mut out = Vec::with_capacity(96);
+        let mut out = Vec::with_capacity(104);
+        let version = match self.owner {
+            StoreOwner::Unmarked => VERSION_UNMARKED,
+            StoreOwner::Fresh | StoreOwner::Of { .. } => VERSION,
+        };
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&[0; 4]); // The CRC's place.
         out.extend_from_slice(&self.disk.get().to_le_bytes());
         out.extend_from_slice(&self.created.to_le_bytes());
@@ -80,6 +89,10 @@ impl Super {
             out.extend_from_slice(&field.to_le_bytes());
         }
         out.extend_from_slice(&self.grow_step.to_le_bytes());
+        if let StoreOwner::Of { cluster, formation } = self.owner {
+            out.extend_from_slice(&cluster.get().to_le_bytes());
+            out.extend_from_slice(&formation.get().to_le_bytes());
+        }
         block.fill(0);
         block[..out.len()].copy_from_slice(&out);
         let crc = crc32c(block);
@@ -100,19 +113,19 @@ impl Super {
         }
         let mut reader = Reader(&block[8..]);
         let version = reader.u32().ok_or(SuperError::Crc)?;
-        if version != VERSION {
+        if version != VERSION && version != VERSION_UNMARKED {
             return Err(SuperError::Version(version));
         }
-        let parsed = Super::fields(&mut reader).ok_or(SuperError::Field)?;
+        let parsed = Super::fields(&mut reader, version).ok_or(SuperError::Field)?;
         if !all_zero(reader.0) || !parsed.is_sound() {
             return Err(SuperError::Field);
         }
         Ok(parsed)
     }
 
-    fn fields(reader: &mut Reader<'_>) -> Option<Super> {
+    fn fields(reader: &mut Reader<'_>, version: u32) -> Option<Super> {
         reader.u32()?; // The CRC.
-        Some(Super {
+        let mut parsed = Super {
             disk: DiskId::new(reader.u128()?),
             created: reader.u64()?,
             unit: reader.u32()?,
@@ -122,7 +135,20 @@ impl Super {
             tombstones: reader.u32()?,
             open_map_bytes: reader.u32()?,
             grow_step: reader.u64()?,
-        })
+            owner: StoreOwner::Unmarked,
+        };
+        if version == VERSION {
+            let (cluster, formation) = (reader.u128()?, reader.u128()?);
+            parsed.owner = match (cluster, formation) {
+                (0, 0) => StoreOwner::Fresh,
+                (0, _) => return None,
+                _ => StoreOwner::Of {
+                    cluster: ClusterId::new(cluster),
+                    formation: FormationId::new(formation),
+                },
+            };
+        }
+        Some(parsed)
     }
 
     fn is_sound(&self) -> bool {

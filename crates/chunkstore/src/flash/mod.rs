@@ -14,6 +14,8 @@ mod checkpoint;
 mod fsck;
 pub mod layout;
 mod log;
+mod owner;
+mod planted;
 mod prepare;
 mod read;
 pub mod record;
@@ -22,23 +24,27 @@ mod scan;
 mod store;
 mod table;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::limits::SECTOR;
-use base::{ChunkId, DiskId, Epoch, GIB, MIB};
+use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId, GIB, MIB};
 use runtime::{Class, Env, File, OpenOptions, WriteMode};
 use wire::data::ReplicaStat;
 
 pub use checkpoint::Header as CheckpointHeader;
 pub use fsck::{ChunkDump, Dump, FsckReport, Problem, SectorDump, dump, dump_chunk, fsck};
+#[cfg(feature = "planted")]
+pub use planted::Planted;
 pub use read::{decode_index, encode_index};
 pub use store::Counters;
 
-use crate::contract::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+use crate::contract::{
+    Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo, StoreOwner,
+};
 use crate::limits::{
     GROW_STEP_DEFAULT, LOCK_PATIENCE, LOCK_RETRY, LOG_BYTES_DEFAULT, LOG_BYTES_MIN,
     MAP_CACHE_BYTES_DEFAULT, OPEN_MAP_BYTES_DEFAULT, TOMBSTONES_MAX_DEFAULT, UNIT_DEFAULT,
@@ -47,6 +53,7 @@ use crate::limits::{
 use cache::MapCache;
 use layout::{BLOCK, FLAG_RAW, SUPER_AT, Super};
 use log::Log;
+use planted::Bugs;
 use record::Record;
 use recover::{Loaded, Medium, claim_units};
 use store::{Inner, Latencies, Signals, State, Syncer};
@@ -139,7 +146,7 @@ pub struct Config {
     /// takes the first sector of an append as proof that the one before it was acknowledged.
     pub serial: bool,
     /// A bug on purpose, for tests of the tests.
-    #[doc(hidden)]
+    #[cfg(feature = "planted")]
     pub planted: Option<Planted>,
 }
 
@@ -150,35 +157,10 @@ impl Default for Config {
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             salvage: false,
             serial: false,
+            #[cfg(feature = "planted")]
             planted: None,
         }
     }
-}
-
-/// Bugs on purpose: each must be found by a test.
-#[doc(hidden)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Planted {
-    /// Acknowledges before the write ends.
-    AckEarly,
-    /// Answers a fence without a record.
-    FenceUnlogged,
-    /// Answers a seal without a record.
-    SealUnlogged,
-    /// Answers a deletion without a record.
-    DeleteUnlogged,
-    /// Reuses units before the deletion is on record.
-    ReuseEarly,
-    /// Serves sectors without verifying them.
-    ReadUnverified,
-    /// Recovery accepts sectors whatever their tag and chain.
-    ScanLax,
-    /// Recovery forgets what was known to be durable.
-    IgnoreBound,
-    /// Replay takes blocks of older mounts.
-    StaleLog,
-    /// Replay does not look behind the log's end.
-    LogGap,
 }
 
 /// Why a store cannot be formatted, opened or inspected.
@@ -366,6 +348,7 @@ fn plan(
         tombstones: options.tombstones,
         open_map_bytes: options.open_map_bytes,
         grow_step: options.grow_step.next_multiple_of(unit).max(unit),
+        owner: StoreOwner::Fresh,
     };
     if options.raw {
         // Fewer units need smaller checkpoint areas: two rounds come close enough.
@@ -419,7 +402,7 @@ pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashSt
     file.sync().await.map_err(|error| MountError::io(&error))?;
     let medium = Medium { env, file: &file };
     let (sb, bad_supers) = medium.read_super().await?;
-    let loaded = medium.load(&sb, config.planted).await?;
+    let loaded = medium.load(&sb, Bugs::of(&config)).await?;
     if let (Some(lost), false) = (&loaded.lost, config.salvage) {
         return Err(MountError::Damaged(lost.clone()));
     }
@@ -490,7 +473,7 @@ pub(crate) fn assemble(
         bound_dirty: Vec::new(),
         damage: Default::default(),
         tags: 0,
-        checkpoint: header.number,
+        next_checkpoint: header.number + 1,
         checkpoint_misses: 0,
         checkpoint_requests: 0,
         checkpoints_served: 0,
@@ -506,6 +489,7 @@ pub(crate) fn assemble(
         env: env.clone(),
         file: RefCell::new(Some(Rc::new(file))),
         latencies: Latencies::new(env, sb.disk),
+        owner: Cell::new(sb.owner),
         sb,
         config,
         mount: loaded.mount + 1,
@@ -635,7 +619,12 @@ impl ChunkStore for FlashStore {
             unit: inner.sb.unit,
             failed: state.failed,
             reason: state.reason.clone(),
+            owner: inner.owner.get(),
         }
+    }
+
+    async fn adopt(&self, cluster: ClusterId, formation: FormationId) -> Result<(), StoreError> {
+        self.inner().adopt(cluster, formation).await
     }
 
     async fn check_medium(&self) {

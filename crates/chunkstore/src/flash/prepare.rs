@@ -9,7 +9,7 @@ use runtime::WriteMode;
 
 use super::log::Room;
 use super::record::Record;
-use super::store::{Inner, Signals, State};
+use super::store::{Inner, Signals, State, is_passing};
 use super::table::Entry;
 use crate::contract::StoreError;
 use crate::limits::{
@@ -105,20 +105,17 @@ impl Inner {
         zeros.fill(0);
         let zeros = zeros.freeze();
         let piece = (URGENT_STEP / u64::from(self.sb.unit)).max(1) as u32;
-        let (end, mut at, mut synced) = (ready + units, ready, ready);
+        let (end, mut at) = (ready + units, ready);
         while at < end {
             let to = (at + piece).min(end);
-            let mut result = self.zero_units(&file, &zeros, at, to).await;
-            let waited_for = self.state.borrow().ready_waiters > 0;
-            if result.is_ok() && (to == end || waited_for) {
-                result = file.sync().await;
-                self.state.borrow_mut().counters.syncs += 1;
-                synced = to;
+            if let Err(error) = self.zero_units(&file, &zeros, at, to).await {
+                return self.not_ready(&error);
             }
-            match result {
-                Ok(()) if synced == to => self.publish_ready(to),
-                Ok(()) => {}
-                Err(error) => return self.not_ready(&error),
+            let waited_for = self.state.borrow().ready_waiters > 0;
+            if to == end || waited_for {
+                // Final when it fails, also for want of room: it was for others' writes too.
+                self.sync().await?;
+                self.publish_ready(to);
             }
             at = to;
         }
@@ -137,16 +134,16 @@ impl Inner {
         self.signals.ready.notify_waiters();
     }
 
-    /// A full medium is tried again later; anything else fails the store.
+    /// A full medium, or want of memory, is tried again later; anything else fails the store.
     fn not_ready(&self, error: &io::Error) -> Result<(), StoreError> {
-        if !is_full(error) {
+        if !is_passing(error) {
             self.fail(error);
             return Err(StoreError::Failed);
         }
         let state = &mut *self.state.borrow_mut();
         if !std::mem::replace(&mut state.grow_refused, true) {
-            tracing::warn!(disk = %self.sb.disk, ready_bytes = u64::from(state.alloc.ready())
-                * u64::from(self.sb.unit), "the medium is full, short of the store's capacity: \
+            tracing::warn!(disk = %self.sb.disk, %error, ready_bytes =
+                u64::from(state.alloc.ready()) * u64::from(self.sb.unit), "the medium is full, short of the store's capacity: \
                 make room on it; the store looks again every second");
         }
         state.grow_after = self.env.now() + GROW_RETRY;

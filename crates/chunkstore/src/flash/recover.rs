@@ -7,15 +7,15 @@ use futures_util::StreamExt;
 use runtime::{BufMut, Env, File};
 
 use super::MountError;
-use super::Planted;
 use super::alloc::Allocator;
 use super::block::{self, BlockHead, BlockKind};
 use super::checkpoint::{Header, apply_all, decode_record_block};
 use super::layout::{BLOCK, SUPER_AT, Super, SuperError};
+use super::planted::{Bugs, Planted};
 use super::scan::Scan;
-use super::store::{Inner, read_around};
+use super::store::{Inner, read_around, read_full};
 use super::table::{Entry, Table};
-use crate::contract::StoreError;
+use crate::contract::{StoreError, StoreOwner};
 use crate::limits::{LOG_BATCH_BLOCKS_MAX, RECOVERY_DEPTH};
 
 /// What checkpoint and log say, and what was wrong with them.
@@ -50,13 +50,37 @@ impl Medium<'_> {
 
     /// The superblock, and which copies of it are bad.
     pub(crate) async fn read_super(&self) -> Result<(Super, Vec<usize>), MountError> {
-        let mut found = None;
+        let mut found: Option<(usize, Super)> = None;
         let mut bad = Vec::new();
         let mut why = SuperError::Magic;
+        let mut unread = None;
         for (copy, &at) in SUPER_AT.iter().enumerate() {
-            let block = self.read(at, SECTOR).await?;
+            let buf = self.env.pool().alloc(SECTOR).map_err(|_| MountError::Memory)?;
+            let block = match read_full(self.file, at, buf).await {
+                Ok(block) => block,
+                Err(error) => {
+                    bad.push(copy);
+                    unread = Some(error);
+                    continue;
+                }
+            };
             match Super::decode(&block) {
-                Ok(sb) => found = found.or(Some(sb)),
+                Ok(sb) => match found {
+                    None => found = Some((copy, sb)),
+                    // The store was joining a cluster: the first copy says so, the second not
+                    // yet; or, of two bad writes, the other way round.
+                    Some((other, known)) if known.disk == sb.disk && known != sb => {
+                        let joined = matches!(sb.owner, StoreOwner::Of { .. });
+                        let known_joined = matches!(known.owner, StoreOwner::Of { .. });
+                        if joined && !known_joined {
+                            bad.push(other);
+                            found = Some((copy, sb));
+                        } else {
+                            bad.push(copy);
+                        }
+                    }
+                    Some(_) => {}
+                },
                 Err(error) => {
                     bad.push(copy);
                     if why == SuperError::Magic {
@@ -65,11 +89,13 @@ impl Medium<'_> {
                 }
             }
         }
-        match (found, why) {
-            (Some(sb), _) => Ok((sb, bad)),
-            (None, SuperError::Version(found)) => Err(MountError::Version { found }),
-            (None, SuperError::Magic) => Err(MountError::NotAStore),
-            (None, _) => Err(MountError::Damaged("both superblocks are damaged".to_owned())),
+        match (found, why, unread) {
+            (Some((_, sb)), _, _) => Ok((sb, bad)),
+            (None, SuperError::Version(found), _) => Err(MountError::Version { found }),
+            // What was not read may well be a store's.
+            (None, _, Some(error)) => Err(MountError::io(&error)),
+            (None, SuperError::Magic, None) => Err(MountError::NotAStore),
+            (None, _, None) => Err(MountError::Damaged("both superblocks are damaged".to_owned())),
         }
     }
 
@@ -97,7 +123,7 @@ impl Medium<'_> {
             let buf = self.read(area + BLOCK + index * BLOCK, count as usize * SECTOR).await?;
             for block in buf.chunks(SECTOR) {
                 let store = sb.disk.get() as u64;
-                let records = decode_record_block(store, header.number, index, block);
+                let records = decode_record_block(store, header, index, block);
                 let Some(records) = records else { return Ok(None) };
                 if apply_all(&mut table, records).is_err() {
                     return Ok(None);
@@ -110,11 +136,7 @@ impl Medium<'_> {
     }
 
     /// Newest whole checkpoint, then the log.
-    pub(crate) async fn load(
-        &self,
-        sb: &Super,
-        planted: Option<Planted>,
-    ) -> Result<Loaded, MountError> {
+    pub(crate) async fn load(&self, sb: &Super, bugs: Bugs) -> Result<Loaded, MountError> {
         let mut headers = Vec::new();
         for area in 0..2 {
             headers.extend(self.read_header(sb, area).await?);
@@ -133,7 +155,8 @@ impl Medium<'_> {
         let Some((header, table)) = found else {
             return Err(MountError::Damaged("no checkpoint is whole".to_owned()));
         };
-        let older = headers.iter().find(|other| other.number + 1 == header.number);
+        // Numbers between them are of attempts that did not read back.
+        let older = headers.iter().find(|other| other.number < header.number);
         let tail_seq = older.map_or(header.log_seq, |older| older.log_seq);
         let mut loaded = Loaded {
             table,
@@ -145,17 +168,12 @@ impl Medium<'_> {
             single_blocks: 0,
             lost: None,
         };
-        self.replay(sb, &mut loaded, planted).await?;
+        self.replay(sb, &mut loaded, bugs).await?;
         loaded.mount = loaded.mount.max(loaded.table.mount);
         Ok(loaded)
     }
 
-    async fn replay(
-        &self,
-        sb: &Super,
-        loaded: &mut Loaded,
-        planted: Option<Planted>,
-    ) -> Result<(), MountError> {
+    async fn replay(&self, sb: &Super, loaded: &mut Loaded, bugs: Bugs) -> Result<(), MountError> {
         let blocks = u64::from(sb.log_blocks);
         let store = sb.disk.get() as u64;
         let limit = loaded.tail_seq + blocks;
@@ -173,7 +191,7 @@ impl Medium<'_> {
                 let good = |block: &[u8]| {
                     block::decode(BlockKind::Log, store, block).map(|(head, _)| head).filter(
                         |head| {
-                            let stale = planted == Some(Planted::StaleLog);
+                            let stale = bugs.has(Planted::StaleLog);
                             head.seq == seq && (head.mount >= newest || stale)
                         },
                     )
@@ -194,7 +212,7 @@ impl Medium<'_> {
                     }
                 }
                 let Some(head) = head else {
-                    if planted != Some(Planted::LogGap) {
+                    if !bugs.has(Planted::LogGap) {
                         loaded.lost = self.find_lost(sb, loaded).await?;
                     }
                     return Ok(());
@@ -303,7 +321,7 @@ impl Inner {
             self.env.mark("chunkstore: later sectors prove a loss");
             open.bound = open.bound.max(open.map.len() + 1);
         }
-        if self.config.planted == Some(Planted::IgnoreBound) {
+        if Bugs::of(&self.config).has(Planted::IgnoreBound) {
             open.bound = open.map.len();
         }
         open.resume();

@@ -6,9 +6,9 @@ use wire::sector::{
     FLAG_FIRST, FLAG_LAST, SectorKind, chain, client_crc, server_part, verify_sector,
 };
 
-use super::Planted;
+use super::planted::{Bugs, Planted};
 use super::record::{Extent, Identity};
-use super::store::Inner;
+use super::store::{Inner, is_unreadable};
 use crate::contract::StoreError;
 use crate::limits::{CHUNK_SECTORS_INFLIGHT_MAX, RECOVERY_FIRST_SECTORS, RECOVERY_READ_SECTORS};
 use crate::map::RunMap;
@@ -25,7 +25,8 @@ pub(crate) struct Scan {
     /// Accepted sectors behind the map: an append whose last sector is not seen yet.
     tail: Vec<u16>,
     tail_chain: u32,
-    /// True when a sector far behind the break proves that more was acknowledged.
+    /// True when more may have been acknowledged: a sector far behind the break proves it, or the
+    /// one at the break cannot be read.
     evidence: bool,
     lax: bool,
 }
@@ -93,7 +94,7 @@ impl Scan {
         inner: &Inner,
         extents: &[Extent],
     ) -> Result<(), StoreError> {
-        self.lax = inner.config.planted == Some(Planted::ScanLax);
+        self.lax = Bugs::of(&inner.config).has(Planted::ScanLax);
         let units: u32 = extents.iter().map(|extent| extent.count).sum();
         let end = units * inner.sb.unit_sectors();
         let mut step = RECOVERY_FIRST_SECTORS;
@@ -103,8 +104,15 @@ impl Scan {
             let count = step.min(end - first);
             let sectors = inner.read_patiently(extents, first, count).await?;
             for sector in sectors.chunks(SECTOR) {
+                let capped = self.cap.is_some_and(|cap| expected >= cap);
                 match self.accept(sector, expected) {
                     Some(len) => expected += u32::from(len),
+                    // It may have been acknowledged: nobody knows where the replica ends.
+                    None if !capped && is_unreadable(sector) => {
+                        inner.env.mark("chunkstore: unreadable tail");
+                        self.evidence = true;
+                        return Ok(());
+                    }
                     None => return self.seek_evidence(inner, extents, end).await,
                 }
             }

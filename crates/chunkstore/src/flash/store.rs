@@ -1,6 +1,6 @@
 //! The state of a mounted flash store, shared by its operations.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::rc::Rc;
@@ -16,10 +16,11 @@ use super::alloc::Allocator;
 use super::cache::MapCache;
 use super::layout::{SUPER_AT, Super};
 use super::log::Log;
+use super::prepare::is_full;
 use super::table::{Entry, Open, Table};
 use super::{Config, SyncMode};
-use crate::contract::StoreError;
-use crate::limits::BUF_RETRY;
+use crate::contract::{StoreError, StoreOwner};
+use crate::limits::{BUF_RETRY, WRITE_RETRIES};
 
 /// Counts since the mount: amplification adds up from them (C29).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -90,8 +91,8 @@ pub(crate) struct State {
     /// Sealed replicas whose reads have met damage: its first byte.
     pub(crate) damage: BTreeMap<ChunkId, u32>,
     pub(crate) tags: u32,
-    /// Number of the newest checkpoint; its area is its parity.
-    pub(crate) checkpoint: u64,
+    /// Number of the next checkpoint; its area is its parity.
+    pub(crate) next_checkpoint: u64,
     /// Checkpoints in a row that did not read back.
     pub(crate) checkpoint_misses: u32,
     pub(crate) checkpoint_requests: u64,
@@ -144,6 +145,8 @@ pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) file: RefCell<Option<Rc<File>>>,
     pub(crate) sb: Super,
+    /// Whose the store is now: `sb` says whose it was at the mount.
+    pub(crate) owner: Cell<StoreOwner>,
     pub(crate) config: Config,
     pub(crate) mount: u64,
     pub(crate) state: RefCell<State>,
@@ -208,13 +211,8 @@ impl Inner {
 
     /// Writes, and returns when it is durable. An error makes the store read-only.
     pub(crate) async fn write_durable(&self, at: u64, buf: Buf) -> Result<(), StoreError> {
-        let file = self.file()?;
-        let len = buf.len() as u64;
-        let result = match self.config.sync {
-            SyncMode::PerWrite => file.write_at(at, buf, WriteMode::Durable).await,
-            SyncMode::Group => file.write_at(at, buf, WriteMode::Cached).await,
-        };
-        self.written(len, result)?;
+        let mode = self.write_mode();
+        self.write(at, vec![buf], mode).await?;
         match self.config.sync {
             SyncMode::PerWrite => Ok(()),
             SyncMode::Group => self.group_sync().await,
@@ -225,19 +223,10 @@ impl Inner {
     pub(crate) async fn write_durable_all(
         &self,
         at: u64,
-        mut bufs: Vec<Buf>,
+        bufs: Vec<Buf>,
     ) -> Result<(), StoreError> {
-        if bufs.len() == 1 {
-            return self.write_durable(at, bufs.remove(0)).await;
-        }
-        let file = self.file()?;
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        let mode = match self.config.sync {
-            SyncMode::PerWrite => WriteMode::Durable,
-            SyncMode::Group => WriteMode::Cached,
-        };
-        let result = file.write_vectored_at(at, bufs, mode).await;
-        self.written(len, result)?;
+        let mode = self.write_mode();
+        self.write(at, bufs, mode).await?;
         match self.config.sync {
             SyncMode::PerWrite => Ok(()),
             SyncMode::Group => self.group_sync().await,
@@ -246,11 +235,45 @@ impl Inner {
 
     /// Writes; durable with the next [`Inner::sync`].
     pub(crate) async fn write_cached(&self, at: u64, buf: Buf) -> Result<(), StoreError> {
-        let len = buf.len() as u64;
-        let result = self.file()?.write_at(at, buf, WriteMode::Cached).await;
-        self.written(len, result)
+        self.write(at, vec![buf], WriteMode::Cached).await
     }
 
+    fn write_mode(&self) -> WriteMode {
+        match self.config.sync {
+            SyncMode::PerWrite => WriteMode::Durable,
+            SyncMode::Group => WriteMode::Cached,
+        }
+    }
+
+    /// Writes buffers one behind the other as one operation. What the system refuses for want of
+    /// room or memory has not reached the medium, and is written again for a while; any other
+    /// error may be that of a flush, and is final.
+    async fn write(&self, at: u64, bufs: Vec<Buf>, mode: WriteMode) -> Result<(), StoreError> {
+        let file = self.file()?;
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let mut pauses = WRITE_RETRIES.iter();
+        loop {
+            // What follows a failed flush could be durable, and what stood before it not.
+            if self.state.borrow().failed {
+                return Err(StoreError::Failed);
+            }
+            let mut again = bufs.clone();
+            let result = match again.len() {
+                1 => file.write_at(at, again.remove(0), mode).await,
+                _ => file.write_vectored_at(at, again, mode).await,
+            };
+            match (result, pauses.next()) {
+                (Err(error), Some(&pause)) if is_passing(&error) => {
+                    self.env.mark("chunkstore: a refused write is tried again");
+                    tracing::info!(disk = %self.sb.disk, at, len, %error, "a write is tried again");
+                    self.env.sleep(pause).await;
+                }
+                (result, _) => return self.written(len, result),
+            }
+        }
+    }
+
+    /// Makes all writes that have returned durable. An error is final.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
         let result = self.file()?.sync().await;
         self.state.borrow_mut().counters.syncs += 1;
@@ -260,8 +283,10 @@ impl Inner {
     fn written(&self, len: u64, result: std::io::Result<()>) -> Result<(), StoreError> {
         match result {
             Ok(()) => {
-                self.state.borrow_mut().counters.bytes_out += len;
-                Ok(())
+                let state = &mut *self.state.borrow_mut();
+                state.counters.bytes_out += len;
+                // A flush of another task has failed meanwhile: it may have been for this too.
+                if state.failed { Err(StoreError::Failed) } else { Ok(()) }
             }
             Err(error) => {
                 self.fail(&error);
@@ -368,7 +393,8 @@ impl Inner {
         read_around(&self.env, &*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
     }
 
-    /// Reads `len` bytes; what lies behind the file's end, or cannot be read, reads as zeros.
+    /// Reads `len` bytes; what lies behind the file's end reads as zeros, and what cannot be read
+    /// is [`is_unreadable`].
     pub(crate) async fn read_exact(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
         debug_assert!(len.is_multiple_of(SECTOR));
         let buf = self.env.pool().alloc(len).map_err(|_| StoreError::Busy)?;
@@ -376,7 +402,15 @@ impl Inner {
     }
 }
 
-/// As [`read_full`], around sectors that the medium cannot give: those read as zeros, which verify
+/// What a sector is filled with that the medium cannot give.
+const UNREADABLE: u8 = 0xbd;
+
+/// True for a sector in the place of one that the medium cannot give.
+pub(crate) fn is_unreadable(sector: &[u8]) -> bool {
+    sector.iter().all(|&byte| byte == UNREADABLE)
+}
+
+/// As [`read_full`], around sectors that the medium cannot give: those read as bytes that verify
 /// as nothing, so they are found and repaired as bit rot is. An error means that the medium does
 /// not even give its superblock: it has failed as a whole.
 pub(crate) async fn read_around(
@@ -404,7 +438,7 @@ pub(crate) async fn read_around(
         match read_full(file, at + (index * SECTOR) as u64, buf).await {
             Ok(buf) => sector.copy_from_slice(&buf),
             Err(_) => {
-                sector.fill(0);
+                sector.fill(UNREADABLE);
                 unreadable += 1;
             }
         }
@@ -412,6 +446,12 @@ pub(crate) async fn read_around(
     env.mark("chunkstore: unreadable sectors");
     tracing::warn!(at, len, unreadable, %error, "the medium cannot give some sectors");
     Ok(whole)
+}
+
+/// True for a refusal that says nothing about the medium: no room, no memory, interrupted.
+pub(crate) fn is_passing(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{Interrupted, OutOfMemory, WouldBlock};
+    is_full(error) || matches!(error.kind(), Interrupted | OutOfMemory | WouldBlock)
 }
 
 /// A buffer, waited for while the pool is spent.

@@ -4,18 +4,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::limits::SECTOR;
-use base::{ChunkId, DiskId, Epoch};
-use chunkstore::ChunkStore;
+use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId};
 use chunkstore::flash::block::{self, BlockHead, BlockKind, PAYLOAD_AT, PAYLOAD_MAX};
 use chunkstore::flash::layout::{self, Super};
 use chunkstore::flash::record::{Extent, Identity, MapPlace, Record};
-use chunkstore::flash::{CheckpointHeader, Config, encode_index};
+use chunkstore::flash::{CheckpointHeader, Config, FlashStore, encode_index};
 use chunkstore::fuzz::{self, INDEX_ID, STORE};
 use chunkstore::limits::{CHUNK_SECTORS_INFLIGHT_MAX, LOG_BATCH_BLOCKS_MAX};
 use chunkstore::map::{RUN_BYTES, Run};
+use chunkstore::{Append, ChunkStore, StoreError, StoreOwner};
 use proptest::prelude::*;
 use runtime::sim::{CrashMode, Sim};
-use runtime::{OpenOptions, Rng, WriteMode};
+use runtime::{Env, OpenOptions, Rng, WriteMode};
 
 use crate::engine::{Engine, Flash, append_of, data_of, small, store_path};
 
@@ -76,7 +76,10 @@ fn seeds() -> Vec<Seed> {
         tombstones: 1000,
         open_map_bytes: 65_536,
         grow_step: 1 << 20,
+        owner: OWNER,
     };
+    let unmarked = Super { owner: StoreOwner::Unmarked, ..sb };
+    let fresh = Super { owner: StoreOwner::Fresh, ..sb };
     let block_of = |fill: &dyn Fn(&mut [u8])| {
         let mut block = vec![0; SECTOR];
         fill(&mut block);
@@ -93,7 +96,9 @@ fn seeds() -> Vec<Seed> {
     let header = CheckpointHeader { number: 5, mount: 3, log_seq: 10, blocks: 2 };
     let runs = [Run { start: 0, sector: 0, stride: 4096, count: 3 }; 1];
     vec![
-        ("superblock", fuzz::fuzz_superblock, block_of(&|out| sb.encode(out))),
+        ("superblock", fuzz::fuzz_superblock, block_of(&|out| unmarked.encode(out))),
+        ("superblock_fresh", fuzz::fuzz_superblock, block_of(&|out| fresh.encode(out))),
+        ("superblock_owned", fuzz::fuzz_superblock, block_of(&|out| sb.encode(out))),
         (
             "log_block",
             fuzz::fuzz_log_block,
@@ -140,7 +145,7 @@ fn replay_changed(name: &str, kept: &[u8], target: fn(&[u8])) {
         }
         // With the CRC made good, so that what is behind it is met too.
         let crc_at = match name {
-            "superblock" => Some((12, 0)),
+            "superblock" | "superblock_fresh" | "superblock_owned" => Some((12, 0)),
             "records" | "index" => None,
             _ => Some((4, 8)),
         };
@@ -196,27 +201,122 @@ fn sparse(image: &[u8]) -> Vec<u8> {
     full.flat_map(|(index, block)| [&(index as u64).to_le_bytes()[..], block].concat()).collect()
 }
 
-/// A store that version 1 wrote opens for ever.
+/// Puts the store `name` of the corpus in the place of the engine's.
+async fn unpack(env: &Env, name: &str) {
+    env.create_dir_all(Path::new("/disk0")).await.unwrap();
+    let file = env.open_file(&store_path(), OpenOptions::CREATE).await.unwrap();
+    for part in fs::read(corpus().join(name)).unwrap().chunks(8 + SECTOR) {
+        let at = u64::from_le_bytes(part[..8].try_into().unwrap()) * SECTOR as u64;
+        let block = env.pool().copy_of(&part[8..]).unwrap();
+        file.write_at(at, block, WriteMode::Cached).await.unwrap();
+    }
+    file.sync().await.unwrap();
+}
+
+const OPEN: ChunkId = ChunkId::new(1);
+const SEALED: ChunkId = ChunkId::new(2);
+const FENCED: ChunkId = ChunkId::new(3);
+
+/// What the stores of the corpus were made of.
+fn appends() -> Vec<Append> {
+    [(OPEN, 0, 5000), (OPEN, 5000, 10), (SEALED, 0, 9), (SEALED, 9, 4096), (SEALED, 4105, 100)]
+        .into_iter()
+        .map(|(chunk, at, len)| append_of(chunk, 5, at, &data_of(chunk, at, len, 0)))
+        .collect()
+}
+
+/// Opens the store that lies there and compares it with what the stores of the corpus hold.
+async fn open_and_compare(env: &Env) -> FlashStore {
+    let store = chunkstore::flash::open(env, &store_path()).await.unwrap();
+    let states: Vec<_> =
+        store.list(None, 9).iter().map(|i| (i.chunk, i.stat.state, i.stat.len)).collect();
+    use wire::data::ReplicaState::{Open, Sealed, Tombstone};
+    let want = [(OPEN, Open, 5010), (SEALED, Sealed, 4200), (FENCED, Tombstone, 0)];
+    assert_eq!(states, want);
+    for append in appends() {
+        let read = store.read(append.chunk, append.offset, 1).await.unwrap();
+        let crc = wire::sector::client_crc;
+        assert_eq!(crc(&read.sectors[..SECTOR]), crc(&append.sectors[..SECTOR]));
+    }
+    store
+}
+
+const OWNER: StoreOwner =
+    StoreOwner::Of { cluster: ClusterId::new(0xc1), formation: FormationId::new(0xf1) };
+
+/// The store of `b19d38d`, version 1, opens for ever. It says of no cluster that it is its;
+/// then it joins one, for good, whatever part of that a power cut leaves.
 #[test]
-fn the_version_1_store_opens() {
+fn version_1_store_opens_and_joins_one_cluster() {
+    let sim = Sim::new(77);
+    let engine = Flash::new(&sim, small(), Config::default());
+    let run = async {
+        let env = sim.boot(engine.host);
+        unpack(&env, "store_v1").await;
+        let store = open_and_compare(&env).await;
+        assert_eq!(store.info().owner, StoreOwner::Unmarked);
+        drop(store);
+        // To open it changes nothing about it: the version before still opens it.
+        let mut first = vec![0; SECTOR];
+        read_at(&env, 0, &mut first).await;
+        assert_eq!(first[8..12], layout::VERSION_UNMARKED.to_le_bytes());
+        let store = open_and_compare(&env).await;
+        let (cluster, formation) = (ClusterId::new(0xc1), FormationId::new(0xf1));
+        store.adopt(cluster, formation).await.unwrap();
+        store.adopt(cluster, formation).await.unwrap();
+        assert_eq!(store.info().owner, OWNER);
+        for (cluster, formation) in [(0xc2, 0xf1), (0xc1, 0xf2), (0, 0)] {
+            let (cluster, formation) = (ClusterId::new(cluster), FormationId::new(formation));
+            let refused = store.adopt(cluster, formation).await;
+            assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
+        }
+        drop(store);
+        sim.crash(engine.host, CrashMode::Power);
+        let env = sim.boot(engine.host);
+        let store = open_and_compare(&env).await;
+        assert_eq!(store.info().owner, OWNER);
+        drop(store);
+        // The power went between the two copies, in either order: the mount completes it.
+        for copy in 0..2 {
+            let at = layout::SUPER_AT[copy];
+            let file = env.open_file(&store_path(), OpenOptions::CREATE).await.unwrap();
+            let block = env.pool().copy_of(&first).unwrap();
+            file.write_at(at, block, WriteMode::Durable).await.unwrap();
+            drop(file);
+            let store = open_and_compare(&env).await;
+            assert_eq!(store.info().owner, OWNER, "copy {copy} is behind");
+            drop(store);
+            let mut mended = vec![0; SECTOR];
+            read_at(&env, at, &mut mended).await;
+            assert_eq!(Super::decode(&mended).unwrap().owner, OWNER);
+        }
+    };
+    sim.run(run).unwrap();
+}
+
+async fn read_at(env: &Env, at: u64, out: &mut [u8]) {
+    let file = env.open_file(&store_path(), OpenOptions::READ).await.unwrap();
+    let (count, part) = file.read_at(at, env.pool().alloc(out.len()).unwrap()).await;
+    assert_eq!(count.unwrap(), out.len());
+    out.copy_from_slice(&part);
+}
+
+/// A store that version 2 wrote, of a cluster, opens for ever.
+#[test]
+fn version_2_store_opens() {
     let sim = Sim::new(77);
     let mut engine = Flash::new(&sim, small(), Config::default());
-    let path = corpus().join("store_v1");
-    let (open, sealed, fenced) = (ChunkId::new(1), ChunkId::new(2), ChunkId::new(3));
-    let appends: Vec<_> = [(open, 0, 5000), (open, 5000, 10), (sealed, 0, 9), (sealed, 9, 4096)]
-        .into_iter()
-        .chain([(sealed, 4105, 100)])
-        .map(|(chunk, at, len)| append_of(chunk, 5, at, &data_of(chunk, at, len, 0)))
-        .collect();
     let run = async {
         if std::env::var_os("CHUNKSTORE_WRITE_CORPUS").is_some() {
             let store = engine.boot().await.unwrap();
-            for append in &appends {
-                store.append(append.clone()).await.unwrap();
+            assert_eq!(store.info().owner, StoreOwner::Fresh);
+            store.adopt(ClusterId::new(0xc1), FormationId::new(0xf1)).await.unwrap();
+            for append in appends() {
+                store.append(append).await.unwrap();
             }
-            store.seal(sealed, 4200).await.unwrap();
+            store.seal(SEALED, 4200).await.unwrap();
             store.checkpoint().await.unwrap();
-            store.fence(fenced, Epoch::new(4)).await.unwrap();
+            store.fence(FENCED, Epoch::new(4)).await.unwrap();
             drop(store);
             engine.crash(CrashMode::Power);
             let env = sim.boot(engine.host);
@@ -226,31 +326,13 @@ fn the_version_1_store_opens() {
                 let (count, part) = file.read_at(at, env.pool().alloc(1 << 20).unwrap()).await;
                 image.extend_from_slice(&part[..count.unwrap()]);
             }
-            fs::write(&path, sparse(&image)).unwrap();
+            fs::write(corpus().join("store_v2"), sparse(&image)).unwrap();
             sim.crash(engine.host, CrashMode::Power);
             sim.wipe(engine.host, Path::new("/disk0"));
         }
         let env = sim.boot(engine.host);
-        env.create_dir_all(Path::new("/disk0")).await.unwrap();
-        let file = env.open_file(&store_path(), OpenOptions::CREATE).await.unwrap();
-        for part in fs::read(&path).unwrap().chunks(8 + SECTOR) {
-            let at = u64::from_le_bytes(part[..8].try_into().unwrap()) * SECTOR as u64;
-            let block = env.pool().copy_of(&part[8..]).unwrap();
-            file.write_at(at, block, WriteMode::Cached).await.unwrap();
-        }
-        file.sync().await.unwrap();
-        drop(file);
-        let store = chunkstore::flash::open(&env, &store_path()).await.unwrap();
-        let states: Vec<_> =
-            store.list(None, 9).iter().map(|i| (i.chunk, i.stat.state, i.stat.len)).collect();
-        use wire::data::ReplicaState::{Open, Sealed, Tombstone};
-        let want = [(open, Open, 5010), (sealed, Sealed, 4200), (fenced, Tombstone, 0)];
-        assert_eq!(states, want);
-        for append in appends {
-            let read = store.read(append.chunk, append.offset, 1).await.unwrap();
-            let crc = wire::sector::client_crc;
-            assert_eq!(crc(&read.sectors[..SECTOR]), crc(&append.sectors[..SECTOR]));
-        }
+        unpack(&env, "store_v2").await;
+        assert_eq!(open_and_compare(&env).await.info().owner, OWNER);
     };
     sim.run(run).unwrap();
 }
@@ -263,6 +345,7 @@ fn the_page_tells_what_the_source_has() {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let mut facts = vec![
         format!("version {}", layout::VERSION),
+        format!("or {} (no cluster noted)", layout::VERSION_UNMARKED),
         format!("magic `{}`", text(&layout::MAGIC)),
         format!("first copy at {}", layout::SUPER_AT[0]),
         format!("second copy at {}", layout::SUPER_AT[1]),

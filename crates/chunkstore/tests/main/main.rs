@@ -2,6 +2,7 @@
 
 mod conformance;
 mod engine;
+mod errors;
 mod formats;
 mod fsck;
 mod planted;

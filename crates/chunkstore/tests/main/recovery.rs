@@ -15,16 +15,16 @@ use crate::conformance::seeds;
 use crate::engine::{Engine, Flash, append_of, data_of, small, store_path};
 use crate::suite::contents;
 
-const EPOCH: u64 = 5;
+pub(crate) const EPOCH: u64 = 5;
 
 /// What was acknowledged: sectors of each chunk as (offset, client CRC), its length, sealed.
 #[derive(Clone, Default)]
-struct Acked(BTreeMap<ChunkId, Content>);
+pub(crate) struct Acked(pub(crate) BTreeMap<ChunkId, Content>);
 
-type Content = (Vec<(u32, u32)>, u32, bool);
+pub(crate) type Content = (Vec<(u32, u32)>, u32, bool);
 
 impl Acked {
-    fn note(&mut self, append: &Append) {
+    pub(crate) fn note(&mut self, append: &Append) {
         let (sectors, len, _) = self.0.entry(append.chunk).or_default();
         for sector in append.sectors.chunks(4096) {
             let footer = parse_footer(sector).unwrap();
@@ -39,7 +39,7 @@ impl Acked {
 }
 
 /// Appends, seals and deletes at random, one after the other.
-async fn fill(store: &FlashStore, rng: &mut Rng, acked: &mut Acked, steps: u32) {
+pub(crate) async fn fill(store: &FlashStore, rng: &mut Rng, acked: &mut Acked, steps: u32) {
     for _ in 0..steps {
         let chunk = ChunkId::new(1 + rng.below(8));
         let sealed = acked.0.get(&chunk).is_some_and(|chunk| chunk.2);
@@ -68,7 +68,7 @@ async fn fill(store: &FlashStore, rng: &mut Rng, acked: &mut Acked, steps: u32) 
 }
 
 /// Every chunk is what was acknowledged, or is known to be damaged; returns how many are.
-async fn check_chunks(store: &FlashStore, acked: &Acked) -> Result<u32, String> {
+pub(crate) async fn check_chunks(store: &FlashStore, acked: &Acked) -> Result<u32, String> {
     let mut damaged = 0;
     for (&chunk, (sectors, len, _)) in &acked.0 {
         let stat = match store.stat(chunk) {

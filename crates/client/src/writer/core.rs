@@ -65,6 +65,16 @@ pub struct Writer {
     pub(super) extend_after: Instant,
     /// No request for spares that are needed at once before.
     pub(super) need_after: Instant,
+    /// No question for a chunk with all copies before, and the pause between two.
+    pub(super) whole_after: Instant,
+    /// See `whole_after`.
+    pub(super) whole_pause: Duration,
+    /// When the writer last left a chunk for one with all copies.
+    pub(super) whole_since: Option<Instant>,
+    /// When the rights to its chunks are to be renewed, if that is known.
+    pub(super) renew_at: Option<Instant>,
+    /// No request for renewal before.
+    pub(super) renew_after: Instant,
     /// Earliest moment at which a refused append is to be sent again.
     pub(super) resend_at: Option<Instant>,
     /// When an append was last acknowledged, or waiting began.
@@ -88,7 +98,7 @@ impl Writer {
             return Err(WriterError::Protocol(text));
         }
         check_place(&current, grant.epoch)?;
-        let base = current.base;
+        let (base, config_pause) = (current.base, config.whole_pause);
         let mut writer = Writer {
             config,
             epoch: grant.epoch,
@@ -108,12 +118,23 @@ impl Writer {
             open_after: now,
             extend_after: now,
             need_after: now,
+            whole_after: now + config_pause,
+            whole_pause: config_pause,
+            whole_since: None,
+            renew_at: None,
+            renew_after: now,
             resend_at: None,
             progress_at: now,
             trouble: String::new(),
         };
         writer.adopt_spares(grant.spares, &[], &mut Vec::new())?;
         Ok(writer)
+    }
+
+    /// Rights that were granted now are good for `life`: half way they are renewed, so that a
+    /// slow or idle writer keeps its chunk.
+    pub fn note_rights(&mut self, now: Instant, life: Duration) {
+        self.renew_at = Some(now + life / 2);
     }
 
     /// Its epoch.

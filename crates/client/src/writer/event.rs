@@ -14,6 +14,8 @@ use wire::sector::AppendAt;
 /// `replica_timeout`, and both for the stream service's answer beside it: below 1 s together.
 #[derive(Clone, Debug)]
 pub struct WriterConfig {
+    /// Copies that the file's policy asks for; 0 when that is not known.
+    pub copies: u8,
     /// Length at which a chunk ends, 1 MiB to 2 GiB (C5).
     pub chunk_len_max: u32,
     /// Spare chunks held (C8), 0 to 4.
@@ -35,6 +37,13 @@ pub struct WriterConfig {
     /// Time for which a replica may leave an idle writer without an answer. Then the writer goes
     /// on in another chunk, so that the old one is sealed and repaired.
     pub idle_timeout: Duration,
+    /// A chunk that was opened with fewer copies, because servers were missing, is left for one
+    /// that has them all: pause between two questions whether there is one. Doubles each time a
+    /// writer has moved, up to [`WriterConfig::whole_pause_max`]: a server may be there for the
+    /// masters and not for this writer.
+    pub whole_pause: Duration,
+    /// See [`WriterConfig::whole_pause`]. It is forgotten after a time as long as this.
+    pub whole_pause_max: Duration,
     /// Time without any acknowledgement after which the writer gives up.
     pub stall_budget: Duration,
     /// How long a server that failed is not wanted for new chunks.

@@ -4,7 +4,7 @@ use base::{ChunkId, ServerId};
 use runtime::Instant;
 use wire::control::{ChunkPlace, WriterGrant};
 
-use super::chunk::Ended;
+use super::chunk::{Ended, OpenChunk};
 use super::core::{Life, Writer, check_place};
 use super::event::{Action, OpDone, OpError, StreamOp, WriterError};
 
@@ -22,6 +22,10 @@ enum OpKind {
     Advance(ChunkId, u64),
     /// `true`: nothing can be written before it ends.
     Extend(bool),
+    /// For a chunk with all copies, in place of one that is short of some.
+    Whole,
+    /// Rights, and nothing else.
+    Renew,
     Close,
 }
 
@@ -66,11 +70,58 @@ impl Writer {
             && self.current.as_ref().is_some_and(|current| current.end > 0)
     }
 
+    /// True when the chunk that is written was opened with fewer copies than the file asks for, or
+    /// is written without a server that is avoided.
+    pub(super) fn is_short(&self) -> bool {
+        let short = |current: &OpenChunk| current.alive().count() < usize::from(self.config.copies);
+        self.life == Life::Open && self.ended.is_none() && self.current.as_ref().is_some_and(short)
+    }
+
+    /// Asks for a chunk with all copies. Servers that failed are welcome: the stream service places
+    /// chunks on those that it hears of.
+    fn ask_whole(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let calm = |since: Instant| now.since(since) >= self.config.whole_pause_max;
+        if self.whole_since.is_some_and(calm) {
+            (self.whole_since, self.whole_pause) = (None, self.config.whole_pause);
+        }
+        self.whole_after = now + self.whole_pause;
+        self.op = Some(OpState { kind: OpKind::Whole, avoid: Vec::new() });
+        let spares = self.config.spares.max(1);
+        out.push(Action::Op(StreamOp::Extend { avoid: Vec::new(), spares }));
+    }
+
+    /// Leaves a chunk that is short of copies for a spare that has them all, if there is one. What
+    /// is under way is acknowledged first.
+    fn leave_short(&mut self, now: Instant) {
+        let all = usize::from(self.config.copies);
+        let whole = self.spares.iter().position(|spare| spare.replicas.len() >= all);
+        let Some(at) = whole.filter(|_| self.is_short()) else { return };
+        self.spares.drain(..at);
+        let servers: Vec<_> = self.spares[0].replicas.iter().map(|it| it.server).collect();
+        self.avoid.retain(|(server, _)| !servers.contains(server));
+        self.current.as_mut().expect("it is short").full = true;
+        self.whole_since = Some(now);
+        self.whole_pause = (self.whole_pause * 2).min(self.config.whole_pause_max);
+    }
+
     fn ask_ahead(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.is_short() && now >= self.whole_after {
+            return self.ask_whole(now, out);
+        }
         if self.wants_spares() && now >= self.extend_after {
             let avoid = self.avoided(now);
             self.ask_spares(now, false, self.config.spares, avoid, out);
+        } else if self.renewal_due().is_some_and(|at| now >= at) {
+            self.renew_after = now + self.config.extend_pause;
+            self.op = Some(OpState { kind: OpKind::Renew, avoid: Vec::new() });
+            out.push(Action::Op(StreamOp::Extend { avoid: Vec::new(), spares: 0 }));
         }
+    }
+
+    /// When the stream service is to be asked for rights alone.
+    pub(super) fn renewal_due(&self) -> Option<Instant> {
+        let open = self.current.is_some() && self.ended.is_none();
+        self.renew_at.filter(|_| open).map(|at| at.max(self.renew_after))
     }
 
     fn ask_spares(
@@ -120,9 +171,17 @@ impl Writer {
             (OpKind::Advance(next, base), Ok(OpDone::Writer(grant))) => {
                 self.on_advanced(now, (next, base), grant, &op.avoid, out)
             }
-            (OpKind::Extend(_), Ok(OpDone::Writer(grant))) => {
+            (OpKind::Extend(_) | OpKind::Renew, Ok(OpDone::Writer(grant))) => {
                 self.tokens_stale = false;
+                self.adopt_right(grant.current.as_ref());
                 self.adopt_spares(grant.spares, &op.avoid, out)
+            }
+            (OpKind::Whole, Ok(OpDone::Writer(grant))) => {
+                self.tokens_stale = false;
+                self.adopt_right(grant.current.as_ref());
+                let taken = self.adopt_spares(grant.spares, &[], out);
+                self.leave_short(now);
+                taken
             }
             (OpKind::Close, Ok(OpDone::Closed { len })) => {
                 return self.on_closed(len, out);
@@ -141,8 +200,13 @@ impl Writer {
                 Ok(())
             }
             // Nothing waits for it: ask again later.
+            (OpKind::Whole, Err(OpError::Full | OpError::Stale | OpError::Failed(_))) => Ok(()),
             (OpKind::Extend(false), Err(_)) => {
                 self.extend_after = now + self.config.extend_pause;
+                Ok(())
+            }
+            (OpKind::Renew, Err(_)) => {
+                self.renew_after = now + self.config.extend_pause;
                 Ok(())
             }
             (_, Err(OpError::Full)) => Err(WriterError::Full),
@@ -182,7 +246,17 @@ impl Writer {
             self.ended = Some(Ended { chunk, base, len: 0 });
         }
         self.progress_at = now;
+        self.adopt_right(grant.current.as_ref());
         self.adopt_spares(grant.spares, avoided, out)
+    }
+
+    /// Takes over a fresh right to the chunk that is written.
+    fn adopt_right(&mut self, granted: Option<&ChunkPlace>) {
+        if let (Some(granted), Some(current)) = (granted, &mut self.current)
+            && granted.chunk == current.id()
+        {
+            current.place.token = granted.token;
+        }
     }
 
     /// Takes over the recorded spares. The answer lists all of them in order; those that were

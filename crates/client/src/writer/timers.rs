@@ -26,6 +26,14 @@ impl Writer {
         if self.op.is_none() && self.wants_spares() {
             add(self.extend_after);
         }
+        if self.op.is_none() && self.is_short() {
+            add(self.whole_after);
+        }
+        if self.op.is_none()
+            && let Some(at) = self.renewal_due()
+        {
+            add(at);
+        }
         let Some(current) = &self.current else {
             if self.may_open() {
                 add(self.open_after);
@@ -177,6 +185,10 @@ impl Writer {
                 let text = "has lost the chunk".to_owned();
                 self.fail_replica(now, index, Some(Trouble::Missing), text, out);
             }
+            Err(SendError::Data(DataError::Corrupt { .. })) => {
+                let text = "holds a damaged replica".to_owned();
+                self.fail_replica(now, index, Some(Trouble::Corrupt), text, out);
+            }
             Err(SendError::Data(DataError::DiskFailed)) => {
                 let text = "its disk has failed".to_owned();
                 self.fail_replica(now, index, Some(Trouble::DiskFailed), text, out);
@@ -189,6 +201,17 @@ impl Writer {
                 if now >= since.max(replica.heard_at) + self.config.idle_timeout {
                     let text = "does not answer an idle writer".to_owned();
                     self.fail_replica(now, index, Some(Trouble::Unreachable), text, out);
+                }
+            }
+            // Its right has run out, by the replica's clock. One that renewal does not help is
+            // left: readers would wait for this writer's word for ever.
+            Err(SendError::Data(DataError::Denied)) => {
+                let since = *replica.mute_since.get_or_insert(now);
+                replica.tell_after = now + self.config.replica_timeout;
+                self.renew_at = Some(now);
+                if now >= since.max(replica.heard_at) + self.config.idle_timeout {
+                    let text = "refuses the right of an idle writer".to_owned();
+                    self.fail_replica(now, index, None, text, out);
                 }
             }
             Err(_) => replica.tell_after = now + self.config.replica_timeout,

@@ -105,7 +105,7 @@ impl State {
             sealed: chunk.sealed,
             replicas: chunk.servers.iter().map(|&server| self.replica_place(server)).collect(),
             acks: chunk.acks,
-            token: [9; 16],
+            token: self.right(),
         }
     }
 
@@ -142,13 +142,13 @@ impl State {
         Some(Chunk { id, epoch, base: 0, sealed: None, servers, acks })
     }
 
-    fn grant(&mut self, file: FileId, current: bool) -> StreamReply {
+    fn grant(&mut self, file: FileId) -> StreamReply {
         let stream = &self.streams[&file];
         let place = |chunk: &Chunk| self.place(chunk);
         StreamReply::Writer(WriterGrant {
             epoch: stream.epoch,
             len: stream.sealed_len(),
-            current: current.then(|| place(stream.chunks.last().expect("a writer has one"))),
+            current: stream.chunks.last().map(place),
             spares: stream.spares.iter().map(place).collect(),
         })
     }
@@ -198,7 +198,7 @@ impl State {
                 stream.chunks.push(first);
                 stream.writing = true;
                 self.top_up(file, spares, &[]);
-                Ok(self.grant(file, true))
+                Ok(self.grant(file))
             }
             StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
                 let stream = self.written(file, epoch)?;
@@ -213,7 +213,7 @@ impl State {
                 successor.base = stream.sealed_len();
                 stream.chunks.push(successor);
                 self.top_up(file, spares, &avoid);
-                Ok(self.grant(file, true))
+                Ok(self.grant(file))
             }
             StreamChange::Extend { file, epoch, avoid, spares } => {
                 self.written(file, epoch)?;
@@ -221,7 +221,7 @@ impl State {
                 if self.full && self.streams[&file].spares.is_empty() {
                     return Err(error(Kind::Full, "no room"));
                 }
-                Ok(self.grant(file, false))
+                Ok(self.grant(file))
             }
             StreamChange::Close { file, epoch, sealed, finish } => {
                 let stream = self.written(file, epoch)?;

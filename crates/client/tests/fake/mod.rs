@@ -18,6 +18,7 @@ use wire::control::{
     ControlError, ControlReply, ControlRequest, Node, Place, Policy, ReplicaPlace, Trouble,
 };
 use wire::data::{DataError, DataRequest};
+use wire::token::Token;
 
 /// What a server does with requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +82,14 @@ pub struct State {
     /// Where the chunkservers are reached.
     pub addrs: Vec<SocketAddr>,
     pub full: bool,
+    /// The right that is given out, and taken: older ones have run out.
+    pub token: [u8; 16],
+    /// Seconds for which a right is good; 0 is for ever.
+    pub rights_s: u64,
+    /// The time of the last control request, seconds since 1970.
+    pub now_s: u64,
+    /// Data requests refused for their tokens.
+    pub denied: u64,
     pub replicas: BTreeMap<(ChunkId, usize), Replica>,
     pub replies: BTreeMap<(ClientId, u64), Result<ControlReply, ControlError>>,
     pub next_file: u64,
@@ -118,6 +127,10 @@ impl Fake {
             health: vec![Health::Good; servers],
             addrs: (0..servers).map(server_addr).collect(),
             full: false,
+            token: [9; 16],
+            rights_s: 0,
+            now_s: 0,
+            denied: 0,
             replicas: BTreeMap::new(),
             replies: BTreeMap::new(),
             next_file: 1,
@@ -144,6 +157,26 @@ impl Fake {
 }
 
 impl State {
+    /// A right as it is given out now.
+    pub fn right(&self) -> [u8; 16] {
+        let mut token = self.token;
+        if self.rights_s > 0 {
+            let expiry = u32::try_from(self.now_s + self.rights_s).unwrap();
+            token[1..5].copy_from_slice(&expiry.to_le_bytes());
+        }
+        token
+    }
+
+    fn refuses(&self, mut token: [u8; 16], now_s: u64) -> bool {
+        if self.rights_s > 0 {
+            if Token(token).expiry_unix_s() <= now_s {
+                return true;
+            }
+            token[1..5].copy_from_slice(&self.token[1..5]);
+        }
+        token != self.token
+    }
+
     pub fn replica_place(&self, server: usize) -> ReplicaPlace {
         ReplicaPlace {
             server: ServerId::new(server as u32),
@@ -151,6 +184,10 @@ impl State {
             addr: self.addrs[server],
         }
     }
+}
+
+fn unix_s(env: &Env) -> u64 {
+    env.unix_time().as_nanos() / 1_000_000_000
 }
 
 fn server_addr(server: usize) -> SocketAddr {
@@ -228,8 +265,11 @@ impl Peers for Link {
         let health = move |state: &State| {
             if state.masters_alive[index] { Health::Good } else { Health::Dead }
         };
-        link.call(health, move |_, state| state.serve_control(index, request), timeout)
-            .boxed_local()
+        let serve = move |env: &Env, state: &mut State| {
+            state.now_s = unix_s(env);
+            state.serve_control(index, request)
+        };
+        link.call(health, serve, timeout).boxed_local()
     }
 
     fn data(
@@ -240,11 +280,14 @@ impl Peers for Link {
         payload: Option<Buf>,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<DataAnswer, PeerError<DataError>>> {
-        assert_eq!(token, [9; 16], "the chunk's token");
         let link = Link { env: self.env.clone(), fake: self.fake.clone() };
         let server = (0..100).find(|&server| server_addr(server) == to).expect("a server");
         let health = move |state: &State| state.health[server];
         let serve = move |env: &Env, state: &mut State| {
+            if state.refuses(token, unix_s(env)) {
+                state.denied += 1;
+                return Err(DataError::Denied);
+            }
             state.serve_data(env, server, &request, payload.as_ref())
         };
         link.call(health, serve, timeout).boxed_local()

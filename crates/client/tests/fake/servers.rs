@@ -40,7 +40,7 @@ impl State {
                     state,
                     epoch: replica.epoch,
                     len: replica.sealed.unwrap_or(replica.len),
-                    durable_bound: replica.len,
+                    durable_bound: replica.sealed.unwrap_or(replica.len),
                     committed: replica.committed,
                 };
                 Ok((DataReply::Stat(stat), None))

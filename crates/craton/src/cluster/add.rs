@@ -7,7 +7,7 @@ use wire::control::{ClusterRequest, MasterInfo, MemberChange};
 
 use super::book::Process;
 use super::directory::{Directory, config_path};
-use super::{Reserved, plan, process, ready, refuse_embedded};
+use super::{Reserved, format_new_stores, plan, process, ready, refuse_embedded};
 use crate::args::{Connection, RoleName};
 use crate::config::{self, Peer};
 use crate::connect;
@@ -39,9 +39,15 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
     let id = format!("{prefix}{number}");
     let mut ports = Reserved::new();
     let mut made = match role {
-        RoleName::Chunkserver => plan::chunkserver(env, &directory, &mut ports, &book, id, 1)?,
+        RoleName::Chunkserver => {
+            let made = plan::chunkserver(env, &directory, &mut ports, &book, id, 1)?;
+            let config: config::Chunkserver = config::read(&config_path(&made.dir, role))?;
+            format_new_stores(env, &made.dir, &config.stores).await?;
+            made
+        }
         RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => {
-            plan::block_role(env, &directory, &mut ports, &book, (role, id))?
+            let nearby = plan::nearby_of(&book)?;
+            plan::block_role(env, &directory, &mut ports, &book, &nearby, (role, id))?
         }
         RoleName::Master => {
             let own = Peer { raft_id: number, id, addr: ports.take(env)? };

@@ -136,7 +136,7 @@ impl Book {
         let mut text = serde_json::to_string_pretty(self)
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
         text.push('\n');
-        replace(path, text.as_bytes(), 0o644)
+        replace(path, text.as_bytes(), 0o600)
     }
 
     /// Masters' and the front end's addresses from the processes.
@@ -150,7 +150,9 @@ impl Book {
         });
         let with_tls = config.as_ref().is_some_and(|config| config.tls.is_some());
         let scheme = if with_tls { "nbds" } else { "nbd" };
-        self.endpoints.nbd = frontend.map(|one| format!("{scheme}://{}", one.addr));
+        let with_tcp = config.as_ref().is_none_or(|config| config.nbd.is_some());
+        let tcp = frontend.filter(|_| with_tcp);
+        self.endpoints.nbd = tcp.map(|one| format!("{scheme}://{}", one.addr));
         let socket = config.and_then(|config| config.nbd_unix);
         let socket = socket.as_deref().and_then(Path::to_str).map(uri_text);
         self.endpoints.nbd_unix = socket.map(|path| format!("nbd+unix:///?socket={path}"));

@@ -1,10 +1,11 @@
 //! The directory of a local cluster.
 //!
 //! `cluster.json` names the processes. Each process has a directory of its own with its
-//! configuration, its data and its log. `cluster.key` is there when the cluster has a key. What
-//! else lies in the directory is somebody else's and is left alone.
+//! configuration, its data and its log. `cluster.key` is there when the cluster has a key. `nbd`
+//! has the front ends' Unix sockets. What else lies in the directory is left alone.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, Permissions, TryLockError};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use base::ClusterId;
@@ -17,6 +18,7 @@ use crate::exit::{Failure, io};
 
 const BOOK: &str = "cluster.json";
 const KEY: &str = "cluster.key";
+const SOCKETS: &str = "nbd";
 const LOCK: &str = ".craton.lock";
 /// There while a cluster is being made: what lies there then is no foreign file.
 const UNFINISHED: &str = ".craton.unfinished";
@@ -72,7 +74,7 @@ impl Directory {
         // Another command may have been faster.
         let state = state(&directory.path)?;
         if state == State::Free {
-            replace(&directory.path.join(UNFINISHED), b"", 0o644)?;
+            replace(&directory.path.join(UNFINISHED), b"", 0o600)?;
         }
         Ok((directory, state))
     }
@@ -115,9 +117,52 @@ impl Directory {
         self.path.join(KEY)
     }
 
-    /// Gives the cluster a key.
-    pub fn write_key(&self, key: &ClusterKey) -> Result<(), Failure> {
-        replace(&self.path.join(KEY), format!("{}\n", key.to_hex()).as_bytes(), 0o600)
+    /// Gives a new cluster its key, or none.
+    pub fn write_key(&self, key: Option<&ClusterKey>) -> Result<(), Failure> {
+        let path = self.path.join(KEY);
+        match key {
+            Some(key) => replace(&path, format!("{}\n", key.to_hex()).as_bytes(), 0o600),
+            // A first start that was broken off may have left one.
+            None => match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(io("remove", &path, &error))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Warns of a cluster without a key, at each start, in the log of this process.
+    pub fn warn_keyless(&self) -> Result<(), Failure> {
+        if self.key()?.is_none() {
+            let dir = self.path.display();
+            tracing::warn!(
+                "{dir} has no key: every user of this machine can read, change and remove its data"
+            );
+        }
+        Ok(())
+    }
+
+    /// The directory of the front ends' sockets: its group may enter, and no one else.
+    pub fn make_sockets(&self, group: Option<u32>) -> Result<(), Failure> {
+        let dir = self.sockets();
+        let made = || {
+            std::fs::create_dir_all(&dir)?;
+            chown(&dir, None, group)?;
+            std::fs::set_permissions(&dir, Permissions::from_mode(0o750))?;
+            if group.is_some() {
+                // It passes through here, and sees nothing.
+                chown(&self.path, None, group)?;
+                std::fs::set_permissions(&self.path, Permissions::from_mode(0o710))?;
+            }
+            Ok(())
+        };
+        made().map_err(|error: std::io::Error| io("make", &dir, &error))
+    }
+
+    /// See [`Directory::make_sockets`].
+    pub fn sockets(&self) -> PathBuf {
+        self.path.join(SOCKETS)
     }
 
     /// The cluster's identity, from a master's configuration.
@@ -147,7 +192,7 @@ impl Directory {
         let text = toml::to_string(config)
             .map_err(|error| Failure::failed(format!("cannot write TOML: {error}")))?;
         std::fs::create_dir_all(dir).map_err(|error| io("make", dir, &error))?;
-        replace(&config_path(dir, role), text.as_bytes(), 0o644)
+        replace(&config_path(dir, role), text.as_bytes(), 0o600)
     }
 }
 

@@ -8,6 +8,7 @@ mod plan;
 mod ports;
 mod process;
 mod ready;
+mod stores;
 mod up;
 
 use std::path::Path;
@@ -16,11 +17,13 @@ use serde::Serialize;
 
 #[cfg(test)]
 pub use book::fuzz_book;
-pub use book::{Book, Endpoints, Process, replace, uri_plain};
+pub use book::{Book, Endpoints, Process, uri_plain};
 pub use directory::{Directory, State, config_path, lock};
-pub use plan::{block_roles as plan_block_roles, master as plan_master};
+pub use plan::{block_roles as plan_block_roles, master as plan_master, nearby_of};
 pub use ports::Reserved;
 pub use process::{is_alive, role_word};
+pub use stores::{check_new as check_new_store, format_new as format_new_stores, were_formatted};
+pub use up::refuse_other_key;
 
 use crate::args::{ClusterCommand, RoleName};
 use crate::exit::{Done, Failure};

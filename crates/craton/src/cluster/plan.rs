@@ -1,7 +1,7 @@
 //! What a new cluster looks like: configurations of its processes.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use base::ClusterId;
@@ -10,7 +10,7 @@ use runtime::Env;
 use super::book::{Book, Process};
 use super::directory::{Directory, config_path};
 use super::ports::Reserved;
-use crate::args::{ClusterUpArgs, RoleName};
+use crate::args::{ClusterUpArgs, Nearby, RoleName};
 use crate::config::{
     self, BlockManager, BlockServer, Chunkserver, Frontend, FrontendTls, Logging, Master, Peer,
     Store,
@@ -37,8 +37,10 @@ pub struct Shape {
     pub block_managers: u16,
     /// Front ends.
     pub frontends: u16,
-    /// It has a key.
-    pub with_key: bool,
+    /// It has no key.
+    pub no_key: bool,
+    /// How this machine's programs reach its front ends.
+    pub nearby: Nearby,
     /// How front ends are reached.
     pub access: Access,
 }
@@ -70,7 +72,7 @@ impl Access {
         let mut config: Frontend = config::read(&path)?;
         if let Some(ip) = self.listen {
             made.addr.set_ip(ip);
-            config.nbd = made.addr;
+            config.nbd = Some(made.addr);
         }
         if let Some(dir) = &self.tls {
             let dir = std::fs::canonicalize(dir).map_err(|error| io("open", dir, &error))?;
@@ -97,7 +99,8 @@ impl Shape {
             block_servers: args.block_servers.unwrap_or(2),
             block_managers: args.block_managers.unwrap_or(1),
             frontends: args.frontends.unwrap_or(1),
-            with_key: args.with_key,
+            no_key: args.no_key,
+            nearby: args.nearby.clone(),
             access: Access {
                 listen: args.nbd_listen,
                 tls: args.nbd_tls.clone(),
@@ -122,9 +125,7 @@ pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<Book, Fail
     let mut raw = [0; 16];
     env.fill_secret(&mut raw);
     let cluster = ClusterId::new(u128::from_le_bytes(raw) | 1);
-    if shape.with_key {
-        directory.write_key(&random_key(env))?;
-    }
+    directory.write_key((!shape.no_key).then(|| random_key(env)).as_ref())?;
     let mut book = Book::default();
     for index in 1..=shape.masters {
         let addr = ports.take(env)?;
@@ -158,7 +159,8 @@ pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<Book, Fail
     for (role, prefix, count) in counts {
         for index in 1..=count {
             let id = format!("{prefix}{index}");
-            let mut made = block_role(env, directory, &mut ports, &book, (role, id))?;
+            let mut made =
+                block_role(env, directory, &mut ports, &book, &shape.nearby, (role, id))?;
             if role == RoleName::Frontend {
                 shape.access.apply(directory, &mut made)?;
             }
@@ -175,6 +177,7 @@ pub fn block_roles(
     directory: &Directory,
     ports: &mut Reserved,
     book: &mut Book,
+    nearby: &Nearby,
 ) -> Result<(), Failure> {
     let roles = [
         (RoleName::BlockManager, "bm1"),
@@ -183,7 +186,7 @@ pub fn block_roles(
     ];
     for (role, id) in roles {
         if !book.processes.iter().any(|process| process.role == role) {
-            let made = block_role(env, directory, ports, book, (role, id.to_owned()))?;
+            let made = block_role(env, directory, ports, book, nearby, (role, id.to_owned()))?;
             book.processes.push(made);
         }
     }
@@ -197,21 +200,29 @@ pub fn block_role(
     directory: &Directory,
     ports: &mut Reserved,
     book: &Book,
+    nearby: &Nearby,
     (role, id): (RoleName, String),
 ) -> Result<Process, Failure> {
-    let addr = ports.take(env)?;
+    let addr = match role {
+        RoleName::Frontend if nearby.no_nbd_tcp => SocketAddr::from(([127, 0, 0, 1], 0)),
+        RoleName::Frontend => ports.take_local(env)?,
+        _ => ports.take(env)?,
+    };
     let made = process(role, id, addr, directory.path());
     let servers = book.processes.iter().filter(|one| one.role == RoleName::Chunkserver).count();
-    let listen = if role == RoleName::Frontend { "nbd" } else { "listen" };
     let masters: Vec<String> =
         book.endpoints.masters.iter().map(|addr| format!("\"{addr}\"")).collect();
-    let mut text =
-        format!("id = {:?}\n{listen} = \"{addr}\"\nmasters = [{}]\n", made.id, masters.join(","));
+    let mut text = format!("id = {:?}\nmasters = [{}]\n", made.id, masters.join(","));
+    match role {
+        RoleName::Frontend if nearby.no_nbd_tcp => {}
+        RoleName::Frontend => text.push_str(&format!("nbd = \"{addr}\"\n")),
+        _ => text.push_str(&format!("listen = \"{addr}\"\n")),
+    }
     if role == RoleName::BlockManager {
         text.push_str(&format!("copies = {}\n", servers.clamp(1, 3)));
     }
     let key_file = directory.key()?.map(|_| directory.key_path());
-    let metrics = Some(ports.take(env)?);
+    let metrics = Some(ports.take_local(env)?);
     let log = logging(&made.dir);
     let bad = |error: toml::de::Error| Failure::failed(error.to_string());
     match role {
@@ -227,9 +238,12 @@ pub fn block_role(
         }
         RoleName::Frontend => {
             let read: Frontend = toml::from_str(&text).map_err(bad)?;
+            let nbd_group = nearby.nbd_group.clone();
+            directory.make_sockets(nearby.group()?)?;
             // A directory deep down has no socket: its path must fit.
-            let nbd_unix = Some(made.dir.join("nbd.sock")).filter(|path| config::fits_socket(path));
-            let config = Frontend { key_file, nbd_unix, metrics, log, ..read };
+            let socket = directory.sockets().join(format!("{}.sock", made.id));
+            let nbd_unix = Some(socket).filter(|path| config::fits_socket(path));
+            let config = Frontend { key_file, nbd_unix, nbd_group, metrics, log, ..read };
             directory.write_config(&made.dir, role, &config)?;
         }
         RoleName::Master | RoleName::Chunkserver => {
@@ -237,6 +251,14 @@ pub fn block_role(
         }
     }
     Ok(made)
+}
+
+/// How programs of this machine reach the front ends that a cluster has.
+pub fn nearby_of(book: &Book) -> Result<Nearby, Failure> {
+    let frontend = book.processes.iter().find(|one| one.role == RoleName::Frontend);
+    let Some(frontend) = frontend else { return Ok(Nearby::default()) };
+    let config: Frontend = config::read(&config_path(&frontend.dir, frontend.role))?;
+    Ok(Nearby { no_nbd_tcp: config.nbd.is_none(), nbd_group: config.nbd_group })
 }
 
 /// The configuration of a master, not yet with partitions and peers.
@@ -256,7 +278,7 @@ pub fn master(
     let mut config = config.map_err(|error| Failure::failed(error.to_string()))?;
     config.data_dir = dir.join("data");
     config.key_file = directory.key()?.map(|_| directory.key_path());
-    config.metrics = Some(ports.take(env)?);
+    config.metrics = Some(ports.take_local(env)?);
     config.log = logging(&dir);
     Ok(config)
 }
@@ -277,7 +299,7 @@ pub fn chunkserver(
         _ => made.dir.join(format!("store{}", index + 1)),
     };
     let stores: Vec<Store> = (0..disks).map(|index| Store::small_files(store(index))).collect();
-    // A store is formatted in an empty directory; a missing one is a disk that is missing.
+    // They are formatted next, before the chunkserver is on the list: never again after that.
     for store in &stores {
         std::fs::create_dir_all(&store.path).map_err(|error| io("make", &store.path, &error))?;
     }
@@ -288,7 +310,7 @@ pub fn chunkserver(
         masters: book.endpoints.masters.clone(),
         domain: None,
         key_file: directory.key()?.map(|_| directory.key_path()),
-        metrics: Some(ports.take(env)?),
+        metrics: Some(ports.take_local(env)?),
         heartbeat_ms: 250,
         scrub_mib_per_second: 8,
         memory_mib: 512,

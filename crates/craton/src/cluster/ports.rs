@@ -1,6 +1,6 @@
 //! Free ports for processes on this machine.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use runtime::Env;
 
@@ -15,28 +15,45 @@ const TRIES_MAX: u32 = 2_000;
 /// Ports that are free now, kept until the answer is dropped, so that two commands at the same
 /// time get different ones.
 pub struct Reserved {
+    ip: IpAddr,
     listeners: Vec<TcpListener>,
 }
 
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 impl Reserved {
-    /// None yet.
+    /// None yet; processes will be reached within this machine.
     pub fn new() -> Reserved {
-        Reserved { listeners: Vec::new() }
+        Reserved::at(LOOPBACK)
     }
 
-    /// Another free address of this machine.
+    /// None yet; processes will be reached at `ip`.
+    pub fn at(ip: IpAddr) -> Reserved {
+        Reserved { ip, listeners: Vec::new() }
+    }
+
+    /// Another free address for a process.
     pub fn take(&mut self, env: &Env) -> Result<SocketAddr, Failure> {
+        self.take_at(env, self.ip)
+    }
+
+    /// Another free address that only this machine reaches.
+    pub fn take_local(&mut self, env: &Env) -> Result<SocketAddr, Failure> {
+        self.take_at(env, LOOPBACK)
+    }
+
+    fn take_at(&mut self, env: &Env, ip: IpAddr) -> Result<SocketAddr, Failure> {
         let last = last_port();
         for _ in 0..TRIES_MAX {
             let port = FIRST + env.random_below(u64::from(last - FIRST)) as u16;
-            let addr = SocketAddr::from(([127, 0, 0, 1], port));
+            let addr = SocketAddr::from((ip, port));
             if let Ok(listener) = TcpListener::bind(addr) {
                 self.listeners.push(listener);
                 return Ok(addr);
             }
         }
         Err(Failure::setup(format!(
-            "no port from {FIRST} to {last} of 127.0.0.1 is free: stop other clusters"
+            "no port from {FIRST} to {last} of {ip} is free: stop other clusters"
         )))
     }
 }

@@ -25,6 +25,9 @@ pub async fn wait_listening(env: &Env, process: &Process) -> Done {
         let dead = died(process);
         // A process that was killed a moment ago may still accept at the address.
         let serves = has_said_to_serve(&process.dir) || dead.is_some();
+        if serves && dead.is_none() && process.addr.port() == 0 {
+            return Ok(()); // It serves on a Unix socket alone.
+        }
         if serves && matches!(env.timeout(PAUSE * 10, env.connect(process.addr)).await, Ok(Ok(_))) {
             // What answers may be another program that has the port.
             return match dead {

@@ -5,7 +5,7 @@ use runtime::{Duration, Env};
 use super::book::{Book, Process};
 use super::directory::{Directory, State, config_path};
 use super::plan::{self, Shape};
-use super::{is_alive, process, ready, refuse_embedded, stop_all};
+use super::{format_new_stores, is_alive, process, ready, refuse_embedded, stop_all};
 use crate::args::{ClusterUpArgs, RoleName};
 use crate::config;
 use crate::exit::{Done, Failure};
@@ -15,11 +15,13 @@ use crate::output::print_line;
 pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     let began = env.now();
     let deadline = began + Duration::from_secs(args.timeout);
+    args.nearby.group()?;
     let (directory, state) = Directory::open_or_make(&args.dir)?;
     let fresh = state == State::Free;
     let mut book = match state {
         State::Free => {
             let book = plan::make(env, &directory, Shape::of(args))?;
+            format_stores(env, &book).await?;
             directory.write(&book)?;
             book
         }
@@ -30,6 +32,7 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
             book
         }
     };
+    directory.warn_keyless()?;
     let faults = args.allow_fault_injection;
     let outcome = match fresh {
         true => start_fresh(env, &directory, &mut book, faults, deadline).await,
@@ -54,6 +57,16 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
         masters.join(","),
         book.endpoints.nbd.as_ref().map_or(String::new(), |nbd| format!("volumes: {nbd}/NAME\n"))
     ))
+}
+
+/// Formats all stores of a new cluster.
+async fn format_stores(env: &Env, book: &Book) -> Done {
+    let servers = book.processes.iter().filter(|one| one.role == RoleName::Chunkserver);
+    let format = async |process: &Process| {
+        let config = config::read::<config::Chunkserver>(&config_path(&process.dir, process.role))?;
+        format_new_stores(env, &process.dir, &config.stores).await
+    };
+    futures_util::future::try_join_all(servers.map(format)).await.map(drop)
 }
 
 /// A new cluster: the block service begins when all chunkservers have joined. Masters that know of
@@ -149,6 +162,7 @@ fn start_missing(
 
 /// A stopped cluster starts as it was made.
 fn refuse_contradictions(directory: &Directory, book: &Book, args: &ClusterUpArgs) -> Done {
+    refuse_other_key(directory, args.with_key, args.no_key)?;
     let of_role = |role| book.processes.iter().filter(move |process| process.role == role);
     let count = |role| of_role(role).count() as u16;
     let mut facts = vec![
@@ -176,18 +190,28 @@ fn refuse_contradictions(directory: &Directory, book: &Book, args: &ClusterUpArg
             )));
         }
     }
-    if args.nbd_listen.is_some() || args.nbd_tls.is_some() || !args.nbd_allow.is_empty() {
+    let abroad = args.nbd_listen.is_some() || args.nbd_tls.is_some() || !args.nbd_allow.is_empty();
+    if abroad || args.nearby.is_given() {
         return Err(Failure::usage(format!(
             "how front ends are reached is said when a cluster is made: leave --nbd-listen, \
-             --nbd-tls and --nbd-allow out, and change their frontend.toml in {}",
-            directory.path().display()
-        )));
-    }
-    if args.with_key && directory.key()?.is_none() {
-        return Err(Failure::usage(format!(
-            "{} has a cluster without a key: leave --with-key out",
+             --nbd-tls, --nbd-allow, --nbd-group and --no-nbd-tcp out, and change their \
+             frontend.toml in {}",
             directory.path().display()
         )));
     }
     Ok(())
+}
+
+/// A cluster keeps its key, or goes on without one.
+pub fn refuse_other_key(directory: &Directory, with_key: bool, no_key: bool) -> Done {
+    let shown = directory.path().display();
+    match directory.key()?.is_some() {
+        false if with_key => Err(Failure::usage(format!(
+            "{shown} has a cluster without a key: leave --with-key out"
+        ))),
+        true if no_key => {
+            Err(Failure::usage(format!("{shown} has a cluster with a key: leave --no-key out")))
+        }
+        _ => Ok(()),
+    }
 }

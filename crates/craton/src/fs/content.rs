@@ -11,7 +11,7 @@ use runtime::{Env, File, OpenOptions};
 use super::names::FILE_MODE;
 use super::policy;
 use crate::exit::{Done, Failure, io};
-use crate::output::write_out;
+use crate::output::{print_line, write_out};
 
 /// Bytes read and appended at once.
 pub const PIECE: usize = 1 << 20;
@@ -79,6 +79,12 @@ pub async fn append(client: &Client, src: &Path, path: &str, redundancy: Option<
     copy_in(client.env(), &source, first, &writer, &mut |_| {}).await?;
     writer.close().await?;
     Ok(())
+}
+
+/// `fs seal`.
+pub async fn seal(client: &Client, path: &str) -> Done {
+    let len = client.open(path).await?.seal().await?;
+    print_line(&format!("{path}: {len} bytes"))
 }
 
 /// Where bytes come from.

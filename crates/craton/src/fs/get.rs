@@ -1,15 +1,15 @@
 //! `craton fs get`: files and trees out of the cluster.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use client::{Client, Found, child_path};
 use futures_util::StreamExt;
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use wire::control::{Attributes, Node, Place};
 
+use super::beneath::{Beneath, set_mode};
 use super::content::{cat, read_pieces};
 use super::names::base_name;
 use super::progress::Progress;
@@ -19,7 +19,10 @@ use crate::exit::{Done, Failure, io};
 /// One thing to copy. Parents come before what is in them.
 struct Item {
     remote: String,
+    /// Where it goes, for messages.
     local: PathBuf,
+    /// The same, below the directory that is written to.
+    rel: PathBuf,
     found: Found,
 }
 
@@ -53,12 +56,25 @@ pub async fn run(client: &Client, src: &str, dst: &Path, args: &CopyArgs) -> Don
         (true, Some(name)) => dst.join(name),
         _ => dst.to_owned(),
     };
-    let mark = (is_tree && local == dst && (continued || !dst.exists())).then_some(mark);
-    let items = walk(client, Item { remote: src.to_owned(), local, found }).await?;
+    let marked = is_tree && local == dst && (continued || !dst.exists());
+    // A directory that is named is meant, by whatever links; below it none is followed.
+    let (at, rel) = match is_tree && local == dst && dst.is_dir() {
+        true => (dst, PathBuf::new()),
+        false => (local.parent().unwrap_or(Path::new("")), name_of(&local)?),
+    };
+    let to = Beneath::open(at).map_err(|error| io("write", &local, &error))?;
+    let items =
+        walk(client, Item { remote: src.to_owned(), local: local.clone(), rel, found }).await?;
     let total = items.iter().map(Item::len).sum();
     let progress = Progress::new(client.env(), total, args.quiet);
-    copy(client, items, usize::from(args.parallel), src, mark, &progress).await;
+    copy(client, &to, items, usize::from(args.parallel), (src, marked), &progress).await;
     progress.finish("fetched")
+}
+
+/// The last part of a local path.
+fn name_of(local: &Path) -> Result<PathBuf, Failure> {
+    let name = local.file_name().map(PathBuf::from);
+    name.ok_or_else(|| Failure::usage(format!("{} is no file's name", local.display())))
 }
 
 /// In a directory that is becoming a copy: a link to what it is a copy of. The command repeated
@@ -66,12 +82,9 @@ pub async fn run(client: &Client, src: &str, dst: &Path, args: &CopyArgs) -> Don
 pub const UNFINISHED: &str = ".craton-get-unfinished";
 
 /// Leaves the mark in the directory that becomes the copy.
-fn begin(root: &Path, mark: &Path, src: &str) -> std::io::Result<()> {
-    match std::fs::create_dir(root) {
-        Err(_) if root.is_dir() => make_usable(root)?,
-        made => made?,
-    }
-    match std::os::unix::fs::symlink(src, mark) {
+fn begin(to: &Beneath, root: &Path, src: &str) -> std::io::Result<()> {
+    to.make_dir(root)?;
+    match to.make_link(src, &root.join(UNFINISHED)) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     }
@@ -101,18 +114,25 @@ async fn walk(client: &Client, root: Item) -> Result<Vec<Item>, Failure> {
         let item = &items[next];
         next += 1;
         let Node::Dir { dir, .. } = item.found.node else { continue };
-        let (remote, local) = (item.remote.clone(), item.local.clone());
+        let (remote, local, rel) = (item.remote.clone(), item.local.clone(), item.rel.clone());
         let mut after: Option<String> = None;
         loop {
             let page = client.list_dir(dir, &remote, after.as_deref(), 1000).await?;
             after = page.entries.last().map(|entry| entry.name.clone());
             for entry in page.entries.into_iter().filter(|one| one.name != super::put::UNFINISHED) {
+                let is_plain = !["", ".", ".."].contains(&entry.name.as_str());
+                if !is_plain || entry.name.contains(['/', '\0']) {
+                    let name = entry.name.escape_debug();
+                    return Err(Failure::failed(format!(
+                        "{remote} has a name '{name}' that no file has"
+                    )));
+                }
                 let remote = child_path(&remote, &entry.name);
-                let local = local.join(&entry.name);
+                let (local, rel) = (local.join(&entry.name), rel.join(&entry.name));
                 let place = Some(Place { parent: dir, name: entry.name });
                 // Grants are for those who append.
                 let found = Found { place, node: entry.node, grant: [0; 16] };
-                items.push(Item { remote, local, found });
+                items.push(Item { remote, local, rel, found });
             }
             if !page.more || after.is_none() {
                 break;
@@ -124,27 +144,24 @@ async fn walk(client: &Client, root: Item) -> Result<Vec<Item>, Failure> {
 
 async fn copy(
     client: &Client,
+    to: &Beneath,
     items: Vec<Item>,
     parallel: usize,
-    src: &str,
-    mark: Option<PathBuf>,
+    (src, marked): (&str, bool),
     progress: &Progress,
 ) {
-    if let (Some(mark), Some(root)) = (&mark, items.first())
-        && let Err(error) = begin(&root.local, mark, src)
-    {
-        progress.fail(io("write", mark, &error));
+    let Some(root) = items.first() else { return };
+    let mark = marked.then(|| (root.rel.join(UNFINISHED), root.local.join(UNFINISHED)));
+    if marked && let Err(error) = begin(to, &root.rel, src) {
+        progress.fail(io("make", &root.local, &error));
         return;
     }
     let (dirs, rest): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| matches!(item.found.node, Node::Dir { .. }));
     for item in &dirs {
-        let made = match std::fs::create_dir(&item.local) {
-            Err(_) if item.local.is_dir() => {
-                make_usable(&item.local).and_then(|()| clear_left(&item.local, PART))
-            }
-            made => made,
-        };
+        let made = to.make_dir(&item.rel);
+        let made =
+            made.and_then(|there| if there { clear_left(to, &item.rel, PART) } else { Ok(()) });
         if let Err(error) = made {
             progress.fail(io("make", &item.local, &error));
             return;
@@ -152,83 +169,72 @@ async fn copy(
     }
     if let (true, [item]) = (dirs.is_empty(), &rest[..]) {
         // What an earlier run of this very copy has left; elsewhere it is not ours to look.
-        let dir = item.local.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let _ = clear_left(dir.unwrap_or(Path::new(".")), &part_of(&item.local));
+        let dir = item.rel.parent().unwrap_or(Path::new(""));
+        let _ = clear_left(to, dir, &part_of(&item.local));
     }
     futures_util::stream::iter(rest)
         .for_each_concurrent(parallel, |item| async move {
             if progress.is_hopeless() {
                 return;
             }
-            match get_one(client, &item, progress).await {
+            match get_one(client, to, &item, progress).await {
                 Ok(()) => progress.done(),
                 Err(failure) => progress.fail(failure),
             }
         })
         .await;
-    if let Some(mark) = mark.filter(|_| !progress.has_failures())
-        && let Err(error) = std::fs::remove_file(&mark)
+    if let Some((mark, local)) = mark.filter(|_| !progress.has_failures())
+        && let Err(error) = to.remove(&mark)
     {
-        progress.fail(io("remove", &mark, &error));
+        progress.fail(io("remove", &local, &error));
     }
     // From the inside out, now that nothing changes them any more.
     for item in dirs.iter().rev() {
-        if let Err(error) = set_attributes(&item.local, item.attributes(), false) {
+        if let Err(error) = to.set_dir(&item.rel, item.attributes()) {
             progress.fail(io("set the mode of", &item.local, &error));
         }
     }
 }
 
-/// An earlier run may have made it read-only.
-fn make_usable(dir: &Path) -> std::io::Result<()> {
-    let mode = std::fs::metadata(dir)?.mode();
-    if mode & 0o700 == 0o700 {
-        return Ok(());
-    }
-    std::fs::set_permissions(dir, Permissions::from_mode(mode & 0o7777 | 0o700))
-}
-
-async fn get_one(client: &Client, item: &Item, progress: &Progress) -> Done {
-    let fresh = temporary(&item.local);
+async fn get_one(client: &Client, to: &Beneath, item: &Item, progress: &Progress) -> Done {
+    let fresh = item.rel.with_file_name(temporary(&item.local));
     let failed = |error: std::io::Error| io("write", &item.local, &error);
-    match &item.found.node {
+    let made = match &item.found.node {
         Node::Dir { .. } => return Ok(()),
         Node::Symlink { target, .. } => {
-            if std::fs::read_link(&item.local).is_ok_and(|there| there == Path::new(target)) {
-                return set_attributes(&item.local, item.attributes(), true).map_err(failed);
+            if to.link(&item.rel).is_some_and(|there| there == target.as_bytes()) {
+                return to.set_time(&item.rel, item.attributes()).map_err(failed);
             }
-            std::os::unix::fs::symlink(target, &fresh).map_err(failed)?;
-            set_attributes(&fresh, item.attributes(), true).map_err(failed)?;
+            to.make_link(target.as_str(), &fresh).map_err(failed)
         }
         Node::File { len, .. } => {
-            if is_there(&item.local, *len, item.attributes()) {
+            let wanted = (*len, i128::from(item.attributes().mtime));
+            if to.file_facts(&item.rel) == Some(wanted) {
                 progress.unchanged(*len);
                 return Ok(());
             }
-            let copied = get_file(client, item, &fresh, progress).await;
-            if let Err(failure) = copied {
-                let _ = std::fs::remove_file(&fresh); // The next run does not need it.
-                return Err(failure);
-            }
+            let out = match to.make_file(&fresh) {
+                // Of a run that is over, whose number this process has.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                    to.remove(&fresh).and_then(|()| to.make_file(&fresh))
+                }
+                made => made,
+            };
+            get_file(client, item, &out.map_err(failed)?, progress).await
         }
+    };
+    let placed = made.and_then(|()| {
+        to.set_time(&fresh, item.attributes()).map_err(failed)?;
+        to.rename(&fresh, &item.rel).map_err(failed)
+    });
+    if placed.is_err() {
+        let _ = to.remove(&fresh); // The next run does not need it.
     }
-    std::fs::rename(&fresh, &item.local).map_err(|error| {
-        let _ = std::fs::remove_file(&fresh);
-        failed(error)
-    })
+    placed
 }
 
-/// True when an earlier run has brought the file.
-fn is_there(local: &Path, len: u64, attributes: Attributes) -> bool {
-    std::fs::symlink_metadata(local).is_ok_and(|facts| {
-        let mtime = facts.mtime() as i128 * 1_000_000_000 + i128::from(facts.mtime_nsec());
-        facts.is_file() && facts.len() == len && mtime == i128::from(attributes.mtime)
-    })
-}
-
-async fn get_file(client: &Client, item: &Item, fresh: &Path, progress: &Progress) -> Done {
+async fn get_file(client: &Client, item: &Item, out: &File, progress: &Progress) -> Done {
     let failed = |error: std::io::Error| io("write", &item.local, &error);
-    let out = File::create(fresh).map_err(failed)?;
     let file = client.file_of(&item.remote, item.found.clone())?;
     let mut take = |offset: u64, bytes: &[u8]| {
         out.write_all_at(bytes, offset).map_err(failed)?;
@@ -236,8 +242,7 @@ async fn get_file(client: &Client, item: &Item, fresh: &Path, progress: &Progres
         Ok(())
     };
     read_pieces(&file, 0, u64::MAX, &mut take).await?;
-    drop(out);
-    set_attributes(fresh, item.attributes(), false).map_err(failed)
+    set_mode(out, item.attributes()).map_err(failed)
 }
 
 /// How the names of files end that are becoming copies.
@@ -251,36 +256,23 @@ fn part_of(local: &Path) -> String {
     format!("-{:016x}{PART}", hasher.finish())
 }
 
-fn temporary(local: &Path) -> PathBuf {
+fn temporary(local: &Path) -> String {
     let name = local.file_name().unwrap_or_default().to_string_lossy();
     // Names have 255 bytes at most.
     let name: String = name.chars().take(40).collect();
-    local.with_file_name(format!(".{name}.{}{}", std::process::id(), part_of(local)))
+    format!(".{name}.{}{}", std::process::id(), part_of(local))
 }
 
-/// Removes what runs that are over have left in `dir`: parts whose names end so.
-fn clear_left(dir: &Path, ending: &str) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let writer = name.to_str().filter(|name| name.starts_with('.') && name.ends_with(ending));
+/// Removes what runs that are over have left in a directory: parts whose names end so.
+fn clear_left(to: &Beneath, dir: &Path, ending: &str) -> std::io::Result<()> {
+    for name in to.names(dir)? {
+        let writer =
+            Some(name.as_str()).filter(|one| one.starts_with('.') && one.ends_with(ending));
         let writer = writer.and_then(|name| name.strip_suffix(PART)?.rsplit('.').next());
         let pid = writer.and_then(|writer| writer.split_once('-')?.0.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-            std::fs::remove_file(entry.path())?;
+            to.remove(&dir.join(&name))?;
         }
     }
     Ok(())
-}
-
-fn set_attributes(path: &Path, attributes: Attributes, link: bool) -> std::io::Result<()> {
-    if !link {
-        std::fs::set_permissions(path, Permissions::from_mode(attributes.mode & 0o7777))?;
-    }
-    let time = Timespec {
-        tv_sec: (attributes.mtime / 1_000_000_000) as i64,
-        tv_nsec: (attributes.mtime % 1_000_000_000) as _,
-    };
-    let times = Timestamps { last_access: time, last_modification: time };
-    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }

@@ -1,5 +1,6 @@
 //! `craton fs`: files and directories.
 
+mod beneath;
 mod content;
 mod get;
 mod names;
@@ -11,13 +12,29 @@ mod show;
 use client::Client;
 
 use crate::args::{Connection, FsCommand};
-use crate::connect::with_client;
-use crate::exit::Done;
+use crate::connect::with_client_as;
+use crate::exit::{Done, Failure};
 
 /// Runs a command.
-pub fn run(connection: &Connection, command: FsCommand) -> Done {
-    with_client(connection, async |client| dispatch(&client, command).await)
+pub fn run(connection: &Connection, services: bool, command: FsCommand) -> Done {
+    let hidden = (!services).then_some(SERVICES);
+    let config = client::Config { hidden, ..client::Config::default() };
+    let done = with_client_as(connection, config, async |client| dispatch(&client, command).await);
+    done.map_err(|failure| match hidden {
+        Some(name) if failure.message.contains(&format!("/{name} is kept from this client")) => {
+            let text = format!(
+                "{}: it has the files of volumes and other services, which a change destroys; \
+                 'craton volume' manages volumes, and --services lets fs commands in",
+                failure.message
+            );
+            Failure::new(failure.code, text)
+        }
+        _ => failure,
+    })
 }
+
+/// The directory in the root where services keep their files.
+const SERVICES: &str = ".craton";
 
 async fn dispatch(client: &Client, command: FsCommand) -> Done {
     match command {
@@ -33,6 +50,7 @@ async fn dispatch(client: &Client, command: FsCommand) -> Done {
         FsCommand::Append { src, path, redundancy } => {
             content::append(client, &src, &path, redundancy).await
         }
+        FsCommand::Seal { path } => content::seal(client, &path).await,
         FsCommand::Stat { path, json } => show::stat(client, &path, json).await,
         FsCommand::Rm { paths, recursive, force } => {
             names::rm(client, &paths, recursive, force).await

@@ -1,6 +1,6 @@
 //! Commands that show what is there.
 
-use client::Client;
+use client::{Client, Error};
 use serde::Serialize;
 use wire::control::{Attributes, NamedNode, Node};
 
@@ -85,19 +85,11 @@ fn visible(name: &str) -> String {
     name.chars().map(show).collect()
 }
 
-/// The directory in the root where services keep their files.
-const SERVICES: &str = ".craton";
-
 /// `fs ls`.
 pub async fn ls(client: &Client, path: &str, long: bool, json: bool) -> Done {
     let found = client.resolve(path).await?;
     let entries = match found.node {
-        Node::Dir { .. } => {
-            let mut entries = client.list_all(path).await?;
-            // Files of services; who names the directory sees them.
-            entries.retain(|one| found.place.is_some() || one.name != SERVICES);
-            entries
-        }
+        Node::Dir { .. } => client.list_all(path).await?,
         node => vec![NamedNode { name: base_name(path).unwrap_or(path).to_owned(), node }],
     };
     let entries: Vec<_> = entries.iter().map(|one| Facts::of(&one.name, &one.node)).collect();
@@ -148,6 +140,9 @@ struct Stat {
     path: String,
     #[serde(flatten)]
     facts: Facts,
+    /// Bytes known to be in a file whose end is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    len_at_least: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     chunks: Vec<Chunk>,
 }
@@ -156,10 +151,15 @@ struct Stat {
 pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
     let found = client.lookup(path).await?;
     let mut facts = Facts::of(base_name(path).unwrap_or("/"), &found.node);
-    let mut chunks = Vec::new();
+    let (mut chunks, mut len_at_least) = (Vec::new(), None);
     if matches!(found.node, Node::File { .. }) {
         let file = client.file_of(path, found)?;
-        facts.len = Some(file.len().await?);
+        (facts.len, len_at_least) = match file.len().await {
+            Ok(len) => (Some(len), None),
+            // Its chunks say why.
+            Err(Error::OpenEnd { offset, .. }) => (None, Some(offset)),
+            Err(error) => return Err(error.into()),
+        };
         let names = status::server_names(client).await?;
         let name = |server: base::ServerId| {
             names.get(&server).cloned().unwrap_or_else(|| server.to_string())
@@ -180,7 +180,7 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
             });
         }
     }
-    let stat = Stat { path: path.to_owned(), facts, chunks };
+    let stat = Stat { path: path.to_owned(), facts, len_at_least, chunks };
     if json {
         return print_json(&stat);
     }
@@ -203,6 +203,8 @@ fn print_stat(stat: &Stat) -> Done {
     for (title, value) in numbers {
         lines.extend(value.map(|value| format!("{title} {value}")));
     }
+    let at_least = |len| format!("bytes     {len} or more: its writer is not heard of");
+    lines.extend(stat.len_at_least.map(at_least));
     lines.extend(facts.target.as_ref().map(|target| format!("target    {target}")));
     lines.extend(facts.id.as_ref().map(|id| format!("id        {id}")));
     lines.iter().try_for_each(|line| print_line(line))?;

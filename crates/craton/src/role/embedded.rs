@@ -3,13 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use base::ClusterId;
+use roles::{block, chunkserver, master, stores};
 use runtime::{Duration, Env, Handle};
 use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
 
 use super::signals::Stop;
-use super::{block, chunkserver, ended, executor, master};
-use crate::args::{RoleName, UpArgs};
-use crate::cluster::{Book, Directory, EMBEDDED_LOCK, Process, Reserved, State, config_path, lock};
+use super::{COMMIT, ended, executor};
+use crate::args::{Nearby, RoleName, UpArgs};
+use crate::cluster::{
+    Book, Directory, EMBEDDED_LOCK, Process, Reserved, State, check_new_store, config_path,
+    format_new_stores, lock, refuse_other_key,
+};
 use crate::config::{self, Logging, Peer, Store};
 use crate::exit::{Done, Failure, io};
 use crate::output::print_line;
@@ -32,7 +36,7 @@ pub fn run(args: UpArgs) -> Done {
     let env = runtime.env();
     runtime.block_on(async {
         if Directory::existing(&dir).is_err() {
-            check_first_start(env, &args).await?;
+            check_first_start(env, &dir, &args).await?;
         }
         let (directory, state) = Directory::open_or_make(&dir)?;
         let marker = directory.path().join(EMBEDDED_LOCK);
@@ -44,14 +48,19 @@ pub fn run(args: UpArgs) -> Done {
         }
         let held = claim(env, &marker).await?;
         let plan = match state {
-            State::Free => make(env, &directory, &args)?,
-            State::Cluster => load(env, &directory, &args)?,
+            State::Free => make(env, &directory, &args).await?,
+            State::Cluster => load(env, &directory, &args).await?,
         };
-        // Commands may look at the directory from here on.
         let directory_path = directory.path().to_owned();
-        drop(directory);
         let log = Logging { dir: Some(directory_path.join("log")), ..Logging::default() };
         super::begin("up", "up", &log)?;
+        directory.warn_keyless()?;
+        if directory.key()?.is_none() {
+            // The log is a file here.
+            eprintln!("craton: warning: {} has no key: see the log", directory_path.display());
+        }
+        // Commands may look at the directory from here on.
+        drop(directory);
         let done = ended(serve(env, &runtime.handle(), &directory_path, &plan).await);
         drop(held);
         done
@@ -116,14 +125,20 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// What would keep the first start from its end is found before anything is written.
-async fn check_first_start(env: &Env, args: &UpArgs) -> Done {
-    args.stores.iter().try_for_each(|store| check_new_store(store))?;
+async fn check_first_start(env: &Env, dir: &Path, args: &UpArgs) -> Done {
+    args.nearby.group()?;
+    args.stores.iter().try_for_each(|store| check_store(dir, store))?;
     if let Some(addr) = args.listen {
-        if !addr.ip().is_loopback() {
+        if addr.ip().is_unspecified() {
             return Err(Failure::usage(format!(
-                "--listen {addr} can be reached from other machines, and 'craton up' has no key: \
-                 listen on 127.0.0.1, or run 'craton master' and 'craton chunkserver' with a \
-                 key_file"
+                "--listen {addr} is no address that others can be given: name one of this \
+                 machine's, or listen on 127.0.0.1"
+            )));
+        }
+        if args.no_key && !addr.ip().is_loopback() {
+            return Err(Failure::usage(format!(
+                "--listen {addr} can be reached from other machines, and --no-key lets all of them \
+                 in: leave --no-key out, or listen on 127.0.0.1"
             )));
         }
         env.listen(addr).await.map_err(|error| {
@@ -136,25 +151,18 @@ async fn check_first_start(env: &Env, args: &UpArgs) -> Done {
     Ok(())
 }
 
-/// A store that joins must not be another cluster's: its chunks would be deleted as unknown.
-fn check_new_store(store: &Path) -> Done {
-    let medium = super::stores::medium(store)?;
-    if store.is_dir() && medium.exists() {
-        return Err(Failure::setup(format!(
-            "{} holds a store already: start the cluster that it belongs to, or name an empty \
-             directory",
-            store.display()
-        )));
-    }
-    Ok(())
+/// A store that joins is there, and can be used for a cluster in `dir`.
+fn check_store(dir: &Path, store: &Path) -> Done {
+    stores::medium(store)?;
+    check_new_store(dir, store)
 }
 
 /// The first start.
-fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure> {
+async fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure> {
     let mut stores = Vec::new();
     for store in &args.stores {
         let store = absolute(store)?;
-        super::stores::medium(&store)?;
+        stores::medium(&store)?;
         stores.push(store);
     }
     if stores.is_empty() {
@@ -162,8 +170,9 @@ fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure
         std::fs::create_dir_all(&store).map_err(|error| io("make", &store, &error))?;
         stores.push(store);
     }
-    let mut ports = Reserved::new();
-    let addr = match args.listen {
+    directory.write_key((!args.no_key).then(|| super::random_key(env)).as_ref())?;
+    let mut ports = args.listen.map_or_else(Reserved::new, |addr| Reserved::at(addr.ip()));
+    let addr = match args.listen.filter(|addr| addr.port() != 0) {
         Some(addr) => addr,
         None => ports.take(env)?,
     };
@@ -185,7 +194,16 @@ fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure
     for store in stores {
         add_store(env, directory, &mut ports, &mut plan, store)?;
     }
-    finish(env, directory, &mut ports, plan)
+    format_stores(env, directory, &plan.chunkservers).await?;
+    finish(env, directory, &mut ports, plan, &args.nearby)
+}
+
+/// Formats the stores of new chunkservers: before they are on the list, and never again.
+async fn format_stores(env: &Env, directory: &Directory, new: &[config::Chunkserver]) -> Done {
+    for server in new {
+        format_new_stores(env, &directory.path().join(&server.id), &server.stores).await?;
+    }
+    Ok(())
 }
 
 /// Each store is served by a chunkserver of its own, so that copies lie on different stores.
@@ -198,14 +216,14 @@ fn add_store(
 ) -> Done {
     let id = format!("cs{}", plan.chunkservers.len() + 1);
     let dir = directory.path().join(&id);
-    let (addr, metrics) = (ports.take(env)?, ports.take(env)?);
+    let (addr, metrics) = (ports.take(env)?, ports.take_local(env)?);
     let config = config::Chunkserver {
         id: id.clone(),
         cluster: None,
         listen: addr,
         masters: plan.book.endpoints.masters.clone(),
         domain: None,
-        key_file: None,
+        key_file: directory.key()?.map(|_| directory.key_path()),
         metrics: Some(metrics),
         heartbeat_ms: 250,
         scrub_mib_per_second: 8,
@@ -221,7 +239,7 @@ fn add_store(
 }
 
 /// A further start.
-fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure> {
+async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure> {
     let book = directory.read()?;
     let mut master: Option<config::Master> = None;
     let mut chunkservers = Vec::new();
@@ -245,8 +263,20 @@ fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, Failure
             plan.master.listen
         )));
     }
+    refuse_other_key(directory, false, args.no_key)?;
+    if args.nearby.is_given() {
+        return Err(Failure::usage(format!(
+            "how volumes are reached is said at the first start: leave --nbd-group and \
+             --no-nbd-tcp out, and change frontend.toml in {}",
+            directory.path().display()
+        )));
+    }
+    let known = plan.chunkservers.len();
     add_new_stores(env, directory, args, &mut plan)?;
-    finish(env, directory, &mut Reserved::new(), plan)
+    format_stores(env, directory, &plan.chunkservers[known..]).await?;
+    let mut ports = Reserved::at(plan.master.listen.ip());
+    let nearby = crate::cluster::nearby_of(&plan.book)?;
+    finish(env, directory, &mut ports, plan, &nearby)
 }
 
 /// The stores there are must be named, when any is; new ones join.
@@ -268,9 +298,9 @@ fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Pl
             left_out.display()
         )));
     }
-    let mut ports = Reserved::new();
+    let mut ports = Reserved::at(plan.master.listen.ip());
     let new: Vec<PathBuf> = asked.into_iter().filter(|path| !known.contains(path)).collect();
-    new.iter().try_for_each(|store| check_new_store(store))?;
+    new.iter().try_for_each(|store| check_store(directory.path(), store))?;
     for store in new {
         add_store(env, directory, &mut ports, plan, store)?;
     }
@@ -284,8 +314,9 @@ fn finish(
     directory: &Directory,
     ports: &mut Reserved,
     mut plan: Plan,
+    nearby: &Nearby,
 ) -> Result<Plan, Failure> {
-    crate::cluster::plan_block_roles(env, directory, ports, &mut plan.book)?;
+    crate::cluster::plan_block_roles(env, directory, ports, &mut plan.book, nearby)?;
     plan.block = Block::read(&plan.book)?;
     for process in &mut plan.book.processes {
         process.pid = std::process::id();
@@ -297,12 +328,13 @@ fn finish(
 async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
     let stop = Stop::install()?;
     let master = master::start(env, &plan.master).await?;
-    master::show(env, &plan.master, &master, handle.clone()).await?;
+    master::show(env, &plan.master, &master, COMMIT, handle.clone()).await?;
     let mut servers = Vec::new();
     for config in &plan.chunkservers {
-        match chunkserver::start(env, config, false, &[]).await {
+        let how = chunkserver::Start { without_disks: true, ..Default::default() };
+        match chunkserver::start(env, config, how, &[]).await {
             Ok(role) => {
-                chunkserver::show(env, config, &role, vec![handle.clone()]).await?;
+                chunkserver::show(env, config, &role, COMMIT, vec![handle.clone()]).await?;
                 servers.push(role);
             }
             // The other stores may do without it.
@@ -310,7 +342,8 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
             Err(failure) => return Err(failure),
         }
     }
-    if servers.is_empty() {
+    let stores = servers.iter().filter(|role| role.left_out() == 0).count();
+    if stores == 0 {
         return Err(Failure::setup("no store can be opened, see the warnings"));
     }
     let joined = async {
@@ -335,7 +368,7 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
             )));
         }
     };
-    announce(dir, plan, servers.len())?;
+    announce(dir, plan, stores)?;
     stop.asked().await;
     block.stop().await;
     for server in &servers {
@@ -374,17 +407,17 @@ async fn start_block(env: &Env, handle: &Handle, configs: &Block) -> Result<Bloc
         while !manager.leads() {
             env.sleep(Duration::from_millis(10)).await;
         }
-        manager.show(config, handle.clone()).await?;
+        manager.show(config, COMMIT, handle.clone()).await?;
         roles.manager = Some(manager);
     }
     if let Some(config) = &configs.server {
         let server = block::start_server(env, config).await?;
-        server.show(env, config, handle.clone()).await?;
+        server.show(env, config, COMMIT, handle.clone()).await?;
         roles.server = Some(server);
     }
     if let Some(config) = &configs.frontend {
         let frontend = block::start_frontend(env, config).await?;
-        frontend.show(env, config, handle.clone()).await?;
+        frontend.show(env, config, COMMIT, handle.clone()).await?;
         roles.frontend = Some(frontend);
     }
     Ok(roles)

@@ -1,39 +1,27 @@
-//! Start-up of roles: one process each, or all in one.
+//! Start-up of roles: one process each, or all in one. What a role is made of is in `roles`.
 
-pub mod block;
-pub mod chunkserver;
 pub mod embedded;
-mod http;
-pub mod master;
-mod probe;
+pub mod process;
 mod signals;
-mod stores;
 
-use std::io::ErrorKind;
-use std::net::SocketAddr;
-use std::path::Path;
-
-use runtime::{Duration, Env, Runtime, RuntimeConfig};
-use transport::TransportError;
+use runtime::{Env, Runtime, RuntimeConfig};
 use wire::handshake::ClusterKey;
 
 use crate::config::{self, Logging};
-use crate::exit::{Done, Failure};
+use crate::exit::Failure;
 
-pub use chunkserver::WARNING;
-#[cfg(test)]
-pub use http::fuzz_http;
-pub use stores::medium;
+/// What `craton frontend` tells of an address, as clients take it.
+pub const NBD_SCHEME: &str = "nbd://";
+/// The same of one that takes TLS.
+const NBDS_SCHEME: &str = "nbds://";
+/// The commit that this binary is built from.
+const COMMIT: &str = env!("CRATON_COMMIT");
 
 /// A new cluster's key.
 pub fn random_key(env: &Env) -> ClusterKey {
     let mut bytes = [0; 32];
     env.fill_secret(&mut bytes);
     ClusterKey::new(bytes)
-}
-
-fn key(path: Option<&Path>) -> Result<Option<ClusterKey>, Failure> {
-    path.map(config::read_key).transpose()
 }
 
 /// An executor for a role, with its memory budget.
@@ -46,38 +34,14 @@ fn executor(name: &str, memory_mib: u64, log: &Logging) -> Result<Runtime, Failu
              kernel.io_uring_disabled = 0, and room under 'ulimit -l'"
         ))
     })?;
-    crate::trace::prepare(runtime.env().tracer(), log);
+    roles::prepare_tracer(runtime.env().tracer(), log);
     Ok(runtime)
-}
-
-/// How long a role waits for a port that another process has.
-const PORT_PATIENCE: Duration = Duration::from_secs(3);
-/// See [`PORT_PATIENCE`].
-const PORT_RETRY: Duration = Duration::from_millis(20);
-
-/// Sees that the addresses are free before anything is opened, formatted or made: what cannot
-/// start changes nothing. A process that was killed holds its ports for a moment.
-async fn check_ports(env: &Env, addrs: impl IntoIterator<Item = SocketAddr>) -> Done {
-    for addr in addrs.into_iter().filter(|addr| addr.port() != 0) {
-        let end = env.now() + PORT_PATIENCE;
-        loop {
-            match env.listen(addr).await {
-                Ok(_) => break,
-                Err(error) if error.kind() != ErrorKind::AddrInUse || env.now() >= end => {
-                    return Err(TransportError::Listen(addr, error).into());
-                }
-                Err(_) => env.sleep(PORT_RETRY).await,
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Sets the log up and notes what starts.
 fn begin(role: &str, id: &str, log: &Logging) -> Result<(), Failure> {
     crate::log::start(log)?;
-    let commit = env!("CRATON_COMMIT");
-    tracing::info!(role, id, pid = std::process::id(), commit, "starts");
+    tracing::info!(role, id, pid = std::process::id(), commit = COMMIT, "starts");
     Ok(())
 }
 

@@ -22,6 +22,9 @@ pub enum VolumeCommand {
     },
     /// List the volumes
     Ls {
+        /// List deleted volumes: 'volume undelete' brings them back
+        #[arg(long)]
+        deleted: bool,
         /// Print one JSON array.
         #[arg(long)]
         json: bool,
@@ -188,9 +191,23 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove volumes with their data
+    /// Bring a deleted volume back, with its snapshots
+    ///
+    /// Its data is there for as long as 'volume ls --deleted' says.
+    Undelete {
+        /// The name that it had, or its ID.
+        #[arg(value_name = "NAME|ID")]
+        what: String,
+        /// Its name from now on [default: the one that it had]
+        #[arg(long = "as", value_name = "NAME")]
+        name: Option<String>,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove volumes; their data is kept for a while, in which 'volume undelete' brings them back
     Rm {
-        /// Their names.
+        /// Their names; with --now also names and IDs of deleted volumes.
         #[arg(required = true)]
         names: Vec<String>,
         /// Also those that are open, and missing ones are no error
@@ -199,6 +216,9 @@ pub enum VolumeCommand {
         /// Also those that have snapshots, with these
         #[arg(long)]
         snapshots: bool,
+        /// Keep nothing: the data goes at once, also of volumes that were deleted before
+        #[arg(long)]
+        now: bool,
         /// Print one JSON array of what was removed.
         #[arg(long)]
         json: bool,
@@ -257,8 +277,9 @@ pub enum SnapshotCommand {
     },
 }
 
-/// Where notes of what is attached lie, until the host restarts.
-const RUN_DIR: &str = "/run/craton";
+/// Where notes of what is attached lie, until the host restarts. Not below `/run/craton`, which
+/// belongs to the user of the front end's unit: what notes say is done as root.
+const RUN_DIR: &str = "/run/craton-attach";
 
 /// How a volume is attached.
 #[derive(Args, Debug)]

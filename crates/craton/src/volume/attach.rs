@@ -2,20 +2,26 @@
 //!
 //! With the kernel's NBD client: `nbd-client`. Without: `nbdfuse` shows the volume as a file, and
 //! a loop device takes that. What is attached is noted in a small file each under the run
-//! directory, by which `detach` finds it.
+//! directory, by which `detach` finds it. What stands there is done as root: a directory that
+//! another user could change is refused.
 
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::TryLockError;
+use std::fs::{self, File, Metadata};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use runtime::{Duration, Env};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use super::args::AttachArgs;
 use super::host;
 use super::open::Site;
-use crate::cluster::lock;
 use crate::exit::{Done, Failure, io};
 use crate::output::{print_json, print_line};
 
@@ -25,6 +31,15 @@ const SHOW_WAIT: Duration = Duration::from_secs(20);
 const END_WAIT: Duration = Duration::from_secs(20);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Bytes of a note at most: a name, an address and two paths.
+const NOTE_MAX: u64 = 64 << 10;
+/// What nbdfuse has said.
+const ERRORS: &str = "nbdfuse.err";
+/// How files of the directory are opened, and no other ones.
+const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
+/// The mode of what is made.
+const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// How a device is made.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,16 +85,82 @@ impl Attached {
 /// The directory with the notes, claimed by this command.
 struct Notes {
     dir: PathBuf,
+    /// The directory, held open: what it has is reached through it.
+    held: OwnedFd,
     _lock: File,
+}
+
+/// True when none but root, and the user who runs this, can change what has these attributes.
+fn is_trusted(facts: &Metadata) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    // Of a directory such as /tmp others cannot take away what is not theirs.
+    let is_closed = facts.mode() & 0o022 == 0 || facts.is_dir() && facts.mode() & 0o1000 != 0;
+    [0, own].contains(&facts.uid()) && is_closed
 }
 
 impl Notes {
     fn open(dir: &Path) -> Result<Notes, Failure> {
-        fs::create_dir_all(dir).map_err(|error| io("make", dir, &error))?;
-        let dir = fs::canonicalize(dir).map_err(|error| io("open", dir, &error))?;
-        let held = "another craton command attaches or detaches: wait for it";
-        let lock = lock(&dir.join("lock"), held)?;
-        Ok(Notes { dir, _lock: lock })
+        let open = |error: std::io::Error| io("open", dir, &error);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.map_err(|error| io("make", dir, &error))?;
+        let refused = |what: &str| {
+            Failure::setup(format!(
+                "{} {what}: what stands there would be done as root; name a directory of root's \
+                 with --run-dir",
+                dir.display()
+            ))
+        };
+        // Without a slash at its end, behind which a link would be followed.
+        let plain: PathBuf = std::path::absolute(dir).map_err(open)?.components().collect();
+        if fs::symlink_metadata(&plain).map_err(open)?.is_symlink() {
+            return Err(refused("is a symbolic link"));
+        }
+        let dir = fs::canonicalize(&plain).map_err(open)?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let held = rustix::fs::open(&dir, flags, Mode::empty());
+        let held = held.map_err(|error| open(error.into()))?;
+        let own = File::from(held.try_clone().map_err(open)?).metadata().map_err(open)?;
+        if !is_trusted(&own) || own.mode() & 0o022 != 0 {
+            return Err(refused("can be changed by other users"));
+        }
+        for above in dir.ancestors().skip(1) {
+            if !is_trusted(&fs::symlink_metadata(above).map_err(open)?) {
+                return Err(refused("lies below a directory that other users can change"));
+            }
+        }
+        let busy = "another craton command attaches or detaches: wait for it";
+        let lock = openat(&held, "lock", OFlags::RDWR | OFlags::CREATE | SAFE, OWNER_ONLY);
+        let lock = File::from(lock.map_err(|error| io("open", &dir.join("lock"), &error.into()))?);
+        match lock.try_lock() {
+            Ok(()) => Ok(Notes { dir, held, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                Err(Failure::setup(format!("{} is locked: {busy}", dir.display())))
+            }
+            Err(TryLockError::Error(error)) => Err(io("lock", &dir, &error)),
+        }
+    }
+
+    /// The bytes of a note.
+    fn read(&self, name: &OsStr) -> std::io::Result<Vec<u8>> {
+        let file = File::from(openat(&self.held, name, OFlags::RDONLY | SAFE, Mode::empty())?);
+        let facts = file.metadata()?;
+        if !facts.is_file() || !is_trusted(&facts) {
+            let what = "it is no file of root's: remove it";
+            return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, what));
+        }
+        let mut bytes = Vec::new();
+        file.take(NOTE_MAX).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Makes a file anew.
+    fn make(&self, name: &str) -> std::io::Result<File> {
+        match unlinkat(&self.held, name, AtFlags::empty()) {
+            Err(error) if error != rustix::io::Errno::NOENT => return Err(error.into()),
+            _ => {}
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | SAFE;
+        Ok(File::from(openat(&self.held, name, flags, OWNER_ONLY)?))
     }
 
     /// One place for each volume of each cluster.
@@ -94,8 +175,8 @@ impl Notes {
         format!("{name}-{:08x}", hash as u32)
     }
 
-    fn path(&self, note: &Attached) -> PathBuf {
-        self.dir.join(format!("{}.json", Notes::key(&note.volume, &note.uri)))
+    fn name(note: &Attached) -> String {
+        format!("{}.json", Notes::key(&note.volume, &note.uri))
     }
 
     fn all(&self) -> Result<Vec<Attached>, Failure> {
@@ -106,7 +187,8 @@ impl Notes {
             if path.extension().is_none_or(|ending| ending != "json") {
                 continue;
             }
-            let text = fs::read(&path).map_err(|error| io("read", &path, &error))?;
+            let text = self.read(&entry.file_name());
+            let text = text.map_err(|error| io("read", &path, &error))?;
             let note: Attached = serde_json::from_slice(&text).map_err(|error| {
                 let path = path.display();
                 Failure::setup(format!("{path} is damaged ({error}): look at it, and remove it"))
@@ -123,14 +205,22 @@ impl Notes {
     fn write(&self, note: &Attached) -> Done {
         let text = serde_json::to_vec_pretty(note)
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
-        crate::cluster::replace(&self.path(note), &text, 0o600)
+        let (name, fresh) = (Notes::name(note), ".new");
+        let write = || {
+            let mut file = self.make(fresh)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            Ok(renameat(&self.held, fresh, &self.held, &name)?)
+        };
+        write().map_err(|error: std::io::Error| io("write", &self.dir.join(&name), &error))
     }
 
     fn forget(&self, note: &Attached) {
         if let Some(dir) = &note.dir {
             let _ = fs::remove_dir(dir);
         }
-        let _ = fs::remove_file(self.path(note));
+        // It may never have been there.
+        let _ = unlinkat(&self.held, Notes::name(note), AtFlags::empty());
     }
 }
 
@@ -266,8 +356,9 @@ async fn attach_fuse(env: &Env, notes: &Notes, note: &mut Attached) -> Done {
     let (dir, file) = (note.dir.clone().expect("planned"), note.file().expect("planned"));
     fs::create_dir_all(&dir).map_err(|error| io("make", &dir, &error))?;
     notes.write(note)?;
-    let errors = notes.dir.join("nbdfuse.err");
-    let mut child = start_nbdfuse(&file, &note.uri, &errors)?;
+    let errors = notes.dir.join(ERRORS);
+    let out = notes.make(ERRORS).map_err(|error| io("write", &errors, &error))?;
+    let mut child = start_nbdfuse(&file, &note.uri, out)?;
     let deadline = env.now() + SHOW_WAIT;
     while fs::metadata(&file).map_or(0, |facts| facts.len()) == 0 {
         let ended = child.try_wait().ok().flatten();
@@ -286,8 +377,7 @@ async fn attach_fuse(env: &Env, notes: &Notes, note: &mut Attached) -> Done {
 }
 
 /// It goes on when this command ends, and when a terminal does.
-fn start_nbdfuse(file: &Path, uri: &str, errors: &Path) -> Result<Child, Failure> {
-    let errors = File::create(errors).map_err(|error| io("write", errors, &error))?;
+fn start_nbdfuse(file: &Path, uri: &str, errors: File) -> Result<Child, Failure> {
     let mut command = Command::new("nbdfuse");
     command.arg(file).arg(uri).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);

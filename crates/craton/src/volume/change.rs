@@ -13,7 +13,7 @@ use wire::control::{
 
 use super::args::{CreateArgs, LimitArgs};
 use super::open::{self, Site};
-use super::{misfit, show};
+use super::{deleted, misfit, show};
 use crate::exit::{Code, Done, Failure};
 use crate::fs::policy;
 use crate::output::{bytes, print_json, print_line};
@@ -243,27 +243,61 @@ async fn trim_tail(site: &Site<'_>, known: &VolumeInfo, size: u64) -> Done {
     trimmed.map_err(|fault| open::failure(name, &fault))
 }
 
-/// Removes volumes; their files go in the background. With `force` also open and missing ones.
-/// With `snapshots` also their snapshots.
+/// Removes volumes. Their data is kept for a while, unless it is to go `now`: then deleted volumes
+/// go too. With `force` also open and missing ones. With `snapshots` also their snapshots.
 pub async fn rm(
     managers: &Managers,
     names: &[String],
-    (force, snapshots, json): (bool, bool, bool),
+    (force, snapshots, now): (bool, bool, bool),
+    json: bool,
 ) -> Done {
     let mut removed = Vec::new();
     for name in names {
         let info = match managers.volume(name).await {
             Ok(info) => info,
-            Err(Error::Refused { kind: base::Kind::NotFound, .. }) if force => continue,
+            Err(Error::Refused { kind: base::Kind::NotFound, .. }) if now || force => {
+                let gone = match now {
+                    true => deleted::remove(managers, name).await?,
+                    false => None,
+                };
+                match gone {
+                    Some(info) => removed.push(show::volume(&info, None)),
+                    None if force => {}
+                    None => {
+                        let text = format!("{name}: no such volume, and none is deleted");
+                        return Err(Failure::failed(text));
+                    }
+                }
+                continue;
+            }
             Err(error) => return Err(error.into()),
         };
-        if snapshots {
-            super::snapshot::remove_all(managers, &info, force).await?;
-        }
-        match managers.ask(BlockRequest::Remove { volume: info.volume, force }).await? {
-            BlockReply::Done => removed.push(show::volume(&info, None)),
+        let volume = info.volume;
+        let request = match now || info.parent.is_some() {
+            true => {
+                if snapshots {
+                    super::snapshot::remove_all(managers, &info, force).await?;
+                }
+                BlockRequest::Remove { volume, force }
+            }
+            false => BlockRequest::Delete { volume, force, snapshots },
+        };
+        let mut shown = show::volume(&info, None);
+        match managers.ask(request).await? {
+            BlockReply::Done => {}
+            BlockReply::Deleted { volumes, .. } => {
+                let left_ms = volumes.first().map_or(0, |one| one.left_ms);
+                shown["left_s"] = (left_ms / 1000).into();
+                if !json {
+                    let left = deleted::left(left_ms);
+                    print_line(&format!(
+                        "{name} is kept for {left}: 'craton volume undelete {name}' brings it back"
+                    ))?;
+                }
+            }
             other => return Err(misfit(&other)),
         }
+        removed.push(shown);
     }
     if json { print_json(&removed) } else { Ok(()) }
 }

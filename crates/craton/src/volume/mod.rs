@@ -4,6 +4,7 @@ mod args;
 mod attach;
 mod change;
 mod check;
+mod deleted;
 mod diff;
 mod export;
 mod fresh;
@@ -17,7 +18,6 @@ mod snapshot;
 mod space;
 
 use block::manager::Managers;
-use block::manager::client::Error;
 use runtime::Duration;
 
 pub use args::VolumeCommand;
@@ -25,7 +25,7 @@ pub use args::VolumeCommand;
 use crate::args::Connection;
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
-use crate::exit::{Code, Done, Failure};
+use crate::exit::{Done, Failure};
 
 /// How long a snapshot or clone may take: block servers link thousands of files.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -50,7 +50,8 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             VolumeCommand::Create { name, volume, json } => {
                 change::create(&managers, &name, &volume, nbd.as_deref(), json).await
             }
-            VolumeCommand::Ls { json } => show::ls(&managers, json).await,
+            VolumeCommand::Ls { deleted: false, json } => show::ls(&managers, json).await,
+            VolumeCommand::Ls { deleted: true, json } => deleted::ls(&managers, json).await,
             VolumeCommand::Info { name, json } => {
                 show::info(&managers, &name, nbd.as_deref(), json).await
             }
@@ -94,22 +95,15 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             VolumeCommand::Flatten { name, json } => {
                 snapshot::flatten(&managers, &name, json).await
             }
-            VolumeCommand::Rm { names, force, snapshots, json } => {
-                change::rm(&managers, &names, (force, snapshots, json)).await
+            VolumeCommand::Undelete { what, name, json } => {
+                deleted::undelete(&managers, &what, name.as_deref(), (nbd.as_deref(), json)).await
+            }
+            VolumeCommand::Rm { names, force, snapshots, now, json } => {
+                let managers = Managers::with_budget(&client, PATIENCE);
+                change::rm(&managers, &names, (force, snapshots, now), json).await
             }
         }
     })
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        let code = match &error {
-            Error::Unavailable { .. } => Code::Unavailable,
-            Error::Refused { kind: base::Kind::Corrupt, .. } => Code::Damage,
-            Error::Refused { .. } => Code::Failed,
-        };
-        Failure::new(code, error.to_string())
-    }
 }
 
 fn misfit(reply: &wire::control::BlockReply) -> Failure {

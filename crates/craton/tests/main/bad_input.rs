@@ -11,8 +11,9 @@ fn flags() {
     bad(&["cluster", "up"], 2, "--dir");
     bad(&["fs", "ls"], 2, "CRATON_CLUSTER");
     bad(&["fs", "put", "a", "/b", "--redundancy", "rep9", "--cluster", "x"], 2, "rep1 to rep5");
-    bad(&["sim", "run", "--scenario", "echo", "--seeds", "5"], 2, "A..B");
-    bad(&["sim", "replay", "--scenario", "nothing", "--seed", "5"], 2, "sim list");
+    let elsewhere = "run 'craton-sim run --seeds 0..2'";
+    bad(&["sim", "run", "--seeds", "0..2"], 2, elsewhere);
+    bad(&["sim", "--help"], 2, "craton-sim");
     bad(&["frobnicate"], 2, "frobnicate");
     bad(&["bench", "append", "--size", "0"], 2, "at least 1 byte");
     bad(&["bench", "append", "--depth", "0"], 2, "1 to 1024");

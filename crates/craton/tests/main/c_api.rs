@@ -76,7 +76,7 @@ fn a_program_in_c_uses_a_volume() {
     assert!(output.status.success(), "{}: {error}", output.status);
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("good: libcraton "));
     // It has let go of the volume.
-    good(&["volume", "rm", "v", "--cluster", text(&dir)]);
+    good(&["volume", "rm", "v", "--now", "--cluster", text(&dir)]);
     bad(&["volume", "info", "v", "--cluster", text(&dir)], 1, "no such volume");
     assert!(!run().status.success(), "without a volume it fails");
 }

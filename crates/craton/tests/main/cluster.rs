@@ -1,7 +1,7 @@
 //! `craton cluster` and what clients do with it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -65,9 +65,10 @@ fn every_command_of_fs_works_by_address() {
     up(&dir, "1", "3");
     let book = json(&["cluster", "status", "--json", "--dir", text(&dir)]);
     let addr = book["endpoints"]["masters"][0].as_str().expect("an address").to_owned();
-    let fs = |args: &[&str]| good(&[&["fs", "--cluster", &addr][..], args].concat());
-    let fails =
-        |args: &[&str], want: &str| bad(&[&["fs", "--cluster", &addr][..], args].concat(), 1, want);
+    let key = dir.join("cluster.key");
+    let by_address = ["fs", "--cluster", &addr, "--key-file", text(&key)];
+    let fs = |args: &[&str]| good(&[&by_address[..], args].concat());
+    let fails = |args: &[&str], want: &str| bad(&[&by_address[..], args].concat(), 1, want);
     let local = scratch.path("local");
     std::fs::write(&local, "hello ").expect("a file");
 
@@ -82,13 +83,13 @@ fn every_command_of_fs_works_by_address() {
     assert_eq!(fs(&["cat", "/a/local"]), "hello world");
     assert_eq!(fs(&["cat", "--offset", "4", "--length", "3", "/a/local"]), "o w");
     fs(&["append", text(&local), "/a/fresh", "--redundancy", "rep2"]);
-    let stat = json(&["fs", "--cluster", &addr, "stat", "--json", "/a/fresh"]);
+    let stat = json(&[&by_address[..], &["stat", "--json", "/a/fresh"]].concat());
     assert_eq!((&stat["len"], &stat["copies"]), (&5.into(), &2.into()));
     assert_eq!(stat["chunks"][0]["replicas"].as_array().map(Vec::len), Some(2));
     fs(&["ln", "/a/local", "/a/second"]);
     fs(&["ln", "-s", "local", "/a/soft"]);
     assert_eq!(fs(&["cat", "/a/soft"]), "hello world");
-    let rows = json(&["fs", "--cluster", &addr, "ls", "--json", "/a"]);
+    let rows = json(&[&by_address[..], &["ls", "--json", "/a"]].concat());
     let find = |name: &str| {
         let rows = rows.as_array().expect("an array");
         rows.iter().find(|row| row["name"] == name).cloned().unwrap_or_default()
@@ -107,7 +108,9 @@ fn every_command_of_fs_works_by_address() {
     fs(&["rm", "-f", "/nothing"]);
     fs(&["rm", "/a/b/local"]);
     assert_eq!(fs(&["cat", "/a/second"]), "hello world");
-    assert!(json(&["fs", "--cluster", &addr, "df", "--json"])["capacity_bytes"].as_u64() > Some(0));
+    assert!(
+        json(&[&by_address[..], &["df", "--json"]].concat())["capacity_bytes"].as_u64() > Some(0)
+    );
     fs(&["rm", "-r", "/a"]);
     assert_eq!(fs(&["ls"]), "");
 }
@@ -325,7 +328,35 @@ fn a_chunkserver_finds_a_leader_it_does_not_know() {
 
 #[test]
 fn everything_killed_at_once_comes_back() {
-    let mut scratch = Scratch::new("crash");
+    all_come_back("crash", "is missing", |store| {
+        fs::remove_dir_all(store).expect("a store");
+    });
+}
+
+/// The same, but that the directory is there: on what it lies beside when it is not mounted.
+#[test]
+fn everything_killed_at_once_comes_back_without_an_unmounted_disk() {
+    let empty = |store: &Path| {
+        fs::remove_dir_all(store).expect("a store");
+        fs::create_dir(store).expect("the directory below it");
+    };
+    let (dir, _scratch) = all_come_back("crash-empty", "is empty", empty);
+    let store = dir.join("cs2/store1");
+    let server = server(&dir, "cs2");
+    let disks = server["disks"].as_array().expect("disks");
+    let failed = disks.iter().find(|disk| disk["path"] == text(&store)).expect("it is shown");
+    assert_eq!(failed["state"], "failed", "{failed}");
+    assert!(
+        failed["reason"].as_str().is_some_and(|why| why.contains("mount the disk")),
+        "{failed}"
+    );
+    assert_eq!(fs::read_dir(&store).expect("it lists").count(), 0, "nothing is written");
+}
+
+/// Kills all of a cluster, takes a disk of cs2 away, and starts what is left.
+fn all_come_back(name: &str, warning: &str, take: impl Fn(&Path)) -> (PathBuf, Scratch) {
+    let mut scratch = Scratch::new(name);
+    scratch.expect_errors("a disk is left out");
     let dir = scratch.cluster("cluster");
     let (src, back) = (scratch.path("src"), scratch.path("back"));
     make_tree(&src);
@@ -339,10 +370,11 @@ fn everything_killed_at_once_comes_back() {
         assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill").success());
     }
     // One disk does not come back.
-    std::fs::remove_dir_all(dir.join("cs2/store1")).expect("a store");
+    take(&dir.join("cs2/store1"));
     let output = craton(&["cluster", "up", "--dir", &cluster]);
     let warned = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && warned.contains("cs2/store1 is missing"), "{warned}");
+    let wanted = format!("cs2/store1 {warning}");
+    assert!(output.status.success() && warned.contains(&wanted), "{warned}");
     let again = scratch.path("again");
     good(&["fs", "get", "-r", "/tree", text(&again), "--cluster", &cluster]);
     assert_eq!(picture(&src), picture(&again));
@@ -350,6 +382,7 @@ fn everything_killed_at_once_comes_back() {
         let status = json(&["status", "--json", "--cluster", &cluster]);
         status["chunks"]["under_replicated"] == 0 && status["repair"]["pending"] == 0
     });
+    (dir, scratch)
 }
 
 #[test]

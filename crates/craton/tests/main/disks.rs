@@ -11,7 +11,7 @@ use transport::{Endpoint, Identity, Limits};
 use wire::control::{ChunkserverRequest, ControlReply, ControlRequest};
 
 use crate::harness::{
-    Scratch, content, craton, good, json, kill9, metric, process, server, text, wait,
+    Scratch, binary, content, craton, good, json, kill9, metric, process, server, text, wait,
     wait_for_repair, within,
 };
 use crate::load::{self, Load, Shape};
@@ -46,7 +46,8 @@ fn fail_disk(dir: &Path, id: &str, disk: &Value) -> Result<ControlReply, String>
     let disk: DiskId = disk["id"].as_str().expect("text").parse().expect("a disk");
     let addr = process(dir, id)["addr"].as_str().expect("text").parse().expect("an address");
     stores::on_executor(async |env| {
-        let identity = Identity { cluster: Default::default(), key: None, name: "test".to_owned() };
+        let (cluster, name) = (Default::default(), "test".to_owned());
+        let identity = Identity { cluster, key: load::key(dir), name };
         let network = Network::new(env, Endpoint::new(env, identity, Limits::default()));
         let request = ChunkserverRequest::FailDisk { disk, failed: true };
         let call = network.control(addr, ControlRequest::Chunkserver(request), SOON);
@@ -57,6 +58,7 @@ fn fail_disk(dir: &Path, id: &str, disk: &Value) -> Result<ControlReply, String>
 #[test]
 fn disks_fail_under_processes_that_go_on() {
     let mut scratch = Scratch::new("disks");
+    scratch.expect_errors("a disk is left out");
     let dir = scratch.cluster("cluster");
     let flags = ["--masters", "1", "--chunkservers", "4", "--disks", "2"];
     good(
@@ -84,6 +86,40 @@ fn disks_fail_under_processes_that_go_on() {
     });
     let refused = fail_disk(&dir, "cs3", &disk(&dir, "cs3", "store2")).expect_err("not allowed");
     assert!(refused.contains("--allow-fault-injection"), "{refused}");
+}
+
+/// The same, but that the directory is there: on what it lies beside when it is not mounted.
+#[test]
+fn a_disk_that_is_not_mounted_is_failed_until_it_is_back() {
+    let mut scratch = Scratch::new("unmounted");
+    scratch.expect_errors("a disk is left out");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "4", "--disks", "2"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    let (place, aside) = (dir.join("cs3/store1"), scratch.path("unmounted"));
+    let known = disk(&dir, "cs3", "store1")["id"].clone();
+    under_load(&dir, "a disk is not mounted when its process starts", || {
+        kill9(&dir, &["cs3"]);
+        std::fs::rename(&place, &aside).expect("a store");
+        std::fs::create_dir(&place).expect("the directory below it");
+        let again = craton(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs3"]);
+        let warned = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(again.status.success() && warned.contains("cs3/store1 is empty"), "{warned}");
+        wait_failed(&dir, "cs3", &["is empty: mount the disk"]);
+    });
+    // Neither that start nor a start of all writes there.
+    good(&["cluster", "down", "--dir", text(&dir)]);
+    good(&["cluster", "up", "--dir", text(&dir)]);
+    wait_failed(&dir, "cs3", &["is empty: mount the disk"]);
+    assert_eq!(std::fs::read_dir(&place).expect("it lists").count(), 0, "nothing is written");
+    assert!(metric(&dir, "cs3", "craton_disks_left_out") == 1.0);
+    // It is back: the server that runs takes it.
+    std::fs::remove_dir(&place).expect("it is empty");
+    std::fs::rename(&aside, &place).expect("the store");
+    wait("the disk serves again", SOON, || disk(&dir, "cs3", "store1")["state"] == "up");
+    assert_eq!(disk(&dir, "cs3", "store1")["id"], known, "it is the same disk");
+    assert!(metric(&dir, "cs3", "craton_disks_left_out") == 0.0);
+    wait_for_repair(&dir, REPAIR);
 }
 
 /// Fails a disk while writers work: none of them fails, all bytes get their copies again.
@@ -117,7 +153,7 @@ fn flipped_bit(scratch: &Scratch, dir: &Path) {
     };
     let (id, store) = stores::damage_one(&all, flip, |(id, _)| {
         within(SOON, || {
-            let read = Command::new(env!("CARGO_BIN_EXE_craton"))
+            let read = Command::new(binary())
                 .args(["fs", "cat", "/marked", "--cluster", cluster])
                 .output()
                 .expect("it runs");

@@ -14,10 +14,11 @@ use crate::harness::{
 use crate::load::{self, Load, Shape};
 use crate::nbd::{BLOCK, Nbd, READ, WRITE};
 
-struct Up(Child);
+/// A running `craton up`, which ends with the test.
+pub struct Up(Child);
 
 impl Up {
-    fn start(args: &[&str]) -> (Up, String) {
+    pub fn start(args: &[&str]) -> (Up, String) {
         let mut child = command(&[&["up"][..], args].concat())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -40,7 +41,7 @@ impl Up {
         (up, said)
     }
 
-    fn interrupt(mut self) {
+    pub fn interrupt(mut self) {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
         let mut status = None;

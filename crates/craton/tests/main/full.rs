@@ -91,8 +91,9 @@ fn a_medium_without_room_is_no_failed_one() {
     let mut scratch = Scratch::new("room");
     let dir = scratch.cluster("cluster");
     let mounts: Result<Vec<Mounted>, String> = cluster_with(&dir, |store| {
-        stores::clear(store);
-        Mounted::over(store, 128)
+        let mounted = Mounted::over(store, 128)?;
+        good(&["store", "format", "--unit-kib", "16", text(store)]);
+        Ok::<_, String>(mounted)
     })
     .into_iter()
     .collect();

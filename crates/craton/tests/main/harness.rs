@@ -16,6 +16,8 @@ use serde_json::Value;
 pub struct Scratch {
     path: PathBuf,
     clusters: Vec<PathBuf>,
+    /// Parts of ERROR lines that the test means to provoke.
+    expected: Vec<&'static str>,
     _turn: Turn,
 }
 
@@ -26,6 +28,13 @@ enum Turn {
     Shared(#[allow(dead_code, reason = "held")] RwLockReadGuard<'static, ()>),
     Alone(#[allow(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>),
 }
+
+/// Another test may take a port between its choice and its use: `cluster up` then chooses another.
+const TAKEN: &str = "Address already in use";
+/// The Raft library logs a message as failed that comes while its group ends in good order.
+const STOPPED: &str = "recv_msg: error: raft stopped";
+/// The same, as its caller says it.
+const UNHEARD: &str = "failed to receive from RaftCore";
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
@@ -44,7 +53,12 @@ impl Scratch {
         let name = format!("craton-{name}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir_all(&path).expect("a scratch directory");
-        Scratch { path, clusters: Vec::new(), _turn: turn }
+        Scratch { path, clusters: Vec::new(), expected: Vec::new(), _turn: turn }
+    }
+
+    /// ERROR lines with this text are what the test provokes; any other one fails it.
+    pub fn expect_errors(&mut self, text: &'static str) {
+        self.expected.push(text);
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -68,8 +82,30 @@ impl Drop for Scratch {
                 eprintln!("{}", String::from_utf8_lossy(&down.stderr));
             }
         }
+        let always = [TAKEN, STOPPED, UNHEARD];
+        let expected =
+            |line: &str| self.expected.iter().chain(&always).any(|part| line.contains(part));
+        let errors = self.clusters.iter().flat_map(|cluster| error_lines(cluster));
+        let unexpected: Vec<String> = errors.filter(|line| !expected(line)).collect();
         let _ = fs::remove_dir_all(&self.path);
+        if !std::thread::panicking() {
+            assert!(unexpected.is_empty(), "unexpected ERROR lines:\n{}", unexpected.join("\n"));
+        }
     }
+}
+
+/// The ERROR lines of all processes of a cluster, with the names of their files.
+fn error_lines(cluster: &Path) -> Vec<String> {
+    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    // The processes' own logs, and that of 'craton up'.
+    let dirs = entries(cluster).map(|role| role.path().join("log")).chain([cluster.join("log")]);
+    for log in dirs.flat_map(|dir| entries(&dir).collect::<Vec<_>>()) {
+        let text = fs::read_to_string(log.path()).unwrap_or_default();
+        let errors = text.lines().filter(|line| line.contains("\"level\":\"ERROR\""));
+        found.extend(errors.map(|line| format!("{}: {line}", log.path().display())));
+    }
+    found
 }
 
 /// The ends of all logs, for a test that has failed.
@@ -92,8 +128,15 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
+/// The binary under test: the one that is shipped, where the test run has built it apart
+/// (`cargo xtask shipped`), else the one of this build.
+pub fn binary() -> PathBuf {
+    std::env::var_os("CRATON_BINARY")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_craton")), PathBuf::from)
+}
+
 pub fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_craton"));
+    let mut command = Command::new(binary());
     // Tests of the core run the core alone; those of volumes say what they want.
     if args.starts_with(&["cluster", "up"]) && !args.iter().any(|arg| arg.starts_with("--block")) {
         command.args(args);

@@ -61,7 +61,8 @@ fn images_come_back_as_they_went() {
     // One that is cut off leaves what it was to replace.
     fs::write(&back, "older").expect("room");
     let cut_off = "ulimit -f 100; exec \"$0\" volume export v \"$1\" --force --cluster \"$2\"";
-    let args = ["-c", cut_off, env!("CARGO_BIN_EXE_craton"), text(&back), &cluster];
+    let binary = harness::binary();
+    let args = ["-c", cut_off, text(&binary), text(&back), &cluster];
     assert!(!Command::new("sh").args(args).output().expect("it runs").status.success());
     assert_eq!(fs::read(&back).expect("the image"), b"older");
     // Who was killed has the volume open until its lease is over.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use base::MIB;
 use client::{BlockingAppender, BlockingClient, Config, Connection, Error};
 use wire::control::Policy;
+use wire::handshake::ClusterKey;
 
 /// Bytes of a record.
 pub const RECORD: usize = 4096;
@@ -56,6 +57,12 @@ pub fn masters(dir: &Path) -> Vec<SocketAddr> {
     masters.iter().map(|addr| addr.as_str().expect("text").parse().expect("an address")).collect()
 }
 
+/// The key of a cluster's directory, when it has one.
+pub fn key(dir: &Path) -> Option<ClusterKey> {
+    let text = std::fs::read_to_string(dir.join("cluster.key")).ok()?;
+    Some(text.parse().expect("a key"))
+}
+
 /// A client of a cluster. Its chunks are short, so that its writers need the masters often.
 pub fn connect(dir: &Path) -> BlockingClient {
     let mut config = Config::default();
@@ -64,7 +71,7 @@ pub fn connect(dir: &Path) -> BlockingClient {
 }
 
 pub fn connect_with(dir: &Path, config: Config) -> BlockingClient {
-    let connection = Connection { config, ..Connection::to(masters(dir)) };
+    let connection = Connection { config, key: key(dir), ..Connection::to(masters(dir)) };
     BlockingClient::start(connection).expect("the cluster answers")
 }
 

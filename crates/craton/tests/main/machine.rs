@@ -1,36 +1,32 @@
-//! What the machine itself does to a process that only sleeps and writes: the part of a wait that
-//! is not the cluster's. Virtual machines lose their CPUs and their disk for a while now and then.
+//! What the machine itself does to a thread that only sleeps: the part of a wait that is not the
+//! cluster's. Virtual machines lose their CPUs for a while now and then.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Between two looks.
-const TURN: Duration = Duration::from_millis(10);
-/// Waits that one operation of the cluster can meet one after the other: its client, the first of a
-/// chain, the last of it, and the answer.
-const IN_A_ROW: u32 = 4;
+const TURN: Duration = Duration::from_millis(5);
 
-/// Sleeps and writes beside what is tested, and notes how late that got.
+/// A time in which the machine stood still: from when, and for how long.
+type Hiccup = (Instant, Duration);
+
+/// Sleeps beside what is tested, and notes when it was woken late. It uses no disk.
 pub struct Hiccups {
     stop: Arc<AtomicBool>,
-    turns: JoinHandle<Vec<(Instant, Duration)>>,
+    turns: JoinHandle<Vec<Hiccup>>,
 }
 
-/// What was noted: when each turn began, and how late it got.
-pub struct Noted(Vec<(Instant, Duration)>);
+/// What was noted.
+pub struct Noted(Vec<Hiccup>);
 
 impl Hiccups {
-    /// Begins; the writes go to a file beside the cluster's stores.
-    pub fn watch(dir: &Path) -> Hiccups {
+    /// Begins.
+    pub fn watch() -> Hiccups {
         let stop = Arc::new(AtomicBool::new(false));
-        let file = File::create(dir.join("hiccups")).expect("a file");
         let seen = stop.clone();
-        let turns = std::thread::spawn(move || turns(&file, &seen));
+        let turns = std::thread::spawn(move || turns(&seen));
         Hiccups { stop, turns }
     }
 
@@ -40,15 +36,17 @@ impl Hiccups {
     }
 }
 
-fn turns(file: &File, stop: &AtomicBool) -> Vec<(Instant, Duration)> {
-    let mut turns = Vec::new();
+fn turns(stop: &AtomicBool) -> Vec<Hiccup> {
+    let mut late = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        let began = Instant::now();
+        let due = Instant::now() + TURN;
         std::thread::sleep(TURN);
-        file.write_all_at(&[7; 4096], 0).and_then(|()| file.sync_data()).expect("the disk works");
-        turns.push((began, began.elapsed().saturating_sub(TURN)));
+        let by = due.elapsed();
+        if !by.is_zero() {
+            late.push((due, by));
+        }
     }
-    turns
+    late
 }
 
 impl Noted {
@@ -57,8 +55,33 @@ impl Noted {
         self.0.iter().map(|&(_, late)| late).max().unwrap_or_default()
     }
 
-    /// What an operation of the cluster may take that has `limit` on a machine without hiccups.
-    pub fn allow(&self, limit: Duration) -> Duration {
-        limit + IN_A_ROW * self.longest()
+    /// The longest of some waits, each without what the machine has added to it.
+    pub fn worst(&self, waits: &[(Instant, Duration)]) -> Duration {
+        waits.iter().map(|&(began, took)| self.without(began, took)).max().unwrap_or_default()
     }
+
+    /// What is left of a wait without the times in it in which the machine stood still.
+    pub fn without(&self, began: Instant, took: Duration) -> Duration {
+        let end = began + took;
+        let overlap = |&(from, late): &Hiccup| {
+            let (from, to) = (from.max(began), (from + late).min(end));
+            to.saturating_duration_since(from)
+        };
+        took.saturating_sub(self.0.iter().map(overlap).sum())
+    }
+}
+
+#[test]
+fn hiccups_are_subtracted_where_they_happened() {
+    let start = Instant::now();
+    let at = |ms| start + Duration::from_millis(ms);
+    let ms = Duration::from_millis;
+    let noted = Noted(vec![(at(100), ms(50)), (at(300), ms(200))]);
+    assert_eq!(noted.longest(), ms(200));
+    // Before, around, across the border of, and behind a hiccup.
+    assert_eq!(noted.without(at(0), ms(100)), ms(100));
+    assert_eq!(noted.without(at(90), ms(100)), ms(50));
+    assert_eq!(noted.without(at(120), ms(100)), ms(70));
+    assert_eq!(noted.without(at(50), ms(500)), ms(250));
+    assert_eq!(noted.without(at(600), ms(900)), ms(900));
 }

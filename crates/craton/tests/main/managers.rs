@@ -98,12 +98,22 @@ fn a_second_block_manager_goes_on() {
     assert_eq!(status(&dir)["block_service"], "up");
     let mut nbd = Nbd::open(&at("new"));
     let gone = volume(&["info", "third"])["id"].as_str().expect("text").to_owned();
-    volume(&["rm", "third"]);
-    let has_files = || good(&["fs", "ls", "/.craton/block", "--cluster", &cluster]).contains(&gone);
+    volume(&["rm", "third", "--now"]);
+    let has_files = || {
+        good(&["fs", "ls", "/.craton/block", "--services", "--cluster", &cluster]).contains(&gone)
+    };
     wait("its files are gone", SOON, || !has_files());
     kill9(&dir, &[&first]);
     // As a server does that was stopped while it opened a segment.
-    good(&["fs", "mkdir", "-p", &format!("/.craton/block/{gone}/0"), "--cluster", &cluster]);
+    good(&[
+        "fs",
+        "mkdir",
+        "-p",
+        &format!("/.craton/block/{gone}/0"),
+        "--services",
+        "--cluster",
+        &cluster,
+    ]);
     assert!(has_files());
     wait("nobody leads", SOON, || status(&dir)["block_service"] == "down");
     let told = good(&["status", "--cluster", &cluster]);

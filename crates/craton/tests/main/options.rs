@@ -79,10 +79,11 @@ fn options_of_new_volumes_are_kept_and_shown() {
         assert_eq!(shown.as_u64().unwrap_or(0), blocks * BLOCK as u64, "segment {segment}");
     }
     let folder = format!("/.craton/block/{id}/0");
-    let names = good(&["fs", "ls", &folder, "--cluster", text(&dir)]);
+    let names = good(&["fs", "ls", &folder, "--services", "--cluster", text(&dir)]);
     let file = names.lines().find(|name| name.starts_with("data-")).expect("a DataFile");
     let path = format!("{folder}/{file}");
-    let stat = harness::json(&["fs", "stat", &path, "--json", "--cluster", text(&dir)]);
+    let stat =
+        harness::json(&["fs", "stat", &path, "--json", "--services", "--cluster", text(&dir)]);
     assert_eq!(stat["chunks"][0]["replicas"].as_array().map(Vec::len), Some(2), "{stat}");
 
     refused(&dir, &["create", "w", "--size", "1GiB", "--policy", "rep9"], 2, "rep1 to rep5");
@@ -220,7 +221,7 @@ fn the_largest_volume_is_made_and_used() {
     drop(nbd);
     wait_closed(&dir, "v");
     assert_eq!(volume(&dir, &shrink)["bytes"], 32 * TIB);
-    volume(&dir, &["rm", "v"]);
+    volume(&dir, &["rm", "v", "--now"]);
     refused(&dir, &["info", "v"], 1, "no such volume");
 }
 

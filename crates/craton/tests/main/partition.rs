@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Scratch, content, skip, text, wait};
+use crate::harness::{Scratch, binary, content, good, skip, text, wait};
 
 /// Two sides and the switch between them, each a namespace.
 struct Net {
@@ -57,7 +57,7 @@ impl Net {
     /// A command that runs on a side.
     fn command(&self, side: usize, args: &[&str]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.sides[side], env!("CARGO_BIN_EXE_craton")]);
+        command.args(["netns", "exec", &self.sides[side], text(&binary())]);
         command.args(args).env_remove("CRATON_CLUSTER").env_remove("CRATON_KEY_FILE");
         command.stdin(Stdio::null());
         command
@@ -126,7 +126,9 @@ impl Cluster {
         }
         for (index, side) in SERVERS.into_iter().enumerate() {
             let (id, addr) = (format!("cs{}", index + 1), server_addr(index));
-            std::fs::create_dir(root.join(&id)).expect("a directory");
+            let store = root.join(&id);
+            std::fs::create_dir(&store).expect("a directory");
+            good(&["store", "format", "--unit-kib", "16", "--capacity-gib", "1", text(&store)]);
             let config = format!(
                 "id = \"{id}\"\nlisten = \"{addr}\"\nmasters = {masters:?}\n\
                  key_file = \"cluster.key\"\n[[stores]]\npath = \"{id}\"\ncapacity_gib = 1\n\

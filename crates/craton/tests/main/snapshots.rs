@@ -144,10 +144,10 @@ fn a_snapshot_under_load_is_a_consistent_cut() {
     assert_eq!(counters(&mut nbd)[1..], want[1..]);
     drop(nbd);
     wait("the volumes are removed", Duration::from_secs(20), || {
-        let args = ["volume", "rm", "data", "copy", "--snapshots", "--cluster", &cluster];
+        let args = ["volume", "rm", "data", "copy", "--snapshots", "--now", "--cluster", &cluster];
         harness::craton(&args).status.success()
     });
     wait("the files are removed", Duration::from_secs(60), || {
-        good(&["fs", "ls", "/.craton/block", "--cluster", &cluster]) == "manager\n"
+        good(&["fs", "ls", "/.craton/block", "--services", "--cluster", &cluster]) == "manager\n"
     });
 }

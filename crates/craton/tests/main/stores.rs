@@ -1,6 +1,6 @@
 //! Stores under processes: made, damaged and filled from outside.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -114,11 +114,6 @@ fn mount(args: &[&str], dir: &Path) -> Result<(), String> {
     let output = output.map_err(|error| format!("mount cannot be run ({error})"))?;
     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     if output.status.success() { Ok(()) } else { Err(format!("cannot mount: {why}")) }
-}
-
-/// Empties a store's directory.
-pub fn clear(store: &Path) {
-    fs::remove_file(file_of(store)).expect("a store");
 }
 
 /// Adds sealed chunks of one sector to a store that no process has open, and leaves it as a

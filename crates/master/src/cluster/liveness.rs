@@ -23,6 +23,10 @@ struct State {
     dead_after: Duration,
     servers: BTreeMap<ServerId, Beat>,
     damaged: BTreeSet<(ChunkId, ServerId, DiskId)>,
+    /// Open replicas whose writers are not heard of, and when their servers have said so.
+    quiet: BTreeMap<(ChunkId, ServerId, DiskId), Instant>,
+    /// When the first heartbeat came.
+    since: Option<Instant>,
 }
 
 struct Beat {
@@ -34,20 +38,83 @@ struct Beat {
     disks: Vec<DiskReport>,
 }
 
+impl State {
+    /// A disk is served by one process: of two live servers that report the same incarnation one
+    /// has a copy of its store. The one that was heard first has the disk; as long as that says
+    /// nothing, shortly after this master's start, the one that joined the cluster first.
+    fn refuse_copies(
+        &mut self,
+        server: ServerId,
+        disks: &mut [DiskReport],
+        now: Instant,
+        registered: &ClusterMachine,
+    ) {
+        let young = now.since(*self.since.get_or_insert(now)) < self.dead_after;
+        let reason = |disk: DiskId, other: ServerId| {
+            let other = registered.server(other).map_or("another server", |it| it.name.as_str());
+            format!(
+                "'{other}' serves the same disk {disk}: this is a copy of its store. Stop one of \
+                 the two, or format the copy"
+            )
+        };
+        for disk in disks.iter_mut().filter(|disk| disk.disk != DiskId::default()) {
+            let id = disk.disk;
+            let others = self.servers.iter_mut().filter(|(other, _)| **other != server);
+            for (&other, beat) in others {
+                if now.since(beat.at) >= self.dead_after {
+                    continue;
+                }
+                let Some(same) = beat.disks.iter_mut().find(|it| it.disk == id) else {
+                    continue;
+                };
+                let first = !young || other < server;
+                let (copy, why) = match first {
+                    true => (&mut *disk, reason(id, other)),
+                    false => (same, reason(id, server)),
+                };
+                tracing::debug!(%server, %other, disk = %id, "two servers report one disk");
+                *copy = DiskReport {
+                    disk: DiskId::default(),
+                    failed: true,
+                    reason: why,
+                    ..copy.clone()
+                };
+                break;
+            }
+        }
+    }
+}
+
 impl Liveness {
     /// Nothing heard yet. A server that is silent for `dead_after` is dead.
     pub fn new(dead_after: Duration) -> Liveness {
-        let (servers, damaged) = (BTreeMap::new(), BTreeSet::new());
-        Liveness(Rc::new(RefCell::new(State { dead_after, servers, damaged })))
+        Liveness(Rc::new(RefCell::new(State {
+            dead_after,
+            servers: BTreeMap::new(),
+            damaged: BTreeSet::new(),
+            quiet: BTreeMap::new(),
+            since: None,
+        })))
+    }
+
+    /// Without a heartbeat for so long a server is dead.
+    pub fn dead_after(&self) -> Duration {
+        self.0.borrow().dead_after
     }
 
     /// A heartbeat of a registered server came at `now`.
-    pub fn hear(&self, beat: Heartbeat, now: Instant) {
+    pub fn hear(&self, beat: Heartbeat, now: Instant, registered: &ClusterMachine) {
         let state = &mut *self.0.borrow_mut();
         for (disk, chunk) in beat.damaged {
             if state.damaged.len() < DAMAGED_MAX {
                 state.damaged.insert((chunk, beat.server, disk));
             }
+        }
+        if state.quiet.len() + beat.quiet.len() > DAMAGED_MAX {
+            state.quiet.clear(); // Told again while it lasts.
+        }
+        for (disk, chunk) in beat.quiet {
+            state.quiet.insert((chunk, beat.server, disk), now);
         }
         let known = state.servers.get(&beat.server);
         if known.is_some_and(|known| known.boot == beat.boot && known.seq >= beat.seq) {
@@ -56,6 +123,7 @@ impl Liveness {
         let mut disks = beat.disks;
         disks.truncate(DISKS_MAX);
         let Heartbeat { server, boot, seq, load, .. } = beat;
+        state.refuse_copies(server, &mut disks, now, registered);
         state.servers.insert(server, Beat { at: now, boot, seq, load, disks });
     }
 
@@ -124,4 +192,16 @@ impl Liveness {
         });
         taken
     }
+
+    /// Takes what was said of open replicas of stream partition `partition` whose writers are not
+    /// heard of, with the time of the heartbeat.
+    pub fn take_quiet(&self, partition: u16) -> Vec<(ChunkId, ServerId, DiskId, Instant)> {
+        let quiet = &mut self.0.borrow_mut().quiet;
+        let of_partition = quiet.extract_if(.., |&(chunk, ..), _| chunk.partition() == partition);
+        of_partition.map(|((chunk, server, disk), at)| (chunk, server, disk, at)).collect()
+    }
 }
+
+#[cfg(test)]
+#[path = "liveness_tests.rs"]
+mod tests;

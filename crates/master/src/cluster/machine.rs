@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use base::{ClusterId, ServerId};
+use base::{ClusterId, FormationId, ServerId};
 use wire::control::{LockChange, MasterInfo, OpId, Registration};
 
 use super::outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 use super::snapshot::decode_command;
-use crate::consensus::{BadSnapshot, Rows, StateMachine};
+use crate::consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 use crate::limits::{
     LEASE_MS, LOCK_NAME_MAX, LOCK_OWNER_MAX, LOCKS_MAX, MASTERS_MAX, SERVER_NAME_MAX, SERVERS_MAX,
 };
@@ -23,6 +23,16 @@ pub struct Formed {
     pub namespace_partitions: u16,
     /// Number of stream partitions.
     pub stream_partitions: u16,
+    /// Which formation of the cluster: stores of another are not of this cluster. Zero for
+    /// clusters that were formed before there was one.
+    pub formation: FormationId,
+}
+
+impl Formed {
+    /// The same cluster, whichever of its founders drew the formation.
+    fn is_as(&self, other: &Formed) -> bool {
+        Formed { formation: other.formation, ..*self } == *other
+    }
 }
 
 /// A registered chunkserver.
@@ -113,6 +123,12 @@ impl ClusterMachine {
         self.servers.get(&server)
     }
 
+    /// A registered chunkserver, by its name.
+    pub fn server_named(&self, name: &str) -> Option<(ServerId, &Server)> {
+        let id = *self.by_name.get(name)?;
+        Some((id, self.servers.get(&id)?))
+    }
+
     /// A lock whose lease has not run out at `clock_ms`.
     pub fn holder(&self, name: &str, clock_ms: u64) -> Option<&Lock> {
         let now = clock_ms.max(self.clock_ms);
@@ -152,7 +168,7 @@ impl ClusterMachine {
 
     fn form(&mut self, formed: Formed, masters: Vec<MasterInfo>) -> Outcome {
         match self.formed {
-            Some(known) if known == formed => return Ok(Answer::Done),
+            Some(known) if known.is_as(&formed) => return Ok(Answer::Done),
             Some(_) => return Err(Refusal::Formed),
             None => {}
         }
@@ -254,15 +270,14 @@ fn lease(now: u64, ttl_ms: u64) -> Result<u64, Refusal> {
 }
 
 impl StateMachine for ClusterMachine {
-    fn apply(&mut self, _index: u64, command: &[u8]) -> Vec<u8> {
-        let outcome = match decode_command(command) {
-            Ok((clock_ms, command)) => {
-                self.clock_ms = self.clock_ms.max(clock_ms);
-                self.execute(command)
-            }
-            Err(_) => Err(Refusal::BadCommand),
-        };
-        encode_outcome(&outcome)
+    fn apply(&mut self, _index: u64, command: &[u8]) -> Result<Vec<u8>, BadCommand> {
+        let (clock_ms, command) = decode_command(command).map_err(|_| BadCommand)?;
+        self.clock_ms = self.clock_ms.max(clock_ms);
+        Ok(encode_outcome(&self.execute(command)))
+    }
+
+    fn check_command(command: &[u8]) -> Result<(), BadCommand> {
+        decode_command(command).map(drop).map_err(|_| BadCommand)
     }
 
     /// One row: servers, masters and locks are few.
@@ -292,7 +307,7 @@ mod tests {
     fn act(state: &mut ClusterMachine, clock_ms: u64, seq: u64, change: LockChange) -> Outcome {
         let op = OpId { client: ClientId::new(1), seq, acked_below: 0 };
         let command = super::super::encode_command(clock_ms, &Command::Lock { op, change });
-        decode_outcome(&state.apply(0, &command)).unwrap()
+        decode_outcome(&state.apply(0, &command).unwrap()).unwrap()
     }
 
     fn acquire(owner: &str) -> LockChange {
@@ -326,7 +341,7 @@ mod tests {
             let addr = SocketAddr::from(([127, 0, 0, 1], port));
             let registration = Registration { name: name.into(), addr, domain: "d".into() };
             let command = super::super::encode_command(0, &Command::Register(registration));
-            decode_outcome(&state.apply(0, &command)).unwrap()
+            decode_outcome(&state.apply(0, &command).unwrap()).unwrap()
         };
         assert_eq!(register("cs1", 1), Ok(Answer::Registered(ServerId::new(1))));
         assert_eq!(register("cs2", 2), Ok(Answer::Registered(ServerId::new(2))));

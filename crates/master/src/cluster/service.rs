@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::Kind;
+use base::{FormationId, Kind};
 use runtime::{Env, Instant};
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, Group as GroupName,
-    Heartbeat, MasterInfo, MemberChange,
+    Heartbeat, MasterInfo, MemberChange, Registration, StoppedCollection,
 };
 
 use super::{
@@ -32,7 +32,7 @@ impl Hostable for ClusterMachine {
 }
 
 /// Figures of the partitions that one master leads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LedFigures {
     /// Files of namespace partitions.
     pub files: u64,
@@ -40,6 +40,10 @@ pub struct LedFigures {
     pub dirs: u64,
     /// Sums over stream partitions.
     pub streams: StreamStatus,
+    /// Sessions in the reply tables of stream partitions.
+    pub sessions: u64,
+    /// Their collections that wait for an operator.
+    pub stopped: Vec<StoppedCollection>,
 }
 
 /// The cluster group on this master. Clones share it.
@@ -53,6 +57,8 @@ struct Inner {
     router: Rc<Router>,
     peers: Rc<Peers>,
     liveness: Liveness,
+    /// Heartbeats are heard since then.
+    started: Instant,
     /// What the configuration says, until the cluster group says more.
     expected: Formed,
     configured: Vec<MasterInfo>,
@@ -77,6 +83,7 @@ impl ClusterService {
             router,
             peers,
             liveness,
+            started: env.now(),
             expected,
             configured,
             view: RefCell::default(),
@@ -108,7 +115,9 @@ impl ClusterService {
         if self.is_formed() || !self.0.host.leads() {
             return Ok(());
         }
-        let (formed, masters) = (self.0.expected, self.0.configured.clone());
+        let formation = FormationId::new(u128::from(self.0.env.random_u64()).max(1));
+        let formed = Formed { formation, ..self.0.expected };
+        let masters = self.0.configured.clone();
         self.commit(Command::Form { formed, masters }).await.map(|_| ())
     }
 
@@ -121,11 +130,17 @@ impl ClusterService {
         match request {
             ClusterRequest::Info => Ok(ClusterReply::Info(self.info())),
             ClusterRequest::Register(registration) => {
+                if !self.is_formed() {
+                    let message = "the cluster is not formed yet: retry";
+                    return Err(ControlError::new(Kind::Retry, message));
+                }
+                self.check_alone(&registration)?;
                 match self.commit(Command::Register(registration)).await? {
                     Answer::Registered(server) => {
                         self.0.view.take();
-                        let cluster = self.facts().cluster;
-                        Ok(ClusterReply::Registered { server, cluster })
+                        let Formed { cluster, formation, .. } = self.facts();
+                        let formation = Some(formation);
+                        Ok(ClusterReply::Registered { server, cluster, formation })
                     }
                     _ => Err(Refusal::BadCommand.into()),
                 }
@@ -148,7 +163,34 @@ impl ClusterService {
                 Ok(ClusterReply::Holder(holder))
             }
             ClusterRequest::Members { change } => self.change_members(change).await,
+            // The master answers: they concern stream partitions.
+            ClusterRequest::Identify { .. } | ClusterRequest::Condemn { .. } => {
+                Err(Refusal::BadCommand.into())
+            }
         }
+    }
+
+    /// A name is one live process: another one under it, at another address, has to wait until
+    /// the first is dead. What this master has not heard yet may live.
+    fn check_alone(&self, registration: &Registration) -> Result<(), ControlError> {
+        let Registration { name, addr, .. } = registration;
+        let known = self.0.host.read(|state| {
+            let (id, server) = state.server_named(name)?;
+            (server.addr != *addr).then_some((id, server.addr))
+        });
+        let Some((id, first)) = known else { return Ok(()) };
+        let now = self.0.env.now();
+        let young = now.since(self.0.started) < self.0.liveness.dead_after();
+        if !young && !self.0.liveness.is_alive(id, now) {
+            return Ok(());
+        }
+        self.0.env.mark("cluster: a second process under a name");
+        let message = format!(
+            "a chunkserver '{name}' runs at {first}: this one, at {addr}, is refused. Give it a \
+             name of its own, or stop the other: then it is taken {:?} later",
+            self.0.liveness.dead_after()
+        );
+        Err(ControlError::new(Kind::Exists, message))
     }
 
     async fn commit(&self, command: Command) -> Result<Answer, ControlError> {
@@ -169,7 +211,7 @@ impl ClusterService {
     }
 
     fn info(&self) -> ClusterInfo {
-        let Formed { cluster, namespace_partitions, stream_partitions } = self.facts();
+        let Formed { cluster, namespace_partitions, stream_partitions, .. } = self.facts();
         let leader = |host: Rc<dyn crate::service::Hosted>| {
             host.leadership().leader.map(|leader| (host.name(), leader))
         };
@@ -184,7 +226,8 @@ impl ClusterService {
             .host
             .read(|state| state.server(beat.server).is_some_and(|server| server.addr == beat.addr));
         if known {
-            self.0.liveness.hear(beat, self.0.env.now());
+            let now = self.0.env.now();
+            self.0.host.read(|state| self.0.liveness.hear(beat, now, state));
         }
         ClusterReply::Beat { masters: self.masters(), known }
     }
@@ -206,6 +249,7 @@ impl ClusterService {
             dirs: led.dirs,
             logical_bytes,
             repair,
+            stopped: led.stopped,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Commands and state of the cluster group as bytes, and the fuzz targets.
 
-use base::{ClusterId, ServerId};
+use base::{ClusterId, FormationId, ServerId};
 use wire::control::{LockChange, MasterInfo, Registration};
 
 use super::machine::{ClusterMachine, Command, Formed, Lock, Server};
@@ -12,9 +12,12 @@ use crate::consensus::StateMachine;
 use crate::replies::ReplyTable;
 
 const MAGIC: [u8; 4] = *b"CRcl";
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
+/// Before clusters had formations.
+const SNAPSHOT_VERSION_OLD: u8 = 1;
 const COMMAND_VERSION: u8 = 1;
 
+/// The formation comes behind it where there is one.
 fn put_formed(to: &mut Writer, formed: &Formed) {
     to.u128(formed.cluster.get());
     to.u16(formed.namespace_partitions).u16(formed.stream_partitions);
@@ -25,7 +28,13 @@ fn take_formed(from: &mut Reader<'_>) -> Result<Formed, BadBytes> {
         cluster: ClusterId::new(from.u128()?),
         namespace_partitions: from.u16()?,
         stream_partitions: from.u16()?,
+        formation: FormationId::default(),
     })
+}
+
+fn take_new_formed(from: &mut Reader<'_>) -> Result<Formed, BadBytes> {
+    let formed = take_formed(from)?;
+    Ok(Formed { formation: FormationId::new(from.u128()?), ..formed })
 }
 
 fn put_master(to: &mut Writer, master: &MasterInfo) {
@@ -42,7 +51,12 @@ pub fn encode_command(clock_ms: u64, command: &Command) -> Vec<u8> {
     let to = writer.u8(COMMAND_VERSION).u64(clock_ms);
     match command {
         Command::Form { formed, masters } => {
-            put_formed(to.u8(1), formed);
+            if formed.formation == FormationId::default() {
+                put_formed(to.u8(1), formed);
+            } else {
+                put_formed(to.u8(6), formed);
+                to.u128(formed.formation.get());
+            }
             to.count(masters.len());
             masters.iter().for_each(|master| put_master(to, master));
         }
@@ -101,6 +115,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
         }
         4 => Command::AddMaster(take_master(from)?),
         5 => Command::RemoveMaster(from.u64()?),
+        6 => Command::Form { formed: take_new_formed(from)?, masters: from.list(take_master)? },
         _ => return Err(BadBytes),
     };
     reader.end()?;
@@ -113,6 +128,7 @@ impl ClusterMachine {
         let to = writer.u64(self.clock_ms).bool(self.formed.is_some());
         if let Some(formed) = &self.formed {
             put_formed(to, formed);
+            to.u128(formed.formation.get());
         }
         to.count(self.masters.len());
         self.masters.values().for_each(|master| put_master(to, master));
@@ -130,9 +146,11 @@ impl ClusterMachine {
 
     pub(super) fn decode(bytes: &[u8]) -> Result<ClusterMachine, BadBytes> {
         let (version, body) = open_snapshot(MAGIC, bytes)?;
-        if version != SNAPSHOT_VERSION {
-            return Err(BadBytes);
-        }
+        let take_formed = match version {
+            SNAPSHOT_VERSION => take_new_formed,
+            SNAPSHOT_VERSION_OLD => take_formed,
+            _ => return Err(BadBytes),
+        };
         let mut reader = Reader::new(body);
         let from = &mut reader;
         let mut state = ClusterMachine::new();
@@ -168,7 +186,11 @@ pub fn fuzz_command(bytes: &[u8]) {
     }
     let mut state = ClusterMachine::new();
     for index in 1..3 {
-        assert!(decode_outcome(&state.apply(index, bytes)).is_ok());
+        let before = state.clone();
+        match state.apply(index, bytes) {
+            Ok(answer) => assert!(decode_outcome(&answer).is_ok()),
+            Err(_) => assert_eq!(state, before, "a command that does not decode"),
+        }
     }
     assert_eq!(ClusterMachine::decode(&state.encode()), Ok(state));
 }

@@ -91,6 +91,14 @@ pub enum LogError {
         /// Sequence of the record; 0 when it is not known.
         seq: u64,
     },
+    /// A committed command cannot be decoded: another version of this program wrote it, or it is
+    /// damaged. To pass over it would make this member's state another than the others'.
+    BadCommand {
+        /// Its index in the group's log.
+        index: u64,
+        /// Its bytes.
+        len: usize,
+    },
     /// The snapshot that the purged entries went into does not verify. As [`LogError::Corrupt`].
     SnapshotLost,
     /// The log was closed, or failed before.
@@ -105,7 +113,9 @@ impl LogError {
                 Kind::Corrupt
             }
             LogError::Device(_) => Kind::Unknown,
-            LogError::Corrupt { .. } | LogError::SnapshotLost => Kind::Corrupt,
+            LogError::Corrupt { .. } | LogError::BadCommand { .. } | LogError::SnapshotLost => {
+                Kind::Corrupt
+            }
             LogError::Closed => Kind::Reroute,
         }
     }
@@ -119,6 +129,13 @@ impl fmt::Display for LogError {
                 f,
                 "Raft log record {seq} at {position} was durable and does not verify: remove this \
                  voter and let it rejoin as a learner"
+            ),
+            LogError::BadCommand { index, len } => write!(
+                f,
+                "committed entry {index} ({len} bytes) cannot be decoded: it was written by a \
+                 newer version, or is damaged; nothing behind it is applied. Start this master \
+                 with the version that the other masters run; if they all run this one, remove \
+                 this voter and let it rejoin as a learner"
             ),
             LogError::SnapshotLost => f.write_str(
                 "the snapshot in front of the Raft log does not verify: remove this voter and let \

@@ -368,7 +368,8 @@ impl<M: StateMachine> Group<M> {
 
     /// Why the member has failed; none while it works or after a shutdown.
     pub fn failure(&self) -> Option<LogError> {
-        self.0.log.failure().filter(|error| *error != LogError::Closed)
+        let log = || self.0.log.failure().filter(|error| *error != LogError::Closed);
+        self.0.applied.failure().or_else(log)
     }
 
     /// Stops the member. Proposals under way end with [`ProposeError::Stopped`].

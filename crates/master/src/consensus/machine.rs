@@ -20,8 +20,14 @@ use super::types::{LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 /// State that every replica computes alike from the same commands: rows, each a key and a value.
 pub trait StateMachine: Sized + 'static {
     /// Applies the committed command of log index `index` and returns the answer for its
-    /// proposer. Depends on nothing but the state and the arguments. Refusals are answers.
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8>;
+    /// proposer. Depends on nothing but the state and the arguments. Refusals are answers. A
+    /// command that cannot be decoded changes nothing: the member stops in front of it, since
+    /// other members may know what it says.
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, BadCommand>;
+
+    /// An error when [`StateMachine::apply`] could not decode the command. Asked before a
+    /// command of another process is proposed.
+    fn check_command(command: &[u8]) -> Result<(), BadCommand>;
 
     /// Puts the rows that have changed since they were last put, until `rows` is full; true when
     /// more is left. No command comes in between. All rows of a new state have changed.
@@ -46,6 +52,18 @@ pub trait StateMachine: Sized + 'static {
     }
 }
 
+/// The bytes are no command of this state machine, or of a version that it does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadCommand;
+
+impl fmt::Display for BadCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the command is damaged, or of a version that this master does not know")
+    }
+}
+
+impl std::error::Error for BadCommand {}
+
 /// The bytes are no snapshot of this state machine, or of a version that it does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadSnapshot;
@@ -66,6 +84,8 @@ pub(super) struct Applied<M> {
     /// modulo the length. For traces.
     times: RefCell<Vec<EntryTimes>>,
     membership: RefCell<StoredMembership>,
+    /// The entry that stopped this member.
+    failure: RefCell<Option<LogError>>,
 }
 
 /// Entries whose times are known: more than one group has proposals in flight, usually.
@@ -103,6 +123,7 @@ impl<M: StateMachine> Worker<M> {
             last: Cell::new(None),
             times: RefCell::new(vec![EntryTimes::default(); TIMES]),
             membership: RefCell::default(),
+            failure: RefCell::default(),
         };
         if let Some((meta, data)) = checkpoints.current() {
             let blank = applied.machine.get_mut().blank();
@@ -151,6 +172,11 @@ impl<M> Applied<M> {
         self.last.get().map(|id| id.index)
     }
 
+    /// Why no further entry is applied.
+    pub(super) fn failure(&self) -> Option<LogError> {
+        self.failure.borrow().clone()
+    }
+
     /// When an entry passed here, if that was not long ago.
     pub(super) fn times(&self, index: u64) -> Option<EntryTimes> {
         let times = self.times.borrow()[index as usize % TIMES];
@@ -159,28 +185,36 @@ impl<M> Applied<M> {
 }
 
 impl<M: StateMachine> Applied<M> {
-    fn apply(&self, (entry, responder): EntryResponder<Types>) {
+    fn apply(&self, (entry, responder): EntryResponder<Types>) -> Result<(), LogError> {
         let id = entry.log_id();
         let in_order = self.last.get().map_or(0, |last| last.index + 1) == id.index;
         // openraft's own suite (`tests.rs`) applies entries from the middle of a log.
         assert!(in_order || cfg!(test), "entry {} applied after {:?}", id.index, self.last.get());
-        self.last.set(Some(id));
         let now = || Env::try_current().map(|env| env.now()).unwrap_or_default();
         let committed = if responder.is_some() { now() } else { Instant::default() };
         let answer = match entry.payload {
             EntryPayload::Blank => Vec::new(),
-            EntryPayload::Normal(command) => self.machine.borrow_mut().apply(id.index, &command.0),
+            EntryPayload::Normal(command) => {
+                let applied = self.machine.borrow_mut().apply(id.index, &command.0);
+                applied.map_err(|BadCommand| {
+                    let failure = LogError::BadCommand { index: id.index, len: command.0.len() };
+                    self.failure.replace(Some(failure.clone()));
+                    failure
+                })?
+            }
             EntryPayload::Membership(membership) => {
                 *self.membership.borrow_mut() = StoredMembership::new(Some(id), membership);
                 Vec::new()
             }
         };
+        self.last.set(Some(id));
         if let Some(responder) = responder {
             // Somebody here has proposed it.
             let times = EntryTimes { index: id.index, committed, applied: now() };
             self.times.borrow_mut()[id.index as usize % TIMES] = times;
             responder.send(answer);
         }
+        Ok(())
     }
 }
 
@@ -197,7 +231,7 @@ impl<M: StateMachine> RaftStateMachine<Types> for Worker<M> {
         Strm: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
     {
         while let Some(entry) = entries.try_next().await? {
-            self.applied.apply(entry);
+            self.applied.apply(entry)?;
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ pub use files::FileDevice;
 pub use fuzz::{fuzz_log, fuzz_message};
 pub use group::{Group, GroupConfig, Leadership};
 pub use log::RaftLog;
-pub use machine::{BadSnapshot, StateMachine};
+pub use machine::{BadCommand, BadSnapshot, StateMachine};
 pub use manifest::fuzz_manifest;
 pub use net::{Groups, LocalFuture, NetError, PeerReceive, PeerSend};
 pub use outcome::{MembershipError, OpenError, ProposeError, ReadError};

@@ -10,15 +10,19 @@ use runtime::{Class, Env};
 use super::log::RaftLog;
 use super::machine::Worker;
 use super::types::Types;
-use super::{BadSnapshot, Checkpoints, MemoryDevice, Rows, Shelf, StateMachine};
+use super::{BadCommand, BadSnapshot, Checkpoints, MemoryDevice, Rows, Shelf, StateMachine};
 
 /// Counts commands.
 struct Counter(u64);
 
 impl StateMachine for Counter {
-    fn apply(&mut self, _index: u64, _command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _index: u64, _command: &[u8]) -> Result<Vec<u8>, BadCommand> {
         self.0 += 1;
-        Vec::new()
+        Ok(Vec::new())
+    }
+
+    fn check_command(_command: &[u8]) -> Result<(), BadCommand> {
+        Ok(())
     }
 
     fn take_changes(&mut self, rows: &mut Rows) -> bool {

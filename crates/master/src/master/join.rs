@@ -13,7 +13,8 @@ use super::{Master, MasterConfig, StartError};
 use crate::admission::{Invitation, Standing};
 use crate::consensus::MembershipError;
 use crate::peers::{
-    OP_BEATS, OP_INVITE, OP_STANDING, STATUS_NO_GROUP, answer_beats, decode_beats, decode_message,
+    OP_BEATS, OP_INVITE, OP_PROCESS, OP_STANDING, STATUS_NO_GROUP, answer_beats, decode_beats,
+    decode_message,
 };
 
 /// Pause between two tries to become a member.
@@ -36,9 +37,29 @@ impl Master {
         });
     }
 
+    /// An error when another process runs as this master: with a copy of its directory, at the
+    /// address that the cluster has on record for it. Two of them would vote twice.
+    pub(super) async fn check_alone(&self) -> Result<(), String> {
+        let own = self.0.cluster.master();
+        let recorded = self.0.cluster.masters().into_iter().find(|master| master.id == own);
+        let Some(recorded) = recorded.filter(|recorded| recorded.addr != self.0.addr) else {
+            return Ok(());
+        };
+        match self.0.peers.process(recorded.addr).await {
+            // The recorded address may lead here, by a way that this process does not know.
+            Some((id, boot)) if id == own && boot != self.0.boot => Err(format!(
+                "master {own} ('{}') runs at {} already: this process, at {}, is refused. Stop \
+                 one of the two; a further master needs a number and an empty directory of its own",
+                recorded.name, recorded.addr, self.0.addr
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether a request is about admission, and not for a group.
     pub(super) fn is_for_admission(&self, op: u16) -> bool {
-        matches!(op, OP_BEATS | OP_STANDING | OP_INVITE) || !self.0.admission.is_member()
+        matches!(op, OP_BEATS | OP_STANDING | OP_INVITE | OP_PROCESS)
+            || !self.0.admission.is_member()
     }
 
     /// Serves heartbeats, invitations and questions for this master's standing; and refuses all
@@ -54,6 +75,10 @@ impl Master {
         let Ok((_, body)) = decode_message(incoming) else { return refused() };
         match op {
             OP_STANDING => Some(Response::ok(self.standing(&body).await.encode())),
+            OP_PROCESS => {
+                let id = self.0.cluster.master().to_le_bytes();
+                Some(Response::ok([id, self.0.boot.to_le_bytes()].concat()))
+            }
             OP_INVITE => {
                 let Ok(invitation) = Invitation::decode(&body) else { return refused() };
                 match self.0.admission.accept(invitation).await {

@@ -303,6 +303,8 @@ impl Namespace {
                 }
                 add(self.partition, Action::Take { place: place.clone(), entry });
             }
+            // Nothing moves, whatever it is: both parts of a plan would want the same name.
+            NamespaceChange::Rename { from, to, .. } if from == to => return Ok(None),
             NamespaceChange::Rename { from, to, replace } => {
                 let entry = self.entry(from)?.clone();
                 let target = namespace_partition(to.parent, self.partitions);

@@ -168,17 +168,18 @@ impl NamespaceService {
     /// Looks after what is left over, while this master leads.
     pub(super) fn start_sweeping(&self) {
         let this = self.clone();
+        let mut sweeper = Sweeper { client: ClientId::new(self.0.env.random_u64()), seq: 0 };
         self.0.env.spawn(Class::Background, "namespace sweep", async move {
             loop {
                 let _ = this.0.env.timeout(this.0.timing.sweep, this.0.work.notified()).await;
                 if this.0.host.leads() {
-                    this.sweep().await;
+                    this.sweep(&mut sweeper).await;
                 }
             }
         });
     }
 
-    async fn sweep(&self) {
+    async fn sweep(&self, sweeper: &mut Sweeper) {
         let (intents, guests) = self.0.host.read(|state| (state.intents(), state.guests()));
         intents.into_iter().for_each(|intent| self.drive_soon(intent));
         for intent in guests {
@@ -187,7 +188,7 @@ impl NamespaceService {
             }
         }
         // The next sweep tries again what failed.
-        let _ = self.delete_orphans().await;
+        let _ = self.delete_orphans(sweeper).await;
     }
 
     /// Another partition's intent holds something here: lets go when it is over. That is rare:
@@ -206,19 +207,15 @@ impl NamespaceService {
         self.commit(&Command::Resolve { intent, floor: 0, commit }).await.map(|_| ())
     }
 
-    async fn delete_orphans(&self) -> Result<(), ControlError> {
-        // A session for each round: what is repeated has another identity, and may be.
-        let client = ClientId::new(self.0.env.random_u64());
-        let mut seq = 0;
+    async fn delete_orphans(&self, sweeper: &mut Sweeper) -> Result<(), ControlError> {
         loop {
             let orphans = self.0.host.read(|state| state.orphans(None, DELETES_INFLIGHT_MAX));
             if orphans.is_empty() {
                 return Ok(());
             }
-            let calls = orphans.iter().map(|&file| {
-                seq += 1;
-                let op = OpId { client, seq, acked_below: 0 };
-                async move { self.0.streams.delete(op, file).await.map(|()| file) }
+            let ops = sweeper.ops();
+            let calls = orphans.iter().zip(ops).map(|(&file, op)| async move {
+                self.0.streams.delete(op, file).await.map(|()| file)
             });
             let results = join_all(calls.collect::<Vec<_>>()).await;
             let failed = results.iter().find_map(|result| result.as_ref().err().cloned());
@@ -233,6 +230,26 @@ impl NamespaceService {
         }
     }
 }
+
+/// The session in which this process deletes streams: one for its life, so that it takes one place
+/// in the reply tables of stream partitions, and no answer is kept beyond its round. What is
+/// repeated in a later round has another identity, and may be.
+struct Sweeper {
+    client: ClientId,
+    /// Requests so far.
+    seq: u64,
+}
+
+impl Sweeper {
+    /// Identities for a round. Every request of the rounds before has ended.
+    fn ops(&mut self) -> impl Iterator<Item = OpId> + use<> {
+        let (client, first) = (self.client, self.seq + 1);
+        self.seq += DELETES_INFLIGHT_MAX as u64;
+        (first..=self.seq).map(move |seq| OpId { client, seq, acked_below: first })
+    }
+}
+
+const _: () = assert!((DELETES_INFLIGHT_MAX as u64) < crate::limits::SESSION_REPLIES_MAX);
 
 /// A participant has heard the end of an intent that is open here: its leader was replaced and
 /// the replacement aborted. The decision is there, or the change is tried again.

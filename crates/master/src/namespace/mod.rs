@@ -30,7 +30,7 @@ pub use snapshot::{fuzz_command, fuzz_row};
 pub use state::{Entry, Found, Inode, Page, is_name};
 
 use crate::consensus::limits::SHED_ROWS;
-use crate::consensus::{BadSnapshot, Rows, StateMachine};
+use crate::consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 use crate::replies::{ReplyTable, Seen};
 use crate::tracked::Tracked;
 
@@ -120,16 +120,16 @@ impl Namespace {
 }
 
 impl StateMachine for Namespace {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
-        let outcome = match decode_command(command) {
-            Ok((clock_ms, command)) => {
-                self.clock_ms = self.clock_ms.max(clock_ms);
-                self.execute(index, command)
-            }
-            Err(_) => Err(Refusal::BadCommand),
-        };
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, BadCommand> {
+        let (clock_ms, command) = decode_command(command).map_err(|_| BadCommand)?;
+        self.clock_ms = self.clock_ms.max(clock_ms);
+        let outcome = self.execute(index, command);
         self.applied = self.applied.max(index);
-        encode_outcome(&outcome)
+        Ok(encode_outcome(&outcome))
+    }
+
+    fn check_command(command: &[u8]) -> Result<(), BadCommand> {
+        decode_command(command).map(drop).map_err(|_| BadCommand)
     }
 
     fn take_changes(&mut self, rows: &mut Rows) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{FileId, Kind};
+use base::{DirId, FileId, Kind};
 use runtime::Env;
 use runtime::sync::Notify;
 use wire::control::{
@@ -122,12 +122,12 @@ impl NamespaceService {
     pub async fn serve(&self, request: NamespaceRequest) -> Result<NamespaceReply, ControlError> {
         match request {
             NamespaceRequest::Lookup { place } => {
-                let found = self.look(|state| state.lookup(&place)).await?;
-                self.node_reply(self.complete(found).await?)
+                let node = self.lookup(&place).await?;
+                self.node_reply(node)
             }
             NamespaceRequest::List { dir, after, limit } => {
                 let page = self.look(|state| state.list(dir, after.as_deref(), limit)).await?;
-                self.list_reply(page).await
+                self.list_reply(dir, page).await
             }
             NamespaceRequest::StatFile { file } => {
                 let node = self.look(|state| state.stat(file)).await?;
@@ -156,6 +156,31 @@ impl NamespaceService {
         }
     }
 
+    /// What `place` stands for. A file of another partition may be gone when that partition is
+    /// asked: its last name was removed, or a rename has put something else there. In the
+    /// second case the name was there all the time, so a further look decides.
+    async fn lookup(&self, place: &Place) -> Result<Node, ControlError> {
+        let deadline = self.0.env.now() + self.0.timing.lock_patience;
+        let mut gone = None;
+        loop {
+            let file = match self.look(|state| state.lookup(place)).await? {
+                Found::Node(node) => return Ok(node),
+                // Counts go down after names: this name can only be a left-over.
+                Found::Remote(file) if gone == Some(file) => return Err(Refusal::NoName.into()),
+                Found::Remote(file) => file,
+            };
+            if let Some(node) = self.stat_one(file).await? {
+                return Ok(node);
+            }
+            self.0.env.mark("namespace: a file is gone before its attributes are read");
+            if self.0.env.now() >= deadline {
+                let message = "the name changes faster than its file's attributes are read: retry";
+                return Err(ControlError::new(Kind::Retry, message));
+            }
+            gone = Some(file);
+        }
+    }
+
     async fn change(
         &self,
         op: OpId,
@@ -180,7 +205,7 @@ impl NamespaceService {
                     inner.env.mark("namespace: a change waits for an intent");
                     inner.env.sleep(inner.env.jitter(inner.timing.lock_pause)).await;
                 }
-                outcome => return self.change_reply(outcome).await,
+                outcome => return self.change_reply(&command, outcome).await,
             }
         }
     }
@@ -203,7 +228,11 @@ impl NamespaceService {
         if good { Ok(()) } else { Err(Refusal::Elsewhere.into()) }
     }
 
-    async fn change_reply(&self, outcome: Outcome) -> Result<NamespaceReply, ControlError> {
+    async fn change_reply(
+        &self,
+        command: &Command,
+        outcome: Outcome,
+    ) -> Result<NamespaceReply, ControlError> {
         if self.0.host.read(|state| !state.orphans(None, 1).is_empty()) {
             self.0.work.notify_one();
         }
@@ -211,7 +240,15 @@ impl NamespaceService {
             Ok(Answer::Done) => Ok(NamespaceReply::Done),
             Ok(Answer::Node(node)) => self.node_reply(node),
             Ok(Answer::Remote(file)) => {
-                let node = self.complete(Found::Remote(file)).await?;
+                let node = match (self.stat_one(file).await?, command) {
+                    (Some(node), _) => node,
+                    // What was there gave way to something else that can be opened.
+                    (
+                        None,
+                        Command::Change { change: NamespaceChange::Create { place, .. }, .. },
+                    ) => self.lookup(place).await?,
+                    (None, _) => return Err(Refusal::NoName.into()),
+                };
                 self.node_reply(node)
             }
             Ok(Answer::Pending(_) | Answer::Prepared(_)) => Err(Refusal::BadCommand.into()),
@@ -238,14 +275,8 @@ impl NamespaceService {
         self.0.grants.issue(file, now + GRANT_LIFE.as_secs())
     }
 
-    async fn complete(&self, found: Found) -> Result<Node, ControlError> {
-        match found {
-            Found::Node(node) => Ok(node),
-            Found::Remote(file) => {
-                let mut nodes = self.stat_remote(file.partition(), vec![file]).await?;
-                nodes.pop().flatten().ok_or_else(|| Refusal::NoName.into())
-            }
-        }
+    async fn stat_one(&self, file: FileId) -> Result<Option<Node>, ControlError> {
+        Ok(self.stat_remote(file.partition(), vec![file]).await?.pop().flatten())
     }
 
     /// What files of another partition are; none for those that are gone.
@@ -272,8 +303,11 @@ impl NamespaceService {
         self.0.router.run(group, Errand::Ask, question.encode(), patience).await
     }
 
-    async fn list_reply(&self, page: super::Page) -> Result<NamespaceReply, ControlError> {
-        let (page, more) = page;
+    async fn list_reply(
+        &self,
+        dir: DirId,
+        (page, more): super::Page,
+    ) -> Result<NamespaceReply, ControlError> {
         let remote: BTreeSet<FileId> = page.iter().filter_map(remote_file).collect();
         let homes: BTreeSet<u16> = remote.iter().map(|file| file.partition()).collect();
         let mut known = std::collections::BTreeMap::new();
@@ -283,15 +317,25 @@ impl NamespaceService {
             let nodes = self.stat_remote(home, files.clone()).await?;
             known.extend(files.into_iter().zip(nodes));
         }
-        let entries = page.into_iter().filter_map(|(name, found)| {
+        let mut entries = Vec::with_capacity(page.len());
+        for (name, found) in page {
             let node = match found {
                 Found::Node(node) => Some(node),
-                // Gone since the page was read.
-                Found::Remote(file) => known.get(&file).cloned().flatten(),
+                Found::Remote(file) => match known.get(&file).cloned().flatten() {
+                    Some(node) => Some(node),
+                    // Gone since the page was read: the name too, or it stands for another now.
+                    None => {
+                        let place = Place { parent: dir, name: name.clone() };
+                        match self.lookup(&place).await {
+                            Err(error) if error.kind == Kind::NotFound => None,
+                            found => Some(found?),
+                        }
+                    }
+                },
             };
-            node.map(|node| NamedNode { name, node })
-        });
-        Ok(NamespaceReply::List { entries: entries.collect(), more })
+            entries.extend(node.map(|node| NamedNode { name, node }));
+        }
+        Ok(NamespaceReply::List { entries, more })
     }
 }
 

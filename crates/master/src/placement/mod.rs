@@ -88,8 +88,10 @@ pub enum PlaceState {
     Good(SocketAddr),
     /// The server does not answer, or was not heard of yet.
     Silent,
-    /// The server is alive and says that the disk has failed, or is not there any more.
-    Gone,
+    /// The server is alive and says that the disk has failed.
+    Failed,
+    /// The server is alive and does not have the disk: it may come with the next start, or never.
+    Absent,
 }
 
 impl ClusterView {
@@ -138,7 +140,8 @@ impl ClusterView {
         }
         match server.disks.iter().find(|disk| disk.disk == place.disk) {
             Some(disk) if !disk.failed => PlaceState::Good(disk.addr.unwrap_or(server.addr)),
-            _ => PlaceState::Gone,
+            Some(_) => PlaceState::Failed,
+            None => PlaceState::Absent,
         }
     }
 

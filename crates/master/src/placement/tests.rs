@@ -162,10 +162,13 @@ fn free_space_and_load_weigh() {
 fn a_place_is_judged_by_what_its_server_says() {
     let mut servers = plain(2, 1);
     servers[1].alive = false;
+    let mut failed = servers.clone();
+    failed[0].disks[0].failed = true;
     let view = ClusterView::new(servers.clone());
     let at = |id: u32, disk: u128| Place { server: ServerId::new(id), disk: DiskId::new(disk) };
     assert_eq!(view.state(at(1, 10)), PlaceState::Good(servers[0].addr));
-    assert_eq!(view.state(at(1, 11)), PlaceState::Gone);
+    assert_eq!(view.state(at(1, 11)), PlaceState::Absent);
     assert_eq!(view.state(at(2, 20)), PlaceState::Silent);
     assert_eq!(view.state(at(3, 30)), PlaceState::Silent);
+    assert_eq!(ClusterView::new(failed).state(at(1, 10)), PlaceState::Failed);
 }

@@ -264,7 +264,7 @@ impl<L: Log> Service<L> {
         if !remaining.contains(&to) || remaining.len() < usize::from(copies) {
             return Ok(false); // Repair sees to it.
         }
-        self.drop_replica(id, from, remaining, false).await?;
+        self.drop_replica(id, from, remaining).await?;
         self.env.mark("chunk moved for balance");
         tracing::debug!(chunk = %id, ?from, ?to, "moved a chunk");
         self.repairs.moves.set(self.repairs.moves.get() + 1);

@@ -1,4 +1,9 @@
 //! Repair of one chunk: make what is missing, then drop what is no use.
+//!
+//! What is damaged is kept until the copies that replace it are settled and every whole replica has
+//! been read to its end: it may be the last to have some sector. Until then it is a source of last
+//! resort. Replicas of servers and disks that are gone stay on record as long, and count again when
+//! they return first.
 
 use std::rc::Rc;
 
@@ -7,10 +12,21 @@ use runtime::Duration;
 use wire::control::ControlError;
 
 use super::scan::{Judged, Worth, is_complete};
-use super::settle::is_whole;
-use crate::placement::{Place, Wanted, choose};
-use crate::stream::limits::SLOTS_MAX;
+use super::settle::{RETRY, is_whole};
+use super::{Flaw, Setback};
+use crate::placement::{Place, PlaceState, Wanted, choose};
+use crate::stream::limits::{SLOTS_MAX, TORN_COPIES_MAX};
 use crate::stream::{Action, Chunk, Log, Outcome, Service};
+
+/// What looking for places for missing replicas came to.
+enum Missing {
+    /// None is missing, or there is nothing to copy from.
+    None,
+    /// New replicas are on record.
+    Added,
+    /// There is no place, or no room on record.
+    NoPlace,
+}
 
 impl<L: Log> Service<L> {
     /// One of the repair workers: takes the chunk in the greatest danger.
@@ -22,10 +38,18 @@ impl<L: Log> Service<L> {
                 continue;
             };
             let result = self.repair_chunk(chunk).await;
+            self.repairs.verified.borrow_mut().retain(|&(of, _)| of != chunk);
             self.repairs.busy.borrow_mut().remove(&chunk);
-            if self.judged(chunk).is_none_or(|(_, copies, replicas)| is_complete(copies, &replicas))
-            {
+            let complete = self
+                .judged(chunk)
+                .is_none_or(|(_, copies, replicas)| is_complete(copies, &replicas));
+            if complete {
                 self.repairs.ailing.borrow_mut().remove(&chunk);
+            }
+            if complete || matches!(result, Ok(1..)) {
+                self.repairs.setbacks.borrow_mut().remove(&chunk);
+            } else {
+                self.note_setback(chunk);
             }
             match result {
                 Ok(bytes) => self.count_repair(u64::from(bytes > 0), bytes),
@@ -47,6 +71,24 @@ impl<L: Log> Service<L> {
         }
     }
 
+    /// The repair brought nothing: it is tried again after a pause, which grows.
+    fn note_setback(&self, chunk: ChunkId) {
+        let mut setbacks = self.repairs.setbacks.borrow_mut();
+        let now = self.env.now();
+        let setback = setbacks.entry(chunk).or_insert(Setback { at: now, pause: RETRY.0, torn: 0 });
+        setback.at = now + self.env.jitter(setback.pause);
+        setback.pause = (setback.pause * 2).min(RETRY.1);
+    }
+
+    /// Counts copies that found no source for some byte, in a row.
+    fn note_torn(&self, chunk: ChunkId) -> u32 {
+        let mut setbacks = self.repairs.setbacks.borrow_mut();
+        let fresh = Setback { at: self.env.now(), pause: RETRY.0, torn: 0 };
+        let setback = setbacks.entry(chunk).or_insert(fresh);
+        setback.torn += 1;
+        setback.torn
+    }
+
     /// The chunk as it is now.
     pub(super) fn judged(&self, id: ChunkId) -> Option<(Chunk, u8, Vec<Judged>)> {
         let view = self.cluster.view();
@@ -61,8 +103,10 @@ impl<L: Log> Service<L> {
     /// Restores a chunk's redundancy as far as the cluster allows. Returns the bytes copied.
     async fn repair_chunk(&self, id: ChunkId) -> Result<u64, ControlError> {
         let mut copied = self.fill_targets(id).await?;
-        if self.add_missing(id).await? {
-            copied += self.fill_targets(id).await?;
+        match self.add_missing(id).await? {
+            Missing::Added => copied += self.fill_targets(id).await?,
+            Missing::NoPlace => self.give_way(id).await?,
+            Missing::None => {}
         }
         self.drop_useless(id).await?;
         Ok(copied)
@@ -71,47 +115,66 @@ impl<L: Log> Service<L> {
     /// Makes the replicas that are on record as being made, of this leader or one before it.
     pub(super) async fn fill_targets(&self, id: ChunkId) -> Result<u64, ControlError> {
         let Some((chunk, _, replicas)) = self.judged(id) else { return Ok(0) };
-        let len = chunk.sealed().expect("judged chunks are sealed");
-        let sources: Vec<_> =
-            replicas.iter().filter(|replica| replica.is_source()).map(|r| r.place).collect();
-        if sources.is_empty() {
-            return Ok(0);
-        }
         let mut copied = 0;
         for target in replicas.iter().filter(|replica| replica.slot.target) {
             match target.worth {
                 Worth::Hoped => continue,
-                Worth::Dead | Worth::Gone => {
-                    self.drop_replica(id, target.place, Vec::new(), true).await?;
+                Worth::Dead => {
+                    self.drop_replica(id, target.place, Vec::new()).await?;
                     continue;
                 }
                 Worth::Good => {}
             }
-            self.keep_pace(u64::from(len)).await;
-            match self.copy(&chunk, target.place, &sources).await {
-                Ok((stat, bytes)) if is_whole(&stat, len) => {
-                    copied += bytes.max(1);
-                    self.env.mark("chunk repaired");
-                    tracing::info!(chunk = %id, place = ?target.place, bytes, "repaired a chunk");
-                    let replicas = vec![(id, target.place, len)];
-                    self.decide(Action::Settle { replicas }).await?;
-                }
-                // It may be full for ever: another disk has room, or will.
-                Err(error) if error.kind() == Kind::Full => {
-                    self.env.mark("repair leaves a full disk");
-                    tracing::info!(chunk = %id, place = ?target.place, "a copy found no room");
-                    self.drop_replica(id, target.place, Vec::new(), true).await?;
-                }
-                Err(error) if error.is_passing() => {
-                    tracing::debug!(chunk = %id, place = ?target.place, %error, "a copy failed");
-                }
-                failed => {
-                    tracing::warn!(chunk = %id, place = ?target.place, ?failed, "a copy failed");
-                    self.drop_replica(id, target.place, Vec::new(), true).await?;
-                }
+            let sources = self.sources(id, target.place);
+            if sources.is_empty() {
+                return Ok(copied);
             }
+            copied += self.fill_target(&chunk, target.place, &sources).await?;
         }
         Ok(copied)
+    }
+
+    async fn fill_target(
+        &self,
+        chunk: &Chunk,
+        place: Place,
+        sources: &[Place],
+    ) -> Result<u64, ControlError> {
+        let (id, len) = (chunk.id, chunk.sealed().expect("judged chunks are sealed"));
+        self.keep_pace(u64::from(len)).await;
+        match self.copy(chunk, place, sources).await {
+            Ok((stat, bytes)) if is_whole(&stat, len) => {
+                self.env.mark("chunk repaired");
+                tracing::info!(chunk = %id, ?place, bytes, "repaired a chunk");
+                self.repairs.verified.borrow_mut().insert((id, place));
+                let replicas = vec![(id, place, len)];
+                self.decide(Action::Settle { replicas }).await?;
+                return Ok(bytes.max(1));
+            }
+            // It may be full for ever: another disk has room, or will.
+            Err(error) if error.kind() == Kind::Full => {
+                self.env.mark("repair leaves a full disk");
+                tracing::info!(chunk = %id, ?place, "a copy found no room");
+                self.drop_replica(id, place, Vec::new()).await?;
+            }
+            // No source has some byte now. What was copied stays, and the copy goes on there when
+            // a source is back.
+            Err(error) if error.kind() == Kind::Reroute => {
+                self.env.mark("copy finds no source for a byte");
+                tracing::warn!(chunk = %id, ?place, %error, "a copy has no source for some bytes");
+                if self.note_torn(id).is_multiple_of(TORN_COPIES_MAX) {
+                    self.drop_replica(id, place, Vec::new()).await?;
+                }
+            }
+            Err(error) if error.is_passing() => {
+                tracing::debug!(chunk = %id, ?place, %error, "a copy failed");
+            }
+            failed => {
+                tracing::warn!(chunk = %id, ?place, ?failed, "a copy failed");
+                self.drop_replica(id, place, Vec::new()).await?;
+            }
+        }
+        Ok(0)
     }
 
     /// Waits until a copy of `bytes` fits the pace.
@@ -127,10 +190,10 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Records new replicas for those that are missing. False when there is nothing to fill.
-    async fn add_missing(&self, id: ChunkId) -> Result<bool, ControlError> {
-        let Some((chunk, copies, replicas)) = self.judged(id) else { return Ok(false) };
-        let has_source = replicas.iter().any(Judged::is_source);
+    /// Records new replicas for those that are missing.
+    async fn add_missing(&self, id: ChunkId) -> Result<Missing, ControlError> {
+        let Some((chunk, copies, replicas)) = self.judged(id) else { return Ok(Missing::None) };
+        let has_source = replicas.iter().any(|it| it.is_source() || it.is_last_resort());
         let useful = |replica: &&Judged| {
             replica.counts() || (replica.slot.target && replica.worth == Worth::Good)
         };
@@ -138,7 +201,7 @@ impl<L: Log> Service<L> {
         let missing = usize::from(copies).saturating_sub(have.len());
         let room = SLOTS_MAX - chunk.len_slots();
         if missing == 0 || !has_source {
-            return Ok(false);
+            return Ok(Missing::None);
         }
         let dead: Vec<Place> = self.log.with_state(|state| {
             let places = state.places().map(|(_, place)| place);
@@ -153,43 +216,125 @@ impl<L: Log> Service<L> {
         places.truncate(room);
         if places.is_empty() {
             self.env.mark("repair finds no place");
-            return Ok(false);
+            return Ok(Missing::NoPlace);
         }
         let action = Action::AddReplicas { chunk: id, epoch: chunk.epoch, places };
-        Ok(!matches!(self.decide(action).await?, Outcome::Refused { .. }))
+        Ok(match self.decide(action).await? {
+            Outcome::Refused { .. } => Missing::None,
+            _ => Missing::Added,
+        })
     }
 
-    /// Drops replicas that are no use: damaged or gone ones as soon as another is whole, those of
-    /// dead servers and surplus ones when all copies are there.
-    async fn drop_useless(&self, id: ChunkId) -> Result<(), ControlError> {
-        let Some((_, copies, replicas)) = self.judged(id) else { return Ok(()) };
-        let mut good: Vec<_> =
-            replicas.iter().filter(|replica| replica.is_source()).map(|r| r.place).collect();
-        let whole = good.len() >= usize::from(copies);
-        for replica in replicas.iter().filter(|replica| !replica.slot.target) {
-            let broken = replica.bad || replica.worth == Worth::Gone;
-            let dead = replica.worth == Worth::Dead && whole;
-            if (broken && !good.is_empty()) || dead {
-                self.drop_replica(id, replica.place, good.clone(), broken).await?;
-            }
+    /// Drops one replica that is of no more use where its place, or its room on record, is all that
+    /// a replacement can get: with as many servers as copies a damaged replica would stay for ever.
+    /// No other place has come for long, and what is whole has been read to its end.
+    async fn give_way(&self, id: ChunkId) -> Result<(), ControlError> {
+        let Some((chunk, copies, replicas)) = self.judged(id) else { return Ok(()) };
+        let full = chunk.len_slots() == SLOTS_MAX;
+        // A place is about to be free.
+        let freed = |place: &Place| {
+            let good = matches!(self.cluster.view().state(*place), PlaceState::Good(_));
+            good && self.log.with_state(|state| state.dead(id, *place).is_some())
+        };
+        let places: Vec<_> =
+            self.log.with_state(|state| state.places().map(|(_, place)| place).collect());
+        // Two whole ones stay, where the policy asks for more than two: one alone has no other to
+        // make good what it may lose meanwhile.
+        let whole = replicas.iter().filter(|it| it.is_source()).count();
+        let enough = whole >= usize::from(copies).saturating_sub(1).clamp(1, 2);
+        let for_long = |place| {
+            let bad = self.repairs.bad.borrow();
+            let age = bad.get(&(id, place)).map(|&(_, since)| self.env.now().since(since));
+            age.is_some_and(|age| age >= self.config.open_grace)
+        };
+        let worthless = replicas.iter().find(|replica| match replica.worth {
+            Worth::Good => enough && for_long(replica.place),
+            Worth::Dead => full && !replica.slot.target,
+            Worth::Hoped => false,
+        });
+        let Some(worthless) = worthless else { return Ok(()) };
+        if !full && places.iter().any(freed) {
+            return Ok(());
         }
-        if whole {
-            for target in replicas.iter().filter(|replica| replica.slot.target) {
-                self.drop_replica(id, target.place, Vec::new(), false).await?;
+        let Some(remaining) = self.verified_sources(id).await else { return Ok(()) };
+        if !remaining.is_empty() {
+            self.env.mark("damaged replica gives way");
+            self.drop_replica(id, worthless.place, remaining).await?;
+        }
+        Ok(())
+    }
+
+    /// The whole replicas of a chunk, each read to its end. `None` when one of them is not whole,
+    /// or could not be read now.
+    async fn verified_sources(&self, id: ChunkId) -> Option<Vec<Place>> {
+        let (chunk, _, replicas) = self.judged(id)?;
+        let len = chunk.sealed().expect("judged chunks are sealed");
+        for replica in replicas.iter().filter(|replica| replica.is_source()) {
+            let place = replica.place;
+            if self.repairs.verified.borrow().contains(&(id, place)) {
+                continue;
             }
-            // Whose servers came back while they were repaired around. Those that are not
-            // settled, or silent for a moment, go first.
-            for replica in &replicas {
-                let waits = replica.counts() && !replica.is_source();
-                if waits && replica.worth == Worth::Good {
-                    self.drop_replica(id, replica.place, good.clone(), false).await?;
+            self.keep_pace(u64::from(len)).await;
+            // An order to copy what is there already is one to read it.
+            match self.copy(&chunk, place, &[place]).await {
+                Ok((stat, _)) if is_whole(&stat, len) => {
+                    self.repairs.verified.borrow_mut().insert((id, place));
+                }
+                Err(error) if error.is_passing() || error.kind() == Kind::Reroute => return None,
+                Ok(_) | Err(_) => {
+                    self.env.mark("replica damaged when the last resort was to go");
+                    self.found_bad(id, place, Flaw::Damaged);
+                    return None;
                 }
             }
-            while good.len() > usize::from(copies) {
-                let surplus = self.most_crowded(&good);
-                good.retain(|&place| place != surplus);
-                self.drop_replica(id, surplus, good.clone(), false).await?;
+        }
+        let (_, _, replicas) = self.judged(id)?;
+        let now = replicas.iter().filter(|replica| replica.is_source()).map(|it| it.place);
+        let now: Vec<_> = now.collect();
+        let verified = self.repairs.verified.borrow();
+        now.iter().all(|&place| verified.contains(&(id, place))).then_some(now)
+    }
+
+    /// Drops replicas that are no use: what is not there at once, all else when all copies are
+    /// there.
+    async fn drop_useless(&self, id: ChunkId) -> Result<(), ControlError> {
+        let Some((_, copies, replicas)) = self.judged(id) else { return Ok(()) };
+        let good: Vec<_> = replicas.iter().filter(|it| it.is_source()).map(|it| it.place).collect();
+        if !good.is_empty() {
+            let nothing = |it: &&Judged| it.worth == Worth::Good && it.bad == Some(Flaw::Missing);
+            for replica in replicas.iter().filter(nothing) {
+                self.drop_replica(id, replica.place, good.clone()).await?;
             }
+        }
+        if good.len() < usize::from(copies) {
+            return Ok(());
+        }
+        let damaged = |it: &Judged| !it.slot.target && it.bad == Some(Flaw::Damaged);
+        if replicas.iter().any(damaged) {
+            // Of several leaders each reads for itself; a new flaw is for the next round.
+            let verified = self.verified_sources(id).await;
+            if verified.is_none_or(|whole| whole.len() < usize::from(copies)) {
+                return Ok(());
+            }
+        }
+        let Some((_, copies, replicas)) = self.judged(id) else { return Ok(()) };
+        let mut good: Vec<_> =
+            replicas.iter().filter(|it| it.is_source()).map(|it| it.place).collect();
+        if good.len() < usize::from(copies) {
+            return Ok(());
+        }
+        for replica in &replicas {
+            if replica.slot.target {
+                self.drop_replica(id, replica.place, Vec::new()).await?;
+            } else if !replica.is_source() && replica.worth != Worth::Hoped {
+                // Damaged, gone, or not settled: its server came back while it was repaired around.
+                self.drop_replica(id, replica.place, good.clone()).await?;
+            }
+        }
+        while good.len() > usize::from(copies) {
+            let surplus = self.most_crowded(&good);
+            good.retain(|&place| place != surplus);
+            self.drop_replica(id, surplus, good.clone()).await?;
         }
         Ok(())
     }
@@ -209,16 +354,15 @@ impl<L: Log> Service<L> {
         *good.iter().max_by_key(crowd).expect("one too many")
     }
 
-    /// Takes a replica off the record and leaves it to the collector. A broken one is deleted at
-    /// once: nobody reads it, and its place may be wanted again.
+    /// Takes a replica off the record and leaves it to the collector, which deletes it once no
+    /// right to it is alive (`protocols.md` 2.4).
     pub(super) async fn drop_replica(
         &self,
         chunk: ChunkId,
         place: Place,
         remaining: Vec<Place>,
-        at_once: bool,
     ) -> Result<(), ControlError> {
-        let delete_at_ms = if at_once { self.clock_ms() } else { self.rights_end_ms() };
+        let delete_at_ms = self.rights_end_ms();
         let action = Action::DropReplica { chunk, place, remaining, delete_at_ms };
         let outcome = self.decide(action).await?;
         if !matches!(outcome, Outcome::Refused { .. }) {

@@ -8,8 +8,10 @@ use base::ChunkId;
 use futures_util::stream::{self, StreamExt};
 use runtime::Duration;
 use wire::control::ControlError;
+use wire::data::ReplicaState;
 
 use super::settle::is_whole;
+use super::unknown::Comparison;
 use crate::placement::{Place, PlaceState};
 use crate::stream::limits::BATCH_MAX;
 use crate::stream::{Action, Dead, Listing, Log, PlaceIndex, Service};
@@ -59,8 +61,13 @@ impl<L: Log> Service<L> {
         };
         let mut due = Due { place, delete: Vec::new(), forget: Vec::new(), gone: Vec::new() };
         match self.cluster.view().state(place) {
-            PlaceState::Silent => return None,
-            PlaceState::Gone => due.gone = pick(&|_| true),
+            // Should it come back after that, a comparison condemns what it has again.
+            PlaceState::Failed | PlaceState::Absent
+                if self.absent_for(index) >= self.config.dead_grace =>
+            {
+                due.gone = pick(&|dead| dead.delete_at_ms <= now);
+            }
+            PlaceState::Silent | PlaceState::Failed | PlaceState::Absent => return None,
             PlaceState::Good(_) => {
                 due.delete = pick(&|dead| dead.forget_at_ms.is_none() && dead.delete_at_ms <= now);
                 due.forget = pick(&|dead| dead.forget_at_ms.is_some_and(|at| at <= now));
@@ -129,6 +136,7 @@ impl<L: Log> Service<L> {
     async fn compare_disk(&self, place: Place) -> Result<(), ControlError> {
         let partition = self.log.with_state(|state| state.partition());
         let mut after = ChunkId::compose(partition, 0);
+        let mut comparison = Comparison::new(place);
         loop {
             let call = self.calls.list(self.address(place), Some(after), BATCH_MAX as u32);
             let page = self.env.timeout(self.config.call_timeout, call).await;
@@ -136,27 +144,35 @@ impl<L: Log> Service<L> {
             // Newer than the report: what is not referred to now never will be again.
             self.read().await?;
             let last = page.last().map(|&(chunk, _)| chunk);
-            self.compare_page(place, after, &(page, more)).await?;
+            self.compare_page(place, after, &(page, more), &mut comparison);
             match last.filter(|last| more && last.partition() == partition) {
                 Some(last) => after = last,
-                None => return Ok(()),
+                None => break,
             }
         }
+        let condemned = self.repairs.unknown.judge(comparison);
+        for chunks in condemned.chunks(BATCH_MAX) {
+            self.env.mark("unreferenced replicas condemned");
+            let delete_at_ms = self.rights_end_ms();
+            let replicas = chunks.iter().map(|&chunk| (chunk, place)).collect();
+            self.decide(Action::Condemn { replicas, delete_at_ms }).await?;
+        }
+        Ok(())
     }
 
-    async fn compare_page(
+    fn compare_page(
         &self,
         place: Place,
         after: ChunkId,
         (page, more): &Listing,
-    ) -> Result<(), ControlError> {
-        let mut condemned = Vec::new();
+        comparison: &mut Comparison,
+    ) {
         let reported: Vec<ChunkId> = self.log.with_state(|state| {
-            for &(chunk, _) in page {
+            let own = page.iter().filter(|(chunk, _)| chunk.partition() == state.partition());
+            for &(chunk, stat) in own {
                 let known = state.refers_to(chunk, place) || state.dead(chunk, place).is_some();
-                if !known && state.may_have_made(chunk) {
-                    condemned.push((chunk, place));
-                }
+                let holds = stat.state != ReplicaState::Tombstone;
+                comparison.add(chunk, holds, !known && state.may_have_made(chunk));
             }
             // Settled replicas that the disk does not have whole.
             let end = page.last().filter(|_| *more).map_or(u64::MAX, |&(chunk, _)| chunk.get());
@@ -174,11 +190,5 @@ impl<L: Log> Service<L> {
         for chunk in reported {
             self.note_report(chunk, place);
         }
-        if !condemned.is_empty() {
-            self.env.mark("unreferenced replicas condemned");
-            let delete_at_ms = self.rights_end_ms();
-            self.decide(Action::Condemn { replicas: condemned, delete_at_ms }).await?;
-        }
-        Ok(())
     }
 }

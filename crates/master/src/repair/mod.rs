@@ -4,14 +4,16 @@
 //!
 //! Everything here is soft state of one leader: what a task knows is found again by the next.
 //!
-//! Invariant: nothing is made, dropped or deleted before the decision is committed, and redundancy
-//! never goes down on the way.
+//! Invariant: nothing is made, dropped or deleted before the decision is committed; nothing that
+//! holds a byte is dropped before enough replacements are settled, and verified where what is
+//! dropped is damaged (`docs/decisions/0033`).
 
 mod balance;
 mod chunks;
 mod garbage;
 mod scan;
 mod settle;
+mod unknown;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +23,8 @@ use base::{ChunkId, ClientId, FileId};
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::OpId;
+
+use unknown::Unknown;
 
 use crate::placement::Place;
 use crate::stream::limits::REPORTS_MAX;
@@ -44,8 +48,15 @@ pub(crate) struct Repairs {
     moving: Cell<Option<ChunkId>>,
     /// Chunks moved for balance.
     pub(crate) moves: Cell<u64>,
-    /// Replicas that were looked at and are damaged or missing.
-    bad: RefCell<BTreeSet<(ChunkId, Place)>>,
+    /// Replicas that were looked at and are not whole, and since when that is known.
+    bad: RefCell<BTreeMap<(ChunkId, Place), (Flaw, Instant)>>,
+    /// Replicas that were read to their end, or just made and read back, in the repair of their
+    /// chunk that is under way.
+    verified: RefCell<BTreeSet<(ChunkId, Place)>>,
+    /// Chunks whose repair brought nothing, and when it is tried again.
+    setbacks: RefCell<BTreeMap<ChunkId, Setback>>,
+    /// Open replicas whose servers do not hear of the writer, and when they have said so.
+    quiet: RefCell<BTreeMap<(ChunkId, Place), Instant>>,
     /// Places that are not good, and since when.
     absent: RefCell<BTreeMap<PlaceIndex, Instant>>,
     /// Streams in recovery, and since when.
@@ -57,6 +68,8 @@ pub(crate) struct Repairs {
     settled: RefCell<Vec<(ChunkId, Place, u32)>>,
     settled_some: Notify,
     queued_some: Notify,
+    /// Disks with more unknown replicas than are condemned unasked.
+    pub(crate) unknown: Unknown,
     /// When the next copy may start, by the pace.
     next_copy: Cell<Instant>,
     /// The session under which the leader seals abandoned chunks.
@@ -72,6 +85,24 @@ struct Retry {
     pause: Duration,
 }
 
+/// What is wrong with a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flaw {
+    /// Some of it does not verify, or it ends early: a source of last resort.
+    Damaged,
+    /// Its server does not have it.
+    Missing,
+}
+
+/// A chunk whose repair brought nothing.
+#[derive(Clone, Copy)]
+struct Setback {
+    at: Instant,
+    pause: Duration,
+    /// Copies that found no source for some byte, in a row.
+    torn: u32,
+}
+
 impl Repairs {
     pub(crate) fn new(env: &Env) -> Repairs {
         Repairs {
@@ -82,6 +113,9 @@ impl Repairs {
             moving: Cell::new(None),
             moves: Cell::new(0),
             bad: RefCell::default(),
+            verified: RefCell::default(),
+            setbacks: RefCell::default(),
+            quiet: RefCell::default(),
             absent: RefCell::default(),
             recovering: RefCell::default(),
             settling: RefCell::default(),
@@ -89,6 +123,7 @@ impl Repairs {
             settled: RefCell::default(),
             settled_some: Notify::new(),
             queued_some: Notify::new(),
+            unknown: Unknown::default(),
             next_copy: Cell::new(Instant::default()),
             session: ClientId::new(env.random_u64()),
             seq: Cell::new(0),
@@ -101,10 +136,14 @@ impl Repairs {
         self.queue.borrow_mut().clear();
         self.ailing.borrow_mut().clear();
         self.bad.borrow_mut().clear();
+        self.verified.borrow_mut().clear();
+        self.setbacks.borrow_mut().clear();
+        self.quiet.borrow_mut().clear();
         self.absent.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
         self.settling.borrow_mut().retain(|_, retry| retry.at.is_none());
         self.settled.borrow_mut().clear();
+        self.unknown.reset();
     }
 
     fn op(&self) -> OpId {
@@ -112,10 +151,18 @@ impl Repairs {
         OpId { client: self.session, seq: self.seq.get(), acked_below: self.seq.get() }
     }
 
-    fn note_bad(&self, chunk: ChunkId, place: Place) {
+    fn note_bad(&self, chunk: ChunkId, place: Place, flaw: Flaw, now: Instant) {
         let mut bad = self.bad.borrow_mut();
-        if bad.len() < REPORTS_MAX {
-            bad.insert((chunk, place));
+        self.verified.borrow_mut().remove(&(chunk, place));
+        if bad.len() < REPORTS_MAX || bad.contains_key(&(chunk, place)) {
+            bad.entry((chunk, place)).or_insert((flaw, now)).0 = flaw;
+        }
+    }
+
+    pub(crate) fn note_quiet(&self, chunk: ChunkId, place: Place, at: Instant) {
+        let mut quiet = self.quiet.borrow_mut();
+        if quiet.len() < REPORTS_MAX || quiet.contains_key(&(chunk, place)) {
+            quiet.insert((chunk, place), at);
         }
     }
 

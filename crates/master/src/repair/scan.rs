@@ -4,23 +4,25 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{ChunkId, FileId};
-use runtime::{Class, Duration};
+use runtime::{Class, Duration, Instant};
 
+use super::Flaw;
 use crate::placement::{ClusterView, Place, PlaceState};
-use crate::stream::limits::SCAN_SLICE;
-use crate::stream::{Action, Chunk, Log, Outcome, Service, Slot, Stream, StreamMachine};
+use crate::stream::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
+use crate::stream::{
+    Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine,
+};
 
 /// What a place is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Worth {
     /// Serves.
     Good,
-    /// Silent, but not for long: it may come back.
+    /// Silent or absent, but not for long: it may come back.
     Hoped,
-    /// Its server is silent for too long: its replicas are repaired around.
+    /// Its server is silent, or without the disk, for too long, or the disk has failed: its
+    /// replicas are repaired around, and taken back should it return first.
     Dead,
-    /// Its disk has failed or is gone.
-    Gone,
 }
 
 /// A replica in the eyes of repair.
@@ -29,23 +31,31 @@ pub(super) struct Judged {
     pub slot: Slot,
     pub place: Place,
     pub worth: Worth,
-    /// It was looked at and is damaged or missing.
-    pub bad: bool,
+    /// It was looked at and is not whole.
+    pub bad: Option<Flaw>,
 }
 
 impl Judged {
     /// Redundancy that is there now, or is about to be: settled or being settled.
     pub fn counts(&self) -> bool {
-        !self.slot.target && !self.bad && matches!(self.worth, Worth::Good | Worth::Hoped)
+        let there = matches!(self.worth, Worth::Good | Worth::Hoped);
+        !self.slot.target && self.bad.is_none() && there
     }
 
     pub fn serves(&self) -> bool {
-        !self.slot.target && !self.bad && self.worth == Worth::Good
+        !self.slot.target && self.bad.is_none() && self.worth == Worth::Good
     }
 
-    /// It can be copied from.
+    /// It is whole as far as is known: copies are made from it.
     pub fn is_source(&self) -> bool {
         self.serves() && self.slot.settled
+    }
+
+    /// It may have bytes that no whole replica has: those of a chunk are the same wherever they
+    /// verify.
+    pub fn is_last_resort(&self) -> bool {
+        let has = !self.slot.target && self.bad != Some(Flaw::Missing);
+        has && self.worth == Worth::Good && !self.is_source()
     }
 }
 
@@ -77,11 +87,18 @@ impl<L: Log> Service<L> {
                 continue;
             }
             self.ailing.set((tally.under_replicated, tally.lost));
-            *self.repairs.ailing.borrow_mut() = tally.queue.iter().map(|&(_, id)| id).collect();
-            *self.repairs.queue.borrow_mut() = tally.queue;
+            let ailing: BTreeSet<_> = tally.queue.iter().map(|&(_, id)| id).collect();
+            let mut queue = tally.queue;
+            {
+                let (now, mut setbacks) = (self.env.now(), self.repairs.setbacks.borrow_mut());
+                setbacks.retain(|id, _| ailing.contains(id));
+                queue.retain(|(_, id)| setbacks.get(id).is_none_or(|setback| setback.at <= now));
+            }
+            *self.repairs.ailing.borrow_mut() = ailing;
+            *self.repairs.queue.borrow_mut() = queue;
             self.repairs.queued_some.notify_waiters();
             self.count_repair(0, 0);
-            for file in tally.abandoned {
+            for file in tally.abandoned.into_iter().take(ABANDONED_MAX) {
                 self.seal_abandoned(file);
             }
         }
@@ -99,14 +116,17 @@ impl<L: Log> Service<L> {
                     absent.entry(index).or_insert(now);
                 }
             }
-            self.repairs.bad.borrow_mut().retain(|&(chunk, place)| state.refers_to(chunk, place));
+            let known = |&(chunk, place): &(ChunkId, Place)| state.refers_to(chunk, place);
+            self.repairs.bad.borrow_mut().retain(|key, _| known(key));
+            let fresh = |at: Instant| now.since(at) < QUIET_FRESH;
+            self.repairs.quiet.borrow_mut().retain(|key, at| known(key) && fresh(*at));
         });
     }
 
     /// How long a place has not been good.
-    fn absent_for(&self, slot: &Slot) -> Duration {
+    pub(super) fn absent_for(&self, place: PlaceIndex) -> Duration {
         let absent = self.repairs.absent.borrow();
-        absent.get(&slot.place).map_or(Duration::ZERO, |&since| self.env.now().since(since))
+        absent.get(&place).map_or(Duration::ZERO, |&since| self.env.now().since(since))
     }
 
     /// Judges the replicas of a chunk.
@@ -121,13 +141,11 @@ impl<L: Log> Service<L> {
             let place = state.place(slot.place);
             let worth = match view.state(place) {
                 PlaceState::Good(_) => Worth::Good,
-                PlaceState::Gone => Worth::Gone,
-                PlaceState::Silent if self.absent_for(&slot) < self.config.dead_grace => {
-                    Worth::Hoped
-                }
-                PlaceState::Silent => Worth::Dead,
+                PlaceState::Failed => Worth::Dead,
+                _ if self.absent_for(slot.place) < self.config.dead_grace => Worth::Hoped,
+                PlaceState::Silent | PlaceState::Absent => Worth::Dead,
             };
-            let bad = !bad.is_empty() && bad.contains(&(chunk.id, place));
+            let bad = bad.get(&(chunk.id, place)).map(|&(flaw, _)| flaw);
             Judged { slot, place, worth, bad }
         };
         chunk.slots().map(judge).collect()
@@ -179,15 +197,17 @@ impl<L: Log> Service<L> {
         let unheard =
             |place: Place| view.server(place.server).is_none_or(|server| server.disks.is_empty());
         let hoped = |replica: &Judged| replica.worth == Worth::Hoped && unheard(replica.place);
-        if serving == 0 && !replicas.iter().any(hoped) {
+        // Damaged ones may have every byte between them, until a copy finds that they do not.
+        let torn = || {
+            let setbacks = self.repairs.setbacks.borrow();
+            setbacks.get(&chunk.id).is_some_and(|setback| setback.torn > 0)
+        };
+        let partly = |replica: &Judged| replica.is_last_resort() && !torn();
+        if serving == 0 && !replicas.iter().any(|replica| hoped(replica) || partly(replica)) {
             tally.lost += 1;
         }
         if open {
-            let given_up = |replica: &Judged| {
-                replica.worth != Worth::Good
-                    && self.absent_for(&replica.slot) > self.config.open_grace
-            };
-            if stream.writing && replicas.iter().any(given_up) {
+            if stream.writing && self.is_abandoned(chunk, &replicas) {
                 tally.abandoned.insert(file);
             }
             return;
@@ -198,7 +218,25 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Seals the chunk of a writer that has not moved on from a dead server for very long.
+    /// True for an open chunk whose writer has not moved on from a dead server, or from a damaged
+    /// replica, for very long, or is not heard of by the servers that have it.
+    fn is_abandoned(&self, chunk: &Chunk, replicas: &[Judged]) -> bool {
+        let (now, grace) = (self.env.now(), self.config.open_grace);
+        let bad = self.repairs.bad.borrow();
+        let given_up = |replica: &Judged| {
+            let flawed = bad.get(&(chunk.id, replica.place));
+            let absent =
+                replica.worth != Worth::Good && self.absent_for(replica.slot.place) > grace;
+            absent || flawed.is_some_and(|&(_, since)| now.since(since) > grace)
+        };
+        // One of several may be cut off from a living writer, which leaves it soon.
+        let there = replicas.iter().filter(|replica| replica.worth == Worth::Good);
+        let quiet = self.repairs.quiet.borrow();
+        let silent = there.clone().filter(|it| quiet.contains_key(&(chunk.id, it.place))).count();
+        replicas.iter().any(given_up) || (silent > 0 && silent >= there.count().min(2))
+    }
+
+    /// Seals the chunk of a writer that is gone, or does not move on.
     fn seal_abandoned(self: &Rc<Self>, file: FileId) {
         let service = self.clone();
         self.env.spawn(Class::Background, "seal abandoned", async move {

@@ -3,26 +3,26 @@
 
 use std::rc::Rc;
 
-use base::ChunkId;
+use base::{ChunkId, Kind};
 use futures_util::future::join_all;
 use runtime::{Class, Duration};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Rights;
 
-use super::Retry;
+use super::{Flaw, Retry};
 use crate::placement::{Place, PlaceState};
 use crate::stream::limits::{BATCH_MAX, SETTLE_QUEUE_MAX};
 use crate::stream::{Action, CallError, Chunk, CopyOrder, Log, Service};
 
 /// Pauses between two tries to settle a chunk: first and longest.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What became of one replica.
 enum Settled {
     Yes,
     /// It has fewer bytes, and may be completed.
     Short,
-    Bad,
+    Bad(Flaw),
     /// It does not answer now.
     Later,
 }
@@ -108,35 +108,35 @@ impl<L: Log> Service<L> {
         let len = chunk.sealed().expect("sealed");
         let view = self.cluster.view();
         let slots: Vec<_> = chunk.slots().zip(places).collect();
-        let mut sources: Vec<_> =
-            slots.iter().filter(|(slot, _)| slot.settled).map(|&(_, place)| place).collect();
         let waiting: Vec<_> = slots
             .iter()
             .filter(|(slot, place)| {
-                let bad = self.repairs.bad.borrow().contains(&(id, *place));
+                let bad = self.repairs.bad.borrow().contains_key(&(id, *place));
                 let good = matches!(view.state(*place), PlaceState::Good(_));
                 !slot.settled && !slot.target && !bad && good
             })
             .map(|&(_, place)| place)
             .collect();
         let sealed = join_all(waiting.iter().map(|&place| self.seal_replica(id, place, len))).await;
-        let mut short = Vec::new();
+        let (mut short, mut sealed_now) = (Vec::new(), Vec::new());
         let mut whole = true;
         for (&place, outcome) in waiting.iter().zip(sealed) {
             match outcome {
                 Settled::Yes => {
-                    sources.push(place);
+                    sealed_now.push(place);
                     self.note_settled(id, place, len);
                 }
                 Settled::Short => short.push(place),
-                Settled::Bad => self.found_bad(id, place),
+                Settled::Bad(flaw) => self.found_bad(id, place, flaw),
                 Settled::Later => whole = false,
             }
         }
         for place in short {
+            let others = self.sources(id, place).into_iter().filter(|at| !sealed_now.contains(at));
+            let sources: Vec<_> = sealed_now.iter().copied().chain(others).collect();
             match self.complete_replica(&chunk, place, &sources).await {
                 Settled::Yes => self.note_settled(id, place, len),
-                Settled::Bad => self.found_bad(id, place),
+                Settled::Bad(flaw) => self.found_bad(id, place, flaw),
                 Settled::Short | Settled::Later => whole = false,
             }
         }
@@ -144,10 +144,10 @@ impl<L: Log> Service<L> {
         whole && waiting.len() == slots.iter().filter(|(slot, _)| !slot.settled).count()
     }
 
-    pub(super) fn found_bad(&self, chunk: ChunkId, place: Place) {
-        tracing::warn!(%chunk, ?place, "a replica is damaged or missing: it will be replaced");
+    pub(super) fn found_bad(&self, chunk: ChunkId, place: Place, flaw: Flaw) {
+        tracing::warn!(%chunk, ?place, ?flaw, "a replica is not whole: it will be replaced");
         self.env.mark("bad replica found");
-        self.repairs.note_bad(chunk, place);
+        self.repairs.note_bad(chunk, place, flaw, self.env.now());
     }
 
     async fn seal_replica(&self, chunk: ChunkId, place: Place, len: u32) -> Settled {
@@ -156,10 +156,9 @@ impl<L: Log> Service<L> {
         let answer = self.env.timeout(self.config.call_timeout, call).await;
         match answer.unwrap_or(Err(CallError::Unreachable)) {
             Ok(stat) if is_whole(&stat, len) => Settled::Yes,
-            Ok(_) => Settled::Bad,
+            Ok(stat) => Settled::Bad(flaw_of(&stat)),
             Err(CallError::Data(DataError::Gap { .. } | DataError::NotFound)) => Settled::Short,
-            Err(error) if error.is_passing() => Settled::Later,
-            Err(_) => Settled::Bad,
+            Err(error) => settled_later(&error),
         }
     }
 
@@ -183,9 +182,10 @@ impl<L: Log> Service<L> {
         }
         match self.copy(chunk, place, sources).await {
             Ok((stat, _)) if is_whole(&stat, len) => Settled::Yes,
-            Ok(_) => Settled::Bad,
-            Err(error) if error.is_passing() => Settled::Later,
-            Err(_) => Settled::Bad,
+            Ok((stat, _)) => Settled::Bad(flaw_of(&stat)),
+            // No source has some byte now: the replica is no worse than it was.
+            Err(error) if error.kind() == Kind::Reroute => Settled::Later,
+            Err(error) => settled_later(&error),
         }
     }
 
@@ -214,25 +214,57 @@ impl<L: Log> Service<L> {
     async fn look_into_reports(&self) {
         let reports = std::mem::take(&mut *self.reports.borrow_mut());
         for (chunk, place) in reports {
-            let Some((found, places)) = self.sealed_chunk(chunk) else { continue };
-            let mut slots = found.slots().zip(places);
-            let settled = slots.any(|(slot, at)| at == place && slot.settled);
-            if settled && self.is_bad(&found, place).await {
-                self.found_bad(chunk, place);
+            let slot = self.log.with_state(|state| {
+                let (_, stream, found) = state.chunk(chunk)?;
+                let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
+                let tail = stream.tail().is_some_and(|tail| tail.id == chunk);
+                (slot.settled || tail).then_some(found.sealed())
+            });
+            let Some(sealed) = slot else { continue };
+            if let Some(flaw) = self.look_at(chunk, place, sealed).await {
+                self.found_bad(chunk, place, flaw);
             }
         }
     }
 
-    /// True when a settled replica's server says that it is not whole, or not there.
-    async fn is_bad(&self, chunk: &Chunk, place: Place) -> bool {
-        let len = chunk.sealed().expect("sealed");
-        let token = self.chunk_token(chunk.id, Rights::ALL, base::Epoch::new(u64::MAX));
-        let call = self.calls.stat(self.address(place), chunk.id, token);
+    /// What a replica's server says is wrong with it. A server without the disk says nothing of
+    /// the replica: that is for the state of the place to tell.
+    async fn look_at(&self, chunk: ChunkId, place: Place, sealed: Option<u32>) -> Option<Flaw> {
+        let token = self.chunk_token(chunk, Rights::ALL, base::Epoch::new(u64::MAX));
+        let call = self.calls.stat(self.address(place), chunk, token);
         let answer = self.env.timeout(self.config.call_timeout, call).await;
-        match answer.unwrap_or(Err(CallError::Unreachable)) {
-            Ok(stat) => !is_whole(&stat, len),
-            Err(error) => !error.is_passing(),
+        match (answer.unwrap_or(Err(CallError::Unreachable)), sealed) {
+            (Ok(stat), Some(len)) => (!is_whole(&stat, len)).then(|| flaw_of(&stat)),
+            (Ok(stat), None) => (stat.len < stat.durable_bound).then_some(Flaw::Damaged),
+            (Err(CallError::Data(DataError::NotFound)), Some(_)) => Some(Flaw::Missing),
+            // An open chunk has no replica where nothing was written yet.
+            (Err(_), _) => None,
         }
+    }
+
+    /// Where a chunk's bytes can be copied from for the replica at `to`: whole replicas first, then
+    /// those that are not known to be whole, of which each byte that verifies is right.
+    pub(super) fn sources(&self, id: ChunkId, to: Place) -> Vec<Place> {
+        let Some((_, _, replicas)) = self.judged(id) else { return Vec::new() };
+        let whole = replicas.iter().filter(|replica| replica.is_source());
+        let rest = replicas.iter().filter(|replica| replica.is_last_resort());
+        whole.chain(rest).map(|replica| replica.place).filter(|&place| place != to).collect()
+    }
+}
+
+fn settled_later(error: &CallError) -> Settled {
+    match error {
+        CallError::Data(DataError::WrongDisk | DataError::DiskFailed) => Settled::Later,
+        error if error.is_passing() => Settled::Later,
+        CallError::Data(DataError::NotFound) => Settled::Bad(Flaw::Missing),
+        _ => Settled::Bad(Flaw::Damaged),
+    }
+}
+
+fn flaw_of(stat: &ReplicaStat) -> Flaw {
+    match stat.state {
+        ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed => Flaw::Damaged,
+        ReplicaState::Repairing | ReplicaState::Tombstone => Flaw::Missing,
     }
 }
 

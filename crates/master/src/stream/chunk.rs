@@ -43,6 +43,11 @@ impl Places {
         self.list[index.0 as usize]
     }
 
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = Place> + '_ {
+        self.list.iter().copied()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.list.len()

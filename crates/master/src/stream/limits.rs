@@ -25,6 +25,14 @@ pub const COPY_TARGETS_MAX: usize = 3;
 pub const SETTLE_QUEUE_MAX: usize = 4096;
 /// Reports of bad replicas that wait to be looked into at most; further ones are dropped.
 pub const REPORTS_MAX: usize = 4096;
+/// Files whose writers are gone that one scan seals at most; the next seals more.
+pub const ABANDONED_MAX: usize = 64;
+/// How long the word of a chunkserver counts that it does not hear of a writer: it repeats it
+/// every third of the time after which it says so first.
+pub const QUIET_FRESH: Duration = Duration::from_secs(60);
+/// Copies in a row that find no source for some byte before the target is given up: it may be the
+/// one that reaches none of the sources.
+pub const TORN_COPIES_MAX: u32 = 3;
 /// Chunks a scan looks at before other tasks get their turn.
 pub const SCAN_SLICE: usize = 2048;
 

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{ChunkId, Epoch, FileId};
 
 use super::chunk::{Chunk, Places};
-use super::command::{Action, Command, Outcome, Refusal};
+use super::command::{Action, Command, Outcome};
 use super::encoding::Encode;
-use super::state::{Dead, Stream, StreamMachine, refused};
+use super::state::{Dead, Stream, StreamMachine};
 use super::writers::{SpareChange, TailSeal};
 use crate::bytes::{BadBytes, Reader, Writer, row_key, split_key};
 use crate::consensus::limits::SHED_ROWS;
-use crate::consensus::{BadSnapshot, RowCopy, Rows, StateMachine};
+use crate::consensus::{BadCommand, BadSnapshot, RowCopy, Rows, StateMachine};
 
 impl StreamMachine {
     /// Applies a command.
@@ -88,12 +88,13 @@ impl StreamMachine {
 }
 
 impl StateMachine for StreamMachine {
-    fn apply(&mut self, _index: u64, command: &[u8]) -> Vec<u8> {
-        let outcome = match Command::decode(command) {
-            Ok(command) => self.run(command),
-            Err(_) => refused(Refusal::Unreadable),
-        };
-        outcome.encode()
+    fn apply(&mut self, _index: u64, command: &[u8]) -> Result<Vec<u8>, BadCommand> {
+        let command = Command::decode(command).map_err(|_| BadCommand)?;
+        Ok(self.run(command).encode())
+    }
+
+    fn check_command(command: &[u8]) -> Result<(), BadCommand> {
+        Command::decode(command).map(drop).map_err(|_| BadCommand)
     }
 
     fn take_changes(&mut self, rows: &mut Rows) -> bool {

@@ -4,12 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{ChunkId, Epoch, FileId, Kind, ServerId};
+use base::{ChunkId, DiskId, Epoch, FileId, Kind, ServerId};
 use runtime::sync::{Notify, Semaphore};
-use runtime::{Duration, Env};
+use runtime::{Duration, Env, Instant};
 use wire::control::{
-    ChunkPlace, ControlError, OpId, Policy, RepairStatus, ReplicaPlace, StreamChange, StreamReply,
-    StreamRequest, StreamView, Trouble, WriterGrant,
+    ChunkPlace, ControlError, OpId, Policy, RepairStatus, ReplicaPlace, StoppedCollection,
+    StreamChange, StreamReply, StreamRequest, StreamView, Trouble, WriterGrant,
 };
 use wire::token::{Rights, Token, TokenKey};
 
@@ -157,6 +157,23 @@ impl<L: Log> StreamService<L> {
         self.0.note_report(chunk, place);
     }
 
+    /// A chunkserver said at `at` that the writer of an open replica is not heard of any more.
+    pub fn report_quiet(&self, place: Place, chunk: ChunkId, at: Instant) {
+        self.0.repairs.note_quiet(chunk, place, at);
+    }
+
+    /// An operator says that what no stream refers to on `disk` may be deleted, however much it
+    /// is: at the next comparison with it.
+    pub fn condemn_all(&self, disk: DiskId) {
+        self.0.repairs.unknown.permit(disk);
+    }
+
+    /// Collections of this partition that wait for that word.
+    pub fn stopped(&self) -> Vec<StoppedCollection> {
+        let partition = self.0.log.with_state(|state| state.partition());
+        self.0.repairs.unknown.stopped(partition)
+    }
+
     /// Figures, as of the last scan.
     pub fn status(&self) -> StreamStatus {
         let (chunks, logical_bytes) =
@@ -230,17 +247,24 @@ impl<L: Log> Service<L> {
                 };
                 let outcome = self.decide(action).await?;
                 self.work.notify_one();
-                self.writer(outcome, true)
+                self.writer(outcome)
             }
             StreamChange::Extend { file, epoch, avoid, spares } => {
                 let Spares { drop, fresh, full } = self.spares(file, None, &avoid, spares);
                 if full {
                     return Err(no_place(NoPlace::Full));
                 }
-                let delete_at_ms = self.rights_end_ms();
-                let action = Action::Extend { op, file, epoch, drop, fresh, delete_at_ms };
-                let outcome = self.decide(action).await?;
-                self.writer(outcome, false)
+                let outcome = if drop.is_empty() && fresh.is_empty() {
+                    // Nothing to record: rights are renewed by the state as it is now. Writers of
+                    // chunks that are short of copies ask often while servers are missing.
+                    self.read().await?;
+                    Outcome::Writer { file, epoch }
+                } else {
+                    let delete_at_ms = self.rights_end_ms();
+                    let action = Action::Extend { op, file, epoch, drop, fresh, delete_at_ms };
+                    self.decide(action).await?
+                };
+                self.writer(outcome)
             }
             StreamChange::Close { file, epoch, sealed, finish } => {
                 let delete_at_ms = self.rights_end_ms();
@@ -282,9 +306,9 @@ impl<L: Log> Service<L> {
         let fresh = self.fresh(policy, chunks, &[])?;
         let fresh = if busy { Vec::new() } else { fresh };
         let outcome = self.decide(Action::Open { op, file, policy, fresh }).await?;
-        let Outcome::Recover { epoch } = outcome else { return self.writer(outcome, true) };
+        let Outcome::Recover { epoch } = outcome else { return self.writer(outcome) };
         let outcome = self.finish(Some(op), file, epoch, Some((policy, chunks))).await?;
-        self.writer(outcome, true)
+        self.writer(outcome)
     }
 
     /// What follows on the end of a writer: recovery, when its length is not known.
@@ -393,13 +417,29 @@ impl<L: Log> Service<L> {
         let is_bad = |place: Place| {
             avoid.contains(&place.server) || !matches!(view.state(place), PlaceState::Good(_))
         };
+        // Made while servers were missing: of no use once there are places for all copies.
+        let is_short =
+            |policy: Policy, spare: &Chunk| spare.len_slots() < usize::from(policy.copies);
+        let short = self.stream(file, |stream| {
+            stream
+                .spares
+                .iter()
+                .any(|spare| is_short(stream.policy, spare))
+                .then_some(stream.policy)
+        });
+        let better = short.flatten().is_some_and(|policy| {
+            let places = self.place(&view, policy, avoid);
+            places.is_ok_and(|places| places.len() == usize::from(policy.copies))
+        });
         let found = self.log.with_state(|state| {
             let stream = state.stream(file)?;
             let at = |slot: super::chunk::Slot| state.place(slot.place);
             let behind = next.map_or(0, |next| next.get() + 1);
             let spares = stream.spares.iter().filter(|spare| spare.id.get() >= behind);
-            let (bad, good): (Vec<_>, Vec<_>) =
-                spares.partition(|spare| spare.slots().any(|slot| is_bad(at(slot))));
+            let (bad, good): (Vec<_>, Vec<_>) = spares.partition(|spare| {
+                let short = better && is_short(stream.policy, spare);
+                short || spare.slots().any(|slot| is_bad(at(slot)))
+            });
             let near = stream.chunks.last().into_iter().chain(good.iter().copied());
             let used: Vec<_> =
                 near.flat_map(|chunk| chunk.slots().map(at)).map(|place| place.server).collect();
@@ -416,7 +456,7 @@ impl<L: Log> Service<L> {
     }
 
     /// The answer to a writer, from the state as it is now.
-    fn writer(&self, outcome: Outcome, current: bool) -> Result<StreamReply, ControlError> {
+    fn writer(&self, outcome: Outcome) -> Result<StreamReply, ControlError> {
         let (file, epoch) = match outcome {
             Outcome::Writer { file, epoch } => (file, epoch),
             Outcome::Refused { why } => return Err(refusal(why)),
@@ -431,7 +471,7 @@ impl<L: Log> Service<L> {
                 return Err(refusal(Refusal::Fenced { epoch: stream.epoch }));
             }
             let place = |chunk| self.chunk_place(&view, state, chunk, Rights::WRITER);
-            let current = stream.tail().filter(|_| current).map(place);
+            let current = stream.tail().map(place);
             let spares = stream.spares.iter().map(place).collect();
             let grant = WriterGrant { epoch, len: stream.sealed_len(), current, spares };
             Ok(StreamReply::Writer(grant))

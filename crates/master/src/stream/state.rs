@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{ChunkId, ClientId, Epoch, FileId};
+use base::{ChunkId, ClientId, DiskId, Epoch, FileId};
 use wire::control::{OpId, Policy};
 
 use super::chunk::{Chunk, PlaceIndex, Places};
@@ -159,6 +159,11 @@ impl StreamMachine {
         self.clock_ms
     }
 
+    /// Sessions that its reply table remembers.
+    pub fn sessions(&self) -> usize {
+        self.replies.sessions()
+    }
+
     /// A stream.
     pub fn stream(&self, file: FileId) -> Option<&Stream> {
         self.streams.get(&file)
@@ -195,6 +200,11 @@ impl StreamMachine {
     pub fn refers_to(&self, chunk: ChunkId, place: Place) -> bool {
         let Some(index) = self.places.find(place) else { return false };
         self.chunk(chunk).is_some_and(|(_, _, chunk)| chunk.slot(index).is_some())
+    }
+
+    /// True when a stream has ever had a replica on the disk, at whichever server.
+    pub fn has_used(&self, disk: DiskId) -> bool {
+        self.places.iter().any(|place| place.disk == disk)
     }
 
     /// The dead record of a replica.

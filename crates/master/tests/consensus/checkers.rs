@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use master::consensus::{BadSnapshot, Rows, StateMachine};
+use master::consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 use runtime::Duration;
 
 /// Registers by number: a command sets one and answers with what it held.
@@ -39,12 +39,17 @@ fn long(bytes: &[u8]) -> u64 {
 }
 
 impl StateMachine for Registers {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, BadCommand> {
+        Registers::check_command(command)?;
         let (register, value) = (long(command), long(&command[8..]));
         self.observer.applied(index, register, value);
         self.changed.insert(register);
         let old = self.values.insert(register, value).unwrap_or(0);
-        old.to_le_bytes().to_vec()
+        Ok(old.to_le_bytes().to_vec())
+    }
+
+    fn check_command(command: &[u8]) -> Result<(), BadCommand> {
+        if command.len() < 16 { Err(BadCommand) } else { Ok(()) }
     }
 
     fn take_changes(&mut self, rows: &mut Rows) -> bool {

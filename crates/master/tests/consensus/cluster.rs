@@ -144,6 +144,22 @@ impl Cluster {
         });
     }
 
+    /// Boots a node whose member may refuse to open.
+    pub async fn start_any(self: &Rc<Self>, node: u64) -> Result<(), OpenError> {
+        let env = self.sim.boot(self.host(node));
+        let this = self.clone();
+        let opened = env.clone().spawn(Class::Control, "master", async move {
+            let group = this.open(&env, node).await?;
+            this.serve(&env, node, group);
+            Ok(())
+        });
+        let opened = opened.await.expect("no crash");
+        if opened.is_err() {
+            self.crash(node, CrashMode::Power);
+        }
+        opened
+    }
+
     /// Boots a node whose member must refuse to open, and takes it down again.
     pub async fn start_refused(self: &Rc<Self>, node: u64) -> OpenError {
         let env = self.sim.boot(self.host(node));

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use base::Kind;
 use master::consensus::{DeviceError, LogError, OpenError};
 use runtime::Duration;
 use runtime::sim::{CrashMode, Sim};
 
+use super::checkers::{Registers, set_command};
 use super::cluster::{Cluster, STORE};
 
 struct Outcome {
@@ -196,6 +198,58 @@ fn a_corrupt_member_rejoins_as_a_learner() {
             cluster.start(3);
             cluster.replace_voters(&[1, 2, 3]).await;
             cluster.settle().await;
+        })
+        .unwrap();
+    }
+}
+
+/// A command that no state machine of this version knows: every member stops in front of it, at
+/// each start, and applies nothing behind it.
+#[test]
+fn undecodable_committed_command_stops_every_member() {
+    for seed in seeds(0..3) {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, 3);
+        sim.run(async {
+            cluster.form(&[1, 2, 3]).await;
+            let leader = cluster.leader().await;
+            let known = set_command(1, 7, 0);
+            let done = cluster.on(leader, |group| async move { group.propose(known).await }).await;
+            assert!(matches!(done, Some(Ok(_))), "{done:?}");
+            let unknown = vec![9; 5];
+            let sent = cluster.on(leader, |group| async move { group.propose(unknown).await });
+            let sent = sent.await.expect("no crash");
+            assert!(matches!(&sent, Err(error) if error.kind() == Kind::Unknown), "{sent:?}");
+            let failures = async || {
+                sim.sleep(Duration::from_secs(2)).await;
+                let failed = |node| cluster.group(node).and_then(|group| group.failure());
+                cluster.nodes().into_iter().map(failed).collect::<Vec<_>>()
+            };
+            let found = failures().await;
+            let Some(LogError::BadCommand { index, len: 5 }) = found[leader as usize - 1] else {
+                panic!("{found:?}");
+            };
+            let values = cluster.group(leader).map(|group| group.read(Registers::values));
+            assert_eq!(values.expect("up").get(&1), Some(&7));
+            // Whoever leads next meets it too; a start changes nothing.
+            for node in cluster.nodes() {
+                cluster.crash(node, CrashMode::Power);
+            }
+            let (mut stopped, mut refused) = (0, 0);
+            for node in cluster.nodes() {
+                match cluster.start_any(node).await {
+                    Ok(()) => {}
+                    Err(error) => {
+                        assert!(error.to_string().contains(&format!("entry {index} ")), "{error}");
+                        refused += 1;
+                    }
+                }
+            }
+            for failure in failures().await.into_iter().flatten() {
+                assert_eq!(failure, LogError::BadCommand { index, len: 5 });
+                stopped += 1;
+            }
+            assert!(stopped + refused >= 2, "{stopped} stopped, {refused} did not start");
         })
         .unwrap();
     }

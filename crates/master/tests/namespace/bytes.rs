@@ -51,13 +51,18 @@ fn samples() -> Vec<Vec<u8>> {
         Command::Forget { intent },
         Command::Deleted { files: vec![base::FileId::new(1)] },
     ];
-    let mut samples: Vec<_> = commands.iter().map(|it| encode_command(77, it)).collect();
+    commands.iter().map(|it| encode_command(77, it)).collect()
+}
+
+/// Commands of the cluster group, encoded.
+fn samples_of_cluster() -> Vec<Vec<u8>> {
     let addr = "10.0.0.1:80".parse().expect("an address");
     let master = MasterInfo { id: 1, name: "m1".into(), addr };
     let formed = cluster::Formed {
         cluster: ClusterId::new(5),
         namespace_partitions: 1,
         stream_partitions: 1,
+        formation: Default::default(),
     };
     let of_cluster = [
         cluster::Command::Form { formed, masters: vec![master.clone()] },
@@ -65,14 +70,13 @@ fn samples() -> Vec<Vec<u8>> {
         cluster::Command::AddMaster(master),
         cluster::Command::RemoveMaster(1),
     ];
-    samples.extend(of_cluster.iter().map(|it| cluster::encode_command(77, it)));
-    samples
+    of_cluster.iter().map(|it| cluster::encode_command(77, it)).collect()
 }
 
 #[test]
 fn damaged_commands_are_refused_or_applied() {
     let mut rng = Rng::new(1);
-    for sample in samples() {
+    for sample in samples().into_iter().chain(samples_of_cluster()) {
         fuzz_command(&sample);
         cluster::fuzz_command(&sample);
         for _ in 0..2000 {
@@ -94,7 +98,7 @@ fn damaged_commands_are_refused_or_applied() {
 fn damaged_rows_are_refused_or_loaded() {
     let mut state = Namespace::new(0, 1);
     for (index, sample) in samples().iter().enumerate() {
-        state.apply(index as u64 + 1, sample);
+        state.apply(index as u64 + 1, sample).expect("a sample decodes");
     }
     let mut copy = RowCopy::default();
     copy.follow(&mut state);

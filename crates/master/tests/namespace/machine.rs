@@ -30,7 +30,8 @@ impl Checked {
         self.index += 1;
         let command = Command::Change { op, change: change.clone() };
         let bytes = encode_command(self.index * 10, &command);
-        decode_outcome(&self.state.apply(self.index, &bytes)).expect("an outcome")
+        decode_outcome(&self.state.apply(self.index, &bytes).expect("it decodes"))
+            .expect("an outcome")
     }
 
     fn change(&mut self, change: NamespaceChange) -> Outcome {

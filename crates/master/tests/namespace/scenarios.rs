@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use base::{DirId, FileId, Kind};
 use master::namespace::{Entry, Namespace};
+use master::service::Hosted;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Duration, Env};
 use wire::control::{
@@ -67,6 +68,27 @@ fn one_master_serves_and_comes_back() {
         assert_eq!(client.lookup(&place).await.unwrap().unwrap().0, node);
         client.change(NamespaceChange::Unlink { place: place.clone() }).await.unwrap();
         assert_eq!(client.lookup(&place).await.unwrap(), None);
+    });
+}
+
+/// Each removal of a file has its stream deleted in a round of its own. Clients' sessions are
+/// refused when a reply table has too many.
+#[test]
+fn orphans_of_many_rounds_take_one_session() {
+    let sim = Sim::new(3);
+    let cluster = Cluster::new(&sim, 1, 1, 1);
+    let (world, masters) = (sim.clone(), cluster.clone());
+    with_client(&sim, &cluster, |client| async move {
+        for round in 0..100 {
+            let place = root(&format!("f{round}"));
+            client.change(create(place.clone(), 1)).await.unwrap();
+            client.change(NamespaceChange::Unlink { place }).await.unwrap();
+            world.sleep(Duration::from_millis(50)).await;
+        }
+        let master = masters.master(1).expect("it runs");
+        assert_eq!(master.figures().sessions, 1);
+        let left = master.namespaces()[0].host().read(|state| state.orphans(None, 9));
+        assert_eq!(left, []);
     });
 }
 
@@ -523,5 +545,114 @@ fn a_page_is_what_a_directory_holds() {
         }
         seen.sort_unstable();
         assert_eq!(seen, (0..25).collect::<Vec<_>>());
+    });
+}
+
+/// Directories of two different partitions.
+async fn dirs_apart(client: &Client, partitions: u16) -> [DirId; 2] {
+    let first = mkdir(client, root("here")).await;
+    for number in 0.. {
+        let dir = mkdir(client, root(&format!("there{number}"))).await;
+        if namespace_partition(dir, partitions) != namespace_partition(first, partitions) {
+            return [first, dir];
+        }
+    }
+    unreachable!("one of the directories lies elsewhere");
+}
+
+#[test]
+fn name_that_renames_replace_is_always_found() {
+    const ROUNDS: u64 = 40;
+    let sim = Sim::new(12_415_025);
+    let cluster = Cluster::new(&sim, 3, 3, 3);
+    let (world, readers) = (sim.clone(), cluster.clone());
+    with_client(&sim, &cluster, |client| async move {
+        let [here, there] = dirs_apart(&client, 3).await;
+        let at = |parent, name: &str| Place { parent, name: name.to_owned() };
+        let name = at(there, "name");
+        client.change(create(name.clone(), 0)).await.unwrap();
+        let stop = Rc::new(Cell::new(false));
+        let env = world.boot(world.add_host("readers"));
+        let mut reading = Vec::new();
+        for reader in 0..4 {
+            let client = Client::new(&env, &readers, Duration::from_secs(20));
+            let (name, stop) = (name.clone(), stop.clone());
+            reading.push(env.spawn(Class::Foreground, "reader", async move {
+                let (mut looks, mut missed) = (0, 0);
+                while !stop.get() {
+                    looks += 1;
+                    let found = if reader % 2 == 0 {
+                        client.lookup(&name).await.unwrap().is_some()
+                    } else {
+                        let list = NamespaceRequest::List { dir: there, after: None, limit: 9 };
+                        match client.namespace(list).await.unwrap() {
+                            NamespaceReply::List { entries, .. } => {
+                                entries.iter().any(|entry| entry.name == name.name)
+                            }
+                            other => panic!("not a page: {other:?}"),
+                        }
+                    };
+                    missed += u64::from(!found);
+                }
+                (looks, missed)
+            }));
+        }
+        // A file of this partition and one of the other take the name in turn.
+        for round in 1..=ROUNDS {
+            let from = at(if round % 2 == 0 { there } else { here }, "next");
+            client.change(create(from.clone(), round)).await.unwrap();
+            let rename = NamespaceChange::Rename { from, to: name.clone(), replace: true };
+            client.change(rename).await.unwrap();
+        }
+        stop.set(true);
+        for reader in reading {
+            let (looks, missed) = reader.await.expect("no crash of the readers");
+            assert!(looks > ROUNDS, "only {looks} looks");
+            assert_eq!(missed, 0, "of {looks} looks at a name that is always there");
+        }
+    });
+}
+
+#[test]
+fn rename_of_a_file_onto_its_own_name_changes_nothing() {
+    let sim = Sim::new(10);
+    let cluster = Cluster::new(&sim, 1, 1, 3);
+    with_client(&sim, &cluster, |client| async move {
+        let [here, there] = dirs_apart(&client, 3).await;
+        let from = Place { parent: here, name: "f".to_owned() };
+        let to = Place { parent: there, name: "f".to_owned() };
+        client.change(create(from.clone(), 7)).await.unwrap();
+        // The file stays in the partition of its first name.
+        let rename = NamespaceChange::Rename { from, to: to.clone(), replace: true };
+        client.change(rename).await.unwrap();
+        let node = client.lookup(&to).await.unwrap();
+        for replace in [true, false] {
+            let rename = NamespaceChange::Rename { from: to.clone(), to: to.clone(), replace };
+            let renamed = client.change(rename).await.map_err(|error| error.kind);
+            let wanted = if replace { Ok(NamespaceReply::Done) } else { Err(Kind::Exists) };
+            assert_eq!(renamed, wanted);
+            assert_eq!(client.lookup(&to).await.unwrap(), node);
+        }
+    });
+}
+
+#[test]
+fn undecodable_command_of_another_master_is_refused() {
+    let sim = Sim::new(11);
+    let cluster = Cluster::new(&sim, 1, 1, 1);
+    let masters = cluster.clone();
+    with_client(&sim, &cluster, |client| async move {
+        let master = masters.master(1).expect("up");
+        let hosts: [Rc<dyn Hosted>; 2] = [
+            Rc::new(master.namespaces()[0].host().clone()),
+            Rc::new(master.cluster().host().clone()),
+        ];
+        for host in hosts {
+            let refused = host.propose_here(vec![77; 9]).await.unwrap_err();
+            assert_eq!(refused.kind, Kind::Invalid);
+            assert!(refused.message.contains("upgrade"), "{}", refused.message);
+        }
+        assert_eq!(master.failure(), None);
+        mkdir(&client, root("still-served")).await;
     });
 }

@@ -8,99 +8,16 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::content::{Content, PAGE};
+use super::names::Names;
 use super::node::check;
 use super::world::{CrashMode, DiskFaults, World};
 use crate::buf::{Buf, BufMut};
 use crate::env::Env;
 use crate::io::{Entry, OpenOptions, WriteMode};
 
-const PAGE: usize = 4096;
 /// What a device writes without tearing (`protocols.md` 3.2: not 4 KiB).
 const TEAR: usize = 512;
-
-static ZEROS: [u8; PAGE] = [0; PAGE];
-
-/// Content in pages; absent pages are zeros.
-#[derive(Clone, Default)]
-struct Content {
-    pages: BTreeMap<u64, Rc<[u8; PAGE]>>,
-    len: u64,
-}
-
-impl Content {
-    fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let (page, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
-            let count = (PAGE - within).min(bytes.len() - done);
-            let part = &bytes[done..done + count];
-            if part == &ZEROS[..count] && (count == PAGE || !self.pages.contains_key(&page)) {
-                self.pages.remove(&page);
-            } else if count == PAGE {
-                self.pages.insert(page, Rc::new(part.try_into().expect("a whole page")));
-            } else {
-                let kept = self.pages.entry(page).or_insert_with(|| Rc::new([0; PAGE]));
-                Rc::make_mut(kept)[within..within + count].copy_from_slice(part);
-            }
-            done += count;
-        }
-        self.len = self.len.max(offset + bytes.len() as u64);
-    }
-
-    /// Makes a range equal to `other`'s. Whole pages are shared, not copied.
-    fn adopt(&mut self, other: &Content, offset: u64, len: usize) {
-        let end = offset + len as u64;
-        let mut at = offset;
-        while at < end {
-            let (page, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
-            let count = ((PAGE - within) as u64).min(end - at) as usize;
-            if count == PAGE {
-                match other.pages.get(&page) {
-                    Some(kept) => self.pages.insert(page, kept.clone()),
-                    None => self.pages.remove(&page),
-                };
-            } else {
-                let mut part = [0; PAGE];
-                other.read(at, &mut part[..count]);
-                self.write(at, &part[..count]);
-            }
-            at += count as u64;
-        }
-        self.len = self.len.max(end);
-    }
-
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> usize {
-        let end = self.len.min(offset.saturating_add(bytes.len() as u64));
-        let count = end.saturating_sub(offset) as usize;
-        let mut done = 0;
-        while done < count {
-            let at = offset + done as u64;
-            let (page, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
-            let part = (PAGE - within).min(count - done);
-            match self.pages.get(&page) {
-                Some(kept) => {
-                    bytes[done..done + part].copy_from_slice(&kept[within..within + part])
-                }
-                None => bytes[done..done + part].fill(0),
-            }
-            done += part;
-        }
-        count
-    }
-
-    fn set_len(&mut self, len: u64) {
-        if len < self.len {
-            let first_gone = len.div_ceil(PAGE as u64);
-            self.pages.split_off(&first_gone);
-            let within = (len % PAGE as u64) as usize;
-            if let Some(last) = self.pages.get_mut(&(len / PAGE as u64)) {
-                Rc::make_mut(last)[within..].fill(0);
-            }
-        }
-        self.len = len;
-    }
-}
 
 #[derive(Default)]
 struct FileState {
@@ -124,8 +41,7 @@ struct FileNode {
 /// The files of one host.
 #[derive(Default)]
 pub(crate) struct HostDisk {
-    files: RefCell<BTreeMap<PathBuf, Rc<FileNode>>>,
-    dirs: RefCell<BTreeSet<PathBuf>>,
+    names: RefCell<Names<FileNode>>,
     failed: RefCell<BTreeSet<PathBuf>>,
     /// Pages that cannot be read until they are written anew.
     unreadable: RefCell<BTreeSet<(PathBuf, u64)>>,
@@ -181,24 +97,21 @@ impl HostDisk {
 
     pub(crate) fn wipe(&self, prefix: &Path) {
         self.unreadable.borrow_mut().retain(|(path, _)| !path.starts_with(prefix));
-        let mut files = self.files.borrow_mut();
-        files.retain(|path, node| {
-            let kept = !path.starts_with(prefix);
-            if !kept {
-                let len = node.state.borrow().view.len;
-                self.used.set(self.used.get().saturating_sub(len));
-            }
-            kept
-        });
+        self.names.borrow_mut().wipe(prefix);
+        self.count_used();
     }
 
     pub(crate) fn files(&self) -> Vec<(PathBuf, u64)> {
-        let files = self.files.borrow();
-        files.iter().map(|(path, node)| (path.clone(), node.state.borrow().view.len)).collect()
+        let names = self.names.borrow();
+        names.files().map(|(path, node)| (path.clone(), node.state.borrow().view.len)).collect()
+    }
+
+    fn count_used(&self) {
+        self.used.set(self.files().iter().map(|(_, len)| len).sum());
     }
 
     pub(crate) fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> bool {
-        let Some(node) = self.files.borrow().get(path).cloned() else { return false };
+        let Some(node) = self.names.borrow().get(path) else { return false };
         let state = &mut *node.state.borrow_mut();
         let mut byte = [0];
         if state.view.read(offset, &mut byte) == 0 {
@@ -210,28 +123,26 @@ impl HostDisk {
         true
     }
 
-    pub(crate) fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+    /// Makes a directory and its parents; the lowest of them that was there.
+    pub(crate) fn create_dir_all(&self, path: &Path) -> io::Result<PathBuf> {
         self.check_failed(path)?;
-        let mut dirs = self.dirs.borrow_mut();
-        dirs.extend(path.ancestors().map(Path::to_owned));
-        Ok(())
+        Ok(self.names.borrow_mut().make_dirs(path))
     }
 
     pub(crate) fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>> {
         self.check_failed(path)?;
-        if !self.dirs.borrow().contains(path) {
+        let names = self.names.borrow();
+        if !names.has_dir(path) {
             return Err(io::ErrorKind::NotFound.into());
         }
         let name = |child: &Path| {
             let name = child.file_name().expect("a child has a name");
             name.to_string_lossy().into_owned()
         };
-        let dirs = self.dirs.borrow();
-        let below = dirs.iter().filter(|dir| dir.parent() == Some(path));
+        let below = names.dirs().filter(|dir| dir.parent() == Some(path));
         let mut entries: Vec<Entry> =
             below.map(|dir| Entry { name: name(dir), is_dir: true, len: 0 }).collect();
-        let files = self.files.borrow();
-        let below = files.iter().filter(|(file, _)| file.parent() == Some(path));
+        let below = names.files().filter(|(file, _)| file.parent() == Some(path));
         entries.extend(below.map(|(file, node)| Entry {
             name: name(file),
             is_dir: false,
@@ -243,29 +154,52 @@ impl HostDisk {
 
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.check_failed(from)?;
-        let mut files = self.files.borrow_mut();
-        let node = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        if let Some(replaced) = files.insert(to.to_owned(), node) {
-            let len = replaced.state.borrow().view.len;
-            self.used.set(self.used.get().saturating_sub(len));
-        }
+        let renamed = self.names.borrow_mut().rename(from, to);
+        renamed.map_err(|()| io::ErrorKind::NotFound)?;
+        self.count_used();
         Ok(())
     }
 
     pub(crate) fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.check_failed(path)?;
-        let node = self.files.borrow_mut().remove(path).ok_or(io::ErrorKind::NotFound)?;
-        let len = node.state.borrow().view.len;
-        self.used.set(self.used.get().saturating_sub(len));
+        self.names.borrow_mut().remove(path).ok_or(io::ErrorKind::NotFound)?;
+        self.count_used();
         Ok(())
     }
 
-    /// Decides what becomes of writes that were not durable.
+    pub(crate) fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.check_failed(path)?;
+        let names = &mut *self.names.borrow_mut();
+        if !names.has_dir(path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        names.sync_dir(path);
+        Ok(())
+    }
+
+    /// Decides what becomes of writes and of names that were not durable.
     pub(crate) fn crash(&self, world: &World, mode: CrashMode) {
-        for node in self.files.borrow().values() {
+        let nodes = self.names.borrow().nodes();
+        for node in nodes {
             node.state.borrow_mut().crash(world, mode);
         }
-        self.used.set(self.files().iter().map(|(_, len)| len).sum());
+        if mode == CrashMode::Power && self.names.borrow_mut().power_cut(|| world.one_in(2)) {
+            world.mark("disk: a name is as before");
+        }
+        self.count_used();
+    }
+
+    /// The faults of operations on a file.
+    fn faults_of(&self, path: &Path) -> DiskFaults {
+        let faults = self.faults.borrow();
+        match &faults.within {
+            Some(prefix) if !path.starts_with(prefix) => DiskFaults {
+                latency: faults.latency,
+                capacity: faults.capacity,
+                ..DiskFaults::default()
+            },
+            _ => faults.clone(),
+        }
     }
 
     fn grow(&self, state: &FileState, end: u64) -> io::Result<()> {
@@ -352,17 +286,17 @@ impl SimFile {
         options: OpenOptions,
     ) -> io::Result<SimFile> {
         disk.check_failed(path)?;
-        let found = disk.files.borrow().get(path).cloned();
+        let found = disk.names.borrow().get(path);
         let file = match found {
             Some(_) if options.create_new => return Err(io::ErrorKind::AlreadyExists.into()),
             Some(file) => file,
             None if options.create || options.create_new => {
                 let parent = path.parent().unwrap_or(Path::new("/"));
-                if !disk.dirs.borrow().contains(parent) {
+                if !disk.names.borrow().has_dir(parent) {
                     return Err(io::ErrorKind::NotFound.into());
                 }
                 let file = Rc::new(FileNode::default());
-                disk.files.borrow_mut().insert(path.to_owned(), file.clone());
+                disk.names.borrow_mut().create(path, file.clone());
                 file
             }
             None => return Err(io::ErrorKind::NotFound.into()),
@@ -379,13 +313,20 @@ impl SimFile {
     }
 
     async fn delay(&self) {
-        let (base, stall) = {
-            let faults = self.disk.faults.borrow();
-            let stalls = self.world.one_in(faults.stall_one_in);
-            (faults.latency, if stalls { faults.stall } else { Duration::ZERO })
-        };
-        let length = self.world.between(base) + stall;
+        let faults = self.disk.faults_of(&self.path);
+        let stalls = self.world.one_in(faults.stall_one_in);
+        let stall = if stalls { faults.stall } else { Duration::ZERO };
+        let length = self.world.between(faults.latency) + stall;
         self.world.sleep(length).await;
+    }
+
+    /// Fails with the error of the disk's faults, one time in `one_in`.
+    fn fail_one_in(&self, one_in: u64, mark: &'static str) -> io::Result<()> {
+        if !self.world.one_in(one_in) {
+            return Ok(());
+        }
+        self.world.mark(mark);
+        Err(self.disk.faults_of(&self.path).error.to_io())
     }
 
     fn check(&self) -> io::Result<()> {
@@ -408,6 +349,10 @@ impl SimFile {
         }
         self.delay().await;
         if let Err(error) = self.check() {
+            return (Err(error), buf);
+        }
+        let faults = self.disk.faults_of(&self.path);
+        if let Err(error) = self.fail_one_in(faults.read_fails_one_in, "disk: a read fails") {
             return (Err(error), buf);
         }
         if let Err(error) = self.disk.check_readable(&self.path, offset, buf.len()) {
@@ -446,10 +391,20 @@ impl SimFile {
 
     fn complete(&self, id: u64, offset: u64, buf: &Buf, mode: WriteMode) -> io::Result<()> {
         self.check()?;
-        let faults = self.disk.faults.borrow().clone();
+        let faults = self.disk.faults_of(&self.path);
         let state = &mut *self.file.state.borrow_mut();
         if state.inflight.remove(&id).is_none() {
             return Err(io::Error::other("the node has crashed"));
+        }
+        if let Err(error) = self.fail_one_in(faults.write_fails_one_in, "disk: a write fails") {
+            // Any part of it may have been written.
+            for (index, part) in (0..buf.len()).step_by(TEAR).enumerate() {
+                if self.world.one_in(2) {
+                    let part = buf.slice(part..(part + TEAR).min(buf.len()));
+                    state.land(offset + (index * TEAR) as u64, &part, WriteMode::Cached);
+                }
+            }
+            return Err(error);
         }
         if mode == WriteMode::Durable && self.world.one_in(faults.lost_one_in) {
             self.world.mark("disk: lost write");
@@ -489,7 +444,21 @@ impl SimFile {
         let count = self.file.state.borrow().unsynced.len();
         self.delay().await;
         self.check()?;
+        let failed = {
+            let faults = self.disk.faults_of(&self.path);
+            self.fail_one_in(faults.sync_fails_one_in, "disk: a sync fails")
+        };
         let state = &mut *self.file.state.borrow_mut();
+        if failed.is_err() {
+            // The kernel forgets that these pages are to be written: reads see them until the
+            // power is cut, and no later sync makes them durable.
+            for (offset, buf) in std::mem::take(&mut state.unsynced) {
+                if self.world.one_in(2) {
+                    state.durable.write(offset, &buf);
+                }
+            }
+            return failed;
+        }
         // Durable writes may have taken some entries along: what is left in front is older.
         let count = count.min(state.unsynced.len());
         for (offset, buf) in state.unsynced.drain(..count).collect::<Vec<_>>() {
@@ -505,10 +474,12 @@ impl SimFile {
         self.check()?;
         self.delay().await;
         self.check()?;
+        let faults = self.disk.faults_of(&self.path);
+        self.fail_one_in(faults.write_fails_one_in, "disk: a write fails")?;
         let state = &mut *self.file.state.borrow_mut();
         self.disk.grow(state, offset + len)?;
+        // The length is durable with the next sync, or with a durable write behind it.
         state.view.len = state.view.len.max(offset + len);
-        state.durable.len = state.view.len;
         Ok(())
     }
 

@@ -4,7 +4,9 @@
 //! boot of a host is a node with its own [`Env`]. One seed reproduces a run exactly; its
 //! [`Sim::trace_hash`] proves it.
 
+mod content;
 mod disk;
+mod names;
 mod net;
 mod node;
 mod world;
@@ -12,4 +14,4 @@ mod world;
 pub use disk::SimFile;
 pub use net::{SimListener, SimReadHalf, SimWriteHalf};
 pub(crate) use node::SimNode;
-pub use world::{CrashMode, DiskFaults, HostId, NetFaults, Sim};
+pub use world::{CrashMode, DiskError, DiskFaults, HostId, NetFaults, Sim};

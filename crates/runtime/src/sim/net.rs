@@ -1,7 +1,7 @@
 //! Simulated connections: latency, partitions, resets, silence after a power cut.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +26,8 @@ const FIRST_FREE_PORT: u16 = 20_000;
 #[derive(Default)]
 pub(crate) struct Net {
     pub(crate) faults: RefCell<NetFaults>,
-    blocked: RefCell<BTreeSet<(HostId, HostId)>>,
+    /// Closed paths, with how much each has held back.
+    blocked: RefCell<BTreeMap<(HostId, HostId), u64>>,
     listeners: RefCell<BTreeMap<SocketAddr, Rc<Backlog>>>,
     pipes: RefCell<Vec<Weak<Pipe>>>,
     changed: Notify,
@@ -41,12 +42,23 @@ struct Backlog {
 
 impl Net {
     pub(crate) fn is_blocked(&self, from: HostId, to: HostId) -> bool {
-        self.blocked.borrow().contains(&(from, to))
+        self.blocked.borrow().contains_key(&(from, to))
+    }
+
+    pub(crate) fn held(&self, from: HostId, to: HostId) -> u64 {
+        self.blocked.borrow().get(&(from, to)).copied().unwrap_or(0)
+    }
+
+    /// Notes something that a closed path holds back.
+    fn hold(&self, from: HostId, to: HostId) {
+        if let Some(held) = self.blocked.borrow_mut().get_mut(&(from, to)) {
+            *held += 1;
+        }
     }
 
     pub(crate) fn set_blocked(&self, from: HostId, to: HostId, blocked: bool) {
         if blocked {
-            self.blocked.borrow_mut().insert((from, to));
+            self.blocked.borrow_mut().entry((from, to)).or_default();
         } else {
             self.blocked.borrow_mut().remove(&(from, to));
             self.wake_all();
@@ -188,6 +200,7 @@ pub(crate) async fn connect(
     let give_up = world.core.now() + CONNECT_TIMEOUT.as_nanos() as u64;
     let round_trip = world.between(latency) + world.between(latency);
     world.sleep(round_trip).await;
+    world.net.hold(host, target);
     loop {
         let blocked = world.net.is_blocked(host, target) || world.net.is_blocked(target, host);
         let powered =
@@ -369,6 +382,7 @@ impl SimWriteHalf {
             state.last_arrival = at;
             state.bytes += buf.len();
             state.queue.push_back((at, buf));
+            self.world.net.hold(self.pipe.from, self.pipe.to);
             self.pipe.readable.notify_one();
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ impl SimNode {
         SimFile::open(env, self.world.clone(), self.disk().clone(), path, options)
     }
 
-    pub(crate) fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn create_dir_all(&self, path: &Path) -> io::Result<PathBuf> {
         self.disk().create_dir_all(path)
     }
 
@@ -85,7 +85,7 @@ impl SimNode {
     }
 
     pub(crate) fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk().check_failed(path)
+        self.disk().sync_dir(path)
     }
 
     pub(crate) fn listen(&self, env: &Env, addr: SocketAddr) -> io::Result<SimListener> {

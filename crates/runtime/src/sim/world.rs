@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
@@ -83,8 +84,41 @@ pub struct DiskFaults {
     pub lost_one_in: u64,
     /// Durable writes that land 4 KiB to 64 KiB away.
     pub misdirected_one_in: u64,
+    /// Writes and reservations that fail; any part of a write may have been stored.
+    pub write_fails_one_in: u64,
+    /// Syncs that fail: what they were to make durable may be, and no later sync tries again.
+    pub sync_fails_one_in: u64,
+    /// Reads that fail.
+    pub read_fails_one_in: u64,
+    /// What those fail with.
+    pub error: DiskError,
     /// Bytes all files of the host may take.
     pub capacity: u64,
+    /// Only files below this path have these faults: one disk of several. Latency and capacity
+    /// are the host's.
+    pub within: Option<PathBuf>,
+}
+
+/// The error of an operation that a disk's faults fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DiskError {
+    /// EIO: the medium.
+    #[default]
+    Io,
+    /// ENOSPC: no room, although there was some.
+    Space,
+    /// ENOMEM: the kernel has no memory for it.
+    Memory,
+}
+
+impl DiskError {
+    pub(crate) fn to_io(self) -> io::Error {
+        io::Error::from_raw_os_error(match self {
+            DiskError::Io => libc::EIO,
+            DiskError::Space => libc::ENOSPC,
+            DiskError::Memory => libc::ENOMEM,
+        })
+    }
 }
 
 impl Default for DiskFaults {
@@ -95,7 +129,12 @@ impl Default for DiskFaults {
             stall: Duration::from_millis(20),
             lost_one_in: 0,
             misdirected_one_in: 0,
+            write_fails_one_in: 0,
+            sync_fails_one_in: 0,
+            read_fails_one_in: 0,
+            error: DiskError::default(),
             capacity: u64::MAX,
+            within: None,
         }
     }
 }
@@ -393,6 +432,12 @@ impl Sim {
         self.0.net.set_blocked(from, to, blocked);
     }
 
+    /// How many segments and connection attempts a blocked one-way path has held back since it
+    /// was blocked: proof that a cut met traffic. 0 for an open path.
+    pub fn held(&self, from: HostId, to: HostId) -> u64 {
+        self.0.net.held(from, to)
+    }
+
     /// Opens all paths and ends all network faults.
     pub fn heal_network(&self) {
         *self.0.net.faults.borrow_mut() = NetFaults::default();
@@ -445,6 +490,11 @@ impl Sim {
     /// Adds a fact to the trace hash; for the harness.
     pub fn note(&self, fact: u64) {
         self.0.note(fact, 0x4a2e);
+    }
+
+    /// Counts that the harness has reached something rare; see [`Env::mark`].
+    pub fn mark(&self, name: &'static str) {
+        self.0.mark(name);
     }
 
     /// Events so far: polls, deliveries, disk operations.

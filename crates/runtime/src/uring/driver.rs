@@ -52,8 +52,10 @@ impl Signal {
     }
 }
 
+/// The clock of leases: it goes on while the host is suspended, as the clocks of other hosts do.
+/// What was due meanwhile is late, as after a pause of the process.
 pub(crate) fn now_nanos() -> u64 {
-    clock_nanos(libc::CLOCK_MONOTONIC)
+    clock_nanos(libc::CLOCK_BOOTTIME)
 }
 
 pub(crate) fn clock_nanos(clock: libc::clockid_t) -> u64 {

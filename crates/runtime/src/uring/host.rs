@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::driver::clock_nanos;
@@ -65,9 +65,15 @@ impl RealNode {
         Ok(RealFile::new(self.ring.clone(), self.helpers.clone(), fd, options.direct))
     }
 
-    pub(crate) async fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+    /// Makes a directory and its parents; the lowest of them that was there.
+    pub(crate) async fn create_dir_all(&self, path: &Path) -> io::Result<PathBuf> {
         let path = path.to_owned();
-        self.helpers.run("create_dir_all", move || std::fs::create_dir_all(path)).await
+        let make = move || {
+            let there = path.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new(""));
+            std::fs::create_dir_all(&path)?;
+            Ok(there.to_owned())
+        };
+        self.helpers.run("create_dir_all", make).await
     }
 
     pub(crate) async fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>> {

@@ -3,5 +3,6 @@
 mod real_files;
 mod real_net;
 mod real_tasks;
+mod sim_disk;
 mod sim_world;
 mod support;

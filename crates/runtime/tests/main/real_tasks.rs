@@ -228,3 +228,29 @@ fn an_aborted_task_drops_what_it_has() {
         assert_eq!(std::rc::Rc::strong_count(&kept), 1);
     });
 }
+
+/// Where this test runs in a time namespace whose clock that goes on in a suspended host is ahead.
+const AHEAD: &str = "CRATON_TEST_BOOTTIME_AHEAD";
+/// By so much, seconds: longer than any machine runs.
+const AHEAD_S: u64 = 1 << 31;
+
+/// Leases are measured by this clock: who was suspended with its host has none left.
+#[test]
+fn clock_goes_on_while_the_host_is_suspended() {
+    if std::env::var_os(AHEAD).is_some() {
+        assert!(runtime().env().now().as_nanos() / 1_000_000_000 > AHEAD_S);
+        return;
+    }
+    let exe = std::env::current_exe().expect("it runs");
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--time", "--boottime", &AHEAD_S.to_string(), "--fork"]).arg(exe);
+    command.args(["--exact", "real_tasks::clock_goes_on_while_the_host_is_suspended"]);
+    let output = command.env(AHEAD, "1").output();
+    let Ok(output) = output else { return println!("skipped: unshare (util-linux) is missing") };
+    let text =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    if text[1].contains("unshare:") {
+        return println!("skipped: {}", text[1]);
+    }
+    assert!(output.status.success() && text[0].contains("1 passed"), "{text:?}");
+}

@@ -12,7 +12,9 @@ const MS: Duration = Duration::from_millis(1);
 
 async fn open(env: &Env) -> File {
     env.create_dir_all(Path::new("/d")).await.unwrap();
-    env.open_file(Path::new("/d/a"), OpenOptions::CREATE).await.unwrap()
+    let file = env.open_file(Path::new("/d/a"), OpenOptions::CREATE).await.unwrap();
+    env.sync_dir(Path::new("/d")).await.unwrap();
+    file
 }
 
 async fn read(env: &Env, file: &File, offset: u64, len: usize) -> Vec<u8> {

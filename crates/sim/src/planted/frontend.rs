@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::contract::{Answer, Clear, Device, Piece};
-use block::frontend::{About, Exports};
+use block::frontend::{About, Exports, Names};
 use block::geometry::Extent;
 use futures_util::FutureExt;
 use runtime::{Buf, Class, Env};
@@ -24,8 +24,8 @@ struct Early {
 }
 
 impl Exports for Early {
-    fn names(&self) -> Answer<'_, Vec<String>> {
-        self.exports.names()
+    fn names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, Names> {
+        self.exports.names(after)
     }
 
     fn about<'a>(&'a self, name: &'a str) -> Answer<'a, About> {

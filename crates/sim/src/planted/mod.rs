@@ -37,6 +37,10 @@ pub enum Planted {
     WrongBytes,
     /// Clients count an append as stored when it was sent.
     AckUnsent,
+    /// Replicas of open chunks say for ever what they said when a client first asked.
+    StaleTail,
+    /// Replicas serve what they hold of open chunks beyond the committed length.
+    Uncommitted,
     /// Clients answer a look-up of a name from what they saw first.
     StaleNames,
     /// Clients send some namespace changes again as if they were others.
@@ -69,7 +73,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 22] = [
+    pub const ALL: [Planted; 24] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -78,6 +82,8 @@ impl Planted {
         Planted::NoRepair,
         Planted::WrongBytes,
         Planted::AckUnsent,
+        Planted::StaleTail,
+        Planted::Uncommitted,
         Planted::StaleNames,
         Planted::TwiceChanged,
         Planted::ForgedLock,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{ClientId, Kind};
+use base::{ChunkId, ClientId, DiskId, Kind};
 use client::{DataAnswer, Network, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env};
@@ -14,7 +14,7 @@ use wire::control::{
     BlockReply, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest,
     LockChange, NamespaceChange, NamespaceReply, NamespaceRequest, Place,
 };
-use wire::data::{DataError, DataReply, DataRequest};
+use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
 use super::{Planted, planted};
 
@@ -27,7 +27,7 @@ pub(crate) fn peers_of(env: &Env, endpoint: Endpoint) -> Rc<dyn Peers> {
         None => Rc::new(network),
         Some(bug) => {
             let (network, env) = (Rc::new(network), env.clone());
-            Rc::new(Buggy { network, env, bug, seen: Rc::default() })
+            Rc::new(Buggy { network, env, bug, seen: Rc::default(), stats: Rc::default() })
         }
     }
 }
@@ -38,6 +38,8 @@ struct Buggy {
     bug: Planted,
     /// First answer to each look-up.
     seen: Rc<RefCell<BTreeMap<Place, ControlReply>>>,
+    /// First answer about each replica of an open chunk.
+    stats: Rc<RefCell<BTreeMap<(ChunkId, DiskId), ReplicaStat>>>,
 }
 
 impl Buggy {
@@ -191,6 +193,26 @@ impl Peers for Buggy {
                     let _ = sending.await; // Nobody looks: that is the bug.
                 });
                 std::future::ready(Ok((DataReply::Appended { len }, None))).boxed_local()
+            }
+            (Planted::Uncommitted, &DataRequest::Read(read)) => {
+                let request = DataRequest::Read(ReadRequest { uncommitted: true, ..read });
+                self.network.data(to, request, token, payload, timeout)
+            }
+            (Planted::StaleTail, &DataRequest::Stat(at)) => {
+                let place = (at.chunk, at.disk);
+                if let Some(&stat) = self.stats.borrow().get(&place) {
+                    return std::future::ready(Ok((DataReply::Stat(stat), None))).boxed_local();
+                }
+                let asked = self.network.data(to, request, token, payload, timeout);
+                let stats = self.stats.clone();
+                async move {
+                    let answer = asked.await;
+                    if let Ok((DataReply::Stat(stat), _)) = &answer {
+                        stats.borrow_mut().insert(place, *stat);
+                    }
+                    answer
+                }
+                .boxed_local()
             }
             _ => self.network.data(to, request, token, payload, timeout),
         }

@@ -1,6 +1,6 @@
 //! A store as a chunkserver gets it in the simulator: the flash engine, perhaps with a bug.
 
-use base::{ChunkId, Epoch};
+use base::{ChunkId, ClusterId, Epoch, FormationId};
 use chunkstore::flash::{self, FlashStore};
 use chunkstore::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
 use runtime::Env;
@@ -122,6 +122,10 @@ impl ChunkStore for Store {
 
     fn info(&self) -> StoreInfo {
         self.inner.info()
+    }
+
+    async fn adopt(&self, cluster: ClusterId, formation: FormationId) -> Result<(), StoreError> {
+        self.inner.adopt(cluster, formation).await
     }
 
     async fn checkpoint(&self) -> Result<(), StoreError> {

@@ -10,6 +10,7 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Rng};
 use wire::control::Policy;
 
+use super::readers::{Readers, Shared};
 use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
@@ -56,6 +57,7 @@ impl Default for Plan {
 }
 
 const WRITERS: usize = 3;
+const READERS: usize = 2;
 /// One append has up to this many bytes.
 const APPEND_MAX: u64 = 30_000;
 /// Files grow to this, then another one is made.
@@ -83,6 +85,12 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let verdict = Verdict::default();
     let appended = Rc::new(Cell::new(0));
     let removed = Rc::new(RefCell::default());
+    let shared = Shared {
+        oracle: oracle.clone(),
+        verdict: verdict.clone(),
+        writers_live: !plan.client_crashes && !plan.abandon,
+    };
+    let readers = Readers::start(&cluster, shared, READERS).await?;
     let nemesis = Nemesis::start(&cluster, plan.faults);
     let writers = (0..WRITERS).map(|number| {
         let load = Load {
@@ -123,6 +131,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     if let Some(trouble) = cluster.troubles().first() {
         return Err(trouble.clone());
     }
+    readers.finish().await?;
     check_content(&cluster, &oracle).await?;
     audit::until_clean(&cluster, &oracle, plan.patience).await?;
     if appended.get() < 20 {
@@ -275,14 +284,11 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
             load.appended.set(load.appended.get() + 1);
         }
         if rng.one_in(4) {
-            let acked = load.oracle.acked_len(path);
-            let offset = rng.below(acked.max(1));
-            let want = (1 + rng.below(60_000)).min(acked - offset);
-            if let Ok(bytes) = reader.read_at(offset, want as usize).await {
-                if (bytes.len() as u64) < want {
-                    env.mark("append: short read of an open tail");
-                }
-                load.oracle.read(path, offset, &bytes)?;
+            let reading = load.oracle.begin_read(path);
+            let offset = rng.below(load.oracle.acked_len(path).max(1));
+            let want = 1 + rng.below(60_000) as usize;
+            if let Ok(bytes) = reader.read_at(offset, want).await {
+                load.oracle.read_ended(&reading, offset, want, &bytes)?;
             }
         }
         env.sleep(Duration::from_millis(rng.below(load.plan.think.as_millis() as u64))).await;

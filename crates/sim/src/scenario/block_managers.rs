@@ -14,10 +14,11 @@ use base::{Fault, Kind, MIB, VolumeId};
 use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block::geometry::Extent;
 use block::manager::tenancy::Held;
-use block::manager::{Devices, Hosted, Manager, ManagerConfig, Managers, Member, Standing};
+use block::manager::{Devices, Hosted, Managers, Member, Standing};
 use block::once::Origin;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
+use roles::block::{ManagerRole, start_manager_with};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, Class, Env, Rng};
 use wire::control::{
@@ -26,7 +27,7 @@ use wire::control::{
 };
 
 use super::beliefs;
-use crate::cluster::{Cluster, Shape};
+use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Faults, Nemesis};
 use crate::planted::peers_of;
 use crate::tuning::Tuning;
@@ -212,7 +213,7 @@ struct World {
     shelf: Rc<Shelf>,
     managers: Vec<HostId>,
     servers: Vec<HostId>,
-    leading: RefCell<Vec<Option<Manager>>>,
+    leading: RefCell<Vec<Option<ManagerRole>>>,
     running: RefCell<Vec<Option<Running>>>,
     /// Processes that crashed: they believe nothing.
     stop: Cell<bool>,
@@ -267,7 +268,14 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         sim.sleep(Duration::from_millis(50)).await;
     }
     cluster.settle(Duration::from_secs(60)).await?;
-    let segments = world.segments(&users).await?;
+    let mut segments = world.segments(&users).await?;
+    if segments.is_empty() {
+        // The last volume was removed: without one there is nothing to measure.
+        sim.mark("block-managers: no volume was left");
+        let made = users.ask(creation("last", 1, 4 * MIB)).await;
+        made.map_err(|error| format!("no volume can be made: {error}"))?;
+        segments = world.segments(&users).await?;
+    }
     world.until_served(&segments, Duration::from_secs(30)).await?;
     world.kill_and_measure(&segments).await?;
     world.go_on_without_managers().await?;
@@ -311,23 +319,13 @@ impl World {
         }
         let (env, this) = (sim.boot(host), self.clone());
         env.clone().spawn(Class::Control, "boot manager", async move {
-            let client = this.connect(&env, client::Config::default()).await;
-            let short = client::Config {
-                control_attempt: Duration::from_millis(120),
-                control_budget: Duration::from_millis(500),
-                ..client::Config::default()
-            };
-            let locks = this.connect(&env, short).await;
-            let config = ManagerConfig {
-                name: format!("bm{}", index + 1),
-                listen: this.cluster.sim().addr(host, PORT),
-                lock_ttl: Duration::from_millis(600),
-                policy: Policy::rep(3),
-                bytes_least: 1 << 20,
-                server_dead: block::manager::limits::SERVER_DEAD,
-            };
-            let endpoint = this.cluster.endpoint(&env);
-            match Manager::start(client, locks, endpoint, config).await {
+            let cluster = &this.cluster;
+            let id = format!("bm{}", index + 1);
+            let listen = cluster.sim().addr(host, PORT);
+            let text = cluster.config_text(&id, &cluster.masters_text());
+            let short = "lock_ms = 600\nvolume_mib_min = 1\nvolume_undelete_s = 0\n";
+            let config = parse(&format!("{text}listen = '{listen}'\n{short}"));
+            match start_manager_with(&env, &config, &cluster.seams()).await {
                 Ok(manager) => this.leading.borrow_mut()[index] = Some(manager),
                 Err(error) => this.violation(format!("a manager did not start: {error}")),
             }
@@ -507,7 +505,7 @@ impl World {
             .leading
             .borrow()
             .iter()
-            .position(|manager| manager.as_ref().is_some_and(Manager::leads));
+            .position(|manager| manager.as_ref().is_some_and(ManagerRole::leads));
         let leader = leader.ok_or("no manager leads")?;
         self.leading.borrow_mut()[leader] = None;
         sim.crash(self.managers[leader], CrashMode::Power);
@@ -655,6 +653,21 @@ async fn confirmed_read(world: Rc<World>, device: Rc<StandIn>) {
     }
 }
 
+/// A request for a volume in segments of 1 MiB.
+fn creation(name: &str, nonce: u64, bytes: u64) -> BlockRequest {
+    let geometry =
+        VolumeGeometry { group_bytes: 2 * MIB, segments_per_group: 2, data_sector: 64 << 10 };
+    let spec = VolumeSpec {
+        name: name.to_owned(),
+        bytes,
+        geometry,
+        policy: Policy::rep(3),
+        limits: VolumeLimits::default(),
+        shared: false,
+    };
+    BlockRequest::Create { nonce, spec }
+}
+
 /// Makes, resizes and removes volumes as a user would.
 async fn use_volumes(world: Rc<World>, users: Managers) {
     let env = users.client().env().clone();
@@ -677,20 +690,8 @@ async fn use_volumes(world: Rc<World>, users: Managers) {
                 return world.violation(format!("{name} was made, and is gone"));
             }
             Err(_) => {
-                let spec = VolumeSpec {
-                    name: name.clone(),
-                    bytes: rng.between(1, 6) * MIB,
-                    geometry: VolumeGeometry {
-                        group_bytes: 2 * MIB,
-                        segments_per_group: 2,
-                        data_sector: 64 << 10,
-                    },
-                    policy: Policy::rep(3),
-                    limits: VolumeLimits::default(),
-                    shared: false,
-                };
-                let request = BlockRequest::Create { nonce: rng.next_u64(), spec };
-                let made = users.ask(request).await;
+                let bytes = rng.between(1, 6) * MIB;
+                let made = users.ask(creation(&name, rng.next_u64(), bytes)).await;
                 if made.is_ok() {
                     names.insert(name);
                 }

@@ -17,12 +17,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::VolumeId;
-use block::frontend::{self, Frontend};
 use block::geometry::Geometry;
-use block::manager::{Managers, VolumeExports};
+use block::manager::Managers;
 use block::nbd::{Command, request_flags};
 use block::volume::Limits;
 use client::Client;
+use roles::block::start_frontend_with;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
 use wire::control::{BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeLimits, VolumeSpec};
@@ -32,9 +32,8 @@ use super::nbd::Connection;
 use super::record::{By, Record, content, extent};
 use super::stack::{Role, Stack};
 use super::{NONE, beliefs};
-use crate::cluster::{Cluster, Shape};
+use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Faults, Nemesis};
-use crate::planted::exports_of;
 use crate::register::Did;
 use crate::tuning::Tuning;
 
@@ -232,21 +231,19 @@ impl World {
     fn boot(self: &Rc<Self>, host: usize) {
         let (env, this) = (self.sim.boot(self.hosts[host]), self.clone());
         env.clone().spawn(Class::Control, "boot host", async move {
-            let client = this.stack.connect(&env, client::Config::default()).await;
-            let managers = Managers::new(&client);
-            let limits = Limits {
-                call_timeout: Duration::from_millis(400),
-                open_timeout: Duration::from_millis(1500),
-                // Now and then one that gives up.
-                patience: Duration::from_millis(if this.draw(4) == 0 { 400 } else { 60_000 }),
-                ..Limits::default()
+            let cluster = this.stack.cluster();
+            let text = cluster.config_text(env.name(), &cluster.masters_text());
+            let config = parse(&format!("{text}nbd = '127.0.0.1:{PORT}'\n"));
+            // Now and then one that gives up.
+            let patience = if this.draw(4) == 0 { 400 } else { 60_000 };
+            let tune = |limits: &mut Limits| {
+                limits.call_timeout = Duration::from_millis(400);
+                limits.open_timeout = Duration::from_millis(1500);
+                limits.patience = Duration::from_millis(patience);
             };
-            let (endpoint, name) = (this.stack.cluster().endpoint(&env), env.name().to_owned());
-            let exports = VolumeExports::new(&managers, &endpoint, &name, limits);
-            let exports = exports_of(&env, Rc::new(exports));
-            let frontend = Frontend::new(&env, exports, frontend::Limits::default());
-            if let Err(error) = frontend.listen(([127, 0, 0, 1], PORT).into()).await {
-                return this.stack.violation(format!("a front end does not listen: {error}"));
+            let started = start_frontend_with(&env, &config, &cluster.seams(), tune).await;
+            if let Err(error) = started {
+                return this.stack.violation(format!("a front end did not start: {error}"));
             }
             for volume in [SHARED, OWN] {
                 for _ in 0..LANES {

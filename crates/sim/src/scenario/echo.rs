@@ -71,6 +71,7 @@ async fn serve(env: Env) {
     let listener = env.listen(([0, 0, 0, 0], PORT).into()).await.expect("the port is free");
     let options = OpenOptions::CREATE.direct();
     let file = env.open_file(Path::new("/data/log"), options).await.expect("the disk is good");
+    env.sync_dir(Path::new("/data")).await.expect("the disk is good");
     while let Ok(mut stream) = listener.accept().await {
         while let Some(number) = read_number(&env, &mut stream).await {
             let mut page = env.pool().alloc_zeroed(PAGE).expect("within the budget");

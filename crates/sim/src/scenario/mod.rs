@@ -6,10 +6,13 @@ mod block_managers;
 mod cuts;
 mod disks;
 mod echo;
+mod idle;
 mod locks;
 mod names;
 mod nbd;
+mod readers;
 mod record;
+mod repair;
 mod segments;
 mod slow;
 mod snapshots;
@@ -22,6 +25,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use base::MIB;
+use chunkstore::flash::SyncMode;
 use runtime::Duration;
 use runtime::sim::Sim;
 
@@ -57,7 +61,16 @@ const NONE: Faults = Faults {
     bad_disks: false,
     wiped_disks: false,
     blackouts: false,
+    client_cuts: false,
+    io_errors: false,
+    master_disks: false,
+    absent_disks: false,
+    latent_errors: false,
+    lost_masters: false,
 };
+
+/// Two disks a server.
+const TWO_DISKS: fn() -> Shape = || Shape { disks: 2, ..Shape::default() };
 
 /// Four partitions of each kind.
 const PARTITIONED: fn() -> Shape =
@@ -88,7 +101,9 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "stream recovered",
             "writer: next chunk",
-            "append: short read of an open tail",
+            "reader: end of an open tail",
+            "reader: waits for the writer's word",
+            "readers: border of chunks",
             "short replica completed",
         ],
     },
@@ -165,6 +180,24 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &["writer: replica failed", "transport: silent peer", "short replica completed"],
     },
     Scenario {
+        name: "append-idle",
+        about: "living writers idle for longer than their rights last, while chunkservers restart",
+        run: |sim| {
+            let faults = Faults { server_crashes: true, ..NONE };
+            let (load, think) = (Duration::from_secs(100), Duration::from_secs(45));
+            Box::pin(append::run(
+                sim,
+                Plan { faults, load, think, abandon: false, ..Plan::default() },
+            ))
+        },
+        marks: &[
+            "readers: length",
+            "reader: end of an open tail",
+            "reader: waits for the writer's word",
+            "writer: right renewed",
+        ],
+    },
+    Scenario {
         name: "append-wipe",
         about: "a chunkserver comes back with an empty disk; repair makes its replicas again",
         run: |sim| {
@@ -210,6 +243,82 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &["disk: torn write", "chunk repaired", "writer: replica failed"],
     },
     Scenario {
+        name: "append-cuts",
+        about: "clients are cut from chunkservers and masters that reach each other, by direction",
+        run: |sim| {
+            let faults = Faults { client_cuts: true, ..NONE };
+            let load = Duration::from_secs(24);
+            Box::pin(append::run(
+                sim,
+                Plan { faults, load, client_crashes: true, ..Plan::default() },
+            ))
+        },
+        marks: &[
+            "cut: a client from a chunkserver",
+            "cut: requests to a chunkserver are lost",
+            "cut: answers of a chunkserver are lost",
+            "cut: a client reaches masters only",
+            "cut: a client reaches no master",
+            "cut: answers of masters are lost",
+            "cut: clients from a chunkserver that peers reach",
+            "cut: clients from a leading master that peers reach",
+            "writer: replica failed",
+        ],
+    },
+    Scenario {
+        name: "append-errors",
+        about: "writes, syncs and reads of a disk fail, once or for a while; two disks a server",
+        run: |sim| {
+            let faults = Faults { io_errors: true, ..NONE };
+            let sync = sim.with_rng(|rng| *rng.pick(&[SyncMode::PerWrite, SyncMode::Group]));
+            let shape = Shape { sync, ..TWO_DISKS() };
+            let plan = Plan { shape, faults, ..Plan::default() };
+            Box::pin(append::run(sim, Plan { client_crashes: true, ..plan }))
+        },
+        marks: &[
+            "disk: a write fails",
+            "disk: a sync fails",
+            "disk: a read fails",
+            "nemesis: a store has failed",
+        ],
+    },
+    Scenario {
+        name: "append-master-disks",
+        about: "a master's disk answers with errors or is full; its process starts again",
+        run: |sim| {
+            let faults = Faults { master_disks: true, ..NONE };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &["disk: a write fails", "chunkstore: a refused write is tried again"],
+    },
+    Scenario {
+        name: "append-absent",
+        about: "a disk is not there at one start of its server and back at the next",
+        run: |sim| {
+            let faults = Faults { absent_disks: true, ..NONE };
+            let load = Duration::from_secs(40);
+            let think = Duration::from_millis(500);
+            let plan = Plan { shape: TWO_DISKS(), faults, load, think, ..Plan::default() };
+            Box::pin(append::run(sim, plan))
+        },
+        marks: &["nemesis: a disk is back", "chunk repaired"],
+    },
+    Scenario {
+        name: "append-latent",
+        about: "sectors of a server cannot be read while another server is down",
+        run: |sim| {
+            let faults = Faults { latent_errors: true, ..NONE };
+            let load = Duration::from_secs(40);
+            let think = Duration::from_millis(500);
+            Box::pin(append::run(sim, Plan { faults, load, think, ..Plan::default() }))
+        },
+        marks: &[
+            "nemesis: latent errors beside a dead server",
+            "chunkstore: unreadable sectors",
+            "chunk repaired",
+        ],
+    },
+    Scenario {
         name: "append-storm",
         about: "crashes, partitions, a bad network, slow disks, pauses, drift, all at once",
         run: |sim| {
@@ -244,6 +353,24 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "repair-latent",
+        about: "unreadable sectors on two replicas of each chunk while the third's server is dead",
+        run: |sim| Box::pin(repair::run(sim, repair::Loss::Latent)),
+        marks: &["copy goes on from another source", "chunk repaired", "bad replica found"],
+    },
+    Scenario {
+        name: "repair-quiet",
+        about: "a writer vanishes and no reader asks for its file: the tail is sealed",
+        run: |sim| Box::pin(repair::run(sim, repair::Loss::Quiet)),
+        marks: &["abandoned chunk sealed"],
+    },
+    Scenario {
+        name: "repair-short",
+        about: "chunks opened while servers are down get all copies, writers idle or not",
+        run: |sim| Box::pin(repair::run(sim, repair::Loss::Short)),
+        marks: &["chunk repaired"],
+    },
+    Scenario {
         name: "takeover",
         about: "writers take files from each other and go on; chunkservers crash",
         run: |sim| {
@@ -255,6 +382,21 @@ pub const SCENARIOS: &[Scenario] = &[
             "recovery without all votes",
             "recovery copies before the seal",
             "chunkstore: fenced replica extended",
+        ],
+    },
+    Scenario {
+        name: "takeover-idle",
+        about: "writers do nothing for longer than rights live, and others take their files over",
+        run: |sim| {
+            let faults = Faults { server_crashes: true, ..NONE };
+            Box::pin(idle::run(sim, faults))
+        },
+        marks: &[
+            "idle: acknowledged after a pause",
+            "idle: with a key",
+            "idle: without a key",
+            "idle: one of three servers is down",
+            "stream recovered",
         ],
     },
     Scenario {
@@ -328,6 +470,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "segment: linked by its first opening",
             "segment: DataFile collected",
             "block: read beside the server",
+            "snapshots: a deleted clone came back",
         ],
     },
     Scenario {

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::Kind;
+use base::{Kind, VolumeId};
 use block::contract::Device;
 use block::frontend::Exports;
 use block::geometry::Extent;
@@ -47,6 +47,10 @@ const THINK: Duration = Duration::from_millis(40);
 /// Snapshots that a run has to bring, at least.
 const SNAPSHOTS_MIN: usize = 2;
 const NAME: &str = "v";
+/// Requests to remove one snapshot by force, and those who clone it meanwhile, so often each at most.
+const REMOVALS: usize = 2;
+const CLONERS: usize = 2;
+const CLONES_MAX: usize = 3;
 
 /// A write that was begun.
 #[derive(Clone, Copy, Debug)]
@@ -278,12 +282,17 @@ impl User {
                 Ok(info) => {
                     let (name, there) = (info.spec.name.clone(), self.now());
                     let made = Made { name, asked, there };
-                    if number % 3 == 1
-                        && let Err(what) = self.clone().clone_early(&info, &made).await
-                    {
+                    let done = match number % 3 {
+                        1 => self.clone().clone_early(&info, &made).await,
+                        2 => self.clone().remove_amid_clones(&info, &made).await,
+                        _ => Ok(()),
+                    };
+                    if let Err(what) = done {
                         return self.world.stack.violation(what);
                     }
-                    self.world.made.borrow_mut().push(made);
+                    if number % 3 != 2 {
+                        self.world.made.borrow_mut().push(made);
+                    }
                 }
                 Err(what) => return self.world.stack.violation(what),
             }
@@ -297,8 +306,76 @@ impl User {
         let (nonce, name) = (self.env.random_u64(), made.name.replace('@', "-"));
         let request = BlockRequest::Clone { nonce, snapshot: snapshot.volume, name: name.clone() };
         let clone = self.volume(request).await?;
-        self.look(&Made { name, ..*made }).await?;
+        let made = Made { name, ..*made };
+        // Deleted before its first use or after it, it has all of it when it is back.
+        if self.env.random_below(2) == 0 {
+            self.look(&made).await?;
+        }
+        let volume = clone.volume;
+        self.ask(BlockRequest::Delete { volume, force: true, snapshots: false }).await?;
+        self.ask(BlockRequest::Undelete { volume, name: None }).await?;
+        self.look(&made).await?;
+        self.env.mark("snapshots: a deleted clone came back");
         self.ask(BlockRequest::Remove { volume: clone.volume, force: true }).await.map(drop)
+    }
+
+    /// Removes a snapshot by force, by requests that come more than once, while others clone it, all
+    /// amid the trouble. Every clone that was answered has the snapshot's content, though nobody used
+    /// it before the snapshot went.
+    async fn remove_amid_clones(
+        self: Rc<Self>,
+        snapshot: &VolumeInfo,
+        made: &Made,
+    ) -> Result<(), String> {
+        let clones: Rc<RefCell<Vec<VolumeInfo>>> = Rc::default();
+        // One at least is there before.
+        let first = self.clone().clone_once(snapshot.volume, format!("{NAME}-0")).await?;
+        clones.borrow_mut().push(first.ok_or("the snapshot is gone before its removal")?);
+        let mut tasks = Vec::new();
+        for _ in 0..REMOVALS {
+            let (this, volume) = (self.clone(), snapshot.volume);
+            tasks.push(self.env.spawn(Class::Foreground, "remove", async move {
+                this.env.sleep(Duration::from_millis(this.env.random_below(300))).await;
+                this.ask(BlockRequest::Remove { volume, force: true }).await.map(drop)
+            }));
+        }
+        for lane in 1..=CLONERS {
+            let (this, clones, volume) = (self.clone(), clones.clone(), snapshot.volume);
+            tasks.push(self.env.spawn(Class::Foreground, "clone", async move {
+                for number in 0..CLONES_MAX {
+                    this.env.sleep(Duration::from_millis(this.env.random_below(60))).await;
+                    let name = format!("{NAME}-{lane}-{number}");
+                    let Some(clone) = this.clone().clone_once(volume, name).await? else { break };
+                    clones.borrow_mut().push(clone);
+                }
+                Ok(())
+            }));
+        }
+        for task in tasks {
+            task.await.map_err(|_| "the user's host has crashed".to_owned())??;
+        }
+        let clones = clones.take();
+        self.env.mark("snapshots: removed amid clones");
+        for clone in clones {
+            self.look(&Made { name: clone.spec.name, ..*made }).await?;
+            self.ask(BlockRequest::Remove { volume: clone.volume, force: true }).await?;
+        }
+        Ok(())
+    }
+
+    /// A clone of a snapshot; nothing when the snapshot is gone.
+    async fn clone_once(
+        self: Rc<Self>,
+        snapshot: VolumeId,
+        name: String,
+    ) -> Result<Option<VolumeInfo>, String> {
+        let request = BlockRequest::Clone { nonce: self.env.random_u64(), snapshot, name };
+        match self.managers.ask(request).await {
+            Ok(BlockReply::Volume(info)) => Ok(Some(info)),
+            Ok(other) => Err(format!("no volume: {other:?}")),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(format!("clone: {error}")),
+        }
     }
 
     /// The values of all blocks of a volume or snapshot; each block is whole.

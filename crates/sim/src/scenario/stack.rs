@@ -1,21 +1,20 @@
 //! Block managers and block servers, as `craton` starts them, on a simulated cluster.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::device::{Options, Shared};
+use block::device::Options;
 use block::manager::tenancy::Standing;
-use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers};
-use client::Client;
+use roles::block::{SegmentSettings, ServerRole};
+use roles::seams::Seams;
 use runtime::sim::{CrashMode, HostId};
 use runtime::{Class, Env};
-use table::Cache;
-use wire::control::{Policy, SegmentId};
+use wire::control::SegmentId;
 
 use super::slow;
-use crate::cluster::Cluster;
-use crate::planted::peers_of;
+use crate::cluster::{Cluster, parse};
 
 const PORT: u16 = 7401;
 
@@ -33,7 +32,7 @@ pub(super) struct Stack {
     servers: Vec<HostId>,
     /// Bytes of a DataFile.
     file_bytes: u64,
-    running: RefCell<Vec<Option<Host>>>,
+    running: RefCell<Vec<Option<ServerRole>>>,
     verdict: RefCell<Option<String>>,
 }
 
@@ -123,8 +122,8 @@ impl Stack {
         let running = self.running.borrow();
         let hosts = running.iter().enumerate();
         let hosts = hosts.filter_map(|(index, host)| host.as_ref().map(|host| (index, host)));
-        let of = |(index, host): (usize, &Host)| {
-            host.member().standings().into_iter().map(move |standing| (index, standing))
+        let of = |(index, role): (usize, &ServerRole)| {
+            role.host().member().standings().into_iter().map(move |standing| (index, standing))
         };
         hosts.flat_map(of).collect()
     }
@@ -166,53 +165,36 @@ impl Stack {
         });
     }
 
-    /// A client of the core; ends when there is one.
-    pub(super) async fn connect(&self, env: &Env, config: client::Config) -> Client {
-        loop {
-            let peers = peers_of(env, self.cluster.endpoint(env));
-            let masters = self.cluster.master_addrs();
-            if let Ok(client) = Client::connect_over(env, peers, masters, config.clone()).await {
-                return client;
-            }
-            env.sleep(Duration::from_millis(100)).await;
-        }
+    /// A configuration of the block service's hosts.
+    fn config_text(&self, id: &str, listen: SocketAddr) -> String {
+        let masters = self.cluster.masters_text();
+        self.cluster.config_text(id, &masters) + &format!("listen = '{listen}'\n")
     }
 
     async fn manager(&self, env: &Env, index: usize) {
-        let client = self.connect(env, client::Config::default()).await;
-        let short = client::Config {
-            control_attempt: Duration::from_millis(120),
-            control_budget: Duration::from_millis(500),
-            ..client::Config::default()
-        };
-        let locks = self.connect(env, short).await;
-        let config = ManagerConfig {
-            name: format!("bm{}", index + 1),
-            listen: self.cluster.sim().addr(self.managers[index], PORT),
-            lock_ttl: Duration::from_millis(600),
-            policy: Policy::rep(3),
-            bytes_least: 1 << 20,
-            server_dead: block::manager::limits::SERVER_DEAD,
-        };
-        let endpoint = self.cluster.endpoint(env);
-        if let Err(error) = Manager::start(client, locks, endpoint, config).await {
+        let listen = self.cluster.sim().addr(self.managers[index], PORT);
+        let text = self.config_text(&format!("bm{}", index + 1), listen);
+        let config =
+            parse(&(text + "lock_ms = 600\nvolume_mib_min = 1\nvolume_undelete_s = 3600\n"));
+        let started = roles::block::start_manager_with(env, &config, &self.cluster.seams()).await;
+        if let Err(error) = started {
             self.violation(format!("a manager did not start: {error}"));
         }
     }
 
     async fn server(&self, env: &Env, index: usize) {
-        let client = self.connect(env, client::Config::default()).await;
-        // Room for the pages of one segment: all that this server has share it.
-        let shared = Shared::new(Cache::new(256 << 10), 16 << 10);
-        let devices = CoreDevices::new(&client, shared, options(self.file_bytes));
-        let devices = slow::slow(env, Rc::new(devices));
-        let addr = self.cluster.sim().addr(self.servers[index], PORT);
-        let name = format!("bs{}", index + 1);
-        let endpoint = self.cluster.endpoint(env);
-        let managers = Managers::new(&client);
-        match Host::start(managers, &endpoint, devices, &name, addr).await {
-            Ok(host) => self.running.borrow_mut()[index] = Some(host),
-            Err(error) => self.violation(format!("a block server does not listen: {error}")),
+        let listen = self.cluster.sim().addr(self.servers[index], PORT);
+        let config = parse(&self.config_text(&format!("bs{}", index + 1), listen));
+        let seams = Seams { devices: slow::slow, ..self.cluster.seams() };
+        let tune = |settings: &mut SegmentSettings| {
+            // Room for the pages of one segment: all that this server has share it.
+            settings.cache_bytes = 256 << 10;
+            settings.index_bytes = 16 << 10;
+            settings.options = options(self.file_bytes);
+        };
+        match roles::block::start_server_with(env, &config, &seams, tune).await {
+            Ok(role) => self.running.borrow_mut()[index] = Some(role),
+            Err(error) => self.violation(format!("a block server did not start: {error}")),
         }
     }
 }

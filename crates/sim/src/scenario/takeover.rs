@@ -11,6 +11,7 @@ use runtime::{Class, Rng};
 use wire::control::Policy;
 
 use super::append::{check_content, seal_all};
+use super::readers::{Readers, Shared};
 use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
@@ -18,6 +19,7 @@ use crate::oracle::Oracle;
 use crate::tuning::Tuning;
 
 const WRITERS: u64 = 4;
+const READERS: usize = 3;
 const FILES: u64 = 2;
 const APPEND_MAX: u64 = 20_000;
 const LOAD: Duration = Duration::from_secs(10);
@@ -26,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 struct Load {
     oracle: Oracle,
     stop: Cell<bool>,
-    verdict: RefCell<Option<String>>,
+    verdict: Rc<RefCell<Option<String>>>,
     policy: Policy,
     takeovers: Cell<u64>,
 }
@@ -39,7 +41,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     let load = Rc::new(Load {
         oracle: Oracle::new(),
         stop: Cell::new(false),
-        verdict: RefCell::default(),
+        verdict: Rc::default(),
         policy: Policy { copies: 3, acks },
         takeovers: Cell::new(0),
     });
@@ -52,6 +54,9 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
         writers.push(client.env().spawn(Class::Foreground, "writer", task));
         hosts.push(host);
     }
+    let (oracle, verdict) = (load.oracle.clone(), load.verdict.clone());
+    let shared = Shared { oracle, verdict, writers_live: false };
+    let readers = Readers::start(&cluster, shared, READERS).await?;
     let nemesis = Nemesis::start(&cluster, faults);
     let end = sim.elapsed() + LOAD;
     while sim.elapsed() < end && load.verdict.borrow().is_none() {
@@ -73,6 +78,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     hosts.into_iter().for_each(|host| sim.crash(host, CrashMode::Process));
     seal_all(&cluster).await?;
     cluster.settle(PATIENCE).await?;
+    readers.finish().await?;
     check_content(&cluster, &load.oracle).await?;
     audit::until_clean(&cluster, &load.oracle, PATIENCE).await?;
     if load.takeovers.get() < 3 {

@@ -9,7 +9,7 @@ use super::check;
 /// Seconds of fresh seeds; 0 runs none.
 const VARIABLE: &str = "CRATON_SIM_FRESH_S";
 
-/// A failure names its seed: it is replayed with `craton sim replay`, and becomes a test.
+/// A failure names its seed: it is replayed with `craton-sim replay`, and becomes a test.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "what is fresh depends on the hour")]
 fn scenarios_hold_on_fresh_seeds() {

@@ -1,6 +1,8 @@
 //! Every scenario on fixed seeds, then on fresh ones for a while; every planted bug; determinism.
 
+mod command;
 mod fixed;
+mod formations;
 mod fresh;
 mod planted;
 

@@ -26,6 +26,11 @@ pub struct StoreFaults {
     pub late: Duration,
     /// No room: nothing can be made or appended.
     pub full: bool,
+    /// Appends to files of such names wait for ever, and nothing of them arrives.
+    pub stuck: Option<&'static str>,
+    /// No room for new chunks: a new file gets its name, and its first append is refused. Files
+    /// that are open take appends.
+    pub full_for_new: bool,
     /// A broken promise, for tests of the tests: a seal does not shut the writer out.
     pub leaky_seal: bool,
 }
@@ -38,6 +43,8 @@ impl Default for StoreFaults {
             lose_one_in: 0,
             late: Duration::from_millis(200),
             full: false,
+            stuck: None,
+            full_for_new: false,
             leaky_seal: false,
         }
     }
@@ -45,6 +52,8 @@ impl Default for StoreFaults {
 
 #[derive(Default)]
 struct Content {
+    /// Its number: of all files of the world, it alone has it.
+    number: u64,
     bytes: Vec<u8>,
     /// Appends not acknowledged yet, with their numbers.
     inflight: VecDeque<(u64, Vec<u8>)>,
@@ -75,10 +84,12 @@ pub struct MemDisk {
     stopped: Rc<Notify>,
 }
 
-/// Points at which a crash can be told apart from one a step later.
+/// Points at which a crash can be told apart from one a step later; numbers of files.
 #[derive(Default)]
 struct Clock {
     points: u64,
+    /// Files made so far.
+    files: u64,
     stop_at: Option<u64>,
 }
 
@@ -148,12 +159,19 @@ impl MemDisk {
         dir.names.get(name).map(|content| content.borrow().bytes.clone())
     }
 
+    fn next_file(&self) -> u64 {
+        let clock = &mut *self.clock.borrow_mut();
+        clock.files += 1;
+        clock.files
+    }
+
     /// Puts a file there, or takes it away.
     pub fn set_content(&self, name: &str, bytes: Option<Vec<u8>>) {
         let names = &mut self.dir.borrow_mut().names;
         match bytes {
             Some(bytes) => {
-                let content = Content { bytes, sealed: true, ..Content::default() };
+                let number = self.next_file();
+                let content = Content { number, bytes, sealed: true, ..Content::default() };
                 names.insert(name.to_owned(), Rc::new(RefCell::new(content)));
             }
             None => {
@@ -260,7 +278,8 @@ impl Store for MemStore {
             if self.disk.dir.borrow().faults.full {
                 return Err(fault(Kind::Full, name));
             }
-            let content = Rc::new(RefCell::new(Content::default()));
+            let number = self.disk.next_file();
+            let content = Rc::new(RefCell::new(Content { number, ..Content::default() }));
             let (made, at) = (content.clone(), name.to_owned());
             let change = move |dir: &mut Dir| {
                 if dir.names.contains_key(&at) {
@@ -270,6 +289,9 @@ impl Store for MemStore {
                 Ok(())
             };
             self.change(name, change).await?;
+            if self.disk.dir.borrow().faults.full_for_new {
+                return Err(fault(Kind::Full, name));
+            }
             let (disk, env, name) = (self.disk.clone(), self.env.clone(), name.to_owned());
             Ok(Box::new(MemWriter { disk, env, name, content }) as Box<dyn Writer>)
         })
@@ -361,6 +383,18 @@ impl Store for MemStore {
         })
     }
 
+    fn numbers<'a>(&'a self, names: &'a [String]) -> Answer<'a, Vec<Option<u64>>> {
+        Box::pin(async move {
+            self.refused(self.name())?;
+            self.step().await;
+            let number = |name: &String| {
+                let dir = self.disk.dir.borrow();
+                dir.names.get(name).map(|content| content.borrow().number)
+            };
+            Ok(names.iter().map(number).collect())
+        })
+    }
+
     fn link<'a>(&'a self, names: &'a [String], to: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             let target = self.disk.beside(to);
@@ -428,6 +462,10 @@ impl Writer for MemWriter {
         Box::pin(async move {
             if self.disk.dir.borrow().faults.full {
                 return Err(fault(Kind::Full, &self.name));
+            }
+            let stuck = self.disk.dir.borrow().faults.stuck;
+            if stuck.is_some_and(|prefix| self.name.starts_with(prefix)) {
+                pending::<()>().await;
             }
             point(&self.disk).await;
             let number = {

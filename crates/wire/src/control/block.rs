@@ -75,6 +75,17 @@ pub struct VolumeInfo {
     pub hold_us: u64,
 }
 
+/// A volume whose name is free again and whose data is still there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeletedVolume {
+    /// As it was.
+    pub info: VolumeInfo,
+    /// When it was deleted, milliseconds of Unix time.
+    pub at_ms: u64,
+    /// For how much longer its data is kept, milliseconds.
+    pub left_ms: u64,
+}
+
 /// A segment of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegmentId {
@@ -212,12 +223,35 @@ pub enum BlockRequest {
         /// The volume.
         spec: VolumeSpec,
     },
-    /// Removes a volume; its data goes in the background.
+    /// Removes a volume, a deleted one too; its data goes in the background.
     Remove {
         /// The volume.
         volume: VolumeId,
         /// Also when somebody has it open.
         force: bool,
+    },
+    /// Frees the name of a volume, and keeps its data for a while: `Undelete` brings it back.
+    Delete {
+        /// The volume.
+        volume: VolumeId,
+        /// Also when somebody has it open, or clones of its snapshots are there.
+        force: bool,
+        /// Together with its snapshots; without, one that has any is refused.
+        snapshots: bool,
+    },
+    /// Deleted volumes and their snapshots, by identity.
+    ListDeleted {
+        /// Those above this one.
+        after: Option<VolumeId>,
+        /// Volumes at most.
+        limit: u32,
+    },
+    /// Brings a deleted volume back, with the snapshots that were deleted with it.
+    Undelete {
+        /// The volume.
+        volume: VolumeId,
+        /// Its name from now on; the one that it had when there is none.
+        name: Option<String>,
     },
     /// Changes a volume's length. Refused with kind `Exists` when that cuts data off.
     Resize {
@@ -349,6 +383,9 @@ impl BlockRequest {
         match self {
             BlockRequest::Create { .. } => "create volume",
             BlockRequest::Remove { .. } => "remove volume",
+            BlockRequest::Delete { .. } => "delete volume",
+            BlockRequest::ListDeleted { .. } => "list deleted volumes",
+            BlockRequest::Undelete { .. } => "undelete volume",
             BlockRequest::Resize { .. } => "resize volume",
             BlockRequest::Set { .. } => "set volume",
             BlockRequest::Snapshot { .. } => "snapshot volume",
@@ -467,6 +504,13 @@ pub enum BlockReply {
     Status(BlockStatus),
     /// To `Flatten`: blocks that are still shared.
     Shared(u64),
+    /// To `ListDeleted`; to `Delete` with the volume, unless nothing is kept of it.
+    Deleted {
+        /// Volumes.
+        volumes: Vec<DeletedVolume>,
+        /// True when more follow.
+        more: bool,
+    },
     /// Done.
     Done,
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use base::{ChunkId, ClusterId, DiskId, ServerId};
+use base::{ChunkId, ClusterId, DiskId, FormationId, ServerId};
 
 use super::OpId;
 
@@ -89,6 +89,18 @@ pub enum ClusterRequest {
         /// What to do.
         change: MemberChange,
     },
+    /// Which of these disks has any stream ever used? Asked by a chunkserver for stores that do
+    /// not say whose they are.
+    Identify {
+        /// Their incarnations.
+        disks: Vec<DiskId>,
+    },
+    /// An operator's word: what no stream refers to on this disk may be deleted, however much it
+    /// is. For the next comparison with that disk of each partition that the master leads.
+    Condemn {
+        /// Its incarnation.
+        disk: DiskId,
+    },
 }
 
 /// A chunkserver as it registers.
@@ -140,6 +152,9 @@ pub struct Heartbeat {
     pub damaged: Vec<(DiskId, ChunkId)>,
     /// Appends under way, for placement by load.
     pub load: u32,
+    /// Open replicas whose writers were not heard of for long, up to a bound. Told again while it
+    /// lasts.
+    pub quiet: Vec<(DiskId, ChunkId)>,
 }
 
 /// A change of a lock.
@@ -250,6 +265,24 @@ pub struct ClusterStatus {
     pub logical_bytes: u64,
     /// Repair by the stream partitions it leads.
     pub repair: RepairStatus,
+    /// Collections that wait for an operator, of the stream partitions it leads.
+    pub stopped: Vec<StoppedCollection>,
+}
+
+/// A partition's collection on a disk that waits for an operator: the disk holds more replicas
+/// that no stream refers to than are deleted unasked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoppedCollection {
+    /// The stream partition.
+    pub partition: u16,
+    /// The server.
+    pub server: ServerId,
+    /// The disk.
+    pub disk: DiskId,
+    /// Replicas of the partition on it that no stream refers to.
+    pub unknown: u64,
+    /// Replicas of the partition on it.
+    pub reported: u64,
 }
 
 /// A good answer of the cluster service.
@@ -263,6 +296,8 @@ pub enum ClusterReply {
         server: ServerId,
         /// The cluster, so that a new chunkserver knows where it belongs.
         cluster: ClusterId,
+        /// Which formation of it; none from masters of a version before formations.
+        formation: Option<FormationId>,
     },
     /// To `Heartbeat`: the masters as they are now.
     Beat {
@@ -280,6 +315,11 @@ pub enum ClusterReply {
     },
     /// To `LockHolder`: owner and fencing token, when held.
     Holder(Option<(String, u64)>),
+    /// To `Identify`: those that a stream has used.
+    Identified {
+        /// Their incarnations.
+        known: Vec<DiskId>,
+    },
     /// Done.
     Done,
 }

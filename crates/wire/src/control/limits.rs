@@ -45,6 +45,9 @@ pub const MASTERS_MAX: usize = 16;
 pub const SERVERS_MAX: usize = 10_000;
 /// Groups that one message names: the cluster group, and up to 2048 partitions of each kind.
 pub const GROUPS_MAX: usize = 1 + 2 * 2048;
+/// Collections that one master reports as stopped: 256 x 50 bytes = 13 KB; more wait for their
+/// turn.
+pub const STOPPED_MAX: usize = 256;
 /// Lease of a lock, milliseconds, at least.
 pub const LOCK_TTL_MIN_MS: u64 = 100;
 /// Lease of a lock, milliseconds, at most.

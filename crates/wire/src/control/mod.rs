@@ -55,6 +55,8 @@ impl ControlRequest {
                 Cluster::Status => "status",
                 Cluster::Lock { .. } | Cluster::LockHolder { .. } => "lock",
                 Cluster::Members { .. } => "members",
+                Cluster::Identify { .. } => "identify disks",
+                Cluster::Condemn { .. } => "condemn",
             },
             ControlRequest::Namespace(request) => match request {
                 NamespaceRequest::Lookup { .. } | NamespaceRequest::StatFile { .. } => "look up",

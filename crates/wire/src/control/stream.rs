@@ -196,7 +196,8 @@ pub struct WriterGrant {
     pub epoch: Epoch,
     /// Length of the file: all before it is sealed.
     pub len: u64,
-    /// The chunk to write now, empty, with `base == len`; absent in answers to `Extend`.
+    /// The chunk to write now: after `Open` and `Advance` empty, with `base == len`; after
+    /// `Extend` with a renewed right (masters before 0.2 leave it out there).
     pub current: Option<ChunkPlace>,
     /// Chunks to go on with, in order; their base is set when they are used.
     pub spares: Vec<ChunkPlace>,

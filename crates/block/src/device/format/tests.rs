@@ -331,6 +331,17 @@ proptest! {
     }
 }
 
+/// Issue 10, 3.3: programs wrote batches above the limit of today.
+#[test]
+fn a_batch_above_todays_limit_of_updates_is_read() {
+    let clear = |lba| Update::Clear { lba, count: 1, to: Loc::HOLE };
+    let updates: Vec<Update> = (0..3 * TXN_UPDATES_MAX as u32).map(|n| clear(2 * n)).collect();
+    let txn = Txn { seq: Seq { epoch: 1, counter: 2 }, marks: Vec::new(), updates };
+    let bytes = txn.encode();
+    assert!(bytes.len() <= table::limits::VALUE_MAX, "the table took it: {} bytes", bytes.len());
+    assert_eq!(Txn::decode(&bytes), Ok(txn));
+}
+
 /// The page states the constants of the source.
 #[test]
 fn the_page_tells_what_the_source_has() {

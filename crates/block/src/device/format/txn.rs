@@ -2,7 +2,6 @@
 
 use super::Flaw;
 use super::bytes::{Input, put_varint};
-use crate::device::limits::TXN_UPDATES_MAX;
 use crate::device::types::{FileNo, Loc, Seq, Update};
 
 /// How far the TxnFile covers a DataFile that takes records: its watermark.
@@ -15,7 +14,8 @@ pub(crate) struct Mark {
     pub(crate) blocks: u32,
 }
 
-/// One batch.
+/// One batch: [`crate::device::limits::TXN_UPDATES_MAX`] updates and
+/// [`crate::device::limits::TXN_MARKS_MAX`] marks at most.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Txn {
     /// The last change that it and those before it cover.
@@ -88,7 +88,8 @@ impl Txn {
             marks.push(Mark { file, end: input.varint32()?, blocks: input.varint32()? });
         }
         let mut updates = Vec::new();
-        while !input.is_empty() && updates.len() < TXN_UPDATES_MAX {
+        // Older programs wrote more than a batch may have now; a value of the table bounds them.
+        while !input.is_empty() {
             let code = input.varint()?;
             let (count, lba) = (u32::try_from(code >> 3).ok()?, input.varint32()?);
             if count == 0 || u64::from(lba) + u64::from(count) > 1 << 32 {

@@ -53,9 +53,17 @@ pub(super) async fn objection(
                     --block-servers 2' starts them: one is killed";
         return Ok(Some(need.to_owned()));
     }
-    let names = exports.names().await.map_err(say)?;
-    let other = names.into_iter().find(|name| !name.starts_with(OURS));
-    Ok(other.map(|name| format!("the cluster has a volume {name}: a block server is killed")))
+    let mut after: Option<String> = None;
+    loop {
+        let page = exports.names(after.as_deref()).await.map_err(say)?;
+        if let Some(name) = page.names.iter().find(|name| !name.starts_with(OURS)) {
+            return Ok(Some(format!("the cluster has a volume {name}: a block server is killed")));
+        }
+        after = page.names.last().cloned();
+        if !page.more || after.is_none() {
+            return Ok(None);
+        }
+    }
 }
 
 /// Kills the block server of a segment while clients read and write it, through the block client

@@ -178,6 +178,7 @@ impl Log for MemoryLog {
         }
         let world = &self.world;
         let answer = world.state.borrow_mut().apply(world.commands.get(), &command);
+        let answer = answer.expect("it decodes");
         world.commands.set(world.commands.get() + 1);
         if let Ok(Command { action: Action::Delete { file, .. }, .. }) = Command::decode(&command) {
             world.note_deleted(file);

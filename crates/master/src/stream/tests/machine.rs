@@ -239,8 +239,8 @@ impl Driver {
         let before = self.state.clone();
         let bytes = command.encode();
         assert_eq!(Command::decode(&bytes), Ok(command.clone()));
-        let answer = self.state.apply(1, &bytes);
-        if self.twin.apply(1, &bytes) != answer || self.twin != self.state {
+        let answer = self.state.apply(1, &bytes).expect("it decodes");
+        if self.twin.apply(1, &bytes).as_ref() != Ok(&answer) || self.twin != self.state {
             return Err("the same commands give another state".into());
         }
         let outcome = Outcome::decode(&answer).expect("an outcome");

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{ChunkId, DiskId, Epoch, GIB, ServerId};
+use base::{ChunkId, DiskId, Epoch, GIB, Kind, ServerId};
 use runtime::sim::Sim;
 use runtime::{Duration, Env};
-use wire::control::ReplicaPlace;
+use wire::control::{ControlError, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Token;
 
@@ -25,6 +25,10 @@ pub struct Replica {
     pub bytes: Vec<u8>,
     pub durable: u32,
     pub committed: u32,
+    /// Bytes that can not be read.
+    pub holes: BTreeSet<u32>,
+    /// The holes have been met.
+    pub noticed: bool,
 }
 
 impl Replica {
@@ -32,6 +36,8 @@ impl Replica {
         let len = self.bytes.len() as u32;
         // What is not durable yet does not count; less than what was durable is damage.
         let len = if self.state == ReplicaState::Open { len.min(self.durable) } else { len };
+        let hole = self.holes.first().copied().filter(|_| self.noticed);
+        let len = len.min(hole.unwrap_or(len));
         ReplicaStat {
             state: self.state,
             epoch: self.epoch,
@@ -62,6 +68,8 @@ pub struct Model {
     pub loss_one_in: Cell<u64>,
     /// Servers whose disks take no new replicas, of which the masters know nothing yet.
     pub full: RefCell<BTreeSet<ServerId>>,
+    /// Replicas whose holes were met by a read, for a test to report.
+    pub met: RefCell<BTreeSet<(Place, ChunkId)>>,
     /// Short fenced replicas can be extended where they are.
     in_place: bool,
     next_disk: Cell<u128>,
@@ -88,6 +96,7 @@ impl Model {
             servers: RefCell::default(),
             loss_one_in: Cell::new(0),
             full: RefCell::default(),
+            met: RefCell::default(),
             in_place: sim.with_rng(|rng| rng.one_in(2)),
             next_disk: Cell::new(1),
             view: RefCell::default(),
@@ -160,6 +169,52 @@ impl Model {
         server.boot += 1;
         drop(servers);
         self.changed();
+    }
+
+    /// Makes one byte of every replica of a server unreadable. Nobody knows until it is read.
+    pub fn rot(&self, id: ServerId, at: u32) {
+        let mut servers = self.servers.borrow_mut();
+        for replica in servers.get_mut(&id).expect("a server").replicas.values_mut() {
+            if (at as usize) < replica.bytes.len() {
+                replica.holes.insert(at);
+            }
+        }
+    }
+
+    /// Takes the first disk out of a server that goes on without it.
+    pub fn take_out(&self, id: ServerId) -> DiskId {
+        let disk = self.servers.borrow_mut().get_mut(&id).expect("a server").disks.remove(0);
+        self.changed();
+        disk
+    }
+
+    /// Puts a disk back with all it had.
+    pub fn put_back(&self, id: ServerId, disk: DiskId) {
+        self.servers.borrow_mut().get_mut(&id).expect("a server").disks.insert(0, disk);
+        self.changed();
+    }
+
+    /// Bytes of a chunk, each from the first source that has it, up to one that none has.
+    fn gather(&self, order: &CopyOrder) -> Vec<u8> {
+        let byte = |at: u32| {
+            order.sources.iter().find_map(|source| {
+                let place = Place { server: source.server, disk: source.disk };
+                let found = self.on(place, |server| {
+                    let replica = server.replicas.get_mut(&(place.disk, order.chunk));
+                    let Some(replica) = replica else { return Ok(None) };
+                    if replica.holes.contains(&at) {
+                        replica.noticed = true;
+                        self.met.borrow_mut().insert((place, order.chunk));
+                        return Ok(None);
+                    }
+                    let served =
+                        !matches!(replica.state, ReplicaState::Repairing | ReplicaState::Tombstone);
+                    Ok(replica.bytes.get(at as usize).copied().filter(|_| served))
+                });
+                found.unwrap_or(None)
+            })
+        };
+        (0..order.len).map_while(byte).collect()
     }
 
     /// Cuts durable bytes off every replica of a server's first disk.
@@ -250,6 +305,8 @@ impl Model {
                     bytes: Vec::new(),
                     durable: 0,
                     committed: 0,
+                    holes: BTreeSet::new(),
+                    noticed: false,
                 });
             }
             let replica = server.replicas.get_mut(&key).ok_or(DataError::Gap { len: 0 })?;
@@ -316,6 +373,10 @@ impl ClusterSource for Model {
     }
 }
 
+fn no_source() -> CallError {
+    CallError::Control(ControlError::new(Kind::Reroute, "no source serves some byte"))
+}
+
 impl ChunkserverCalls for Model {
     fn fence(
         &self,
@@ -333,6 +394,8 @@ impl ChunkserverCalls for Model {
                     bytes: Vec::new(),
                     durable: 0,
                     committed: 0,
+                    holes: BTreeSet::new(),
+                    noticed: false,
                 });
                 replica.state = match replica.state {
                     ReplicaState::Open => {
@@ -405,21 +468,15 @@ impl ChunkserverCalls for Model {
             if self.full.borrow().contains(&place.server) {
                 return Err(CallError::Data(DataError::Full));
             }
-            let mut bytes = None;
-            for source in &order.sources {
-                let at = Place { server: source.server, disk: source.disk };
-                let found = self.on(at, |server| {
-                    let replica = server.replicas.get(&(at.disk, order.chunk));
-                    Ok(replica.map(|replica| replica.bytes.clone()))
-                });
-                if let Ok(Some(found)) = found
-                    && found.len() >= order.len as usize
-                {
-                    bytes = Some(found[..order.len as usize].to_vec());
-                    break;
-                }
+            let bytes = self.gather(&order);
+            let torn = bytes.len() < order.len as usize;
+            let sealed = |server: &mut Server| {
+                let replica = server.replicas.get(&(place.disk, order.chunk));
+                Ok(replica.is_some_and(|replica| replica.state == ReplicaState::Sealed))
+            };
+            if bytes.is_empty() && !self.on(place, sealed)? {
+                return Err(no_source());
             }
-            let bytes = bytes.ok_or(CallError::Data(DataError::NotFound))?;
             self.on(place, |server| {
                 let key = (place.disk, order.chunk);
                 let replica = server.replicas.entry(key).or_insert(Replica {
@@ -429,12 +486,23 @@ impl ChunkserverCalls for Model {
                     bytes: Vec::new(),
                     durable: 0,
                     committed: 0,
+                    holes: BTreeSet::new(),
+                    noticed: false,
                 });
                 let have = replica.bytes.len();
                 match replica.state {
                     ReplicaState::Tombstone => return Err(DataError::Conflict),
-                    ReplicaState::Sealed if have != bytes.len() => {
+                    ReplicaState::Sealed if have != order.len as usize => {
                         return Err(DataError::Sealed { len: have as u32 });
+                    }
+                    // What is there already is read to its end.
+                    ReplicaState::Sealed => {
+                        replica.noticed |= !replica.holes.is_empty();
+                        if let Some(&offset) = replica.holes.first() {
+                            self.met.borrow_mut().insert((place, order.chunk));
+                            return Err(DataError::Corrupt { offset });
+                        }
+                        return Ok((replica.stat(), 0));
                     }
                     ReplicaState::Open => return Err(DataError::Conflict),
                     ReplicaState::Fenced(_) if !self.in_place => return Err(DataError::Conflict),
@@ -445,8 +513,11 @@ impl ChunkserverCalls for Model {
                 }
                 let copied = bytes.len().saturating_sub(have) as u64;
                 if have < bytes.len() {
+                    replica.durable = bytes.len() as u32;
                     replica.bytes = bytes;
-                    replica.durable = order.len;
+                }
+                if torn {
+                    return Ok((replica.stat(), copied));
                 }
                 if order.seal {
                     replica.bytes.truncate(order.len as usize);
@@ -456,6 +527,13 @@ impl ChunkserverCalls for Model {
                     replica.state = ReplicaState::Fenced(order.epoch.next());
                 }
                 Ok((replica.stat(), copied))
+            })
+            .and_then(|done| {
+                if torn && done.0.state != ReplicaState::Sealed {
+                    Err(no_source())
+                } else {
+                    Ok(done)
+                }
             })
         }))
     }
@@ -476,6 +554,8 @@ impl ChunkserverCalls for Model {
                         bytes: Vec::new(),
                         durable: 0,
                         committed: 0,
+                        holes: BTreeSet::new(),
+                        noticed: false,
                     };
                     server.replicas.insert((place.disk, chunk), tombstone);
                 }

@@ -1,11 +1,14 @@
 //! Repair of single chunks, step by step.
 
+use std::collections::BTreeSet;
+
 use base::{FileId, ServerId};
 use runtime::Duration;
 use runtime::sim::Sim;
-use wire::control::{Policy, StreamView};
+use wire::control::{Policy, ReplicaPlace, StreamChange, StreamReply, StreamView};
 
 use super::writer::{Client, Cluster, Writer};
+use crate::placement::Place;
 use crate::stream::limits::LOCATE_CHUNKS_MAX;
 
 const FILE: FileId = FileId::new(1);
@@ -99,5 +102,227 @@ fn what_waits_for_a_place_is_pending() {
         cluster.model.restart(held[0]);
         cluster.sim.sleep(Duration::from_secs(3)).await;
         assert_eq!(pending(), 0);
+    });
+}
+
+/// Passes what reads have met to the leader, as heartbeats do.
+fn report_met(cluster: &Cluster) {
+    for (place, chunk) in std::mem::take(&mut *cluster.model.met.borrow_mut()) {
+        cluster.services[0].report_damaged(place, chunk);
+    }
+}
+
+/// Scrub meets the holes of a server's replicas.
+fn scrub(cluster: &Cluster, id: ServerId) {
+    let mut servers = cluster.model.servers.borrow_mut();
+    let server = servers.get_mut(&id).unwrap();
+    for (&(disk, chunk), replica) in &mut server.replicas {
+        if !replica.holes.is_empty() {
+            replica.noticed = true;
+            cluster.model.met.borrow_mut().insert((Place { server: id, disk }, chunk));
+        }
+    }
+}
+
+/// The chunk is on three servers that are up, and each has every byte.
+fn is_whole(cluster: &Cluster, view: &StreamView) -> bool {
+    let all = cluster.model.servers.borrow();
+    let whole = |replica: &ReplicaPlace| {
+        let server = &all[&replica.server];
+        let found = server.replicas.get(&(replica.disk, view.chunks[0].chunk));
+        let whole = found.is_some_and(|it| it.holes.is_empty() && it.bytes == [1; 100]);
+        server.up && server.disks.contains(&replica.disk) && whole
+    };
+    view.chunks[0].replicas.len() == 3 && view.chunks[0].replicas.iter().all(whole)
+}
+
+async fn until_whole(cluster: &std::rc::Rc<Cluster>, patience: Duration) {
+    let mut waited = Duration::ZERO;
+    while !is_whole(cluster, &cluster.locate(FILE, 0).await.unwrap()) {
+        report_met(cluster);
+        assert!(waited < patience, "{:?}", cluster.locate(FILE, 0).await);
+        cluster.sim.sleep(Duration::from_millis(100)).await;
+        waited += Duration::from_millis(100);
+    }
+}
+
+#[test]
+fn latent_errors_at_two_places_and_a_dead_server_lose_nothing() {
+    for seed in 0..20 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::rep(3), 5);
+        Cluster::run(&sim, &cluster, async |cluster| {
+            let held = closed_file(&cluster).await;
+            cluster.model.rot(held[0], 10);
+            cluster.model.rot(held[1], 50);
+            cluster.model.crash(held[2]);
+            scrub(&cluster, held[0]);
+            until_whole(&cluster, Duration::from_secs(60)).await;
+            cluster.sim.sleep(Duration::from_secs(2)).await; // The next scan sees it.
+            let status = cluster.services[0].status();
+            assert_eq!((status.under_replicated, status.lost), (0, 0));
+        });
+        let marks = sim.marks();
+        assert!(marks.contains_key("chunk repaired"), "seed {seed}: {marks:?}");
+    }
+}
+
+#[test]
+fn a_damaged_replica_is_kept_while_its_copies_can_not_be_made() {
+    let sim = Sim::new(4);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 5);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let held = closed_file(&cluster).await;
+        let others: Vec<_> = (1..=5).map(ServerId::new).filter(|id| !held.contains(id)).collect();
+        cluster.model.full.borrow_mut().extend(&others);
+        cluster.model.rot(held[0], 10);
+        scrub(&cluster, held[0]);
+        for _ in 0..100 {
+            report_met(&cluster);
+            cluster.sim.sleep(Duration::from_millis(100)).await;
+            let now = servers(&cluster.locate(FILE, 0).await.unwrap());
+            assert!(now.contains(&held[0]), "dropped without a replacement: {now:?}");
+        }
+        cluster.model.full.borrow_mut().clear();
+        until_whole(&cluster, Duration::from_secs(60)).await;
+    });
+}
+
+#[test]
+fn a_replica_that_repair_drops_is_deleted_when_no_right_to_it_is_alive() {
+    let sim = Sim::new(5);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 5);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let held = closed_file(&cluster).await;
+        let view = cluster.locate(FILE, 0).await.unwrap();
+        let replica = view.chunks[0].replicas[0];
+        let place = Place { server: replica.server, disk: replica.disk };
+        cluster.model.rot(held[0], 10);
+        scrub(&cluster, held[0]);
+        for _ in 0..600 {
+            report_met(&cluster);
+            cluster.sim.sleep(Duration::from_millis(20)).await;
+            let state = cluster.world.state.borrow();
+            if let Some(dead) = state.dead(view.chunks[0].chunk, place) {
+                let rights_ms = 2200;
+                let left = dead.delete_at_ms - state.clock_ms();
+                assert!(left > rights_ms - 200, "deleted {left} ms from now");
+                return;
+            }
+        }
+        panic!("the damaged replica is not dropped");
+    });
+}
+
+#[test]
+fn an_absent_disk_is_missed_after_a_while_and_taken_back() {
+    let sim = Sim::new(6);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let held = closed_file(&cluster).await;
+        let other = (1..=4).map(ServerId::new).find(|id| !held.contains(id)).unwrap();
+        cluster.model.full.borrow_mut().insert(other);
+        let disk = cluster.model.take_out(held[0]);
+        for _ in 0..60 {
+            cluster.sim.sleep(Duration::from_millis(100)).await;
+            let now = servers(&cluster.locate(FILE, 0).await.unwrap());
+            assert!(now.contains(&held[0]), "dropped before its copies are settled: {now:?}");
+        }
+        assert_eq!(cluster.services[0].status().under_replicated, 1);
+        cluster.model.put_back(held[0], disk);
+        until_whole(&cluster, Duration::from_secs(30)).await;
+        cluster.sim.sleep(Duration::from_secs(5)).await;
+        let mut now = servers(&cluster.locate(FILE, 0).await.unwrap());
+        let mut before = held.clone();
+        now.sort();
+        before.sort();
+        assert_eq!(now, before, "taken back as it was");
+        // With a place for its copies they are made, and it goes once they are settled.
+        cluster.model.full.borrow_mut().clear();
+        cluster.sim.sleep(Duration::from_secs(10)).await;
+        cluster.model.take_out(held[1]);
+        until_whole(&cluster, Duration::from_secs(60)).await;
+        let now = servers(&cluster.locate(FILE, 0).await.unwrap());
+        assert!(now.contains(&other) && !now.contains(&held[1]), "{now:?}");
+    });
+}
+
+#[test]
+fn with_as_many_servers_as_copies_a_damaged_replica_gives_way_in_the_end() {
+    let sim = Sim::new(7);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let held = closed_file(&cluster).await;
+        cluster.model.rot(held[0], 10);
+        scrub(&cluster, held[0]);
+        until_whole(&cluster, Duration::from_secs(90)).await;
+    });
+    assert!(sim.marks().contains_key("damaged replica gives way"));
+}
+
+#[test]
+fn a_tail_whose_writer_is_not_heard_of_is_sealed() {
+    let sim = Sim::new(8);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        let chunk = writer.current.chunk;
+        let report = |replica: &ReplicaPlace| {
+            let place = Place { server: replica.server, disk: replica.disk };
+            let now = cluster.model.env.borrow().now();
+            cluster.services[0].report_quiet(place, chunk, now);
+        };
+        // One of three may be cut off from the writer.
+        report(&writer.current.replicas[0]);
+        cluster.sim.sleep(Duration::from_secs(3)).await;
+        assert!(cluster.locate(FILE, 0).await.unwrap().open);
+        writer.append(&[1; 100]).await.unwrap();
+        writer.current.replicas.iter().for_each(report);
+        cluster.sim.sleep(Duration::from_secs(3)).await;
+        let view = cluster.locate(FILE, 0).await.unwrap();
+        assert_eq!((view.open, view.sealed_len), (false, 200));
+    });
+}
+
+#[test]
+fn a_damaged_tail_whose_writer_stays_is_sealed_after_a_while() {
+    let sim = Sim::new(9);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 5);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        let held = writer.current.replicas[0].server;
+        cluster.model.rot(held, 10);
+        scrub(&cluster, held);
+        report_met(&cluster);
+        cluster.sim.sleep(Duration::from_secs(5)).await;
+        assert_eq!(cluster.services[0].status().under_replicated, 1, "the report counts");
+        assert!(cluster.locate(FILE, 0).await.unwrap().open, "the writer is to move on itself");
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        assert!(!cluster.locate(FILE, 0).await.unwrap().open);
+        until_whole(&cluster, Duration::from_secs(30)).await;
+    });
+}
+
+#[test]
+fn a_spare_without_votes_does_not_hold_up_the_seal() {
+    let sim = Sim::new(10);
+    let cluster = Cluster::new(&sim, Policy { copies: 3, acks: 2 }, 6);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        let tail: Vec<_> = writer.current.replicas.iter().map(|it| it.server).collect();
+        let spares = writer.grant.spares.iter().flat_map(|spare| &spare.replicas);
+        let apart: BTreeSet<_> =
+            spares.map(|it| it.server).filter(|server| !tail.contains(server)).collect();
+        assert!(apart.len() >= 2, "spares are on other servers: {apart:?}");
+        // Disks that are replaced one after the other, and no chunk of a file was on them.
+        apart.iter().for_each(|&server| cluster.model.wipe(server));
+        drop(writer);
+        let sealed = Client::new(&cluster).change(StreamChange::Seal { file: FILE }).await;
+        assert_eq!(sealed, Ok(StreamReply::Done { len: 100 }));
     });
 }

@@ -3,7 +3,10 @@
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use base::limits::CHUNK_LEN_MAX;
-use base::{ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, Kind, ServerId, TraceId};
+use base::{
+    ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, FormationId, Kind, ServerId,
+    TraceId,
+};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -111,8 +114,10 @@ fn registration() -> impl Strategy<Value = Registration> {
 
 fn heartbeat() -> impl Strategy<Value = Heartbeat> {
     made!((server, server()), (addr, addr()), (boot, any::<u64>()), (seq, 1..=u64::MAX),
-        (disks, vec(disk_report(), 0..4)), (damaged, vec((disk(), chunk()), 0..4)),
-        (load, any::<u32>()) => Heartbeat { server, addr, boot, seq, disks, damaged, load })
+    (disks, vec(disk_report(), 0..4)), (damaged, vec((disk(), chunk()), 0..4)),
+    (load, any::<u32>()), (quiet, vec((disk(), chunk()), 0..4)) => {
+        Heartbeat { server, addr, boot, seq, disks, damaged, load, quiet }
+    })
 }
 
 fn lock_change() -> impl Strategy<Value = LockChange> {
@@ -141,6 +146,8 @@ fn cluster_request() -> impl Strategy<Value = ClusterRequest> {
         made!((op, op()), (change, lock_change()) => ClusterRequest::Lock { op, change }),
         label().prop_map(|name| ClusterRequest::LockHolder { name }),
         member_change.prop_map(|change| ClusterRequest::Members { change }),
+        vec(disk(), 0..4).prop_map(|disks| ClusterRequest::Identify { disks }),
+        disk().prop_map(|disk| ClusterRequest::Condemn { disk }),
     ]
 }
 
@@ -159,8 +166,13 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         (domain, label()), (alive, any::<bool>()), (disks, vec(disk_report(), 0..3)) => {
         ServerStatus { server, name, addr, domain, alive, disks }
     });
+    let stopped = made!((partition, any::<u16>()), (server, server()), (disk, disk()),
+        (unknown, any::<u64>()), (reported, any::<u64>()) => {
+        StoppedCollection { partition, server, disk, unknown, reported }
+    });
     let status = made!((master, 1..=u64::MAX), (leads, vec(group(), 0..4)),
-        (servers, vec(server_status, 0..3)), (n, any::<[u64; 9]>()) => ClusterStatus {
+        (servers, vec(server_status, 0..3)), (n, any::<[u64; 9]>()),
+        (stopped, vec(stopped, 0..3)) => ClusterStatus {
         master,
         leads,
         servers,
@@ -171,12 +183,16 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         dirs: n[4],
         logical_bytes: n[5],
         repair: RepairStatus { pending: n[6], done: n[7], bytes: n[8] },
+        stopped,
     });
     prop_oneof![
         info.prop_map(ClusterReply::Info),
-        made!((server, server()), (cluster, any::<u128>()) => {
-            ClusterReply::Registered { server, cluster: ClusterId::new(cluster) }
+        made!((server, server()), (cluster, any::<u128>()),
+            (formation, option::of(any::<u128>())) => {
+            let formation = formation.map(FormationId::new);
+            ClusterReply::Registered { server, cluster: ClusterId::new(cluster), formation }
         }),
+        vec(disk(), 0..4).prop_map(|known| ClusterReply::Identified { known }),
         made!((masters, vec(master(), 0..5)), (known, any::<bool>()) => {
             ClusterReply::Beat { masters, known }
         }),

@@ -9,7 +9,7 @@ use crate::control::limits::{
     BLOCK_PEERS_MAX, BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE,
 };
 use crate::control::{
-    BlockPeer, BlockReply, BlockRequest, BlockRole, BlockServerStatus, BlockStatus,
+    BlockPeer, BlockReply, BlockRequest, BlockRole, BlockServerStatus, BlockStatus, DeletedVolume,
 };
 
 type Attachment = (VolumeId, u64);
@@ -27,8 +27,8 @@ impl Proto for BlockRequest {
 
     fn to_pb(&self) -> pb::BlockRequest {
         use pb::block_request::{
-            Ask, Attach, Clone, Create, Here, Keep, List, Map, Register, Remove, Resize, Rollback,
-            Set, Snapshot,
+            Ask, Attach, Clone, Create, Delete, Deleted, Here, Keep, List, Map, Register, Remove,
+            Resize, Rollback, Set, Snapshot, Undelete,
         };
         let ask = match self {
             BlockRequest::Create { nonce, spec } => {
@@ -36,6 +36,15 @@ impl Proto for BlockRequest {
             }
             BlockRequest::Remove { volume, force } => {
                 Ask::Remove(Remove { volume: volume.get(), force: *force })
+            }
+            BlockRequest::Delete { volume, force, snapshots } => {
+                Ask::Delete(Delete { volume: volume.get(), force: *force, snapshots: *snapshots })
+            }
+            BlockRequest::ListDeleted { after, limit } => {
+                Ask::Deleted(Deleted { after: after.map(VolumeId::get), limit: *limit })
+            }
+            BlockRequest::Undelete { volume, name } => {
+                Ask::Undelete(Undelete { volume: volume.get(), name: name.clone() })
             }
             BlockRequest::Resize { volume, bytes, force } => {
                 Ask::Resize(Resize { volume: volume.get(), bytes: *bytes, force: *force })
@@ -94,6 +103,19 @@ impl Proto for BlockRequest {
             },
             Ask::Remove(pb) => {
                 BlockRequest::Remove { volume: VolumeId::new(pb.volume), force: pb.force }
+            }
+            Ask::Delete(pb) => BlockRequest::Delete {
+                volume: VolumeId::new(pb.volume),
+                force: pb.force,
+                snapshots: pb.snapshots,
+            },
+            Ask::Deleted(pb) => BlockRequest::ListDeleted {
+                after: pb.after.map(VolumeId::new),
+                limit: range_u32(pb.limit, 1..=VOLUMES_PAGE, "BlockRequest.Deleted.limit")?,
+            },
+            Ask::Undelete(pb) => {
+                let new = pb.name.map(|new| name(new, "BlockRequest.Undelete.name"));
+                BlockRequest::Undelete { volume: VolumeId::new(pb.volume), name: new.transpose()? }
             }
             Ask::Resize(pb) => BlockRequest::Resize {
                 volume: VolumeId::new(pb.volume),
@@ -158,6 +180,20 @@ impl Proto for BlockRequest {
             },
             Ask::Status(_) => BlockRequest::Status,
         })
+    }
+}
+
+impl Proto for DeletedVolume {
+    type Pb = pb::DeletedVolume;
+
+    fn to_pb(&self) -> pb::DeletedVolume {
+        let DeletedVolume { info, at_ms, left_ms } = self;
+        pb::DeletedVolume { volume: Some(info.to_pb()), at_ms: *at_ms, left_ms: *left_ms }
+    }
+
+    fn from_pb(pb: pb::DeletedVolume) -> Result<DeletedVolume, WireError> {
+        let info = need(pb.volume, "DeletedVolume.volume")?;
+        Ok(DeletedVolume { info, at_ms: pb.at_ms, left_ms: pb.left_ms })
     }
 }
 
@@ -262,7 +298,7 @@ impl Proto for BlockReply {
     type Pb = pb::BlockReply;
 
     fn to_pb(&self) -> pb::BlockReply {
-        use pb::block_reply::{Answer, Attached, Kept, Map, Volumes};
+        use pb::block_reply::{Answer, Attached, Deleted, Kept, Map, Volumes};
         let answer = match self {
             BlockReply::Volume(info) => Answer::Volume(info.to_pb()),
             BlockReply::Volumes { volumes, more } => {
@@ -281,6 +317,9 @@ impl Proto for BlockReply {
             BlockReply::Grant(grant) => Answer::Grant(grant.to_pb()),
             BlockReply::Status(status) => Answer::Status(status.to_pb()),
             BlockReply::Shared(blocks) => Answer::Shared(*blocks),
+            BlockReply::Deleted { volumes, more } => {
+                Answer::Deleted(Deleted { volumes: all(volumes), more: *more })
+            }
             BlockReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::BlockReply { answer: Some(answer) }
@@ -314,6 +353,11 @@ impl Proto for BlockReply {
             Answer::Grant(pb) => BlockReply::Grant(Proto::from_pb(pb)?),
             Answer::Status(pb) => BlockReply::Status(Proto::from_pb(pb)?),
             Answer::Shared(blocks) => BlockReply::Shared(blocks),
+            Answer::Deleted(pb) => {
+                let field = "BlockReply.Deleted.volumes";
+                let volumes = each(pb.volumes, VOLUMES_PAGE as usize, field, Proto::from_pb)?;
+                BlockReply::Deleted { volumes, more: pb.more }
+            }
             Answer::Done(_) => BlockReply::Done,
         })
     }

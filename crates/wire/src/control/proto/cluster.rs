@@ -1,6 +1,6 @@
 //! Cluster messages.
 
-use base::{ChunkId, ClusterId, DiskId, ServerId};
+use base::{ChunkId, ClusterId, DiskId, FormationId, ServerId};
 
 use super::common::{
     addr_bytes, addr_from, all, bounded, cut, each, label, need, range, text, u16_from, u128_bytes,
@@ -10,16 +10,25 @@ use super::envelope::change;
 use super::{Proto, WireError, pb};
 use crate::control::limits::{
     DAMAGED_MAX, DISKS_MAX, GROUPS_MAX, LABEL_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MASTERS_MAX,
-    REASON_MAX, SERVERS_MAX,
+    REASON_MAX, SERVERS_MAX, STOPPED_MAX,
 };
 use crate::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, DiskReport, Group, Heartbeat,
     LockChange, MasterInfo, MemberChange, Registration, RepairStatus, ServerStatus,
+    StoppedCollection,
 };
 use base::limits::PATH_MAX;
 
 fn master_id(id: u64, field: &'static str) -> Result<u64, WireError> {
     range(id, 1..=u64::MAX, field)
+}
+
+fn disk_bytes(disks: &[DiskId]) -> Vec<Vec<u8>> {
+    disks.iter().map(|disk| u128_bytes(disk.get())).collect()
+}
+
+fn disks_from(disks: Vec<Vec<u8>>, field: &'static str) -> Result<Vec<DiskId>, WireError> {
+    each(disks, DISKS_MAX, field, |disk| Ok(DiskId::new(u128_from(&disk, field)?)))
 }
 
 fn group(number: u32) -> Result<Group, WireError> {
@@ -100,7 +109,7 @@ impl Proto for Heartbeat {
     type Pb = pb::Heartbeat;
 
     fn to_pb(&self) -> pb::Heartbeat {
-        let damaged = |&(disk, chunk): &(DiskId, ChunkId)| pb::DamagedReplica {
+        let replica = |&(disk, chunk): &(DiskId, ChunkId)| pb::DamagedReplica {
             disk: u128_bytes(disk.get()),
             chunk: chunk.get(),
         };
@@ -110,8 +119,9 @@ impl Proto for Heartbeat {
             boot: self.boot,
             seq: self.seq,
             disks: all(&self.disks),
-            damaged: self.damaged.iter().map(damaged).collect(),
+            damaged: self.damaged.iter().map(replica).collect(),
             load: self.load,
+            quiet: self.quiet.iter().map(replica).collect(),
         }
     }
 
@@ -122,13 +132,16 @@ impl Proto for Heartbeat {
             boot: pb.boot,
             seq: range(pb.seq, 1..=u64::MAX, "Heartbeat.seq")?,
             disks: each(pb.disks, DISKS_MAX, "Heartbeat.disks", Proto::from_pb)?,
-            damaged: each(pb.damaged, DAMAGED_MAX, "Heartbeat.damaged", |one| {
-                let disk = u128_from(&one.disk, "DamagedReplica.disk")?;
-                Ok((DiskId::new(disk), ChunkId::new(one.chunk)))
-            })?,
+            damaged: each(pb.damaged, DAMAGED_MAX, "Heartbeat.damaged", replica_from)?,
             load: pb.load,
+            quiet: each(pb.quiet, DAMAGED_MAX, "Heartbeat.quiet", replica_from)?,
         })
     }
+}
+
+fn replica_from(one: pb::DamagedReplica) -> Result<(DiskId, ChunkId), WireError> {
+    let disk = u128_from(&one.disk, "DamagedReplica.disk")?;
+    Ok((DiskId::new(disk), ChunkId::new(one.chunk)))
 }
 
 fn ttl(ttl_ms: u64, field: &'static str) -> Result<u64, WireError> {
@@ -200,7 +213,7 @@ impl Proto for ClusterRequest {
     type Pb = pb::ClusterRequest;
 
     fn to_pb(&self) -> pb::ClusterRequest {
-        use pb::cluster_request::{Ask, Lock};
+        use pb::cluster_request::{Ask, Disks, Lock};
         let ask = match self {
             ClusterRequest::Info => Ask::Info(pb::Empty {}),
             ClusterRequest::Register(registration) => Ask::Register(registration.to_pb()),
@@ -211,6 +224,8 @@ impl Proto for ClusterRequest {
             }
             ClusterRequest::LockHolder { name } => Ask::LockHolder(name.clone()),
             ClusterRequest::Members { change } => Ask::Members(change.to_pb()),
+            ClusterRequest::Identify { disks } => Ask::Identify(Disks { disks: disk_bytes(disks) }),
+            ClusterRequest::Condemn { disk } => Ask::Condemn(u128_bytes(disk.get())),
         };
         pb::ClusterRequest { ask: Some(ask) }
     }
@@ -230,6 +245,13 @@ impl Proto for ClusterRequest {
                 ClusterRequest::LockHolder { name: label(name, "ClusterRequest.lock_holder")? }
             }
             Ask::Members(change) => ClusterRequest::Members { change: Proto::from_pb(change)? },
+            Ask::Identify(pb) => ClusterRequest::Identify {
+                disks: disks_from(pb.disks, "ClusterRequest.Disks.disks")?,
+            },
+            Ask::Condemn(disk) => {
+                let disk = DiskId::new(u128_from(&disk, "ClusterRequest.condemn")?);
+                ClusterRequest::Condemn { disk }
+            }
         })
     }
 }
@@ -307,6 +329,30 @@ impl Proto for RepairStatus {
     }
 }
 
+impl Proto for StoppedCollection {
+    type Pb = pb::StoppedCollection;
+
+    fn to_pb(&self) -> pb::StoppedCollection {
+        pb::StoppedCollection {
+            partition: self.partition.into(),
+            server: self.server.get(),
+            disk: u128_bytes(self.disk.get()),
+            unknown: self.unknown,
+            reported: self.reported,
+        }
+    }
+
+    fn from_pb(pb: pb::StoppedCollection) -> Result<StoppedCollection, WireError> {
+        Ok(StoppedCollection {
+            partition: u16_from(pb.partition, "StoppedCollection.partition")?,
+            server: ServerId::new(pb.server),
+            disk: DiskId::new(u128_from(&pb.disk, "StoppedCollection.disk")?),
+            unknown: pb.unknown,
+            reported: pb.reported,
+        })
+    }
+}
+
 impl Proto for ClusterStatus {
     type Pb = pb::ClusterStatus;
 
@@ -322,6 +368,7 @@ impl Proto for ClusterStatus {
             dirs: self.dirs,
             logical_bytes: self.logical_bytes,
             repair: Some(self.repair.to_pb()),
+            stopped: all(&self.stopped),
         }
     }
 
@@ -337,6 +384,7 @@ impl Proto for ClusterStatus {
             dirs: pb.dirs,
             logical_bytes: pb.logical_bytes,
             repair: need(pb.repair, "ClusterStatus.repair")?,
+            stopped: each(pb.stopped, STOPPED_MAX, "ClusterStatus.stopped", Proto::from_pb)?,
         })
     }
 }
@@ -345,13 +393,19 @@ impl Proto for ClusterReply {
     type Pb = pb::ClusterReply;
 
     fn to_pb(&self) -> pb::ClusterReply {
-        use pb::cluster_reply::{Answer, Beat, Holder, Registered};
+        use pb::cluster_reply::{Answer, Beat, Holder, Identified, Registered};
         let answer = match self {
             ClusterReply::Info(info) => Answer::Info(info.to_pb()),
-            ClusterReply::Registered { server, cluster } => Answer::Registered(Registered {
-                server: server.get(),
-                cluster: u128_bytes(cluster.get()),
-            }),
+            ClusterReply::Registered { server, cluster, formation } => {
+                Answer::Registered(Registered {
+                    server: server.get(),
+                    cluster: u128_bytes(cluster.get()),
+                    formation: formation.map(|formation| u128_bytes(formation.get())),
+                })
+            }
+            ClusterReply::Identified { known } => {
+                Answer::Identified(Identified { known: disk_bytes(known) })
+            }
             ClusterReply::Beat { masters, known } => {
                 Answer::Beat(Beat { masters: all(masters), known: *known })
             }
@@ -373,6 +427,16 @@ impl Proto for ClusterReply {
             Answer::Registered(pb) => ClusterReply::Registered {
                 server: ServerId::new(pb.server),
                 cluster: ClusterId::new(u128_from(&pb.cluster, "ClusterReply.Registered.cluster")?),
+                formation: match pb.formation {
+                    None => None,
+                    Some(bytes) => {
+                        let field = "ClusterReply.Registered.formation";
+                        Some(FormationId::new(u128_from(&bytes, field)?))
+                    }
+                },
+            },
+            Answer::Identified(pb) => ClusterReply::Identified {
+                known: disks_from(pb.known, "ClusterReply.Identified.known")?,
             },
             Answer::Beat(pb) => {
                 let field = "ClusterReply.Beat.masters";

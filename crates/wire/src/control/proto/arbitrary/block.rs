@@ -56,6 +56,12 @@ fn info() -> impl Strategy<Value = VolumeInfo> {
     })
 }
 
+fn deleted() -> impl Strategy<Value = DeletedVolume> {
+    made!((info, info()), (at_ms, any::<u64>()), (left_ms, any::<u64>()) => {
+        DeletedVolume { info, at_ms, left_ms }
+    })
+}
+
 fn place() -> impl Strategy<Value = SegmentPlace> {
     made!((index, any::<u32>()), (epoch, any::<u64>()), (server, option::of(server())),
         (name, "\\PC{0,9}"), (addr, option::of(addr())), (serving, any::<bool>()),
@@ -125,6 +131,15 @@ pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
         made!((volume, volume()), (force, any::<bool>()) => {
             BlockRequest::Remove { volume, force }
         }),
+        made!((volume, volume()), (force, any::<bool>()), (snapshots, any::<bool>()) => {
+            BlockRequest::Delete { volume, force, snapshots }
+        }),
+        made!((after, option::of(volume())), (limit, 1..=VOLUMES_PAGE) => {
+            BlockRequest::ListDeleted { after, limit }
+        }),
+        made!((volume, volume()), (name, option::of(name())) => {
+            BlockRequest::Undelete { volume, name }
+        }),
         made!((volume, volume()), (bytes, bytes()), (force, any::<bool>()) => {
             BlockRequest::Resize { volume, bytes, force }
         }),
@@ -175,6 +190,9 @@ pub(super) fn reply() -> impl Strategy<Value = BlockReply> {
         grant().prop_map(BlockReply::Grant),
         status().prop_map(BlockReply::Status),
         any::<u64>().prop_map(BlockReply::Shared),
+        made!((volumes, vec(deleted(), 0..3)), (more, any::<bool>()) => {
+            BlockReply::Deleted { volumes, more }
+        }),
         Just(BlockReply::Done),
     ]
 }

@@ -1,0 +1,208 @@
+//! What the leading manager does about deleted volumes: it removes those whose time is over, and
+//! the oldest of the others when the cluster has little room.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{Kind, VolumeId};
+use client::Client;
+use futures_util::stream::{StreamExt, iter};
+use runtime::Instant;
+use table::ClientStore;
+use wire::control::{
+    BlockReply, BlockRequest, ClusterReply, ClusterRequest, ControlError, SegmentId, VolumeInfo,
+};
+
+use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON, ROOM_LOOKS};
+use super::service::{Lead, Manager, segment_path};
+use super::state::geometry;
+use crate::device::{FileId, View};
+
+/// A DataFile that a volume or snapshot names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Use {
+    /// Who names it.
+    pub volume: VolumeId,
+    /// The file.
+    pub file: FileId,
+    /// Its bytes, all copies counted.
+    pub bytes: u64,
+}
+
+/// Which DataFiles volumes and snapshots name, as their directories show: nobody has to have them
+/// open. What an owner is about to change may be missing.
+pub async fn uses(client: &Client, volumes: &[VolumeInfo]) -> Result<Vec<Use>, client::Error> {
+    let count = |info: &VolumeInfo| {
+        geometry(&info.spec).map_or(0, |sizes| sizes.segments(info.spec.bytes)) as u32
+    };
+    let segments = volumes.iter().flat_map(|info| (0..count(info)).map(move |index| (info, index)));
+    let looks = segments.map(|(info, index)| async move {
+        let path = segment_path(SegmentId { volume: info.volume, index });
+        let store = match ClientStore::find(client, &path).await {
+            Ok(store) => Rc::new(store),
+            // Nobody has used it yet.
+            Err(error) if error.kind() == Kind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let seen = View::look(client.env(), store).await;
+        let files = seen.map(|view| view.files().collect::<Vec<_>>()).unwrap_or_default();
+        let copies = u64::from(info.spec.policy.copies);
+        let of = |one: crate::device::FileUse| Use {
+            volume: info.volume,
+            file: one.file,
+            bytes: one.bytes * copies,
+        };
+        Ok(files.into_iter().map(of).collect())
+    });
+    let mut looks = iter(looks.collect::<Vec<_>>()).buffer_unordered(ROOM_LOOKS);
+    let mut found = Vec::new();
+    while let Some(files) = looks.next().await {
+        found.extend(files?);
+    }
+    Ok(found)
+}
+
+/// Bytes of files that only some of the volumes name: what their removal gives back.
+pub fn alone(uses: &[Use], only: impl Fn(VolumeId) -> bool) -> u64 {
+    let mut files: BTreeMap<FileId, (u64, bool)> = BTreeMap::new();
+    for one in uses {
+        let (bytes, alone) = files.entry(one.file).or_insert((one.bytes, true));
+        *bytes = one.bytes.max(*bytes);
+        *alone &= only(one.volume);
+    }
+    files.values().filter(|(_, alone)| *alone).map(|(bytes, _)| bytes).sum()
+}
+
+impl Manager {
+    /// Milliseconds of Unix time.
+    pub(super) fn unix_ms(&self) -> u64 {
+        self.env().unix_time().as_nanos() / 1_000_000
+    }
+
+    /// Frees a volume's name. Snapshots alone go at once, and all does where nothing is kept.
+    pub(super) async fn delete(
+        &self,
+        lead: &Rc<Lead>,
+        volume: VolumeId,
+        (force, snapshots): (bool, bool),
+    ) -> Result<BlockReply, ControlError> {
+        let is_snapshot = {
+            let machine = lead.machine.borrow();
+            machine.state().volume(volume).is_some_and(|known| known.family.parent.is_some())
+        };
+        if is_snapshot || self.undelete().is_zero() {
+            if snapshots {
+                let all = lead.machine.borrow().snapshot_ids(volume);
+                for snapshot in all {
+                    let request = BlockRequest::Remove { volume: snapshot, force };
+                    Box::pin(self.serve(request)).await?;
+                }
+            }
+            return Box::pin(self.serve(BlockRequest::Remove { volume, force })).await;
+        }
+        let (now, unix_ms) = (self.env().now(), self.unix_ms());
+        let deleted = lead.machine.borrow_mut().delete((now, unix_ms), volume, (force, snapshots));
+        let deleted = self.durable(lead, deleted).await??;
+        self.env().mark("block manager: volume deleted");
+        Ok(deleted)
+    }
+
+    /// Whether clones have to get their files, or snapshots to go, before a volume can be removed.
+    pub(super) fn needs_parting(&self, lead: &Lead, volume: VolumeId, force: bool) -> bool {
+        let machine = &mut *lead.machine.borrow_mut();
+        let has_clones = machine.serve_deleted_clones(self.env().now(), volume);
+        force || has_clones || machine.is_deleted(volume)
+    }
+
+    /// Snapshots that go with a deleted volume.
+    pub(super) fn deleted_snapshots(&self, lead: &Lead, volume: VolumeId) -> Vec<VolumeId> {
+        let machine = lead.machine.borrow();
+        match machine.is_deleted(volume) {
+            true => machine.deleted_snapshots(volume),
+            false => Vec::new(),
+        }
+    }
+
+    /// Removes deleted volumes in their time.
+    pub(super) async fn expire(self, lead: Rc<Lead>) {
+        let env = self.env();
+        let is_idle = || lead.machine.borrow().deleted_volumes().is_empty();
+        if self.undelete().is_zero() && is_idle() {
+            return; // Nothing will be kept.
+        }
+        // Room that is about to be free, and since when.
+        let mut freed: Vec<(Instant, u64)> = Vec::new();
+        while !lead.is_over() {
+            env.sleep(EXPIRY).await;
+            let unix_ms = self.unix_ms();
+            let deleted = lead.machine.borrow().deleted_volumes();
+            let (over, kept): (Vec<_>, Vec<_>) =
+                deleted.into_iter().partition(|(_, deleted)| deleted.until_ms <= unix_ms);
+            for (volume, _) in over {
+                tracing::info!(%volume, "the time of a deleted volume is over: it is removed");
+                self.remove_deleted(volume).await;
+            }
+            if kept.is_empty() {
+                continue;
+            }
+            let now = env.now();
+            freed.retain(|(since, _)| now - *since < FREED_SOON);
+            let Some((capacity, used)) = self.room().await else { continue };
+            let soon: u64 = freed.iter().map(|(_, bytes)| bytes).sum();
+            let mut free = capacity.saturating_sub(used).saturating_add(soon);
+            for (volume, deleted) in kept {
+                if free >= capacity / 100 * FREE_PERCENT || lead.is_over() {
+                    break;
+                }
+                let bytes = self.alone(&lead, volume).await.unwrap_or(0);
+                let left_s = deleted.until_ms.saturating_sub(unix_ms) / 1000;
+                tracing::warn!(
+                    %volume, bytes, left_s, free,
+                    "less than {FREE_PERCENT} % of the cluster is free: a deleted volume goes \
+                     before its time; add disks, or remove what is not needed"
+                );
+                env.mark("block manager: deleted volume goes early");
+                if self.remove_deleted(volume).await {
+                    freed.push((now, bytes));
+                    free = free.saturating_add(bytes);
+                }
+            }
+        }
+    }
+
+    async fn remove_deleted(&self, volume: VolumeId) -> bool {
+        match self.serve(BlockRequest::Remove { volume, force: true }).await {
+            Ok(_) => true,
+            Err(error) => {
+                // The next look tries again.
+                tracing::debug!(%volume, %error, "a deleted volume was not removed yet");
+                false
+            }
+        }
+    }
+
+    /// Bytes that the cluster's good disks can take, and that are in use; nothing while that is
+    /// not known.
+    async fn room(&self) -> Option<(u64, u64)> {
+        let reply = self.client().cluster_ask(ClusterRequest::Status).await.ok()?;
+        let ClusterReply::Status(status) = reply else { return None };
+        let disks = status.servers.iter().flat_map(|server| &server.disks);
+        let good = disks.filter(|disk| !disk.failed);
+        let sums = good.fold((0u64, 0u64), |(capacity, used), disk| {
+            (capacity + disk.capacity, used + disk.used)
+        });
+        (sums.0 > 0).then_some(sums)
+    }
+
+    /// What the removal of a deleted volume with its snapshots gives back.
+    async fn alone(&self, lead: &Lead, volume: VolumeId) -> Option<u64> {
+        let (family, own) = {
+            let machine = lead.machine.borrow();
+            let mut own = machine.deleted_snapshots(volume);
+            own.push(volume);
+            (machine.relatives(volume), own)
+        };
+        let uses = uses(self.client(), &family).await.ok()?;
+        Some(alone(&uses, |volume| own.contains(&volume)))
+    }
+}

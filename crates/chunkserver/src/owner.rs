@@ -1,0 +1,177 @@
+//! Whose the disks are. A disk of another cluster, or of an earlier formation of this one, is
+//! left alone: these masters would take all that is on it for garbage.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use base::{ClusterId, DiskId, FormationId};
+use chunkstore::{ChunkStore, StoreOwner};
+use runtime::{Class, Instant};
+use wire::control::{ClusterReply, ClusterRequest, DiskReport};
+
+use crate::limits::IDENTIFY_PAUSE;
+use crate::server::{Chunkserver, Disk};
+
+/// The cluster that the server has joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Home {
+    pub(crate) cluster: ClusterId,
+    /// None from masters of a version before formations: nothing is judged then.
+    pub(crate) formation: Option<FormationId>,
+}
+
+/// What is known of a disk's owner.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// The server has not joined yet. The disk is served and not yet reported.
+    Unjudged,
+    /// The disk is of the cluster that the server has joined.
+    Own(Home),
+    /// No master has said that it knows the disk, as of the last question.
+    Waits(Home, String, Instant),
+    /// The disk is not of the cluster that the server has joined.
+    Foreign(Home, String),
+}
+
+impl Standing {
+    /// Why the disk is not served.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        match self {
+            Standing::Unjudged | Standing::Own(_) => None,
+            Standing::Waits(_, why, _) | Standing::Foreign(_, why) => Some(why),
+        }
+    }
+
+    /// True when there is nothing to ask or to do now.
+    fn holds(&self, home: Home, now: Instant) -> bool {
+        match self {
+            Standing::Unjudged => false,
+            Standing::Own(of) | Standing::Foreign(of, _) => *of == home,
+            Standing::Waits(of, _, asked) => *of == home && now.since(*asked) < IDENTIFY_PAUSE,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Verdict {
+    Own,
+    /// It becomes the cluster's.
+    Join(FormationId),
+    /// It becomes the cluster's if its masters know it.
+    Ask(FormationId),
+    Foreign(String),
+}
+
+/// `holds`: there is something on the disk.
+fn judge(owner: StoreOwner, holds: bool, home: Home) -> Verdict {
+    let remedy = "or format it if nothing on it is needed";
+    match (owner, home.formation) {
+        (StoreOwner::Of { cluster, .. }, _) if cluster != home.cluster => {
+            Verdict::Foreign(format!(
+                "the store belongs to cluster {cluster}, this server to {}: put the disk into a \
+                 server of its cluster, {remedy}",
+                home.cluster
+            ))
+        }
+        (StoreOwner::Of { cluster, formation }, Some(now)) if formation != now => {
+            Verdict::Foreign(format!(
+                "the store belongs to formation {formation} of cluster {cluster}, its masters to \
+                 {now}: they were formed anew. Give the masters their former data back, or put the \
+                 disk into a server of its cluster, {remedy}"
+            ))
+        }
+        (StoreOwner::Of { .. }, _) | (_, None) => Verdict::Own,
+        (StoreOwner::Unmarked, Some(now)) if holds => Verdict::Ask(now),
+        (StoreOwner::Unmarked | StoreOwner::Fresh, Some(now)) => Verdict::Join(now),
+    }
+}
+
+impl<S: ChunkStore> Chunkserver<S> {
+    /// Judges the disks of this lane that are not judged yet for the cluster that was joined;
+    /// asks `masters` about those that do not say whose they are.
+    pub(crate) async fn judge_disks(&self, home: Home, masters: &[SocketAddr]) {
+        let disks = self.disks();
+        for disk in disks {
+            if disk.standing.borrow().holds(home, self.0.env.now()) {
+                continue;
+            }
+            let holds = !disk.store.list(None, 1).is_empty();
+            let standing = match judge(disk.store.info().owner, holds, home) {
+                Verdict::Own => Standing::Own(home),
+                Verdict::Foreign(why) => Standing::Foreign(home, why),
+                Verdict::Join(formation) => self.join(&disk, home, formation).await,
+                Verdict::Ask(formation) if self.masters_know(disk.id, masters).await => {
+                    self.join(&disk, home, formation).await
+                }
+                Verdict::Ask(_) => {
+                    let why = format!(
+                        "the store does not say whose it is, and no master of {} knows it: put \
+                         the disk into a server of the cluster that used it last, or format it if \
+                         nothing on it is needed",
+                        home.cluster
+                    );
+                    Standing::Waits(home, why, self.0.env.now())
+                }
+            };
+            let before = disk.standing.replace(standing.clone());
+            if let Some(why) = standing.reason()
+                && before.reason() != Some(why)
+            {
+                self.0.env.mark("chunkserver: a disk of another cluster");
+                tracing::error!(path = %disk.path, disk = %disk.id, "a disk is not served: {why}");
+            }
+        }
+        self.0.judged.set(Some(home));
+        self.0.board.post(self.addr(), self.news());
+    }
+
+    async fn join(&self, disk: &Disk<S>, home: Home, formation: FormationId) -> Standing {
+        match disk.store.adopt(home.cluster, formation).await {
+            Ok(()) => Standing::Own(home),
+            Err(error) => {
+                let why = format!("the store cannot note its cluster: {error}: replace the disk");
+                Standing::Waits(home, why, self.0.env.now())
+            }
+        }
+    }
+
+    async fn masters_know(&self, disk: DiskId, masters: &[SocketAddr]) -> bool {
+        let asked = masters.iter().map(|&master| {
+            let this = self.clone();
+            self.0.env.spawn(Class::Control, "identify a disk", async move {
+                this.ask(master, ClusterRequest::Identify { disks: vec![disk] }).await
+            })
+        });
+        let mut found = false;
+        for answer in asked.collect::<Vec<_>>() {
+            // What was not answered is asked again later.
+            if let Ok(Ok(ClusterReply::Identified { known })) = answer.await {
+                found |= known.contains(&disk);
+            }
+        }
+        found
+    }
+
+    /// How a disk is reported that is not served: as one that could not be opened. Masters must
+    /// not take it for one that has failed in their cluster.
+    pub(crate) fn left_alone(&self, disk: &Disk<S>) -> Option<DiskReport> {
+        let standing = disk.standing.borrow();
+        let reason = standing.reason()?.to_owned();
+        Some(DiskReport {
+            disk: DiskId::default(),
+            path: disk.path.clone(),
+            capacity: 0,
+            used: 0,
+            chunks: 0,
+            failed: true,
+            reason,
+            addr: None,
+        })
+    }
+}
+
+const _: () = assert!(IDENTIFY_PAUSE.as_millis() >= Duration::from_secs(1).as_millis());
+
+#[cfg(test)]
+#[path = "owner_tests.rs"]
+mod tests;

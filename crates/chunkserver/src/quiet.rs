@@ -1,0 +1,61 @@
+//! Open replicas whose writers are not heard of any more: masters are told, and seal them.
+//!
+//! A living writer is heard of often: by its appends, or by commit messages while it is idle
+//! (`protocols.md` 1.6). A message counts whatever becomes of it, so that a writer whose right has
+//! run out is none that is gone.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::{ChunkId, DiskId};
+use chunkstore::ChunkStore;
+use wire::data::ReplicaState;
+
+use crate::limits::QUIET_PAGE_PAUSE;
+use crate::server::{Chunkserver, Disk};
+
+/// Replicas looked up at a time.
+const PAGE: usize = 256;
+
+impl<S: ChunkStore> Chunkserver<S> {
+    pub(crate) async fn run_quiet_watch(self) {
+        loop {
+            let pause = self.0.config.writer_quiet / 3;
+            self.0.env.sleep(self.0.env.jitter(pause)).await;
+            for disk in self.disks() {
+                self.look_for_quiet(&disk).await;
+            }
+        }
+    }
+
+    async fn look_for_quiet(&self, disk: &Rc<Disk<S>>) {
+        let (mut open, mut after) = (BTreeSet::new(), None);
+        loop {
+            let page = disk.store.list(after, PAGE);
+            let Some(last) = page.last() else { break };
+            after = Some(last.chunk);
+            // One without bytes has nothing that could be lost.
+            let written =
+                page.iter().filter(|it| it.stat.state == ReplicaState::Open && it.stat.len > 0);
+            for replica in written {
+                open.insert(replica.chunk);
+                let now = self.0.env.now();
+                let key = (disk.id, replica.chunk);
+                let heard = *self.0.heard.borrow_mut().entry(key).or_insert(now);
+                if now.since(heard) >= self.0.config.writer_quiet {
+                    self.0.board.add_quiet(disk.id, replica.chunk);
+                }
+            }
+            self.0.env.sleep(QUIET_PAGE_PAUSE).await;
+        }
+        self.0.heard.borrow_mut().retain(|&(of, chunk), _| of != disk.id || open.contains(&chunk));
+    }
+
+    /// The writer of an open replica has sent something. Only replicas that the watch has seen are
+    /// on the list: it is as long as there are open ones.
+    pub(crate) fn note_heard(&self, disk: DiskId, chunk: ChunkId) {
+        if let Some(heard) = self.0.heard.borrow_mut().get_mut(&(disk, chunk)) {
+            *heard = self.0.env.now();
+        }
+    }
+}

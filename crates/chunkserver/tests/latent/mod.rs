@@ -1,0 +1,114 @@
+//! A store with sectors that can not be read, as nobody knows before reads meet them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::limits::SECTOR;
+use base::{ChunkId, ClusterId, Epoch, FormationId};
+use chunkstore::model::ModelStore;
+use chunkstore::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+use wire::data::ReplicaStat;
+use wire::sector::parse_footer;
+
+/// A model store whose reads fail where it was spoilt.
+#[derive(Clone, Debug)]
+pub struct Latent {
+    store: ModelStore,
+    spoilt: Rc<RefCell<BTreeSet<u32>>>,
+    /// First damaged byte that a read has met.
+    met: Rc<Cell<Option<u32>>>,
+    busy: Rc<Cell<bool>>,
+}
+
+impl Latent {
+    pub fn new(store: ModelStore) -> Latent {
+        let (spoilt, met, busy) = Default::default();
+        Latent { store, spoilt, met, busy }
+    }
+
+    /// The sector with this byte of any chunk can not be read from now on.
+    pub fn spoil(&self, at: u32) {
+        self.spoilt.borrow_mut().insert(at);
+    }
+
+    /// All can be read again.
+    pub fn mend(&self) {
+        self.spoilt.borrow_mut().clear();
+        self.met.set(None);
+    }
+
+    /// Appends of repair are answered "busy".
+    pub fn be_busy(&self, busy: bool) {
+        self.busy.set(busy);
+    }
+
+    fn cut(&self, mut stat: ReplicaStat) -> ReplicaStat {
+        stat.len = stat.len.min(self.met.get().unwrap_or(stat.len));
+        stat
+    }
+}
+
+impl ChunkStore for Latent {
+    async fn append(&self, append: Append) -> Result<Appended, StoreError> {
+        if append.repair && self.busy.get() {
+            return Err(StoreError::Busy);
+        }
+        self.store.append(append).await
+    }
+
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
+        let read = self.store.read(chunk, offset, len).await?;
+        for sector in read.sectors.chunks(SECTOR) {
+            let footer = parse_footer(sector).unwrap();
+            let (offset, end) = (footer.offset, footer.offset + u32::from(footer.len));
+            if self.spoilt.borrow().range(offset..end).next().is_some() {
+                self.met.set(Some(self.met.get().map_or(offset, |met| met.min(offset))));
+                return Err(StoreError::Corrupt { offset });
+            }
+        }
+        Ok(read)
+    }
+
+    async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
+        Ok(self.cut(self.store.fence(chunk, epoch).await?))
+    }
+
+    async fn seal(&self, chunk: ChunkId, len: u32) -> Result<ReplicaStat, StoreError> {
+        Ok(self.cut(self.store.seal(chunk, len).await?))
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        self.store.delete(chunk).await
+    }
+
+    async fn forget(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        self.store.forget(chunk).await
+    }
+
+    fn stat(&self, chunk: ChunkId) -> Result<ReplicaStat, StoreError> {
+        Ok(self.cut(self.store.stat(chunk)?))
+    }
+
+    fn list(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkInfo> {
+        let mut found = self.store.list(after, limit);
+        found.iter_mut().for_each(|info| info.stat = self.cut(info.stat));
+        found
+    }
+
+    fn info(&self) -> StoreInfo {
+        self.store.info()
+    }
+
+    async fn adopt(&self, cluster: ClusterId, formation: FormationId) -> Result<(), StoreError> {
+        self.store.adopt(cluster, formation).await
+    }
+
+    async fn checkpoint(&self) -> Result<(), StoreError> {
+        self.store.checkpoint().await
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.store.close().await
+    }
+}

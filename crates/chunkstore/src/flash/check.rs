@@ -1,0 +1,42 @@
+//! Checks of an append that need no state. The model has its own.
+
+use base::limits::{APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
+use wire::sector::{AppendAt, FLAG_FIRST, FLAG_LAST, parse_footer, verify_append};
+
+use crate::contract::{Append, StoreError};
+
+/// Checks of an append that need no state; the data bytes.
+pub(super) fn check_append(append: &Append) -> Result<u32, StoreError> {
+    if append.create && append.offset != 0 {
+        return Err(StoreError::Invalid("a chunk is made by an append at offset 0"));
+    }
+    if append.sectors.len() > APPEND_SECTORS_MAX * SECTOR {
+        return Err(StoreError::Invalid("an append has at most 256 sectors"));
+    }
+    let at = AppendAt {
+        chunk: append.chunk,
+        epoch: append.epoch,
+        base: append.base,
+        offset: append.offset,
+    };
+    let len = verify_append(at, &append.sectors)
+        .map_err(|(index, _)| StoreError::BadSectors { index: index as u32 })?;
+    if u64::from(append.offset) + u64::from(len) > CHUNK_LEN_MAX {
+        return Err(StoreError::Invalid("a chunk has at most 2 GiB"));
+    }
+    if !append.repair {
+        // Recovery keeps whole appends, so they must be marked.
+        let last = append.sectors.len() / SECTOR - 1;
+        let flags = |index: usize| {
+            let sector = &append.sectors[index * SECTOR..(index + 1) * SECTOR];
+            parse_footer(sector).map_or(0, |footer| footer.flags)
+        };
+        if flags(0) & FLAG_FIRST == 0 {
+            return Err(StoreError::BadSectors { index: 0 });
+        }
+        if flags(last) & FLAG_LAST == 0 {
+            return Err(StoreError::BadSectors { index: last as u32 });
+        }
+    }
+    Ok(len)
+}

@@ -1,0 +1,156 @@
+//! Where a file ends that is open for append: told by its living writer or by a seal, never by
+//! what a replica happens to show.
+
+use base::Kind;
+use client::{Client, Config, Error, FlatLogFile};
+use runtime::Duration;
+use wire::control::Policy;
+
+use crate::cluster::{bytes, run};
+use crate::fake::Fake;
+
+const POLICIES: [Policy; 2] = [Policy::rep(3), Policy { copies: 3, acks: 2 }];
+
+async fn create(client: &Client, policy: Policy) -> FlatLogFile {
+    client.create("/file", policy, 0o644, true).await.unwrap()
+}
+
+/// All replicas have restarted: they have forgotten what their writers told them.
+fn restart_replicas(fake: &Fake) {
+    fake.with(|state| state.replicas.values_mut().for_each(|replica| replica.committed = 0));
+}
+
+#[test]
+fn read_of_a_tail_has_all_that_was_acknowledged() {
+    for policy in POLICIES {
+        let fake = Fake::new(1, 3);
+        run(30, &fake.clone(), Config::default(), |client| async move {
+            let file = create(&client, policy).await;
+            let appender = file.append_handle().await.unwrap();
+            let reader = file.reader();
+            let mut expected = Vec::new();
+            for round in 0..100 {
+                let data = bytes(round, 1 + round as usize * 97);
+                appender.append(&data).await.unwrap();
+                expected.extend(data);
+                let from = expected.len().saturating_sub(5000);
+                let read = reader.read_at(from as u64, 1 << 20).await.unwrap();
+                assert!(read == expected[from..], "round {round}: {} bytes", read.len());
+                assert_eq!(file.len().await.unwrap(), expected.len() as u64, "round {round}");
+            }
+        });
+    }
+}
+
+#[test]
+fn end_of_a_lost_writers_file_is_unknown_until_it_is_sealed() {
+    for policy in POLICIES {
+        let fake = Fake::new(1, 3);
+        run(31, &fake.clone(), Config::default(), |client| async move {
+            let file = create(&client, policy).await;
+            let appender = file.append_handle().await.unwrap();
+            let data = bytes(1, 10_000);
+            appender.append(&data).await.unwrap();
+            client.env().sleep(Duration::from_millis(50)).await;
+            drop(appender);
+            restart_replicas(&fake);
+            let reader = file.reader();
+            for asked in [reader.read_at(0, 100).await.map(drop), file.len().await.map(drop)] {
+                let error = asked.expect_err("an end that nobody has told");
+                assert!(matches!(error, Error::OpenEnd { offset: 0, .. }), "{error}");
+                assert_eq!(error.kind(), Kind::Retry);
+                assert!(error.to_string().contains("craton fs seal /file"), "{error}");
+            }
+            assert_eq!(reader.read_shown(0, 100).await.unwrap(), b"", "asked for no more");
+            assert_eq!(file.seal().await.unwrap(), 10_000);
+            assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
+            assert_eq!(file.len().await.unwrap(), 10_000);
+        });
+    }
+}
+
+#[test]
+fn living_idle_writer_tells_replicas_that_restarted() {
+    for policy in POLICIES {
+        let fake = Fake::new(1, 3);
+        run(32, &fake.clone(), Config::default(), |client| async move {
+            let file = create(&client, policy).await;
+            let appender = file.append_handle().await.unwrap();
+            let data = bytes(1, 10_000);
+            appender.append(&data).await.unwrap();
+            client.env().sleep(Duration::from_secs(60)).await;
+            for _ in 0..3 {
+                restart_replicas(&fake);
+                let (env, reader) = (client.env().clone(), file.reader());
+                let asked = env.now();
+                assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
+                let waited = env.now() - asked;
+                assert!(waited < Duration::from_secs(6), "the writer tells after {waited:?}");
+                restart_replicas(&fake);
+                assert_eq!(file.len().await.unwrap(), 10_000);
+            }
+            assert_eq!(appender.append(b"more").await.unwrap(), 10_000);
+        });
+    }
+}
+
+#[test]
+fn replica_that_restarted_beside_others_delays_nobody() {
+    let fake = Fake::new(1, 3);
+    run(33, &fake.clone(), Config::default(), |client| async move {
+        let file = create(&client, Policy::rep(3)).await;
+        let appender = file.append_handle().await.unwrap();
+        let data = bytes(1, 10_000);
+        appender.append(&data).await.unwrap();
+        client.env().sleep(Duration::from_millis(50)).await;
+        fake.with(|state| state.replicas.values_mut().next().unwrap().committed = 0);
+        let asked = client.env().now();
+        for _ in 0..20 {
+            assert!(file.reader().read_at(0, 1 << 20).await.unwrap() == data);
+        }
+        let waited = client.env().now() - asked;
+        assert!(waited < Duration::from_millis(100), "20 reads took {waited:?}");
+        drop(appender);
+    });
+}
+
+#[test]
+fn idle_writer_whose_right_has_run_out_gets_another() {
+    let fake = Fake::new(1, 3);
+    run(34, &fake.clone(), Config::default(), |client| async move {
+        let file = create(&client, Policy::rep(3)).await;
+        let appender = file.append_handle().await.unwrap();
+        let data = bytes(1, 10_000);
+        appender.append(&data).await.unwrap();
+        client.env().sleep(Duration::from_secs(10)).await;
+        fake.with(|state| state.token = [8; 16]);
+        client.env().sleep(Duration::from_secs(10)).await;
+        restart_replicas(&fake);
+        assert!(file.reader().read_at(0, 1 << 20).await.unwrap() == data);
+        appender.append(b"more").await.unwrap();
+        assert_eq!(file.len().await.unwrap(), 10_004);
+        assert_eq!(client.totals().chunks_failed, 0);
+        let chunks = file.chunks().await.unwrap().chunks.len();
+        assert_eq!(chunks, 1, "it keeps its chunk");
+    });
+}
+
+#[test]
+fn right_of_an_idle_writer_is_renewed_before_it_runs_out() {
+    let fake = Fake::new(1, 3);
+    run(35, &fake.clone(), Config::default(), |client| async move {
+        let env = client.env().clone();
+        fake.with(|state| state.rights_s = 40);
+        let file = create(&client, Policy::rep(3)).await;
+        let appender = file.append_handle().await.unwrap();
+        appender.append(b"first").await.unwrap();
+        let before = fake.with(|state| state.changes);
+        env.sleep(Duration::from_secs(200)).await;
+        let asked = fake.with(|state| state.changes) - before;
+        assert!((5..15).contains(&asked), "{asked} renewals in five lives of a right");
+        restart_replicas(&fake);
+        assert_eq!(file.reader().read_at(0, 10).await.unwrap(), b"first");
+        appender.append(b"second").await.unwrap();
+        fake.with(|state| assert_eq!(state.denied, 0));
+    });
+}

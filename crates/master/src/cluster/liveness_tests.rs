@@ -1,0 +1,98 @@
+//! Who has a disk that two servers report.
+
+use std::time::Duration;
+
+use base::{DiskId, ServerId};
+use runtime::Instant;
+use wire::control::{DiskReport, Heartbeat, Registration};
+
+use super::Liveness;
+use crate::cluster::{ClusterMachine, Command, encode_command};
+use crate::consensus::StateMachine;
+
+const DISK: DiskId = DiskId::new(9);
+const DEAD_AFTER: Duration = Duration::from_secs(3);
+
+/// Servers 1 and 2, and what masters have heard of them.
+struct Bed {
+    liveness: Liveness,
+    registered: ClusterMachine,
+    now: Instant,
+    seq: u64,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let mut registered = ClusterMachine::new();
+        for (index, name) in ["cs1", "cs2"].into_iter().enumerate() {
+            let addr = ([127, 0, 0, 1], index as u16 + 1).into();
+            let registration = Registration { name: name.into(), addr, domain: name.into() };
+            let command = encode_command(0, &Command::Register(registration));
+            registered.apply(index as u64, &command).expect("it decodes");
+        }
+        let liveness = Liveness::new(DEAD_AFTER);
+        Bed { liveness, registered, now: Instant::default(), seq: 0 }
+    }
+
+    fn beat(&mut self, server: u32, disk: DiskId) {
+        self.now = self.now + Duration::from_millis(100);
+        self.seq += 1;
+        let (addr, path) = (([127, 0, 0, 1], server as u16).into(), "/d".to_owned());
+        let (failed, reason) = (false, String::new());
+        let report =
+            DiskReport { disk, path, capacity: 1, used: 0, chunks: 0, failed, reason, addr: None };
+        let beat = Heartbeat {
+            server: ServerId::new(server),
+            addr,
+            boot: 1,
+            seq: self.seq,
+            disks: vec![report],
+            damaged: Vec::new(),
+            quiet: Vec::new(),
+            load: 0,
+        };
+        self.liveness.hear(beat, self.now, &self.registered);
+    }
+
+    /// Servers that have the disk, and what is said of the others'.
+    fn owners(&self) -> (Vec<u32>, Vec<String>) {
+        let status = self.liveness.status(&self.registered, self.now);
+        let all = status.iter().flat_map(|it| it.disks.iter().map(|disk| (it.server, disk)));
+        let (own, others): (Vec<_>, Vec<_>) = all.partition(|(_, disk)| disk.disk == DISK);
+        let own = own.into_iter().map(|(server, _)| server.get()).collect();
+        (own, others.into_iter().map(|(_, disk)| disk.reason.clone()).collect())
+    }
+}
+
+#[test]
+fn copy_of_a_live_servers_store_is_refused() {
+    for (first, second) in [(1, 2), (2, 1)] {
+        let mut bed = Bed::new();
+        bed.beat(first, DISK);
+        // Long enough for every server to have been heard.
+        for _ in 0..40 {
+            bed.beat(first, DISK);
+        }
+        for _ in 0..3 {
+            bed.beat(second, DISK);
+            bed.beat(first, DISK);
+            let (own, reasons) = bed.owners();
+            assert_eq!(own, [first]);
+            assert!(reasons[0].contains(&format!("'cs{first}' serves the same disk")));
+        }
+        // The first one is gone: the disk was moved.
+        bed.now = bed.now + DEAD_AFTER;
+        bed.beat(second, DISK);
+        assert!(bed.owners().0.contains(&second));
+    }
+}
+
+#[test]
+fn copy_that_is_heard_first_after_a_masters_start_gives_way() {
+    let mut bed = Bed::new();
+    bed.beat(2, DISK);
+    assert_eq!(bed.owners().0, [2]);
+    bed.beat(1, DISK);
+    bed.beat(2, DISK);
+    assert_eq!(bed.owners().0, [1]);
+}

@@ -1,0 +1,361 @@
+//! The roles of the block service: managers, servers and front ends.
+
+use std::fs::Permissions;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use block::device::{Options, Shared};
+use block::frontend::Frontend;
+use block::frontend::tls::{AllowList, Credentials, Gate};
+use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers, VolumeExports};
+use client::Client;
+use metrics::Exposition;
+use runtime::{Duration, Env, Handle};
+use table::Cache;
+use transport::{Endpoint, Identity, Limits};
+use wire::control::Policy;
+
+use crate::failure::{Done, Failure, io};
+use crate::http::{self, Pages};
+use crate::seams::Seams;
+use crate::{config, probe};
+
+/// Between two attempts to reach a master at the start.
+const CONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where a front end is that takes no connections over TCP.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// What all three roles have to know of their cluster.
+struct Home<'a> {
+    role: &'static str,
+    id: &'a str,
+    cluster: Option<&'a str>,
+    key_file: Option<&'a Path>,
+    masters: &'a [SocketAddr],
+    seams: &'a Seams,
+}
+
+impl Home<'_> {
+    fn endpoint(&self, env: &Env) -> Result<Endpoint, Failure> {
+        let identity = Identity {
+            cluster: config::cluster_id(self.cluster).map_err(Failure::setup)?,
+            key: self.seams.key(self.key_file)?,
+            name: format!("{} {}", self.role, self.id),
+        };
+        Ok(Endpoint::new(env, identity, Limits::default()))
+    }
+
+    /// A client of the core, as soon as a master answers.
+    async fn connect(
+        &self,
+        env: &Env,
+        endpoint: &Endpoint,
+        config: client::Config,
+    ) -> Result<Client, Failure> {
+        loop {
+            let (masters, config) = (self.masters.to_vec(), config.clone());
+            let peers = (self.seams.peers)(env, endpoint.clone());
+            match Client::connect_over(env, peers, masters, config).await {
+                Err(client::Error::Unavailable { cause, .. }) => {
+                    tracing::warn!(cause, "no master answers yet");
+                    env.sleep(CONNECT_PAUSE).await;
+                }
+                connected => return Ok(connected?),
+            }
+        }
+    }
+}
+
+/// A running block manager.
+#[derive(Clone)]
+pub struct ManagerRole {
+    manager: Manager,
+    endpoint: Endpoint,
+    env: Env,
+}
+
+impl ManagerRole {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.manager.addr()
+    }
+
+    /// Serves its metrics, where the configuration has an address for them.
+    pub async fn show(
+        &self,
+        config: &config::BlockManager,
+        commit: &'static str,
+        handle: Handle,
+    ) -> Done {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let of = ("block-manager", config.id.clone(), commit, handle);
+        show(&self.env, addr, of, self.endpoint.clone(), |_| ()).await
+    }
+
+    /// True while it leads.
+    pub fn leads(&self) -> bool {
+        self.manager.leads()
+    }
+
+    /// Gives the lead up and ends.
+    pub async fn stop(&self) {
+        self.manager.stop().await;
+        self.endpoint.close();
+    }
+}
+
+/// Serves the metrics of a process: its role, ID and executor, and what is its `own`.
+async fn show(
+    env: &Env,
+    addr: SocketAddr,
+    (role, id, commit, handle): (&'static str, String, &'static str, Handle),
+    endpoint: Endpoint,
+    own: impl Fn(&mut Exposition) + 'static,
+) -> Done {
+    let shown = env.clone();
+    let pages: Pages = Rc::new(move |path| {
+        probe::page(path, || {
+            let mut text = Exposition::new();
+            probe::process(&mut text, (role, &id, commit), &[handle.stats()]);
+            probe::operations(&mut text, &shown);
+            probe::links(&mut text, &endpoint.stats());
+            own(&mut text);
+            text.finish()
+        })
+    });
+    http::serve(env, addr, pages).await.map(drop)
+}
+
+/// Starts a block manager.
+pub async fn start_manager(
+    env: &Env,
+    config: &config::BlockManager,
+) -> Result<ManagerRole, Failure> {
+    start_manager_with(env, config, &Seams::none()).await
+}
+
+/// The same with something in between.
+pub async fn start_manager_with(
+    env: &Env,
+    config: &config::BlockManager,
+    seams: &Seams,
+) -> Result<ManagerRole, Failure> {
+    let home = Home {
+        role: "block-manager",
+        id: &config.id,
+        cluster: config.cluster.as_deref(),
+        key_file: config.key_file.as_deref(),
+        masters: &config.masters,
+        seams,
+    };
+    let endpoint = home.endpoint(env)?;
+    let client = home.connect(env, &endpoint, client::Config::default()).await?;
+    let lock_ttl = Duration::from_millis(config.lock_ms);
+    // Its questions about the lock end well before the lock's lease does.
+    let short = client::Config {
+        control_attempt: lock_ttl / 4,
+        control_budget: lock_ttl * 3 / 4,
+        ..client::Config::default()
+    };
+    let locks = home.connect(env, &endpoint, short).await?;
+    let settings = ManagerConfig {
+        name: config.id.clone(),
+        listen: config.listen,
+        lock_ttl,
+        policy: Policy::rep(config.copies),
+        bytes_least: config::mib(config.volume_mib_min) as u64,
+        server_dead: Duration::from_millis(config.server_dead_ms),
+        undelete: Duration::from_secs(config.volume_undelete_s),
+    };
+    let manager = Manager::start(client, locks, endpoint.clone(), settings).await?;
+    Ok(ManagerRole { manager, endpoint, env: env.clone() })
+}
+
+/// A running block server.
+#[derive(Clone)]
+pub struct ServerRole {
+    host: Host,
+    shared: Shared,
+    endpoint: Endpoint,
+}
+
+impl ServerRole {
+    /// What serves its segments.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Serves its metrics, where the configuration has an address for them.
+    pub async fn show(
+        &self,
+        env: &Env,
+        config: &config::BlockServer,
+        commit: &'static str,
+        handle: Handle,
+    ) -> Done {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let (of, shown) = (("block-server", config.id.clone(), commit, handle), self.clone());
+        let own = move |text: &mut Exposition| {
+            probe::block_server(text, &shown.host, shown.shared.memory());
+        };
+        show(env, addr, of, self.endpoint.clone(), own).await
+    }
+
+    /// Closes its segments and ends.
+    pub async fn stop(&self) {
+        self.host.stop().await;
+        self.endpoint.close();
+    }
+}
+
+/// Starts a block server.
+pub async fn start_server(env: &Env, config: &config::BlockServer) -> Result<ServerRole, Failure> {
+    start_server_with(env, config, &Seams::none(), |_| ()).await
+}
+
+/// What a block server gives its segments.
+#[derive(Clone, Debug)]
+pub struct SegmentSettings {
+    /// Bytes of table blocks that all segments keep in memory.
+    pub cache_bytes: usize,
+    /// Bytes of index that all segments keep in memory.
+    pub index_bytes: usize,
+    /// Bytes of changes that tables' files do not have yet, and of last appends.
+    pub write_bytes: usize,
+    /// How each segment works.
+    pub options: Options,
+}
+
+/// The same with something in between; `tune` changes what no configuration can.
+pub async fn start_server_with(
+    env: &Env,
+    config: &config::BlockServer,
+    seams: &Seams,
+    tune: impl FnOnce(&mut SegmentSettings),
+) -> Result<ServerRole, Failure> {
+    let home = Home {
+        role: "block-server",
+        id: &config.id,
+        cluster: config.cluster.as_deref(),
+        key_file: config.key_file.as_deref(),
+        masters: &config.masters,
+        seams,
+    };
+    let endpoint = home.endpoint(env)?;
+    let client = home.connect(env, &endpoint, client::Config::default()).await?;
+    let mut settings = SegmentSettings {
+        cache_bytes: config::mib(config.cache_mib),
+        index_bytes: config::mib(config.index_mib),
+        write_bytes: config::mib(config.write_mib),
+        options: Options { scrub_bytes_per_second: config.scrub_mib_s << 20, ..Options::default() },
+    };
+    tune(&mut settings);
+    let cache = Cache::new(settings.cache_bytes);
+    let shared = Shared::bounded(cache, settings.index_bytes, settings.write_bytes);
+    let devices = Rc::new(CoreDevices::new(&client, shared.clone(), settings.options));
+    let devices = (seams.devices)(env, devices);
+    let managers = Managers::new(&client);
+    let host = Host::start(managers, &endpoint, devices, &config.id, config.listen).await?;
+    Ok(ServerRole { host, shared, endpoint })
+}
+
+/// A running front end.
+#[derive(Clone)]
+pub struct FrontendRole {
+    frontend: Frontend,
+    exports: Rc<VolumeExports>,
+    endpoint: Endpoint,
+}
+
+impl FrontendRole {
+    /// Serves its metrics, where the configuration has an address for them.
+    pub async fn show(
+        &self,
+        env: &Env,
+        config: &config::Frontend,
+        commit: &'static str,
+        handle: Handle,
+    ) -> Done {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let (of, shown) = (("frontend", config.id.clone(), commit, handle), self.clone());
+        let own =
+            move |text: &mut Exposition| probe::frontend(text, &shown.frontend, &shown.exports);
+        show(env, addr, of, self.endpoint.clone(), own).await
+    }
+
+    /// Takes no more connections, and ends.
+    pub fn stop(&self) {
+        self.frontend.close();
+        self.endpoint.close();
+    }
+}
+
+/// Lets the users of a group connect to a socket.
+fn share(path: &Path, group: u32) -> std::io::Result<()> {
+    std::os::unix::fs::chown(path, None, Some(group))?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o660))
+}
+
+/// What lets other machines in.
+fn gate(config: &config::Frontend, files: &config::FrontendTls) -> Result<Gate, Failure> {
+    let read = |path: &Path| std::fs::read(path).map_err(|error| io("read", path, &error));
+    let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
+    let client_ca = read(&files.client_ca)?;
+    let credentials = Credentials { certificate: &certificate, key: &key, client_ca: &client_ca };
+    let allow = AllowList::new(config.exports.clone());
+    Gate::new(credentials, allow).map_err(|error| Failure::setup(format!("[tls] {error}")))
+}
+
+/// Starts a front end.
+pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<FrontendRole, Failure> {
+    start_frontend_with(env, config, &Seams::none(), |_| ()).await
+}
+
+/// The same with something in between; `tune` changes what no configuration can.
+pub async fn start_frontend_with(
+    env: &Env,
+    config: &config::Frontend,
+    seams: &Seams,
+    tune: impl FnOnce(&mut block::volume::Limits),
+) -> Result<FrontendRole, Failure> {
+    let home = Home {
+        role: "frontend",
+        id: &config.id,
+        cluster: config.cluster.as_deref(),
+        key_file: config.key_file.as_deref(),
+        masters: &config.masters,
+        seams,
+    };
+    let endpoint = home.endpoint(env)?;
+    let client = home.connect(env, &endpoint, client::Config::default()).await?;
+    let managers = Managers::new(&client);
+    let holder = format!("front end {}", config.id);
+    let mut limits = block::volume::Limits::default();
+    tune(&mut limits);
+    let exports = Rc::new(VolumeExports::new(&managers, &endpoint, &holder, limits));
+    exports.set_direct_reads(config.direct_reads);
+    // One that no address reaches is shown with port 0.
+    exports.announce(&config.id, config.nbd.unwrap_or(NOWHERE));
+    let served = (seams.exports)(env, exports.clone());
+    let frontend = Frontend::new(env, served, block::frontend::Limits::default());
+    if let Some(nbd) = config.nbd {
+        let listening = match &config.tls {
+            None => frontend.listen(nbd).await,
+            Some(files) => frontend.listen_tls(nbd, Rc::new(gate(config, files)?)).await,
+        };
+        listening.map_err(|error| Failure::setup(error.to_string()))?;
+    }
+    if let Some(path) = &config.nbd_unix {
+        let group = config.nbd_group.as_deref().map(config::group_id).transpose();
+        let group = group.map_err(|what| Failure::setup(format!("nbd_group: {what}")))?;
+        let listening = frontend.listen_unix(path).await;
+        listening.map_err(|error| Failure::setup(error.to_string()))?;
+        if let Some(group) = group {
+            share(path, group).map_err(|error| io("share", path, &error))?;
+        }
+    }
+    Ok(FrontendRole { frontend, exports, endpoint })
+}

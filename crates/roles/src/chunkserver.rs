@@ -1,0 +1,381 @@
+//! The role of a chunkserver.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use chunkserver::{Board, Chunkserver};
+use chunkstore::flash::{Counters, FlashStore};
+use chunkstore::{ChunkStore, StoreInfo};
+use metrics::Exposition;
+use runtime::sync::{oneshot, watch};
+use runtime::{Class, Duration, Env, Handle};
+use transport::{Endpoint, Identity, Limits};
+use wire::handshake::ClusterKey;
+use wire::token::TokenKey;
+
+use crate::failure::{Done, Failure};
+use crate::http::{self, Pages};
+use crate::seams::{Plain, Seams, Stores};
+use crate::stores::Unopened;
+use crate::{check_ports, config, prepare_tracer, probe};
+
+/// What `craton cluster` repeats of a role's output starts with this.
+pub const WARNING: &str = "craton: warning: ";
+
+/// Executors that the server runs on: never more than it has disks, or the machine cores.
+pub fn lane_count(config: &config::Chunkserver) -> usize {
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
+    let lanes = (config.cores as usize).min(config.stores.len()).min(most).max(1);
+    if lanes < config.cores as usize {
+        let (asked, disks) = (config.cores, config.stores.len());
+        tracing::warn!(asked, lanes, disks, cores = most, "fewer executors than asked for");
+    }
+    lanes
+}
+
+/// Where lane `index` listens: each on the next port.
+fn lane_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
+    let mut listen = config.listen;
+    if listen.port() != 0 {
+        listen.set_port(listen.port().saturating_add(index as u16));
+    }
+    listen
+}
+
+/// A running chunkserver with what is needed to look at it.
+pub struct Role<S = FlashStore> {
+    /// The first lane, which speaks for the server.
+    pub server: Chunkserver<S>,
+    /// Its links.
+    pub endpoint: Endpoint,
+    /// The stores of the first lane.
+    pub stores: Vec<S>,
+    /// The stores of all lanes.
+    pub disks: Disks,
+    lanes: Vec<OtherLane>,
+}
+
+/// How a chunkserver starts, beside its configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Start {
+    /// Obeys requests that make disks fail. Tests only.
+    pub fault_injection: bool,
+    /// Serves even when all its disks are absent: they were there once, and are served when they
+    /// are back. Otherwise the configuration is taken for wrong.
+    pub without_disks: bool,
+}
+
+/// Between two looks for a disk that was not there at the start. A look is one attempt to open
+/// a file.
+const ABSENT_PAUSE: Duration = Duration::from_secs(1);
+
+impl<S: ChunkStore> Role<S> {
+    /// Stores that are not served, as they could not be opened yet.
+    pub fn left_out(&self) -> usize {
+        self.disks.left_out()
+    }
+
+    /// Checkpoints and closes every store.
+    pub async fn stop(&self) {
+        for lane in &self.lanes {
+            lane.stop.send_replace(true);
+        }
+        self.server.stop().await;
+        for lane in &self.lanes {
+            let mut stopped = lane.stopped.clone();
+            let _ = stopped.wait_for(|stopped| *stopped).await; // Ended, or its thread has.
+        }
+    }
+}
+
+/// A lane on another executor.
+struct OtherLane {
+    stop: watch::Sender<bool>,
+    stopped: watch::Receiver<bool>,
+}
+
+/// One lane, on its own executor.
+struct Lane<S> {
+    server: Chunkserver<S>,
+    stores: Vec<S>,
+    endpoint: Endpoint,
+}
+
+/// What the lanes of a server start from.
+#[derive(Clone)]
+struct Setup<S, T> {
+    config: config::Chunkserver,
+    stores: S,
+    tune: T,
+    key: Option<ClusterKey>,
+    how: Start,
+    lanes: usize,
+    board: Board,
+    disks: Disks,
+}
+
+/// Opens the stores and starts serving, on this executor and `others`. A store that cannot be
+/// opened is left out, unless none can; one that is absent is served once it is there.
+pub async fn start(
+    env: &Env,
+    config: &config::Chunkserver,
+    how: Start,
+    others: &[Handle],
+) -> Result<Role, Failure> {
+    start_with(env, config, how, &Seams::none(), Plain, |_| {}, others).await
+}
+
+/// The same with something in between; `tune` changes what no configuration can.
+pub async fn start_with<S: Stores>(
+    env: &Env,
+    config: &config::Chunkserver,
+    how: Start,
+    seams: &Seams,
+    stores: S,
+    tune: impl Fn(&mut chunkserver::Config) + Clone + Send + 'static,
+    others: &[Handle],
+) -> Result<Role<S::Store>, Failure> {
+    let setup = Setup {
+        config: config.clone(),
+        stores,
+        tune,
+        key: seams.key(config.key_file.as_deref())?,
+        how,
+        lanes: others.len() + 1,
+        board: Board::default(),
+        disks: Disks::default(),
+    };
+    let lanes = (0..setup.lanes).map(|index| lane_addr(config, index));
+    check_ports(env, lanes.chain(config.metrics)).await?;
+    let (mut failed, mut lanes) = (Vec::new(), Vec::new());
+    for (index, handle) in others.iter().enumerate() {
+        let (lane, up) = start_beside(handle, setup.clone(), index + 1);
+        failed.extend(up.await.map_err(|_| Failure::failed("an executor ended"))??);
+        lanes.push(lane);
+    }
+    let (first, left_out) = setup.start_lane(env, 0).await?;
+    failed.extend(left_out);
+    let may_wait = how.without_disks && failed.iter().any(|unopened| unopened.is_absent);
+    if failed.len() == config.stores.len() && !may_wait {
+        let causes: Vec<&str> = failed.iter().map(|left| left.failure.message.as_str()).collect();
+        return Err(Failure::setup(causes.join("; ")));
+    }
+    for Unopened { failure, .. } in &failed {
+        eprintln!("{WARNING}{}: a disk is left out: {failure}", config.id);
+    }
+    first.server.speak();
+    let Lane { server, stores, endpoint } = first;
+    Ok(Role { server, endpoint, stores, disks: setup.disks, lanes })
+}
+
+type Up = oneshot::Receiver<Result<Vec<Unopened>, Failure>>;
+
+/// Runs lane `index` on another executor until it is stopped.
+fn start_beside<S: Stores>(
+    handle: &Handle,
+    setup: Setup<S, impl Fn(&mut chunkserver::Config) + Clone + Send + 'static>,
+    index: usize,
+) -> (OtherLane, Up) {
+    let (stop, mut asked) = watch::channel(false);
+    let (ended, stopped) = watch::channel(false);
+    let (told, up) = oneshot::channel();
+    let _running = handle.spawn(async move |env| {
+        match setup.start_lane(&env, index).await {
+            Ok((lane, left_out)) => {
+                let _ = told.send(Ok(left_out)); // The one who started it may have given up.
+                let _ = asked.wait_for(|asked| *asked).await;
+                lane.server.stop().await;
+            }
+            Err(failure) => {
+                let _ = told.send(Err(failure));
+            }
+        }
+        ended.send_replace(true);
+    });
+    (OtherLane { stop, stopped }, up)
+}
+
+impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
+    /// Starts a lane with its share of the stores; those that do not open come back.
+    async fn start_lane(
+        &self,
+        env: &Env,
+        index: usize,
+    ) -> Result<(Lane<S::Store>, Vec<Unopened>), Failure> {
+        let config = &self.config;
+        prepare_tracer(env.tracer(), &config.log);
+        let (mut engines, mut opened) = (Vec::new(), Vec::new());
+        let (mut failed, mut left_out, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+        for store in config.stores.iter().skip(index).step_by(self.lanes) {
+            match self.stores.open(env, store).await {
+                Ok((engine, disk)) => {
+                    engines.push((store.path.display().to_string(), engine));
+                    opened.push((store.path.display().to_string(), disk));
+                }
+                Err(unopened) => {
+                    tracing::error!(cause = %unopened.failure, "a disk is left out");
+                    let reason = unopened.failure.to_string();
+                    left_out.push((store.path.display().to_string(), reason));
+                    absent.extend(unopened.is_absent.then(|| store.clone()));
+                    failed.push(unopened);
+                }
+            }
+        }
+        let cluster = config::cluster_id(config.cluster.as_deref()).map_err(Failure::setup)?;
+        let name = format!("chunkserver {}", config.id);
+        let identity = Identity { cluster, key: self.key.clone(), name };
+        let endpoint = Endpoint::new(env, identity, Limits::default());
+        let listen = lane_addr(config, index);
+        let mut settings = chunkserver::Config::new(&config.id, listen, config.masters.clone());
+        settings.domain = config.domain.clone().unwrap_or_else(|| config.id.clone());
+        settings.heartbeat = Duration::from_millis(config.heartbeat_ms);
+        settings.token_key = self.key.as_ref().map(TokenKey::derive);
+        settings.scrub_rate = config::mib(config.scrub_mib_per_second) as u64;
+        settings.fault_injection = self.how.fault_injection;
+        settings.lanes = self.lanes as u32;
+        settings.left_out = left_out;
+        (self.tune)(&mut settings);
+        self.disks.follow(env, engines);
+        let stores = opened.iter().map(|(_, store)| store.clone()).collect();
+        let server =
+            Chunkserver::lane(env, endpoint.clone(), settings, opened, &self.board).await?;
+        self.disks.leave_out(failed.len());
+        if !absent.is_empty() {
+            let waits = self.clone().wait_for(env.clone(), server.clone(), absent);
+            env.spawn(Class::Background, "absent disks", waits);
+        }
+        Ok((Lane { server, stores, endpoint }, failed))
+    }
+
+    /// Serves disks that were absent at the start, each once it is there.
+    async fn wait_for(
+        self,
+        env: Env,
+        server: Chunkserver<S::Store>,
+        mut absent: Vec<config::Store>,
+    ) {
+        while !absent.is_empty() && !server.has_stopped() {
+            env.sleep(env.jitter(ABSENT_PAUSE)).await;
+            for store in std::mem::take(&mut absent) {
+                let path = store.path.display().to_string();
+                match self.stores.open(&env, &store).await {
+                    Ok((engine, disk)) => {
+                        tracing::info!(path, "a disk that was absent is served");
+                        if let Err(disk) = server.add_disk(path.clone(), disk) {
+                            let _ = disk.close().await; // The server has stopped.
+                            return;
+                        }
+                        self.disks.follow(&env, vec![(path, engine)]);
+                        self.disks.take_back();
+                    }
+                    Err(Unopened { is_absent: true, failure }) => {
+                        server.leave_out(&path, failure.to_string());
+                        absent.push(store);
+                    }
+                    Err(Unopened { failure, .. }) => {
+                        tracing::error!(cause = %failure, "a disk stays left out");
+                        server.leave_out(&path, failure.to_string());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The stores of a server as they were a second ago at most, from all executors.
+#[derive(Clone, Default)]
+pub struct Disks(Arc<Mutex<Samples>>);
+
+#[derive(Default)]
+struct Samples {
+    by_path: BTreeMap<String, DiskSample>,
+    left_out: usize,
+}
+
+/// One store at a moment.
+#[derive(Clone, Debug)]
+pub struct DiskSample {
+    /// Space and state.
+    pub info: StoreInfo,
+    /// What it has done.
+    pub counters: Counters,
+}
+
+impl Disks {
+    /// All of them, by path.
+    pub fn samples(&self) -> BTreeMap<String, DiskSample> {
+        self.lock().by_path.clone()
+    }
+
+    /// Stores that are not served.
+    fn left_out(&self) -> usize {
+        self.lock().left_out
+    }
+
+    fn leave_out(&self, count: usize) {
+        self.lock().left_out += count;
+    }
+
+    fn take_back(&self) {
+        self.lock().left_out -= 1;
+    }
+
+    /// What a thread that has died has left is still true.
+    fn lock(&self) -> MutexGuard<'_, Samples> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn follow(&self, env: &Env, stores: Vec<(String, FlashStore)>) {
+        let (disks, env) = (self.clone(), env.clone());
+        env.clone().spawn(Class::Background, "disk samples", async move {
+            loop {
+                for (path, store) in &stores {
+                    let sample = DiskSample { info: store.info(), counters: store.counters() };
+                    disks.lock().by_path.insert(path.clone(), sample);
+                }
+                env.sleep(Duration::from_secs(1)).await;
+            }
+        });
+    }
+}
+
+/// Serves the chunkserver's metrics, where its configuration has an address for them.
+pub async fn show(
+    env: &Env,
+    config: &config::Chunkserver,
+    role: &Role,
+    commit: &'static str,
+    executors: Vec<Handle>,
+) -> Done {
+    if let Some(addr) = config.metrics {
+        http::serve(env, addr, pages(env, role, (&config.id, commit), executors)).await?;
+    }
+    Ok(())
+}
+
+/// What the chunkserver shows over HTTP.
+fn pages(
+    env: &Env,
+    role: &Role,
+    (id, commit): (&str, &'static str),
+    executors: Vec<Handle>,
+) -> Pages {
+    let env = env.clone();
+    let (server, endpoint) = (role.server.clone(), role.endpoint.clone());
+    let disks = role.disks.clone();
+    let id = id.to_owned();
+    Rc::new(move |path| {
+        probe::page(path, || {
+            let mut text = Exposition::new();
+            let stats: Vec<_> = executors.iter().map(Handle::stats).collect();
+            probe::process(&mut text, ("chunkserver", &id, commit), &stats);
+            probe::operations(&mut text, &env);
+            probe::links(&mut text, &endpoint.stats());
+            probe::chunkserver(&mut text, &server);
+            probe::disks(&mut text, &disks.samples(), disks.left_out());
+            text.finish()
+        })
+    })
+}

@@ -1,0 +1,122 @@
+//! The role of a master.
+
+use std::rc::Rc;
+
+use base::MIB;
+use master::{Master, MasterConfig, MasterTiming};
+use metrics::Exposition;
+use runtime::{Duration, Env, Handle};
+use transport::{Endpoint, Identity, Limits};
+use wire::control::MasterInfo;
+
+use crate::failure::{Done, Failure};
+use crate::http::{self, Pages};
+use crate::seams::Seams;
+use crate::{check_ports, config, probe};
+
+/// How often the master is asked whether one of its groups has failed.
+const HEALTH_PAUSE: Duration = Duration::from_secs(1);
+
+/// Completes when a group's member of this master has failed.
+pub async fn failure(env: &Env, master: &Master) -> String {
+    loop {
+        if let Some(cause) = master.failure() {
+            return cause;
+        }
+        env.sleep(HEALTH_PAUSE).await;
+    }
+}
+
+/// A running master with what is needed to look at it.
+pub struct Role {
+    /// The master.
+    pub master: Master,
+    /// Its links.
+    pub endpoint: Endpoint,
+}
+
+/// Opens the groups and starts serving.
+pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Failure> {
+    start_with(env, config, &Seams::none(), |_| ()).await
+}
+
+/// The same with something in between; `tune` changes what no configuration can.
+pub async fn start_with(
+    env: &Env,
+    config: &config::Master,
+    seams: &Seams,
+    tune: impl FnOnce(&mut MasterConfig),
+) -> Result<Role, Failure> {
+    let key = seams.key(config.key_file.as_deref())?;
+    check_ports(env, [config.listen].into_iter().chain(config.metrics)).await?;
+    let cluster = config::cluster_id(Some(&config.cluster)).map_err(Failure::setup)?;
+    let name = format!("master {}", config.id);
+    let identity = Identity { cluster, key: key.clone(), name };
+    let endpoint = Endpoint::new(env, identity, Limits::default());
+    let peer = |peer: &config::Peer| MasterInfo {
+        id: peer.raft_id,
+        name: peer.id.clone(),
+        addr: peer.addr,
+    };
+    let mut timing = MasterTiming {
+        election_timeout: election_timeout(Duration::from_millis(config.election_ms)),
+        heartbeat: Duration::from_millis(config.heartbeat_ms),
+        dead_after: Duration::from_millis(config.server_dead_ms),
+        ..MasterTiming::default()
+    };
+    timing.stream.balance_bytes_per_s = config.balance_mib_s * MIB;
+    let mut settings = MasterConfig {
+        id: config.raft_id,
+        name: config.id.clone(),
+        addr: config.listen,
+        dir: config.data_dir.clone(),
+        cluster,
+        key,
+        masters: config.peers.iter().map(peer).collect(),
+        form: !config.peers.is_empty(),
+        namespace_partitions: config.namespace_partitions,
+        stream_partitions: config.stream_partitions,
+        timing,
+    };
+    tune(&mut settings);
+    let started = Master::start(env, settings, endpoint.clone()).await;
+    let master = started.map_err(|error| Failure::setup(error.to_string()))?;
+    Ok(Role { master, endpoint })
+}
+
+/// The Raft library's pair of times for elections after `silence` to 4/3 of it. It counts a
+/// leader's lease, which is the longer of the two, and then a time drawn between them.
+fn election_timeout(silence: Duration) -> (Duration, Duration) {
+    (silence / 3, silence * 2 / 3)
+}
+
+/// Serves the master's metrics, where its configuration has an address for them.
+pub async fn show(
+    env: &Env,
+    config: &config::Master,
+    role: &Role,
+    commit: &'static str,
+    handle: Handle,
+) -> Done {
+    if let Some(addr) = config.metrics {
+        http::serve(env, addr, pages(env, role, (&config.id, commit), handle)).await?;
+    }
+    Ok(())
+}
+
+/// What the master shows over HTTP.
+fn pages(env: &Env, role: &Role, (id, commit): (&str, &'static str), handle: Handle) -> Pages {
+    let env = env.clone();
+    let (master, endpoint) = (role.master.clone(), role.endpoint.clone());
+    let id = id.to_owned();
+    Rc::new(move |path| {
+        probe::page(path, || {
+            let mut text = Exposition::new();
+            probe::process(&mut text, ("master", &id, commit), &[handle.stats()]);
+            probe::operations(&mut text, &env);
+            probe::links(&mut text, &endpoint.stats());
+            probe::master(&mut text, &master);
+            text.finish()
+        })
+    })
+}

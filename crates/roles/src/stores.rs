@@ -1,0 +1,112 @@
+//! Opening the stores of a chunkserver.
+//!
+//! Invariant: a role never formats. A place without a store is a disk that is not mounted, for all
+//! that a role can know; a store made there would take the disk's part on another disk.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use chunkstore::flash::{self, FlashStore, MountError, SyncMode};
+use runtime::Env;
+
+use crate::config::{Durability, Store};
+use crate::failure::Failure;
+
+/// The file that a store in a directory is.
+pub const FILE: &str = "store.craton";
+/// In a directory whose store is being formatted, until all of it is durable.
+pub const UNFINISHED: &str = ".craton.formatting";
+
+/// Why a store is not served.
+#[derive(Clone, Debug)]
+pub struct Unopened {
+    /// The cause, and what to do.
+    pub failure: Failure,
+    /// Nothing is at its place, as before its disk is mounted: it may be there later.
+    pub is_absent: bool,
+}
+
+impl Unopened {
+    fn absent(text: String) -> Unopened {
+        Unopened { failure: Failure::setup(text), is_absent: true }
+    }
+}
+
+impl From<Failure> for Unopened {
+    fn from(failure: Failure) -> Unopened {
+        Unopened { failure, is_absent: false }
+    }
+}
+
+/// The file or device of a store that is named by its directory, file or device.
+pub fn medium(path: &Path) -> Result<PathBuf, Failure> {
+    find(path).map_err(|unopened| unopened.failure)
+}
+
+fn find(path: &Path) -> Result<PathBuf, Unopened> {
+    let kind = match std::fs::metadata(path) {
+        Ok(kind) => kind,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Unopened::absent(format!(
+                "{0} is missing: mount the disk, or, for a new one, make the directory and run \
+                 'craton store format {0}'",
+                path.display()
+            )));
+        }
+        Err(error) => return Err(crate::failure::io("open", path, &error).into()),
+    };
+    if kind.is_dir() {
+        return Ok(path.join(FILE));
+    }
+    if kind.is_file() || kind.file_type().is_block_device() {
+        return Ok(path.to_owned());
+    }
+    let text = format!("{} is no directory, file or block device", path.display());
+    Err(Failure::setup(text).into())
+}
+
+/// Opens a store that was formatted before. Nothing is written where there is none.
+pub async fn open(env: &Env, store: &Store) -> Result<FlashStore, Unopened> {
+    let path = find(&store.path)?;
+    let sync = match store.durability {
+        Durability::PerWrite => SyncMode::PerWrite,
+        Durability::Group => SyncMode::Group,
+    };
+    let config = flash::Config { sync, ..flash::Config::default() };
+    match flash::open_with(env, &path, config).await {
+        Ok(opened) => Ok(opened),
+        Err(MountError::NotAStore) if path != store.path => Err(look(env, &store.path).await),
+        Err(error) => Err(explain(&store.path, &error).into()),
+    }
+}
+
+fn explain(path: &Path, error: &MountError) -> Failure {
+    Failure::setup(format!("store {}: {error}", path.display()))
+}
+
+/// What a directory has in which no store can be opened.
+async fn look(env: &Env, dir: &Path) -> Unopened {
+    let entries = match env.read_dir(dir).await {
+        Ok(entries) => entries,
+        Err(error) => return crate::failure::io("list", dir, &error).into(),
+    };
+    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+    let shown = dir.display();
+    if has(UNFINISHED) {
+        return Unopened::absent(format!(
+            "the formatting of {shown} was broken off: finish it by 'craton store format {shown}'"
+        ));
+    }
+    if has(FILE) {
+        return explain(dir, &MountError::NotAStore).into();
+    }
+    match entries.iter().find(|entry| entry.name != "lost+found") {
+        None => Unopened::absent(format!(
+            "{shown} is empty: mount the disk, or, for a new one, run 'craton store format {shown}'"
+        )),
+        Some(entry) => Unopened::absent(format!(
+            "{shown} has no store ('{}' lies there): mount the disk, or correct the path",
+            entry.name
+        )),
+    }
+}

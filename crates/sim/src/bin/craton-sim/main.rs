@@ -1,0 +1,96 @@
+//! The `craton-sim` binary: runs of the whole-cluster simulator, and of real clusters under faults.
+//!
+//! Invariant: the product does not know it. `craton` links neither the simulator nor the bugs that
+//! are planted for its checkers.
+
+mod args;
+mod chaos;
+mod soak;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use roles::failure::{Done, Failure};
+use sim::Scenario;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("craton-sim: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(command: Command) -> Done {
+    match command {
+        Command::List => {
+            for scenario in sim::SCENARIOS {
+                print_line(&format!("{:<24} {}", scenario.name, scenario.about))?;
+            }
+            Ok(())
+        }
+        Command::Run { scenario, seeds } => {
+            let scenario = find(&scenario)?;
+            let range = seeds.start..seeds.end;
+            let ran = quietly(|| sim::run_seeds(scenario, range, threads(), |_, _| ()));
+            let count = ran.map_err(|failure| Failure::failed(failure.to_string()))?;
+            print_line(&format!("{}: {count} seeds good", scenario.name))
+        }
+        Command::Replay { scenario, seed } => replay(find(&scenario)?, seed),
+        Command::Soak(args) => soak::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
+    }
+}
+
+fn replay(scenario: &Scenario, seed: u64) -> Done {
+    let outcome = sim::run_seed(scenario, seed).map_err(|failure| {
+        // The last line has its first line only.
+        let rest = failure.violation.lines().skip(1);
+        rest.for_each(|line| eprintln!("{line}"));
+        Failure::failed(failure.to_string())
+    })?;
+    for (mark, count) in &outcome.marks {
+        print_line(&format!("mark {mark}: {count}"))?;
+    }
+    print_line(&format!(
+        "{} events in {:.3} s of virtual time\ntrace hash {:016x}",
+        outcome.events,
+        outcome.elapsed.as_secs_f64(),
+        outcome.trace_hash
+    ))
+}
+
+/// Threads of a run of many seeds: one for each core.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get())
+}
+
+fn find(name: &str) -> Result<&'static Scenario, Failure> {
+    sim::find(name).ok_or_else(|| {
+        Failure::usage(format!("there is no scenario '{name}': 'craton-sim list' names them"))
+    })
+}
+
+/// Runs without reports of panics: a seed that fails is reported with its violation.
+fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let result = work();
+    std::panic::set_hook(hook);
+    result
+}
+
+/// Prints a line to standard output. A reader that has gone ends the process quietly.
+fn print_line(line: &str) -> Done {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => Err(Failure::failed(format!("cannot write to standard output: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,153 @@
+//! Faults of disks that answer with errors, are gone for a while, or hide an error until another
+//! server is down. One server at a time, as redundancy allows.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use runtime::sim::{CrashMode, DiskError, DiskFaults, HostId};
+
+use super::{WIPE_PATIENCE, Work};
+use crate::cluster::{Cluster, DISK_ROOT, MASTER_DIR};
+
+/// One-shot errors: one operation in so many, least and most.
+const SELDOM: (u64, u64) = (3, 40);
+/// How long a server without a disk runs in milliseconds, least and most.
+const ABSENT_MS: (u64, u64) = (500, 15_000);
+/// How long a server is down while another one cannot read sectors, in milliseconds.
+const DEAD_MS: (u64, u64) = (1_000, 15_000);
+
+/// How soon a master without its disk has found out that it may not take part.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(30);
+
+impl Work {
+    /// Has operations of a disk fail for a moment: all of one kind, or a few.
+    async fn fail_operations(&self, host: HostId, within: Option<PathBuf>) {
+        self.cluster.taint(host);
+        let error = self.sim.with_rng(|rng| {
+            *rng.pick(&[DiskError::Io, DiskError::Io, DiskError::Space, DiskError::Memory])
+        });
+        let one_in = match self.draw(2) {
+            0 => 1,
+            _ => self.sim.with_rng(|rng| rng.between(SELDOM.0, SELDOM.1)),
+        };
+        let kind = self.draw(4);
+        self.sim.with_disk_faults(host, |disk| {
+            disk.error = error;
+            disk.within = within;
+            match kind {
+                0 => disk.write_fails_one_in = one_in,
+                1 => disk.sync_fails_one_in = one_in,
+                2 => disk.read_fails_one_in = one_in,
+                _ => {
+                    disk.write_fails_one_in = one_in;
+                    disk.sync_fails_one_in = one_in;
+                    disk.read_fails_one_in = one_in;
+                }
+            }
+        });
+        // Half of them are over before anything is tried a second time.
+        let (low, high) = if self.draw(2) == 0 { (1, 30) } else { (30, 1_500) };
+        self.pause(low, high).await;
+        self.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
+    }
+
+    /// Errors on a disk of a chunkserver. One whose store has failed is started again: it is
+    /// another disk then, or the same that has recovered.
+    pub(super) async fn io_errors(&self) {
+        let index = self.draw(self.cluster.servers().len());
+        let disk = self.draw(self.cluster.shape().disks);
+        let path = Cluster::disk_path(disk).parent().map(Path::to_owned);
+        self.fail_operations(self.cluster.servers()[index], path).await;
+        self.pause(10, 2_000).await;
+        if self.cluster.crippled().contains(&index) {
+            self.sim.mark("nemesis: a store has failed");
+            self.cluster.crash_server(index, self.mode());
+            self.pause(10, 1_000).await;
+            self.cluster.boot_server(index);
+        }
+    }
+
+    /// Errors on a master's disk, or no room on it. A master that fails is started again.
+    pub(super) async fn master_disk(&self) {
+        let index = self.draw(self.cluster.masters().len());
+        let host = self.cluster.masters()[index];
+        if self.draw(3) == 0 {
+            self.cluster.taint(host);
+            let used: u64 = self.sim.files(host).iter().map(|(_, len)| len).sum();
+            let room = self.sim.with_rng(|rng| rng.below(256 << 10));
+            self.sim.with_disk_faults(host, |disk| disk.capacity = used + room);
+            self.pause(300, 3_000).await;
+            self.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
+        } else {
+            self.fail_operations(host, None).await;
+        }
+        // Until it runs again no other master fails.
+        self.pause(100, 1_000).await;
+        self.cluster.tend_masters();
+        self.pause(1_000, 3_000).await;
+    }
+
+    /// A master comes back with an empty disk. It must refuse to take part under its old number;
+    /// then an operator replaces it.
+    pub(super) async fn lose_master(&self) {
+        let index = self.draw(self.cluster.masters().len());
+        let host = self.cluster.masters()[index];
+        self.cluster.taint(host);
+        self.cluster.crash_master(index, CrashMode::Power);
+        self.sim.wipe(host, MASTER_DIR.as_ref());
+        self.pause(10, 2_000).await;
+        self.cluster.boot_master(index);
+        let end = self.sim.elapsed() + REFUSAL_PATIENCE;
+        while self.cluster.master_failure(index).is_none() && self.sim.elapsed() < end {
+            self.sim.sleep(Duration::from_millis(20)).await;
+        }
+        match self.cluster.master_failure(index) {
+            Some(_) => self.sim.mark("nemesis: a master without its disk takes no part"),
+            None => {
+                return self.cluster.trouble(self.cluster.not_refused(index));
+            }
+        }
+        match self.cluster.replace_master(index).await {
+            Ok(()) => self.sim.mark("nemesis: a master is replaced"),
+            Err(error) => self.cluster.trouble(format!("master {index} is not replaced: {error}")),
+        }
+    }
+
+    /// A server starts without one of its disks, and with it the next time.
+    pub(super) async fn absent_disk(&self) {
+        let index = self.draw(self.cluster.servers().len());
+        let disk = self.draw(self.cluster.shape().disks);
+        self.cluster.set_absent(index, disk, true);
+        self.cluster.crash_server(index, self.mode());
+        self.pause(10, 500).await;
+        self.cluster.boot_server(index);
+        self.pause(ABSENT_MS.0, ABSENT_MS.1).await;
+        self.sim.mark("nemesis: a disk is back");
+        self.cluster.set_absent(index, disk, false);
+        self.cluster.crash_server(index, self.mode());
+        self.cluster.boot_server(index);
+        let _ = self.cluster.until_whole(WIPE_PATIENCE).await;
+    }
+
+    /// Sectors of one server cannot be read, and another server is down: what both hold is on
+    /// the third disk only.
+    pub(super) async fn latent_error(&self) {
+        // Always the same server: errors that were not found yet add up.
+        let (count, index) = (self.cluster.servers().len(), self.rotten);
+        let host = self.cluster.servers()[index];
+        let stores = self.sim.files(host).into_iter();
+        let stores: Vec<_> = stores.filter(|(file, _)| file.starts_with(DISK_ROOT)).collect();
+        for (path, len) in &stores {
+            for _ in 0..1 + self.draw(16) {
+                let at = self.sim.with_rng(|rng| rng.below((*len).max(1)));
+                self.sim.make_unreadable(host, path, at);
+            }
+        }
+        let other = (index + 1 + self.draw(count - 1)) % count;
+        self.cluster.crash_server(other, self.mode());
+        self.pause(DEAD_MS.0, DEAD_MS.1).await;
+        self.sim.mark("nemesis: latent errors beside a dead server");
+        self.cluster.boot_server(other);
+        let _ = self.cluster.until_whole(WIPE_PATIENCE).await;
+    }
+}

@@ -1,0 +1,154 @@
+//! Writers that do nothing for longer than rights live, with a chunk they have not written to or
+//! one they have, while others take their files over; on clusters of several sizes, with a key
+//! and without. What a writer does after its pause is judged as in `takeover`.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use client::Client;
+use runtime::sim::{CrashMode, Sim};
+use runtime::{Class, Rng};
+use wire::control::Policy;
+
+use super::append::{check_content, seal_all};
+use crate::audit;
+use crate::cluster::{Cluster, Shape};
+use crate::nemesis::{Faults, Nemesis};
+use crate::oracle::Oracle;
+use crate::tuning::Tuning;
+
+const WRITERS: u64 = 3;
+const FILES: u64 = 2;
+const APPEND_MAX: u64 = 20_000;
+/// Rights live 20 s here, and what was deleted is forgotten another 10 s later.
+const IDLE_MS: (u64, u64) = (15_000, 75_000);
+const LOAD: Duration = Duration::from_secs(100);
+const PATIENCE: Duration = Duration::from_secs(240);
+
+struct Load {
+    oracle: Oracle,
+    stop: Cell<bool>,
+    verdict: RefCell<Option<String>>,
+    policy: Policy,
+    stays: Cell<u64>,
+    appended: Cell<u64>,
+}
+
+/// Three servers of which one is down all the time, five, or six.
+fn shape(sim: &Sim) -> (Shape, bool) {
+    let servers = sim.with_rng(|rng| *rng.pick(&[3, 5, 6]));
+    let key = sim.with_rng(|rng| rng.one_in(2));
+    (Shape { servers, key, ..Shape::default() }, servers == 3)
+}
+
+pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
+    let tuning = Tuning::draw(&sim);
+    let (shape, one_down) = shape(&sim);
+    let cluster = Cluster::start(&sim, shape, tuning);
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    sim.mark(if shape.key { "idle: with a key" } else { "idle: without a key" });
+    let faults = if one_down {
+        sim.mark("idle: one of three servers is down");
+        cluster.crash_server(sim.with_rng(|rng| rng.below(3)) as usize, CrashMode::Power);
+        Faults { server_crashes: false, ..faults }
+    } else {
+        faults
+    };
+    let acks = sim.with_rng(|rng| rng.between(2, 3)) as u8;
+    let load = Rc::new(Load {
+        oracle: Oracle::new(),
+        stop: Cell::new(false),
+        verdict: RefCell::default(),
+        policy: Policy { copies: 3, acks },
+        stays: Cell::new(0),
+        appended: Cell::new(0),
+    });
+    let (mut hosts, mut writers) = (Vec::new(), Vec::new());
+    for _ in 0..WRITERS {
+        let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+        let rng = Rng::new(sim.with_rng(|rng| rng.next_u64()));
+        let task = write(load.clone(), client.clone(), rng);
+        writers.push(client.env().spawn(Class::Foreground, "idle writer", task));
+        hosts.push(host);
+    }
+    let nemesis = Nemesis::start(&cluster, faults);
+    let end = sim.elapsed() + LOAD;
+    while sim.elapsed() < end && load.verdict.borrow().is_none() {
+        sim.sleep(Duration::from_millis(200)).await;
+    }
+    nemesis.stop().await;
+    cluster.boot_all();
+    load.stop.set(true);
+    let patience = sim.elapsed() + Duration::from_secs(90);
+    while !writers.iter().all(|writer| writer.is_finished()) {
+        if sim.elapsed() > patience {
+            return Err("a writer does not end in a minute without faults".to_owned());
+        }
+        sim.sleep(Duration::from_millis(100)).await;
+    }
+    if let Some(violation) = load.verdict.borrow_mut().take() {
+        return Err(violation);
+    }
+    hosts.into_iter().for_each(|host| sim.crash(host, CrashMode::Process));
+    seal_all(&cluster).await?;
+    cluster.settle(PATIENCE).await?;
+    check_content(&cluster, &load.oracle).await?;
+    audit::until_clean(&cluster, &load.oracle, PATIENCE).await?;
+    if load.stays.get() < 3 || load.appended.get() < 5 {
+        let (stays, appended) = (load.stays.get(), load.appended.get());
+        return Err(format!("{stays} stays, {appended} appends: the load stands still"));
+    }
+    sim.note(load.appended.get());
+    Ok(())
+}
+
+async fn write(load: Rc<Load>, client: Client, mut rng: Rng) {
+    while !load.stop.get() && load.verdict.borrow().is_none() {
+        let path = format!("/shared{}", rng.below(FILES));
+        if let Err(violation) = stay(&load, &client, &path, &mut rng).await {
+            load.verdict.borrow_mut().get_or_insert(violation);
+        }
+        client.env().sleep(Duration::from_millis(rng.below(5_000))).await;
+    }
+}
+
+/// Opens a file, perhaps writes, does nothing for long, then writes as if no time had passed.
+async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
+    let env = client.env();
+    let file = match client.create(path, load.policy, 0o644, false).await {
+        Ok(file) => file,
+        Err(_) => return Ok(()),
+    };
+    let Ok(appender) = file.append_handle().await else { return Ok(()) };
+    let epoch = appender.epoch();
+    load.oracle.opened(path, epoch, appender.acked_len(), rng.next_u64())?;
+    load.stays.set(load.stays.get() + 1);
+    // One time in two its chunk stays empty through the first pause.
+    let mut bursts = rng.below(2) * rng.between(1, 4);
+    for round in 0..rng.between(1, 4) {
+        for _ in 0..bursts {
+            let len = rng.between(1, APPEND_MAX);
+            let data = load.oracle.next(path, epoch, len as usize);
+            let Ok(append) = appender.submit(&data).await else { return Ok(()) };
+            let end = append.offset() + len;
+            if append.await.is_err() {
+                return Ok(());
+            }
+            load.oracle.acked(path, epoch, end)?;
+            load.appended.set(load.appended.get() + 1);
+            if round > 0 {
+                env.mark("idle: acknowledged after a pause");
+            }
+        }
+        bursts = rng.between(1, 4);
+        let mut left = rng.between(IDLE_MS.0, IDLE_MS.1);
+        while left > 0 && !load.stop.get() {
+            let step = left.min(500);
+            env.sleep(Duration::from_millis(step)).await;
+            left -= step;
+        }
+    }
+    let _ = appender.close().await; // Fenced, or done: the next opening tells.
+    Ok(())
+}

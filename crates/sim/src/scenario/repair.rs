@@ -1,0 +1,285 @@
+//! Losses that redundancy allows, put where they hurt most; each is made good without a hand.
+//!
+//! - Chunks opened while servers are down get all copies soon after those are back, whether their
+//!   writers append or not.
+//! - Two replicas of each chunk have an unreadable sector each, at different places, and the server
+//!   of the third is dead: no byte is lost.
+//! - A writer vanishes, and no reader asks for its file: the tail is sealed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base::limits::SECTOR;
+use base::{ChunkId, MIB};
+use client::{Appender, Client};
+use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::{Class, Env, OpenOptions};
+use wire::control::{ChunkPlace, Policy, ReplicaPlace};
+use wire::sector::parse_footer;
+
+use super::append::{check_content, seal_all};
+use crate::audit;
+use crate::cluster::{Cluster, Shape};
+use crate::oracle::Oracle;
+use crate::tuning::Tuning;
+
+const APPEND_MAX: u64 = 20_000;
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Full redundancy is back so long after it became possible.
+const WHOLE_WITHIN: Duration = Duration::from_secs(20);
+/// A tail whose writer is gone is sealed within this time.
+const SEALED_WITHIN: Duration = Duration::from_secs(60);
+
+struct Act {
+    sim: Sim,
+    cluster: Cluster,
+    oracle: Oracle,
+}
+
+/// What happens in a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Loss {
+    /// Chunks are opened while servers are down.
+    Short,
+    /// Unreadable sectors on two replicas, and a dead server.
+    Latent,
+    /// A writer vanishes.
+    Quiet,
+}
+
+pub(super) async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
+    let tuning = Tuning::draw(&sim);
+    let cluster = Cluster::start(&sim, Shape::default(), tuning);
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let act = Act { sim: sim.clone(), cluster, oracle: Oracle::new() };
+    match loss {
+        Loss::Short => act.short().await,
+        Loss::Latent => act.latent().await,
+        Loss::Quiet => act.quiet().await,
+    }?;
+    let Act { cluster, oracle, .. } = act;
+    seal_all(&cluster).await?;
+    cluster.settle(PATIENCE).await?;
+    if let Some(trouble) = cluster.troubles().first() {
+        return Err(trouble.clone());
+    }
+    check_content(&cluster, &oracle).await?;
+    audit::until_clean(&cluster, &oracle, PATIENCE).await
+}
+
+impl Act {
+    fn draw(&self, low: u64, high: u64) -> u64 {
+        self.sim.with_rng(|rng| rng.between(low, high))
+    }
+
+    /// Runs `task` on the client's host.
+    async fn on<T: 'static>(
+        &self,
+        client: &Client,
+        task: impl Future<Output = Result<T, String>> + 'static,
+    ) -> Result<T, String> {
+        let task = client.env().spawn(Class::Foreground, "client", task);
+        task.await.unwrap_or_else(|_| Err("the client's host went down".to_owned()))
+    }
+
+    /// A file that is open for append, with `appends` of mixed sizes.
+    async fn write(
+        &self,
+        client: &Client,
+        path: &str,
+        appends: u64,
+        policy: Policy,
+    ) -> Result<Appender, String> {
+        let seed = self.draw(1, u64::MAX);
+        let (oracle, inner, path) = (self.oracle.clone(), client.clone(), path.to_owned());
+        let lens: Vec<usize> = (0..appends)
+            .map(|_| {
+                let most = self.sim.with_rng(|rng| *rng.pick(&[200, 5_000, APPEND_MAX]));
+                self.draw(1, most) as usize
+            })
+            .collect();
+        self.on(client, async move {
+            let text = |error: client::Error| format!("{path}: {error}");
+            let file = inner.create(&path, policy, 0o644, false).await.map_err(text)?;
+            let appender = file.append_handle().await.map_err(text)?;
+            oracle.opened(&path, appender.epoch(), appender.acked_len(), seed)?;
+            append(&oracle, &appender, &path, &lens).await?;
+            Ok(appender)
+        })
+        .await
+    }
+
+    /// Chunks opened while three of five servers are down, by writers that append, are idle, or
+    /// have not begun.
+    async fn short(&self) -> Result<(), String> {
+        let first = self.draw(0, 4) as usize;
+        let down: Vec<_> = (0..3).map(|at| (first + at) % 5).collect();
+        down.iter().for_each(|&index| self.cluster.crash_server(index, CrashMode::Process));
+        self.sim.sleep(Duration::from_secs(3)).await;
+        let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
+        let idle = self.write(&client, "/idle", 20, Policy::rep(3)).await?;
+        let busy = self.write(&client, "/busy", 20, Policy { copies: 3, acks: 2 }).await?;
+        let empty = self.write(&client, "/empty", 0, Policy::rep(3)).await?;
+        let view = self.cluster.until_whole(Duration::from_secs(2)).await;
+        if view.is_ok() {
+            return Err("three copies on two servers".to_owned());
+        }
+        down.iter().for_each(|&index| self.cluster.boot_server(index));
+        let end = self.sim.elapsed() + WHOLE_WITHIN;
+        let appends = {
+            let (sim, oracle) = (self.sim.clone(), self.oracle.clone());
+            client.env().spawn(Class::Foreground, "busy writer", async move {
+                while sim.elapsed() < end {
+                    append(&oracle, &busy, "/busy", &[100]).await?;
+                    sim.sleep(Duration::from_millis(200)).await;
+                }
+                Ok::<_, String>(busy)
+            })
+        };
+        self.cluster.until_whole(WHOLE_WITHIN).await?;
+        let busy = appends.await.unwrap_or_else(|_| Err("the writer is gone".to_owned()))?;
+        self.on(&client, async move {
+            for writer in [idle, busy, empty] {
+                writer.close().await.map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        })
+        .await?;
+        self.sim.crash(host, CrashMode::Process);
+        Ok(())
+    }
+
+    async fn latent(&self) -> Result<(), String> {
+        let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
+        let mut chunks = Vec::new();
+        for path in ["/a", "/b", "/c"] {
+            let appends = self.draw(20, 60);
+            let writer = self.write(&client, path, appends, Policy::rep(3)).await?;
+            let inner = client.clone();
+            let view = self.on(&client, async move {
+                writer.close().await.map_err(|error| error.to_string())?;
+                let file = inner.open(path).await.map_err(|error| error.to_string())?;
+                file.chunks().await.map_err(|error| error.to_string())
+            });
+            chunks.extend(view.await?.chunks);
+        }
+        self.cluster.until_whole(PATIENCE).await?;
+        let dead = self.draw(0, 4) as usize;
+        for chunk in &chunks {
+            self.spoil(chunk, dead).await?;
+        }
+        // Scrub finds some first, copies find others.
+        self.sim.sleep(Duration::from_millis(self.draw(0, 8_000))).await;
+        self.cluster.crash_server(dead, CrashMode::Power);
+        // Four servers are there: enough for three copies of all that there is.
+        self.sim.sleep(Duration::from_secs(20)).await;
+        self.cluster.until_whole(PATIENCE).await?;
+        check_content(&self.cluster, &self.oracle).await?;
+        self.cluster.boot_server(dead);
+        self.sim.crash(host, CrashMode::Process);
+        Ok(())
+    }
+
+    /// Makes a sector unreadable on each replica of the chunk but the one on server `dead`: on each
+    /// another one.
+    async fn spoil(&self, chunk: &ChunkPlace, dead: usize) -> Result<(), String> {
+        let len = chunk.sealed.ok_or("a closed file has an open chunk")?;
+        let server = |replica: &ReplicaPlace| {
+            let disks = |at: usize| self.cluster.stores(at).into_iter().map(|(disk, _)| disk);
+            (0..5).find(|&at| disks(at).any(|disk| disk == replica.disk))
+        };
+        let live: Vec<_> =
+            chunk.replicas.iter().filter_map(server).filter(|&at| at != dead).collect();
+        // Where the dead server has none, one replica stays whole.
+        for (at, &server) in live.iter().take(2).enumerate() {
+            let half = u64::from(len / 2);
+            let offset = self.draw(0, half.saturating_sub(4_096)) + at as u64 * half;
+            let host = self.cluster.servers()[server];
+            let place = find_sector(&self.sim, host, chunk.chunk, offset as u32).await?;
+            self.sim.make_unreadable(host, &Cluster::disk_path(0), place);
+        }
+        Ok(())
+    }
+
+    async fn quiet(&self) -> Result<(), String> {
+        let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
+        let policy = Policy { copies: 3, acks: self.draw(2, 3) as u8 };
+        let writer = self.write(&client, "/quiet", 30, policy).await?;
+        self.sim.crash(host, CrashMode::Power);
+        drop(writer);
+        let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
+        let end = self.sim.elapsed() + SEALED_WITHIN;
+        loop {
+            let inner = client.clone();
+            let view = self.on(&client, async move {
+                let file = inner.open("/quiet").await.map_err(|error| error.to_string())?;
+                file.chunks().await.map_err(|error| error.to_string())
+            });
+            if !view.await?.open {
+                self.sim.crash(host, CrashMode::Process);
+                return Ok(());
+            }
+            if self.sim.elapsed() > end {
+                return Err(format!("its tail is open after {SEALED_WITHIN:?}"));
+            }
+            self.sim.sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+async fn append(
+    oracle: &Oracle,
+    appender: &Appender,
+    path: &str,
+    lens: &[usize],
+) -> Result<(), String> {
+    for &len in lens {
+        let data = oracle.next(path, appender.epoch(), len);
+        let offset = appender.append(&data).await.map_err(|error| format!("{path}: {error}"))?;
+        oracle.acked(path, appender.epoch(), offset + len as u64)?;
+    }
+    Ok(())
+}
+
+/// Where on the medium the sector with byte `offset` of a chunk lies.
+async fn find_sector(sim: &Sim, host: HostId, chunk: ChunkId, offset: u32) -> Result<u64, String> {
+    let env = sim.env(host).ok_or("the server is down")?;
+    let find = find_in_file(env.clone(), Cluster::disk_path(0), chunk, offset);
+    let found = env.spawn(Class::Background, "find a sector", find).await;
+    let found = found.map_err(|_| "the server is down")??;
+    found.ok_or_else(|| format!("byte {offset} of {chunk} is not on its disk"))
+}
+
+async fn find_in_file(
+    env: Env,
+    path: impl AsRef<Path>,
+    chunk: ChunkId,
+    offset: u32,
+) -> Result<Option<u64>, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let file = env.open_file(path.as_ref(), OpenOptions::READ).await.map_err(text)?;
+    let len = file.len().await.map_err(text)?;
+    let mut start = 0;
+    let mut step = MIB;
+    while start < len {
+        let buf = env.pool().alloc(step as usize).map_err(|error| error.to_string())?;
+        let (read, buf) = file.read_at(start, buf).await;
+        let Ok(read) = read else {
+            // A sector in it was spoilt before: around it one by one.
+            (start, step) = if step == MIB { (start, SECTOR as u64) } else { (start + step, step) };
+            continue;
+        };
+        for (index, sector) in buf[..read].chunks_exact(SECTOR).enumerate() {
+            let Ok(footer) = parse_footer(sector) else { continue };
+            let here = footer.offset..footer.offset + u32::from(footer.len);
+            if footer.chunk == chunk && here.contains(&offset) {
+                return Ok(Some(start + (index * SECTOR) as u64));
+            }
+        }
+        start += step;
+        if start.is_multiple_of(MIB) {
+            step = MIB;
+        }
+    }
+    Ok(None)
+}
