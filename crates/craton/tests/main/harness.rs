@@ -35,6 +35,8 @@ const TAKEN: &str = "Address already in use";
 const STOPPED: &str = "recv_msg: error: raft stopped";
 /// The same, as its caller says it.
 const UNHEARD: &str = "failed to receive from RaftCore";
+/// The same, as a leader's heartbeat says it.
+const UNSENT: &str = "to RaftCore; when:(send HeartbeatProgress)";
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
@@ -82,7 +84,7 @@ impl Drop for Scratch {
                 eprintln!("{}", String::from_utf8_lossy(&down.stderr));
             }
         }
-        let always = [TAKEN, STOPPED, UNHEARD];
+        let always = [TAKEN, STOPPED, UNHEARD, UNSENT];
         let expected =
             |line: &str| self.expected.iter().chain(&always).any(|part| line.contains(part));
         let errors = self.clusters.iter().flat_map(|cluster| error_lines(cluster));

@@ -69,11 +69,14 @@ fn held(cluster: &Cluster) -> Vec<(u64, StoreOwner)> {
     infos.map(|(_, store)| (store.info().chunks, store.info().owner)).collect()
 }
 
+/// The disks in the order of their servers' names; masters list servers as they have joined.
 async fn disks(cluster: &Cluster) -> Vec<DiskReport> {
     let statuses = with_client(cluster, |client| async move { client.status().await }).await;
     let statuses = statuses.expect("a master answers");
-    let servers = statuses.into_iter().flat_map(|(_, status)| status.servers);
-    servers.flat_map(|server| server.disks).collect()
+    let mut servers: Vec<_> =
+        statuses.into_iter().flat_map(|(_, status)| status.servers).collect();
+    servers.sort_by(|a, b| a.name.cmp(&b.name));
+    servers.into_iter().flat_map(|server| server.disks).collect()
 }
 
 /// Gives the store of a server that is down the superblocks of `b19d38d`.
