@@ -144,11 +144,11 @@ pub fn run(length: Length) -> bool {
     }
     println!("\n== stages");
     report.iter().for_each(|line| println!("{line}"));
-    // Directly above the last line, which has the counts alone.
-    if !late.is_empty() {
-        println!("OVER BUDGET: {}", late.join(", "));
-    }
-    println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
+    let over = match late.as_slice() {
+        [] => String::new(),
+        late => format!(" (OVER BUDGET: {})", late.join(", ")),
+    };
+    println!("{} passed, {} failed, {} skipped{over}", total.passed, total.failed, total.skipped);
     total.failed == 0 && total.passed > 0
 }
 
@@ -254,7 +254,7 @@ fn run_command(name: Option<&str>, command: &[String], dir: Option<&str>, counts
             found.failed += count_before(closing, " failed");
             found.skipped += count_before(closing, " ignored");
         } else if let Some(skipped) = line.strip_prefix("skipped: ") {
-            // A test that lacks a tool or a right prints this and passes; it is moved over.
+            // A test that lacks a right prints this and passes; it is moved over.
             log.always(&format!("   (counted as skipped: {skipped})"));
             found.skipped += 1;
             moved += 1;

@@ -14,7 +14,7 @@ use block::fuzz::fuzz_common_names;
 use runtime::{Cores, Rng, RuntimeConfig};
 
 use super::client::InMemory;
-use super::tools::has;
+use super::tools::need;
 
 const BYTES: u64 = 24 << 20;
 
@@ -131,9 +131,7 @@ impl Served {
 
 #[test]
 fn certificates_open_what_is_on_their_list() {
-    if !has("openssl") || !has("nbdinfo") {
-        return;
-    }
+    need(&["openssl", "nbdinfo"]);
     let served = serve("info");
     let about = served.run("nbdinfo", &[&served.uri("alice", "vol")]);
     assert!(about.contains("newstyle-fixed with TLS") && about.contains("25165824"), "{about}");
@@ -161,9 +159,7 @@ fn certificates_open_what_is_on_their_list() {
 
 #[test]
 fn data_comes_through_tls_as_it_went() {
-    if !has("openssl") || !has("nbdcopy") || !has("qemu-img") {
-        return;
-    }
+    need(&["openssl", "nbdcopy", "qemu-img"]);
     let served = serve("copy");
     let mut content = vec![0; BYTES as usize];
     Rng::new(8).fill(&mut content[..17 << 20]);
@@ -193,9 +189,7 @@ fn data_comes_through_tls_as_it_went() {
 
 #[test]
 fn what_is_said_before_tls_does_not_count() {
-    if !has("openssl") {
-        return;
-    }
+    need(&["openssl"]);
     let served = serve("early");
     let mut stream = TcpStream::connect(served.addr).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
@@ -238,9 +232,7 @@ fn credentials_that_cannot_be_are_named() {
         Gate::new(Credentials { certificate, key, client_ca }, list()).expect_err("bad").to_string()
     };
     assert!(wrong(b"", b"", b"").starts_with("certificate: there is no certificate"));
-    if !has("openssl") {
-        return;
-    }
+    need(&["openssl"]);
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tls-credentials");
     fs::create_dir_all(&dir).expect("a directory");
     certificates(&dir);

@@ -43,14 +43,13 @@ fn serve(name: &str) -> Served {
     Served { _cores: cores, addr, dir }
 }
 
-/// True when a tool is there. The test run counts a missing one as skipped.
-pub(super) fn has(tool: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
-    let found = found.is_ok_and(|output| output.status.success());
-    if !found {
-        println!("skipped: {tool} is not installed (scripts/prepare.sh)");
+/// Fails when one of these tools is missing.
+pub(super) fn need(tools: &[&str]) {
+    for tool in tools {
+        let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+        let found = found.is_ok_and(|output| output.status.success());
+        assert!(found, "{tool} is not installed: run scripts/prepare.sh");
     }
-    found
 }
 
 impl Served {
@@ -76,9 +75,7 @@ impl Served {
 
 #[test]
 fn nbdinfo_shows_what_is_served() {
-    if !has("nbdinfo") {
-        return;
-    }
+    need(&["nbdinfo"]);
     let served = serve("info");
     let list = served.run("nbdinfo", &["--list", &served.uri("")]);
     assert!(list.contains("export=\"vol\"") && list.contains("export=\"own\""), "{list}");
@@ -112,9 +109,7 @@ fn nbdinfo_shows_what_is_served() {
 
 #[test]
 fn nbdcopy_brings_back_what_it_took() {
-    if !has("nbdcopy") {
-        return;
-    }
+    need(&["nbdcopy"]);
     let served = serve("copy");
     let mut content = vec![0; BYTES as usize];
     Rng::new(5).fill(&mut content[..9 << 20]);
@@ -132,9 +127,7 @@ fn nbdcopy_brings_back_what_it_took() {
 
 #[test]
 fn qemu_reads_what_it_wrote() {
-    if !has("qemu-io") || !has("qemu-img") {
-        return;
-    }
+    need(&["qemu-io", "qemu-img"]);
     let served = serve("qemu");
     let uri = served.uri("vol");
     let io = |commands: &[&str]| {
@@ -168,9 +161,7 @@ fn qemu_reads_what_it_wrote() {
 
 #[test]
 fn fio_verifies_what_it_wrote() {
-    if !has("fio") {
-        return;
-    }
+    need(&["fio"]);
     let engines = Command::new("fio").arg("--enghelp").output().expect("it runs");
     if !String::from_utf8_lossy(&engines.stdout).contains("nbd") {
         println!("skipped: this fio has no nbd engine");

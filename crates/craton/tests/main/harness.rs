@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::machine::Hiccups;
+
 /// A directory that goes with the test, and with it the cluster in it.
 pub struct Scratch {
     path: PathBuf,
@@ -274,14 +276,13 @@ pub fn skip(why: &str) {
     println!("skipped: {why}");
 }
 
-/// True when a tool is there; a missing one skips what needs it.
-pub fn has(tool: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
-    let found = found.is_ok_and(|output| output.status.success());
-    if !found {
-        skip(&format!("{tool} is not installed (scripts/prepare.sh)"));
+/// Fails when one of these tools is missing.
+pub fn need(tools: &[&str]) {
+    for tool in tools {
+        let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+        let found = found.is_ok_and(|output| output.status.success());
+        assert!(found, "{tool} is not installed: run scripts/prepare.sh");
     }
-    found
 }
 
 /// What a tool has printed that must go well.
@@ -292,25 +293,22 @@ pub fn tool(name: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Waits until `check` holds, which takes less than `limit` on a machine that has nothing else to
-/// do; a busy one gets three times as long.
+/// Waits until `check` holds, which takes less than `limit`.
 pub fn wait(what: &str, limit: Duration, check: impl FnMut() -> bool) {
-    let limit = 3 * limit;
     assert!(within(limit, check), "not within {limit:?}: {what}");
 }
 
-/// Whether something comes about within `limit`.
+/// Whether something comes about within `limit`, without the times in which the machine stood
+/// still.
 pub fn within(limit: Duration, mut check: impl FnMut() -> bool) -> bool {
-    let began = Instant::now();
-    loop {
-        if check() {
-            return true;
-        }
-        if began.elapsed() >= limit {
+    let (hiccups, began) = (Hiccups::watch(), Instant::now());
+    while !check() {
+        if hiccups.without(began, began.elapsed()) >= limit {
             return false;
         }
         std::thread::sleep(Duration::from_millis(100));
     }
+    true
 }
 
 /// What a tree holds: kind, mode, time and content of each path.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{self, Scratch, bad, command, content, good, has, skip, text, tool as run};
+use crate::harness::{self, Scratch, bad, command, content, good, need, skip, text, tool as run};
 use crate::nbd::{Nbd, REFUSED};
 
 fn up(dir: &Path) {
@@ -35,6 +35,7 @@ fn image(path: &Path) -> Vec<u8> {
 
 #[test]
 fn images_come_back_as_they_went() {
+    need(&["nbdinfo", "qemu-io", "qemu-img"]);
     let mut scratch = Scratch::new("images");
     let dir = scratch.cluster("cluster");
     up(&dir);
@@ -101,42 +102,36 @@ fn images_come_back_as_they_went() {
     fs::File::create(&large).and_then(|file| file.set_len(3 << 30)).expect("a sparse file");
     refused(&["import", "v", text(&large)], 1, "craton volume resize");
 
-    // The Unix socket is the same export, and whoever has it open keeps others out.
+    // The Unix socket is the same export, and a client that has it open keeps others out.
     let nearby = harness::book(&dir)["endpoints"]["nbd_unix"].as_str().expect("one").to_owned();
     let socket = nearby.strip_prefix("nbd+unix:///?socket=").expect("a URI").to_owned();
     assert_eq!(fs::metadata(&socket).expect("a socket").mode() & 0o777, 0o600);
     let uri = format!("nbd+unix:///v?socket={socket}");
-    if has("nbdinfo") {
-        assert_eq!(run("nbdinfo", &["--size", &uri]).trim(), (1 << 30).to_string());
-    }
-    if has("qemu-io") {
-        // It has the volume open until its input ends.
-        let mut held = Command::new("qemu-io");
-        held.args(["-f", "raw", &uri]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut held = held.spawn().expect("it runs");
-        held.stdin.as_mut().expect("a pipe").write_all(b"length\n").expect("it reads");
-        let mut answer = [0; 10];
-        held.stdout.as_mut().expect("a pipe").read_exact(&mut answer).expect("it is open");
-        refused(&["import", "v", text(&disk)], 1, "has it open");
-        refused(&["export", "v", text(&scratch.path("none"))], 1, "has it open");
-        drop(held.stdin.take());
-        assert!(held.wait().expect("it ends").success());
-    }
+    assert_eq!(run("nbdinfo", &["--size", &uri]).trim(), (1 << 30).to_string());
+    // It has the volume open until its input ends.
+    let mut held = Command::new("qemu-io");
+    held.args(["-f", "raw", &uri]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut held = held.spawn().expect("it runs");
+    held.stdin.as_mut().expect("a pipe").write_all(b"length\n").expect("it reads");
+    let mut answer = [0; 10];
+    held.stdout.as_mut().expect("a pipe").read_exact(&mut answer).expect("it is open");
+    refused(&["import", "v", text(&disk)], 1, "has it open");
+    refused(&["export", "v", text(&scratch.path("none"))], 1, "has it open");
+    drop(held.stdin.take());
+    assert!(held.wait().expect("it ends").success());
 
-    if has("qemu-img") {
-        let (qcow, again) = (scratch.path("disk.qcow2"), scratch.path("again.qcow2"));
-        run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", text(&disk), text(&qcow)]);
-        on(&["import", "q", text(&qcow), "--quiet"]);
-        on(&["export", "q", text(&again), "--quiet"]);
-        let about = run("qemu-img", &["info", text(&again)]);
-        assert!(about.contains("file format: qcow2"), "{about}");
-        run("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", text(&disk), text(&again)]);
-        let args = ["volume", "import", "q2", text(&qcow), "--cluster", &cluster];
-        let output = command(&args).env("PATH", "").output().expect("it runs");
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(error.contains("qemu-utils"), "{error}");
-        refused(&["info", "q2"], 1, "no such volume");
-    }
+    let (qcow, again) = (scratch.path("disk.qcow2"), scratch.path("again.qcow2"));
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", text(&disk), text(&qcow)]);
+    on(&["import", "q", text(&qcow), "--quiet"]);
+    on(&["export", "q", text(&again), "--quiet"]);
+    let about = run("qemu-img", &["info", text(&again)]);
+    assert!(about.contains("file format: qcow2"), "{about}");
+    run("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", text(&disk), text(&again)]);
+    let args = ["volume", "import", "q2", text(&qcow), "--cluster", &cluster];
+    let output = command(&args).env("PATH", "").output().expect("it runs");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("qemu-utils"), "{error}");
+    refused(&["info", "q2"], 1, "no such volume");
 }
 
 #[test]
@@ -145,9 +140,7 @@ fn a_volume_is_a_device_of_this_host() {
     if !root || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
         return skip("it needs root, FUSE and loop devices");
     }
-    if !has("nbdfuse") || !has("losetup") || !has("fusermount3") || !has("blockdev") {
-        return;
-    }
+    need(&["nbdfuse", "losetup", "fusermount3", "blockdev"]);
     let mut scratch = Scratch::new("attach");
     let dir = scratch.cluster("cluster");
     up(&dir);
@@ -203,9 +196,7 @@ fn a_volume_is_a_device_of_this_host() {
 
 #[test]
 fn other_machines_show_a_certificate() {
-    if !has("openssl") || !has("nbdinfo") {
-        return;
-    }
+    need(&["openssl", "nbdinfo"]);
     let mut scratch = Scratch::new("tls");
     let dir = scratch.cluster("cluster");
     let keys = scratch.path("keys");
@@ -293,9 +284,7 @@ pub fn map(uri: &str) -> Vec<(u64, u64, u64)> {
 
 #[test]
 fn two_front_ends_keep_the_contract() {
-    if !has("qemu-io") || !has("nbdinfo") {
-        return;
-    }
+    need(&["qemu-io", "nbdinfo"]);
     let mut scratch = Scratch::new("contract");
     let dir = scratch.cluster("cluster");
     let flags = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];

@@ -1,8 +1,7 @@
 //! What the machine itself does to a thread that only sleeps: the part of a wait that is not the
 //! cluster's. Virtual machines lose their CPUs for a while now and then.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,45 +13,76 @@ type Hiccup = (Instant, Duration);
 
 /// Sleeps beside what is tested, and notes when it was woken late. It uses no disk.
 pub struct Hiccups {
-    stop: Arc<AtomicBool>,
-    turns: JoinHandle<Vec<Hiccup>>,
+    noted: Arc<Mutex<Noted>>,
+    turns: Option<JoinHandle<()>>,
 }
 
 /// What was noted.
-pub struct Noted(Vec<Hiccup>);
+#[derive(Default)]
+pub struct Noted {
+    late: Vec<Hiccup>,
+    /// Nothing more is to be noted.
+    over: bool,
+}
+
+fn open(noted: &Mutex<Noted>) -> MutexGuard<'_, Noted> {
+    noted.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Hiccups {
     /// Begins.
     pub fn watch() -> Hiccups {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = stop.clone();
-        let turns = std::thread::spawn(move || turns(&seen));
-        Hiccups { stop, turns }
+        let noted = Arc::<Mutex<Noted>>::default();
+        let shared = noted.clone();
+        let turns = Some(std::thread::spawn(move || turns(&shared)));
+        Hiccups { noted, turns }
     }
 
-    pub fn end(self) -> Noted {
-        self.stop.store(true, Ordering::Relaxed);
-        Noted(self.turns.join().expect("no panic"))
+    /// What is left, by what was noted until now, of a wait without the times in it in which the
+    /// machine stood still.
+    pub fn without(&self, began: Instant, took: Duration) -> Duration {
+        open(&self.noted).without(began, took)
+    }
+
+    /// Ends.
+    pub fn end(mut self) -> Noted {
+        self.join();
+        std::mem::take(&mut *open(&self.noted))
+    }
+
+    fn join(&mut self) {
+        open(&self.noted).over = true;
+        if let Some(turns) = self.turns.take() {
+            turns.join().expect("no panic");
+        }
     }
 }
 
-fn turns(stop: &AtomicBool) -> Vec<Hiccup> {
-    let mut late = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
+impl Drop for Hiccups {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+fn turns(noted: &Mutex<Noted>) {
+    loop {
         let due = Instant::now() + TURN;
         std::thread::sleep(TURN);
         let by = due.elapsed();
+        let mut noted = open(noted);
+        if noted.over {
+            return;
+        }
         if !by.is_zero() {
-            late.push((due, by));
+            noted.late.push((due, by));
         }
     }
-    late
 }
 
 impl Noted {
     /// The latest turn.
     pub fn longest(&self) -> Duration {
-        self.0.iter().map(|&(_, late)| late).max().unwrap_or_default()
+        self.late.iter().map(|&(_, late)| late).max().unwrap_or_default()
     }
 
     /// The longest of some waits, each without what the machine has added to it.
@@ -67,7 +97,7 @@ impl Noted {
             let (from, to) = (from.max(began), (from + late).min(end));
             to.saturating_duration_since(from)
         };
-        took.saturating_sub(self.0.iter().map(overlap).sum())
+        took.saturating_sub(self.late.iter().map(overlap).sum())
     }
 }
 
@@ -76,7 +106,7 @@ fn hiccups_are_subtracted_where_they_happened() {
     let start = Instant::now();
     let at = |ms| start + Duration::from_millis(ms);
     let ms = Duration::from_millis;
-    let noted = Noted(vec![(at(100), ms(50)), (at(300), ms(200))]);
+    let noted = Noted { late: vec![(at(100), ms(50)), (at(300), ms(200))], over: true };
     assert_eq!(noted.longest(), ms(200));
     // Before, around, across the border of, and behind a hiccup.
     assert_eq!(noted.without(at(0), ms(100)), ms(100));

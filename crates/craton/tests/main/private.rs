@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::embedded::Up;
-use crate::harness::{Scratch, bad, book, command, craton, good, has, json, text};
+use crate::harness::{Scratch, bad, book, command, craton, good, json, need, text};
 
 /// All that is below a directory, with its mode.
 fn modes(root: &Path) -> Vec<(PathBuf, fs::Metadata)> {
@@ -110,11 +110,12 @@ fn one_process_is_reached_from_other_machines_with_its_key() {
 }
 
 /// A user who is neither root nor of any group that matters, as a prefix of a command.
-const NOBODY: [&str; 2] = ["--reuid=65534", "--clear-groups"];
+const OTHER_USER: [&str; 2] = ["--reuid=65534", "--clear-groups"];
 
 #[test]
 fn volumes_are_reached_by_a_group_and_not_over_tcp() {
-    if !rustix_is_root() || !has("setpriv") || !has("nbdinfo") {
+    need(&["setpriv", "nbdinfo"]);
+    if !rustix_is_root() {
         return crate::harness::skip("users can be changed by root only");
     }
     // Others cannot pass through the scratch directory of some machines: this one lies in /tmp.
@@ -136,14 +137,14 @@ fn volumes_are_reached_by_a_group_and_not_over_tcp() {
     let uri = socket.replacen("///", "///v", 1);
     let size = |group: &str| {
         let mut command = Command::new("setpriv");
-        command.args(NOBODY).arg(format!("--regid={group}")).args(["nbdinfo", "--size", &uri]);
+        command.args(OTHER_USER).arg(format!("--regid={group}")).args(["nbdinfo", "--size", &uri]);
         command.stdin(Stdio::null()).output().expect("it runs").status.success()
     };
     assert!(size("4242"), "a user of the group");
     assert!(!size("65534"), "a user of another");
     // The group sees nothing else.
     let mut list = Command::new("setpriv");
-    list.args(NOBODY).arg("--regid=4242").args(["ls", text(&dir)]);
+    list.args(OTHER_USER).arg("--regid=4242").args(["ls", text(&dir)]);
     assert!(!list.output().expect("it runs").status.success());
     good(&["cluster", "restart", "--dir", text(&dir), "frontend", "f1"]);
     assert!(size("4242"), "after a restart");

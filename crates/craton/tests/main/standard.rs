@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::harness::{
-    Scratch, content, good, has, json, kill9, metric, process, skip, text, tool, wait,
+    Scratch, content, good, json, kill9, metric, need, process, skip, text, tool, wait,
 };
 use crate::images::map;
 use crate::volumes::up;
@@ -28,16 +28,14 @@ fn qemu_io(format: &str, uri: &str, commands: &[&str]) {
     commands.iter().for_each(|command| args.extend(["-c", command]));
     args.push(uri);
     let printed = tool("qemu-io", &args);
-    // Wrong bytes are told, and do not make it fail.
+    // Wrong bytes are printed, and do not make it fail.
     let failed = ["failed", "rror"].iter().any(|word| printed.contains(word));
     assert!(!failed, "qemu-io {commands:?}: {printed}");
 }
 
 #[test]
 fn tools_of_disks_agree_on_volumes_of_processes() {
-    if !["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"].into_iter().all(has) {
-        return;
-    }
+    need(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"]);
     let mut scratch = Scratch::new("standard");
     let dir = scratch.cluster("cluster");
     up(&dir);
@@ -177,9 +175,7 @@ fn signal(dir: &Path, id: &str, signal: &str) {
 
 #[test]
 fn fio_verifies_while_servers_die() {
-    if !has("fio") {
-        return;
-    }
+    need(&["fio"]);
     if !tool("fio", &["--enghelp"]).contains("nbd") {
         return skip("this fio has no nbd engine");
     }

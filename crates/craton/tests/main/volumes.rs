@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{self, Scratch, bad, good, has, json, text, tool, wait};
+use crate::harness::{self, Scratch, bad, good, json, need, text, tool, wait};
 use crate::machine::Hiccups;
 use crate::nbd::{BLOCK, Nbd, READ, WRITE};
 
@@ -36,6 +36,7 @@ fn segments(info: &Value) -> Vec<(u64, String)> {
 
 #[test]
 fn a_volume_is_a_disk_for_standard_tools() {
+    need(&["nbdinfo", "nbdcopy"]);
     let mut scratch = Scratch::new("volume");
     let dir = scratch.cluster("cluster");
     up(&dir);
@@ -68,9 +69,9 @@ fn a_volume_is_a_disk_for_standard_tools() {
         for command in [&["ls"][..], &["rm", "-r"], &["stat"], &["mkdir", "-p"]] {
             let args = [&["fs"], command, &[path, "--cluster", &cluster]].concat();
             let output = harness::craton(&args);
-            let told = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(1), "{args:?}: {told}");
-            assert!(told.contains("--services lets fs commands in"), "{args:?}: {told}");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+            assert!(error.contains("--services lets fs commands in"), "{args:?}: {error}");
         }
     }
     assert_eq!(good(&["fs", "ls", "/", "--cluster", &cluster]), "a\nshortcut\n");
@@ -100,20 +101,16 @@ fn a_volume_is_a_disk_for_standard_tools() {
             && state("frontends") == ["up"]
             && status["block_servers"][0]["segments"].as_u64().is_some_and(|count| count > 0)
     });
-    if has("nbdinfo") {
-        assert_eq!(tool("nbdinfo", &["--size", &url]).trim(), (1u64 << 30).to_string());
-    }
+    assert_eq!(tool("nbdinfo", &["--size", &url]).trim(), (1u64 << 30).to_string());
     let (image, back) = (scratch.path("image"), scratch.path("back"));
     let content: Vec<u8> = (0..24u32 << 20).map(|at| (at ^ at >> 9 ^ at >> 17) as u8).collect();
     std::fs::write(&image, &content).expect("an image");
-    if has("nbdcopy") {
-        tool("nbdcopy", &[text(&image), &url]);
-        tool("nbdcopy", &[&url, text(&back)]);
-        let back = std::fs::read(&back).expect("the copy");
-        assert_eq!(back.len(), 1 << 30);
-        assert!(back[..content.len()] == content[..], "nbdcopy read other bytes than it wrote");
-        assert!(back[content.len()..].iter().all(|&byte| byte == 0));
-    }
+    tool("nbdcopy", &[text(&image), &url]);
+    tool("nbdcopy", &[&url, text(&back)]);
+    let back = std::fs::read(&back).expect("the copy");
+    assert_eq!(back.len(), 1 << 30);
+    assert!(back[..content.len()] == content[..], "nbdcopy read other bytes than it wrote");
+    assert!(back[content.len()..].iter().all(|&byte| byte == 0));
     {
         let mut nbd = Nbd::open(&url);
         assert_eq!(nbd.bytes, 1 << 30);
