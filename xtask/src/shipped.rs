@@ -31,7 +31,7 @@ pub fn run() -> bool {
 }
 
 fn check() -> Result<(), String> {
-    // As the tests have it: built anew only where there is none.
+    // As the tests have it: built only where there is none.
     if !Path::new(CONTROL).is_file() {
         build(&["--package", "sim", "--bin", "craton-sim"], CONTROL)?;
     }

@@ -69,7 +69,7 @@ id!(
 );
 id!(
     /// One formation of a cluster: drawn at random when masters form it. A cluster that is formed
-    /// anew under its old identity has another. Zero for clusters formed before there was one.
+    /// again under its old identity has another. Zero for clusters formed before there was one.
     FormationId(u128), "frm_"
 );
 id!(

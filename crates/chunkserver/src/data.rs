@@ -183,7 +183,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(DataReply::Appended { len: appended.len })
     }
 
-    /// What an idle writer is told of its replica: it goes on elsewhere when this one is not there,
+    /// What an idle writer hears about its replica: it goes on elsewhere when this one is not there,
     /// or not sound, as an append would find out.
     fn check_written(&self, commit: &CommitRequest, stat: &ReplicaStat) -> Result<(), DataError> {
         match stat.state {

@@ -23,7 +23,7 @@ pub const REPLICATIONS_MAX: usize = 8;
 pub const DAMAGED_PER_BEAT_MAX: usize = 256;
 /// Damaged replicas remembered between heartbeats at most; scrub finds the rest again.
 pub const DAMAGED_MAX: usize = 4096;
-/// Quiet replicas told in one heartbeat at most, and remembered until then; the watch finds the
+/// Quiet replicas reported in one heartbeat at most, and remembered until then; the watch finds the
 /// rest again.
 pub const QUIET_PER_BEAT_MAX: usize = 256;
 /// See [`QUIET_PER_BEAT_MAX`].

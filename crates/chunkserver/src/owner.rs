@@ -76,7 +76,7 @@ fn judge(owner: StoreOwner, holds: bool, home: Home) -> Verdict {
         (StoreOwner::Of { cluster, formation }, Some(now)) if formation != now => {
             Verdict::Foreign(format!(
                 "the store belongs to formation {formation} of cluster {cluster}, its masters to \
-                 {now}: they were formed anew. Give the masters their former data back, or put the \
+                 {now}: they were formed again. Give the masters their former data back, or put the \
                  disk into a server of its cluster, {remedy}"
             ))
         }

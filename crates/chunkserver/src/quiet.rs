@@ -1,4 +1,4 @@
-//! Open replicas whose writers are not heard of any more: masters are told, and seal them.
+//! Open replicas whose writers are not heard of any more: they are reported to masters, which seal them.
 //!
 //! A living writer is heard of often: by its appends, or by commit messages while it is idle
 //! (`protocols.md` 1.6). A message counts whatever becomes of it, so that a writer whose right has

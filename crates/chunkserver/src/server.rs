@@ -106,7 +106,7 @@ pub(crate) struct Inner<S> {
     pub(crate) board: Board,
     /// The cluster for which this lane's disks were judged.
     pub(crate) judged: Cell<Option<Home>>,
-    /// The operator was told that another process has the server's name.
+    /// It was logged that another process has the server's name.
     pub(crate) refused: Cell<bool>,
 }
 

@@ -571,7 +571,7 @@ fn a_copy_that_has_no_source_for_a_sector_goes_on_when_it_has_one() {
         let reply = bed.control(2, bed.replicate(2, &[0, 1], len)).await.unwrap();
         let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };
         assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, len));
-        assert!(bytes < u64::from(len), "{bytes} bytes: the copy began anew");
+        assert!(bytes < u64::from(len), "{bytes} bytes: the copy began again");
     });
 }
 

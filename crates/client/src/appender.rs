@@ -631,7 +631,7 @@ impl Shared {
 }
 
 /// How long rights granted now are good: as long as they say, by this host's clock. `None` when
-/// that clock makes them useless already: their refusal tells.
+/// that clock makes them useless already: their refusal shows it.
 fn rights_life(env: &Env, grant: &WriterGrant) -> Option<Duration> {
     let places = grant.current.iter().chain(&grant.spares);
     let expiry = places.map(|place| Token(place.token).expiry_unix_s()).min()?;

@@ -29,7 +29,7 @@ pub struct Config {
     /// Time after which a read that makes no progress fails.
     pub read_budget: Duration,
     /// Time after which the end of a file that is open for append counts as unknown. Longer than
-    /// `writer.commit_repeat`: in it a writer that lives tells replicas that have restarted.
+    /// `writer.commit_repeat`: in it a writer that lives notifies replicas that have restarted.
     pub end_patience: Duration,
     /// How long a replica that did not serve is asked last.
     pub read_penalty: Duration,

@@ -30,7 +30,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 ///
 /// An answer that is shorter than asked for names the file's end: all that was acknowledged to
 /// the writer when the read began is in it (`protocols.md` 1.6). Where that cannot be known, since
-/// the writer is gone and nobody has sealed the file, the answer is [`Error::OpenEnd`].
+/// the writer is gone and the file was not sealed, the answer is [`Error::OpenEnd`].
 #[derive(Debug)]
 pub struct Reader {
     file: FlatLogFile,

@@ -1,10 +1,10 @@
 //! Where an open chunk ends: what its replicas show, and what they prove.
 //!
-//! A replica shows what the writer has told it to be acknowledged, a lower bound. It also says how
-//! much it holds, told or not. An acknowledged byte is on `acks` of the `n` replicas. So of any
+//! A replica shows what the writer has reported as acknowledged, a lower bound. It also says how
+//! much it holds, reported or not. An acknowledged byte is on `acks` of the `n` replicas. So of any
 //! `n - acks + 1` of them one holds it, and what they hold at most is an upper bound of what was
 //! acknowledged before they were asked (`protocols.md` 1.6, decision 30). Where the two meet, the
-//! end is known. What is held and not told is never shown: a writer that ends its chunk may cut
+//! end is known. What is held and not reported is never shown: a writer that ends its chunk may cut
 //! it off.
 
 use base::ChunkId;

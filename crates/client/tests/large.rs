@@ -1,5 +1,5 @@
 //! Large numbers on small data: offsets beyond 32 bits, in files most of whose chunks are records
-//! alone, and a chunk of the largest size whose bytes nobody holds.
+//! alone, and a chunk of the largest size whose bytes no replica holds.
 
 use base::limits::{APPEND_DATA_MAX, CHUNK_LEN_MAX};
 use base::{ChunkId, Epoch};

@@ -1,4 +1,4 @@
-//! Where a file ends that is open for append: told by its living writer or by a seal, never by
+//! Where a file ends that is open for append: reported by its living writer or by a seal, never by
 //! what a replica happens to show.
 
 use base::Kind;
@@ -15,7 +15,7 @@ async fn create(client: &Client, policy: Policy) -> FlatLogFile {
     client.create("/file", policy, 0o644, true).await.unwrap()
 }
 
-/// All replicas have restarted: they have forgotten what their writers told them.
+/// All replicas have restarted: they have forgotten what their writers reported.
 fn restart_replicas(fake: &Fake) {
     fake.with(|state| state.replicas.values_mut().for_each(|replica| replica.committed = 0));
 }
@@ -56,7 +56,7 @@ fn end_of_a_lost_writers_file_is_unknown_until_it_is_sealed() {
             restart_replicas(&fake);
             let reader = file.reader();
             for asked in [reader.read_at(0, 100).await.map(drop), file.len().await.map(drop)] {
-                let error = asked.expect_err("an end that nobody has told");
+                let error = asked.expect_err("an end that was never reported");
                 assert!(matches!(error, Error::OpenEnd { offset: 0, .. }), "{error}");
                 assert_eq!(error.kind(), Kind::Retry);
                 assert!(error.to_string().contains("craton fs seal /file"), "{error}");
@@ -85,7 +85,7 @@ fn living_idle_writer_tells_replicas_that_restarted() {
                 let asked = env.now();
                 assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
                 let waited = env.now() - asked;
-                assert!(waited < Duration::from_secs(6), "the writer tells after {waited:?}");
+                assert!(waited < Duration::from_secs(6), "the writer reports after {waited:?}");
                 restart_replicas(&fake);
                 assert_eq!(file.len().await.unwrap(), 10_000);
             }

@@ -281,7 +281,7 @@ pub struct ClusterUpArgs {
     /// all certificates. May be given several times
     #[arg(long, value_name = "VOLUME=NAME,...", value_parser = parse_allow, requires = "nbd_tls")]
     pub nbd_allow: Vec<(String, Vec<String>)>,
-    /// Give the cluster a key, as is done unless --no-key is given: whoever has no access to its
+    /// Give the cluster a key, as is done unless --no-key is given: users without access to its
     /// directory needs --key-file
     #[arg(long)]
     pub with_key: bool,

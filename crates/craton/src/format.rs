@@ -50,7 +50,7 @@ pub fn look(dir: &Path) -> Result<Found, Failure> {
 }
 
 /// Formats a store in a directory, or finishes a formatting that was broken off; its incarnation,
-/// which `note` is told as soon as the store is whole. With `force` whatever store lies there is
+/// which is passed to `note` as soon as the store is whole. With `force` whatever store lies there is
 /// given up.
 pub async fn directory(
     env: &Env,

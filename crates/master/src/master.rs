@@ -174,7 +174,7 @@ struct Inner {
     requests: Semaphore,
     store: FlashStore,
     admission: Admission,
-    /// Drawn at the start: tells this process from another one with the same number.
+    /// Drawn at the start: distinguishes this process from another one with the same number.
     boot: u64,
 }
 

@@ -168,7 +168,7 @@ impl Engine {
         queued + self.inflight_bytes.get() + self.active.borrow().bytes() + frozen
     }
 
-    /// Tells the process's sum what is in memory.
+    /// Reports to the process's sum what is in memory.
     pub(crate) fn note_memory(&self) {
         self.share.note(self, self.memory());
     }

@@ -240,7 +240,7 @@ impl Manifest {
             return Err(Error::Invalid { table: self.shelf.store.name().to_owned(), message });
         }
         let path = || self.shelf.path(Name::Manifest(self.number));
-        // Only the manifest that is not the highest is ever removed: somebody has gone on.
+        // Only a manifest that is not the highest is ever removed: another engine has gone on.
         let trouble = |fault: Fault| match fault.kind {
             Kind::NotFound => Error::Fenced { table: self.shelf.store.name().to_owned() },
             _ => Error::of_store(fault, "write", &path()),
@@ -281,7 +281,7 @@ impl Manifest {
     }
 }
 
-/// The end of step 3 and step 4 of the module's text: the draft's length; nothing when somebody
+/// The end of step 3 and step 4 of the module's text: the draft's length; nothing when another
 /// else has gone on.
 async fn publish_draft(
     env: &Env,
@@ -289,19 +289,19 @@ async fn publish_draft(
     (draft, writer): (Name, &dyn Writer),
     (number, layout): (u32, &Layout),
 ) -> Result<Option<u64>, Error> {
-    let trouble = |fault| Error::of_store(fault, "write", &shelf.path(draft));
+    let failed = |fault| Error::of_store(fault, "write", &shelf.path(draft));
     let mut bytes = manifest_head(FileNo::manifest(number), layout.owner).to_vec();
     encode_edit(number, 0, &layout.snapshot(), &mut bytes);
-    match writer.submit(&bytes).await.map_err(trouble)?.await {
-        // A sweep of somebody who has gone on.
+    match writer.submit(&bytes).await.map_err(failed)?.await {
+        // A sweep of an engine that has gone on.
         Err(fault) if matches!(fault.kind, Kind::NotFound | Kind::Fenced) => return Ok(None),
-        done => done.map_err(trouble)?,
+        done => done.map_err(failed)?,
     };
     let (from, to) = (draft.to_string(), Name::Manifest(number).to_string());
     match shelf.store.publish(&from, &to).await {
         Ok(()) => Ok(Some(bytes.len() as u64)),
         Err(fault) if matches!(fault.kind, Kind::Exists | Kind::NotFound) => {
-            env.mark("table: somebody else published");
+            env.mark("table: another engine published");
             shelf.trash.add(draft);
             Ok(None)
         }

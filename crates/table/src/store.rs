@@ -23,7 +23,7 @@ pub trait Store {
     fn name(&self) -> &str;
 
     /// Makes a file whose name must be free, and opens it for append. After an error the name may
-    /// be there: whoever made it up removes it.
+    /// be there: its maker removes it.
     fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>>;
 
     /// Shuts out whoever writes a file and answers its final length.

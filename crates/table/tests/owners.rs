@@ -129,7 +129,7 @@ fn owners_never_lose_or_mix_what_was_acknowledged() {
     println!("{total:?} {marks:?}");
     assert!(total.acked > 2000 && total.fresh_reads > 100, "{total:?}");
     for mark in [
-        "table: somebody else published",
+        "table: another engine published",
         "table: opening began again",
         "table: orphan collected",
         "table: memtable flushed",

@@ -129,7 +129,7 @@ impl TokenKey {
     }
 
     /// The token key of a cluster that has a key, or has none. Without one the key is known to
-    /// all: its tokens keep nobody out, but they end. Deletion rests on that: a chunk and its
+    /// all: its tokens keep no peer out, but they end. Deletion rests on that: a chunk and its
     /// tombstone are forgotten once no right to the chunk is alive (`protocols.md` 2.4).
     pub fn of_cluster(key: Option<&ClusterKey>) -> TokenKey {
         TokenKey::derive(key.unwrap_or(&ClusterKey::new([0; 32])))

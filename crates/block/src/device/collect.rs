@@ -135,7 +135,7 @@ impl Core {
                     tracing::warn!(cause = fault.message, "a collection failed; trying again");
                     outputs.failures = before + 1;
                     let until = self.env.now() + self.env.jitter(pause(before));
-                    // Whoever links files waits for the end of the outputs.
+                    // A link of files waits for the end of the outputs.
                     while self.env.now() < until && !self.cuts.wants_seal() && !self.is_over() {
                         self.env.sleep((until - self.env.now()).min(COLLECT_RETRY.0)).await;
                     }

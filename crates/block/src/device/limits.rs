@@ -107,7 +107,7 @@ pub const READS_INFLIGHT: usize = 16;
 /// Bytes of one read of a tail in recovery.
 pub const SCAN_BYTES: usize = 4 << 20;
 
-/// A cut that was released and that nobody links is given up this long after it was released last,
+/// A cut that was released and that no clone links is given up this long after it was released last,
 /// or linked last: who has many segments to link releases them again meanwhile.
 pub const CUT_KEEP: Duration = Duration::from_secs(60);
 /// Between two looks at a cut that is linked for longer.

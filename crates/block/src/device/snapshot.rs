@@ -56,7 +56,7 @@ struct Cut {
     files: Vec<(Rc<DataFile>, FileState)>,
     /// How long it held answers back, once it is released.
     held: Cell<Option<Duration>>,
-    /// Until then it is kept for whoever links it, and as long as it is linked.
+    /// Until then it is kept for those that link it, and as long as it is linked.
     keep_until: Cell<Instant>,
     linking: Cell<usize>,
 }
@@ -210,7 +210,7 @@ impl Core {
             }
             return Err(self.no_cut(id));
         };
-        // Whoever releases it again needs it still.
+        // A repeat of the release needs it still.
         cut.keep_until.set(self.env.now() + CUT_KEEP);
         if let Some((_, since)) = self.cuts.hold.take() {
             cut.held.set(Some(self.env.now() - since));
@@ -225,7 +225,7 @@ impl Core {
                     if !core.fixed(cut.id).is_some_and(|known| Rc::ptr_eq(&known, &cut)) {
                         return;
                     }
-                    // Nobody has linked it: its asker is gone.
+                    // It was never linked: its caller is gone.
                     if cut.linking.get() == 0 && cut.keep_until.get() <= env.now() {
                         return core.give_up();
                     }

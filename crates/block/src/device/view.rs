@@ -1,9 +1,9 @@
 //! [`View`]: what a segment that nobody changes has, read from its directory alone: no block server
 //! takes part (B10). Differences between snapshots are found by it, and what they pin.
 //!
-//! A place of a block is a file and a unit of it. Files are told apart by their numbers in the core,
+//! A place of a block is a file and a unit of it. Files are distinguished by their numbers in the core,
 //! of which no two files ever have one, and which a file keeps in all directories that it is linked
-//! into. Names do not tell them apart: a segment that was cut off and made anew begins with the same
+//! into. Names do not distinguish them: a segment that was cut off and made again begins with the same
 //! ones. So a block that stands at one place in two snapshots has not changed; one that stands at
 //! two was written again, or moved by garbage collection.
 

@@ -1,6 +1,6 @@
 //! Connections that have no export yet, and what the log says of clients that are refused.
 //!
-//! Whoever reaches the socket can begin a handshake, so handshakes take no seat of a connection that
+//! Any peer that reaches the socket can begin a handshake, so handshakes take no seat of a connection that
 //! has proved itself by opening an export. Their number has a bound of its own. Beyond it the oldest
 //! one that has shown no certificate ends: a client that is quick gets through a flood of those that
 //! are not.

@@ -2,7 +2,7 @@
 //!
 //! Each connection has a bound on its requests and on their bytes. A client that sends more waits
 //! in its own socket; one that does not take its answers holds no more than its bound, and stops
-//! nobody else. A connection gets its seat when it opens an export; until then it is a handshake, of
+//! nothing else. A connection gets its seat when it opens an export; until then it is a handshake, of
 //! which there is a bounded number beside. What is answered is durable, so a flush has nothing left
 //! to do (`protocols.md` 6.3), on whatever connection it comes.
 //!
@@ -77,7 +77,7 @@ pub trait Exports {
 /// Bounds of a front end. The simulator and tests make them small.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections that have an export open, at a time; one more is told so.
+    /// Connections that have an export open, at a time; one more is refused with that reason.
     pub connections_max: usize,
     /// Connections that have none yet, at a time; one more ends the oldest of them.
     pub handshakes_max: usize,

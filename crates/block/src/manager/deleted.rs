@@ -51,7 +51,7 @@ impl Machine {
             }
         }
         self.check_family(volume)?;
-        // Snapshots that somebody has used have segments; what they are is not part of the change.
+        // Snapshots that were used have segments; what they are is not part of the change.
         for &snapshot in &family {
             self.rest(snapshot);
         }
@@ -99,7 +99,7 @@ impl Machine {
         }
         let count = self.check_room(&known.spec, 1)?;
         self.check_family(volume)?;
-        self.rest(volume); // Somebody may have linked what it shares just now.
+        self.rest(volume); // A clone may have linked what it shares just now.
         self.next_change();
         for (id, mut snapshot) in family {
             snapshot.spec.name = rename(&snapshot);

@@ -29,7 +29,7 @@ pub struct Use {
     pub bytes: u64,
 }
 
-/// Which DataFiles volumes and snapshots name, as their directories show: nobody has to have them
+/// Which DataFiles volumes and snapshots name, as their directories show: no server has to have them
 /// open. What an owner is about to change may be missing.
 pub async fn uses(client: &Client, volumes: &[VolumeInfo]) -> Result<Vec<Use>, client::Error> {
     let count = |info: &VolumeInfo| {
@@ -40,7 +40,7 @@ pub async fn uses(client: &Client, volumes: &[VolumeInfo]) -> Result<Vec<Use>, c
         let path = segment_path(SegmentId { volume: info.volume, index });
         let store = match ClientStore::find(client, &path).await {
             Ok(store) => Rc::new(store),
-            // Nobody has used it yet.
+            // It was never used.
             Err(error) if error.kind() == Kind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };

@@ -355,7 +355,7 @@ impl Machine {
         }
     }
 
-    /// The segments of a volume that has none get owners, until nobody has used it for a while.
+    /// The segments of a volume that has none get owners, until it was not used for a while.
     pub(super) fn serve_for_a_while(&mut self, now: Instant, id: VolumeId) {
         let Some(known) = self.state.volume(id) else { return };
         let count = segments_of_all(known);

@@ -206,7 +206,7 @@ impl BlockServer {
                 Ok(Opened { device, lease, epoch, lent_before }) => {
                     let (sessions, admission) = Default::default();
                     if !self.has_slot(segment, &slot) {
-                        // Released meanwhile. What is lent stays noted for the next opening.
+                        // Released meanwhile. What is leased stays noted for the next opening.
                         return Err(BlockError::NotOwner);
                     }
                     let lent = self.0.lent.borrow_mut().remove(&segment);
@@ -264,7 +264,7 @@ impl BlockServer {
     }
 
     /// A segment of a volume has gone. Without any, which attachments are over need not be known:
-    /// whoever comes when one is open again is asked for at the manager ([`BlockServer::verify`]).
+    /// an attachment that comes when one is open again is looked up at the manager ([`BlockServer::verify`]).
     fn forget_fence(&self, volume: VolumeId) {
         self.forget_fence_of(&self.0.slots.borrow(), volume);
     }

@@ -458,7 +458,7 @@ fn a_cut_that_is_linked_for_longer_than_cuts_are_kept_is_not_given_up() {
         target.with_faults(|faults| faults.latency = quick);
         let linked = open_linked(&at, &disk, 1, 1).await;
         assert_eq!(values(&linked).await.unwrap(), vec![4; BLOCKS]);
-        // It goes when nobody links it any more.
+        // It goes when no clone links it any more.
         at.sleep(Duration::from_secs(200)).await;
         assert!(data_files(&disk).len() < named.len(), "{:?} of {named:?}", data_files(&disk));
         let late = segment.link(1, disk.beside("late").store(&at), identity(2)).await;

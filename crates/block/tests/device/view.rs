@@ -38,9 +38,9 @@ async fn changes(newer: &mut View, older: &mut View) -> Vec<Change> {
     found
 }
 
-/// Issue 10, 3.2: a segment that is cut off and made anew names its files as the one before it did.
+/// Issue 10, 3.2: a segment that is cut off and made again names its files as the one before it did.
 #[test]
-fn differences_of_a_segment_made_anew_show_every_block() {
+fn differences_of_a_segment_made_again_show_every_block() {
     let world = World::new(51);
     let (_, env) = world.boot();
     let (disk, at) = (world.disk.clone(), env.clone());

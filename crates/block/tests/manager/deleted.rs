@@ -51,7 +51,7 @@ fn deleted_volume_comes_back_with_its_snapshots() {
         delete(&mut machine, 10, id, (true, false)),
         Err(Refusal::HasSnapshots { .. })
     ));
-    let gone = delete(&mut machine, 10, id, (false, true)).expect("nobody has it open");
+    let gone = delete(&mut machine, 10, id, (false, true)).expect("no client has it open");
     assert_eq!((gone[0].at_ms, gone[0].left_ms), (EPOCH + 10, 24 * 3600 * 1000));
     let again = delete(&mut machine, 20, id, (false, true)).expect("the same answer");
     assert_eq!((again[0].at_ms, again[0].left_ms), (EPOCH + 10, 24 * 3600 * 1000 - 10));
@@ -69,7 +69,7 @@ fn deleted_volume_comes_back_with_its_snapshots() {
     // A late repeat of its creation makes no second one, and its name is free for others.
     let create = |nonce| BlockRequest::Create { nonce, spec: spec("a", GIB) };
     assert_eq!(machine.handle(at(30), create(1)), Err(Refusal::NoName("a".into())));
-    // The next leader knows as much, and its servers are told.
+    // The next leader knows as much, and its servers are notified.
     let mut machine = next_leader(&machine);
     open(&mut machine, &mut server);
     let other = volume(machine.handle(at(40), create(9))).volume;
@@ -113,7 +113,7 @@ fn open_volume_is_deleted_by_force_only_and_its_attachments_are_over() {
     machine.handle(at(1), BlockRequest::Attach { name, nonce: 1, holder }).expect("it is free");
     let refused = delete(&mut machine, 2, id, (false, false));
     assert!(matches!(refused, Err(Refusal::Attached { .. })), "{refused:?}");
-    delete(&mut machine, 3, id, (true, false)).expect("whoever has it open");
+    delete(&mut machine, 3, id, (true, false)).expect("although a client has it open");
     let keep = BlockRequest::Keep { attachments: vec![(id, 1)] };
     assert_eq!(machine.handle(at(4), keep), Ok(BlockReply::Kept { over: vec![(id, 1)] }));
     let back = volume(undelete(&mut machine, id, None));
@@ -126,7 +126,7 @@ fn open_volume_is_deleted_by_force_only_and_its_attachments_are_over() {
 #[test]
 fn time_of_a_deleted_volume_ends_and_what_is_removed_does_not_come_back() {
     let (mut machine, _, id) = world();
-    delete(&mut machine, 0, id, (false, false)).expect("nobody has it open");
+    delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
     let [(first, deleted)] = machine.deleted_volumes()[..] else { panic!("one") };
     let day = Duration::from_secs(24 * 3600).as_millis() as u64;
     assert_eq!((first, deleted.until_ms), (id, EPOCH + day));
@@ -136,20 +136,20 @@ fn time_of_a_deleted_volume_ends_and_what_is_removed_does_not_come_back() {
     assert_eq!(machine.due_trash(at(60_000)).len(), 1, "its files go");
 }
 
-/// A clone that nobody has used has no files: it gets them before its snapshot goes, though it be
+/// A clone that was never used has no files: it gets them before its snapshot goes, though it be
 /// deleted.
 #[test]
 fn deleted_clone_is_served_before_its_snapshot_goes() {
     let (mut machine, mut server, id) = world();
     let of = snapshot(&mut machine, 7, id, "s").volume;
     let clone = volume(machine.clone_of(at(1), 8, of, "c")).volume;
-    delete(&mut machine, 2, clone, (false, false)).expect("nobody has it open");
-    assert!(machine.clone_parts(clone).is_err(), "nobody can open its segments");
+    delete(&mut machine, 2, clone, (false, false)).expect("no client has it open");
+    assert!(machine.clone_parts(clone).is_err(), "its segments open for no client");
     assert!(machine.serve_deleted_clones(at(3), of));
     open(&mut machine, &mut server);
     assert_eq!(machine.clone_parts(clone).expect("they are open").len(), 4);
     assert_eq!(listed(&machine), [clone]);
-    // A while later nobody has it again, and the next leader lets go of it, too.
+    // A while later no server has it again, and the next leader lets go of it, too.
     let mut next = next_leader(&machine);
     for machine in [&mut machine, &mut next] {
         machine.tick(at(100_000));

@@ -213,7 +213,7 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
 }
 
 /// Issue 10, 3.1: the removal that ended first lifted the guard of the other, which then removed the
-/// snapshot under a clone that nobody had linked: the clone read as zeroes.
+/// snapshot under a clone that was not linked: the clone read as zeroes.
 #[test]
 fn duplicate_forced_removals_of_which_one_ended_still_guard_the_snapshot() {
     let (mut machine, _, id) = world();
@@ -274,7 +274,7 @@ fn a_clone_whose_snapshot_is_gone_still_names_it() {
     }
 }
 
-/// Rows of programs that kept no count: their snapshot tells it, and with a forced removal the row
+/// Rows of programs that kept no count: their snapshot shows it, and with a forced removal the row
 /// gets it. Where the snapshot had gone before, every segment had been linked.
 #[test]
 fn a_clone_of_an_older_program_gets_its_count_when_its_snapshot_goes() {

@@ -357,7 +357,7 @@ fn places_are_lent_to_whoever_acts_alone() {
     });
 }
 
-/// Issue 10, 3.13: what was lent was forgotten when the segment was released while it was opened
+/// Issue 10, 3.13: what was leased was forgotten when the segment was released while it was opened
 /// again, and the next attachment did not wait for it.
 #[test]
 fn places_stay_lent_when_a_segment_is_released_while_it_is_opened() {
@@ -368,7 +368,7 @@ fn places_stay_lent_when_a_segment_is_released_while_it_is_opened() {
         let at = raw.open(one, one, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
         assert!(raw.locate(at).await.lent_ms > 0);
-        let lent = env.now();
+        let leased = env.now();
         let (server, there) = (world.servers.borrow()[&0].clone(), world.server_env(0));
         let release = || {
             let server = server.clone();
@@ -384,7 +384,7 @@ fn places_stay_lent_when_a_segment_is_released_while_it_is_opened() {
         }
         assert_same(early.await.expect("it ends"), Err(BlockError::NotOwner));
         raw.open(other, one, 1).await.expect("it is admitted");
-        assert!(env.now() - lent > LEASE / 2, "{:?}", env.now() - lent);
+        assert!(env.now() - leased > LEASE / 2, "{:?}", env.now() - leased);
     });
 }
 

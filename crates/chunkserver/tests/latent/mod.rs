@@ -1,4 +1,4 @@
-//! A store with sectors that can not be read, as nobody knows before reads meet them.
+//! A store with sectors that cannot be read, which shows only when a read meets them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

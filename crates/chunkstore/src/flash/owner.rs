@@ -8,7 +8,7 @@ use super::store::Inner;
 use crate::contract::{StoreError, StoreOwner};
 
 impl Inner {
-    /// Writes both superblocks anew, one after the other: at every moment one of them is whole.
+    /// Writes both superblocks again, one after the other: at every moment one of them is whole.
     pub(crate) async fn adopt(
         &self,
         cluster: ClusterId,

@@ -107,7 +107,7 @@ impl Scan {
                 let capped = self.cap.is_some_and(|cap| expected >= cap);
                 match self.accept(sector, expected) {
                     Some(len) => expected += u32::from(len),
-                    // It may have been acknowledged: nobody knows where the replica ends.
+                    // It may have been acknowledged: it is unknown where the replica ends.
                     None if !capped && is_unreadable(sector) => {
                         inner.env.mark("chunkstore: unreadable tail");
                         self.evidence = true;

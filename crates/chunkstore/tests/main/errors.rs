@@ -169,7 +169,7 @@ fn a_failed_write_or_sync_keeps_what_was_acknowledged() {
     assert!(failed > 40, "{failed} stores have failed");
 }
 
-/// Reads fail for a moment while a checkpoint is read back: whoever waits for it is served.
+/// Reads fail for a moment while a checkpoint is read back: a caller that waits for it is served.
 #[test]
 fn a_checkpoint_that_cannot_be_read_back_for_a_moment_is_taken_again() {
     for seed in seeds(0..20) {

@@ -10,7 +10,7 @@ use wire::handshake::ClusterKey;
 use crate::config::{self, Logging};
 use crate::exit::Failure;
 
-/// What `craton frontend` tells of an address, as clients take it.
+/// What `craton frontend` prints of an address, as clients take it.
 pub const NBD_SCHEME: &str = "nbd://";
 /// The same of one that takes TLS.
 const NBDS_SCHEME: &str = "nbds://";

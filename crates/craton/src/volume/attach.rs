@@ -153,7 +153,7 @@ impl Notes {
         Ok(bytes)
     }
 
-    /// Makes a file anew.
+    /// Creates a file that must not exist.
     fn make(&self, name: &str) -> std::io::Result<File> {
         match unlinkat(&self.held, name, AtFlags::empty()) {
             Err(error) if error != rustix::io::Errno::NOENT => return Err(error.into()),

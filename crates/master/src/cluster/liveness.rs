@@ -111,7 +111,7 @@ impl Liveness {
             }
         }
         if state.quiet.len() + beat.quiet.len() > DAMAGED_MAX {
-            state.quiet.clear(); // Told again while it lasts.
+            state.quiet.clear(); // Reported again while it lasts.
         }
         for (disk, chunk) in beat.quiet {
             state.quiet.insert((chunk, beat.server, disk), now);

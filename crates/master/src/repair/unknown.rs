@@ -1,6 +1,6 @@
 //! Replicas that no stream refers to and no record explains. A few are left by crashes and are
 //! deleted. Many are a sign that disk and masters do not belong together: a disk of another
-//! cluster or of one that was formed anew, or masters that have lost what they knew. Then nothing
+//! cluster or of one that was formed again, or masters that have lost what they knew. Then nothing
 //! is deleted before an operator has said so.
 
 use std::cell::RefCell;

@@ -231,7 +231,7 @@ fn undecodable_committed_command_stops_every_member() {
             };
             let values = cluster.group(leader).map(|group| group.read(Registers::values));
             assert_eq!(values.expect("up").get(&1), Some(&7));
-            // Whoever leads next meets it too; a start changes nothing.
+            // The next leader meets it too; a start changes nothing.
             for node in cluster.nodes() {
                 cluster.crash(node, CrashMode::Power);
             }

@@ -23,7 +23,7 @@ struct Cut {
     paths: Vec<(HostId, HostId)>,
 }
 
-/// Cuts clients off in one way after the other until told to stop.
+/// Cuts clients off in one way after the other until it is to stop.
 pub(super) async fn cut_clients(cluster: Cluster, stop: Rc<Cell<bool>>) {
     let sim = cluster.sim().clone();
     while !stop.get() {

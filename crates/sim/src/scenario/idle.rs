@@ -149,6 +149,6 @@ async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result
             left -= step;
         }
     }
-    let _ = appender.close().await; // Fenced, or done: the next opening tells.
+    let _ = appender.close().await; // Fenced, or done: the next opening shows it.
     Ok(())
 }

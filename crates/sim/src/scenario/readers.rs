@@ -25,7 +25,7 @@ pub(super) struct Shared {
     pub(super) oracle: Oracle,
     /// A broken rule, once one was seen.
     pub(super) verdict: Rc<RefCell<Option<String>>>,
-    /// Every writer lives: the end of each file must be told.
+    /// Every writer lives: the end of each file must be known.
     pub(super) writers_live: bool,
 }
 

@@ -60,8 +60,8 @@ pub(super) async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
     let Act { cluster, oracle, .. } = act;
     seal_all(&cluster).await?;
     cluster.settle(PATIENCE).await?;
-    if let Some(trouble) = cluster.troubles().first() {
-        return Err(trouble.clone());
+    if let Some(violation) = cluster.troubles().first() {
+        return Err(violation.clone());
     }
     check_content(&cluster, &oracle).await?;
     audit::until_clean(&cluster, &oracle, PATIENCE).await

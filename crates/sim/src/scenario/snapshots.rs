@@ -301,7 +301,7 @@ impl User {
     }
 
     /// Clones a snapshot that has just been made, and has the clone linked by its first use, all
-    /// amid the trouble. It has a consistent cut of its own.
+    /// amid the faults. It has a consistent cut of its own.
     async fn clone_early(self: Rc<Self>, snapshot: &VolumeInfo, made: &Made) -> Result<(), String> {
         let (nonce, name) = (self.env.random_u64(), made.name.replace('@', "-"));
         let request = BlockRequest::Clone { nonce, snapshot: snapshot.volume, name: name.clone() };
@@ -320,7 +320,7 @@ impl User {
     }
 
     /// Removes a snapshot by force, by requests that come more than once, while others clone it, all
-    /// amid the trouble. Every clone that was answered has the snapshot's content, though nobody used
+    /// amid the faults. Every clone that was answered has the snapshot's content, though no client used
     /// it before the snapshot went.
     async fn remove_amid_clones(
         self: Rc<Self>,

@@ -1,4 +1,4 @@
-//! Stores and the clusters that they belong to: masters that were formed anew, stores of versions
+//! Stores and the clusters that they belong to: masters that were formed again, stores of versions
 //! that noted no cluster, two processes of one name.
 
 use std::time::Duration;
@@ -73,8 +73,7 @@ fn held(cluster: &Cluster) -> Vec<(u64, StoreOwner)> {
 async fn disks(cluster: &Cluster) -> Vec<DiskReport> {
     let statuses = with_client(cluster, |client| async move { client.status().await }).await;
     let statuses = statuses.expect("a master answers");
-    let mut servers: Vec<_> =
-        statuses.into_iter().flat_map(|(_, status)| status.servers).collect();
+    let mut servers: Vec<_> = statuses.into_iter().flat_map(|(_, status)| status.servers).collect();
     servers.sort_by(|a, b| a.name.cmp(&b.name));
     servers.into_iter().flat_map(|server| server.disks).collect()
 }
@@ -119,7 +118,7 @@ fn stores_join_one_formation_and_are_left_alone_by_the_next() {
         cluster.boot_all();
         cluster.settle(60 * SECOND).await.unwrap();
         assert_eq!(held(&cluster)[0].1, owner);
-        // The masters lose everything and are formed anew, under the same identity. One store is
+        // The masters lose everything and are formed again, under the same identity. One store is
         // of the version before again.
         unmark(&cluster, 1).await;
         cluster.crash_master(0, CrashMode::Power);

@@ -84,7 +84,7 @@ pub struct MemDisk {
     stopped: Rc<Notify>,
 }
 
-/// Points at which a crash can be told apart from one a step later; numbers of files.
+/// Points at which a crash can be distinguished from one a step later; numbers of files.
 #[derive(Default)]
 struct Clock {
     points: u64,

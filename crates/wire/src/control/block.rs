@@ -227,14 +227,14 @@ pub enum BlockRequest {
     Remove {
         /// The volume.
         volume: VolumeId,
-        /// Also when somebody has it open.
+        /// Also when a client has it open.
         force: bool,
     },
     /// Frees the name of a volume, and keeps its data for a while: `Undelete` brings it back.
     Delete {
         /// The volume.
         volume: VolumeId,
-        /// Also when somebody has it open, or clones of its snapshots are there.
+        /// Also when a client has it open, or clones of its snapshots are there.
         force: bool,
         /// Together with its snapshots; without, one that has any is refused.
         snapshots: bool,

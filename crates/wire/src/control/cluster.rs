@@ -152,7 +152,7 @@ pub struct Heartbeat {
     pub damaged: Vec<(DiskId, ChunkId)>,
     /// Appends under way, for placement by load.
     pub load: u32,
-    /// Open replicas whose writers were not heard of for long, up to a bound. Told again while it
+    /// Open replicas whose writers were not heard of for long, up to a bound. Reported again while it
     /// lasts.
     pub quiet: Vec<(DiskId, ChunkId)>,
 }

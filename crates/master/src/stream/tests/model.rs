@@ -171,7 +171,7 @@ impl Model {
         self.changed();
     }
 
-    /// Makes one byte of every replica of a server unreadable. Nobody knows until it is read.
+    /// Makes one byte of every replica of a server unreadable. It shows when it is read.
     pub fn rot(&self, id: ServerId, at: u32) {
         let mut servers = self.servers.borrow_mut();
         for replica in servers.get_mut(&id).expect("a server").replicas.values_mut() {
