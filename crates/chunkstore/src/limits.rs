@@ -60,8 +60,17 @@ pub const OPEN_MAP_BYTES_DEFAULT: u32 = 64 * MIB as u32;
 pub const MAP_CACHE_BYTES_DEFAULT: usize = 32 * MIB as usize;
 /// Runs that a sealed chunk keeps in its resident entry instead of in index sectors.
 pub const INLINE_RUNS_MAX: usize = 2;
-/// Runs of one chunk at most: with this many its map fills an eighth of the default budget.
+/// Runs of one chunk at most that writers make: with this many its map fills an eighth of the
+/// default budget. What is in flight then comes on top, and copies are bound by the budget only.
 pub const RUNS_PER_CHUNK_MAX: usize = 1 << 19;
+
+/// Bytes of the budget of `budget` bytes for offset maps of open chunks that are for repair alone:
+/// the largest map that writers make, but no more than half.
+pub const fn copy_map_bytes(budget: usize) -> usize {
+    let largest = (RUNS_PER_CHUNK_MAX + CHUNK_SECTORS_INFLIGHT_MAX as usize) * crate::map::RUN_BYTES;
+    if largest < budget / 2 { largest } else { budget / 2 }
+}
+const _: () = assert!(copy_map_bytes(OPEN_MAP_BYTES_DEFAULT as usize / 4) < 9 * MIB as usize);
 
 /// Bytes by which the store file grows unless chosen at format time.
 pub const GROW_STEP_DEFAULT: u64 = 64 * MIB;

@@ -150,6 +150,49 @@ impl RunMap {
         }
     }
 
+    /// Adds sectors that may begin and end amid an append, as those that repair writes do. The
+    /// full sectors before them become part of the first piece: however a copy is cut, it has no
+    /// more runs than the map that it is a copy of.
+    pub fn push_part(&mut self, sector_lens: impl Iterator<Item = u16>) {
+        let mut piece = 0;
+        for len in sector_lens {
+            piece += u32::from(len);
+            if u32::from(len) != FULL {
+                piece += self.take_full();
+                self.push_pieces(piece, 1);
+                piece = 0;
+            }
+        }
+        if piece > 0 {
+            self.push_pieces(FULL, piece / FULL);
+        }
+    }
+
+    /// Takes full sectors off the end; their bytes.
+    fn take_full(&mut self) -> u32 {
+        let Some(last) = self.runs.pop_if(|last| last.stride == FULL) else { return 0 };
+        self.len -= FULL * last.count;
+        self.sectors -= last.count;
+        FULL * last.count
+    }
+
+    /// Adds runs read back; false, and nothing is added, when they do not continue the map.
+    pub fn extend(&mut self, runs: &[Run]) -> bool {
+        let (mut end, mut sector_end) = (u64::from(self.len), u64::from(self.sectors));
+        for run in runs {
+            if u64::from(run.start) != end || u64::from(run.sector) != sector_end || run.stride == 0 {
+                return false;
+            }
+            (end, sector_end) = (run.end(), run.sector_end());
+        }
+        let (Ok(len), Ok(sectors)) = (u32::try_from(end), u32::try_from(sector_end)) else {
+            return false;
+        };
+        self.runs.extend_from_slice(runs);
+        (self.len, self.sectors) = (len, sectors);
+        true
+    }
+
     fn push_pieces(&mut self, stride: u32, count: u32) {
         match self.runs.last_mut() {
             Some(last) if last.stride == stride => last.count += count,

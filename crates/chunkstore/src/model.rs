@@ -2,26 +2,28 @@
 //!
 //! A dirty reboot is an operation: [`ModelDisk::reboot`] keeps what was acknowledged and decides
 //! at random what becomes of the rest.
+//!
+//! Invariant: shares no check and no checksum with an engine, or with what clients format with.
+
+mod sector;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use base::limits::{APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
+use base::limits::SECTOR;
 use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId};
-use runtime::{Buf, Env, Rng};
+use runtime::{Env, Rng};
 use wire::data::{ReplicaStat, ReplicaState};
-use wire::sector::{
-    self, AppendAt, FLAG_FIRST, FLAG_LAST, Footer, client_crc, parse_footer, verify_append,
-};
 
 use crate::contract::{
     Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo, StoreOwner,
 };
 use crate::limits::READ_BYTES_MAX;
+use sector::{Sector, sectors_of};
 
 /// The fence of a deleted chunk: no epoch may act.
-pub(crate) const DELETED: Epoch = Epoch::new(u64::MAX);
+const DELETED: Epoch = Epoch::new(u64::MAX);
 
 #[derive(Clone, Debug)]
 struct Replica {
@@ -31,24 +33,18 @@ struct Replica {
     repairing: bool,
     sealed: Option<u32>,
     /// Whole sectors, in order.
-    sectors: Vec<Buf>,
+    sectors: Vec<Sector>,
     /// Sectors acknowledged: what a reboot keeps for sure.
     durable: usize,
 }
 
 impl Replica {
     fn len_of(&self, count: usize) -> u32 {
-        let Some(last) = self.sectors[..count].last() else { return 0 };
-        let footer = parse_footer(last).expect("verified when it was stored");
-        footer.offset + u32::from(footer.len)
+        self.sectors[..count].last().map_or(0, Sector::end)
     }
 
     fn len(&self) -> u32 {
         self.sealed.unwrap_or_else(|| self.len_of(self.durable))
-    }
-
-    fn footers(&self) -> impl Iterator<Item = Footer> + '_ {
-        self.sectors.iter().map(|sector| parse_footer(sector).expect("verified"))
     }
 }
 
@@ -96,9 +92,10 @@ impl ModelDisk {
             let Entry::Replica(replica) = entry else { continue };
             let mut keep = replica.durable;
             let ends: Vec<usize> = replica
-                .footers()
+                .sectors
+                .iter()
                 .enumerate()
-                .filter(|(index, f)| *index >= keep && f.flags & FLAG_LAST != 0)
+                .filter(|(index, sector)| *index >= keep && sector.is_last())
                 .map(|(index, _)| index + 1)
                 .collect();
             let kept = rng.below(ends.len() as u64 + 1) as usize;
@@ -135,53 +132,18 @@ enum Submitted {
     Stored(usize),
 }
 
-fn sector_of(buf: &Buf, index: usize) -> Buf {
-    buf.slice(index * SECTOR..(index + 1) * SECTOR)
-}
-
-/// Checks of an append that need no state; the data bytes.
-pub(crate) fn check_append(append: &Append) -> Result<u32, StoreError> {
-    if append.create && append.offset != 0 {
-        return Err(StoreError::Invalid("a chunk is made by an append at offset 0"));
-    }
-    if append.sectors.len() > APPEND_SECTORS_MAX * SECTOR {
-        return Err(StoreError::Invalid("an append has at most 256 sectors"));
-    }
-    let at = AppendAt {
-        chunk: append.chunk,
-        epoch: append.epoch,
-        base: append.base,
-        offset: append.offset,
-    };
-    let len = verify_append(at, &append.sectors)
-        .map_err(|(index, _)| StoreError::BadSectors { index: index as u32 })?;
-    if u64::from(append.offset) + u64::from(len) > CHUNK_LEN_MAX {
-        return Err(StoreError::Invalid("a chunk has at most 2 GiB"));
-    }
-    if !append.repair {
-        // Recovery keeps whole appends, so they must be marked.
-        let last = append.sectors.len() / SECTOR - 1;
-        let flags = |index: usize| {
-            let sector = &append.sectors[index * SECTOR..(index + 1) * SECTOR];
-            parse_footer(sector).map_or(0, |footer| footer.flags)
-        };
-        if flags(0) & FLAG_FIRST == 0 {
-            return Err(StoreError::BadSectors { index: 0 });
-        }
-        if flags(last) & FLAG_LAST == 0 {
-            return Err(StoreError::BadSectors { index: last as u32 });
-        }
-    }
-    Ok(len)
-}
-
 impl ModelStore {
     fn alive(&self) -> Result<(), StoreError> {
         let same = self.disk.0.borrow().boot == self.boot;
         if same { Ok(()) } else { Err(StoreError::Failed) }
     }
 
-    fn submit(&self, append: &Append, len: u32) -> Result<Submitted, StoreError> {
+    fn submit(
+        &self,
+        append: &Append,
+        sectors: Vec<Sector>,
+        len: u32,
+    ) -> Result<Submitted, StoreError> {
         let disk = &mut *self.disk.0.borrow_mut();
         let fence = match disk.chunks.get(&append.chunk) {
             Some(Entry::Replica(_)) => None,
@@ -226,19 +188,16 @@ impl ModelStore {
         if !append.repair && append.epoch < replica.fence {
             return Err(StoreError::Fenced { epoch: replica.fence });
         }
-        let count = append.sectors.len() / SECTOR;
+        let count = sectors.len();
         let end = replica.len_of(replica.sectors.len());
         if append.offset > end {
             return Err(StoreError::Gap { len: replica.len() });
         }
         if append.offset < end {
-            let first = replica.footers().position(|footer| footer.offset == append.offset);
+            let first = replica.sectors.iter().position(|sector| sector.offset() == append.offset);
             let first = first.ok_or(StoreError::Conflict)?;
             let same = first + count <= replica.sectors.len()
-                && (0..count).all(|index| {
-                    client_crc(&replica.sectors[first + index])
-                        == client_crc(&sector_of(&append.sectors, index))
-                });
+                && replica.sectors[first..].iter().zip(&sectors).all(|(a, b)| a.equals(b));
             if !same {
                 return Err(StoreError::Conflict);
             }
@@ -247,7 +206,7 @@ impl ModelStore {
             }
             return Ok(Submitted::Stored(first + count));
         }
-        replica.sectors.extend((0..count).map(|index| sector_of(&append.sectors, index)));
+        replica.sectors.extend(sectors);
         Ok(Submitted::Stored(replica.sectors.len()))
     }
 
@@ -301,8 +260,8 @@ fn stat_of(entry: &Entry) -> ReplicaStat {
 impl ChunkStore for ModelStore {
     async fn append(&self, append: Append) -> Result<Appended, StoreError> {
         self.alive()?;
-        let len = check_append(&append)?;
-        let count = match self.submit(&append, len)? {
+        let (sectors, len) = sectors_of(&append)?;
+        let count = match self.submit(&append, sectors, len)? {
             Submitted::Done(len) => return Ok(Appended { len }),
             Submitted::Stored(count) => count,
         };
@@ -329,21 +288,16 @@ impl ChunkStore for ModelStore {
         self.with_replica(chunk, |replica| {
             let readable = replica.len();
             let end = offset.saturating_add(len).min(readable);
-            let wanted: Vec<&Buf> = replica
+            let wanted: Vec<&Sector> = replica
                 .sectors
                 .iter()
-                .filter(|sector| {
-                    let footer = parse_footer(sector).expect("verified");
-                    offset < end
-                        && footer.offset < end
-                        && footer.offset + u32::from(footer.len) > offset
-                })
+                .filter(|sector| offset < end && sector.offset() < end && sector.end() > offset)
                 .take(READ_BYTES_MAX / SECTOR)
                 .collect();
             let pool = runtime::BufPool::new(2 * READ_BYTES_MAX);
             let mut out = pool.alloc(wanted.len() * SECTOR).map_err(|_| StoreError::Busy)?;
             for (index, sector) in wanted.iter().enumerate() {
-                out[index * SECTOR..(index + 1) * SECTOR].copy_from_slice(sector);
+                out[index * SECTOR..(index + 1) * SECTOR].copy_from_slice(sector.bytes());
             }
             let sealed = replica.sealed.is_some();
             Ok(Read { sectors: out.freeze(), len: readable, sealed })
@@ -434,7 +388,7 @@ impl ChunkStore for ModelStore {
             capacity: u64::MAX,
             used: (sectors * SECTOR) as u64,
             chunks,
-            unit: sector_unit(),
+            unit: SECTOR as u32,
             failed: false,
             reason: String::new(),
             owner: disk.owner,
@@ -461,8 +415,4 @@ impl ChunkStore for ModelStore {
         self.disk.0.borrow_mut().boot += 1;
         Ok(())
     }
-}
-
-const fn sector_unit() -> u32 {
-    sector::sectors_for(1) as u32 * SECTOR as u32
 }

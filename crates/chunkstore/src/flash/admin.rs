@@ -14,11 +14,10 @@ use super::planted::{Bugs, Planted};
 use super::read::{INDEX_RUNS, encode_index};
 use super::record::{Identity, MapPlace, Record};
 use super::store::Inner;
-use super::table::{Closing, Entry, TOMBSTONE, place};
+use super::table::{Closing, DELETED, Entry, TOMBSTONE, place};
 use crate::contract::StoreError;
 use crate::limits::{ADMIN_INFLIGHT_MAX, BATCH_SECTORS_MAX, INLINE_RUNS_MAX};
 use crate::map::Run;
-use crate::model::DELETED;
 
 /// The right to act on a chunk.
 struct Turn {

@@ -11,20 +11,20 @@ use runtime::sync::oneshot;
 use runtime::{Buf, Class};
 use wire::sector::{ServerPart, chain, client_crc, parse_footer, set_server_part};
 
+use super::check::check_append;
 use super::layout::Super;
 use super::log::Room;
 use super::planted::{Bugs, Planted};
 use super::record::{Extent, Identity, Record};
 use super::store::{Inner, State};
-use super::table::{Closing, Entry, Open, Queued, place};
+use super::table::{Closing, DELETED, Entry, Open, Queued, place};
 use crate::contract::{Append, Appended, StoreError};
 use crate::limits::{
     AHEAD_MIN_SECTORS, APPEND_BYTES_INFLIGHT_MAX, APPENDS_INFLIGHT_MAX, BATCH_SECTORS_MAX,
     CHUNK_SECTORS_INFLIGHT_MAX, CHUNK_WRITES_MAX, EXTENT_BYTES_MAX, OPEN_CHUNKS_MAX,
-    RUNS_PER_CHUNK_MAX,
+    copy_map_bytes,
 };
 use crate::map::RUN_BYTES;
-use crate::model::{DELETED, check_append};
 
 type Waiter = oneshot::Receiver<Result<u32, StoreError>>;
 
@@ -122,13 +122,13 @@ impl Inner {
         let count = (append.sectors.len() / SECTOR) as u32;
         if state.appends_inflight >= APPENDS_INFLIGHT_MAX
             || state.bytes_inflight + append.sectors.len() > APPEND_BYTES_INFLIGHT_MAX
-            || state.open_map_bytes + RUN_BYTES > self.sb.open_map_bytes as usize
+            || !self.has_map_room(state, &append)
         {
             return Err(StoreError::Busy);
         }
         if let Some(Entry::Open(open)) = state.table.chunks.get(&chunk)
             && (open.next_sector - open.map.sectors() + count > CHUNK_SECTORS_INFLIGHT_MAX
-                || open.map.runs().len() >= RUNS_PER_CHUNK_MAX)
+                || !append.repair && open.map.runs().len() >= self.config.runs_max)
         {
             return Err(StoreError::Busy);
         }
@@ -169,6 +169,29 @@ impl Inner {
         state.appends_inflight += 1;
         state.bytes_inflight += bytes;
         Ok(Accepted::Queued(receiver, start))
+    }
+
+    /// Whether the maps of open chunks may grow by this append. Writers leave a part of the budget
+    /// to repair. Of that one replica at a time takes: several that had a share of it each would
+    /// all wait for more.
+    fn has_map_room(&self, state: &mut State, append: &Append) -> bool {
+        let budget = self.sb.open_map_bytes as usize;
+        let bytes = state.open_map_bytes + RUN_BYTES;
+        if bytes <= budget - copy_map_bytes(budget) {
+            return true;
+        }
+        if !append.repair || bytes > budget {
+            return false;
+        }
+        let is_filled = |chunk| match state.table.chunks.get(&chunk) {
+            Some(Entry::Open(open)) => open.repairing || open.is_fenced(),
+            _ => false,
+        };
+        if state.reserve_taker.is_some_and(|chunk| chunk != append.chunk && is_filled(chunk)) {
+            return false;
+        }
+        state.reserve_taker = Some(append.chunk);
+        true
     }
 
     /// Whether an append may make the absent replica it names.
@@ -353,7 +376,11 @@ impl Inner {
                 .sectors
                 .chunks(SECTOR)
                 .map(|sector| parse_footer(sector).expect("verified when it was accepted").len);
-            open.map.push(lens);
+            if queued.repair {
+                open.map.push_part(lens);
+            } else {
+                open.map.push(lens);
+            }
             debug_assert_eq!(open.map.len(), queued.offset + queued.len);
             let last = &queued.sectors[queued.sectors.len() - SECTOR..];
             open.chain = wire::sector::server_part(last).chain;
@@ -363,7 +390,7 @@ impl Inner {
             let result = refusal(open, queued.repair).map(|()| open.map.len());
             queued.end(&result);
         }
-        let grown = open.map.bytes() - map_bytes;
+        let map_bytes_now = open.map.bytes();
         if count > 0 && !std::mem::replace(&mut open.bound_dirty, true) {
             state.bound_dirty.push(chunk);
             self.signals.bound.notify_one();
@@ -377,7 +404,7 @@ impl Inner {
         let go_on =
             open.issued < open.queue.len() && !open.flushing && open.writes < CHUNK_WRITES_MAX;
         open.flushing |= go_on;
-        state.open_map_bytes += grown;
+        state.open_map_bytes = state.open_map_bytes + map_bytes_now - map_bytes;
         state.appends_inflight -= count;
         state.bytes_inflight -= bytes;
         state.counters.appends += count as u64;

@@ -1,4 +1,4 @@
-//! Checks of an append that need no state. The model has its own.
+//! Checks of an append that need no state. The model has checks of its own.
 
 use base::limits::{APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
 use wire::sector::{AppendAt, FLAG_FIRST, FLAG_LAST, parse_footer, verify_append};
@@ -6,7 +6,7 @@ use wire::sector::{AppendAt, FLAG_FIRST, FLAG_LAST, parse_footer, verify_append}
 use crate::contract::{Append, StoreError};
 
 /// Checks of an append that need no state; the data bytes.
-pub(super) fn check_append(append: &Append) -> Result<u32, StoreError> {
+pub(crate) fn check_append(append: &Append) -> Result<u32, StoreError> {
     if append.create && append.offset != 0 {
         return Err(StoreError::Invalid("a chunk is made by an append at offset 0"));
     }

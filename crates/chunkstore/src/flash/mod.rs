@@ -10,6 +10,7 @@ mod append;
 pub mod block;
 mod bytes;
 mod cache;
+mod check;
 mod checkpoint;
 mod fsck;
 pub mod layout;
@@ -35,6 +36,8 @@ use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId, GIB, MIB};
 use runtime::{Class, Env, File, OpenOptions, WriteMode};
 use wire::data::ReplicaStat;
 
+#[cfg(test)]
+pub(crate) use check::check_append;
 pub use checkpoint::Header as CheckpointHeader;
 pub use fsck::{ChunkDump, Dump, FsckReport, Problem, SectorDump, dump, dump_chunk, fsck};
 #[cfg(feature = "planted")]
@@ -47,8 +50,8 @@ use crate::contract::{
 };
 use crate::limits::{
     GROW_STEP_DEFAULT, LOCK_PATIENCE, LOCK_RETRY, LOG_BYTES_DEFAULT, LOG_BYTES_MIN,
-    MAP_CACHE_BYTES_DEFAULT, OPEN_MAP_BYTES_DEFAULT, TOMBSTONES_MAX_DEFAULT, UNIT_DEFAULT,
-    UNIT_MAX, UNIT_MIN, UNIT_SMALL, ZERO_WRITE_BYTES,
+    MAP_CACHE_BYTES_DEFAULT, OPEN_MAP_BYTES_DEFAULT, RUNS_PER_CHUNK_MAX, TOMBSTONES_MAX_DEFAULT,
+    UNIT_DEFAULT, UNIT_MAX, UNIT_MIN, UNIT_SMALL, ZERO_WRITE_BYTES,
 };
 use cache::MapCache;
 use layout::{BLOCK, FLAG_RAW, SUPER_AT, Super};
@@ -145,6 +148,9 @@ pub struct Config {
     /// Callers have one append of a chunk in flight at a time, as those of a log. Recovery then
     /// takes the first sector of an append as proof that the one before it was acknowledged.
     pub serial: bool,
+    /// Runs of one chunk's offset map at most that writers may make. Copies may have as many as
+    /// what they are copies of.
+    pub runs_max: usize,
     /// A bug on purpose, for tests of the tests.
     #[cfg(feature = "planted")]
     pub planted: Option<Planted>,
@@ -157,6 +163,7 @@ impl Default for Config {
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             salvage: false,
             serial: false,
+            runs_max: RUNS_PER_CHUNK_MAX,
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -466,6 +473,7 @@ pub(crate) fn assemble(
         bytes_inflight: 0,
         open_chunks,
         open_map_bytes: 0,
+        reserve_taker: None,
         admin: Default::default(),
         admin_inflight: 0,
         holds: Default::default(),

@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub(crate) bytes_inflight: usize,
     pub(crate) open_chunks: usize,
     pub(crate) open_map_bytes: usize,
+    /// The replica that last took of the part of their budget that only repair may take.
+    pub(crate) reserve_taker: Option<ChunkId>,
     /// Who acts on a chunk, and who waits for it.
     pub(crate) admin: Map<ChunkId, VecDeque<oneshot::Sender<()>>>,
     pub(crate) admin_inflight: usize,

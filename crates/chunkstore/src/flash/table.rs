@@ -11,7 +11,9 @@ use wire::data::{ReplicaStat, ReplicaState};
 use super::record::{Extent, Identity, MapPlace, Record};
 use crate::contract::StoreError;
 use crate::map::RunMap;
-use crate::model::DELETED;
+
+/// The fence of a deleted chunk: no epoch may act.
+pub(crate) const DELETED: Epoch = Epoch::new(u64::MAX);
 
 /// Units of a sealed replica. Nearly all have one extent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -329,15 +331,12 @@ impl Table {
             }
             Record::Runs { chunk, tag, before, runs } => {
                 let open = self.open_mut(chunk, tag).ok_or("runs of no open replica")?;
-                let mut all = open.map.runs().to_vec();
-                if all.len() != before as usize {
+                if open.map.runs().len() != before as usize {
                     return Err("runs out of order");
                 }
-                all.extend_from_slice(&runs);
-                if !crate::map::is_sound(&all, 0) {
+                if !open.map.extend(&runs) {
                     return Err("runs with gaps");
                 }
-                open.map = RunMap::from_runs(all);
             }
             Record::Progress { chunk, tag, len, sectors, chain } => {
                 let open = self.open_mut(chunk, tag).ok_or("progress of no open replica")?;

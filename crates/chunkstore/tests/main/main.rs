@@ -7,5 +7,6 @@ mod formats;
 mod fsck;
 mod planted;
 mod recovery;
+mod runs;
 mod sizes;
 mod suite;
