@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use base::Kind;
-use base::limits::CHUNK_LEN_MAX;
+use base::limits::{CHUNK_LEN_MAX, SECTOR_DATA_MAX};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use metrics::{Fact, Step};
 use runtime::{Duration, Instant};
@@ -288,17 +288,26 @@ impl Reader {
         Ok(false)
     }
 
-    /// A piece of a chunk from the first replica that serves it.
+    /// A piece of a chunk from the first replica that serves it. Less than `len` bytes where no
+    /// replica has all of them undamaged.
     async fn piece(&self, chunk: &ChunkPlace, offset: u32, len: u32) -> Result<Piece, Error> {
         let mut fresh: Option<Rc<ChunkPlace>> = None;
         let mut budget = Budget::start(self.client());
+        let mut want = len;
         loop {
             let view = fresh.as_deref().unwrap_or(chunk);
-            let round = self.ask_replicas(view, offset, len, fresh.is_some()).await;
+            let round = self.ask_replicas(view, offset, want, fresh.is_some()).await;
             let damaged = match round {
                 Round::Piece(piece) => return Ok(piece),
                 Round::None { damaged } => damaged,
             };
+            if damaged && fresh.is_some() && want > 1 {
+                // Each replica is damaged within the range, and perhaps at another place: less of
+                // it at a time, one sector in the end.
+                self.client().env().mark("reader: less at a time");
+                want = if want as usize > SECTOR_DATA_MAX { want / 2 } else { 1 };
+                continue;
+            }
             if damaged && fresh.is_some() {
                 let path = self.file.path().to_owned();
                 return Err(Error::Corrupt { path, offset: chunk.base + u64::from(offset) });

@@ -4,7 +4,7 @@
 use base::limits::{APPEND_DATA_MAX, CHUNK_LEN_MAX};
 use base::{ChunkId, Epoch};
 use client::writer::{Action, Event, OpError, StreamOp, Writer, WriterConfig};
-use client::{Client, Config, FlatLogFile};
+use client::{Client, Config, Error, FlatLogFile};
 use runtime::{Duration, Instant};
 use wire::control::{Policy, WriterGrant};
 
@@ -157,4 +157,36 @@ fn chunk_of_the_largest_size_ends_below_its_limit() {
     let len = u64::from(advanced.expect("the chunk is full"));
     assert_eq!(len, fits * APPEND_DATA_MAX as u64);
     assert_eq!(writer.acked_len(), current.base + len);
+}
+
+/// Three latent errors at three places: what no replica has in one piece, they have together.
+#[test]
+fn range_of_which_every_replica_lacks_another_sector_is_read() {
+    let fake = Fake::new(1, 3);
+    run(23, &fake.clone(), Config::default(), |client| async move {
+        let file = client.create("/file", Policy::rep(3), 0o644, true).await.unwrap();
+        let appender = file.append_handle().await.unwrap();
+        let data = bytes(4, 1 << 20);
+        appender.append(&data).await.unwrap();
+        appender.close().await.unwrap();
+        let damage = |replica: usize, sector: usize| {
+            fake.with(|state| {
+                state.replicas.values_mut().nth(replica).unwrap().sectors[sector].1[17] ^= 1;
+            });
+        };
+        (0..3).for_each(|replica| damage(replica, 3 + 70 * replica));
+        let reader = file.reader();
+        for (at, len) in [(0, 4000), (0, 1 << 20), (777, 1_036_288), (777, 1 << 20)] {
+            let read = reader.read_at(at as u64, len).await.unwrap();
+            assert!(read == data[at..(at + len).min(data.len())], "{len} bytes at {at}");
+        }
+        // A sector that nobody has is named, and all before it is still read.
+        (0..3).for_each(|replica| damage(replica, 200));
+        let lost = 200 * 4048;
+        assert!(reader.read_at(0, lost).await.unwrap() == data[..lost]);
+        match reader.read_at(0, 1 << 20).await {
+            Err(Error::Corrupt { offset, .. }) => assert_eq!(offset, lost as u64),
+            other => panic!("{:?}", other.map(|bytes| bytes.len())),
+        }
+    });
 }
