@@ -67,7 +67,8 @@ pub const RUNS_PER_CHUNK_MAX: usize = 1 << 19;
 /// Bytes of the budget of `budget` bytes for offset maps of open chunks that are for repair alone:
 /// the largest map that writers make, but no more than half.
 pub const fn copy_map_bytes(budget: usize) -> usize {
-    let largest = (RUNS_PER_CHUNK_MAX + CHUNK_SECTORS_INFLIGHT_MAX as usize) * crate::map::RUN_BYTES;
+    let largest =
+        (RUNS_PER_CHUNK_MAX + CHUNK_SECTORS_INFLIGHT_MAX as usize) * crate::map::RUN_BYTES;
     if largest < budget / 2 { largest } else { budget / 2 }
 }
 const _: () = assert!(copy_map_bytes(OPEN_MAP_BYTES_DEFAULT as usize / 4) < 9 * MIB as usize);

@@ -180,7 +180,8 @@ impl RunMap {
     pub fn extend(&mut self, runs: &[Run]) -> bool {
         let (mut end, mut sector_end) = (u64::from(self.len), u64::from(self.sectors));
         for run in runs {
-            if u64::from(run.start) != end || u64::from(run.sector) != sector_end || run.stride == 0 {
+            if u64::from(run.start) != end || u64::from(run.sector) != sector_end || run.stride == 0
+            {
                 return false;
             }
             (end, sector_end) = (run.end(), run.sector_end());

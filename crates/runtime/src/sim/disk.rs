@@ -202,6 +202,16 @@ impl HostDisk {
         }
     }
 
+    /// Fails an operation on a name with the error of the disk's faults, one time in so many.
+    pub(super) fn fail_names(&self, world: &World, path: &Path) -> io::Result<()> {
+        let faults = self.faults_of(path);
+        if !world.one_in(faults.names_fail_one_in) {
+            return Ok(());
+        }
+        world.mark("disk: an operation on a name fails");
+        Err(faults.error.to_io())
+    }
+
     fn grow(&self, state: &FileState, end: u64) -> io::Result<()> {
         let more = end.saturating_sub(state.view.len);
         if self.used.get() + more > self.faults.borrow().capacity {
@@ -286,6 +296,7 @@ impl SimFile {
         options: OpenOptions,
     ) -> io::Result<SimFile> {
         disk.check_failed(path)?;
+        disk.fail_names(&world, path)?;
         let found = disk.names.borrow().get(path);
         let file = match found {
             Some(_) if options.create_new => return Err(io::ErrorKind::AlreadyExists.into()),
@@ -360,7 +371,7 @@ impl SimFile {
             return (Err(error), buf);
         }
         let count = self.file.state.borrow().view.read(offset, &mut buf);
-        self.world.note(offset, count as u64);
+        self.world.note_bytes(offset, &buf[..count]);
         (Ok(count), buf)
     }
 
@@ -378,7 +389,7 @@ impl SimFile {
             state.inflight.insert(id, (offset, buf.clone()));
             id
         };
-        self.world.note(offset, buf.len() as u64);
+        self.world.note_bytes(offset, &buf);
         // The write goes on when the caller's future is dropped, as it would in the kernel.
         let this = self.clone();
         let write = async move {

@@ -323,13 +323,13 @@ impl SimReadHalf {
                     count = self.world.rng.borrow_mut().between(1, count as u64) as usize;
                 }
                 into[..count].copy_from_slice(&segment[..count]);
+                self.world.note_bytes(now, &segment[..count]);
                 if count == segment.len() {
                     state.queue.pop_front();
                 } else {
                     *segment = segment.slice(count..segment.len());
                 }
                 state.bytes -= count;
-                self.world.note(count as u64, now);
                 self.pipe.writable.notify_one();
                 Ok(Taken::Bytes(count))
             }

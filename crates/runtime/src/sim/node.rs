@@ -69,6 +69,7 @@ impl SimNode {
     }
 
     pub(crate) fn create_dir_all(&self, path: &Path) -> io::Result<PathBuf> {
+        self.disk().fail_names(&self.world, path)?;
         self.disk().create_dir_all(path)
     }
 
@@ -77,14 +78,17 @@ impl SimNode {
     }
 
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk().fail_names(&self.world, from)?;
         self.disk().rename(from, to)
     }
 
     pub(crate) fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.disk().fail_names(&self.world, path)?;
         self.disk().remove_file(path)
     }
 
     pub(crate) fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk().fail_names(&self.world, path)?;
         self.disk().sync_dir(path)
     }
 

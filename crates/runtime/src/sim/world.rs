@@ -90,6 +90,9 @@ pub struct DiskFaults {
     pub sync_fails_one_in: u64,
     /// Reads that fail.
     pub read_fails_one_in: u64,
+    /// Operations on names that fail: opening, making, renaming, removing, and making such
+    /// changes durable. A change that fails was not made.
+    pub names_fail_one_in: u64,
     /// What those fail with.
     pub error: DiskError,
     /// Bytes all files of the host may take.
@@ -132,6 +135,7 @@ impl Default for DiskFaults {
             write_fails_one_in: 0,
             sync_fails_one_in: 0,
             read_fails_one_in: 0,
+            names_fail_one_in: 0,
             error: DiskError::default(),
             capacity: u64::MAX,
             within: None,
@@ -198,6 +202,20 @@ impl World {
         let mixed = (self.hash.get() ^ a).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ b;
         self.hash.set(mixed.wrapping_mul(0xff51_afd7_ed55_8ccd));
         self.events.set(self.events.get() + 1);
+    }
+
+    /// Notes bytes that a disk or the network has carried: where, and every one of them.
+    pub(crate) fn note_bytes(&self, at: u64, bytes: &[u8]) {
+        self.note(at, bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        // Each word changes all that is mixed in behind it, wherever it differs.
+        let mixed = words.iter().chain([&last]).fold(self.hash.get(), |hash, word| {
+            let product = u128::from(hash ^ u64::from_le_bytes(*word)) * 0x9e37_79b9_7f4a_7c15;
+            (product as u64) ^ (product >> 64) as u64 ^ hash.rotate_left(23)
+        });
+        self.hash.set(mixed);
     }
 
     pub(crate) fn host(&self, id: HostId) -> Rc<SimHost> {

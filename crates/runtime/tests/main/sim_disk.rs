@@ -145,3 +145,42 @@ fn failing_operations_fail_below_their_path_only() {
     })
     .unwrap();
 }
+
+#[test]
+fn failing_changes_of_names_are_not_made() {
+    let sim = Sim::new(4);
+    let host = sim.add_host("a");
+    sim.run(async {
+        let env = sim.boot(host);
+        env.create_dir_all(Path::new("/d/bad")).await.unwrap();
+        let _file = write(&env, "bad/file", 1).await;
+        env.sync_dir(Path::new("/d/bad")).await.unwrap();
+        let fail = |one_in| {
+            sim.with_disk_faults(host, |faults| {
+                faults.names_fail_one_in = one_in;
+                faults.within = Some("/d/bad".into());
+            });
+        };
+        let path = |name: &str| Path::new(DIR).join(name);
+        let (old, new) = (path("bad/file"), path("bad/new"));
+        fail(1);
+        assert!(env.open_file(&old, OpenOptions::READ).await.is_err());
+        assert!(env.open_file(&new, OpenOptions::CREATE).await.is_err());
+        assert!(env.rename(&old, &new).await.is_err());
+        assert!(env.remove_file(&old).await.is_err());
+        assert!(env.create_dir_all(&path("bad/dir")).await.is_err());
+        let _good = write(&env, "good", 1).await;
+        fail(0);
+        assert_eq!(first_byte(&env, "bad/file").await, Some(1));
+        assert_eq!(first_byte(&env, "bad/new").await, None);
+        // What was renamed and not made durable may be undone.
+        env.rename(&old, &new).await.unwrap();
+        fail(1);
+        assert!(env.sync_dir(Path::new("/d/bad")).await.is_err());
+        fail(0);
+        env.sync_dir(Path::new("/d/bad")).await.unwrap();
+        sim.crash(host, CrashMode::Power);
+        assert_eq!(first_byte(&sim.boot(host), "bad/new").await, Some(1));
+    })
+    .unwrap();
+}
