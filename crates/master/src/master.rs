@@ -368,6 +368,7 @@ impl Master {
             sum.moved += one.moved;
             sum.lost += one.lost;
             sum.logical_bytes += one.logical_bytes;
+            sum.unreferenced_bytes += one.unreferenced_bytes;
             sum.repair.pending += one.repair.pending;
             sum.repair.done += one.repair.done;
             sum.repair.bytes += one.repair.bytes;

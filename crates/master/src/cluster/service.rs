@@ -236,8 +236,7 @@ impl ClusterService {
         let now = self.0.env.now();
         let hosts = self.0.router.hosts().into_iter();
         let leads = hosts.filter(|host| host.leadership().leading).map(|host| host.name());
-        let StreamStatus { chunks, under_replicated, lost, logical_bytes, repair, .. } =
-            led.streams;
+        let StreamStatus { chunks, under_replicated, lost, logical_bytes, .. } = led.streams;
         ClusterStatus {
             master: self.0.master,
             leads: leads.collect(),
@@ -248,7 +247,8 @@ impl ClusterService {
             files: led.files,
             dirs: led.dirs,
             logical_bytes,
-            repair,
+            repair: led.streams.repair,
+            unreferenced_bytes: led.streams.unreferenced_bytes,
             stopped: led.stopped,
         }
     }

@@ -150,6 +150,13 @@ impl<L: Log> Service<L> {
                 None => break,
             }
         }
+        {
+            let unreferenced = &mut *self.repairs.unreferenced.borrow_mut();
+            unreferenced.insert(place, comparison.unreferenced_bytes);
+            // Of disks that are not compared now the figure is not known.
+            let view = self.cluster.view();
+            unreferenced.retain(|&place, _| matches!(view.state(place), PlaceState::Good(_)));
+        }
         let condemned = self.repairs.unknown.judge(comparison);
         for chunks in condemned.chunks(BATCH_MAX) {
             self.env.mark("unreferenced replicas condemned");
@@ -170,8 +177,12 @@ impl<L: Log> Service<L> {
         let reported: Vec<ChunkId> = self.log.with_state(|state| {
             let own = page.iter().filter(|(chunk, _)| chunk.partition() == state.partition());
             for &(chunk, stat) in own {
-                let known = state.refers_to(chunk, place) || state.dead(chunk, place).is_some();
+                let referred = state.refers_to(chunk, place);
+                let known = referred || state.dead(chunk, place).is_some();
                 let holds = stat.state != ReplicaState::Tombstone;
+                if holds && !referred {
+                    comparison.unreferenced_bytes += u64::from(stat.len.max(stat.durable_bound));
+                }
                 comparison.add(chunk, holds, !known && state.may_have_made(chunk));
             }
             // Settled replicas that the disk does not have whole.

@@ -70,6 +70,8 @@ pub(crate) struct Repairs {
     queued_some: Notify,
     /// Disks with more unknown replicas than are condemned unasked.
     pub(crate) unknown: Unknown,
+    /// Bytes of replicas that no stream refers to, by the last comparison with each disk.
+    pub(crate) unreferenced: RefCell<BTreeMap<Place, u64>>,
     /// When the next copy may start, by the pace.
     next_copy: Cell<Instant>,
     /// The session under which the leader seals abandoned chunks.
@@ -124,6 +126,7 @@ impl Repairs {
             settled_some: Notify::new(),
             queued_some: Notify::new(),
             unknown: Unknown::default(),
+            unreferenced: RefCell::default(),
             next_copy: Cell::new(Instant::default()),
             session: ClientId::new(env.random_u64()),
             seq: Cell::new(0),
@@ -144,6 +147,7 @@ impl Repairs {
         self.settling.borrow_mut().retain(|_, retry| retry.at.is_none());
         self.settled.borrow_mut().clear();
         self.unknown.reset();
+        self.unreferenced.borrow_mut().clear();
     }
 
     fn op(&self) -> OpId {

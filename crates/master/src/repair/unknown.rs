@@ -34,12 +34,14 @@ pub(super) struct Comparison {
     held: Vec<ChunkId>,
     /// There are more than are held.
     more: bool,
+    /// Bytes of replicas that no stream refers to, those with a record of their end too.
+    pub(super) unreferenced_bytes: u64,
 }
 
 impl Comparison {
     pub(super) fn new(place: Place) -> Comparison {
         let counted = Counted { unknown: 0, reported: 0 };
-        Comparison { place, counted, held: Vec::new(), more: false }
+        Comparison { place, counted, held: Vec::new(), more: false, unreferenced_bytes: 0 }
     }
 
     /// The disk has reported a replica that holds something, or a tombstone. Tombstones are not
@@ -67,7 +69,7 @@ impl Unknown {
     /// What to condemn at the end of a comparison: all, or nothing. What is beyond
     /// [`UNKNOWN_HELD_MAX`] waits for the next one, as does an operator's word.
     pub(super) fn judge(&self, comparison: Comparison) -> Vec<ChunkId> {
-        let Comparison { place, counted, held, more } = comparison;
+        let Comparison { place, counted, held, more, .. } = comparison;
         let Counted { unknown, reported } = counted;
         let few = unknown <= UNKNOWN_REPLICAS_MAX.max(reported / UNKNOWN_PART);
         let permitted = self.permitted.borrow().contains(&place.disk);

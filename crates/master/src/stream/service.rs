@@ -67,6 +67,8 @@ pub struct StreamStatus {
     pub lost: u64,
     /// Bytes in sealed chunks.
     pub logical_bytes: u64,
+    /// Bytes of replicas that no stream refers to.
+    pub unreferenced_bytes: u64,
     /// Repair in figures.
     pub repair: RepairStatus,
     /// Chunks moved to other disks for balance.
@@ -180,7 +182,15 @@ impl<L: Log> StreamService<L> {
             self.0.log.with_state(|state| (state.chunks(), state.logical_bytes()));
         let (under_replicated, lost) = self.0.ailing.get();
         let (repair, moved) = (self.0.repair.get(), self.0.repairs.moves.get());
-        StreamStatus { chunks, under_replicated, lost, logical_bytes, repair, moved }
+        StreamStatus {
+            chunks,
+            under_replicated,
+            lost,
+            logical_bytes,
+            unreferenced_bytes: self.0.repairs.unreferenced.borrow().values().sum(),
+            repair,
+            moved,
+        }
     }
 }
 

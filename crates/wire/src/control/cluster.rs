@@ -265,6 +265,9 @@ pub struct ClusterStatus {
     pub logical_bytes: u64,
     /// Repair by the stream partitions it leads.
     pub repair: RepairStatus,
+    /// Bytes of replicas on disks that no stream of the partitions it leads refers to, as of the
+    /// last comparison with each disk: they wait for their deletion.
+    pub unreferenced_bytes: u64,
     /// Collections that wait for an operator, of the stream partitions it leads.
     pub stopped: Vec<StoppedCollection>,
 }

@@ -171,7 +171,7 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         StoppedCollection { partition, server, disk, unknown, reported }
     });
     let status = made!((master, 1..=u64::MAX), (leads, vec(group(), 0..4)),
-        (servers, vec(server_status, 0..3)), (n, any::<[u64; 9]>()),
+        (servers, vec(server_status, 0..3)), (n, any::<[u64; 10]>()),
         (stopped, vec(stopped, 0..3)) => ClusterStatus {
         master,
         leads,
@@ -183,6 +183,7 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         dirs: n[4],
         logical_bytes: n[5],
         repair: RepairStatus { pending: n[6], done: n[7], bytes: n[8] },
+        unreferenced_bytes: n[9],
         stopped,
     });
     prop_oneof![

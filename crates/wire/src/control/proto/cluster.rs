@@ -369,6 +369,7 @@ impl Proto for ClusterStatus {
             logical_bytes: self.logical_bytes,
             repair: Some(self.repair.to_pb()),
             stopped: all(&self.stopped),
+            unreferenced_bytes: self.unreferenced_bytes,
         }
     }
 
@@ -384,6 +385,7 @@ impl Proto for ClusterStatus {
             dirs: pb.dirs,
             logical_bytes: pb.logical_bytes,
             repair: need(pb.repair, "ClusterStatus.repair")?,
+            unreferenced_bytes: pb.unreferenced_bytes,
             stopped: each(pb.stopped, STOPPED_MAX, "ClusterStatus.stopped", Proto::from_pb)?,
         })
     }
