@@ -1,5 +1,6 @@
 //! Runs seeds of a scenario without the `craton` binary: `seeds SCENARIO FROM TO [THREADS]`, or
-//! with a planted bug on one thread, until it is found: `seeds SCENARIO FROM TO BUG`.
+//! with a planted bug on one thread, until it is found: `seeds SCENARIO FROM TO BUG [ONE_IN]`,
+//! which acts each time or one time in so many.
 
 use std::process::ExitCode;
 
@@ -18,11 +19,12 @@ fn main() -> ExitCode {
         sim::Planted::ALL.into_iter().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(text))
     };
     if let Some(bug) = args.get(4).and_then(bug) {
+        let one_in = number(5).unwrap_or(1);
         for seed in from..to {
-            match sim::run_planted(scenario, seed, bug) {
-                Ok(_) => println!("seed {seed}: not found"),
-                Err(failure) => {
-                    println!("seed {seed}: {}", failure.violation);
+            match sim::run_planted(scenario, seed, bug, one_in) {
+                (Ok(_), count) => println!("seed {seed}: not found, it acted {count} times"),
+                (Err(failure), count) => {
+                    println!("seed {seed}: it acted {count} times: {}", failure.violation);
                     return ExitCode::SUCCESS;
                 }
             }

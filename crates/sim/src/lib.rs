@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod fuzz;
 pub mod history;
 mod nemesis;
+mod numbers;
 pub mod oracle;
 pub mod planted;
 pub mod register;

@@ -8,7 +8,7 @@ use block::geometry::Extent;
 use futures_util::FutureExt;
 use runtime::{Buf, Class, Env};
 
-use super::{Planted, planted};
+use super::{Planted, acts, planted};
 
 /// The exports, with the bug that is planted on this thread.
 pub(crate) fn exports_of(env: &Env, exports: Rc<dyn Exports>) -> Rc<dyn Exports> {
@@ -58,6 +58,9 @@ impl Device for EarlyDevice {
     }
 
     fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        if !acts(Planted::EarlyAnswer) {
+            return self.device.write(offset, data);
+        }
         let device = self.device.clone();
         self.env.spawn(Class::Foreground, "late write", async move {
             let _ = device.write(offset, data).await; // Nobody looks: that is the bug.

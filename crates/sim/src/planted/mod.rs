@@ -2,18 +2,23 @@
 //! that only the simulator puts in: what a chunkserver takes for its disk's store, what a client
 //! takes for the network, what a block server takes for its requests and segments, and how these are
 //! cut, what a front end takes for its volumes. The product has no switch for them.
+//!
+//! A bug acts each time that it could, or, in its rare form, one time in so many: what goes wrong
+//! seldom is what tests miss.
 
 mod frontend;
 mod peers;
 mod store;
 mod volumes;
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 pub(crate) use frontend::exports_of;
 pub(crate) use peers::peers_of;
 pub use store::Store;
 pub(crate) use volumes::{handler_of, opener_of};
+
+use runtime::Rng;
 
 use crate::run::{Failure, Outcome, run_seed};
 use crate::scenario::Scenario;
@@ -101,19 +106,60 @@ impl Planted {
     ];
 }
 
-thread_local! {
-    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
+/// A bug while a seed runs with it.
+struct Active {
+    bug: Planted,
+    /// It acts one time in so many.
+    one_in: u64,
+    /// Decides when. Its own, so that a bug that has not acted yet changes nothing.
+    rng: Rng,
+    /// How often it has acted.
+    count: u64,
 }
 
-/// Runs a seed with a bug planted.
-pub fn run_planted(scenario: &Scenario, seed: u64, bug: Planted) -> Result<Outcome, Failure> {
-    PLANTED.set(Some(bug));
+thread_local! {
+    static ACTIVE: RefCell<Option<Active>> = const { RefCell::new(None) };
+}
+
+/// Runs a seed with a bug planted that acts one time in `one_in`. Answers also how often it has
+/// acted.
+pub fn run_planted(
+    scenario: &Scenario,
+    seed: u64,
+    bug: Planted,
+    one_in: u64,
+) -> (Result<Outcome, Failure>, u64) {
+    let rng = Rng::new(seed ^ 0x000b_ad5e_ed00);
+    ACTIVE.set(Some(Active { bug, one_in, rng, count: 0 }));
     let result = run_seed(scenario, seed);
-    PLANTED.set(None);
-    result
+    let active = ACTIVE.take();
+    (result, active.map_or(0, |active| active.count))
 }
 
 /// The bug planted on this thread.
 pub(crate) fn planted() -> Option<Planted> {
-    PLANTED.get()
+    ACTIVE.with_borrow(|active| active.as_ref().map(|active| active.bug))
+}
+
+/// Whether a bug that is planted on this thread acts seldom.
+fn is_rare() -> bool {
+    ACTIVE.with_borrow(|active| active.as_ref().is_some_and(|active| active.one_in > 1))
+}
+
+/// Whether `bug` is planted on this thread and acts now.
+pub(crate) fn acts(bug: Planted) -> bool {
+    acts_in(bug, 1)
+}
+
+/// As [`acts`], of a bug that acts one time in `least` at most.
+fn acts_in(bug: Planted, least: u64) -> bool {
+    ACTIVE.with_borrow_mut(|active| match active {
+        Some(active) if active.bug == bug => {
+            let one_in = active.one_in.max(least);
+            let acts = one_in == 1 || active.rng.one_in(one_in);
+            active.count += u64::from(acts);
+            acts
+        }
+        _ => false,
+    })
 }

@@ -16,26 +16,28 @@ use wire::control::{
 };
 use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
-use super::{Planted, planted};
+use super::{Planted, acts, acts_in, planted};
+use crate::numbers::far_peers;
 
 type ControlAnswer = Result<ControlReply, PeerError<ControlError>>;
 
-/// The network, with the bug that is planted on this thread.
+/// The network, with the bug that is planted on this thread. Changes of some clients have large
+/// numbers.
 pub(crate) fn peers_of(env: &Env, endpoint: Endpoint) -> Rc<dyn Peers> {
     let network = Network::new(env, endpoint);
-    match planted() {
+    let peers: Rc<dyn Peers> = match planted() {
         None => Rc::new(network),
-        Some(bug) => {
+        Some(_) => {
             let (network, env) = (Rc::new(network), env.clone());
-            Rc::new(Buggy { network, env, bug, seen: Rc::default(), stats: Rc::default() })
+            Rc::new(Buggy { network, env, seen: Rc::default(), stats: Rc::default() })
         }
-    }
+    };
+    far_peers(env, peers)
 }
 
 struct Buggy {
     network: Rc<Network>,
     env: Env,
-    bug: Planted,
     /// First answer to each look-up.
     seen: Rc<RefCell<BTreeMap<Place, ControlReply>>>,
     /// First answer about each replica of an open chunk.
@@ -49,7 +51,9 @@ impl Buggy {
         place: Place,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
-        if let Some(known) = self.seen.borrow().get(&place) {
+        if let Some(known) = self.seen.borrow().get(&place)
+            && acts(Planted::StaleNames)
+        {
             return std::future::ready(Ok(known.clone())).boxed_local();
         }
         let request = NamespaceRequest::Lookup { place: place.clone() };
@@ -58,7 +62,7 @@ impl Buggy {
         async move {
             let answer = asked.await;
             if let Ok(reply @ ControlReply::Namespace(NamespaceReply::Node { .. })) = &answer {
-                seen.borrow_mut().insert(place, reply.clone());
+                seen.borrow_mut().entry(place).or_insert_with(|| reply.clone());
             }
             answer
         }
@@ -90,13 +94,16 @@ impl Buggy {
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
-        let ControlRequest::Namespace(NamespaceRequest::Change {
-            change: NamespaceChange::Rename { .. },
-            ..
-        }) = &request
-        else {
+        let is_rename = matches!(
+            &request,
+            ControlRequest::Namespace(NamespaceRequest::Change {
+                change: NamespaceChange::Rename { .. },
+                ..
+            })
+        );
+        if !is_rename || !acts(Planted::LostRename) {
             return self.network.control(to, request, timeout);
-        };
+        }
         std::future::ready(Ok(ControlReply::Namespace(NamespaceReply::Done))).boxed_local()
     }
 
@@ -117,7 +124,9 @@ impl Buggy {
         let asked = self.network.control(to, request, timeout);
         async move {
             match asked.await {
-                Err(PeerError::Refused(error)) if acquires && error.kind != Kind::Reroute => {
+                Err(PeerError::Refused(error))
+                    if acquires && error.kind != Kind::Reroute && acts(Planted::ForgedLock) =>
+                {
                     Ok(ControlReply::Cluster(ClusterReply::Lock { fencing: 1 << 40 }))
                 }
                 answer => answer,
@@ -135,18 +144,15 @@ impl Buggy {
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
-        let (asked, bug) = (self.network.control(to, request, timeout), self.bug);
+        let asked = self.network.control(to, request, timeout);
         async move {
             let mut answer = asked.await;
             if let Ok(ControlReply::Block(BlockReply::Grant(grant))) = &mut answer {
-                match bug {
-                    Planted::LongLease => grant.lease_ms *= 3,
-                    _ => grant
-                        .changes
-                        .iter_mut()
-                        .filter_map(|change| change.tenure.as_mut())
-                        .for_each(|tenure| tenure.hold_ms = 0),
+                if acts(Planted::LongLease) {
+                    grant.lease_ms *= 3;
                 }
+                let tenures = grant.changes.iter_mut().filter_map(|change| change.tenure.as_mut());
+                tenures.filter(|_| acts(Planted::NoHold)).for_each(|tenure| tenure.hold_ms = 0);
             }
             answer
         }
@@ -161,7 +167,8 @@ impl Peers for Buggy {
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
-        match (self.bug, request) {
+        let Some(bug) = planted() else { return self.network.control(to, request, timeout) };
+        match (bug, request) {
             (
                 Planted::StaleNames,
                 ControlRequest::Namespace(NamespaceRequest::Lookup { place }),
@@ -169,7 +176,7 @@ impl Peers for Buggy {
             (
                 Planted::TwiceChanged,
                 request @ ControlRequest::Namespace(NamespaceRequest::Change { .. }),
-            ) if self.env.random_below(4) == 0 => self.change_twice(to, request, timeout),
+            ) if acts_in(Planted::TwiceChanged, 4) => self.change_twice(to, request, timeout),
             (Planted::LostRename, request) => self.lose_rename(to, request, timeout),
             (Planted::NoHold | Planted::LongLease, request) => self.grant(to, request, timeout),
             (Planted::ForgedLock, request) => self.forge_lock(to, request, timeout),
@@ -185,8 +192,8 @@ impl Peers for Buggy {
         payload: Option<Buf>,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<DataAnswer, PeerError<DataError>>> {
-        match (self.bug, &request) {
-            (Planted::AckUnsent, DataRequest::Append(append)) => {
+        match &request {
+            DataRequest::Append(append) if acts(Planted::AckUnsent) => {
                 let len = append.offset + append.len;
                 let sending = self.network.data(to, request, token, payload, timeout);
                 self.env.spawn(Class::Foreground, "late append", async move {
@@ -194,13 +201,15 @@ impl Peers for Buggy {
                 });
                 std::future::ready(Ok((DataReply::Appended { len }, None))).boxed_local()
             }
-            (Planted::Uncommitted, &DataRequest::Read(read)) => {
+            &DataRequest::Read(read) if acts(Planted::Uncommitted) => {
                 let request = DataRequest::Read(ReadRequest { uncommitted: true, ..read });
                 self.network.data(to, request, token, payload, timeout)
             }
-            (Planted::StaleTail, &DataRequest::Stat(at)) => {
+            &DataRequest::Stat(at) if planted() == Some(Planted::StaleTail) => {
                 let place = (at.chunk, at.disk);
-                if let Some(&stat) = self.stats.borrow().get(&place) {
+                if let Some(&stat) = self.stats.borrow().get(&place)
+                    && acts(Planted::StaleTail)
+                {
                     return std::future::ready(Ok((DataReply::Stat(stat), None))).boxed_local();
                 }
                 let asked = self.network.data(to, request, token, payload, timeout);
@@ -208,7 +217,7 @@ impl Peers for Buggy {
                 async move {
                     let answer = asked.await;
                     if let Ok((DataReply::Stat(stat), _)) = &answer {
-                        stats.borrow_mut().insert(place, *stat);
+                        stats.borrow_mut().entry(place).or_insert(*stat);
                     }
                     answer
                 }

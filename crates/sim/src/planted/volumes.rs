@@ -17,13 +17,13 @@ use transport::{Handler, Incoming, Service};
 use wire::block::{BlockIo, Sequence};
 use wire::control::SegmentId;
 
-use super::{Planted, planted};
+use super::{Planted, acts, is_rare, planted};
 
 /// The server, with the bug that is planted on this thread.
 pub(crate) fn handler_of(server: BlockServer) -> Rc<dyn Handler> {
     match planted() {
         None => Rc::new(server),
-        Some(bug) => Rc::new(Buggy { server, bug, seq: Cell::new(0) }),
+        Some(_) => Rc::new(Buggy { server, seq: Cell::new(0) }),
     }
 }
 
@@ -31,13 +31,12 @@ pub(crate) fn handler_of(server: BlockServer) -> Rc<dyn Handler> {
 pub(crate) fn opener_of(opener: Rc<dyn SegmentOpener>) -> Rc<dyn SegmentOpener> {
     match planted() {
         None => opener,
-        Some(bug) => Rc::new(BuggyOpener { opener, bug }),
+        Some(_) => Rc::new(BuggyOpener { opener }),
     }
 }
 
 struct Buggy {
     server: BlockServer,
-    bug: Planted,
     seq: Cell<u64>,
 }
 
@@ -47,17 +46,22 @@ impl Handler for Buggy {
         if request.service == Service::Block
             && let Ok(mut io) = BlockIo::decode(request.op, &request.body)
         {
-            match (&mut io, self.bug) {
+            match &mut io {
                 // Each is taken for one that has not come before.
-                (
-                    BlockIo::Write { sequence, .. } | BlockIo::Clear { sequence, .. },
-                    Planted::NoSequence,
-                ) => {
+                BlockIo::Write { sequence, .. } | BlockIo::Clear { sequence, .. }
+                    if acts(Planted::NoSequence) =>
+                {
+                    if is_rare() {
+                        // Beyond all that its session has sent.
+                        sequence.seq += 1 << 40;
+                        request.body = io.encode();
+                        return self.server.handle(incoming);
+                    }
                     let seq = self.seq.get() + 1;
                     self.seq.set(seq);
                     *sequence = Sequence { seq, floor: seq };
                 }
-                (BlockIo::Open { fence, after, .. }, Planted::OldAttachment) => {
+                BlockIo::Open { fence, after, .. } if acts(Planted::OldAttachment) => {
                     (*fence, *after) = (0, 0);
                 }
                 _ => {}
@@ -70,24 +74,22 @@ impl Handler for Buggy {
 
 struct BuggyOpener {
     opener: Rc<dyn SegmentOpener>,
-    bug: Planted,
 }
 
 /// A lease that never ends.
-struct Endless;
+struct Endless(Rc<dyn Lease>);
 
 /// Later than any run.
 const NEVER: Instant = Instant::from_nanos(u64::MAX / 2);
 
 impl Lease for Endless {
     fn standing(&self) -> Standing {
-        Standing::Serves(NEVER)
+        if acts(Planted::EndlessLease) { Standing::Serves(NEVER) } else { self.0.standing() }
     }
 }
 
 struct BuggyDevice {
     device: Rc<dyn Owned>,
-    bug: Planted,
     /// What it has said of places, by the first byte and the length.
     places: RefCell<BTreeMap<(Extent, bool), Places>>,
 }
@@ -116,16 +118,16 @@ impl Device for BuggyDevice {
 
 impl Owned for BuggyDevice {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        match self.bug {
-            Planted::ForgetChanges => self.device.write(offset, data),
-            _ => self.device.write_once(origin, offset, data),
+        match acts(Planted::ForgetChanges) {
+            true => self.device.write(offset, data),
+            false => self.device.write_once(origin, offset, data),
         }
     }
 
     fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        match self.bug {
-            Planted::ForgetChanges => self.device.clear(extent, how),
-            _ => self.device.clear_once(origin, extent, how),
+        match acts(Planted::ForgetChanges) {
+            true => self.device.clear(extent, how),
+            false => self.device.clear_once(origin, extent, how),
         }
     }
 
@@ -145,12 +147,12 @@ impl Owned for BuggyDevice {
         async move {
             let asked = (extent, around);
             let old = self.places.borrow().get(&asked).cloned();
-            if let Some(old) = old.filter(|_| self.bug == Planted::OldPlaces) {
+            if let Some(old) = old.filter(|_| acts(Planted::OldPlaces)) {
                 return Ok(Some(old));
             }
             let located = self.device.locate(extent, around).await?;
             if let Some(places) = &located {
-                self.places.borrow_mut().insert(asked, places.clone());
+                self.places.borrow_mut().entry(asked).or_insert_with(|| places.clone());
             }
             Ok(located)
         }
@@ -158,9 +160,9 @@ impl Owned for BuggyDevice {
     }
 
     fn confirm(&self) -> Answer<'_, ()> {
-        match self.bug {
-            Planted::NoConfirm => std::future::ready(Ok(())).boxed_local(),
-            _ => self.device.confirm(),
+        match acts(Planted::NoConfirm) {
+            true => std::future::ready(Ok(())).boxed_local(),
+            false => self.device.confirm(),
         }
     }
 }
@@ -169,11 +171,13 @@ impl SegmentOpener for BuggyOpener {
     fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
         async move {
             let opened = self.opener.open(segment).await?;
-            Ok(match self.bug {
-                Planted::EndlessLease => Opened { lease: Rc::new(Endless), ..opened },
-                Planted::ForgetChanges | Planted::NoConfirm | Planted::OldPlaces => {
-                    let (device, bug, places) = (opened.device, self.bug, RefCell::default());
-                    Opened { device: Rc::new(BuggyDevice { device, bug, places }), ..opened }
+            Ok(match planted() {
+                Some(Planted::EndlessLease) => {
+                    Opened { lease: Rc::new(Endless(opened.lease)), ..opened }
+                }
+                Some(Planted::ForgetChanges | Planted::NoConfirm | Planted::OldPlaces) => {
+                    let (device, places) = (opened.device, RefCell::default());
+                    Opened { device: Rc::new(BuggyDevice { device, places }), ..opened }
                 }
                 _ => opened,
             })
@@ -182,9 +186,9 @@ impl SegmentOpener for BuggyOpener {
     }
 
     fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool> {
-        match self.bug {
-            Planted::OldAttachment => std::future::ready(Ok(true)).boxed_local(),
-            _ => self.opener.is_attached(volume, epoch),
+        match acts(Planted::OldAttachment) {
+            true => std::future::ready(Ok(true)).boxed_local(),
+            false => self.opener.is_attached(volume, epoch),
         }
     }
 }

@@ -16,7 +16,7 @@ use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};
 use wire::control::{Policy, SegmentId, SegmentUsage};
 
-use crate::planted::{Planted, planted};
+use crate::planted::{Planted, acts};
 
 /// Until a server begins a cut that it was asked for, at most: segments are cut one after the
 /// other, as they are on a busy network.
@@ -27,21 +27,20 @@ const LINKS_FAIL: u64 = 16;
 
 /// The devices, which begin cuts at different times.
 pub(super) fn slow(env: &Env, devices: Rc<dyn Devices>) -> Rc<dyn Devices> {
-    Rc::new(Slow { env: env.clone(), devices, bug: planted() })
+    Rc::new(Slow { env: env.clone(), devices })
 }
 
 struct Slow {
     env: Env,
     devices: Rc<dyn Devices>,
-    bug: Option<Planted>,
 }
 
 impl Devices for Slow {
     fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>> {
         async move {
             let hosted = self.devices.open(segment, held).await?;
-            let (env, bug) = (self.env.clone(), self.bug);
-            Ok(Rc::new(SlowHosted { env, hosted, bug }) as Rc<dyn Hosted>)
+            let env = self.env.clone();
+            Ok(Rc::new(SlowHosted { env, hosted }) as Rc<dyn Hosted>)
         }
         .boxed_local()
     }
@@ -50,7 +49,6 @@ impl Devices for Slow {
 struct SlowHosted {
     env: Env,
     hosted: Rc<dyn Hosted>,
-    bug: Option<Planted>,
 }
 
 impl Device for SlowHosted {
@@ -77,16 +75,16 @@ impl Device for SlowHosted {
 
 impl Owned for SlowHosted {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        match self.bug {
-            Some(Planted::ForgetChanges) => self.hosted.write(offset, data),
-            _ => self.hosted.write_once(origin, offset, data),
+        match acts(Planted::ForgetChanges) {
+            true => self.hosted.write(offset, data),
+            false => self.hosted.write_once(origin, offset, data),
         }
     }
 
     fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        match self.bug {
-            Some(Planted::ForgetChanges) => self.hosted.clear(extent, how),
-            _ => self.hosted.clear_once(origin, extent, how),
+        match acts(Planted::ForgetChanges) {
+            true => self.hosted.clear(extent, how),
+            false => self.hosted.clear_once(origin, extent, how),
         }
     }
 
@@ -107,9 +105,9 @@ impl Owned for SlowHosted {
     }
 
     fn confirm(&self) -> Answer<'_, ()> {
-        match self.bug {
-            Some(Planted::NoConfirm) => std::future::ready(Ok(())).boxed_local(),
-            _ => self.hosted.confirm(),
+        match acts(Planted::NoConfirm) {
+            true => std::future::ready(Ok(())).boxed_local(),
+            false => self.hosted.confirm(),
         }
     }
 }
@@ -128,7 +126,7 @@ impl Hosted for SlowHosted {
             let delay = self.env.random_below(DELAY.as_micros() as u64);
             self.env.sleep(Duration::from_micros(delay)).await;
             self.hosted.cut(cut, most).await?;
-            if self.bug == Some(Planted::NoCutHold) {
+            if acts(Planted::NoCutHold) {
                 self.hosted.release_cut(cut, true)?;
             }
             Ok(())

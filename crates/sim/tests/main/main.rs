@@ -4,6 +4,7 @@ mod command;
 mod fixed;
 mod formations;
 mod fresh;
+mod large;
 mod planted;
 
 use sim::{Outcome, Scenario, run_seed};

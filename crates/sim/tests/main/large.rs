@@ -1,0 +1,106 @@
+//! Large numbers on a whole cluster.
+
+use std::time::Duration;
+
+use base::Kind;
+use client::Client;
+use runtime::Class;
+use runtime::sim::{CrashMode, Sim};
+use sim::cluster::{Cluster, Shape};
+use sim::tuning::Tuning;
+use wire::control::Policy;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Chunks of one file: more than a page of anything.
+const CHUNKS: u64 = 3000;
+/// Bytes of each.
+const BYTES: u64 = 90;
+
+fn content(number: u64) -> Vec<u8> {
+    (0..BYTES).map(|at| (number * 31 + at) as u8).collect()
+}
+
+/// Each opening for append has an epoch of its own, and each epoch chunks of its own.
+async fn write_chunks(client: &Client, path: &str) {
+    let file = client.create(path, Policy::rep(3), 0o644, true).await.expect("a new file");
+    for number in 0..CHUNKS {
+        let appender = file.append_handle().await.expect("the only writer");
+        let at = appender.append(&content(number)).await.expect("no faults");
+        assert_eq!(at, number * BYTES);
+        appender.close().await.expect("no faults");
+    }
+}
+
+async fn check_chunks(client: &Client, path: &str) {
+    let file = client.open(path).await.expect("it is there");
+    assert_eq!(file.len().await.expect("sealed"), CHUNKS * BYTES);
+    assert_eq!(file.chunks().await.expect("all").chunks.len() as u64, CHUNKS);
+    let whole: Vec<u8> = (0..CHUNKS).flat_map(content).collect();
+    let reader = file.reader();
+    assert!(reader.read_at(0, whole.len() + 1).await.expect("whole") == whole);
+    for at in (0..whole.len()).step_by(7919) {
+        let read = reader.read_at(at as u64, 200).await.expect("a part");
+        assert!(read == whole[at..(at + 200).min(whole.len())], "200 bytes at {at}");
+    }
+}
+
+#[test]
+fn file_of_thousands_of_chunks_is_written_repaired_and_removed() {
+    let sim = Sim::new(44);
+    let run = async {
+        let shape = Shape { masters: 1, servers: 4, ..Shape::default() };
+        let mut tuning = Tuning::default();
+        let stream = &mut tuning.master.stream;
+        (stream.list_interval, stream.garbage_interval) = (SECOND, SECOND);
+        (stream.dead_grace, stream.token_life) = (5 * SECOND, 10 * SECOND);
+        tuning.master.snapshot_after = 500;
+        let cluster = Cluster::start(&sim, shape, tuning);
+        cluster.settle(30 * SECOND).await.unwrap();
+        let (_, client) = cluster.client(None).await.expect("it connects");
+        let env = client.env().clone();
+        let writer = client.clone();
+        let writing = async move { write_chunks(&writer, "/file").await };
+        env.spawn(Class::Foreground, "writer", writing).await.expect("no crash");
+        cluster.settle(120 * SECOND).await.unwrap();
+        // A server that holds three quarters of them is lost, and comes back empty-handed.
+        cluster.crash_server(0, CrashMode::Power);
+        sim.sleep(10 * SECOND).await;
+        cluster.until_whole(600 * SECOND).await.unwrap();
+        cluster.crash_master(0, CrashMode::Power);
+        cluster.boot_all();
+        cluster.settle(120 * SECOND).await.unwrap();
+        let (_, other) = cluster.client(None).await.expect("it connects");
+        let env = other.env().clone();
+        let checks = async move {
+            check_chunks(&other, "/file").await;
+            other.unlink("/file").await.expect("it goes");
+            let gone = other.open("/file").await.map(drop).expect_err("removed");
+            assert_eq!(gone.kind(), Kind::NotFound);
+        };
+        env.spawn(Class::Foreground, "reader", checks).await.expect("no crash");
+        let held = || (0..4).flat_map(|index| cluster.stores(index)).map(held_by).sum::<u64>();
+        // What waits for its deletion is shown apart from data.
+        let mut shown = 0;
+        let end = sim.elapsed() + 600 * SECOND;
+        while held() > 0 && sim.elapsed() < end {
+            sim.sleep(SECOND).await;
+            shown = shown.max(unreferenced(&client).await);
+        }
+        assert_eq!(held(), 0, "replicas of the removed file");
+        assert!(shown >= 3 * CHUNKS * BYTES, "{shown} unreferenced bytes");
+        sim.sleep(5 * SECOND).await;
+        assert_eq!(unreferenced(&client).await, 0);
+        assert_eq!(cluster.troubles(), Vec::<String>::new());
+    };
+    sim.run(run).expect("a task is always due");
+}
+
+async fn unreferenced(client: &Client) -> u64 {
+    let statuses = client.status().await.expect("a master answers");
+    statuses.iter().map(|(_, status)| status.unreferenced_bytes).sum()
+}
+
+fn held_by((_, store): (base::DiskId, sim::planted::Store)) -> u64 {
+    use chunkstore::ChunkStore;
+    store.info().chunks
+}
