@@ -161,7 +161,11 @@ impl<S: ChunkStore> Chunkserver<S> {
         };
         let bytes = self.copy_chunk(&store, at, &copy).await?;
         let stat = if copy.seal {
-            store.seal(copy.chunk, copy.len).await.map_err(|error| self.refuse(at, error))?
+            let stat = store.seal(copy.chunk, copy.len).await;
+            let stat = stat.map_err(|error| self.refuse(at, error))?;
+            self.0.committed.borrow_mut().remove(&copy.chunk);
+            self.0.unsound.borrow_mut().remove(&(copy.disk, copy.chunk));
+            stat
         } else {
             store.stat(copy.chunk).map_err(|error| self.refuse(at, error))?
         };
