@@ -6,7 +6,7 @@ use chunkstore::flash::{Planted, SyncMode};
 use runtime::sim::Sim;
 
 use crate::engine::{Flash, Model};
-use crate::suite::{PLAN, Plan, Run};
+use crate::suite::{FAR, PLAN, Plan, Run};
 
 fn check_flash(
     seed: u64,
@@ -49,6 +49,13 @@ fn flash_conforms() {
 fn flash_conforms_with_group_sync() {
     for seed in seeds(1000..1060) {
         check_flash(seed, None, SyncMode::Group, PLAN).unwrap();
+    }
+}
+
+#[test]
+fn flash_conforms_at_the_ends_of_types() {
+    for seed in seeds(2000..2040) {
+        check_flash(seed, None, SyncMode::PerWrite, FAR).unwrap();
     }
 }
 

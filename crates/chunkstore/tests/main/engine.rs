@@ -110,7 +110,7 @@ impl Engine for Model {
 /// A formatted append of `data`.
 pub fn append_of(chunk: ChunkId, epoch: u64, offset: u32, data: &[u8]) -> Append {
     let epoch = Epoch::new(epoch);
-    let at = AppendAt { chunk, epoch, base: chunk.get() * 1000, offset };
+    let at = AppendAt { chunk, epoch, base: chunk.get().wrapping_mul(1000), offset };
     let mut sectors = vec![0; sectors_for(data.len()) * 4096];
     format_append(at, data, &mut sectors);
     let create = offset == 0;

@@ -106,9 +106,17 @@ pub struct Plan {
     pub crash_one_in: u64,
     /// Largest append, bytes.
     pub append_max: u64,
+    /// The lowest chunk.
+    pub first: u64,
+    /// What is added to all epochs.
+    pub epochs: u64,
 }
 
-pub const PLAN: Plan = Plan { chunks: 6, steps: 60, crash_one_in: 5, append_max: 100_000 };
+pub const PLAN: Plan =
+    Plan { chunks: 6, steps: 60, crash_one_in: 5, append_max: 100_000, first: 1, epochs: 0 };
+
+/// The same with chunks and epochs at the ends of their types. The last epoch is no writer's.
+pub const FAR: Plan = Plan { first: u64::MAX - 5, epochs: u64::MAX - 10, ..PLAN };
 
 /// One run: the engine against the model. An error says what differed.
 pub struct Run<E: Engine> {
@@ -139,7 +147,7 @@ where
     }
 
     fn chunk(&mut self) -> ChunkId {
-        ChunkId::new(1 + self.rng.below(self.plan.chunks))
+        ChunkId::new(self.plan.first + self.rng.below(self.plan.chunks))
     }
 
     fn len_of(&self, chunk: ChunkId) -> u32 {
@@ -162,6 +170,7 @@ where
         self.salt += u64::from(!self.rng.one_in(8)); // Sometimes the same bytes again.
         let len = self.append_len();
         let epoch = if self.rng.one_in(12) { self.rng.between(4, 8) } else { EPOCH };
+        let epoch = self.plan.epochs + epoch;
         let mut append = append_of(chunk, epoch, offset, &data_of(chunk, offset, len, self.salt));
         append.repair = self.rng.one_in(15);
         append.create &= !self.rng.one_in(20);
@@ -192,7 +201,7 @@ where
                 let want = self.rng.between(1, 200_000) as u32;
                 Op::Read { chunk, offset, len: want }
             }
-            21..=22 => Op::Fence { chunk, epoch: self.rng.between(0, 9) },
+            21..=22 => Op::Fence { chunk, epoch: self.plan.epochs + self.rng.between(0, 9) },
             23..=26 => {
                 let len = match self.rng.below(4) {
                     0 => self.rng.below(u64::from(len) + 100) as u32,
@@ -263,8 +272,9 @@ where
             let mut append = self.append(chunk, offset);
             let len = append.sectors.chunks(4096).map(|s| u32::from(parse_footer(s).unwrap().len));
             offset += len.sum::<u32>();
-            append.epoch = Epoch::new(EPOCH);
-            append = append_of(chunk, EPOCH, append.offset, &data_from(&append));
+            let epoch = self.plan.epochs + EPOCH;
+            append.epoch = Epoch::new(epoch);
+            append = append_of(chunk, epoch, append.offset, &data_from(&append));
             if self.rng.one_in(6) {
                 ops.push(Op::Append(append.clone()));
             }
@@ -297,7 +307,10 @@ where
                 ops.extend(self.burst(chunk));
             }
             match self.rng.below(8) {
-                0 => ops.push(Op::Fence { chunk, epoch: self.rng.between(6, 9) }),
+                0 => {
+                    let epoch = self.plan.epochs + self.rng.between(6, 9);
+                    ops.push(Op::Fence { chunk, epoch });
+                }
                 1 => ops.push(Op::Seal { chunk, len }),
                 2 => ops.push(Op::Delete { chunk }),
                 3 => ops.push(Op::Forget { chunk }),
