@@ -19,7 +19,13 @@ pub const FILE: &str = "craton.jsonl";
 /// directory.
 pub fn start(config: &Logging) -> Result<(), Failure> {
     let filter = EnvFilter::builder().parse_lossy(&config.level);
-    let lines = tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter);
+    // A line that cannot be written is lost, and the role goes on: reports of that to standard
+    // error would end it where that is on the same full disk.
+    let lines = tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_env_filter(filter)
+        .log_internal_errors(false);
     let set = match &config.dir {
         None => lines.with_writer(io::stderr).try_init(),
         Some(dir) => {

@@ -33,6 +33,23 @@ pub fn print_line(line: &str) -> Done {
     write_out(&[line.as_bytes(), b"\n"])
 }
 
+/// Prints a line that a role says of itself. The role goes on when it cannot be written: the disk
+/// of its output may be full, or its reader gone.
+pub fn announce(line: &str) {
+    announce_to(&mut std::io::stdout().lock(), line);
+}
+
+fn announce_to(out: &mut impl Write, line: &str) {
+    if let Err(error) = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()) {
+        tracing::warn!(%error, line, "standard output takes no line");
+    }
+}
+
+/// Prints a warning to standard error, if that takes it.
+pub fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "craton: warning: {text}");
+}
+
 /// Prints one JSON value to standard output.
 pub fn print_json(value: &impl Serialize) -> Done {
     let text = serde_json::to_string(value)
@@ -100,6 +117,27 @@ pub fn test_dir(name: &str) -> std::path::PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As `/dev/full` does.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _bytes: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn line_of_a_role_that_cannot_be_written_is_no_failure() {
+        announce_to(&mut Full, "it serves");
+        let mut out = Vec::new();
+        announce_to(&mut out, "it serves");
+        assert_eq!(out, b"it serves\n");
+    }
 
     #[test]
     fn sizes_are_short() {

@@ -197,8 +197,11 @@ pub struct Names {
 pub struct Bytes {
     /// In the files.
     pub logical: u64,
-    /// On the disks.
+    /// On the disks, with what is unreferenced.
     pub physical: u64,
+    /// Of replicas on the disks that no file refers to any more, and which wait for their
+    /// deletion.
+    pub unreferenced: u64,
 }
 
 /// Runs the command.
@@ -252,6 +255,7 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         picture.names.files += answer.files;
         picture.names.directories += answer.dirs;
         picture.bytes.logical += answer.logical_bytes;
+        picture.bytes.unreferenced += answer.unreferenced_bytes;
     }
     let managers = Managers::new(client);
     if let Some(block) = managers.status().await? {
@@ -420,7 +424,7 @@ fn print(picture: &Picture) -> Done {
     let Picture { chunks, repair, names, bytes: volume, .. } = picture;
     print_line(&format!(
         "\nchunks  {} in all, {} under-replicated, {} lost\nrepair  {} pending, {} done, {}\n\
-         names   {} files, {} directories\nbytes   {} logical, {} physical",
+         names   {} files, {} directories\nbytes   {} logical, {} physical, of it {} unreferenced",
         chunks.total,
         chunks.under_replicated,
         chunks.lost,
@@ -431,6 +435,7 @@ fn print(picture: &Picture) -> Done {
         names.directories,
         bytes(volume.logical),
         bytes(volume.physical),
+        bytes(volume.unreferenced),
     ))
 }
 

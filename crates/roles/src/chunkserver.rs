@@ -1,6 +1,7 @@
 //! The role of a chunkserver.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,11 +51,13 @@ pub struct Role<S = FlashStore> {
     pub server: Chunkserver<S>,
     /// Its links.
     pub endpoint: Endpoint,
-    /// The stores of the first lane.
+    /// The stores of the lanes on this executor.
     pub stores: Vec<S>,
     /// The stores of all lanes.
     pub disks: Disks,
     lanes: Vec<OtherLane>,
+    /// Lanes beside the first on this executor.
+    here: Vec<Chunkserver<S>>,
 }
 
 /// How a chunkserver starts, beside its configuration.
@@ -65,6 +68,9 @@ pub struct Start {
     /// Serves even when all its disks are absent: they were there once, and are served when they
     /// are back. Otherwise the configuration is taken for wrong.
     pub without_disks: bool,
+    /// Lanes that share the first one's executor, each with an address of its own: what the
+    /// simulator, which has one executor, has for lanes on others.
+    pub lanes_here: usize,
 }
 
 /// Between two looks for a disk that was not there at the start. A look is one attempt to open
@@ -82,7 +88,9 @@ impl<S: ChunkStore> Role<S> {
         for lane in &self.lanes {
             lane.stop.send_replace(true);
         }
-        self.server.stop().await;
+        for lane in [&self.server].into_iter().chain(&self.here) {
+            lane.stop().await;
+        }
         for lane in &self.lanes {
             let mut stopped = lane.stopped.clone();
             let _ = stopped.wait_for(|stopped| *stopped).await; // Ended, or its thread has.
@@ -143,7 +151,7 @@ pub async fn start_with<S: Stores>(
         tune,
         key: seams.key(config.key_file.as_deref())?,
         how,
-        lanes: others.len() + 1,
+        lanes: others.len() + 1 + how.lanes_here,
         board: Board::default(),
         disks: Disks::default(),
     };
@@ -155,19 +163,30 @@ pub async fn start_with<S: Stores>(
         failed.extend(up.await.map_err(|_| Failure::failed("an executor ended"))??);
         lanes.push(lane);
     }
+    let mut here = Vec::new();
+    let mut stores = Vec::new();
+    for index in others.len() + 1..setup.lanes {
+        let (lane, left_out) = setup.start_lane(env, index).await?;
+        failed.extend(left_out);
+        stores.extend(lane.stores);
+        here.push(lane.server);
+    }
     let (first, left_out) = setup.start_lane(env, 0).await?;
     failed.extend(left_out);
+    stores.extend(first.stores);
     let may_wait = how.without_disks && failed.iter().any(|unopened| unopened.is_absent);
     if failed.len() == config.stores.len() && !may_wait {
         let causes: Vec<&str> = failed.iter().map(|left| left.failure.message.as_str()).collect();
         return Err(Failure::setup(causes.join("; ")));
     }
     for Unopened { failure, .. } in &failed {
-        eprintln!("{WARNING}{}: a disk is left out: {failure}", config.id);
+        // Standard error may be on a full disk: the other disks are served all the same.
+        let _ =
+            writeln!(std::io::stderr(), "{WARNING}{}: a disk is left out: {failure}", config.id);
     }
     first.server.speak();
-    let Lane { server, stores, endpoint } = first;
-    Ok(Role { server, endpoint, stores, disks: setup.disks, lanes })
+    let Lane { server, endpoint, .. } = first;
+    Ok(Role { server, endpoint, stores, disks: setup.disks, lanes, here })
 }
 
 type Up = oneshot::Receiver<Result<Vec<Unopened>, Failure>>;

@@ -74,6 +74,8 @@ struct Inner {
     sim: Sim,
     shape: Shape,
     tuning: Tuning,
+    /// Lanes of each chunkserver, which share its disks out among them.
+    lanes: usize,
     cluster: ClusterId,
     key: ClusterKey,
     masters: Vec<HostId>,
@@ -114,10 +116,15 @@ impl Cluster {
             (1..=shape.servers).map(|id| sim.add_host(&format!("cs{id}"))).collect();
         let mut key = [0; 32];
         sim.with_rng(|rng| rng.fill(&mut key));
+        let lanes = match shape.disks {
+            0 | 1 => 1,
+            disks => 1 + sim.with_rng(|rng| rng.below(disks as u64)) as usize,
+        };
         let cluster = Cluster(Rc::new(Inner {
             sim: sim.clone(),
             shape,
             tuning,
+            lanes,
             cluster: ClusterId::new(u128::from(sim.with_rng(|rng| rng.next_u64())) | 1),
             key: ClusterKey::new(key),
             running_masters: RefCell::new((0..shape.masters).map(|_| None).collect()),
@@ -460,7 +467,11 @@ impl Cluster {
             formatting: of(&self.0.formatting.borrow()),
         };
         let (config, seams) = (parse(&text), self.seams());
-        let how = Start { fault_injection: true, without_disks: false };
+        let how =
+            Start { fault_injection: true, without_disks: false, lanes_here: self.0.lanes - 1 };
+        if how.lanes_here > 0 {
+            self.0.sim.mark("cluster: servers of more than one lane");
+        }
         let started = roles::chunkserver::start_with(env, &config, how, &seams, disks, tune, &[]);
         let role = started.await.map_err(|error| error.to_string())?;
         if role.left_out() > 0 && !self.0.tainted.borrow().contains(&host) {

@@ -16,7 +16,7 @@ use crate::cluster::{
 };
 use crate::config::{self, Logging, Peer, Store};
 use crate::exit::{Done, Failure, io};
-use crate::output::print_line;
+use crate::output::{self, warn};
 
 /// MiB of buffers of the one process.
 const MEMORY_MIB: u64 = 512;
@@ -57,7 +57,7 @@ pub fn run(args: UpArgs) -> Done {
         directory.warn_keyless()?;
         if directory.key()?.is_none() {
             // The log is a file here.
-            eprintln!("craton: warning: {} has no key: see the log", directory_path.display());
+            warn(&format!("{} has no key: see the log", directory_path.display()));
         }
         // Commands may look at the directory from here on.
         drop(directory);
@@ -338,7 +338,7 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
                 servers.push(role);
             }
             // The other stores may do without it.
-            Err(failure) if plan.chunkservers.len() > 1 => eprintln!("craton: warning: {failure}"),
+            Err(failure) if plan.chunkservers.len() > 1 => warn(&failure.to_string()),
             Err(failure) => return Err(failure),
         }
     }
@@ -368,7 +368,7 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
             )));
         }
     };
-    announce(dir, plan, stores)?;
+    announce(dir, plan, stores);
     stop.asked().await;
     block.stop().await;
     for server in &servers {
@@ -376,7 +376,8 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
     }
     master.master.shutdown().await;
     master.endpoint.close();
-    print_line("stopped")
+    output::announce("stopped");
+    Ok(())
 }
 
 /// The running roles of the block service.
@@ -434,7 +435,7 @@ async fn alive(master: &::master::Master) -> usize {
     }
 }
 
-fn announce(dir: &Path, plan: &Plan, stores: usize) -> Done {
+fn announce(dir: &Path, plan: &Plan, stores: usize) {
     use std::os::unix::fs::MetadataExt;
     let copies = match stores {
         1 => "new files get one copy: name more --store on other disks for more".to_owned(),
@@ -448,10 +449,10 @@ fn announce(dir: &Path, plan: &Plan, stores: usize) -> Done {
     devices.sort_unstable();
     devices.dedup();
     if devices.len() < plan.chunkservers.len().min(3) && plan.chunkservers.len() > 1 {
-        eprintln!("craton: warning: stores share a disk: its failure takes several copies");
+        warn("stores share a disk: its failure takes several copies");
     }
     let plural = if stores == 1 { "" } else { "s" };
-    print_line(&format!(
+    output::announce(&format!(
         "craton is up on {} with {stores} store{plural}; {copies}\nmasters: {}\n{}\
          export CRATON_CLUSTER={0}",
         dir.display(),
@@ -461,5 +462,5 @@ fn announce(dir: &Path, plan: &Plan, stores: usize) -> Done {
             .nbd
             .as_ref()
             .map_or(String::new(), |nbd| format!("volumes: {nbd}/NAME\n"))
-    ))
+    ));
 }

@@ -11,7 +11,7 @@ use super::{COMMIT, NBD_SCHEME, NBDS_SCHEME, begin, ended, executor};
 use crate::args::RoleArgs;
 use crate::config::{self, Config, Logging};
 use crate::exit::{Code, Done, Failure};
-use crate::output::print_line;
+use crate::output::{announce, print_line};
 
 /// Reads a configuration; `None` when it was only to be checked.
 fn configured<T: Config>(args: &RoleArgs) -> Result<Option<T>, Failure> {
@@ -52,7 +52,7 @@ fn serve_master(config: &config::Master) -> Done {
     runtime.block_on(async {
         let role = master::start(env, config).await?;
         master::show(env, config, &role, COMMIT, handle).await?;
-        print_line(&format!("master {} serves on {}", config.id, role.master.addr()))?;
+        announce(&format!("master {} serves on {}", config.id, role.master.addr()));
         let ended = until(&stop, master::failure(env, &role.master)).await;
         role.master.shutdown().await;
         role.endpoint.close();
@@ -70,6 +70,7 @@ pub fn run_chunkserver(args: &RoleArgs) -> Done {
     let how = chunkserver::Start {
         fault_injection: args.allow_fault_injection,
         without_disks: crate::cluster::were_formatted(dir),
+        ..chunkserver::Start::default()
     };
     let serve = || serve_chunkserver(&config, how);
     logged("chunkserver", (&config.id, &config.log), serve)
@@ -89,7 +90,7 @@ fn serve_chunkserver(config: &config::Chunkserver, how: chunkserver::Start) -> D
         let env = runtime.env();
         let role = chunkserver::start(env, config, how, beside.handles()).await?;
         chunkserver::show(env, config, &role, COMMIT, executors).await?;
-        print_line(&format!("chunkserver {} serves on {}", config.id, role.server.addr()))?;
+        announce(&format!("chunkserver {} serves on {}", config.id, role.server.addr()));
         stop.asked().await;
         role.stop().await;
         Ok(())
@@ -111,7 +112,7 @@ fn serve_block_manager(config: &config::BlockManager) -> Done {
         let Some(role) = started else { return Ok(()) };
         let role = role?;
         role.show(config, COMMIT, handle).await?;
-        print_line(&format!("block-manager {} serves on {}", config.id, role.addr()))?;
+        announce(&format!("block-manager {} serves on {}", config.id, role.addr()));
         stop.asked().await;
         role.stop().await;
         Ok(())
@@ -133,7 +134,7 @@ fn serve_block_server(config: &config::BlockServer) -> Done {
         let Some(role) = started else { return Ok(()) };
         let role = role?;
         role.show(env, config, COMMIT, handle).await?;
-        print_line(&format!("block-server {} serves on {}", config.id, config.listen))?;
+        announce(&format!("block-server {} serves on {}", config.id, config.listen));
         stop.asked().await;
         role.stop().await;
         Ok(())
@@ -160,7 +161,7 @@ fn serve_frontend(config: &config::Frontend) -> Done {
             (Some(addr), _) => format!("{scheme}{addr}"),
             (None, socket) => socket.iter().map(|path| path.display().to_string()).collect(),
         };
-        print_line(&format!("frontend {} serves on {at}", config.id))?;
+        announce(&format!("frontend {} serves on {at}", config.id));
         stop.asked().await;
         role.stop();
         Ok(())

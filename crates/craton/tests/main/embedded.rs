@@ -53,6 +53,26 @@ impl Up {
     }
 }
 
+#[test]
+fn role_whose_output_is_a_full_disk_serves() {
+    let scratch = Scratch::new("full-output");
+    let dir = scratch.path("up");
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+    let mut child = command(&["up", "--dir", text(&dir)]);
+    child.stdin(Stdio::null()).stdout(full()).stderr(full());
+    let mut up = Up(child.spawn().expect("the binary runs"));
+    let file = scratch.path("file");
+    std::fs::write(&file, b"content").expect("a file");
+    wait("a served file", Duration::from_secs(30), || {
+        let ended = up.0.try_wait().expect("it can be waited for");
+        assert!(ended.is_none(), "it ends: {ended:?}");
+        let put = ["fs", "put", text(&file), "/file", "--cluster", text(&dir)];
+        command(&put).output().expect("the binary runs").status.success()
+    });
+    assert_eq!(good(&["fs", "cat", "/file", "--cluster", text(&dir)]), "content");
+    up.interrupt();
+}
+
 impl Up {
     /// Ends it as a power cut does.
     fn kill(mut self) {

@@ -57,7 +57,14 @@ impl Work {
         let index = self.draw(self.cluster.servers().len());
         let disk = self.draw(self.cluster.shape().disks);
         let path = Cluster::disk_path(disk).parent().map(Path::to_owned);
-        self.fail_operations(self.cluster.servers()[index], path).await;
+        if self.draw(4) == 0 {
+            let cluster = self.cluster.clone();
+            let host = cluster.servers()[index];
+            cluster.crash_server(index, self.mode());
+            self.fail_names(host, path, || cluster.boot_server(index)).await;
+        } else {
+            self.fail_operations(self.cluster.servers()[index], path).await;
+        }
         self.pause(10, 2_000).await;
         if self.cluster.crippled().contains(&index) {
             self.sim.mark("nemesis: a store has failed");
@@ -65,6 +72,23 @@ impl Work {
             self.pause(10, 1_000).await;
             self.cluster.boot_server(index);
         }
+    }
+
+    /// Starts a process while files of its disk cannot be opened, made, renamed, or their names
+    /// made durable: always, or now and then. It does most of that when it starts.
+    async fn fail_names(&self, host: HostId, within: Option<PathBuf>, boot: impl FnOnce()) {
+        self.cluster.taint(host);
+        let one_in = self.sim.with_rng(|rng| *rng.pick(&[1, 2, 4]));
+        let error = self.sim.with_rng(|rng| *rng.pick(&[DiskError::Io, DiskError::Space]));
+        self.sim.with_disk_faults(host, |disk| {
+            disk.names_fail_one_in = one_in;
+            disk.error = error;
+            disk.within = within;
+        });
+        self.pause(10, 500).await;
+        boot();
+        self.pause(50, 3_000).await;
+        self.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
     }
 
     /// Errors on a master's disk, or no room on it. A master that fails is started again.
@@ -78,6 +102,10 @@ impl Work {
             self.sim.with_disk_faults(host, |disk| disk.capacity = used + room);
             self.pause(300, 3_000).await;
             self.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
+        } else if self.draw(4) == 0 {
+            let cluster = self.cluster.clone();
+            cluster.crash_master(index, self.mode());
+            self.fail_names(host, None, || cluster.boot_master(index)).await;
         } else {
             self.fail_operations(host, None).await;
         }

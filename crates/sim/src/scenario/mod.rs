@@ -267,7 +267,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "append-errors",
-        about: "writes, syncs and reads of a disk fail, once or for a while; two disks a server",
+        about: "writes, syncs, reads and names of a disk fail, once or for a while; two disks a server",
         run: |sim| {
             let faults = Faults { io_errors: true, ..NONE };
             let sync = sim.with_rng(|rng| *rng.pick(&[SyncMode::PerWrite, SyncMode::Group]));
@@ -279,6 +279,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "disk: a write fails",
             "disk: a sync fails",
             "disk: a read fails",
+            "disk: an operation on a name fails",
+            "cluster: servers of more than one lane",
             "nemesis: a store has failed",
         ],
     },
@@ -289,7 +291,11 @@ pub const SCENARIOS: &[Scenario] = &[
             let faults = Faults { master_disks: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
-        marks: &["disk: a write fails", "chunkstore: a refused write is tried again"],
+        marks: &[
+            "disk: a write fails",
+            "disk: an operation on a name fails",
+            "chunkstore: a refused write is tried again",
+        ],
     },
     Scenario {
         name: "append-absent",
