@@ -1,6 +1,7 @@
 //! Why the block manager does not do what it is asked.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use base::limits::NAME_MAX;
 use base::{Kind, VolumeId};
@@ -116,6 +117,20 @@ pub enum Refusal {
         /// What was asked.
         what: String,
     },
+    /// A block server runs elsewhere.
+    Second {
+        /// Its name.
+        name: String,
+        /// Where it runs.
+        first: SocketAddr,
+        /// Where the other is.
+        addr: SocketAddr,
+    },
+    /// A later process is this block server.
+    Former {
+        /// Its name.
+        name: String,
+    },
 }
 
 impl Refusal {
@@ -123,7 +138,8 @@ impl Refusal {
     pub fn kind(&self) -> Kind {
         match self {
             Refusal::NoName(_) | Refusal::NoVolume(_) => Kind::NotFound,
-            Refusal::Exists(_) | Refusal::HasData { .. } => Kind::Exists,
+            Refusal::Exists(_) | Refusal::HasData { .. } | Refusal::Second { .. } => Kind::Exists,
+            Refusal::Former { .. } => Kind::Fenced,
             Refusal::Full { .. } => Kind::Full,
             Refusal::Removing { .. }
             | Refusal::Server { .. }
@@ -226,6 +242,16 @@ impl fmt::Display for Refusal {
             Refusal::Server { what } => write!(
                 f,
                 "{what}: the block server does not answer; nothing was changed: try again"
+            ),
+            Refusal::Second { name, first, addr } => write!(
+                f,
+                "a block server '{name}' runs at {first}: this one, at {addr}, is refused. Give it \
+                 a name of its own, or stop the other"
+            ),
+            Refusal::Former { name } => write!(
+                f,
+                "another process was started as block server '{name}' later: this one has nothing \
+                 to serve any more. Stop it, or start it again when the other is gone"
             ),
         }
     }

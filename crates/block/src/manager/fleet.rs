@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use base::BlockServerId;
 use runtime::{Duration, Instant};
 use wire::control::limits::{BLOCK_SERVERS_MAX, SEGMENTS_PAGE};
-use wire::control::{Assignment, BlockBeat, BlockGrant, BlockReply, Seen, SegmentId, Tenure};
+use wire::control::{Assignment, BlockBeat, BlockGrant, BlockReply, SegmentId, Tenure};
 
 use super::error::Refusal;
-use super::limits::{BOOTS_MAX, BYTES_PER_REQUEST, SEGMENT_COST, drifted};
+use super::limits::{BYTES_PER_REQUEST, SEGMENT_COST, drifted};
 use super::machine::Machine;
 use super::rows::{Key, Value};
-use super::state::{Segment, Server};
+use super::state::{Boots, Segment, Server};
 
 /// A block server as this leader knows it.
 #[derive(Debug)]
@@ -22,10 +22,8 @@ pub(super) struct Member {
     pub(super) leaving: bool,
     /// When the last beat came.
     pub(super) heard: Instant,
-    /// The process that beats, once one has.
+    /// The process that beats, once this leader has heard of one.
     boot: Option<u64>,
-    /// Processes before it.
-    former: Vec<u64>,
     seq: u64,
     /// No lease that was granted to it lasts longer.
     lease_end: Instant,
@@ -72,7 +70,6 @@ impl Member {
             leaving: false,
             heard: now,
             boot: None,
-            former: Vec::new(),
             seq: 0,
             lease_end,
             changes: BTreeMap::new(),
@@ -112,6 +109,8 @@ impl Member {
 }
 
 impl Machine {
+    /// A process begins as the server of a name. It is numbered, so that what former ones send late
+    /// is told from what it sends.
     pub(super) fn register(
         &mut self,
         now: Instant,
@@ -119,7 +118,10 @@ impl Machine {
         addr: SocketAddr,
     ) -> Result<BlockReply, Refusal> {
         let server = match self.state.server_of(name) {
-            Some(server) => server,
+            Some(server) => {
+                self.refuse_second(server, name, addr)?;
+                server
+            }
             None => {
                 if self.state.servers().count() >= BLOCK_SERVERS_MAX {
                     return Err(Refusal::Full { what: "block servers", max: BLOCK_SERVERS_MAX });
@@ -134,7 +136,40 @@ impl Machine {
                 server
             }
         };
-        Ok(BlockReply::Registered { server })
+        let Boots { given, heard } = self.state.boots(server);
+        let boot = given.max(heard) + 1;
+        self.put(Key::Boots(server), Value::Boots(Boots { given: boot, heard }));
+        Ok(BlockReply::Registered { server, boot })
+    }
+
+    /// A name is one live process: another one elsewhere has to wait until that is silent.
+    fn refuse_second(
+        &self,
+        server: BlockServerId,
+        name: &str,
+        addr: SocketAddr,
+    ) -> Result<(), Refusal> {
+        let lives = self
+            .members
+            .get(&server)
+            .is_some_and(|member| member.boot.is_some() && member.is_staying());
+        match self.state.server(server).filter(|known| lives && known.addr != addr) {
+            Some(known) => Err(Refusal::Second { name: name.to_owned(), first: known.addr, addr }),
+            None => Ok(()),
+        }
+    }
+
+    /// A process that has not beaten before has what its server owns; those before it have nothing
+    /// any more.
+    fn begin_boot(&mut self, now: Instant, server: BlockServerId, boot: u64) {
+        // It knows nothing of what it owns; the one before it may still run, so that what is given
+        // again waits for that one's lease.
+        let owned: Vec<SegmentId> = self.state.owned(server).collect();
+        owned.into_iter().for_each(|id| self.give(now, id, Some(server)));
+        // Behind what it was given: a leader that does not find all of that gives it again.
+        let boots = self.state.boots(server);
+        self.next_change();
+        self.put(Key::Boots(server), Value::Boots(Boots { heard: boot, ..boots }));
     }
 
     /// A segment's ownership changed for a server: it will be told.
@@ -192,7 +227,7 @@ impl Machine {
     }
 
     /// A server that beats: what it owns, and its lease.
-    pub(super) fn beat(&mut self, now: Instant, beat: BlockBeat) -> BlockGrant {
+    pub(super) fn beat(&mut self, now: Instant, beat: BlockBeat) -> Result<BlockGrant, Refusal> {
         let term = self.config.term;
         let mut grant = BlockGrant {
             lease_ms: 0,
@@ -204,27 +239,22 @@ impl Machine {
         };
         let server = beat.server;
         let Some(member) = self.members.get_mut(&server) else {
-            return BlockGrant { known: false, ..grant };
+            return Ok(BlockGrant { known: false, ..grant });
         };
-        if member.former.contains(&beat.boot) {
-            return BlockGrant { known: false, ..grant };
-        }
         if member.boot == Some(beat.boot) && beat.seq <= member.seq {
-            return grant; // Overtaken by a later one, or come twice.
+            return Ok(grant); // Overtaken by a later one, or come twice.
+        }
+        let heard = self.state.boots(server).heard;
+        if beat.boot < heard {
+            let name = self.state.server(server).map(|known| known.name.clone());
+            return Err(Refusal::Former { name: name.unwrap_or_default() });
         }
         if member.boot != Some(beat.boot) {
-            // A new process knows nothing of what it owns; the one before it may still run, so
-            // that what is given anew waits for that one's lease.
-            if member.boot.is_some() || beat.seen == Seen::default() {
-                let owned: Vec<SegmentId> = self.state.owned(server).collect();
-                owned.into_iter().for_each(|id| self.give(now, id, Some(server)));
+            if beat.boot > heard {
+                self.begin_boot(now, server, beat.boot);
             }
             let member = self.members.get_mut(&server).expect("found above");
-            if let Some(before) = member.boot.replace(beat.boot) {
-                member.former.push(before);
-                let excess = member.former.len().saturating_sub(BOOTS_MAX);
-                member.former.drain(..excess);
-            }
+            member.boot = Some(beat.boot);
             (member.seen, member.seq) = (0, 0);
             member.loads.clear();
         }
@@ -266,7 +296,7 @@ impl Machine {
             let member = self.members.get_mut(&server).expect("found above");
             member.lease_end = member.lease_end.max(until);
         }
-        grant
+        Ok(grant)
     }
 
     /// The changes after `seen`.

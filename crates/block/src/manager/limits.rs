@@ -71,8 +71,6 @@ pub const PAGE_BYTES: usize = wire::control::limits::MESSAGE_LEN_MAX / 2;
 pub const PAGE_ENTRY: usize = 160;
 /// Volumes at most: about 1 KiB of memory each.
 pub const VOLUMES_MAX: usize = 1 << 18;
-/// Former starts of a block server that are remembered, to tell a late message from a new start.
-pub const BOOTS_MAX: usize = 8;
 
 /// `span` as another clock may measure it at most.
 pub fn drifted(span: Duration) -> Duration {

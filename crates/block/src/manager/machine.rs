@@ -185,7 +185,7 @@ impl Machine {
             BlockRequest::Keep { attachments } => Ok(self.keep(now, attachments)),
             BlockRequest::Detach { volume, epoch } => Ok(self.detach(volume, epoch)),
             BlockRequest::Register { name, addr } => self.register(now, &name, addr),
-            BlockRequest::Beat(beat) => Ok(BlockReply::Grant(self.beat(now, beat))),
+            BlockRequest::Beat(beat) => self.beat(now, beat).map(BlockReply::Grant),
             BlockRequest::Here { role, name, addr } => {
                 self.peers.heard(now, role, name, addr);
                 Ok(BlockReply::Done)

@@ -20,7 +20,7 @@ use wire::control::{
     SegmentUsage, TraceReply,
 };
 
-use super::client::{Managers, Trouble};
+use super::client::{Error, Managers, Trouble};
 use super::limits::{BEAT_ATTEMPT, IDLE, LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
 use super::tenancy::{Action, Held, Standing, Tenancy};
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
@@ -117,7 +117,10 @@ struct Inner {
     devices: Rc<dyn Devices>,
     name: String,
     addr: SocketAddr,
-    boot: u64,
+    /// This process, as the managers have numbered it.
+    boot: Cell<u64>,
+    /// The operator has been shown that another process has its name.
+    refused: Cell<bool>,
     tenancy: RefCell<Tenancy>,
     places: RefCell<BTreeMap<SegmentId, Place>>,
     /// Segments that are being closed.
@@ -146,7 +149,8 @@ impl Member {
     ) -> Member {
         let env = managers.client().env().clone();
         let member = Member(Rc::new(Inner {
-            boot: env.random_u64(),
+            boot: Cell::new(0),
+            refused: Cell::new(false),
             env: env.clone(),
             managers,
             devices,
@@ -331,6 +335,9 @@ impl Member {
                     }
                 }
                 Ok(Ok(other)) => tracing::warn!(?other, "not an answer to a beat"),
+                Ok(Err(Trouble::Final(error))) if error.kind() == Kind::Fenced => {
+                    return self.replaced(&error);
+                }
                 Ok(Err(Trouble::Final(error))) => {
                     tracing::warn!(%error, "the block manager refuses a beat");
                 }
@@ -351,7 +358,11 @@ impl Member {
         let (name, addr) = (self.0.name.clone(), self.0.addr);
         let request = BlockRequest::Register { name, addr };
         match self.0.managers.ask_once(&request, BEAT_ATTEMPT * 5).await {
-            Ok(BlockReply::Registered { server }) => {
+            Ok(BlockReply::Registered { server, boot }) => {
+                // The number that it began with stays: it is no later process.
+                if self.0.boot.get() == 0 {
+                    self.0.boot.set(boot);
+                }
                 tracing::info!(name = self.0.name, %server, "joined the block managers");
                 Some(server)
             }
@@ -364,10 +375,24 @@ impl Member {
                 None
             }
             Err(Trouble::Final(error)) => {
-                tracing::warn!(%error, "registration refused");
+                if error.kind() != Kind::Exists {
+                    tracing::warn!(%error, "registration refused");
+                } else if !self.0.refused.replace(true) {
+                    self.0.env.mark("block server: refused as a second process");
+                    tracing::error!("cannot join the block managers: {error}");
+                }
                 None
             }
         }
+    }
+
+    /// Another process is this server: what it has is fenced off, and it asks for nothing more.
+    fn replaced(&self, error: &Error) {
+        self.0.env.mark("block server: replaced by a later process");
+        tracing::error!("serves no more: {error}");
+        self.0.stopped.set(true);
+        let actions = self.0.tenancy.borrow_mut().end();
+        actions.into_iter().for_each(|action| self.act(action));
     }
 
     fn beat_of(&self, server: BlockServerId, seq: u64, loads: Vec<SegmentLoad>) -> BlockBeat {
@@ -377,7 +402,7 @@ impl Member {
         BlockBeat {
             server,
             addr: self.0.addr,
-            boot: self.0.boot,
+            boot: self.0.boot.get(),
             seq,
             seen: self.0.tenancy.borrow().seen(),
             unopened: first.map(|(&id, place)| (id, place.cause.clone())).collect(),

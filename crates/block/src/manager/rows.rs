@@ -9,7 +9,7 @@ use table::Batch;
 use wire::control::{Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec};
 
 use super::limits::{ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
-use super::state::{Attached, Counters, Deleted, Family, Segment, Server, Trash, Volume};
+use super::state::{Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume};
 
 /// Version of the rows' form: the first byte of each value.
 pub const VERSION: u8 = 1;
@@ -23,6 +23,8 @@ pub enum Key {
     Counters,
     /// A block server.
     Server(BlockServerId),
+    /// Processes of a block server.
+    Boots(BlockServerId),
     /// A segment.
     Segment(SegmentId),
     /// Files to be removed.
@@ -38,6 +40,8 @@ pub enum Value {
     Counters(Counters),
     /// Of [`Key::Server`].
     Server(Server),
+    /// Of [`Key::Boots`].
+    Boots(Boots),
     /// Of [`Key::Segment`].
     Segment(Segment),
     /// Of [`Key::Trash`].
@@ -99,6 +103,7 @@ impl Row {
         match self.key {
             Key::Counters => b"c".to_vec(),
             Key::Server(id) => [b"b".as_slice(), &id.get().to_be_bytes()].concat(),
+            Key::Boots(id) => [b"p".as_slice(), &id.get().to_be_bytes()].concat(),
             Key::Segment(id) => segment_key(b"s", id.volume, id.index),
             Key::Trash(trash) => segment_key(b"t", trash.volume, trash.segment.unwrap_or(WHOLE)),
             Key::Volume(id) => [b"v".as_slice(), &id.get().to_be_bytes()].concat(),
@@ -116,6 +121,10 @@ impl Row {
             Value::Server(server) => {
                 put_text(&mut out, &server.name);
                 put_addr(&mut out, server.addr);
+            }
+            Value::Boots(boots) => {
+                put_u64(&mut out, boots.given);
+                put_u64(&mut out, boots.heard);
             }
             Value::Segment(segment) => {
                 put_u64(&mut out, segment.epoch);
@@ -144,6 +153,10 @@ impl Row {
                 Key::Server(_) => {
                     let (name, addr) = (input.text()?, input.addr()?);
                     Value::Server(Server { name, addr })
+                }
+                Key::Boots(_) => {
+                    let (given, heard) = (input.u64()?, input.u64()?);
+                    Value::Boots(Boots { given, heard })
                 }
                 Key::Segment(_) => {
                     let (epoch, owner) = (input.u64()?, input.u32()?);
@@ -199,6 +212,7 @@ fn decode_key(key: &[u8]) -> Option<Key> {
     Some(match kind {
         b'c' if rest.is_empty() => Key::Counters,
         b'b' => Key::Server(BlockServerId::new(u32::from_be_bytes(rest.try_into().ok()?))),
+        b'p' => Key::Boots(BlockServerId::new(u32::from_be_bytes(rest.try_into().ok()?))),
         b's' => {
             let (volume, index) = pair(rest)?;
             Key::Segment(SegmentId { volume, index })

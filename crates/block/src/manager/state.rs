@@ -92,6 +92,15 @@ pub struct Server {
     pub addr: SocketAddr,
 }
 
+/// Processes of a block server, which are numbered from 1 in the order in which they register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Boots {
+    /// The last number that was given.
+    pub given: u64,
+    /// The last process that has beaten: those before it have nothing any more.
+    pub heard: u64,
+}
+
 /// Numbers that are never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counters {
@@ -121,6 +130,7 @@ pub struct State {
     orphans: BTreeSet<SegmentId>,
     servers: BTreeMap<BlockServerId, Server>,
     server_names: BTreeMap<String, BlockServerId>,
+    boots: BTreeMap<BlockServerId, Boots>,
     /// With the nonce of the volume's creation.
     trash: BTreeMap<Trash, u64>,
 }
@@ -136,6 +146,7 @@ impl Default for State {
             orphans: BTreeSet::new(),
             servers: BTreeMap::new(),
             server_names: BTreeMap::new(),
+            boots: BTreeMap::new(),
             trash: BTreeMap::new(),
         }
     }
@@ -177,6 +188,9 @@ impl State {
                 self.server_names.insert(server.name.clone(), id);
                 self.servers.insert(id, server);
             }
+            (Key::Boots(id), Some(Value::Boots(boots))) => {
+                self.boots.insert(id, boots);
+            }
             (Key::Trash(trash), Some(Value::Trash { nonce })) => {
                 self.trash.insert(trash, nonce);
             }
@@ -194,6 +208,9 @@ impl State {
             self.servers
                 .iter()
                 .map(|(&id, server)| Row::put(Key::Server(id), Value::Server(server.clone()))),
+        );
+        rows.extend(
+            self.boots.iter().map(|(&id, &boots)| Row::put(Key::Boots(id), Value::Boots(boots))),
         );
         rows.extend(
             self.segments
@@ -309,6 +326,11 @@ impl State {
     /// The block server of a name.
     pub fn server_of(&self, name: &str) -> Option<BlockServerId> {
         self.server_names.get(name).copied()
+    }
+
+    /// Processes of a block server.
+    pub fn boots(&self, id: BlockServerId) -> Boots {
+        self.boots.get(&id).copied().unwrap_or_default()
     }
 
     /// What is to be removed.

@@ -117,6 +117,14 @@ impl Tenancy {
         actions
     }
 
+    /// A later process is this server: nothing is this one's any more.
+    pub fn end(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let all: Vec<SegmentId> = self.segments.keys().copied().collect();
+        all.into_iter().for_each(|id| self.lose(id, &mut actions));
+        actions
+    }
+
     fn lose(&mut self, id: SegmentId, actions: &mut Vec<Action>) {
         if let Some(held) = self.segments.remove(&id) {
             actions.push(Action::Close(id, held.epoch));

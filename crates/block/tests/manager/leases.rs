@@ -121,7 +121,7 @@ impl World {
                 let addr = "127.0.0.1:7000".parse().expect("an address");
                 let request = BlockRequest::Register { name: server.name.clone(), addr };
                 let reply = machine.handle(clock.at(self.now), request);
-                let Ok(BlockReply::Registered { server: id }) = reply else { panic!() };
+                let Ok(BlockReply::Registered { server: id, .. }) = reply else { panic!() };
                 server.id = id;
             }
             let request = BlockRequest::Create { nonce: 1, spec: spec("a", 2 * GIB) };

@@ -1,5 +1,6 @@
 //! The block manager without I/O: its rows, its requests, and the leases.
 
+mod boots;
 mod deleted;
 mod leases;
 mod requests;
@@ -54,16 +55,10 @@ impl Server {
     pub fn join(machine: &mut Machine, now: Instant, name: &str) -> Server {
         let addr = "127.0.0.1:7000".parse().expect("an address");
         let request = BlockRequest::Register { name: name.to_owned(), addr };
-        let Ok(BlockReply::Registered { server: id }) = machine.handle(now, request) else {
+        let Ok(BlockReply::Registered { server: id, boot }) = machine.handle(now, request) else {
             panic!("not registered");
         };
-        Server {
-            id,
-            boot: u64::from(id.get()) * 1000,
-            seq: 0,
-            seen: Seen::default(),
-            leaving: false,
-        }
+        Server { id, boot, seq: 0, seen: Seen::default(), leaving: false }
     }
 
     pub fn beat(&mut self, machine: &mut Machine, now: Instant) -> BlockGrant {

@@ -5,7 +5,9 @@ use std::path::Path;
 use base::{BlockServerId, VolumeId};
 use block::fuzz::fuzz_manager_row;
 use block::manager::rows::{Key, Row, VERSION, Value};
-use block::manager::state::{Attached, Counters, Deleted, Family, Segment, Server, Trash, Volume};
+use block::manager::state::{
+    Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume,
+};
 use proptest::prelude::*;
 use runtime::Rng;
 use wire::control::SegmentId;
@@ -52,6 +54,7 @@ fn rows() -> Vec<(&'static str, Row)> {
         ("volume-clone", Row::put(Key::Volume(segment.volume), of(clone))),
         ("volume-clone-counted", Row::put(Key::Volume(segment.volume), of(counted))),
         ("volume-deleted", Row::put(Key::Volume(segment.volume), gone)),
+        ("boots", Row::put(Key::Boots(id), Value::Boots(Boots { given: 4, heard: 3 }))),
     ]
 }
 
@@ -99,6 +102,7 @@ fn the_page_says_what_the_rows_are() {
     assert_eq!(len(7), fixed + texts);
     assert_eq!((len(8), len(9)), (len(7) + 25, len(7) + 25));
     assert_eq!((len(10), len(11)), (len(7) + 29, len(7) + 16));
+    assert_eq!(len(12), 1 + 16);
 }
 
 #[test]

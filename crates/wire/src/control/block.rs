@@ -149,7 +149,7 @@ pub struct BlockBeat {
     pub server: BlockServerId,
     /// Where it is reached.
     pub addr: SocketAddr,
-    /// Drawn at each start of the process.
+    /// The process, as registered: larger than those of all processes before it.
     pub boot: u64,
     /// Counts beats of this boot from 1.
     pub seq: u64,
@@ -497,6 +497,8 @@ pub enum BlockReply {
     Registered {
         /// The server: the same for the same name.
         server: BlockServerId,
+        /// The process: larger than those of all that registered before.
+        boot: u64,
     },
     /// To `Beat`.
     Grant(BlockGrant),

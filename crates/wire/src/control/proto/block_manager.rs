@@ -298,7 +298,7 @@ impl Proto for BlockReply {
     type Pb = pb::BlockReply;
 
     fn to_pb(&self) -> pb::BlockReply {
-        use pb::block_reply::{Answer, Attached, Deleted, Kept, Map, Volumes};
+        use pb::block_reply::{Answer, Attached, Deleted, Kept, Map, Registered, Volumes};
         let answer = match self {
             BlockReply::Volume(info) => Answer::Volume(info.to_pb()),
             BlockReply::Volumes { volumes, more } => {
@@ -313,7 +313,9 @@ impl Proto for BlockReply {
             BlockReply::Kept { over } => {
                 Answer::Kept(Kept { over: over.iter().map(attachment_pb).collect() })
             }
-            BlockReply::Registered { server } => Answer::Registered(server.get()),
+            BlockReply::Registered { server, boot } => {
+                Answer::Registered(Registered { server: server.get(), boot: *boot })
+            }
             BlockReply::Grant(grant) => Answer::Grant(grant.to_pb()),
             BlockReply::Status(status) => Answer::Status(status.to_pb()),
             BlockReply::Shared(blocks) => Answer::Shared(*blocks),
@@ -347,8 +349,8 @@ impl Proto for BlockReply {
                 let over = each(pb.over, KEEPS_MAX, "BlockReply.Kept.over", attachment)?;
                 BlockReply::Kept { over }
             }
-            Answer::Registered(server) => {
-                BlockReply::Registered { server: BlockServerId::new(server) }
+            Answer::Registered(pb) => {
+                BlockReply::Registered { server: BlockServerId::new(pb.server), boot: pb.boot }
             }
             Answer::Grant(pb) => BlockReply::Grant(Proto::from_pb(pb)?),
             Answer::Status(pb) => BlockReply::Status(Proto::from_pb(pb)?),

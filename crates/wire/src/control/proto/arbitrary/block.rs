@@ -186,7 +186,7 @@ pub(super) fn reply() -> impl Strategy<Value = BlockReply> {
         }),
         made!((volume, info()), (epoch, epoch()) => BlockReply::Attached { volume, epoch }),
         vec((volume(), epoch()), 0..4).prop_map(|over| BlockReply::Kept { over }),
-        server().prop_map(|server| BlockReply::Registered { server }),
+        made!((server, server()), (boot, any::<u64>()) => BlockReply::Registered { server, boot }),
         grant().prop_map(BlockReply::Grant),
         status().prop_map(BlockReply::Status),
         any::<u64>().prop_map(BlockReply::Shared),
