@@ -99,8 +99,9 @@ impl<S: ChunkStore> Chunkserver<S> {
                 token,
                 seal,
             } => self.replicate(Copy { chunk, disk, epoch, base, len, sources, token, seal }).await,
-            ChunkserverRequest::Delete { disk, chunks } => {
+            ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
                 for chunk in chunks {
+                    self.check_order(not_after_s)?;
                     let at = ChunkRef { chunk, disk };
                     let store = self.disk(at).map_err(refused)?.store.clone();
                     store.delete(chunk).await.map_err(|error| self.refuse(at, error))?;
@@ -109,8 +110,9 @@ impl<S: ChunkStore> Chunkserver<S> {
                 }
                 Ok(ChunkserverReply::Done)
             }
-            ChunkserverRequest::Forget { disk, chunks } => {
+            ChunkserverRequest::Forget { disk, chunks, not_after_s } => {
                 for chunk in chunks {
+                    self.check_order(not_after_s)?;
                     let at = ChunkRef { chunk, disk };
                     let store = self.disk(at).map_err(refused)?.store.clone();
                     match store.forget(chunk).await {
@@ -144,6 +146,23 @@ impl<S: ChunkStore> Chunkserver<S> {
                 Ok(ChunkserverReply::Done)
             }
         }
+    }
+
+    /// Refuses an order that was under way for too long: the replica that it means may be gone, and
+    /// another one made at the same place.
+    fn check_order(&self, not_after_s: u64) -> Result<(), ControlError> {
+        let now = self.0.env.unix_time().as_nanos() / 1_000_000_000;
+        if not_after_s == 0 || now <= not_after_s {
+            return Ok(());
+        }
+        self.0.env.mark("order that has run out refused");
+        let message = format!(
+            "the order has run out {} s ago: send another one; if it repeats, compare the clocks \
+             of masters and chunkservers",
+            now - not_after_s
+        );
+        tracing::warn!("{message}");
+        Err(ControlError::new(Kind::Retry, message))
     }
 
     /// Makes a replica from others (invariant 9: the sources stay as they are), and verifies it.

@@ -318,10 +318,10 @@ fn append_of_a_forgotten_chunk_is_refused_with_a_key_and_without() {
             let fence = DataRequest::Fence(FenceRequest { at, epoch: EPOCH.next() });
             bed.data_with(0, fence, None, token).await.unwrap();
             bed.env.sleep(Duration::from_secs(65)).await;
-            let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK] };
+            let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s: 0 };
             bed.control(0, delete).await.unwrap();
             bed.env.sleep(Duration::from_secs(65)).await;
-            let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK] };
+            let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after_s: 0 };
             bed.control(0, forget).await.unwrap();
             let late = bed.append_with(0, 0, &[1; 100], 0, old).await;
             assert_eq!(late, Err(DataError::Denied));
@@ -420,15 +420,40 @@ fn deleted_replicas_do_not_come_back() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 100], 0).await.unwrap();
         let disk = bed.servers[0].1;
-        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK] };
+        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s: 0 };
         assert_eq!(bed.control(0, delete).await, Ok(ChunkserverReply::Done));
         // A creation that was delayed meets the tombstone.
         assert!(bed.append(0, 0, &[1; 100], 0).await.is_err());
-        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK] };
+        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after_s: 0 };
         assert_eq!(bed.control(0, forget).await, Ok(ChunkserverReply::Done));
         let list = ChunkserverRequest::List { disk, after: None, limit: 10 };
         let listed = ChunkserverReply::List { replicas: Vec::new(), more: false };
         assert_eq!(bed.control(0, list).await, Ok(listed));
+    });
+}
+
+/// A master's order to delete or forget was held up on its way. The replica that it meant is gone,
+/// and the one that is here was made since.
+#[test]
+fn an_order_that_has_run_out_deletes_nothing() {
+    check(1, async |bed| {
+        bed.env.sleep(Duration::from_secs(1)).await;
+        let disk = bed.servers[0].1;
+        let not_after_s = bed.env.unix_time().as_nanos() / 1_000_000_000;
+        bed.env.sleep(Duration::from_secs(2)).await;
+        bed.append(0, 0, &[1; 100], 0).await.unwrap();
+        for order in [
+            ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s },
+            ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after_s },
+        ] {
+            let error = bed.control(0, order).await.expect_err("refused");
+            assert_eq!(error.kind, base::Kind::Retry);
+            assert!(error.message.contains("has run out"), "{error:?}");
+        }
+        bed.append(0, 100, &[2; 100], 0).await.expect("the replica is there");
+        let not_after_s = not_after_s + 60;
+        let order = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s };
+        assert_eq!(bed.control(0, order).await, Ok(ChunkserverReply::Done));
     });
 }
 
@@ -543,7 +568,11 @@ fn a_commit_message_looks_whether_the_replica_is_there() {
         assert_eq!(bed.commit(0, 100).await, Err(DataError::Fenced { epoch: EPOCH.next() }));
         bed.seal(0, 100).await;
         assert_eq!(bed.commit(0, 100).await, Err(DataError::Sealed { len: 100 }));
-        let delete = ChunkserverRequest::Delete { disk: bed.servers[0].1, chunks: vec![CHUNK] };
+        let delete = ChunkserverRequest::Delete {
+            disk: bed.servers[0].1,
+            chunks: vec![CHUNK],
+            not_after_s: 0,
+        };
         bed.control(0, delete).await.unwrap();
         assert_eq!(bed.commit(0, 100).await, Err(DataError::NotFound));
     });

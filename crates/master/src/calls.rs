@@ -155,16 +155,20 @@ impl ChunkserverCalls for TransportCalls {
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
+        not_after_s: u64,
     ) -> LocalFuture<'_, Result<(), CallError>> {
-        Box::pin(self.order(to, ChunkserverRequest::Delete { disk: to.disk, chunks }))
+        let order = ChunkserverRequest::Delete { disk: to.disk, chunks, not_after_s };
+        Box::pin(self.order(to, order))
     }
 
     fn forget(
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
+        not_after_s: u64,
     ) -> LocalFuture<'_, Result<(), CallError>> {
-        Box::pin(self.order(to, ChunkserverRequest::Forget { disk: to.disk, chunks }))
+        let order = ChunkserverRequest::Forget { disk: to.disk, chunks, not_after_s };
+        Box::pin(self.order(to, order))
     }
 
     fn list(

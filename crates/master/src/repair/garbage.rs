@@ -21,7 +21,6 @@ const DISKS_PARALLEL: usize = 16;
 
 /// What is due at one place.
 struct Due {
-    place: Place,
     delete: Vec<ChunkId>,
     forget: Vec<ChunkId>,
     /// Records of a disk that is gone.
@@ -32,18 +31,14 @@ impl<L: Log> Service<L> {
     pub(super) async fn collect_garbage(self: Rc<Self>) {
         loop {
             self.env.sleep(self.env.jitter(self.config.garbage_interval)).await;
-            // Only a leader that a quorum confirms deletes: what it sees as dead is dead.
             if !self.leads() || self.log.with_state(|state| state.dead_count()) == 0 {
                 continue;
             }
-            if self.read().await.is_err() {
-                continue;
-            }
             let places: Vec<_> = self.log.with_state(|state| state.places().collect());
-            let due = places.into_iter().filter_map(|(index, place)| self.due(index, place));
+            let due = places.into_iter().filter(|&(index, place)| self.due(index, place).is_some());
             stream::iter(due)
-                .for_each_concurrent(DISKS_PARALLEL, async |due| {
-                    if let Err(error) = self.collect(due).await {
+                .for_each_concurrent(DISKS_PARALLEL, async |(index, place)| {
+                    if let Err(error) = self.collect(index, place).await {
                         tracing::debug!(%error, "a collection did not finish");
                     }
                 })
@@ -59,7 +54,7 @@ impl<L: Log> Service<L> {
                 dead.map(|(chunk, _)| chunk).take(BATCH_MAX).collect()
             })
         };
-        let mut due = Due { place, delete: Vec::new(), forget: Vec::new(), gone: Vec::new() };
+        let mut due = Due { delete: Vec::new(), forget: Vec::new(), gone: Vec::new() };
         match self.cluster.view().state(place) {
             // Should it come back after that, a comparison condemns what it has again.
             PlaceState::Failed | PlaceState::Absent
@@ -76,12 +71,16 @@ impl<L: Log> Service<L> {
         (!due.delete.is_empty() || !due.forget.is_empty() || !due.gone.is_empty()).then_some(due)
     }
 
-    async fn collect(&self, due: Due) -> Result<(), ControlError> {
-        let place = due.place;
+    async fn collect(&self, index: PlaceIndex, place: Place) -> Result<(), ControlError> {
+        // Counted from before the read: what is dead now stays dead until the order has run out.
+        let not_after_s = self.orders_end_s();
+        // Only a leader that a quorum confirms deletes: what it sees as dead is dead.
+        self.read().await?;
+        let Some(due) = self.due(index, place) else { return Ok(()) };
         let records = |chunks: &[ChunkId]| chunks.iter().map(|&chunk| (chunk, place)).collect();
         let timeout = self.config.call_timeout;
         if !due.delete.is_empty() {
-            let call = self.calls.delete(self.address(place), due.delete.clone());
+            let call = self.calls.delete(self.address(place), due.delete.clone(), not_after_s);
             if let Ok(Ok(())) = self.env.timeout(timeout, call).await {
                 // The tombstone stays until no delayed request can bring the replica back.
                 let forget_at_ms = self.rights_end_ms();
@@ -91,7 +90,7 @@ impl<L: Log> Service<L> {
             }
         }
         if !due.forget.is_empty() {
-            let call = self.calls.forget(self.address(place), due.forget.clone());
+            let call = self.calls.forget(self.address(place), due.forget.clone(), not_after_s);
             if let Ok(Ok(())) = self.env.timeout(timeout, call).await {
                 let replicas = records(&due.forget);
                 self.decide(Action::Forget { replicas, gone: false }).await?;

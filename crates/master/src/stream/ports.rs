@@ -146,18 +146,21 @@ pub trait ChunkserverCalls {
         order: CopyOrder,
     ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>>;
 
-    /// Deletes replicas. Those that are absent get a tombstone.
+    /// Deletes replicas, unless the order arrives later than `not_after_s`, in seconds since 1970.
+    /// Those that are absent get a tombstone.
     fn delete(
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
+        not_after_s: u64,
     ) -> LocalFuture<'_, Result<(), CallError>>;
 
-    /// Forgets tombstones.
+    /// Forgets tombstones, unless the order arrives later than `not_after_s`.
     fn forget(
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
+        not_after_s: u64,
     ) -> LocalFuture<'_, Result<(), CallError>>;
 
     /// Replicas and tombstones of a disk.

@@ -205,6 +205,14 @@ impl<L: Log> Service<L> {
         self.clock_ms() + self.config.rights_life().as_millis() as u64
     }
 
+    /// Until when, in seconds since 1970, an order that is sent now may be carried out. Half the life
+    /// of a right: what is decided on the strength of an order's answer holds from the end of the
+    /// rights on, and no order is under way for so long.
+    pub(crate) fn orders_end_s(&self) -> u64 {
+        let now = Duration::from_nanos(self.env.unix_time().as_nanos());
+        (now + self.config.token_life / 2).as_secs().max(1)
+    }
+
     /// A linearizable read begins.
     pub(crate) async fn read(&self) -> Result<(), ControlError> {
         self.gate.pass().await.map_err(|error| match error {

@@ -34,6 +34,9 @@ pub enum ChunkserverRequest {
         disk: DiskId,
         /// The chunks, up to 1000.
         chunks: Vec<ChunkId>,
+        /// Seconds since 1970 after which it is refused: a replica that was made at the same place
+        /// since then is another one. Zero: never.
+        not_after_s: u64,
     },
     /// Drop tombstones whose tokens have long expired.
     Forget {
@@ -41,6 +44,9 @@ pub enum ChunkserverRequest {
         disk: DiskId,
         /// The chunks, up to 1000.
         chunks: Vec<ChunkId>,
+        /// Seconds since 1970 after which it is refused: a replica that was made at the same place
+        /// since then is another one. Zero: never.
+        not_after_s: u64,
     },
     /// Replicas on a disk, in order: for the comparison with what a partition knows.
     List {

@@ -70,6 +70,8 @@ pub struct Model {
     pub full: RefCell<BTreeSet<ServerId>>,
     /// Replicas whose holes were met by a read, for a test to report.
     pub met: RefCell<BTreeSet<(Place, ChunkId)>>,
+    /// Deletions that were ordered, with the second up to which each may be carried out.
+    pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
     /// Short fenced replicas can be extended where they are.
     in_place: bool,
     next_disk: Cell<u128>,
@@ -97,6 +99,7 @@ impl Model {
             loss_one_in: Cell::new(0),
             full: RefCell::default(),
             met: RefCell::default(),
+            deletions: RefCell::default(),
             in_place: sim.with_rng(|rng| rng.one_in(2)),
             next_disk: Cell::new(1),
             view: RefCell::default(),
@@ -231,6 +234,15 @@ impl Model {
             }
         }
         damaged
+    }
+
+    /// An order that was under way for too long is refused.
+    fn check_order(&self, not_after_s: u64) -> Result<(), CallError> {
+        let now = self.env.borrow().unix_time().as_nanos() / 1_000_000_000;
+        if now <= not_after_s {
+            return Ok(());
+        }
+        Err(CallError::Control(ControlError::new(Kind::Retry, "the order has run out")))
     }
 
     fn on<T>(
@@ -542,8 +554,11 @@ impl ChunkserverCalls for Model {
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
+        not_after_s: u64,
     ) -> LocalFuture<'_, Result<(), CallError>> {
+        self.deletions.borrow_mut().push((to, chunks.clone(), not_after_s));
         Box::pin(self.call(to, async move |place| {
+            self.check_order(not_after_s)?;
             self.on(place, |server| {
                 for chunk in chunks {
                     self.world.check_delete(chunk, place);
@@ -568,8 +583,10 @@ impl ChunkserverCalls for Model {
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
+        not_after_s: u64,
     ) -> LocalFuture<'_, Result<(), CallError>> {
         Box::pin(self.call(to, async move |place| {
+            self.check_order(not_after_s)?;
             self.on(place, |server| {
                 for chunk in chunks {
                     let key = (place.disk, chunk);

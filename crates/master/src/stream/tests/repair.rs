@@ -10,6 +10,7 @@ use wire::control::{Policy, ReplicaPlace, StreamChange, StreamReply, StreamView}
 use super::writer::{Client, Cluster, Writer};
 use crate::placement::Place;
 use crate::stream::limits::LOCATE_CHUNKS_MAX;
+use crate::stream::{CallError, ChunkserverCalls};
 
 const FILE: FileId = FileId::new(1);
 
@@ -256,6 +257,28 @@ fn with_as_many_servers_as_copies_a_damaged_replica_gives_way_in_the_end() {
         cluster.model.rot(held[0], 10);
         scrub(&cluster, held[0]);
         until_whole(&cluster, Duration::from_secs(90)).await;
+    });
+    assert!(sim.marks().contains_key("damaged replica gives way"));
+}
+
+/// A deletion that was held up on its way, as by a leader that others have replaced, arrives when
+/// the replica has been deleted, forgotten, and made again where it was.
+#[test]
+fn a_deletion_that_arrives_after_the_replica_was_made_again_is_refused() {
+    let sim = Sim::new(11);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let held = closed_file(&cluster).await;
+        cluster.model.rot(held[0], 10);
+        scrub(&cluster, held[0]);
+        until_whole(&cluster, Duration::from_secs(90)).await;
+        let deletions = cluster.model.deletions.borrow().clone();
+        let to_it = |deletion: &(ReplicaPlace, _, _)| deletion.0.server == held[0];
+        let (to, chunks, not_after_s) =
+            deletions.into_iter().find(to_it).expect("it was deleted in between");
+        let late = cluster.model.delete(to, chunks, not_after_s).await;
+        assert!(matches!(late, Err(CallError::Control(_))), "{late:?}");
+        assert!(is_whole(&cluster, &cluster.locate(FILE, 0).await.unwrap()));
     });
     assert!(sim.marks().contains_key("damaged replica gives way"));
 }

@@ -368,11 +368,11 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
             (seal, any::<bool>()) => ChunkserverRequest::Replicate {
             chunk, disk, epoch, base, len, sources, token, seal,
         }),
-        made!((disk, disk()), (chunks, vec(chunk(), 0..5)) => {
-            ChunkserverRequest::Delete { disk, chunks }
+        made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after_s, any::<u64>()) => {
+            ChunkserverRequest::Delete { disk, chunks, not_after_s }
         }),
-        made!((disk, disk()), (chunks, vec(chunk(), 0..5)) => {
-            ChunkserverRequest::Forget { disk, chunks }
+        made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after_s, any::<u64>()) => {
+            ChunkserverRequest::Forget { disk, chunks, not_after_s }
         }),
         made!((disk, disk()), (after, option::of(chunk())), (limit, 1..=CHUNKS_MAX as u32) => {
             ChunkserverRequest::List { disk, after, limit }

@@ -58,17 +58,18 @@ fn disk(bytes: &[u8], field: &'static str) -> Result<DiskId, WireError> {
     u128_from(bytes, field).map(DiskId::new)
 }
 
-fn disk_chunks(disk: DiskId, chunks: &[ChunkId]) -> pb::DiskChunks {
+fn disk_chunks(disk: DiskId, chunks: &[ChunkId], not_after_s: u64) -> pb::DiskChunks {
     pb::DiskChunks {
         disk: u128_bytes(disk.get()),
         chunks: chunks.iter().map(|chunk| chunk.get()).collect(),
+        not_after_s,
     }
 }
 
-fn from_disk_chunks(pb: pb::DiskChunks) -> Result<(DiskId, Vec<ChunkId>), WireError> {
+fn from_disk_chunks(pb: pb::DiskChunks) -> Result<(DiskId, Vec<ChunkId>, u64), WireError> {
     let chunk = |chunk| Ok(ChunkId::new(chunk));
     let chunks = each(pb.chunks, CHUNKS_MAX, "DiskChunks.chunks", chunk)?;
-    Ok((disk(&pb.disk, "DiskChunks.disk")?, chunks))
+    Ok((disk(&pb.disk, "DiskChunks.disk")?, chunks, pb.not_after_s))
 }
 
 impl Proto for ChunkserverRequest {
@@ -96,8 +97,12 @@ impl Proto for ChunkserverRequest {
                 token: token.to_vec(),
                 seal: *seal,
             }),
-            ChunkserverRequest::Delete { disk, chunks } => Ask::Delete(disk_chunks(*disk, chunks)),
-            ChunkserverRequest::Forget { disk, chunks } => Ask::Forget(disk_chunks(*disk, chunks)),
+            ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
+                Ask::Delete(disk_chunks(*disk, chunks, *not_after_s))
+            }
+            ChunkserverRequest::Forget { disk, chunks, not_after_s } => {
+                Ask::Forget(disk_chunks(*disk, chunks, *not_after_s))
+            }
             ChunkserverRequest::List { disk, after, limit } => Ask::List(List {
                 disk: u128_bytes(disk.get()),
                 after: after.map(ChunkId::get),
@@ -129,12 +134,12 @@ impl Proto for ChunkserverRequest {
                 seal: pb.seal,
             },
             Ask::Delete(pb) => {
-                let (disk, chunks) = from_disk_chunks(pb)?;
-                ChunkserverRequest::Delete { disk, chunks }
+                let (disk, chunks, not_after_s) = from_disk_chunks(pb)?;
+                ChunkserverRequest::Delete { disk, chunks, not_after_s }
             }
             Ask::Forget(pb) => {
-                let (disk, chunks) = from_disk_chunks(pb)?;
-                ChunkserverRequest::Forget { disk, chunks }
+                let (disk, chunks, not_after_s) = from_disk_chunks(pb)?;
+                ChunkserverRequest::Forget { disk, chunks, not_after_s }
             }
             Ask::List(pb) => {
                 let limit_max = CHUNKS_MAX as u32;
