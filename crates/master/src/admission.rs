@@ -4,6 +4,8 @@
 //! under its old number, acknowledged changes could be lost. So an empty directory takes part in
 //! nothing before it is invited, and remembers by whom: by the master that forms the cluster,
 //! once all its masters have answered that they are as empty; or by a leader that adds a master.
+//! The invitation comes before the master is on record. So one that is on record and has an empty
+//! directory has lost its disk, whatever it has a vote in: it may not be invited again.
 
 use std::cell::RefCell;
 use std::io;
@@ -34,7 +36,7 @@ pub struct Standing {
     pub member: DiskId,
     /// It leads the cluster group, and a quorum has just confirmed it.
     pub leads: bool,
-    /// The one that asks has a vote in the cluster group.
+    /// The one that asks is on record as a master, or has a vote in the cluster group.
     pub voter: bool,
 }
 
@@ -133,7 +135,7 @@ impl Admission {
     /// What to tell the operator of a voter whose directory is empty.
     pub fn lost_disk(&self) -> String {
         format!(
-            "this master has a vote in the cluster, and its directory {} is empty: its disk was \
+            "this master is a member of the cluster, and its directory {} is empty: its disk was \
              lost or replaced. Remove it with 'craton masters remove', then add it again",
             self.dir.display()
         )

@@ -277,6 +277,7 @@ impl Master {
 
     /// Serves one request of the control path.
     pub async fn handle(&self, request: ControlRequest) -> Result<ControlReply, ControlError> {
+        self.check_member(&request)?;
         match request {
             ControlRequest::Cluster(ClusterRequest::Identify { disks }) => {
                 let known = disks.into_iter().filter(|&disk| self.knows(disk)).collect();
@@ -405,6 +406,7 @@ impl Master {
                 for master in this.0.cluster.masters() {
                     this.0.peers.learn(&master);
                 }
+                this.report_lost_disks().await;
                 if let Err(why) = this.check_alone().await {
                     tracing::error!("{why}");
                     return this.0.admission.refuse(why);

@@ -39,6 +39,10 @@ pub const OP_STANDING: u16 = 7;
 /// Ask which process this is: the answer is the master's number and what it drew at its start.
 pub const OP_PROCESS: u16 = 8;
 
+/// Report to a master whose directory is empty that it is on record as a member; the body is its number,
+/// behind group 0.
+pub const OP_LOST: u16 = 9;
+
 /// Status of an answer whose body is a [`ControlError`].
 pub const STATUS_ERROR: u16 = 1;
 /// The receiver has no such group, or cannot read the message.
@@ -62,6 +66,8 @@ pub struct Peers {
     beats: RefCell<BTreeMap<u64, Vec<Beat>>>,
     /// Masters that did not answer last: told once, not with each message.
     silent: RefCell<BTreeSet<u64>>,
+    /// Masters that took no part in a group when they answered last: they may have lost their disk.
+    strangers: RefCell<BTreeSet<u64>>,
     weak: Weak<Peers>,
 }
 
@@ -84,6 +90,7 @@ impl Peers {
             addrs: RefCell::new(addrs),
             beats: RefCell::default(),
             silent: RefCell::default(),
+            strangers: RefCell::default(),
             weak: weak.clone(),
         })
     }
@@ -149,6 +156,18 @@ impl Peers {
         Standing::decode(&answer.ok()?).ok()
     }
 
+    /// Masters that took no part in a group when they answered last.
+    pub fn strangers(&self) -> Vec<u64> {
+        self.strangers.borrow().iter().copied().collect()
+    }
+
+    /// Reports to a master whose directory is empty that it is on record as a member.
+    pub async fn report_lost(&self, master: &MasterInfo) {
+        let id = master.id.to_le_bytes();
+        // What is lost is reported again.
+        let _ = self.ask(master.addr, OP_LOST, 0, &id, INVITE_WAIT).await;
+    }
+
     /// Which master's process answers at `addr`: its number, and what it drew at its start.
     pub async fn process(&self, addr: SocketAddr) -> Option<(u64, u64)> {
         let answer = self.ask(addr, OP_PROCESS, 0, &[], INVITE_WAIT).await.ok()?;
@@ -204,8 +223,14 @@ impl Peers {
         let answer = self.endpoint.call(addr, request, RAFT_TIMEOUT).await;
         self.note_silence(to, addr, answer.as_ref().err());
         match answer {
-            Ok(Response { status: 0, body, .. }) => Ok(body),
-            Ok(_) => Err(NetError::NoGroup),
+            Ok(Response { status: 0, body, .. }) => {
+                self.strangers.borrow_mut().remove(&to);
+                Ok(body)
+            }
+            Ok(_) => {
+                self.strangers.borrow_mut().insert(to);
+                Err(NetError::NoGroup)
+            }
             Err(CallError::Timeout | CallError::Closed) => Err(NetError::Lost),
             Err(CallError::Unreachable(_) | CallError::Busy | CallError::Refused(_)) => {
                 Err(NetError::Unreachable)

@@ -210,6 +210,11 @@ impl ClusterService {
         if known.is_empty() { self.0.configured.clone() } else { known }
     }
 
+    /// True when a master is on record, as the cluster group is here.
+    pub fn lists(&self, id: u64) -> bool {
+        self.0.host.read(|state| state.masters().any(|master| master.id == id))
+    }
+
     fn info(&self) -> ClusterInfo {
         let Formed { cluster, namespace_partitions, stream_partitions, .. } = self.facts();
         let leader = |host: Rc<dyn crate::service::Hosted>| {
@@ -255,9 +260,18 @@ impl ClusterService {
 
     /// Nothing is changed for a master that is not there: it would have a vote, or a new address,
     /// and never answer.
-    async fn check_answers(&self, master: &MasterInfo) -> Result<(), ControlError> {
+    async fn check_answers(&self, master: &MasterInfo, listed: bool) -> Result<(), ControlError> {
         let MasterInfo { id, addr, .. } = master;
         match self.0.peers.standing(*addr, self.0.master).await {
+            Some(found) if found.id == *id && found.member.get() == 0 && listed => {
+                Err(ControlError::new(
+                    Kind::Invalid,
+                    format!(
+                        "master {id} is a member already, and its directory is empty: its disk was \
+                         lost or replaced. Remove it, then add it again"
+                    ),
+                ))
+            }
             Some(found) if found.id == *id => Ok(()),
             Some(found) => Err(ControlError::new(
                 Kind::Invalid,
@@ -282,7 +296,13 @@ impl ClusterService {
         }
         match &change {
             MemberChange::Add(master) => {
-                self.check_answers(master).await?;
+                self.0.host.settle().await?;
+                let listed = self.lists(master.id);
+                self.check_answers(master, listed).await?;
+                // Before it is on record: an empty directory of one that is has lost its disk.
+                if !listed {
+                    self.0.peers.invite(master).await?;
+                }
                 self.commit(Command::AddMaster(master.clone())).await?;
                 self.0.peers.learn(master);
             }

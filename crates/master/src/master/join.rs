@@ -3,18 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use base::Kind;
 use chunkstore::ChunkStore;
 use futures_util::future::join_all;
 use runtime::Class;
 use transport::{Request, Response};
-use wire::control::Group as GroupName;
+use wire::control::{ControlError, ControlRequest, Group as GroupName};
 
 use super::{Master, MasterConfig, StartError};
 use crate::admission::{Invitation, Standing};
 use crate::consensus::MembershipError;
 use crate::peers::{
-    OP_BEATS, OP_INVITE, OP_PROCESS, OP_STANDING, STATUS_NO_GROUP, answer_beats, decode_beats,
-    decode_message,
+    OP_BEATS, OP_INVITE, OP_LOST, OP_PROCESS, OP_STANDING, STATUS_NO_GROUP, answer_beats,
+    decode_beats, decode_message,
 };
 
 /// Pause between two tries to become a member.
@@ -58,8 +59,20 @@ impl Master {
 
     /// Whether a request is about admission, and not for a group.
     pub(super) fn is_for_admission(&self, op: u16) -> bool {
-        matches!(op, OP_BEATS | OP_STANDING | OP_INVITE | OP_PROCESS)
+        matches!(op, OP_BEATS | OP_STANDING | OP_INVITE | OP_PROCESS | OP_LOST)
             || !self.0.admission.is_member()
+    }
+
+    /// Refuses what is asked of the cluster while this master is no member: it knows of no master but
+    /// those in its configuration, and its callers would take them for all.
+    pub(super) fn check_member(&self, request: &ControlRequest) -> Result<(), ControlError> {
+        let admission = &self.0.admission;
+        if admission.is_member() || matches!(request, ControlRequest::Trace(_)) {
+            return Ok(());
+        }
+        let why = admission.refusal();
+        let why = why.unwrap_or_else(|| "this master is no member yet: ask another".to_owned());
+        Err(ControlError::new(Kind::Reroute, why))
     }
 
     /// Serves heartbeats, invitations and questions for this master's standing; and refuses all
@@ -89,6 +102,15 @@ impl Master {
                     }
                 }
             }
+            OP_LOST => {
+                let id = self.0.cluster.master().to_le_bytes();
+                if !member && body == id && self.0.admission.refusal().is_none() {
+                    let why = self.0.admission.lost_disk();
+                    tracing::error!("{why}");
+                    self.0.admission.refuse(why);
+                }
+                Some(Response::ok(Vec::new()))
+            }
             // Nothing that an empty directory says may count.
             _ if !member => refused(),
             _ => None,
@@ -101,6 +123,7 @@ impl Master {
         self.0.env.spawn(Class::Background, "master admission", async move {
             loop {
                 match this.seek_admission(&config).await {
+                    _ if this.0.admission.refusal().is_some() => return,
                     Ok(true) => return,
                     Ok(false) => this.0.env.sleep(this.0.env.jitter(ADMISSION_PAUSE)).await,
                     Err(why) => {
@@ -110,6 +133,24 @@ impl Master {
                 }
             }
         });
+    }
+
+    /// Looks at masters that take no part in groups. One that is on record and has an empty directory
+    /// has lost its disk. The leader of the cluster group reports it: a master that was added later
+    /// knows of no other that it could ask.
+    pub(super) async fn report_lost_disks(&self) {
+        let cluster = &self.0.cluster;
+        for id in self.0.peers.strangers() {
+            let listed = cluster.masters().into_iter().find(|master| master.id == id);
+            let Some(listed) = listed.filter(|_| cluster.host().leads()) else { continue };
+            let standing = self.0.peers.standing(listed.addr, cluster.master()).await;
+            let empty = standing.is_some_and(|it| it.id == id && it.member.get() == 0);
+            // Who is on record now had been invited before it came there.
+            if empty && cluster.host().settle().await.is_ok() && cluster.lists(id) {
+                self.0.env.mark("master: a lost disk is reported");
+                self.0.peers.report_lost(&listed).await;
+            }
+        }
     }
 
     /// True when this master is a member, and has formed the cluster if that is its part.
@@ -163,7 +204,8 @@ impl Master {
         let (mut leads, mut voter) = (false, false);
         if let Some(cluster) = cluster.filter(|cluster| cluster.leadership().leading) {
             leads = cluster.ask_here(Vec::new()).await.is_ok();
-            voter = cluster.voters().contains(&asker);
+            // Who is on record may have a vote in another group.
+            voter = cluster.voters().contains(&asker) || self.0.cluster.lists(asker);
         }
         let (id, member) = (self.0.cluster.master(), self.0.admission.member());
         Standing { id, member, leads, voter }

@@ -98,6 +98,51 @@ fn a_master_with_a_lost_disk_rejoins_when_it_is_added() {
     lose_disk(3);
 }
 
+/// A master that was added later has no other in its configuration: the leader reports to it that it
+/// is on record. Until it is replaced it may be neither asked for masters nor invited again.
+#[test]
+fn a_master_that_was_added_later_and_lost_its_disk_takes_no_part() {
+    let sim = Sim::new(5);
+    let cluster = Cluster::new(&sim, 4, 3, 2);
+    let (world, masters) = (sim.clone(), cluster.clone());
+    let host = sim.add_host("client");
+    let env = sim.boot(host);
+    let client = Client::new(&env, &cluster, Duration::from_secs(20));
+    sim.run(async move {
+        masters.form().await;
+        masters.start(4);
+        world.sleep(Duration::from_millis(200)).await;
+        let ask = async |client: &Client, change: MemberChange| {
+            let (client, request) = (client.clone(), ClusterRequest::Members { change });
+            let asked = async move { client.ask(ControlRequest::Cluster(request)).await };
+            env.spawn(runtime::Class::Foreground, "client", asked).await.expect("runs")
+        };
+        ask(&client, MemberChange::Add(masters.info(4))).await.expect("added");
+        masters.crash(4, CrashMode::Power);
+        world.wipe(masters.host(4), Path::new("/data"));
+        masters.start(4);
+        while masters.master(4).is_none() {
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        let lost = masters.master(4).expect("runs");
+        let info = lost.handle(ControlRequest::Cluster(ClusterRequest::Info)).await;
+        assert!(
+            info.is_err_and(|error| error.kind == base::Kind::Reroute && error.leader.is_none())
+        );
+        let again = ask(&client, MemberChange::Add(masters.info(4))).await;
+        let again = again.expect_err("it may have voted");
+        assert!(again.message.contains("is a member already"), "{again:?}");
+        let end = world.elapsed() + Duration::from_secs(5);
+        while lost.failure().is_none() {
+            assert!(world.elapsed() < end, "it does not say why");
+            world.sleep(Duration::from_millis(20)).await;
+        }
+        assert!(lost.failure().is_some_and(|why| why.contains("its disk was lost or replaced")));
+        assert!(lost.leads().is_empty() && !lost.is_ready(), "it takes no part");
+    })
+    .expect("a task is always due");
+}
+
 /// All that were not there at first must have answered before a cluster is formed.
 #[test]
 fn a_cluster_is_formed_when_all_masters_are_there() {

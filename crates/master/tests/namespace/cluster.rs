@@ -88,7 +88,11 @@ impl Cluster {
             dir: Path::new("/data/master").to_owned(),
             cluster: CLUSTER,
             key: identity("").key,
-            masters: self.founders.iter().map(|&id| self.info(id)).collect(),
+            // One that is added later knows no other.
+            masters: match self.founders.contains(&id) {
+                true => self.founders.iter().map(|&id| self.info(id)).collect(),
+                false => Vec::new(),
+            },
             form: self.founders.contains(&id),
             namespace_partitions: self.partitions,
             stream_partitions: self.partitions,
