@@ -55,10 +55,11 @@ fn minutes(count: u64) -> Duration {
 
 fn stages(length: Length) -> Vec<Stage> {
     let cargo = |line: &str| words(&format!("cargo {line}"));
-    let sim = |fresh_s: &str| Step::Built {
+    // Seconds of fresh seeds, and seeds for each planted bug in its rare form.
+    let sim = |fresh_s: u32, rare: u32| Step::Built {
         only: &["sim"],
         but: &[],
-        run: words(&format!("env CRATON_SIM_FRESH_S={fresh_s}")),
+        run: words(&format!("env CRATON_SIM_FRESH_S={fresh_s} CRATON_SIM_RARE_SEEDS={rare}")),
     };
     let mut stages = vec![
         Stage {
@@ -80,7 +81,7 @@ fn stages(length: Length) -> Vec<Stage> {
             budget: minutes(5),
             steps: vec![Step::Built { only: &[], but: &["craton", "sim"], run: Vec::new() }],
         },
-        Stage { name: "simulation", budget: minutes(8), steps: vec![sim("60")] },
+        Stage { name: "simulation", budget: minutes(8), steps: vec![sim(60, 0)] },
         Stage {
             name: "processes",
             budget: minutes(8),
@@ -106,7 +107,7 @@ fn stages(length: Length) -> Vec<Stage> {
         stages.push(Stage {
             name: "long simulation",
             budget: minutes(120),
-            steps: vec![sim("7200")],
+            steps: vec![sim(5400, 400)],
         });
     }
     stages

@@ -103,7 +103,7 @@ pub(super) fn sectors_of(append: &Append) -> Result<(Vec<Sector>, u32), StoreErr
     if bytes > SECTORS_MAX * SIZE {
         return Err(StoreError::Invalid("an append has at most 256 sectors"));
     }
-    if bytes == 0 || bytes % SIZE != 0 {
+    if bytes == 0 || !bytes.is_multiple_of(SIZE) {
         return Err(StoreError::BadSectors { index: 0 });
     }
     let mut sectors = Vec::new();
