@@ -107,7 +107,7 @@ fn stages(length: Length) -> Vec<Stage> {
         stages.push(Stage {
             name: "long simulation",
             budget: minutes(120),
-            steps: vec![sim(5400, 400)],
+            steps: vec![sim(5400, 100)],
         });
     }
     stages
