@@ -1,5 +1,6 @@
-//! Sectors as the model reads them: written from the table that describes them in `wire::sector`, with
-//! a checksum of its own, so that an error in the code of `wire` or `codec` is not the model's too.
+//! Sectors as the model reads them: written from the table that describes them in `wire::sector`,
+//! with a checksum of its own, so that an error in the code of `wire` or `codec` is not the
+//! model's too.
 
 use base::limits::CHUNK_LEN_MAX;
 use runtime::Buf;
