@@ -360,6 +360,14 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(())
     }
 
+    /// The stores that it serves, by disk.
+    pub fn stores(&self) -> Vec<(DiskId, S)>
+    where
+        S: Clone,
+    {
+        self.disks().into_iter().map(|disk| (disk.id, disk.store.clone())).collect()
+    }
+
     /// Reports a disk as failed that cannot be opened.
     pub fn leave_out(&self, path: &str, reason: String) {
         self.0.left_out.borrow_mut().insert(path.to_owned(), reason);

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use base::DiskId;
 use chunkserver::{Board, Chunkserver};
 use chunkstore::flash::{Counters, FlashStore};
 use chunkstore::{ChunkStore, StoreInfo};
@@ -81,6 +82,15 @@ impl<S: ChunkStore> Role<S> {
     /// Stores that are not served, as they could not be opened yet.
     pub fn left_out(&self) -> usize {
         self.disks.left_out()
+    }
+
+    /// The stores that are served now by lanes on this executor, by disk.
+    pub fn served(&self) -> Vec<(DiskId, S)>
+    where
+        S: Clone,
+    {
+        let lanes = [&self.server].into_iter().chain(&self.here);
+        lanes.flat_map(Chunkserver::stores).collect()
     }
 
     /// Checkpoints and closes every store.

@@ -7,6 +7,7 @@ pub mod block;
 pub mod chunkserver;
 pub mod config;
 pub mod failure;
+pub mod format;
 pub mod http;
 pub mod master;
 mod probe;

@@ -30,6 +30,14 @@ impl Unopened {
     fn absent(text: String) -> Unopened {
         Unopened { failure: Failure::setup(text), is_absent: true }
     }
+
+    fn missing(path: &Path) -> Unopened {
+        Unopened::absent(format!(
+            "{0} is missing: mount the disk, or, for a new one, make the directory and run \
+             'craton store format {0}'",
+            path.display()
+        ))
+    }
 }
 
 impl From<Failure> for Unopened {
@@ -47,11 +55,7 @@ fn find(path: &Path) -> Result<PathBuf, Unopened> {
     let kind = match std::fs::metadata(path) {
         Ok(kind) => kind,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Unopened::absent(format!(
-                "{0} is missing: mount the disk, or, for a new one, make the directory and run \
-                 'craton store format {0}'",
-                path.display()
-            )));
+            return Err(Unopened::missing(path));
         }
         Err(error) => return Err(crate::failure::io("open", path, &error).into()),
     };
@@ -73,10 +77,19 @@ pub async fn open(env: &Env, store: &Store) -> Result<FlashStore, Unopened> {
         Durability::Group => SyncMode::Group,
     };
     let config = flash::Config { sync, ..flash::Config::default() };
-    match flash::open_with(env, &path, config).await {
+    if path != store.path {
+        return open_in(env, &store.path, config).await;
+    }
+    let opened = flash::open_with(env, &path, config).await;
+    opened.map_err(|error| explain(&store.path, &error).into())
+}
+
+/// Opens the store in a directory, as [`open`] does.
+pub async fn open_in(env: &Env, dir: &Path, config: flash::Config) -> Result<FlashStore, Unopened> {
+    match flash::open_with(env, &dir.join(FILE), config).await {
         Ok(opened) => Ok(opened),
-        Err(MountError::NotAStore) if path != store.path => Err(look(env, &store.path).await),
-        Err(error) => Err(explain(&store.path, &error).into()),
+        Err(MountError::NotAStore) => Err(look(env, dir).await),
+        Err(error) => Err(explain(dir, &error).into()),
     }
 }
 
@@ -88,6 +101,9 @@ fn explain(path: &Path, error: &MountError) -> Failure {
 async fn look(env: &Env, dir: &Path) -> Unopened {
     let entries = match env.read_dir(dir).await {
         Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Unopened::missing(dir);
+        }
         Err(error) => return crate::failure::io("list", dir, &error).into(),
     };
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);

@@ -11,14 +11,14 @@ use std::time::Duration;
 use base::{ClusterId, DiskId, Kind, MIB};
 use chunkserver::Chunkserver;
 use chunkstore::ChunkStore;
-use chunkstore::flash::{self, FlashStore, FormatOptions, MountError, SyncMode};
+use chunkstore::flash::{self, FlashStore, FormatOptions, SyncMode};
 use client::Client;
 use master::Master;
-use roles::chunkserver::Start;
+use roles::chunkserver::{Role, Start};
 use roles::config::{self, Config};
 use roles::failure::Failure;
 use roles::seams::{Seams, Stores};
-use roles::stores::Unopened;
+use roles::stores::{self, Unopened};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits};
@@ -80,12 +80,10 @@ struct Inner {
     key: ClusterKey,
     masters: Vec<HostId>,
     servers: Vec<HostId>,
-    running: RefCell<Vec<Option<Chunkserver<Store>>>>,
+    running: RefCell<Vec<Option<Role<Store>>>>,
     running_masters: RefCell<Vec<Option<Master>>>,
     /// The Raft ID of each master: another one once its disk was replaced.
     master_ids: RefCell<Vec<u64>>,
-    /// The stores of each server that runs, by disk.
-    stores: RefCell<Vec<Vec<(DiskId, Store)>>>,
     /// What went wrong in ways that no fault explains.
     troubles: RefCell<Vec<String>>,
     clients: Cell<u32>,
@@ -94,10 +92,11 @@ struct Inner {
     tainted: RefCell<BTreeSet<HostId>>,
     /// Disks that are not there when their server starts.
     absent: RefCell<BTreeSet<(usize, usize)>>,
-    /// Disks whose formatting has begun and not ended.
+    /// Disks that an operator formats before their server starts: new ones, and those whose
+    /// formatting was broken off.
     formatting: RefCell<BTreeSet<(usize, usize)>>,
-    /// Servers that run without one of their disks.
-    reduced: RefCell<BTreeSet<usize>>,
+    /// Servers whose disks are empty.
+    empty: RefCell<BTreeSet<usize>>,
 }
 
 /// Pause before a process that has ended because of its disk starts again.
@@ -131,15 +130,16 @@ impl Cluster {
             master_ids: RefCell::new((1..=shape.masters as u64).collect()),
             masters,
             running: RefCell::new((0..servers.len()).map(|_| None).collect()),
-            stores: RefCell::new(vec![Vec::new(); servers.len()]),
+            formatting: RefCell::new(
+                (0..servers.len()).flat_map(|at| (0..shape.disks).map(move |d| (at, d))).collect(),
+            ),
             servers,
             troubles: RefCell::default(),
             clients: Cell::new(0),
             client_hosts: RefCell::default(),
             tainted: RefCell::default(),
             absent: RefCell::default(),
-            formatting: RefCell::default(),
-            reduced: RefCell::default(),
+            empty: RefCell::default(),
         }));
         cluster.boot_all();
         cluster
@@ -336,10 +336,61 @@ impl Cluster {
     /// Servers that lack a disk: it was left out at their start, or has failed since.
     pub fn crippled(&self) -> Vec<usize> {
         let failed = |index: usize| self.stores(index).iter().any(|(_, store)| store.info().failed);
-        let reduced = self.0.reduced.borrow();
-        (0..self.0.servers.len())
-            .filter(|&index| reduced.contains(&index) || failed(index))
-            .collect()
+        let running = self.0.running.borrow();
+        let lacks = |index: usize| running[index].as_ref().is_some_and(|role| role.left_out() > 0);
+        (0..running.len()).filter(|&index| lacks(index) || failed(index)).collect()
+    }
+
+    /// Replaces the disks of a server that is down by empty ones. An operator formats them before
+    /// its next start, if `formatted`; otherwise they stay empty.
+    pub(crate) fn empty_disks(&self, index: usize, formatted: bool) {
+        self.0.sim.wipe(self.0.servers[index], DISK_ROOT.as_ref());
+        if formatted {
+            let disks = (0..self.0.shape.disks).map(|disk| (index, disk));
+            self.0.formatting.borrow_mut().extend(disks);
+        } else {
+            self.0.empty.borrow_mut().insert(index);
+        }
+    }
+
+    /// An operator formats the empty disks of a server that runs.
+    pub(crate) async fn format_disks(&self, index: usize) -> Result<(), String> {
+        let env = self.0.sim.env(self.0.servers[index]).ok_or("the server is down")?;
+        let this = self.clone();
+        let work = async move {
+            for disk in 0..this.0.shape.disks {
+                this.format_disk(&Env::current(), disk).await?;
+            }
+            Ok(())
+        };
+        let formatted = env.spawn(Class::Background, "format", work).await;
+        formatted.unwrap_or_else(|_| Err("the server has gone down".to_owned()))?;
+        self.0.empty.borrow_mut().remove(&index);
+        Ok(())
+    }
+
+    /// Formats a disk as `craton store format` does.
+    async fn format_disk(&self, env: &Env, disk: usize) -> Result<(), String> {
+        let dir = Cluster::disk_dir(disk);
+        env.create_dir_all(&dir).await.map_err(|error| format!("{}: {error}", dir.display()))?;
+        let options = FormatOptions {
+            capacity: self.0.shape.disk_bytes,
+            grow_step: self.0.tuning.grow_step,
+            ..FormatOptions::small_files()
+        };
+        let formatted = roles::format::directory(env, &dir, &options, false, |_| Ok(())).await;
+        formatted.map(drop).map_err(|failure| failure.to_string())
+    }
+
+    /// Formats the new disks of a server that has not started.
+    async fn format_new(&self, env: &Env, index: usize) -> Result<(), String> {
+        for disk in 0..self.0.shape.disks {
+            if self.0.formatting.borrow().contains(&(index, disk)) {
+                self.format_disk(env, disk).await?;
+                self.0.formatting.borrow_mut().remove(&(index, disk));
+            }
+        }
+        Ok(())
     }
 
     /// Hosts of clients, the former ones too.
@@ -405,7 +456,7 @@ impl Cluster {
         }
     }
 
-    /// Boots a chunkserver, formatting disks that are empty; nothing when it runs.
+    /// Boots a chunkserver, whose new disks are formatted before; nothing when it runs.
     pub fn boot_server(&self, index: usize) {
         let host = self.0.servers[index];
         if self.0.sim.env(host).is_some() {
@@ -415,7 +466,7 @@ impl Cluster {
         let this = self.clone();
         env.clone().spawn(Class::Foreground, "boot chunkserver", async move {
             match this.start_server(&env, index).await {
-                Ok(server) => this.0.running.borrow_mut()[index] = Some(server),
+                Ok(role) => this.0.running.borrow_mut()[index] = Some(role),
                 Err(_) if env.is_closed() => {}
                 Err(error) => {
                     let failure = format!("chunkserver {} did not start: {error}", index + 1);
@@ -428,18 +479,29 @@ impl Cluster {
         });
     }
 
-    /// Path of a disk's store.
-    pub fn disk_path(disk: usize) -> PathBuf {
-        Path::new(DISK_ROOT).join(format!("d{disk}/store"))
+    /// Directory of a disk's store.
+    fn disk_dir(disk: usize) -> PathBuf {
+        Path::new(DISK_ROOT).join(format!("d{disk}"))
     }
 
-    async fn start_server(&self, env: &Env, index: usize) -> Result<Chunkserver<Store>, String> {
+    /// Path of a disk's store.
+    pub fn disk_path(disk: usize) -> PathBuf {
+        Cluster::disk_dir(disk).join(stores::FILE)
+    }
+
+    fn absent_dirs(&self, index: usize) -> BTreeSet<PathBuf> {
+        let absent = self.0.absent.borrow();
+        let own = absent.iter().filter(|(server, _)| *server == index);
+        own.map(|(_, disk)| Cluster::disk_dir(*disk)).collect()
+    }
+
+    async fn start_server(&self, env: &Env, index: usize) -> Result<Role<Store>, String> {
         let mut text = self.config_text(&format!("cs{}", index + 1), &self.masters_text());
         let listen = self.0.sim.addr(self.0.servers[index], SERVER_PORT);
         writeln!(text, "listen = '{listen}'").expect("text");
         for disk in 0..self.0.shape.disks {
-            let path = Cluster::disk_path(disk);
-            writeln!(text, "[[stores]]\npath = '{}'", path.display()).expect("text");
+            let dir = Cluster::disk_dir(disk);
+            writeln!(text, "[[stores]]\npath = '{}'", dir.display()).expect("text");
         }
         let (tuning, key) = (self.0.tuning.clone(), self.0.shape.key);
         let tune = move |settings: &mut chunkserver::Config| {
@@ -448,50 +510,27 @@ impl Cluster {
             settings.scrub_pause = tuning.scrub_pause;
             settings.writer_quiet = tuning.writer_quiet;
         };
-        let host = self.0.servers[index];
-        for disk in 0..self.0.shape.disks {
-            let path = Cluster::disk_path(disk);
-            if self.0.sim.files(host).iter().all(|(file, _)| *file != path) {
-                self.0.formatting.borrow_mut().insert((index, disk));
-            }
-        }
-        let of = |disks: &BTreeSet<(usize, usize)>| {
-            let own = disks.iter().filter(|(server, _)| *server == index);
-            own.map(|(_, disk)| Cluster::disk_path(*disk)).collect()
-        };
-        let disks = Disks {
-            capacity: self.0.shape.disk_bytes,
-            grow_step: self.0.tuning.grow_step,
-            sync: self.0.shape.sync,
-            absent: of(&self.0.absent.borrow()),
-            formatting: of(&self.0.formatting.borrow()),
-        };
+        self.format_new(env, index).await?;
+        let disks = Disks { sync: self.0.shape.sync, absent: self.absent_dirs(index) };
         let (config, seams) = (parse(&text), self.seams());
+        // All its disks were there once.
         let how =
-            Start { fault_injection: true, without_disks: false, lanes_here: self.0.lanes - 1 };
+            Start { fault_injection: true, without_disks: true, lanes_here: self.0.lanes - 1 };
         if how.lanes_here > 0 {
             self.0.sim.mark("cluster: servers of more than one lane");
         }
         let started = roles::chunkserver::start_with(env, &config, how, &seams, disks, tune, &[]);
         let role = started.await.map_err(|error| error.to_string())?;
-        if role.left_out() > 0 && !self.0.tainted.borrow().contains(&host) {
+        let tainted = self.0.tainted.borrow().contains(&self.0.servers[index]);
+        if role.left_out() > 0 && !tainted && !self.0.empty.borrow().contains(&index) {
             return Err(format!("{} disks are left out", role.left_out()));
         }
-        if role.left_out() > 0 {
-            self.0.reduced.borrow_mut().insert(index);
-        } else {
-            self.0.reduced.borrow_mut().remove(&index);
-            self.0.formatting.borrow_mut().retain(|(server, _)| *server != index);
-        }
-        self.0.stores.borrow_mut()[index] =
-            role.stores.into_iter().map(|store| (store.info().disk, store)).collect();
-        Ok(role.server)
+        Ok(role)
     }
 
     /// Takes a chunkserver down.
     pub fn crash_server(&self, index: usize, mode: CrashMode) {
         self.0.running.borrow_mut()[index] = None;
-        self.0.stores.borrow_mut()[index].clear();
         self.0.sim.crash(self.0.servers[index], mode);
     }
 
@@ -503,12 +542,12 @@ impl Cluster {
 
     /// The chunkserver that runs at `index`.
     pub fn server(&self, index: usize) -> Option<Chunkserver<Store>> {
-        self.0.running.borrow()[index].clone()
+        self.0.running.borrow()[index].as_ref().map(|role| role.server.clone())
     }
 
     /// The stores of the chunkserver that runs at `index`, by disk.
     pub fn stores(&self, index: usize) -> Vec<(DiskId, Store)> {
-        self.0.stores.borrow()[index].clone()
+        self.0.running.borrow()[index].as_ref().map_or_else(Vec::new, Role::served)
     }
 
     /// How large it is.
@@ -605,49 +644,26 @@ pub(crate) fn parse<T: Config>(text: &str) -> T {
 /// The simulated disks of a chunkserver.
 #[derive(Clone)]
 struct Disks {
-    capacity: u64,
-    grow_step: u64,
     sync: SyncMode,
     /// Those that are not there now.
     absent: BTreeSet<PathBuf>,
-    /// Those that are empty, or whose formatting was broken off.
-    formatting: BTreeSet<PathBuf>,
 }
 
 impl Stores for Disks {
     type Store = Store;
 
-    /// A disk that is empty is formatted.
     async fn open(
         &self,
         env: &Env,
         store: &config::Store,
     ) -> Result<(FlashStore, Store), Unopened> {
         let path = store.path.as_path();
-        let failed =
-            |error: &dyn std::fmt::Display| Failure::setup(format!("{}: {error}", path.display()));
         if self.absent.contains(path) {
-            let failure = failed(&"the disk is not there");
+            let failure = Failure::setup(format!("{}: the disk is not there", path.display()));
             return Err(Unopened { failure, is_absent: true });
         }
-        let parent = path.parent().expect("below the root");
-        env.create_dir_all(parent).await.map_err(|error| failed(&error))?;
         let config = flash::Config { sync: self.sync, ..Store::config() };
-        let open = || flash::open_with(env, path, config.clone());
-        let opened = match open().await {
-            Err(MountError::NotAStore) if self.formatting.contains(path) => {
-                let options = FormatOptions {
-                    capacity: self.capacity,
-                    grow_step: self.grow_step,
-                    force: true,
-                    ..FormatOptions::small_files()
-                };
-                flash::format(env, path, &options).await.map_err(|error| failed(&error))?;
-                open().await
-            }
-            opened => opened,
-        };
-        let engine = opened.map_err(|error| failed(&error))?;
+        let engine = stores::open_in(env, path, config).await?;
         Ok((engine.clone(), Store::new(env, engine)))
     }
 }

@@ -1,6 +1,7 @@
 //! Faults within a budget that the system must survive.
 
 mod clients;
+mod empty;
 mod media;
 
 use std::cell::Cell;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use runtime::sim::{CrashMode, HostId, Sim};
 
-use crate::cluster::{Cluster, DISK_ROOT};
+use crate::cluster::Cluster;
 
 /// How long the next wipe waits for the repair of the one before.
 const WIPE_PATIENCE: Duration = Duration::from_secs(120);
@@ -35,7 +36,8 @@ pub struct Faults {
     pub rotten_disk: bool,
     /// Disks of chunkservers have no room for a while, or are very slow.
     pub bad_disks: bool,
-    /// One chunkserver's disk is replaced by an empty one.
+    /// One chunkserver's disk is replaced by an empty one, which an operator formats before the
+    /// server starts again, or long after.
     pub wiped_disks: bool,
     /// All hosts of the cluster lose power at once.
     pub blackouts: bool,
@@ -280,17 +282,6 @@ impl Work {
         }
         self.pause(300, 3000).await;
         self.sim.with_disk_faults(host, |disk| *disk = Default::default());
-    }
-
-    /// Replaces a disk by an empty one, and waits for repair: more losses at once than copies
-    /// are beyond the budget. That repair ends is checked at the end.
-    async fn wipe(&self) {
-        let index = self.draw(self.cluster.servers().len());
-        self.cluster.crash_server(index, CrashMode::Power);
-        self.sim.wipe(self.cluster.servers()[index], DISK_ROOT.as_ref());
-        self.pause(10, 1000).await;
-        self.cluster.boot_server(index);
-        let _ = self.cluster.until_whole(WIPE_PATIENCE).await;
     }
 
     /// All lose power, while their disks are slow: much is in flight.

@@ -199,13 +199,21 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "append-wipe",
-        about: "a chunkserver comes back with an empty disk; repair makes its replicas again",
+        about: "a disk is replaced: it stays empty, until it is formatted, or is formatted before",
         run: |sim| {
             let faults = Faults { wiped_disks: true, ..NONE };
             let (load, think) = (Duration::from_secs(40), Duration::from_millis(500));
             Box::pin(append::run(sim, Plan { faults, load, think, ..Plan::default() }))
         },
-        marks: &["chunk repaired", "abandoned chunk sealed", "chunk moved for balance"],
+        marks: &[
+            "nemesis: an empty disk is a failed one",
+            "nemesis: the data of an empty disk is elsewhere",
+            "nemesis: a disk is formatted while its server runs",
+            "nemesis: a disk is formatted before its server starts",
+            "chunk repaired",
+            "abandoned chunk sealed",
+            "chunk moved for balance",
+        ],
     },
     Scenario {
         name: "append-rot",

@@ -1,0 +1,157 @@
+//! Formatting of a store in a directory, for commands. Roles never format.
+
+use std::path::Path;
+
+use base::DiskId;
+use chunkstore::ChunkStore;
+use chunkstore::flash::{self, FormatOptions, MountError};
+use runtime::{Env, OpenOptions};
+
+use crate::failure::{Code, Done, Failure, io};
+use crate::stores::{FILE, UNFINISHED};
+
+/// What a directory has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// Nothing, or what a file system begins with.
+    Nothing,
+    /// A store whose formatting was broken off.
+    Unfinished,
+    /// A store.
+    Store,
+    /// Something else, of this name.
+    Other(String),
+}
+
+impl Found {
+    /// What the names in a directory stand for.
+    pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Found {
+        let mut found = Found::Nothing;
+        for name in names {
+            match name {
+                UNFINISHED => return Found::Unfinished,
+                FILE => found = Found::Store,
+                "lost+found" => {}
+                name if found == Found::Nothing => found = Found::Other(name.to_owned()),
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+/// Looks into a directory.
+pub async fn look(env: &Env, dir: &Path) -> Result<Found, Failure> {
+    let entries = env.read_dir(dir).await.map_err(|error| io("list", dir, &error))?;
+    Ok(Found::of(entries.iter().map(|entry| entry.name.as_str())))
+}
+
+/// Formats a store in a directory, or finishes a formatting that was broken off; its incarnation,
+/// which `note` is given as soon as the store is whole. With `force` whatever store lies there is
+/// given up.
+pub async fn directory(
+    env: &Env,
+    dir: &Path,
+    options: &FormatOptions,
+    force: bool,
+    note: impl FnOnce(DiskId) -> Done,
+) -> Result<DiskId, Failure> {
+    let (path, shown) = (dir.join(FILE), dir.display());
+    match look(env, dir).await? {
+        found if force || found == Found::Nothing => {}
+        Found::Unfinished => {
+            refuse_in_use(env, &path).await?;
+            // Broken off behind the superblock, which comes last: the store is whole.
+            if let Some(disk) = whole(env, &path).await? {
+                return finish(env, dir, disk, note).await;
+            }
+        }
+        Found::Other(name) => {
+            return Err(Failure::setup(format!(
+                "{shown} is not empty ('{name}' lies there): name an empty directory, or use \
+                 'craton store format --force' to put a store beside what lies there"
+            )));
+        }
+        _ => {
+            return Err(Failure::setup(format!(
+                "{shown} holds a store already: name an empty directory, or give the store up by \
+                 'craton store format --force'"
+            )));
+        }
+    }
+    refuse_in_use(env, &path).await?;
+    begin(env, dir).await.map_err(|error| io("format", dir, &error))?;
+    let options = FormatOptions { force: true, ..options.clone() };
+    let disk = flash::format(env, &path, &options).await.map_err(failure(dir))?;
+    finish(env, dir, disk, note).await
+}
+
+/// Why a store cannot be made or looked at.
+pub fn failure(dir: &Path) -> impl Fn(MountError) -> Failure {
+    let dir = dir.display().to_string();
+    move |error| {
+        let code = match error {
+            MountError::Damaged(_) => Code::Damage,
+            _ => Code::Setup,
+        };
+        Failure::new(code, format!("{dir}: {error}"))
+    }
+}
+
+/// A store that a process has open is left alone, its directory too.
+async fn refuse_in_use(env: &Env, path: &Path) -> Done {
+    let options = OpenOptions { write: true, ..OpenOptions::READ };
+    let file = match env.open_file(path, options).await {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io("open", path, &error)),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            Err(Failure::setup(MountError::Locked { path: path.to_owned() }.to_string()))
+        }
+        Err(error) => Err(io("lock", path, &error)),
+    }
+}
+
+/// The incarnation of a store that is whole.
+async fn whole(env: &Env, path: &Path) -> Result<Option<DiskId>, Failure> {
+    match flash::open(env, path).await {
+        Ok(store) => {
+            let disk = store.info().disk;
+            let closed = store.close().await;
+            closed.map_err(|error| Failure::setup(format!("{}: {error}", path.display())))?;
+            Ok(Some(disk))
+        }
+        Err(MountError::NotAStore) => Ok(None),
+        Err(error) => Err(failure(path)(error)),
+    }
+}
+
+/// From here to [`finish`] the directory says that its store is not whole, through a power cut too.
+async fn begin(env: &Env, dir: &Path) -> std::io::Result<()> {
+    env.open_file(&dir.join(UNFINISHED), OpenOptions::CREATE).await?.sync().await?;
+    env.sync_dir(dir).await
+}
+
+async fn finish(
+    env: &Env,
+    dir: &Path,
+    disk: DiskId,
+    note: impl FnOnce(DiskId) -> Done,
+) -> Result<DiskId, Failure> {
+    note(disk)?;
+    unmark(env, dir).await?;
+    Ok(disk)
+}
+
+/// Takes away what says that a formatting has not ended.
+pub async fn unmark(env: &Env, dir: &Path) -> Done {
+    let unmarked = match env.remove_file(&dir.join(UNFINISHED)).await {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => env.sync_dir(dir).await,
+    };
+    unmarked.map_err(|error| io("format", dir, &error))
+}

@@ -1,0 +1,108 @@
+//! Disks that are replaced by empty ones. More losses at once than copies are beyond the budget, so
+//! repair ends before the next.
+
+use std::time::Duration;
+
+use base::DiskId;
+use runtime::sim::CrashMode;
+use wire::control::DiskReport;
+
+use super::{WIPE_PATIENCE, Work};
+use crate::cluster::DISK_ROOT;
+
+/// How soon masters show a disk that is empty, and serve one that was formatted.
+const SHOWN_WITHIN: Duration = Duration::from_secs(30);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a server runs without its disk in milliseconds, least and most.
+const EMPTY_MS: (u64, u64) = (500, 5_000);
+
+impl Work {
+    /// Replaces the disk of a server by an empty one.
+    pub(super) async fn wipe(&self) {
+        let index = self.draw(self.cluster.servers().len());
+        let before = self.incarnations(index);
+        let formatted = self.draw(2) == 0;
+        self.cluster.crash_server(index, CrashMode::Power);
+        self.cluster.empty_disks(index, formatted);
+        self.pause(10, 1000).await;
+        self.cluster.boot_server(index);
+        let done = match formatted {
+            true => self.served(index).await,
+            false => self.stay_empty(index).await,
+        };
+        if let Err(what) = done {
+            return self.cluster.trouble(format!("chunkserver {}: {what}", index + 1));
+        }
+        let now = self.incarnations(index);
+        if now.iter().any(|disk| before.contains(disk)) {
+            let what = format!("{now:?} is served after {before:?} was replaced");
+            return self.cluster.trouble(what);
+        }
+        self.sim.mark(match formatted {
+            true => "nemesis: a disk is formatted before its server starts",
+            false => "nemesis: a disk is formatted while its server runs",
+        });
+        let _ = self.cluster.until_whole(WIPE_PATIENCE).await; // Checked at the end.
+    }
+
+    /// The server runs without its disk, into which nothing is written, until an operator formats
+    /// it.
+    async fn stay_empty(&self, index: usize) -> Result<(), String> {
+        let shown = self.within(async || {
+            let disks = self.reported(index).await;
+            let is_empty = |disk: &DiskReport| disk.failed && disk.reason.contains("is empty");
+            !disks.is_empty() && disks.iter().all(is_empty)
+        });
+        shown.await.map_err(|()| "its empty disk is not shown as failed".to_owned())?;
+        self.sim.mark("nemesis: an empty disk is a failed one");
+        let whole = self.cluster.until_whole(WIPE_PATIENCE).await;
+        whole.map_err(|why| format!("its disk is empty, and its data is not elsewhere: {why}"))?;
+        self.sim.mark("nemesis: the data of an empty disk is elsewhere");
+        self.pause(EMPTY_MS.0, EMPTY_MS.1).await;
+        let files = self.sim.files(self.cluster.servers()[index]);
+        if let Some((path, _)) = files.iter().find(|(path, _)| path.starts_with(DISK_ROOT)) {
+            return Err(format!("{} was written into an empty disk", path.display()));
+        }
+        if self.cluster.server(index).is_none() {
+            return Err("it does not run without its disk".to_owned());
+        }
+        self.cluster.format_disks(index).await?;
+        self.served(index).await
+    }
+
+    /// Waits until the server serves all its disks.
+    async fn served(&self, index: usize) -> Result<(), String> {
+        let count = self.cluster.shape().disks;
+        let served = self.within(async || self.cluster.stores(index).len() == count);
+        served.await.map_err(|()| "its formatted disk is not served".to_owned())
+    }
+
+    async fn within(&self, is_done: impl AsyncFn() -> bool) -> Result<(), ()> {
+        let end = self.sim.elapsed() + SHOWN_WITHIN;
+        while !is_done().await {
+            if self.sim.elapsed() > end {
+                return Err(());
+            }
+            self.sim.sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    fn incarnations(&self, index: usize) -> Vec<DiskId> {
+        self.cluster.stores(index).into_iter().map(|(disk, _)| disk).collect()
+    }
+
+    /// The disks of a server as the masters show them, while it is alive.
+    async fn reported(&self, index: usize) -> Vec<DiskReport> {
+        let Ok((host, client)) = self.cluster.client(None).await else { return Vec::new() };
+        let (env, name) = (client.env().clone(), format!("cs{}", index + 1));
+        let asked =
+            env.spawn(runtime::Class::Foreground, "status", async move { client.status().await });
+        let statuses = asked.await.ok().and_then(Result::ok).unwrap_or_default();
+        self.sim.crash(host, CrashMode::Process);
+        let servers = statuses.into_iter().flat_map(|(_, status)| status.servers);
+        let own = servers.filter(|server| server.name == name && server.alive);
+        own.flat_map(|server| server.disks).collect()
+    }
+}
