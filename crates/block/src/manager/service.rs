@@ -42,6 +42,9 @@ const CACHE_BYTES: usize = 1 << 20;
 /// Pause before a write is tried again that the table had no room for.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
+/// Between two warnings of a manager whose table cannot be opened yet.
+const OPENING_SAID: Duration = Duration::from_secs(5);
+
 /// What a manager starts from.
 #[derive(Clone, Debug)]
 pub struct ManagerConfig {
@@ -247,7 +250,17 @@ impl Manager {
         let mut end = lock_end(sent, inner.config.lock_ttl);
         // It may take long; who does not renew meanwhile has nothing to lead with.
         let mut opening = Box::pin(self.open_table(fencing));
+        let mut said = sent;
         let (table, state) = loop {
+            if inner.env.now() - said > OPENING_SAID {
+                said = inner.env.now();
+                let waited_s = (said - sent).as_secs();
+                tracing::warn!(
+                    waited_s,
+                    "block manager waits for its table, and volumes with it: chunkservers or their \
+                     disks are missing, or full, see 'craton status'"
+                );
+            }
             match select(opening, Box::pin(self.pause(self.renewal(1)))).await {
                 Either::Left((opened, _)) => break opened?,
                 Either::Right(((), goes_on)) => opening = goes_on,

@@ -1,8 +1,10 @@
 //! `craton up`: all roles in one process.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use base::ClusterId;
+use futures_util::future::{Either, select};
 use roles::{block, chunkserver, master, stores};
 use runtime::{Duration, Env, Handle};
 use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
@@ -86,6 +88,10 @@ async fn claim(env: &Env, path: &Path) -> Result<std::fs::File, Failure> {
         env.sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// How long the block service may take before the others are shown to serve without it, when a
+/// store is missing. Longer than the lock of a block manager that was killed.
+const DEGRADED_WAIT: Duration = Duration::from_secs(5);
 
 /// The roles' configurations.
 struct Plan {
@@ -358,18 +364,32 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
             dir.join("log").display()
         )));
     }
-    let block = start_block(env, handle, &plan.block);
-    let block = match env.timeout(JOIN_WAIT, block).await {
-        Ok(started) => started?,
-        Err(_) => {
+    let block = RefCell::new(BlockRoles::default());
+    let mut starting = Box::pin(start_block(env, handle, &plan.block, &block));
+    let missing = plan.chunkservers.len() - stores;
+    let limit = if missing == 0 { JOIN_WAIT } else { DEGRADED_WAIT };
+    match env.timeout(limit, &mut starting).await {
+        Ok(started) => {
+            started?;
+            announce(dir, plan, stores);
+            stop.asked().await;
+        }
+        Err(_) if missing == 0 => {
             return Err(Failure::setup(format!(
-                "the block service did not start in {JOIN_WAIT:?}: see {}",
+                "the block service did not start in {limit:?}: see {}",
                 dir.join("log").display()
             )));
         }
-    };
-    announce(dir, plan, stores);
-    stop.asked().await;
+        Err(_) => {
+            warn(
+                "volumes are not served yet: the block service waits for the \
+                 stores that are missing, since its files want two copies; files can be read",
+            );
+            announce(dir, plan, stores);
+            block_later(&stop, starting).await?;
+        }
+    }
+    let block = block.take();
     block.stop().await;
     for server in &servers {
         server.stop().await;
@@ -400,28 +420,47 @@ impl BlockRoles {
     }
 }
 
-/// Ends when the manager leads: at once, unless a process before was killed and its lock lasts.
-async fn start_block(env: &Env, handle: &Handle, configs: &Block) -> Result<BlockRoles, Failure> {
-    let mut roles = BlockRoles::default();
+/// Waits until the block service has started, and then until the process is asked to end.
+async fn block_later(stop: &Stop, starting: impl Future<Output = Done> + Unpin) -> Done {
+    let asked = std::pin::pin!(stop.asked());
+    match select(asked, starting).await {
+        Either::Left(_) => Ok(()),
+        Either::Right((started, asked)) => {
+            started?;
+            output::announce("volumes are served");
+            asked.await;
+            Ok(())
+        }
+    }
+}
+
+/// Ends when the manager leads: at once, unless a process before was killed and its lock lasts, or
+/// stores are missing. What has started is in `roles`.
+async fn start_block(
+    env: &Env,
+    handle: &Handle,
+    configs: &Block,
+    roles: &RefCell<BlockRoles>,
+) -> Done {
     if let Some(config) = &configs.manager {
         let manager = block::start_manager(env, config).await?;
+        roles.borrow_mut().manager = Some(manager.clone());
         while !manager.leads() {
             env.sleep(Duration::from_millis(10)).await;
         }
         manager.show(config, COMMIT, handle.clone()).await?;
-        roles.manager = Some(manager);
     }
     if let Some(config) = &configs.server {
         let server = block::start_server(env, config).await?;
+        roles.borrow_mut().server = Some(server.clone());
         server.show(env, config, COMMIT, handle.clone()).await?;
-        roles.server = Some(server);
     }
     if let Some(config) = &configs.frontend {
         let frontend = block::start_frontend(env, config).await?;
+        roles.borrow_mut().frontend = Some(frontend.clone());
         frontend.show(env, config, COMMIT, handle.clone()).await?;
-        roles.frontend = Some(frontend);
     }
-    Ok(roles)
+    Ok(())
 }
 
 /// Chunkservers that the master hears.
@@ -438,6 +477,9 @@ async fn alive(master: &::master::Master) -> usize {
 fn announce(dir: &Path, plan: &Plan, stores: usize) {
     use std::os::unix::fs::MetadataExt;
     let copies = match stores {
+        1 if plan.chunkservers.len() > 1 => {
+            "new files wait for the stores that are missing, since they get two copies".to_owned()
+        }
         1 => "new files get one copy: name more --store on other disks for more".to_owned(),
         stores => format!("new files get up to {} copies", stores.min(3)),
     };

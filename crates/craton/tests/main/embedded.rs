@@ -1,8 +1,9 @@
 //! `craton up`.
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +20,18 @@ pub struct Up(Child);
 
 impl Up {
     pub fn start(args: &[&str]) -> (Up, String) {
+        let (up, said, lines) = Up::start_warned(args, Stdio::inherit());
+        // Kept open: the process says more when it stops.
+        std::thread::spawn(move || lines.for_each(drop));
+        (up, said)
+    }
+
+    /// The same with the lines behind what it says when it is up, and with its warnings elsewhere.
+    fn start_warned(args: &[&str], warnings: Stdio) -> (Up, String, Lines<BufReader<ChildStdout>>) {
         let mut child = command(&[&["up"][..], args].concat())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(warnings)
             .spawn()
             .expect("the binary runs");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -36,9 +46,7 @@ impl Up {
                 break;
             }
         }
-        // Kept open: the process says more when it stops.
-        std::thread::spawn(move || lines.for_each(drop));
-        (up, said)
+        (up, said, lines)
     }
 
     pub fn interrupt(mut self) {
@@ -260,4 +268,54 @@ fn several_stores_give_several_copies() {
     bad(&["up", "--dir", text(&dir), "--store", text(&scratch.path("a"))], 2, "name all of them");
     let missing = scratch.path("missing");
     bad(&["up", "--dir", text(&scratch.path("new")), "--store", text(&missing)], 4, "missing");
+}
+
+/// With one of two stores missing it starts, says what waits, and serves what is there; volumes are
+/// served as soon as the store is back.
+#[test]
+fn a_start_without_one_of_two_stores_serves_files_then_volumes() {
+    let scratch = Scratch::new("up-missing");
+    let dir = scratch.path("data");
+    let stores = ["a", "b"].map(|name| scratch.path(name));
+    for store in &stores {
+        std::fs::create_dir(store).expect("a directory");
+    }
+    let named: Vec<&str> = stores.iter().flat_map(|path| ["--store", text(path)]).collect();
+    let file = scratch.path("file");
+    std::fs::write(&file, "twice").expect("a file");
+    let (up, _) = Up::start(&[&["--dir", text(&dir)][..], &named].concat());
+    good(&["fs", "put", text(&file), "/file", "--cluster", text(&dir)]);
+    good(&["volume", "create", "v", "--size", "1GiB", "--cluster", text(&dir)]);
+    let (url, _) = exports(&dir, "v");
+    Nbd::open(&url).ask(WRITE, 0, BLOCK, &[0x5a; BLOCK]);
+    up.interrupt();
+
+    let away = scratch.path("away");
+    std::fs::rename(&stores[1], &away).expect("it moves");
+    let warnings = scratch.path("warnings");
+    let to = File::create(&warnings).expect("a file");
+    let (up, said, mut lines) = Up::start_warned(&["--dir", text(&dir)], to.into());
+    assert!(said.contains("with 1 store; new files wait for the stores"), "{said}");
+    let warned = std::fs::read_to_string(&warnings).expect("text");
+    assert!(warned.contains(&format!("{} is missing", text(&stores[1]))), "{warned}");
+    assert!(warned.contains("volumes are not served yet"), "{warned}");
+    let back = scratch.path("back");
+    good(&["fs", "get", "/file", text(&back), "--cluster", text(&dir)]);
+    assert_eq!(std::fs::read(&back).expect("a file"), b"twice");
+    assert!(!stores[1].exists(), "nothing is made where the store was");
+
+    std::fs::rename(&away, &stores[1]).expect("it moves");
+    let line = lines.next().expect("a line").expect("text");
+    assert_eq!(line, "volumes are served");
+    std::thread::spawn(move || lines.for_each(drop));
+    let read = Nbd::open(&url).ask(READ, 0, BLOCK, &[]);
+    assert!(read == [0x5a; BLOCK]);
+    good(&["fs", "put", text(&file), "/other", "--cluster", text(&dir)]);
+    assert_eq!(copies(&dir, "/other"), 2);
+    up.interrupt();
+
+    // Without the store again, and asked to end while volumes wait.
+    std::fs::rename(&stores[1], &away).expect("it moves");
+    let (up, _) = Up::start(&["--dir", text(&dir)]);
+    up.interrupt();
 }
