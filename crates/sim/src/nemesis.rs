@@ -11,6 +11,7 @@ use std::time::Duration;
 use runtime::sim::{CrashMode, HostId, Sim};
 
 use crate::cluster::Cluster;
+pub(crate) use clients::{Cut, Way, keep_cutting};
 
 /// How long the next wipe waits for the repair of the one before.
 const WIPE_PATIENCE: Duration = Duration::from_secs(120);
@@ -44,6 +45,8 @@ pub struct Faults {
     /// Clients are cut from chunkservers and masters, in one direction or both; servers that
     /// their peers reach are cut from all clients. Beside all other faults.
     pub client_cuts: bool,
+    /// The same from masters alone, for clients that ask no others.
+    pub master_cuts: bool,
     /// Operations of one chunkserver's disk fail, once or for a while; a server whose store has
     /// failed starts again.
     pub io_errors: bool,
@@ -72,8 +75,8 @@ impl Nemesis {
         let work =
             Work { sim: sim.clone(), cluster: cluster.clone(), faults, rotten, stop: stop.clone() };
         let mut tasks = vec![sim.spawn("nemesis", work.run())];
-        if faults.client_cuts {
-            let cuts = clients::cut_clients(cluster.clone(), stop.clone());
+        if faults.client_cuts || faults.master_cuts {
+            let cuts = clients::cut_clients(cluster.clone(), !faults.client_cuts, stop.clone());
             tasks.push(sim.spawn("nemesis of clients", cuts));
         }
         Nemesis { stop, tasks }

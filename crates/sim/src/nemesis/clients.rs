@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use runtime::sim::HostId;
+use runtime::sim::{HostId, Sim};
 
 use crate::cluster::Cluster;
 
@@ -18,35 +18,84 @@ const LONG_MS: u64 = 12_000;
 const PAUSE_MS: (u64, u64) = (50, 1_000);
 
 /// One-way paths that are closed together.
-struct Cut {
-    mark: &'static str,
+pub(crate) struct Cut {
+    marks: Vec<&'static str>,
     paths: Vec<(HostId, HostId)>,
 }
 
-/// Cuts clients off in one way after the other until it is to stop.
-pub(super) async fn cut_clients(cluster: Cluster, stop: Rc<Cell<bool>>) {
-    let sim = cluster.sim().clone();
-    while !stop.get() {
+/// Which way a cut is closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// Neither requests nor answers arrive.
+    Both,
+    /// Requests do not arrive.
+    There,
+    /// Answers do not arrive.
+    Back,
+}
+
+impl Cut {
+    /// Between those who ask and those who answer.
+    pub(crate) fn new(
+        mark: &'static str,
+        way: Way,
+        asking: &[HostId],
+        answering: &[HostId],
+    ) -> Cut {
+        let mut paths = Vec::new();
+        for &from in asking {
+            for &to in answering.iter().filter(|&&to| to != from) {
+                paths.extend((way != Way::Back).then_some((from, to)));
+                paths.extend((way != Way::There).then_some((to, from)));
+            }
+        }
+        Cut { marks: vec![mark], paths }
+    }
+
+    /// With a mark for its direction too.
+    pub(crate) fn directed(mut self, way: Way) -> Cut {
+        self.marks.extend(match way {
+            Way::Both => None,
+            Way::There => Some("cut: requests are lost"),
+            Way::Back => Some("cut: answers are lost"),
+        });
+        self
+    }
+}
+
+/// Cuts hosts off in one way after the other until asked to stop.
+pub(crate) async fn keep_cutting(
+    sim: Sim,
+    is_over: impl Fn() -> bool,
+    draw: impl Fn() -> Option<Cut>,
+) {
+    while !is_over() {
         let pause = sim.with_rng(|rng| rng.between(PAUSE_MS.0, PAUSE_MS.1));
         sim.sleep(Duration::from_millis(pause)).await;
-        let Some(cut) = draw_cut(&cluster) else { continue };
+        let Some(cut) = draw() else { continue };
         cut.paths.iter().for_each(|&(from, to)| sim.set_blocked(from, to, true));
         let length = sim.with_rng(|rng| match rng.one_in(8) {
             true => LONG_MS,
             false => rng.between(CUT_MS.0, CUT_MS.1),
         });
         let end = sim.elapsed() + Duration::from_millis(length);
-        while sim.elapsed() < end && !stop.get() {
+        while sim.elapsed() < end && !is_over() {
             sim.sleep(Duration::from_millis(20)).await;
         }
         if cut.paths.iter().any(|&(from, to)| sim.held(from, to) > 0) {
-            sim.mark(cut.mark);
+            cut.marks.iter().for_each(|mark| sim.mark(mark));
         }
         cut.paths.iter().for_each(|&(from, to)| sim.set_blocked(from, to, false));
     }
 }
 
-fn draw_cut(cluster: &Cluster) -> Option<Cut> {
+/// Cuts between clients and servers of the core; `masters_only` where clients ask no others.
+pub(super) async fn cut_clients(cluster: Cluster, masters_only: bool, stop: Rc<Cell<bool>>) {
+    let sim = cluster.sim().clone();
+    keep_cutting(sim, move || stop.get(), || draw_cut(&cluster, masters_only)).await;
+}
+
+fn draw_cut(cluster: &Cluster, masters_only: bool) -> Option<Cut> {
     let sim = cluster.sim();
     let running = |host: &HostId| sim.env(*host).is_some();
     let clients: Vec<_> = cluster.client_hosts().into_iter().filter(running).collect();
@@ -54,28 +103,24 @@ fn draw_cut(cluster: &Cluster) -> Option<Cut> {
     if clients.is_empty() {
         return None;
     }
-    let (client, server) = (pick(&clients), pick(cluster.servers()));
+    let (client, server) = (&[pick(&clients)], &[pick(cluster.servers())]);
     let (all_servers, all_masters) = (cluster.servers(), cluster.masters());
-    let out = |to: &[HostId]| to.iter().map(|&to| (client, to)).collect::<Vec<_>>();
-    let back = |from: &[HostId]| from.iter().map(|&from| (from, client)).collect::<Vec<_>>();
-    let both = |of: &[HostId]| [out(of), back(of)].concat();
-    let (mark, paths) = match sim.with_rng(|rng| rng.below(8)) {
-        0 => ("cut: a client from a chunkserver", both(&[server])),
-        1 => ("cut: requests to a chunkserver are lost", out(&[server])),
-        2 => ("cut: answers of a chunkserver are lost", back(&[server])),
-        3 => ("cut: a client reaches masters only", both(all_servers)),
-        4 => ("cut: a client reaches no master", both(all_masters)),
-        5 => ("cut: answers of masters are lost", back(all_masters)),
-        6 => ("cut: clients from a chunkserver that peers reach", apart(&clients, server)),
-        _ => {
-            let master = all_masters[cluster.leading_master()?];
-            ("cut: clients from a leading master that peers reach", apart(&clients, master))
+    let first = if masters_only { 4 } else { 0 };
+    Some(match sim.with_rng(|rng| rng.between(first, 7)) {
+        0 => Cut::new("cut: a client from a chunkserver", Way::Both, client, server),
+        1 => Cut::new("cut: requests to a chunkserver are lost", Way::There, client, server),
+        2 => Cut::new("cut: answers of a chunkserver are lost", Way::Back, client, server),
+        3 => Cut::new("cut: a client reaches masters only", Way::Both, client, all_servers),
+        4 => Cut::new("cut: a client reaches no master", Way::Both, client, all_masters),
+        5 => Cut::new("cut: answers of masters are lost", Way::Back, client, all_masters),
+        6 if !masters_only => {
+            let mark = "cut: clients from a chunkserver that peers reach";
+            Cut::new(mark, Way::Both, &clients, server)
         }
-    };
-    Some(Cut { mark, paths })
-}
-
-/// Both paths between each client and a server.
-fn apart(clients: &[HostId], server: HostId) -> Vec<(HostId, HostId)> {
-    clients.iter().flat_map(|&client| [(client, server), (server, client)]).collect()
+        _ => {
+            let master = &[all_masters[cluster.leading_master()?]];
+            let mark = "cut: clients from a leading master that peers reach";
+            Cut::new(mark, Way::Both, &clients, master)
+        }
+    })
 }

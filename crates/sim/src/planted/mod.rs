@@ -48,6 +48,8 @@ pub enum Planted {
     Uncommitted,
     /// Clients answer a look-up of a name from what they saw first.
     StaleNames,
+    /// Clients that no master answers for a while answer look-ups from what they saw last.
+    OldWhenCut,
     /// Clients send some namespace changes again as if they were others.
     TwiceChanged,
     /// Clients that are refused a lock go on as if they had got it.
@@ -78,7 +80,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 24] = [
+    pub const ALL: [Planted; 25] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -90,6 +92,7 @@ impl Planted {
         Planted::StaleTail,
         Planted::Uncommitted,
         Planted::StaleNames,
+        Planted::OldWhenCut,
         Planted::TwiceChanged,
         Planted::ForgedLock,
         Planted::LostRename,

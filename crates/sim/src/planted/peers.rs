@@ -1,6 +1,6 @@
 //! The network as a client gets it in the simulator, perhaps with a bug.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, ClientId, DiskId, Kind};
 use client::{DataAnswer, Network, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
-use runtime::{Buf, Class, Duration, Env};
+use runtime::{Buf, Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
     BlockReply, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest,
@@ -18,6 +18,9 @@ use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
 use super::{Planted, acts, acts_in, planted};
 use crate::numbers::far_peers;
+
+/// A client that no master has answered for so long is cut from all of them.
+const CUT_AFTER: Duration = Duration::from_secs(1);
 
 type ControlAnswer = Result<ControlReply, PeerError<ControlError>>;
 
@@ -29,7 +32,9 @@ pub(crate) fn peers_of(env: &Env, endpoint: Endpoint) -> Rc<dyn Peers> {
         None => Rc::new(network),
         Some(_) => {
             let (network, env) = (Rc::new(network), env.clone());
-            Rc::new(Buggy { network, env, seen: Rc::default(), stats: Rc::default() })
+            let heard = Rc::new(Cell::new(env.now()));
+            let (seen, stats) = (Rc::default(), Rc::default());
+            Rc::new(Buggy { network, env, seen, heard, stats })
         }
     };
     far_peers(env, peers)
@@ -38,8 +43,10 @@ pub(crate) fn peers_of(env: &Env, endpoint: Endpoint) -> Rc<dyn Peers> {
 struct Buggy {
     network: Rc<Network>,
     env: Env,
-    /// First answer to each look-up.
+    /// An answer to each look-up: the first, or the last.
     seen: Rc<RefCell<BTreeMap<Place, ControlReply>>>,
+    /// When a master answered last.
+    heard: Rc<Cell<Instant>>,
     /// First answer about each replica of an open chunk.
     stats: Rc<RefCell<BTreeMap<(ChunkId, DiskId), ReplicaStat>>>,
 }
@@ -63,6 +70,42 @@ impl Buggy {
             let answer = asked.await;
             if let Ok(reply @ ControlReply::Namespace(NamespaceReply::Node { .. })) = &answer {
                 seen.borrow_mut().entry(place).or_insert_with(|| reply.clone());
+            }
+            answer
+        }
+        .boxed_local()
+    }
+
+    /// Answers a look-up from memory when no master has answered for a while: longer than one of
+    /// them is down, or silent. Only a client that is cut from all masters hears of none for so
+    /// long.
+    fn lookup_when_cut(
+        &self,
+        to: SocketAddr,
+        request: ControlRequest,
+        timeout: Duration,
+    ) -> LocalBoxFuture<'static, ControlAnswer> {
+        let place = match &request {
+            ControlRequest::Namespace(NamespaceRequest::Lookup { place }) => Some(place.clone()),
+            _ => None,
+        };
+        if let Some(known) = place.as_ref().and_then(|place| self.seen.borrow().get(place).cloned())
+            && self.env.now() - self.heard.get() > CUT_AFTER
+            && acts(Planted::OldWhenCut)
+        {
+            return std::future::ready(Ok(known)).boxed_local();
+        }
+        let asked = self.network.control(to, request, timeout);
+        let (env, heard, seen) = (self.env.clone(), self.heard.clone(), self.seen.clone());
+        async move {
+            let answer = asked.await;
+            if matches!(answer, Ok(_) | Err(PeerError::Refused(_))) {
+                heard.set(env.now());
+            }
+            if let (Some(place), Ok(reply @ ControlReply::Namespace(NamespaceReply::Node { .. }))) =
+                (place, &answer)
+            {
+                seen.borrow_mut().insert(place, reply.clone());
             }
             answer
         }
@@ -173,6 +216,7 @@ impl Peers for Buggy {
                 Planted::StaleNames,
                 ControlRequest::Namespace(NamespaceRequest::Lookup { place }),
             ) => self.stale_lookup(to, place, timeout),
+            (Planted::OldWhenCut, request) => self.lookup_when_cut(to, request, timeout),
             (
                 Planted::TwiceChanged,
                 request @ ControlRequest::Namespace(NamespaceRequest::Change { .. }),

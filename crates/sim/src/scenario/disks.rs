@@ -33,7 +33,7 @@ use super::record::{By, Record, content, extent};
 use super::stack::{Role, Stack};
 use super::{NONE, beliefs};
 use crate::cluster::{Cluster, Shape, parse};
-use crate::nemesis::{Faults, Nemesis};
+use crate::nemesis::{Cut, Faults, Nemesis, Way, keep_cutting};
 use crate::register::Did;
 use crate::tuning::Tuning;
 
@@ -51,6 +51,8 @@ const FILE_BYTES: u64 = 64 << 10;
 /// Blocks in use: few, so that requests meet; two at the border of two segments.
 const BLOCKS: [u64; 5] = [3, 4, 15, 16, 40];
 const LOAD: Duration = Duration::from_secs(10);
+/// The same where hosts are cut off: a cut may last 12 s.
+const CUTS_LOAD: Duration = Duration::from_secs(24);
 /// Between two requests of a lane, at most: seeds are cheap when lanes think.
 const THINK: Duration = Duration::from_millis(80);
 /// How often the servers' beliefs are compared.
@@ -67,6 +69,15 @@ const SHARED: usize = 0;
 /// The one that one host has for itself.
 const OWN: usize = 1;
 const NAMES: [&str; 2] = ["shared", "own"];
+
+/// What a run suffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Harm {
+    /// Whatever there is.
+    Everything,
+    /// Hosts are cut off from each other, by pair and direction.
+    Cuts,
+}
 
 /// What a host does with the volume that only one has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +103,7 @@ struct World {
     stop: Cell<bool>,
 }
 
-pub(super) async fn run(sim: Sim) -> Result<(), String> {
+pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     let shape = Shape { servers: 4, ..Shape::default() };
     let cluster = Cluster::start(&sim, shape, Tuning::default());
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
@@ -119,10 +130,15 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let over = world.clone();
     let is_over = move || over.is_over();
     let keeper = Keeper::start(&client, &endpoint, record, &BLOCKS, volumes.to_vec(), is_over);
-    let nemesis = Nemesis::start(&cluster, faults(&sim));
-    let trouble = sim.spawn("trouble", world.clone().trouble());
+    let core = if harm == Harm::Cuts { NONE } else { faults(&sim) };
+    let nemesis = Nemesis::start(&cluster, core);
+    let trouble = match harm {
+        Harm::Everything => sim.spawn("trouble", world.clone().trouble()),
+        Harm::Cuts => sim.spawn("cuts", world.clone().cut_always()),
+    };
     let handover = sim.spawn("handover", world.clone().hand_over_always());
-    let end = sim.elapsed() + LOAD;
+    let load = if harm == Harm::Cuts { CUTS_LOAD } else { LOAD };
+    let end = sim.elapsed() + load;
     world.pause(10, 20).await;
     sim.with_net_faults(|net| {
         (net.duplicate_one_in, net.delay_one_in) = (15, 25);
@@ -148,7 +164,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     world.record.judge(|volume| volume == volumes[SHARED])?;
     let answered: usize = volumes.iter().map(|&volume| world.record.answered(volume, 0)).sum();
     match answered < ANSWERED_MIN {
-        true => Err(format!("only {answered} blocks in {LOAD:?}: the load stands still")),
+        true => Err(format!("only {answered} blocks in {load:?}: the load stands still")),
         false => Ok(()),
     }
 }
@@ -387,6 +403,42 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Cuts hosts off from each other, two pairs or groups at a time.
+    async fn cut_always(self: Rc<Self>) {
+        let cut = || keep_cutting(self.sim.clone(), || self.is_over(), || Some(self.draw_cut()));
+        futures_util::future::join(cut(), cut()).await;
+    }
+
+    /// A cut of a block server, a front end's host or a block manager. Block servers do not ask
+    /// each other.
+    fn draw_cut(&self) -> Cut {
+        let pick = |hosts: &[HostId]| {
+            self.sim.with_rng(|rng| hosts[rng.below(hosts.len() as u64) as usize])
+        };
+        let core = self.stack.cluster();
+        let (server, host) = (&[pick(self.stack.servers())], &[pick(&self.hosts)]);
+        let managers = self.stack.managers();
+        // One chunkserver, or all of them.
+        let one = [pick(core.servers())];
+        let chunkservers = if self.draw(2) == 0 { &one[..] } else { core.servers() };
+        let way = self.sim.with_rng(|rng| *rng.pick(&[Way::Both, Way::There, Way::Back]));
+        let (mark, asking, answering): (_, &[HostId], &[HostId]) = match self.draw(8) {
+            0 => ("cut: a block server from masters", server, core.masters()),
+            1 => ("cut: a block server from chunkservers", server, chunkservers),
+            2 => ("cut: a block server from managers", server, managers),
+            3 => ("cut: a block server from a front end", host, server),
+            4 => ("cut: a block server from all front ends", &self.hosts, server),
+            5 => ("cut: a front end from masters", host, core.masters()),
+            6 => ("cut: a front end from managers", host, managers),
+            _ => {
+                let all: Vec<_> = self.stack.servers().iter().chain(&self.hosts).copied().collect();
+                let mark = "cut: a block manager that masters reach";
+                return Cut::new(mark, way, &all, &[pick(managers)]).directed(way);
+            }
+        };
+        Cut::new(mark, way, asking, answering).directed(way)
     }
 
     /// Parts a host from the managers, or no longer.

@@ -62,6 +62,7 @@ const NONE: Faults = Faults {
     wiped_disks: false,
     blackouts: false,
     client_cuts: false,
+    master_cuts: false,
     io_errors: false,
     master_disks: false,
     absent_disks: false,
@@ -76,8 +77,9 @@ const TWO_DISKS: fn() -> Shape = || Shape { disks: 2, ..Shape::default() };
 const PARTITIONED: fn() -> Shape =
     || Shape { namespace_partitions: 4, stream_partitions: 4, ..Shape::default() };
 
-/// Faults of all processes and of the network, none of media.
+/// Faults of all processes and of the network, cuts of clients among them; none of media.
 const STORM: Faults = Faults {
+    client_cuts: true,
     server_crashes: true,
     master_crashes: true,
     bad_network: true,
@@ -344,6 +346,11 @@ pub const SCENARIOS: &[Scenario] = &[
             "writer: replica failed",
             "recovery without all votes",
             "short replica completed",
+            "cut: a client from a chunkserver",
+            "cut: answers of a chunkserver are lost",
+            "cut: a client reaches masters only",
+            "cut: a client reaches no master",
+            "cut: clients from a leading master that peers reach",
         ],
     },
     Scenario {
@@ -388,10 +395,16 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "takeover",
         about: "writers take files from each other and go on; chunkservers crash",
         run: |sim| {
-            let faults = Faults { server_crashes: true, bad_network: true, ..NONE };
+            let faults =
+                Faults { server_crashes: true, bad_network: true, client_cuts: true, ..NONE };
             Box::pin(takeover::run(sim, faults))
         },
         marks: &[
+            "cut: a client from a chunkserver",
+            "cut: requests to a chunkserver are lost",
+            "cut: answers of a chunkserver are lost",
+            "cut: a client reaches no master",
+            "cut: clients from a chunkserver that peers reach",
             "stream recovered",
             "recovery without all votes",
             "recovery copies before the seal",
@@ -417,21 +430,43 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "names",
         about: "creates, links, renames and removals across four partitions, linearizable",
         run: |sim| {
-            let faults =
-                Faults { master_crashes: true, bad_network: true, partitions: true, ..NONE };
+            let faults = Faults {
+                master_crashes: true,
+                bad_network: true,
+                partitions: true,
+                master_cuts: true,
+                ..NONE
+            };
             Box::pin(names::run(sim, PARTITIONED(), faults))
         },
-        marks: &["net: connection reset", "namespace: a change waits for an intent"],
+        marks: &[
+            "net: connection reset",
+            "namespace: a change waits for an intent",
+            "cut: a client reaches no master",
+            "cut: answers of masters are lost",
+            "cut: clients from a leading master that peers reach",
+        ],
     },
     Scenario {
         name: "locks",
         about: "leases and fencing tokens under crashes of masters, drift and a bad network",
         run: |sim| {
-            let faults =
-                Faults { master_crashes: true, bad_network: true, bad_clocks: true, ..NONE };
+            let faults = Faults {
+                master_crashes: true,
+                bad_network: true,
+                bad_clocks: true,
+                master_cuts: true,
+                ..NONE
+            };
             Box::pin(locks::run(sim, Shape { servers: 3, ..Shape::default() }, faults))
         },
-        marks: &["net: connection reset", "transport: silent peer"],
+        marks: &[
+            "net: connection reset",
+            "transport: silent peer",
+            "cut: a client reaches no master",
+            "cut: answers of masters are lost",
+            "cut: clients from a leading master that peers reach",
+        ],
     },
     Scenario {
         name: "block-managers",
@@ -490,7 +525,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "disks",
         about: "volumes over NBD on the whole stack, where everything fails, until the power is cut",
-        run: |sim| Box::pin(disks::run(sim)),
+        run: |sim| Box::pin(disks::run(sim, disks::Harm::Everything)),
         marks: &[
             "segment: DataFile collected",
             "disks: a segment has moved",
@@ -498,6 +533,28 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: change came again",
             "segment: a change has happened before",
             "block: read beside the server",
+            "block: attachment lost",
+            "disks: power is cut amid changes",
+            "cuts: a snapshot amid faults",
+        ],
+    },
+    Scenario {
+        name: "disks-cuts",
+        about: "volumes over NBD on the whole stack, whose hosts are cut off from each other",
+        run: |sim| Box::pin(disks::run(sim, disks::Harm::Cuts)),
+        marks: &[
+            "cut: a block server from masters",
+            "cut: a block server from chunkservers",
+            "cut: a block server from managers",
+            "cut: a block server from a front end",
+            "cut: a front end from masters",
+            "cut: a front end from managers",
+            "cut: requests are lost",
+            "cut: answers are lost",
+            "cut: a block manager that masters reach",
+            "cut: a block server from all front ends",
+            "disks: a segment has moved",
+            "block: change came again",
             "block: attachment lost",
             "disks: power is cut amid changes",
             "cuts: a snapshot amid faults",

@@ -75,6 +75,7 @@ scenarios! {
     append_writers "append-writers",
     block_managers "block-managers",
     disks "disks",
+    disks_cuts "disks-cuts",
     locks "locks",
     names "names",
     repair_latent "repair-latent",

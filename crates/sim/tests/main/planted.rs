@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 25] = [
+const FOUND: [(Planted, &str, u64, &str); 26] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 0, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -23,6 +23,7 @@ const FOUND: [(Planted, &str, u64, &str); 25] = [
     (Planted::DeleteNeighbour, "append-servers", 0, "1 of 3 replicas"),
     // Linearizability of names.
     (Planted::StaleNames, "names", 0, "not linearizable"),
+    (Planted::OldWhenCut, "names", 0, "not linearizable"),
     (Planted::TwiceChanged, "names", 0, "not linearizable"),
     (Planted::LostRename, "names", 0, "not linearizable"),
     // Exclusion of lock holders.
