@@ -84,6 +84,8 @@ struct Inner {
     running_masters: RefCell<Vec<Option<Master>>>,
     /// The Raft ID of each master: another one once its disk was replaced.
     master_ids: RefCell<Vec<u64>>,
+    /// Why each master did not start, or has failed, since it was replaced.
+    master_errors: RefCell<Vec<Vec<String>>>,
     /// What went wrong in ways that no fault explains.
     troubles: RefCell<Vec<String>>,
     clients: Cell<u32>,
@@ -99,6 +101,8 @@ struct Inner {
     empty: RefCell<BTreeSet<usize>>,
 }
 
+/// How long a cluster is without a master that is being replaced at most, in milliseconds.
+const REPLACE_PAUSE_MS_MAX: u64 = 2_000;
 /// Pause before a process that has ended because of its disk starts again.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
@@ -128,6 +132,7 @@ impl Cluster {
             key: ClusterKey::new(key),
             running_masters: RefCell::new((0..shape.masters).map(|_| None).collect()),
             master_ids: RefCell::new((1..=shape.masters as u64).collect()),
+            master_errors: RefCell::new(vec![Vec::new(); shape.masters]),
             masters,
             running: RefCell::new((0..servers.len()).map(|_| None).collect()),
             formatting: RefCell::new(
@@ -211,6 +216,7 @@ impl Cluster {
                 Err(_) if env.is_closed() => {}
                 Err(error) => {
                     let failure = format!("master {} did not start: {error}", index + 1);
+                    this.0.master_errors.borrow_mut()[index].push(failure.clone());
                     this.restart_tainted(host, failure, move |cluster| {
                         cluster.crash_master(index, CrashMode::Process);
                         move |cluster: &Cluster| cluster.boot_master(index)
@@ -235,17 +241,28 @@ impl Cluster {
         self.0.running_masters.borrow()[index].as_ref().and_then(Master::failure)
     }
 
+    /// Whether a master serves: it is ready, and has not failed.
+    pub(crate) fn master_serves(&self, index: usize) -> bool {
+        let running = self.0.running_masters.borrow();
+        running[index].as_ref().is_some_and(|it| it.is_ready() && it.failure().is_none())
+    }
+
+    /// Why a master did not start, or has failed, since it was replaced.
+    pub(crate) fn master_errors(&self, index: usize) -> Vec<String> {
+        self.0.master_errors.borrow()[index].clone()
+    }
+
     /// What a master does that should have refused to take part.
     pub(crate) fn not_refused(&self, index: usize) -> String {
         let state = match &self.0.running_masters.borrow()[index] {
             Some(master) => format!("leads {:?}", master.leads()),
             None => "does not start".to_owned(),
         };
-        format!("master {} takes part without its disk: it {state}", index + 1)
+        let id = self.0.master_ids.borrow()[index];
+        format!("master {id} takes part without its disk: it {state}")
     }
 
-    /// An operator replaces a master whose disk is lost: removes it, and adds another in its
-    /// place, which starts with an empty directory and a number of its own.
+    /// An operator replaces a master: removes it, and after a while adds another in its place, which starts with an empty directory and a number of its own.
     pub(crate) async fn replace_master(&self, index: usize) -> Result<(), String> {
         let old = self.0.master_ids.borrow()[index];
         let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
@@ -254,8 +271,12 @@ impl Cluster {
         if outcome.is_ok() {
             self.crash_master(index, CrashMode::Process);
             self.0.sim.wipe(self.0.masters[index], MASTER_DIR.as_ref());
+            self.0.master_errors.borrow_mut()[index].clear();
+            // Before the pause: what restarts failed processes may start it earlier.
             let newest = self.0.master_ids.borrow().iter().max().copied().unwrap_or(0);
             self.0.master_ids.borrow_mut()[index] = newest + 1;
+            let pause = self.0.sim.with_rng(|rng| rng.between(1, REPLACE_PAUSE_MS_MAX));
+            self.0.sim.sleep(Duration::from_millis(pause)).await;
             self.boot_master(index);
             let info = self.master_info(index);
             outcome = self.patiently(|| change(MemberChange::Add(info.clone()))).await;
@@ -311,6 +332,7 @@ impl Cluster {
             let Some(failure) = failure else { continue };
             self.0.running_masters.borrow_mut()[index] = None;
             let failure = format!("master {} has failed: {failure}", index + 1);
+            self.0.master_errors.borrow_mut()[index].push(failure.clone());
             self.restart_tainted(self.0.masters[index], failure, move |cluster| {
                 cluster.crash_master(index, CrashMode::Process);
                 move |cluster: &Cluster| cluster.boot_master(index)

@@ -54,6 +54,9 @@ pub struct Faults {
     pub master_disks: bool,
     /// A master's disk is lost: the master takes no part, and an operator replaces it.
     pub lost_masters: bool,
+    /// One master's disk rots, has unreadable sectors and loses writes; an operator replaces the
+    /// master.
+    pub rotten_masters: bool,
     /// A disk of a chunkserver is not there at one start and back at the next.
     pub absent_disks: bool,
     /// Sectors of one server cannot be read while another server is down.
@@ -72,8 +75,14 @@ impl Nemesis {
         let stop = Rc::new(Cell::new(false));
         let sim = cluster.sim().clone();
         let rotten = sim.with_rng(|rng| rng.below(cluster.servers().len() as u64)) as usize;
-        let work =
-            Work { sim: sim.clone(), cluster: cluster.clone(), faults, rotten, stop: stop.clone() };
+        let work = Work {
+            sim: sim.clone(),
+            cluster: cluster.clone(),
+            faults,
+            rotten,
+            rotten_master: Cell::new(None),
+            stop: stop.clone(),
+        };
         let mut tasks = vec![sim.spawn("nemesis", work.run())];
         if faults.client_cuts || faults.master_cuts {
             let cuts = clients::cut_clients(cluster.clone(), !faults.client_cuts, stop.clone());
@@ -97,6 +106,8 @@ struct Work {
     faults: Faults,
     /// The chunkserver whose disk rots: one, as redundancy allows.
     rotten: usize,
+    /// The master whose disk rots, until it is replaced.
+    rotten_master: Cell<Option<usize>>,
     stop: Rc<Cell<bool>>,
 }
 
@@ -132,6 +143,7 @@ impl Work {
             offer(self.faults.absent_disks, 11);
             offer(self.faults.latent_errors, 12);
             offer(self.faults.lost_masters, 13);
+            offer(self.faults.rotten_masters, 14);
             if choices.is_empty() {
                 continue;
             }
@@ -149,7 +161,8 @@ impl Work {
                 10 => self.master_disk().await,
                 11 => self.absent_disk().await,
                 12 => self.latent_error().await,
-                _ => self.lose_master().await,
+                13 => self.lose_master().await,
+                _ => self.rot_master().await,
             }
             self.cluster.tend_masters();
         }

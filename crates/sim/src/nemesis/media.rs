@@ -16,7 +16,8 @@ const ABSENT_MS: (u64, u64) = (500, 15_000);
 /// How long a server is down while another one cannot read sectors, in milliseconds.
 const DEAD_MS: (u64, u64) = (1_000, 15_000);
 
-/// How soon a master without its disk has found out that it may not take part.
+/// How soon a master has found out that it may not take part without its disk, or that its disk is
+/// damaged.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Work {
@@ -116,10 +117,13 @@ impl Work {
     }
 
     /// A master comes back with an empty disk. It must refuse to take part under its old number;
-    /// then an operator replaces it.
+    /// then an operator replaces it. Or a healthy one is replaced, without any notice.
     pub(super) async fn lose_master(&self) {
         let index = self.draw(self.cluster.masters().len());
         let host = self.cluster.masters()[index];
+        if self.draw(3) == 0 {
+            return self.replace_master(index, "nemesis: a healthy master is replaced").await;
+        }
         self.cluster.taint(host);
         self.cluster.crash_master(index, CrashMode::Power);
         self.sim.wipe(host, MASTER_DIR.as_ref());
@@ -135,10 +139,67 @@ impl Work {
                 return self.cluster.trouble(self.cluster.not_refused(index));
             }
         }
+        self.replace_master(index, "nemesis: a master is replaced").await;
+    }
+
+    async fn replace_master(&self, index: usize, mark: &'static str) {
         match self.cluster.replace_master(index).await {
-            Ok(()) => self.sim.mark("nemesis: a master is replaced"),
+            Ok(()) => self.sim.mark(mark),
             Err(error) => self.cluster.trouble(format!("master {index} is not replaced: {error}")),
         }
+    }
+
+    /// A master's disk rots: bits turn, sectors cannot be read, writes get lost. It starts again; one
+    /// that says twice what is damaged is replaced. What is not found out may be found later: until
+    /// it is replaced it is the same master that rots.
+    pub(super) async fn rot_master(&self) {
+        let masters = self.cluster.masters();
+        let index = self.rotten_master.get().unwrap_or_else(|| self.draw(masters.len()));
+        let host = masters[index];
+        self.rotten_master.set(Some(index));
+        self.cluster.taint(host);
+        let kind = self.draw(3);
+        if kind == 2 {
+            self.sim.with_disk_faults(host, |disk| disk.lost_one_in = 20);
+        } else {
+            let files = self.sim.files(host).into_iter();
+            let files: Vec<_> = files.filter(|(file, _)| file.starts_with(MASTER_DIR)).collect();
+            for _ in 0..1 + self.draw(64) {
+                let Some((path, len)) = files.get(self.draw(files.len().max(1))) else { continue };
+                let at = self.sim.with_rng(|rng| rng.below((*len).max(1)));
+                match kind {
+                    0 => drop(self.sim.flip_bit(host, path, at, self.draw(8) as u8)),
+                    _ => self.sim.make_unreadable(host, path, at),
+                }
+            }
+        }
+        self.pause(100, 2_000).await;
+        self.sim.with_disk_faults(host, |disk| disk.lost_one_in = 0);
+        // A disk that has lost what it acknowledged may show nothing of it at the next start.
+        if kind == 2 || !self.stands_rot(index).await {
+            self.rotten_master.set(None);
+            self.replace_master(index, "nemesis: a rotten master is replaced").await;
+        }
+    }
+
+    /// Starts a master on its rotten disk: whether it serves. One that does not must say why.
+    async fn stands_rot(&self, index: usize) -> bool {
+        self.cluster.crash_master(index, self.mode());
+        self.cluster.boot_master(index);
+        let end = self.sim.elapsed() + REFUSAL_PATIENCE;
+        while self.sim.elapsed() < end {
+            self.sim.sleep(Duration::from_millis(50)).await;
+            if self.cluster.master_serves(index) {
+                self.sim.mark("nemesis: a rotten master serves");
+                return true;
+            }
+            self.cluster.tend_masters();
+            if self.cluster.master_errors(index).len() >= 2 {
+                return false;
+            }
+        }
+        self.cluster.trouble(format!("master {} neither serves nor says why", index + 1));
+        false
     }
 
     /// A server starts without one of its disks, and with it the next time.

@@ -68,6 +68,7 @@ const NONE: Faults = Faults {
     absent_disks: false,
     latent_errors: false,
     lost_masters: false,
+    rotten_masters: false,
 };
 
 /// Two disks a server.
@@ -305,6 +306,20 @@ pub const SCENARIOS: &[Scenario] = &[
             "disk: a write fails",
             "disk: an operation on a name fails",
             "chunkstore: a refused write is tried again",
+        ],
+    },
+    Scenario {
+        name: "append-members",
+        about: "a master comes back without its disk and takes no part; masters are replaced",
+        run: |sim| {
+            let faults = Faults { lost_masters: true, ..NONE };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &[
+            "nemesis: a master without its disk takes no part",
+            "nemesis: a master is replaced",
+            "nemesis: a healthy master is replaced",
+            "raft: snapshot received",
         ],
     },
     Scenario {

@@ -65,6 +65,7 @@ scenarios! {
     append_latent "append-latent",
     append_master_disks "append-master-disks",
     append_masters "append-masters",
+    append_members "append-members",
     append_network "append-network",
     append_partitions "append-partitions",
     append_policies "append-policies",
