@@ -464,13 +464,13 @@ fn committed_length_goes_with_its_replica_and_stays_away() {
         bed.append(0, 5000, &[2; 100], 5000).await.unwrap();
         assert_eq!(bed.read(0, false).await, Ok((5000, 8192)));
         let disk = bed.servers[0].1;
-        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK] };
+        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s: 0 };
         assert_eq!(bed.control(0, delete).await, Ok(ChunkserverReply::Done));
         // Messages of its writer that were delayed.
         assert!(bed.commit(0, 5100).await.is_err());
         assert!(bed.append(0, 0, &[1; 5000], 5100).await.is_err());
         assert!(bed.append(0, 5100, &[3; 100], 5100).await.is_err());
-        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK] };
+        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after_s: 0 };
         assert_eq!(bed.control(0, forget).await, Ok(ChunkserverReply::Done));
         assert!(bed.commit(0, 5100).await.is_err());
         // One that is made again shows nothing of what its predecessor had.
