@@ -4,18 +4,40 @@
 //! A deleted volume stays a row, without owners of its segments and without attachments. Those
 //! that share files with it need not know. When its time is over it is removed as one that is
 //! there.
+//!
+//! Its time passes while a manager leads, by that one's own clock: calendars are set, and leaders
+//! change. What is left is stored now and then; a leader begins with what it finds, so that data
+//! is kept for that much longer at most, and never shorter.
+//!
+//! A snapshot is deleted when its volume is. The volume's row is the one that counts; those of its
+//! snapshots follow in parts, and a leader that takes over completes them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::VolumeId;
-use runtime::Instant;
+use runtime::{Duration, Instant};
 use wire::control::{BlockReply, DeletedVolume, VolumeInfo};
 
 use super::error::Refusal;
+use super::limits::{EXPIRY, LEFT_STEP_MAX, LEFT_STEPS};
 use super::machine::Machine;
 use super::rows::{Key, Value};
 use super::snapshots::{AT, check_name};
 use super::state::{Deleted, Volume};
+
+/// How long a deleted volume is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// As it is stored, and when this leader knew it.
+    stored: Duration,
+    since: Instant,
+}
+
+impl Left {
+    fn at(self, now: Instant) -> Duration {
+        self.stored.saturating_sub(now - self.since)
+    }
+}
 
 impl Machine {
     /// Frees the name of a volume, and those of its snapshots, which have to be asked for.
@@ -30,7 +52,7 @@ impl Machine {
             return self.remove(now, volume, force);
         };
         if known.deleted.is_some() {
-            return Ok(self.deleted_reply(volume, unix_ms)); // The same request once more.
+            return Ok(self.deleted_reply(volume, now)); // The same request once more.
         }
         self.refuse_cutting(volume)?;
         let family: Vec<VolumeId> =
@@ -38,34 +60,118 @@ impl Machine {
         if !snapshots && !family.is_empty() {
             self.refuse_needed(volume, force)?;
         }
+        // Clones keep their origin, and need not be linked for this.
         for &snapshot in &family {
-            // Its clones keep their origin, and need not be linked for this.
-            match force {
-                true => self.refuse_cutting(snapshot)?,
-                false => self.refuse_needed(snapshot, false)?,
-            }
+            self.refuse_cutting(snapshot)?;
+        }
+        if !force {
+            self.refuse_cloned(&family)?;
         }
         for &one in [volume].iter().chain(&family) {
             if !force {
                 self.refuse_attached(now, one)?;
             }
         }
-        self.check_family(volume)?;
         // Snapshots that were used have segments; what they are is not part of the change.
         for &snapshot in &family {
             self.rest(snapshot);
         }
+        let all_ms = self.config.undelete.as_millis() as u64;
+        let until_ms = unix_ms.saturating_add(all_ms);
+        let deleted = Deleted { at_ms: unix_ms, until_ms, left_ms: Some(all_ms) };
+        self.left.insert(volume, Left { stored: deleted.left(), since: now });
         self.next_change();
-        let until_ms = unix_ms.saturating_add(self.config.undelete.as_millis() as u64);
-        for one in [volume].into_iter().chain(family) {
-            self.kept.retain(|(other, _), _| *other != one);
-            self.retire_all(one);
-            let mut known = self.state.volume(one).cloned().expect("it is there");
+        self.retire_all(volume);
+        self.set_deleted(volume, Some(deleted), None);
+        self.align_snapshots(volume, family);
+        Ok(self.deleted_reply(volume, now))
+    }
+
+    /// Refuses to delete snapshots that volumes were cloned from.
+    fn refuse_cloned(&self, snapshots: &[VolumeId]) -> Result<(), Refusal> {
+        let all: BTreeSet<VolumeId> = snapshots.iter().copied().collect();
+        let live = self.state.volumes().filter(|(_, one)| one.deleted.is_none());
+        let mut origins = live.filter_map(|(_, one)| one.family.origin);
+        let Some(of) = origins.find(|origin| all.contains(origin)) else {
+            return Ok(());
+        };
+        self.refuse_needed(of, false)
+    }
+
+    fn set_deleted(&mut self, one: VolumeId, deleted: Option<Deleted>, name: Option<String>) {
+        let Some(mut known) = self.state.volume(one).cloned() else { return };
+        if deleted.is_some() {
+            let of_it = (one, 0)..=(one, u64::MAX);
+            let kept: Vec<_> = self.kept.range(of_it).map(|(&key, _)| key).collect();
+            for key in kept {
+                self.kept.remove(&key);
+            }
             known.attached.clear();
-            known.deleted = Some(Deleted { at_ms: unix_ms, until_ms });
-            self.put(Key::Volume(one), Value::Volume(known));
         }
-        Ok(self.deleted_reply(volume, unix_ms))
+        known.deleted = deleted;
+        known.spec.name = name.unwrap_or(known.spec.name);
+        self.put(Key::Volume(one), Value::Volume(known));
+    }
+
+    /// Snapshots are deleted, or are there, as their volume is: a change for each of them.
+    fn align_snapshots(&mut self, volume: VolumeId, snapshots: Vec<VolumeId>) {
+        let Some(known) = self.state.volume(volume) else { return };
+        let (name, deleted) = (known.spec.name.clone(), known.deleted);
+        for id in snapshots {
+            let Some(snapshot) = self.state.volume(id) else { continue };
+            if snapshot.deleted.is_some() == deleted.is_some() {
+                continue;
+            }
+            let own = snapshot.spec.name.rsplit(AT).next().unwrap_or_default();
+            let name = format!("{name}{AT}{own}");
+            self.next_change();
+            self.retire_all(id);
+            self.set_deleted(id, deleted, Some(name));
+        }
+    }
+
+    /// What a leader that takes over finds: time that is left, and rows of snapshots that the one
+    /// before it had no time for.
+    pub(super) fn inherit_deleted(&mut self, now: Instant) {
+        let mut family: BTreeMap<VolumeId, Vec<VolumeId>> = BTreeMap::new();
+        for (id, known) in self.state.volumes() {
+            match (known.family.parent, known.deleted) {
+                (Some(parent), _) => family.entry(parent).or_default().push(id),
+                (None, Some(deleted)) => {
+                    self.left.insert(id, Left { stored: deleted.left(), since: now });
+                }
+                (None, None) => {}
+            }
+        }
+        for (volume, snapshots) in family {
+            self.align_snapshots(volume, snapshots);
+        }
+    }
+
+    /// How long the data of a deleted volume, or of its snapshot, is still kept.
+    fn left(&self, volume: VolumeId, now: Instant) -> Option<Duration> {
+        let known = self.state.volume(volume)?;
+        let deleted = known.deleted?;
+        let left = self.left.get(&known.family.parent.unwrap_or(volume));
+        Some(left.map_or(deleted.left(), |left| left.at(now)))
+    }
+
+    /// Stores how long deleted volumes are kept, where that has become less by a good part: the
+    /// next leader begins with it.
+    pub fn note_left(&mut self, now: Instant) {
+        let step = (self.config.undelete / LEFT_STEPS).clamp(EXPIRY, LEFT_STEP_MAX);
+        let due = self.left.iter().filter(|(_, left)| left.stored - left.at(now) >= step);
+        for id in due.map(|(&id, _)| id).collect::<Vec<_>>() {
+            let Some(deleted) = self.state.volume(id).and_then(|known| known.deleted) else {
+                self.left.remove(&id);
+                continue;
+            };
+            let left = self.left[&id].at(now);
+            self.left.insert(id, Left { stored: left, since: now });
+            let left_ms = Some(left.as_millis() as u64);
+            self.next_change();
+            self.set_deleted(id, Some(Deleted { left_ms, ..deleted }), None);
+        }
     }
 
     /// Brings a deleted volume back, with the snapshots that were deleted with it.
@@ -98,50 +204,44 @@ impl Machine {
             }
         }
         let count = self.check_room(&known.spec, 1)?;
-        self.check_family(volume)?;
         self.rest(volume); // A clone may have linked what it shares just now.
         self.next_change();
-        for (id, mut snapshot) in family {
-            snapshot.spec.name = rename(&snapshot);
-            snapshot.deleted = None;
-            self.put(Key::Volume(id), Value::Volume(snapshot));
-        }
-        let mut known = self.state.volume(volume).cloned().expect("it is there");
-        (known.spec.name, known.deleted) = (name, None);
-        self.put(Key::Volume(volume), Value::Volume(known));
+        self.left.remove(&volume);
+        self.set_deleted(volume, None, Some(name));
         self.add_segments(now, volume, 0..count);
+        self.align_snapshots(volume, family.into_iter().map(|(id, _)| id).collect());
         self.volume_reply(volume)
     }
 
-    fn deleted_reply(&self, volume: VolumeId, unix_ms: u64) -> BlockReply {
-        let volumes = self.deleted_info(volume, unix_ms).into_iter().collect();
+    fn deleted_reply(&self, volume: VolumeId, now: Instant) -> BlockReply {
+        let volumes = self.deleted_info(volume, now).into_iter().collect();
         BlockReply::Deleted { volumes, more: false }
     }
 
-    fn deleted_info(&self, volume: VolumeId, unix_ms: u64) -> Option<DeletedVolume> {
-        let Deleted { at_ms, until_ms } = self.state.volume(volume)?.deleted?;
-        let info = self.state.info(volume)?;
-        Some(DeletedVolume { info, at_ms, left_ms: until_ms.saturating_sub(unix_ms) })
+    fn deleted_info(&self, volume: VolumeId, now: Instant) -> Option<DeletedVolume> {
+        let left_ms = self.left(volume, now)?.as_millis() as u64;
+        let (info, at_ms) = (self.state.info(volume)?, self.state.volume(volume)?.deleted?.at_ms);
+        Some(DeletedVolume { info, at_ms, left_ms })
     }
 
     /// Deleted volumes and their snapshots above one.
-    pub fn list_deleted(&self, unix_ms: u64, after: Option<VolumeId>, limit: u32) -> BlockReply {
+    pub fn list_deleted(&self, now: Instant, after: Option<VolumeId>, limit: u32) -> BlockReply {
         let is_next = |id: &VolumeId| after.is_none_or(|after| *id > after);
         let found = self.state.deleted().map(|(id, _)| id).filter(is_next);
         let mut found: Vec<VolumeId> = found.take(limit as usize + 1).collect();
         let more = found.len() > limit as usize;
         found.truncate(limit as usize);
-        let volumes = found.into_iter().filter_map(|id| self.deleted_info(id, unix_ms)).collect();
+        let volumes = found.into_iter().filter_map(|id| self.deleted_info(id, now)).collect();
         BlockReply::Deleted { volumes, more }
     }
 
     /// Deleted volumes, without their snapshots: those whose time ends first come first.
-    pub fn deleted_volumes(&self) -> Vec<(VolumeId, Deleted)> {
+    pub fn deleted_volumes(&self, now: Instant) -> Vec<(VolumeId, Duration)> {
         let of = |(id, volume): (VolumeId, &Volume)| {
-            Some((id, volume.deleted.filter(|_| volume.family.parent.is_none())?))
+            Some((id, self.left(id, now).filter(|_| volume.family.parent.is_none())?))
         };
         let mut found: Vec<_> = self.state.deleted().filter_map(of).collect();
-        found.sort_by_key(|(id, deleted)| (deleted.until_ms, *id));
+        found.sort_by_key(|&(id, left)| (left, id));
         found
     }
 

@@ -126,7 +126,7 @@ impl Manager {
     /// Removes deleted volumes in their time.
     pub(super) async fn expire(self, lead: Rc<Lead>) {
         let env = self.env();
-        let is_idle = || lead.machine.borrow().deleted_volumes().is_empty();
+        let is_idle = || lead.machine.borrow().deleted_volumes(env.now()).is_empty();
         if self.undelete().is_zero() && is_idle() {
             return; // Nothing will be kept.
         }
@@ -134,10 +134,11 @@ impl Manager {
         let mut freed: Vec<(Instant, u64)> = Vec::new();
         while !lead.is_over() {
             env.sleep(EXPIRY).await;
-            let unix_ms = self.unix_ms();
-            let deleted = lead.machine.borrow().deleted_volumes();
+            lead.machine.borrow_mut().note_left(env.now());
+            self.after(&lead);
+            let deleted = lead.machine.borrow().deleted_volumes(env.now());
             let (over, kept): (Vec<_>, Vec<_>) =
-                deleted.into_iter().partition(|(_, deleted)| deleted.until_ms <= unix_ms);
+                deleted.into_iter().partition(|(_, left)| left.is_zero());
             for (volume, _) in over {
                 tracing::info!(%volume, "the time of a deleted volume is over: it is removed");
                 self.remove_deleted(volume).await;
@@ -150,12 +151,12 @@ impl Manager {
             let Some((capacity, used)) = self.room().await else { continue };
             let soon: u64 = freed.iter().map(|(_, bytes)| bytes).sum();
             let mut free = capacity.saturating_sub(used).saturating_add(soon);
-            for (volume, deleted) in kept {
+            for (volume, left) in kept {
                 if free >= capacity / 100 * FREE_PERCENT || lead.is_over() {
                     break;
                 }
                 let bytes = self.alone(&lead, volume).await.unwrap_or(0);
-                let left_s = deleted.until_ms.saturating_sub(unix_ms) / 1000;
+                let left_s = left.as_secs();
                 tracing::warn!(
                     %volume, bytes, left_s, free,
                     "less than {FREE_PERCENT} % of the cluster is free: a deleted volume goes \

@@ -41,6 +41,11 @@ pub const SWEEP: Duration = Duration::from_secs(3600);
 pub const UNDELETE: Duration = Duration::from_secs(24 * 3600);
 /// The longest that can be configured.
 pub const UNDELETE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long a deleted volume is kept is stored so often in that time: a leader that takes over keeps
+/// it for this part longer at most.
+pub const LEFT_STEPS: u32 = 24;
+/// And at least so often: a row for each deleted volume.
+pub const LEFT_STEP_MAX: Duration = Duration::from_secs(3600);
 /// Between two looks for deleted volumes whose time is over, or whose room is needed.
 pub const EXPIRY: Duration = Duration::from_secs(10);
 /// With less of the cluster's room free than this, in percent, deleted volumes go early.

@@ -13,6 +13,7 @@ use wire::control::{
     BlockReply, BlockRequest, BlockServerStatus, BlockStatus, SegmentId, SegmentPlace, VolumeInfo,
 };
 
+use super::deleted::Left;
 use super::error::Refusal;
 use super::fleet::{Hold, Member};
 use super::limits::{
@@ -90,6 +91,8 @@ pub struct Machine {
     pub(super) moved: BTreeMap<SegmentId, Instant>,
     pub(super) moves: u64,
     pub(super) snapshots: Snapshots,
+    /// Deleted volumes, without their snapshots.
+    pub(super) left: BTreeMap<VolumeId, Left>,
     pub(super) balanced: Instant,
     /// Since when this leader knows of trash.
     trashed: BTreeMap<Trash, Instant>,
@@ -121,6 +124,7 @@ impl Machine {
             moved: BTreeMap::new(),
             moves: 0,
             snapshots: Snapshots::default(),
+            left: BTreeMap::new(),
             balanced: now,
             trashed,
             tick_due: now,
@@ -141,6 +145,7 @@ impl Machine {
             }
         }
         machine.inherit(now);
+        machine.inherit_deleted(now);
         machine
     }
 

@@ -265,7 +265,8 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
     let family = volume.family;
     let related = family != Family::default();
     let deleted = u8::from(volume.deleted.is_some());
-    let flags = u8::from(*shared) | u8::from(related) << 1 | deleted << 2;
+    let counted = u8::from(volume.deleted.is_some_and(|deleted| deleted.left_ms.is_some()));
+    let flags = u8::from(*shared) | u8::from(related) << 1 | deleted << 2 | counted << 3;
     out.extend([policy.copies, policy.acks, flags]);
     for limit in [limits.iops_base, limits.iops_burst, limits.bytes_base, limits.bytes_burst] {
         put_u64(out, limit);
@@ -286,9 +287,10 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
         put_u64(out, family.hold_us);
         family.origin_segments.into_iter().for_each(|count| put_u32(out, count));
     }
-    if let Some(Deleted { at_ms, until_ms }) = volume.deleted {
+    if let Some(Deleted { at_ms, until_ms, left_ms }) = volume.deleted {
         put_u64(out, at_ms);
         put_u64(out, until_ms);
+        left_ms.into_iter().for_each(|left| put_u64(out, left));
     }
 }
 
@@ -348,8 +350,8 @@ impl Input<'_> {
             bytes_base: self.u64()?,
             bytes_burst: self.u64()?,
         };
-        let (shared, related, deleted) = match shared {
-            0..=7 => (shared & 1 == 1, shared & 2 == 2, shared & 4 == 4),
+        let (shared, related, deleted, counted) = match shared {
+            0..=7 | 12..=15 => (shared & 1 == 1, shared & 2 == 2, shared & 4 == 4, shared & 8 == 8),
             _ => return None,
         };
         let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
@@ -363,11 +365,17 @@ impl Input<'_> {
         }
         let family = if related { self.family()? } else { Family::default() };
         let deleted = match deleted {
-            true => Some(Deleted { at_ms: self.u64()?, until_ms: self.u64()? }),
+            true => Some(self.deleted(counted)?),
             false => None,
         };
         let volume = Volume { nonce, spec, attach_epoch, owner_floor, attached, family, deleted };
         sound.then_some(volume)
+    }
+
+    fn deleted(&mut self, counted: bool) -> Option<Deleted> {
+        let (at_ms, until_ms) = (self.u64()?, self.u64()?);
+        let left_ms = if counted { Some(self.u64()?) } else { None };
+        Some(Deleted { at_ms, until_ms, left_ms })
     }
 
     fn family(&mut self) -> Option<Family> {

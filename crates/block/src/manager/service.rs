@@ -384,7 +384,7 @@ impl Manager {
 
     /// Queues rows for storage and tells servers that there is news; answers what an answer has
     /// to wait for.
-    fn after(&self, lead: &Rc<Lead>) -> u64 {
+    pub(super) fn after(&self, lead: &Rc<Lead>) -> u64 {
         let (changes, news) = {
             let machine = &mut *lead.machine.borrow_mut();
             (machine.take_changes(), machine.take_news())
@@ -487,8 +487,7 @@ impl Manager {
                 return self.delete(&lead, volume, (force, snapshots)).await;
             }
             BlockRequest::ListDeleted { after, limit } => {
-                let unix_ms = self.unix_ms();
-                return Ok(lead.machine.borrow().list_deleted(unix_ms, after, limit));
+                return Ok(lead.machine.borrow().list_deleted(self.0.env.now(), after, limit));
             }
             BlockRequest::Remove { volume, force } if self.needs_parting(&lead, volume, force) => {
                 for snapshot in self.deleted_snapshots(&lead, volume) {

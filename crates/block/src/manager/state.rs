@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use base::{BlockServerId, VolumeId};
+use runtime::Duration;
 use wire::control::{Attachment, SegmentId, VolumeInfo, VolumeSpec};
 
 use super::rows::{Key, Row, Value};
@@ -30,13 +31,24 @@ pub struct Volume {
     pub deleted: Option<Deleted>,
 }
 
-/// Of a deleted volume, in milliseconds of Unix time.
+/// Of a deleted volume, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deleted {
-    /// When it was deleted.
+    /// When it was deleted, by the calendar of the leader that was asked.
     pub at_ms: u64,
-    /// Until when its data is kept.
+    /// Until when its data was to be kept, by that calendar.
     pub until_ms: u64,
+    /// How much of that time was left when a leader stored it last; all of it in rows without.
+    pub left_ms: Option<u64>,
+}
+
+impl Deleted {
+    /// How long its data is to be kept by a leader that begins with this row. No calendar counts: one
+    /// may have been set since.
+    pub fn left(&self) -> Duration {
+        let all = self.until_ms.saturating_sub(self.at_ms);
+        Duration::from_millis(self.left_ms.unwrap_or(all))
+    }
 }
 
 /// What a volume has to do with others (B10, B11).

@@ -1,7 +1,8 @@
 //! Volumes that are deleted, brought back, and removed in the end.
 
 use base::{GIB, VolumeId};
-use block::manager::{Machine, Refusal};
+use block::manager::rows::{Row, Value};
+use block::manager::{Machine, Refusal, State};
 use runtime::Duration;
 use wire::control::{BlockReply, BlockRequest, DeletedVolume};
 
@@ -33,7 +34,7 @@ fn undelete(
 }
 
 fn listed(machine: &Machine) -> Vec<VolumeId> {
-    match machine.list_deleted(EPOCH, None, 10) {
+    match machine.list_deleted(at(0), None, 10) {
         BlockReply::Deleted { volumes, more: false } => {
             volumes.into_iter().map(|one| one.info.volume).collect()
         }
@@ -127,11 +128,14 @@ fn open_volume_is_deleted_by_force_only_and_its_attachments_are_over() {
 fn time_of_a_deleted_volume_ends_and_what_is_removed_does_not_come_back() {
     let (mut machine, _, id) = world();
     delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
-    let [(first, deleted)] = machine.deleted_volumes()[..] else { panic!("one") };
-    let day = Duration::from_secs(24 * 3600).as_millis() as u64;
-    assert_eq!((first, deleted.until_ms), (id, EPOCH + day));
+    let day = Duration::from_secs(24 * 3600);
+    let ends = at(day.as_millis() as u64);
+    assert_eq!(machine.deleted_volumes(at(0))[..], [(id, day)]);
+    let almost = at(day.as_millis() as u64 - 1);
+    assert_eq!(machine.deleted_volumes(almost)[..], [(id, Duration::from_millis(1))]);
+    assert_eq!(machine.deleted_volumes(ends)[..], [(id, Duration::ZERO)]);
     assert_eq!(remove(&mut machine, id, true), Ok(BlockReply::Done));
-    assert!(machine.deleted_volumes().is_empty());
+    assert!(machine.deleted_volumes(at(0)).is_empty());
     assert_eq!(undelete(&mut machine, id, None), Err(Refusal::NoVolume(id)));
     assert_eq!(machine.due_trash(at(60_000)).len(), 1, "its files go");
 }
@@ -161,4 +165,84 @@ fn deleted_clone_is_served_before_its_snapshot_goes() {
     machine.tick(at(300_000));
     assert_eq!(machine.state().segments_of(clone, 0).count(), 4);
     assert!(!machine.serve_deleted_clones(at(300_001), of));
+}
+
+/// The next leader's clocks show any time: data is kept for as long as was left when that was stored
+/// last, an hour of a day more at most, and never less.
+#[test]
+fn time_that_is_left_is_that_of_leaders_and_of_no_calendar() {
+    let (mut machine, _, id) = world();
+    delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
+    let hour = 3_600_000;
+    let left = |machine: &Machine, ms| machine.deleted_volumes(at(ms))[0].1.as_millis() as u64;
+    // A leader's own clock begins anywhere.
+    let next = next_leader(&machine);
+    assert_eq!(left(&next, 1), 24 * hour);
+    for ms in (0..=5 * hour + hour / 2).step_by(10_000) {
+        machine.note_left(at(ms));
+    }
+    assert_eq!(left(&machine, 5 * hour + hour / 2), 18 * hour + hour / 2);
+    let mut next = next_leader(&machine);
+    assert_eq!(left(&next, 1), 19 * hour);
+    assert_eq!(left(&next, 19 * hour), 1, "it began to lead 1 ms later");
+    // Listed as it is kept, with its snapshots.
+    let BlockReply::Deleted { volumes, .. } = next.list_deleted(at(hour + 1), None, 10) else {
+        panic!("no list")
+    };
+    assert_eq!((volumes[0].at_ms, volumes[0].left_ms), (EPOCH, 18 * hour));
+    volume(undelete(&mut next, id, None));
+    assert!(next.deleted_volumes(at(0)).is_empty());
+}
+
+/// A row without the time that is left, as programs before wrote it, has all of it.
+#[test]
+fn row_without_the_time_that_is_left_has_all_of_it() {
+    let (mut machine, _, id) = world();
+    delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
+    let mut state = State::default();
+    for mut row in machine.state().rows() {
+        if let Some(Value::Volume(volume)) = &mut row.value {
+            volume.deleted.as_mut().expect("it is the only one").left_ms = None;
+        }
+        state.apply(row);
+    }
+    let next = super::machine(state, 2, at(1));
+    assert_eq!(next.deleted_volumes(at(1))[0].1, Duration::from_secs(24 * 3600));
+}
+
+/// Rows of 8,000 snapshots do not fit in one batch: they are stored in parts, and the next leader
+/// completes what the one before it had no time for.
+#[test]
+fn volume_of_8_000_snapshots_is_deleted_and_brought_back_in_parts() {
+    let (mut machine, _, id) = world();
+    for nonce in 0..8000 {
+        snapshot(&mut machine, 100 + nonce, id, &format!("{nonce:0>250}"));
+    }
+    machine.take_rows();
+    let before = machine.state().clone();
+    let deleted_count = |machine: &Machine| machine.state().deleted().count();
+    let step = |machine: &mut Machine, before: &State, name: &str, gone: usize| {
+        let changes = machine.take_changes();
+        let bytes = |rows: &Vec<Row>| -> usize {
+            let len = |row: &Row| row.value_bytes().map_or(0, |value| value.len() + 32);
+            rows.iter().map(len).sum()
+        };
+        assert!(changes.len() > 1 && changes.iter().all(|rows| bytes(rows) < 4 << 20));
+        // Stored in part: the next leader has all of it.
+        for stored in 1..=changes.len() {
+            let mut state = before.clone();
+            changes[..stored].iter().flatten().cloned().for_each(|row| state.apply(row));
+            let mut next = super::machine(state, 2, at(1));
+            assert_eq!(deleted_count(&next), gone, "after {stored} parts");
+            let own = format!("{name}@{:0>250}", 4711);
+            assert_eq!(find(&mut next, &own).is_ok(), gone == 0, "after {stored} parts");
+        }
+    };
+    delete(&mut machine, 1, id, (false, true)).expect("no client has them open");
+    assert_eq!(deleted_count(&machine), 8001);
+    step(&mut machine, &before, "a", 8001);
+    let before = machine.state().clone();
+    volume(undelete(&mut machine, id, Some("b")));
+    assert_eq!(deleted_count(&machine), 0);
+    step(&mut machine, &before, "b", 0);
 }

@@ -33,7 +33,11 @@ fn rows() -> Vec<(&'static str, Row)> {
     let clone = Family { origin: Some(VolumeId::new(8)), making: true, ..Family::default() };
     let counted = Family { origin_segments: Some(4), ..clone };
     let of = |family: Family| Value::Volume(Volume { family, ..volume.clone() });
-    let deleted = Some(Deleted { at_ms: 1_700_000_000_000, until_ms: 1_700_086_400_000 });
+    let deleted =
+        Some(Deleted { at_ms: 1_700_000_000_000, until_ms: 1_700_086_400_000, left_ms: None });
+    let left_ms = Some(86_000_000);
+    let timed = deleted.map(|deleted| Deleted { left_ms, ..deleted });
+    let timed = Value::Volume(Volume { deleted: timed, ..volume.clone() });
     let gone = Value::Volume(Volume { deleted, ..volume.clone() });
     let part = Trash { volume: segment.volume, segment: Some(3) };
     let whole = Trash { volume: segment.volume, segment: None };
@@ -54,6 +58,7 @@ fn rows() -> Vec<(&'static str, Row)> {
         ("volume-clone", Row::put(Key::Volume(segment.volume), of(clone))),
         ("volume-clone-counted", Row::put(Key::Volume(segment.volume), of(counted))),
         ("volume-deleted", Row::put(Key::Volume(segment.volume), gone)),
+        ("volume-deleted-timed", Row::put(Key::Volume(segment.volume), timed)),
         ("boots", Row::put(Key::Boots(id), Value::Boots(Boots { given: 4, heard: 3 }))),
     ]
 }
@@ -102,7 +107,7 @@ fn the_page_says_what_the_rows_are() {
     assert_eq!(len(7), fixed + texts);
     assert_eq!((len(8), len(9)), (len(7) + 25, len(7) + 25));
     assert_eq!((len(10), len(11)), (len(7) + 29, len(7) + 16));
-    assert_eq!(len(12), 1 + 16);
+    assert_eq!((len(12), len(13)), (len(11) + 8, 1 + 16));
 }
 
 #[test]
