@@ -1,7 +1,7 @@
 //! [`Locks`]: requests that overlap on a block wait for each other (`protocols.md` 6.2).
 //!
 //! Of each block it is known who asked for it last: a request waits for those alone, and they wait
-//! for whoever asked before them. So a request costs the pieces of the blocks that it covers, not
+//! for those that asked before them. So a request costs the pieces of the blocks that it covers, not
 //! the number of requests under way.
 
 use std::cell::RefCell;
@@ -32,7 +32,7 @@ struct Held {
     /// Those that wait for it.
     after: Vec<u64>,
     wake: Option<oneshot::Sender<()>>,
-    /// Nobody wants it any more. Those behind it wait for those in front of it nevertheless.
+    /// No request wants it any more. Those behind it wait for those in front of it nevertheless.
     dropped: bool,
 }
 
