@@ -184,6 +184,23 @@ fn faults(sim: &Sim) -> Faults {
     }
 }
 
+/// Promises and bounds of a volume, or none: lanes ask for 100 requests a second when nothing holds
+/// them back, of 4 to 8 KiB.
+fn limits(env: &Env) -> VolumeLimits {
+    let draw = |low: u64, high: u64| low + env.random_below(high - low);
+    let bounds = env.random_below(3);
+    if bounds == 0 {
+        return VolumeLimits::default();
+    }
+    let (iops_burst, bytes_burst) = (draw(30, 200), draw(150_000, 1_000_000));
+    VolumeLimits {
+        iops_base: env.random_below(iops_burst),
+        iops_burst,
+        bytes_base: if bounds == 1 { 0 } else { env.random_below(bytes_burst) },
+        bytes_burst: if bounds == 1 { 0 } else { bytes_burst },
+    }
+}
+
 /// Makes the volumes.
 async fn make(client: Client) -> Result<[VolumeId; 2], String> {
     let managers = Managers::with_budget(&client, PATIENCE);
@@ -196,7 +213,7 @@ async fn make(client: Client) -> Result<[VolumeId; 2], String> {
             bytes: BYTES,
             geometry,
             policy: Policy::rep(3),
-            limits: VolumeLimits::default(),
+            limits: limits(client.env()),
             shared: index == SHARED,
         };
         let create = BlockRequest::Create { nonce: client.env().random_u64(), spec };

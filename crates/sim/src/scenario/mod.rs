@@ -4,6 +4,7 @@ mod append;
 mod beliefs;
 mod block_managers;
 mod cuts;
+mod deleted;
 mod disks;
 mod echo;
 mod idle;
@@ -551,6 +552,18 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: attachment lost",
             "disks: power is cut amid changes",
             "cuts: a snapshot amid faults",
+            "block: request waits for its volume's bound",
+        ],
+    },
+    Scenario {
+        name: "deleted",
+        about: "deleted volumes come back, and go in their time, while managers' calendars are set",
+        run: |sim| Box::pin(deleted::run(sim)),
+        marks: &[
+            "deleted: a manager's calendar is set",
+            "deleted: a volume came back",
+            "deleted: the time of a volume was over",
+            "block manager: deleted volume goes early",
         ],
     },
     Scenario {

@@ -32,6 +32,8 @@ pub(super) struct Stack {
     servers: Vec<HostId>,
     /// Bytes of a DataFile.
     file_bytes: u64,
+    /// How long the data of deleted volumes is kept.
+    kept: Duration,
     running: RefCell<Vec<Option<ServerRole>>>,
     verdict: RefCell<Option<String>>,
 }
@@ -56,10 +58,16 @@ fn options(file_bytes: u64) -> Options {
 
 impl Stack {
     /// So many managers and servers, running.
-    pub(super) fn start(
+    pub(super) fn start(cluster: &Cluster, count: (usize, usize), file_bytes: u64) -> Rc<Stack> {
+        Stack::start_keeping(cluster, count, file_bytes, Duration::from_secs(3600))
+    }
+
+    /// The same, where the data of deleted volumes is kept for so long.
+    pub(super) fn start_keeping(
         cluster: &Cluster,
         (managers, servers): (usize, usize),
         file_bytes: u64,
+        kept: Duration,
     ) -> Rc<Stack> {
         let hosts = |kind: &str, count: usize| -> Vec<HostId> {
             (1..=count).map(|number| cluster.sim().add_host(&format!("{kind}{number}"))).collect()
@@ -69,6 +77,7 @@ impl Stack {
             managers: hosts("bm", managers),
             servers: hosts("bs", servers),
             file_bytes,
+            kept,
             running: RefCell::new(vec![None; servers]),
             verdict: RefCell::default(),
         });
@@ -174,8 +183,9 @@ impl Stack {
     async fn manager(&self, env: &Env, index: usize) {
         let listen = self.cluster.sim().addr(self.managers[index], PORT);
         let text = self.config_text(&format!("bm{}", index + 1), listen);
-        let config =
-            parse(&(text + "lock_ms = 600\nvolume_mib_min = 1\nvolume_undelete_s = 3600\n"));
+        let kept = self.kept.as_secs();
+        let own = format!("lock_ms = 600\nvolume_mib_min = 1\nvolume_undelete_s = {kept}\n");
+        let config = parse(&(text + &own));
         let started = roles::block::start_manager_with(env, &config, &self.cluster.seams()).await;
         if let Err(error) = started {
             self.violation(format!("a manager did not start: {error}"));

@@ -75,6 +75,7 @@ scenarios! {
     append_wipe "append-wipe",
     append_writers "append-writers",
     block_managers "block-managers",
+    deleted "deleted",
     disks "disks",
     disks_cuts "disks-cuts",
     locks "locks",
