@@ -324,6 +324,19 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "append-master-rot",
+        about: "a master's disk rots and loses writes; an operator replaces it",
+        run: |sim| {
+            let faults = Faults { rotten_masters: true, ..NONE };
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+        },
+        marks: &[
+            "disk: lost write",
+            "nemesis: a rotten master serves",
+            "nemesis: a rotten master is replaced",
+        ],
+    },
+    Scenario {
         name: "append-absent",
         about: "a disk is not there at one start of its server and back at the next",
         run: |sim| {

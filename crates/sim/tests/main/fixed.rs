@@ -64,6 +64,7 @@ scenarios! {
     append_idle "append-idle",
     append_latent "append-latent",
     append_master_disks "append-master-disks",
+    append_master_rot "append-master-rot",
     append_masters "append-masters",
     append_members "append-members",
     append_network "append-network",
