@@ -24,6 +24,11 @@ const APPEND_MAX: u64 = 20_000;
 /// Rights live 20 s here, and what was deleted is forgotten another 10 s later.
 const IDLE_MS: (u64, u64) = (15_000, 75_000);
 const LOAD: Duration = Duration::from_secs(100);
+/// A run in which writers were idle nearly all the time goes on for so long.
+const LOAD_MAX: Duration = Duration::from_secs(300);
+/// What shows that the load does not stand still.
+const STAYS_MIN: u64 = 3;
+const APPENDS_MIN: u64 = 5;
 const PATIENCE: Duration = Duration::from_secs(240);
 
 struct Load {
@@ -33,6 +38,12 @@ struct Load {
     policy: Policy,
     stays: Cell<u64>,
     appended: Cell<u64>,
+}
+
+impl Load {
+    fn is_enough(&self) -> bool {
+        self.stays.get() >= STAYS_MIN && self.appended.get() >= APPENDS_MIN
+    }
 }
 
 /// Three servers of which one is down all the time, five, or six.
@@ -73,8 +84,12 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
         hosts.push(host);
     }
     let nemesis = Nemesis::start(&cluster, faults);
-    let end = sim.elapsed() + LOAD;
-    while sim.elapsed() < end && load.verdict.borrow().is_none() {
+    let began = sim.elapsed();
+    let goes_on = || match sim.elapsed() - began {
+        past if past < LOAD => true,
+        past => past < LOAD_MAX && !load.is_enough(),
+    };
+    while goes_on() && load.verdict.borrow().is_none() {
         sim.sleep(Duration::from_millis(200)).await;
     }
     nemesis.stop().await;
@@ -95,7 +110,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     cluster.settle(PATIENCE).await?;
     check_content(&cluster, &load.oracle).await?;
     audit::until_clean(&cluster, &load.oracle, PATIENCE).await?;
-    if load.stays.get() < 3 || load.appended.get() < 5 {
+    if !load.is_enough() {
         let (stays, appended) = (load.stays.get(), load.appended.get());
         return Err(format!("{stays} stays, {appended} appends: the load stands still"));
     }
