@@ -78,8 +78,8 @@ fn run(command: Command) -> Done {
         Command::Store { command } => store::run(command),
         Command::Bench { connection, command } => measure::run(&connection, command),
         Command::Sim { rest } => Err(Failure::usage(format!(
-            "the simulator is a binary of its own: run 'craton-sim {}' (docs/simulation.md)",
-            rest.join(" ")
+            "the simulator is a binary of its own: run '{}' (docs/simulation.md)",
+            [vec!["craton-sim".to_owned()], rest].concat().join(" ")
         ))),
         Command::Completions { shell } => {
             // Not to standard output at once: a reader that has gone is no reason to panic.

@@ -17,7 +17,7 @@ use wire::control::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use wire::control::{BlockReply, BlockRequest, BlockRole, SegmentId, SegmentPlace, VolumeInfo};
 
 use super::client::{Managers, misfit};
-use super::limits::{HERE, KEEP};
+use super::limits::{HERE, HERE_FIRST, KEEP};
 use super::service::segment_path;
 use super::state::geometry;
 use crate::contract::{Answer, Clear, Device, Piece};
@@ -100,19 +100,22 @@ impl VolumeExports {
         exports
     }
 
-    /// Tells the managers every second, while this lives, that the front end `name` takes
-    /// connections at `addr`.
+    /// Reports to the managers every [`HERE`], while this lives, that the front end `name` takes
+    /// connections at `addr`; until the first report has come through, every [`HERE_FIRST`].
     pub fn announce(&self, name: &str, addr: SocketAddr) {
         let (exports, name) = (Rc::downgrade(&self.0), name.to_owned());
         self.0.env.spawn(Class::Control, "frontend: here", async move {
+            let mut pause = HERE_FIRST;
             while let Some(inner) = exports.upgrade() {
                 let (env, managers) = (inner.env.clone(), inner.managers.clone());
                 drop(inner);
                 let role = BlockRole::Frontend;
                 let here = BlockRequest::Here { role, name: name.clone(), addr };
                 // It is shown as down when this is lost often.
-                let _ = managers.ask_once(&here, HERE).await;
-                env.sleep(env.jitter(HERE)).await;
+                if managers.ask_once(&here, HERE).await.is_ok() {
+                    pause = HERE;
+                }
+                env.sleep(env.jitter(pause)).await;
             }
         });
     }

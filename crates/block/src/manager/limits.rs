@@ -25,6 +25,8 @@ pub const KEEP: Duration = Duration::from_millis(1000);
 pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
 /// Between two signs of life of a manager or front end.
 pub const HERE: Duration = Duration::from_secs(3);
+/// The same until the first one has come through: a new cluster shows all its roles at once.
+pub const HERE_FIRST: Duration = Duration::from_millis(300);
 /// Silence after which such a one is shown as down: three signs.
 pub const PEER_DEAD: Duration = Duration::from_secs(10);
 /// Silence after which it is not shown any more.

@@ -28,8 +28,8 @@ use wire::control::{
 use super::client::{holder_addr, holder_text};
 use super::error::Refusal;
 use super::limits::{
-    ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, IDLE, LINKS_INFLIGHT, LOCK, LOOK,
-    PURGE_AFTER, RENEW, ROOT, SWEEP,
+    ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, LINKS_INFLIGHT, LOCK,
+    LOOK, PURGE_AFTER, RENEW, ROOT, SWEEP,
 };
 use super::machine::{Config, Machine};
 use super::rows::{Row, next_batch};
@@ -152,25 +152,29 @@ impl Manager {
         self.0.lead.borrow().clone().filter(|lead| !lead.over.get())
     }
 
-    /// Tells the leader that this manager is there, also when it is the leader itself.
+    /// Reports to the leader that this manager is there, also when it is the leader itself.
     async fn announce(self) {
         let env = &self.0.env;
+        let mut pause = HERE_FIRST;
         while !self.0.stopping.get() {
             let (role, name) = (BlockRole::Manager, self.0.config.name.clone());
             let here = BlockRequest::Here { role, name, addr: self.addr() };
             match (self.lead(), self.0.leader.get()) {
                 (Some(lead), _) => {
-                    let told = lead.machine.borrow_mut().handle(env.now(), here);
-                    told.expect("a sign of life is not refused");
+                    let answer = lead.machine.borrow_mut().handle(env.now(), here);
+                    answer.expect("a sign of life is not refused");
+                    pause = HERE;
                 }
                 (None, Some(leader)) if leader != self.addr() => {
                     // It is shown as down when this is lost often.
-                    let _ =
-                        self.0.client.ask_peer(leader, ControlRequest::Block(here), ATTEMPT).await;
+                    let request = ControlRequest::Block(here);
+                    if self.0.client.ask_peer(leader, request, ATTEMPT).await.is_ok() {
+                        pause = HERE;
+                    }
                 }
                 _ => {}
             }
-            self.pause(env.jitter(HERE)).await;
+            self.pause(env.jitter(pause)).await;
         }
     }
 
