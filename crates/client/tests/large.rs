@@ -180,7 +180,7 @@ fn range_of_which_every_replica_lacks_another_sector_is_read() {
             let read = reader.read_at(at as u64, len).await.unwrap();
             assert!(read == data[at..(at + len).min(data.len())], "{len} bytes at {at}");
         }
-        // A sector that nobody has is named, and all before it is still read.
+        // A sector that no replica has is named, and all before it is still read.
         (0..3).for_each(|replica| damage(replica, 200));
         let lost = 200 * 4048;
         assert!(reader.read_at(0, lost).await.unwrap() == data[..lost]);

@@ -209,16 +209,16 @@ fn start_beside<S: Stores>(
 ) -> (OtherLane, Up) {
     let (stop, mut asked) = watch::channel(false);
     let (ended, stopped) = watch::channel(false);
-    let (told, up) = oneshot::channel();
+    let (started, up) = oneshot::channel();
     let _running = handle.spawn(async move |env| {
         match setup.start_lane(&env, index).await {
             Ok((lane, left_out)) => {
-                let _ = told.send(Ok(left_out)); // The one who started it may have given up.
+                let _ = started.send(Ok(left_out)); // The one who started it may have given up.
                 let _ = asked.wait_for(|asked| *asked).await;
                 lane.server.stop().await;
             }
             Err(failure) => {
-                let _ = told.send(Err(failure));
+                let _ = started.send(Err(failure));
             }
         }
         ended.send_replace(true);

@@ -110,7 +110,7 @@ impl Member {
 
 impl Machine {
     /// A process begins as the server of a name. It is numbered, so that what former ones send late
-    /// is told from what it sends.
+    /// is distinguished from what it sends.
     pub(super) fn register(
         &mut self,
         now: Instant,

@@ -67,7 +67,7 @@ impl ChunkStore for Store {
             let len = last.map_or(0, |last| last.offset + u32::from(last.len));
             let store = self.inner.clone();
             self.env.spawn(Class::Foreground, "late append", async move {
-                let _ = store.append(append).await; // Nobody looks: that is the bug.
+                let _ = store.append(append).await; // Its outcome is not looked at: that is the bug.
             });
             return Ok(Appended { len });
         }

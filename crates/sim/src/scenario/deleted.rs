@@ -1,5 +1,5 @@
 //! Deleted volumes on the whole stack, while block managers crash and their calendars are set by
-//! days: the data is kept for as long as was promised, whoever leads; it comes back with its
+//! days: the data is kept for as long as was promised, under every leader; it comes back with its
 //! content; it goes when its time is over, with its files. With little room on the disks the
 //! volume whose time ends first goes early, and no other.
 
