@@ -87,7 +87,7 @@ struct Inner {
     /// Why each master did not start, or has failed, since it was replaced.
     master_errors: RefCell<Vec<Vec<String>>>,
     /// What went wrong in ways that no fault explains.
-    troubles: RefCell<Vec<String>>,
+    violations: RefCell<Vec<String>>,
     clients: Cell<u32>,
     client_hosts: RefCell<Vec<HostId>>,
     /// Hosts whose disks have met errors: what does not start there is started again.
@@ -139,7 +139,7 @@ impl Cluster {
                 (0..servers.len()).flat_map(|at| (0..shape.disks).map(move |d| (at, d))).collect(),
             ),
             servers,
-            troubles: RefCell::default(),
+            violations: RefCell::default(),
             clients: Cell::new(0),
             client_hosts: RefCell::default(),
             tainted: RefCell::default(),
@@ -177,12 +177,12 @@ impl Cluster {
     }
 
     /// What went wrong in ways that no fault explains, so far.
-    pub fn troubles(&self) -> Vec<String> {
-        self.0.troubles.borrow().clone()
+    pub fn violations(&self) -> Vec<String> {
+        self.0.violations.borrow().clone()
     }
 
-    pub(crate) fn trouble(&self, text: String) {
-        self.0.troubles.borrow_mut().push(text);
+    pub(crate) fn violation(&self, text: String) {
+        self.0.violations.borrow_mut().push(text);
     }
 
     /// An endpoint of a host of the cluster.
@@ -311,7 +311,7 @@ impl Cluster {
         end: impl FnOnce(&Cluster) -> B + 'static,
     ) {
         if !self.0.tainted.borrow().contains(&host) {
-            return self.trouble(failure);
+            return self.violation(failure);
         }
         let this = self.clone();
         self.0.sim.spawn("restart", async move {

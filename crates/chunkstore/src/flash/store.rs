@@ -247,7 +247,7 @@ impl Inner {
         }
     }
 
-    /// Writes buffers one behind the other as one operation. What the system refuses for want of
+    /// Writes consecutive buffers as one operation. What the system refuses for want of
     /// room or memory has not reached the medium, and is written again for a while; any other
     /// error may be that of a flush, and is final.
     async fn write(&self, at: u64, bufs: Vec<Buf>, mode: WriteMode) -> Result<(), StoreError> {

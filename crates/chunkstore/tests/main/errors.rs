@@ -61,7 +61,7 @@ fn check_second_attempt(seed: u64) -> Result<bool, String> {
         let first = sim.spawn("checkpoint", async move { drop(taken.checkpoint().await) });
         let mut fences = Vec::new();
         for step in 0u64.. {
-            // The first block of records, until it was read back in vain.
+            // The first block of records, until reading it back has failed.
             sim.make_unreadable(engine.host, &store_path(), at);
             if step < 600 {
                 let store = store.clone();

@@ -32,12 +32,12 @@ impl Work {
             false => self.stay_empty(index).await,
         };
         if let Err(what) = done {
-            return self.cluster.trouble(format!("chunkserver {}: {what}", index + 1));
+            return self.cluster.violation(format!("chunkserver {}: {what}", index + 1));
         }
         let now = self.incarnations(index);
         if now.iter().any(|disk| before.contains(disk)) {
             let what = format!("{now:?} is served after {before:?} was replaced");
-            return self.cluster.trouble(what);
+            return self.cluster.violation(what);
         }
         self.sim.mark(match formatted {
             true => "nemesis: a disk is formatted before its server starts",

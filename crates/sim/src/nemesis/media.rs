@@ -136,7 +136,7 @@ impl Work {
         match self.cluster.master_failure(index) {
             Some(_) => self.sim.mark("nemesis: a master without its disk takes no part"),
             None => {
-                return self.cluster.trouble(self.cluster.not_refused(index));
+                return self.cluster.violation(self.cluster.not_refused(index));
             }
         }
         self.replace_master(index, "nemesis: a master is replaced").await;
@@ -145,7 +145,9 @@ impl Work {
     async fn replace_master(&self, index: usize, mark: &'static str) {
         match self.cluster.replace_master(index).await {
             Ok(()) => self.sim.mark(mark),
-            Err(error) => self.cluster.trouble(format!("master {index} is not replaced: {error}")),
+            Err(error) => {
+                self.cluster.violation(format!("master {index} is not replaced: {error}"))
+            }
         }
     }
 
@@ -198,7 +200,7 @@ impl Work {
                 return false;
             }
         }
-        self.cluster.trouble(format!("master {} neither serves nor says why", index + 1));
+        self.cluster.violation(format!("master {} neither serves nor says why", index + 1));
         false
     }
 

@@ -128,8 +128,8 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     // Files are sealed first: an open chunk is its writer's to replace.
     seal_all(&cluster).await?;
     cluster.settle(plan.patience).await?;
-    if let Some(trouble) = cluster.troubles().first() {
-        return Err(trouble.clone());
+    if let Some(violation) = cluster.violations().first() {
+        return Err(violation.clone());
     }
     readers.finish().await?;
     check_content(&cluster, &oracle).await?;

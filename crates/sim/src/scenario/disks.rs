@@ -132,8 +132,8 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     let keeper = Keeper::start(&client, &endpoint, record, &BLOCKS, volumes.to_vec(), is_over);
     let core = if harm == Harm::Cuts { NONE } else { faults(&sim) };
     let nemesis = Nemesis::start(&cluster, core);
-    let trouble = match harm {
-        Harm::Everything => sim.spawn("trouble", world.clone().trouble()),
+    let injector = match harm {
+        Harm::Everything => sim.spawn("faults", world.clone().inject_faults()),
         Harm::Cuts => sim.spawn("cuts", world.clone().cut_always()),
     };
     let handover = sim.spawn("handover", world.clone().hand_over_always());
@@ -148,7 +148,7 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
         sim.sleep(Duration::from_millis(50)).await;
     }
     world.calm.set(true);
-    let _ = (trouble.await, handover.await); // They end with the load.
+    let _ = (injector.await, handover.await); // They end with the load.
     nemesis.stop().await;
     world.quiet();
     world.until_answered().await?;
@@ -158,8 +158,8 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     world.stack.verdict()?;
     let taken = keeper.await.map_err(|_| "the keeper of snapshots has crashed")??;
     sim.note(taken);
-    if let Some(trouble) = cluster.troubles().first() {
-        return Err(trouble.clone());
+    if let Some(violation) = cluster.violations().first() {
+        return Err(violation.clone());
     }
     world.record.judge(|volume| volume == volumes[SHARED])?;
     let answered: usize = volumes.iter().map(|&volume| world.record.answered(volume, 0)).sum();
@@ -384,7 +384,7 @@ impl World {
     }
 
     /// Troubles block managers and block servers, one at a time, and all clocks.
-    async fn trouble(self: Rc<Self>) {
+    async fn inject_faults(self: Rc<Self>) {
         while !self.is_over() {
             self.pause(100, 900).await;
             let role = self.stack.any();

@@ -60,7 +60,7 @@ pub(super) async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
     let Act { cluster, oracle, .. } = act;
     seal_all(&cluster).await?;
     cluster.settle(PATIENCE).await?;
-    if let Some(violation) = cluster.troubles().first() {
+    if let Some(violation) = cluster.violations().first() {
         return Err(violation.clone());
     }
     check_content(&cluster, &oracle).await?;

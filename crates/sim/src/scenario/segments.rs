@@ -137,8 +137,8 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         check_whole(load).await.map_err(|what| format!("{}: {what}", load.identity))?;
     }
     cluster.settle(Duration::from_secs(120)).await?;
-    if let Some(trouble) = cluster.troubles().first() {
-        return Err(trouble.clone());
+    if let Some(violation) = cluster.violations().first() {
+        return Err(violation.clone());
     }
     if done.get() < DONE_MIN {
         return Err(format!("only {} changes in {:?}", done.get(), plan.load));

@@ -105,7 +105,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         .collect();
     let snapshots = user.clone().snapshot_always(volume.clone());
     let snapshots = client.env().spawn(Class::Foreground, "snapshots", snapshots);
-    let trouble = sim.spawn("trouble", world.clone().trouble());
+    let injector = sim.spawn("faults", world.clone().inject_faults());
     let (end, at_most) = (sim.elapsed() + LOAD, sim.elapsed() + LOAD_MAX);
     let goes_on = || {
         let few = world.made.borrow().len() < SNAPSHOTS_MIN;
@@ -115,7 +115,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         sim.sleep(Duration::from_millis(100)).await;
     }
     world.stop.set(true);
-    let _ = trouble.await; // It ends with the load.
+    let _ = injector.await; // It ends with the load.
     sim.heal_network();
     world.stack.boot_all();
     let patience = sim.elapsed() + Duration::from_secs(150);
@@ -140,7 +140,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
 impl World {
     /// Kills and pauses managers and block servers, one at a time, while a snapshot or a clone is
     /// being made, in whatever phase it is.
-    async fn trouble(self: Rc<Self>) {
+    async fn inject_faults(self: Rc<Self>) {
         let (stack, sim) = (&self.stack, self.stack.cluster().sim().clone());
         let draw = |bound: usize| sim.with_rng(|rng| rng.below(bound as u64)) as usize;
         while !self.stop.get() && !stack.is_broken() {

@@ -148,13 +148,13 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
             clients.push(sim.spawn("client", attend(world.clone(), volume_id(index), habit)));
         }
     }
-    let trouble = sim.spawn("trouble", world.clone().trouble());
+    let injector = sim.spawn("faults", world.clone().inject_faults());
     let end = sim.elapsed() + LOAD;
     while sim.elapsed() < end && world.violation.borrow().is_none() {
         sim.sleep(Duration::from_millis(50)).await;
     }
     world.stop.set(true);
-    let _ = trouble.await;
+    let _ = injector.await;
     world.manager.set_down(false);
     sim.heal_network();
     let patience = sim.elapsed() + Duration::from_secs(30);
@@ -198,7 +198,7 @@ impl World {
     }
 
     /// Kills servers and moves segments, until told to stop.
-    async fn trouble(self: Rc<Self>) {
+    async fn inject_faults(self: Rc<Self>) {
         while !self.stop.get() {
             self.pause(20, 200).await;
             let index = self.draw(SERVERS);

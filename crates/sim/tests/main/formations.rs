@@ -140,7 +140,7 @@ fn stores_join_one_formation_and_are_left_alone_by_the_next() {
             let words = if index == 1 { "no master of" } else { "formation" };
             assert!(disk.reason.contains(words), "{}", disk.reason);
         }
-        assert_eq!(cluster.troubles(), Vec::<String>::new());
+        assert_eq!(cluster.violations(), Vec::<String>::new());
     };
     sim.run(run).expect("a task is always due");
 }

@@ -90,7 +90,7 @@ fn file_of_thousands_of_chunks_is_written_repaired_and_removed() {
         assert!(shown >= 3 * CHUNKS * BYTES, "{shown} unreferenced bytes");
         sim.sleep(5 * SECOND).await;
         assert_eq!(unreferenced(&client).await, 0);
-        assert_eq!(cluster.troubles(), Vec::<String>::new());
+        assert_eq!(cluster.violations(), Vec::<String>::new());
     };
     sim.run(run).expect("a task is always due");
 }
