@@ -14,7 +14,7 @@ use wire::control::{
     TraceReply, WireError,
 };
 use wire::data::{
-    ChunkRef, DataError, DataReply, DataRequest, ReadRequest, ReplicaStat, ReplicaState,
+    ChunkRef, DataError, DataReply, DataRequest, Purpose, ReadRequest, ReplicaStat, ReplicaState,
 };
 use wire::data_codec::decode_answer;
 use wire::sector::{AppendAt, parse_footer, verify_append};
@@ -251,6 +251,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 sectors,
                 create: offset == 0,
                 repair: true,
+                purpose: Purpose::Data,
             };
             match store.append(append).await {
                 Ok(appended) => (offset, busy_since) = (appended.len, None),

@@ -170,6 +170,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             sectors,
             create: request.create,
             repair: false,
+            purpose: request.purpose,
         };
         let appended = disk.store.append(append).await;
         let appended = appended.map_err(|error| self.data_error(request.at, error))?;

@@ -17,7 +17,7 @@ use wire::control::{
 };
 use wire::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, FenceRequest,
-    ReadRequest, ReplicaState, SealRequest,
+    Purpose, ReadRequest, ReplicaState, SealRequest,
 };
 use wire::data_codec::decode_answer;
 use wire::sector::{AppendAt, format_append, sectors_for};
@@ -194,6 +194,7 @@ impl Bed {
             len: data.len() as u32,
             committed,
             create: offset == 0,
+            purpose: Purpose::Data,
         });
         match self.data_with(server, request, Some(sectors.freeze()), token).await?.0 {
             DataReply::Appended { len } => Ok(len),

@@ -17,6 +17,7 @@ use base::{ChunkId, Epoch, GIB};
 use chunkstore::flash::{self, Config, FlashStore, FormatOptions, SyncMode};
 use chunkstore::{Append, ChunkStore};
 use runtime::{Env, File, Instant, OpenOptions, PollPolicy, Runtime, RuntimeConfig, WriteMode};
+use wire::data::Purpose;
 use wire::sector::{AppendAt, format_append, sectors_for};
 
 const DATA: usize = 4096;
@@ -117,7 +118,16 @@ fn append_of(env: &Env, chunk: ChunkId, offset: u32, data: &[u8]) -> Append {
     let mut sectors = env.pool().alloc(sectors_for(data.len()) * SECTOR).expect("within budget");
     format_append(at, data, &mut sectors);
     let (epoch, base, create) = (at.epoch, at.base, offset == 0);
-    Append { chunk, epoch, base, offset, sectors: sectors.freeze(), create, repair: false }
+    Append {
+        chunk,
+        epoch,
+        base,
+        offset,
+        sectors: sectors.freeze(),
+        create,
+        repair: false,
+        purpose: Purpose::Data,
+    }
 }
 
 async fn appends(env: &Env, dir: &Path, rounds: usize) -> Result<(), Failure> {

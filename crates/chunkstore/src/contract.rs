@@ -6,7 +6,7 @@ use std::future::Future;
 
 use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId};
 use runtime::Buf;
-use wire::data::ReplicaStat;
+use wire::data::{Purpose, ReplicaStat};
 
 /// One append, see [`ChunkStore::append`].
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Append {
     /// other appends, whatever its fence says; or completes a fenced one, which stays fenced and
     /// shuts everybody else out as before.
     pub repair: bool,
+    /// What it is for: a store that is nearly full refuses users' bytes first.
+    pub purpose: Purpose,
 }
 
 /// What an append left.

@@ -15,7 +15,7 @@ use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
-use wire::data::{AppendRequest, CommitRequest, DataError, DataReply, DataRequest};
+use wire::data::{AppendRequest, CommitRequest, DataError, DataReply, DataRequest, Purpose};
 use wire::sector::sectors_for;
 use wire::token::Token;
 
@@ -115,13 +115,18 @@ impl Future for Append {
 }
 
 impl Appender {
-    pub(crate) fn start(file: &FlatLogFile, grant: WriterGrant) -> Result<Appender, Error> {
+    pub(crate) fn start(
+        file: &FlatLogFile,
+        grant: WriterGrant,
+        purpose: Purpose,
+    ) -> Result<Appender, Error> {
         let client = &file.0.client;
         let (env, config) = (client.env().clone(), client.config());
         let (end, life) = (grant.len, rights_life(&env, &grant));
         let writer = WriterConfig { copies: file.policy().copies, ..config.writer.clone() };
-        let core = Writer::new(writer, grant, env.now())
+        let mut core = Writer::new(writer, grant, env.now())
             .map_err(|error| describe(file.path(), error, &config.writer.stall_budget))?;
+        core.set_purpose(purpose);
         // A writer that has not begun may have to leave its chunk.
         let armed = core.deadline();
         let shared = Rc::new(Shared {
@@ -142,6 +147,11 @@ impl Appender {
         shared.note_rights(life);
         env.spawn(Class::Foreground, "writer", shared.clone().keep_time());
         Ok(Appender(shared))
+    }
+
+    /// What appends that are submitted from now on are for.
+    pub fn set_purpose(&self, purpose: Purpose) {
+        self.0.core.borrow_mut().set_purpose(purpose);
     }
 
     /// The file.
@@ -521,11 +531,11 @@ impl Shared {
                 self.env.mark("writer: next chunk");
                 StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares }
             }
-            StreamOp::Extend { avoid, spares } => {
+            StreamOp::Extend { avoid, spares, purpose } => {
                 if spares == 0 {
                     self.env.mark("writer: right renewed");
                 }
-                StreamChange::Extend { file, epoch, avoid, spares }
+                StreamChange::Extend { file, epoch, avoid, spares, purpose }
             }
             StreamOp::Close { sealed, finish } => {
                 StreamChange::Close { file, epoch, sealed, finish }

@@ -6,6 +6,7 @@ use base::{DirId, FileId, Kind};
 use wire::control::{
     Attributes, Place, Policy, StreamChange, StreamReply, StreamView, WriterGrant,
 };
+use wire::data::Purpose;
 
 use crate::appender::Appender;
 use crate::client::Client;
@@ -71,17 +72,23 @@ impl FlatLogFile {
     /// Opens it for append. Any other writer is fenced: its appends are not acknowledged from
     /// here on (`protocols.md` 1.1).
     pub async fn append_handle(&self) -> Result<Appender, Error> {
-        let opened = self.0.client.operation("open for append", self.open_stream());
-        Appender::start(self, opened.await?)
+        self.append_handle_for(Purpose::Data).await
     }
 
-    async fn open_stream(&self) -> Result<WriterGrant, Error> {
+    /// The same, to append what is of another purpose than users' bytes: a service's metadata can
+    /// be written on a cluster that is full.
+    pub async fn append_handle_for(&self, purpose: Purpose) -> Result<Appender, Error> {
+        let opened = self.0.client.operation("open for append", self.open_stream(purpose));
+        Appender::start(self, opened.await?, purpose)
+    }
+
+    async fn open_stream(&self, purpose: Purpose) -> Result<WriterGrant, Error> {
         let inner = &*self.0;
-        let answer = match self.ask_open(inner.grant).await {
+        let answer = match self.ask_open(inner.grant, purpose).await {
             // The right to open has run out: the namespace gives another.
             Err(refusal) if refusal.kind == Kind::Refresh => {
                 let (_, grant) = inner.client.stat_file(inner.file).await?;
-                self.ask_open(grant).await
+                self.ask_open(grant, purpose).await
             }
             answer => answer,
         };
@@ -92,13 +99,14 @@ impl FlatLogFile {
         }
     }
 
-    async fn ask_open(&self, grant: [u8; 16]) -> Result<StreamReply, Refusal> {
+    async fn ask_open(&self, grant: [u8; 16], purpose: Purpose) -> Result<StreamReply, Refusal> {
         let inner = &*self.0;
         let change = StreamChange::Open {
             file: inner.file,
             policy: inner.policy,
             grant,
             spares: inner.client.config().writer.spares,
+            purpose,
         };
         inner.client.stream_change(inner.file, change).await
     }

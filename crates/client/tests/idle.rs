@@ -115,7 +115,7 @@ fn an_idle_writer_leaves_a_chunk_that_is_short_of_copies_once_there_is_a_whole_o
                     let (chunk, committed) = (request.at.chunk, request.committed);
                     events.push(Event::Told { chunk, replica, committed, result: Ok(()) });
                 }
-                Action::Op(StreamOp::Extend { avoid, spares }) => {
+                Action::Op(StreamOp::Extend { avoid, spares, .. }) => {
                     asked.push(now.since(start));
                     let whole = avoid.is_empty() && now >= back;
                     let spare = match whole {

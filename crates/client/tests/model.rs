@@ -320,7 +320,7 @@ impl Model {
                 self.change_spares(&avoid, spares);
                 Ok(OpDone::Writer(self.grant(true)))
             }
-            StreamOp::Extend { avoid, spares } => {
+            StreamOp::Extend { avoid, spares, .. } => {
                 self.change_spares(&avoid, spares);
                 Ok(OpDone::Writer(self.grant(false)))
             }

@@ -7,6 +7,7 @@ use base::{DirId, Fault, Kind};
 use client::{Appender, Client, Error, FlatLogFile, Reader};
 use futures_util::future::join_all;
 use wire::control::{Node, Place, Policy};
+use wire::data::Purpose;
 
 use crate::limits::{LINK_BATCH, LIST_PAGE};
 use crate::store::{Answer, Names, Pending, Source, Store, Writer};
@@ -14,7 +15,8 @@ use crate::store::{Answer, Names, Pending, Source, Store, Writer};
 /// Mode of files.
 const MODE: u32 = 0o600;
 
-/// A directory of the core's namespace, for one table. Its files are FlatLogFiles of one policy.
+/// A directory of the core's namespace, for one table. Its files are FlatLogFiles of one policy,
+/// and metadata unless their writers say otherwise: they can be written on a full cluster.
 ///
 /// The promises of [`Store`] are the core's: names of one directory are of one partition, whose
 /// changes and listings are linearizable (`design.md` invariant 8); a seal fences the writer's
@@ -72,7 +74,8 @@ impl Store for ClientStore {
         Box::pin(async move {
             let (place, path) = (self.place(name), self.path(name));
             let made = self.client.create_at(place, &path, self.policy, MODE, true).await;
-            let appender = made.map_err(fault)?.append_handle().await.map_err(fault)?;
+            let file = made.map_err(fault)?;
+            let appender = file.append_handle_for(Purpose::Metadata).await.map_err(fault)?;
             Ok(Box::new(FileWriter(appender)) as Box<dyn Writer>)
         })
     }
@@ -167,6 +170,10 @@ impl fmt::Debug for ClientStore {
 struct FileWriter(Appender);
 
 impl Writer for FileWriter {
+    fn set_purpose(&self, purpose: Purpose) {
+        self.0.set_purpose(purpose);
+    }
+
     fn submit<'a>(&'a self, data: &'a [u8]) -> Answer<'a, Pending> {
         Box::pin(async move {
             let append = self.0.submit(data).await.map_err(fault)?;

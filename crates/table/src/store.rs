@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
+use wire::data::Purpose;
 
 /// An answer of a store. The kinds mean: `NotFound` and `Exists` the name; `Fenced` another has
 /// sealed the file; `Retry` nothing was changed; `Unknown` it may have been; `Full` no room.
@@ -65,6 +66,10 @@ pub type Pending = LocalBoxFuture<'static, Result<u64, Fault>>;
 
 /// The one writer of a file.
 pub trait Writer {
+    /// Appends from now on are for this; at first for metadata. A store that knows no reserve has
+    /// nothing to do.
+    fn set_purpose(&self, _purpose: Purpose) {}
+
     /// Starts an append behind all that were started before, when there is room for it.
     fn submit<'a>(&'a self, data: &'a [u8]) -> Answer<'a, Pending>;
 

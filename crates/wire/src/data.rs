@@ -28,6 +28,43 @@ pub struct ChunkRef {
     pub disk: DiskId,
 }
 
+/// What an append is for: how far it may go into the reserve of a disk that is nearly full
+/// ([`base::limits::reserve_bytes`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Purpose {
+    /// Users' bytes: none of the reserve.
+    #[default]
+    Data,
+    /// Output of garbage collection, which gives back more than it takes: half of the reserve.
+    Collection,
+    /// What a service must be able to note so that its users can delete: all of it.
+    Metadata,
+}
+
+impl Purpose {
+    /// All of them, by the number that stands for each on the wire.
+    pub const ALL: [Purpose; 3] = [Purpose::Data, Purpose::Collection, Purpose::Metadata];
+
+    /// The one that stands for itself as `number` on the wire.
+    pub const fn from_number(number: u32) -> Option<Purpose> {
+        match number {
+            0 => Some(Purpose::Data),
+            1 => Some(Purpose::Collection),
+            2 => Some(Purpose::Metadata),
+            _ => None,
+        }
+    }
+
+    /// Of a reserve of `size` bytes or units, the part that must stay free.
+    pub const fn leaves(self, size: u64) -> u64 {
+        match self {
+            Purpose::Data => size,
+            Purpose::Collection => size / 2,
+            Purpose::Metadata => 0,
+        }
+    }
+}
+
 /// See [`DataRequest::Append`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AppendRequest {
@@ -45,6 +82,8 @@ pub struct AppendRequest {
     pub committed: u32,
     /// Make the chunk when it is absent (C9: creation and first data in one request).
     pub create: bool,
+    /// What it is for.
+    pub purpose: Purpose,
 }
 
 /// See [`DataRequest::Commit`].

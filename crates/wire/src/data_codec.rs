@@ -10,7 +10,7 @@ use base::{ChunkId, DiskId, Epoch};
 
 use crate::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, FenceRequest,
-    ReadRequest, ReplicaStat, ReplicaState, SealRequest,
+    Purpose, ReadRequest, ReplicaStat, ReplicaState, SealRequest,
 };
 use crate::token::Rights;
 
@@ -73,6 +73,16 @@ impl Fields<'_> {
         }
     }
 
+    /// What an append is for; senders before 0.2 end without it.
+    fn purpose(&mut self) -> Result<Purpose, DecodeError> {
+        if self.0.is_empty() {
+            return Ok(Purpose::Data);
+        }
+        let number = self.u32()?;
+        self.reserved()?;
+        Purpose::from_number(number).ok_or(DecodeError::Field("purpose"))
+    }
+
     pub(crate) fn reserved(&mut self) -> Result<(), DecodeError> {
         match self.u32()? {
             0 => Ok(()),
@@ -98,7 +108,7 @@ const OP_SEAL: u16 = 5;
 const OP_STAT: u16 = 6;
 
 /// Bytes of the longest request body.
-const BODY_LEN_MAX: usize = 56;
+const BODY_LEN_MAX: usize = 64;
 
 impl DataRequest {
     /// The frame's `op`.
@@ -144,8 +154,9 @@ impl DataRequest {
             DataRequest::Append(request) => {
                 out.extend(request.epoch.get().to_le_bytes());
                 out.extend(request.base.to_le_bytes());
-                let create = u32::from(request.create);
+                let (create, purpose) = (u32::from(request.create), request.purpose as u32);
                 put_u32s(&mut out, &[request.offset, request.len, request.committed, create]);
+                put_u32s(&mut out, &[purpose, 0]);
             }
             DataRequest::Commit(request) => {
                 out.extend(request.epoch.get().to_le_bytes());
@@ -208,6 +219,7 @@ fn decode_append(at: ChunkRef, fields: &mut Fields<'_>) -> Result<AppendRequest,
         len: fields.u32()?,
         committed: fields.u32()?,
         create: fields.flag("create")?,
+        purpose: fields.purpose()?,
     };
     if request.len == 0 || request.len as usize > APPEND_DATA_MAX {
         return Err(DecodeError::Field("len"));
@@ -375,7 +387,10 @@ pub fn fuzz_request(bytes: &[u8]) {
     let Some((op, body)) = bytes.split_first_chunk() else { return };
     if let Ok(request) = DataRequest::decode(u16::from_le_bytes(*op), body) {
         let encoded = request.encode();
-        assert_eq!(encoded, body[..encoded.len()], "decode and encode differ");
+        // An older sender ends before the last fields, which then are zero.
+        let (known, newer) = encoded.split_at(encoded.len().min(body.len()));
+        assert_eq!(known, &body[..known.len()], "decode and encode differ");
+        assert!(newer.iter().all(|byte| *byte == 0), "a field of its own");
     }
 }
 

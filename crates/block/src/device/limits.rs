@@ -69,6 +69,9 @@ pub const WRITE_MEMORY_DEFAULT: usize = 256 << 20;
 /// Such memory at least.
 pub const WRITE_MEMORY_MIN: usize = 256 << 10;
 
+/// How long writes are refused for want of room before one tries again.
+pub const FULL_PAUSE: Duration = Duration::from_secs(5);
+
 /// Blocks of an index page: 2 MiB of a segment. A whole page has 4 KiB in memory and up to 4 KiB
 /// in the table: one data block.
 pub const PAGE_BLOCKS: u32 = 512;

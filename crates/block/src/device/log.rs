@@ -15,6 +15,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use runtime::sync::{OwnedSemaphorePermit, oneshot};
 use runtime::{Buf, Class, Duration, Instant};
+use wire::data::Purpose;
 
 use super::core::{Core, Unlogged};
 use super::files::{DataFile, Open};
@@ -124,6 +125,16 @@ struct Group {
     last_of: Vec<Change>,
 }
 
+impl Group {
+    /// What only clears blocks can be written on a full cluster.
+    fn purpose(&self) -> Purpose {
+        match self.blocks {
+            0 => Purpose::Metadata,
+            _ => Purpose::Data,
+        }
+    }
+}
+
 impl Core {
     /// The task that writes DataFiles, until the instance is over.
     pub(crate) async fn write_log(self: Rc<Self>, open: Open) {
@@ -212,6 +223,7 @@ impl Core {
                 if open.next > units / 2 {
                     self.wake_files.notify_one();
                 }
+                open.writer.set_purpose(group.purpose());
                 let started = open.writer.submit(&group.bytes).await;
                 broken = started.is_err();
                 let pending = started.unwrap_or_else(|fault| Box::pin(ready(Err(fault))));
@@ -262,6 +274,9 @@ impl Core {
                     }
                 }
                 (Err(fault), group, _) => {
+                    if fault.kind == Kind::Full {
+                        self.member.shared().note_full(self.env.now());
+                    }
                     self.drop_held(held);
                     let fault = self.trouble("append to", &group.file.name, fault);
                     return Err(self.fail(fault, group, inflight).await);
@@ -512,6 +527,9 @@ impl Core {
                 Err(fault) => Err(fault),
             };
             written.map_err(|fault| self.trouble("begin", &file.name, fault))?;
+            if role == Role::Collected {
+                writer.set_purpose(Purpose::Collection);
+            }
             Ok(writer)
         };
         let writer = match begun.await {

@@ -209,7 +209,21 @@ impl Core {
             let middle = data.slice(start..start + ((whole.end - whole.start) * BLOCK) as usize);
             works.push((whole.start, Work::Write(middle)));
         }
+        self.check_room(&works)?;
         self.change(left_of(works, &done), origin, &guard).await
+    }
+
+    /// Refuses blocks while the cluster is full. What clears them is noted in its reserve.
+    fn check_room(&self, works: &[(u64, Work)]) -> Result<(), Fault> {
+        let writes = works.iter().any(|(_, work)| matches!(work, Work::Write(_)));
+        if writes && self.member.shared().is_full(self.env.now()) {
+            self.env.mark("segment: a write is refused on a full cluster");
+            return Err(self.fault(
+                Kind::Full,
+                "the cluster is full: trim or remove volumes, remove files, or add a chunkserver",
+            ));
+        }
+        Ok(())
     }
 
     pub(crate) async fn clear(
@@ -253,6 +267,7 @@ impl Core {
             works.push((lba, Work::Clear { count, to }));
             lba += u64::from(count);
         }
+        self.check_room(&works)?;
         self.change(left_of(works, &done), origin, &guard).await
     }
 

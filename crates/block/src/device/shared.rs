@@ -18,7 +18,7 @@ use table::Cache;
 
 use super::files::Recent;
 use super::index::IndexMap;
-use super::limits::{INDEX_MEMORY, WRITE_MEMORY_MIN};
+use super::limits::{FULL_PAUSE, INDEX_MEMORY, WRITE_MEMORY_MIN};
 use super::types::FileNo;
 
 struct Inner {
@@ -40,6 +40,8 @@ struct Inner {
     waiting: Cell<usize>,
     /// When the next piece of a scrub may be read.
     scrub: Cell<Instant>,
+    /// Until when the cluster counts as full, once an append of blocks has found no room.
+    full_until: Cell<Option<Instant>>,
     recent: RecentSum,
 }
 
@@ -104,7 +106,19 @@ impl Shared {
             hand: Cell::new(0),
             waiting: Cell::new(0),
             scrub: Cell::new(Instant::default()),
+            full_until: Cell::new(None),
         }))
+    }
+
+    /// An append of blocks has found no room: the next ones are refused for a while. An append that
+    /// fails stops its segment, so that few are to find out.
+    pub(crate) fn note_full(&self, now: Instant) {
+        self.0.full_until.set(Some(now + FULL_PAUSE));
+    }
+
+    /// True while blocks are refused for want of room.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        self.0.full_until.get().is_some_and(|until| now < until)
     }
 
     /// Bytes of the indexes in memory.

@@ -9,6 +9,7 @@ use base::{ChunkId, Epoch};
 use metrics::{Fact, Step};
 use runtime::sync::oneshot;
 use runtime::{Buf, Class};
+use wire::data::Purpose;
 use wire::sector::{ServerPart, chain, client_crc, parse_footer, set_server_part};
 
 use super::check::check_append;
@@ -50,8 +51,8 @@ struct Batch {
 
 enum Next {
     Write(Batch),
-    /// No ready unit is free.
-    NeedUnits,
+    /// No ready unit is free for appends of this purpose.
+    NeedUnits(Purpose),
     NeedLog,
     Idle,
 }
@@ -133,7 +134,8 @@ impl Inner {
             return Err(StoreError::Busy);
         }
         let bytes = append.sectors.len();
-        let (epoch, base, repair) = (append.epoch, append.base, append.repair);
+        let (epoch, base) = (append.epoch, append.base);
+        let (repair, purpose) = (append.repair, append.purpose);
         let mut owned = match append.sectors.try_into_mut() {
             Ok(owned) => owned,
             Err(shared) => {
@@ -157,6 +159,7 @@ impl Inner {
             len,
             sectors: owned.freeze(),
             repair,
+            purpose,
             written: false,
             span: metrics::current(),
             waiter: Some(sender),
@@ -231,8 +234,8 @@ impl Inner {
                         return;
                     }
                 }
-                Next::NeedUnits => {
-                    if let Err(error) = self.wait_ready().await {
+                Next::NeedUnits(purpose) => {
+                    if let Err(error) = self.wait_ready(purpose).await {
                         self.refuse(chunk, &error);
                         return;
                     }
@@ -264,9 +267,11 @@ impl Inner {
         }
         let mut sectors = 0;
         let mut count = 0;
+        let purpose = open.queue[open.issued].purpose;
         for queued in open.queue.iter().skip(open.issued) {
             let more = (queued.sectors.len() / SECTOR) as u32;
-            if count > 0 && sectors + more > BATCH_SECTORS_MAX {
+            let apart = queued.purpose != purpose || sectors + more > BATCH_SECTORS_MAX;
+            if count > 0 && apart {
                 break;
             }
             sectors += more;
@@ -282,10 +287,12 @@ impl Inner {
             let growth = open.units.clamp(1, (EXTENT_BYTES_MAX / self.sb.unit).max(1));
             let missing = need.saturating_sub(open.units).max(1);
             let want = if scarce { missing } else { missing.max(growth) };
+            let want = want.min(self.usable(&state.alloc, purpose));
             let near = open.extents.last().map(|last| last.start + last.count);
-            let Some(extent) = state.alloc.take(want, near) else { return Next::NeedUnits };
+            let extent = if want > 0 { state.alloc.take(want, near) } else { None };
+            let Some(extent) = extent else { return Next::NeedUnits(purpose) };
             add_extent(open, &mut state.log, extent, unit_sectors);
-            if state.alloc.free_ready() < state.ready_goal.max(self.ready_low()) {
+            if self.usable(&state.alloc, Purpose::Data) < state.ready_goal.max(self.ready_low()) {
                 self.signals.prepare.notify_one();
             }
         }
@@ -311,8 +318,11 @@ impl Inner {
         if ahead && state.log.has_room(Room::Allocation) && state.alloc.free() > self.sb.units / 16
         {
             let want = open.units.clamp(1, (EXTENT_BYTES_MAX / self.sb.unit).max(1));
+            let want = want.min(self.usable(&state.alloc, Purpose::Data));
             let near = open.extents.last().map(|last| last.start + last.count);
-            if let Some(extent) = state.alloc.take(want, near) {
+            if want > 0
+                && let Some(extent) = state.alloc.take(want, near)
+            {
                 add_extent(open, &mut state.log, extent, unit_sectors);
             }
         }

@@ -5,8 +5,11 @@
 use std::io;
 use std::rc::{Rc, Weak};
 
+use base::limits::reserve_bytes;
 use runtime::WriteMode;
+use wire::data::Purpose;
 
+use super::alloc::Allocator;
 use super::log::Room;
 use super::record::Record;
 use super::store::{Inner, Signals, State, is_passing};
@@ -31,8 +34,16 @@ impl Inner {
         (step / READY_LOW_SHARE).max(1) as u32
     }
 
-    /// Waits until a ready unit is free.
-    pub(crate) async fn wait_ready(&self) -> Result<(), StoreError> {
+    /// Ready free units that appends of `purpose` may take. What is ready when the medium or the
+    /// store ends is its capacity, and the reserve goes by that.
+    pub(crate) fn usable(&self, alloc: &Allocator, purpose: Purpose) -> u32 {
+        let unit = u64::from(self.sb.unit);
+        let reserve = reserve_bytes(u64::from(alloc.ready()) * unit) / unit;
+        alloc.free_ready().saturating_sub(purpose.leaves(reserve) as u32)
+    }
+
+    /// Waits until a ready unit is free for appends of `purpose`.
+    pub(crate) async fn wait_ready(&self, purpose: Purpose) -> Result<(), StoreError> {
         loop {
             let ready = self.signals.ready.notified();
             {
@@ -40,7 +51,7 @@ impl Inner {
                 if state.failed {
                     return Err(StoreError::Failed);
                 }
-                if state.alloc.free_ready() > 0 {
+                if self.usable(&state.alloc, purpose) > 0 {
                     return Ok(());
                 }
                 let refused = state.grow_refused && self.env.now() < state.grow_after;
@@ -60,14 +71,15 @@ impl Inner {
     fn wants_ready(&self) -> bool {
         let state = self.state.borrow();
         let refused = state.grow_refused && self.env.now() < state.grow_after;
-        let low = state.alloc.free_ready() < state.ready_goal.max(self.ready_low());
+        let usable = self.usable(&state.alloc, Purpose::Data);
+        let low = usable < state.ready_goal.max(self.ready_low());
         low && state.alloc.can_grow() && !refused && !state.failed && !state.closed
     }
 
     /// Sets the goal for ready units by what the last round met: doubled when appends used up
     /// most of them meanwhile, halved after a quiet time.
     fn set_goal(&self, state: &mut State) {
-        let (free, low) = (state.alloc.free_ready(), self.ready_low());
+        let (free, low) = (self.usable(&state.alloc, Purpose::Data), self.ready_low());
         let goal = state.ready_goal.max(low);
         let quiet = self.env.now().since(state.ready_at) > READY_GOAL_KEPT;
         state.ready_goal = if state.ready_waiters > 0 || free < goal / 4 {

@@ -6,7 +6,7 @@ use base::{ChunkId, Epoch};
 use metrics::{Fact, Step};
 use runtime::sync::oneshot;
 use runtime::{Buf, Instant};
-use wire::data::{ReplicaStat, ReplicaState};
+use wire::data::{Purpose, ReplicaStat, ReplicaState};
 
 use super::record::{Extent, Identity, MapPlace, Record};
 use crate::contract::StoreError;
@@ -62,6 +62,8 @@ pub(crate) struct Queued {
     pub(crate) sectors: Buf,
     /// By the repair worker: a fence does not refuse it.
     pub(crate) repair: bool,
+    /// What it is for.
+    pub(crate) purpose: Purpose,
     pub(crate) written: bool,
     /// The operation that brought it.
     pub(crate) span: Option<metrics::Span>,

@@ -135,6 +135,7 @@ pub(super) fn sectors_of(append: &Append) -> Result<(Vec<Sector>, u32), StoreErr
 mod tests {
     use base::{ChunkId, Epoch};
     use runtime::{BufPool, Rng};
+    use wire::data::Purpose;
     use wire::sector::{AppendAt, format_append, sectors_for};
 
     use super::*;
@@ -178,6 +179,7 @@ mod tests {
                 sectors: pool.copy_of(&bytes).unwrap(),
                 create: rng.one_in(2),
                 repair: rng.one_in(2),
+                purpose: Purpose::Data,
             };
             let model = sectors_of(&append).map(|(_, len)| len);
             refused += u32::from(model.is_err());

@@ -8,6 +8,7 @@ use chunkstore::model::{ModelDisk, ModelStore};
 use chunkstore::{Append, ChunkStore};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, BufPool};
+use wire::data::Purpose;
 use wire::sector::{AppendAt, format_append, sectors_for};
 
 /// A store that can be rebooted.
@@ -114,7 +115,16 @@ pub fn append_of(chunk: ChunkId, epoch: u64, offset: u32, data: &[u8]) -> Append
     let mut sectors = vec![0; sectors_for(data.len()) * 4096];
     format_append(at, data, &mut sectors);
     let create = offset == 0;
-    Append { chunk, epoch, base: at.base, offset, sectors: buf_of(&sectors), create, repair: false }
+    Append {
+        chunk,
+        epoch,
+        base: at.base,
+        offset,
+        sectors: buf_of(&sectors),
+        create,
+        repair: false,
+        purpose: Purpose::Data,
+    }
 }
 
 pub fn buf_of(bytes: &[u8]) -> Buf {

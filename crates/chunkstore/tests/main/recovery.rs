@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use base::limits::reserve_bytes;
 use base::{ChunkId, Epoch};
 use chunkstore::flash::{Config, FlashStore, FormatOptions, MountError, Planted, SyncMode};
 use chunkstore::{Append, ChunkStore, StoreError};
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Duration, OpenOptions, Rng};
-use wire::data::ReplicaState;
+use wire::data::{Purpose, ReplicaState};
 use wire::sector::{client_crc, parse_footer};
 
 use crate::conformance::seeds;
@@ -410,4 +411,62 @@ fn a_raw_device_needs_no_growing() {
         assert_eq!(check_chunks(&store, &acked).await, Ok(0));
     };
     sim.run(run).unwrap();
+}
+
+/// Appends to chunks of their own until one is refused; answers how many were not.
+async fn until_full(
+    store: &FlashStore,
+    next: &mut u64,
+    purpose: Purpose,
+    acked: &mut Acked,
+) -> u64 {
+    for count in 0.. {
+        let chunk = ChunkId::new(*next);
+        let data = data_of(chunk, 0, 60_000, 0);
+        let append = Append { purpose, ..append_of(chunk, EPOCH, 0, &data) };
+        match store.append(append.clone()).await {
+            Ok(_) => acked.note(&append),
+            Err(error) => {
+                assert_eq!(error, StoreError::Full);
+                return count;
+            }
+        }
+        *next += 1;
+    }
+    unreachable!("it is full in the end")
+}
+
+#[test]
+fn a_full_store_has_a_reserve_for_metadata() {
+    for medium in [u64::MAX, 48 << 20] {
+        let sim = Sim::new(5);
+        let options = FormatOptions { capacity: 64 << 20, unit: 64 << 10, ..small() };
+        let mut engine = Flash::new(&sim, options, Config::default());
+        let run = async {
+            sim.with_disk_faults(engine.host, |faults| faults.capacity = medium);
+            let store = engine.boot().await.unwrap();
+            let (mut acked, mut next) = (Acked::default(), 1);
+            let data = until_full(&store, &mut next, Purpose::Data, &mut acked).await;
+            let capacity = store.info().capacity;
+            assert!(capacity <= medium && data * (64 << 10) > capacity / 2, "{:?}", store.info());
+            // A chunk that is open goes on in the units it has.
+            let reserve = reserve_bytes(capacity) / (64 << 10);
+            assert!(reserve > 4, "{capacity} bytes have a reserve of {reserve} units");
+            let collected = until_full(&store, &mut next, Purpose::Collection, &mut acked).await;
+            assert_eq!(collected, reserve - reserve / 2, "of {reserve}");
+            assert_eq!(until_full(&store, &mut next, Purpose::Data, &mut acked).await, 0);
+            engine.crash(CrashMode::Power);
+            let store = engine.boot().await.unwrap();
+            assert_eq!(until_full(&store, &mut next, Purpose::Data, &mut acked).await, 0);
+            let metadata = until_full(&store, &mut next, Purpose::Metadata, &mut acked).await;
+            assert_eq!(metadata, reserve / 2, "of {reserve}");
+            assert_eq!(check_chunks(&store, &acked).await, Ok(0));
+            // What is deleted fills the reserve up first.
+            for chunk in 1..=reserve + 2 {
+                store.delete(ChunkId::new(chunk)).await.unwrap();
+            }
+            assert_eq!(until_full(&store, &mut next, Purpose::Data, &mut acked).await, 2);
+        };
+        sim.run(run).unwrap();
+    }
 }

@@ -10,6 +10,7 @@ use chunkstore::map::{RUN_BYTES, Run, RunMap, is_sound, locate};
 use chunkstore::{Append, ChunkStore, StoreError};
 use runtime::Rng;
 use runtime::sim::{CrashMode, Sim};
+use wire::data::Purpose;
 use wire::sector::parse_footer;
 
 use crate::engine::{Engine, Flash, append_of, data_of, small, store_path};
@@ -61,7 +62,16 @@ async fn copy(
         let footer = parse_footer(&sectors[..SECTOR]).unwrap();
         let (epoch, base) = (footer.epoch, footer.base);
         let create = done == 0;
-        let append = Append { chunk, epoch, base, offset: done, sectors, create, repair: true };
+        let append = Append {
+            chunk,
+            epoch,
+            base,
+            offset: done,
+            sectors,
+            create,
+            repair: true,
+            purpose: Purpose::Data,
+        };
         done = to.append(append).await.map_err(|error| (done, error))?.len;
     }
     Ok(done)

@@ -4,7 +4,7 @@ use base::ChunkId;
 use base::limits::REPLICAS_MAX;
 use runtime::Instant;
 use wire::control::{ChunkPlace, ReplicaPlace};
-use wire::data::ChunkRef;
+use wire::data::{ChunkRef, Purpose};
 
 /// Where one append stands at one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,15 +31,16 @@ pub(super) struct Progress {
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) len: u32,
+    pub(super) purpose: Purpose,
     /// Offset in the current chunk, once placed.
     pub(super) offset: u32,
     pub(super) copies: [Progress; REPLICAS_MAX],
 }
 
 impl Slot {
-    pub(super) fn new(len: u32) -> Slot {
+    pub(super) fn new(len: u32, purpose: Purpose) -> Slot {
         let progress = Progress { copy: Copy::Unsent, attempt: 0 };
-        Slot { len, offset: 0, copies: [progress; REPLICAS_MAX] }
+        Slot { len, purpose, offset: 0, copies: [progress; REPLICAS_MAX] }
     }
 
     pub(super) fn end(&self) -> u32 {

@@ -6,7 +6,7 @@ use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, Epoch, ServerId};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, Trouble, WriterGrant};
-use wire::data::{AppendRequest, DataError};
+use wire::data::{AppendRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
 use super::chunk::{Copy, Ended, OpenChunk, Progress, Slot};
@@ -33,6 +33,8 @@ pub(super) enum Life {
 #[derive(Debug)]
 pub struct Writer {
     pub(super) config: WriterConfig,
+    /// What the next append is for.
+    pub(super) purpose: Purpose,
     pub(super) epoch: Epoch,
     pub(super) life: Life,
     /// The chunk that is current at the stream service, when it has ended here. Nothing is
@@ -101,6 +103,7 @@ impl Writer {
         let (base, config_pause) = (current.base, config.whole_pause);
         let mut writer = Writer {
             config,
+            purpose: Purpose::Data,
             epoch: grant.epoch,
             life: Life::Open,
             ended: None,
@@ -135,6 +138,17 @@ impl Writer {
     /// slow or idle writer keeps its chunk.
     pub fn note_rights(&mut self, now: Instant, life: Duration) {
         self.renew_at = Some(now + life / 2);
+    }
+
+    /// What appends are for from now on.
+    pub fn set_purpose(&mut self, purpose: Purpose) {
+        self.purpose = purpose;
+    }
+
+    /// What chunks are to be asked for: the first append that is not acknowledged needs one first.
+    pub(super) fn purpose_of_need(&self) -> Purpose {
+        let first = self.slots.get((self.acked - self.first) as usize);
+        first.map_or(self.purpose, |slot| slot.purpose)
     }
 
     /// Its epoch.
@@ -190,7 +204,7 @@ impl Writer {
         if self.acked == self.next_seq() {
             self.progress_at = now;
         }
-        self.slots.push_back(Slot::new(len));
+        self.slots.push_back(Slot::new(len, self.purpose));
     }
 
     /// Does all that has become possible.
@@ -337,6 +351,7 @@ impl Writer {
             len: slot.len,
             committed,
             create: slot.offset == 0,
+            purpose: slot.purpose,
         };
         let to = current.replicas[index].place.addr;
         out.push(Action::Send { id, to, token: current.place.token, request });

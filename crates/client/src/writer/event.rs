@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use base::{ChunkId, ServerId};
 use runtime::Duration;
 use wire::control::{Trouble, WriterGrant};
-use wire::data::{AppendRequest, CommitRequest, DataError};
+use wire::data::{AppendRequest, CommitRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
 /// Parameters of the protocol.
@@ -232,6 +232,8 @@ pub enum StreamOp {
         avoid: Vec<ServerId>,
         /// Spares wanted in all.
         spares: u8,
+        /// What is to be written to them.
+        purpose: Purpose,
     },
     /// End the writer.
     Close {

@@ -87,7 +87,8 @@ impl Writer {
         self.whole_after = now + self.whole_pause;
         self.op = Some(OpState { kind: OpKind::Whole, avoid: Vec::new() });
         let spares = self.config.spares.max(1);
-        out.push(Action::Op(StreamOp::Extend { avoid: Vec::new(), spares }));
+        let (avoid, purpose) = (Vec::new(), self.purpose_of_need());
+        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose }));
     }
 
     /// Leaves a chunk that is short of copies for a spare that has them all, if there is one. What
@@ -114,7 +115,8 @@ impl Writer {
         } else if self.renewal_due().is_some_and(|at| now >= at) {
             self.renew_after = now + self.config.extend_pause;
             self.op = Some(OpState { kind: OpKind::Renew, avoid: Vec::new() });
-            out.push(Action::Op(StreamOp::Extend { avoid: Vec::new(), spares: 0 }));
+            let (avoid, purpose) = (Vec::new(), self.purpose_of_need());
+            out.push(Action::Op(StreamOp::Extend { avoid, spares: 0, purpose }));
         }
     }
 
@@ -136,7 +138,8 @@ impl Writer {
         self.need_after = now + self.config.extend_pause / 50;
         self.extend_after = now + self.config.extend_pause;
         self.op = Some(OpState { kind: OpKind::Extend(needed), avoid: avoid.clone() });
-        out.push(Action::Op(StreamOp::Extend { avoid, spares }));
+        let purpose = self.purpose_of_need();
+        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose }));
     }
 
     fn ask_close(&mut self, finish: bool, out: &mut Vec<Action>) {

@@ -215,7 +215,7 @@ impl State {
                 self.top_up(file, spares, &avoid);
                 Ok(self.grant(file))
             }
-            StreamChange::Extend { file, epoch, avoid, spares } => {
+            StreamChange::Extend { file, epoch, avoid, spares, .. } => {
                 self.written(file, epoch)?;
                 self.top_up(file, spares, &avoid);
                 if self.full && self.streams[&file].spares.is_empty() {

@@ -7,17 +7,25 @@ use base::MIB;
 use client::{BlockingClient, Config, Error};
 use wire::control::Policy;
 
-use crate::harness::{Scratch, content, good, skip, status, text, wait};
+use crate::harness::{Scratch, content, good, kill9, metric, skip, status, text, wait};
 use crate::load;
+use crate::machine::Hiccups;
+use crate::nbd::{BLOCK, Nbd, READ, TRIM, WRITE};
 use crate::stores::{self, Mounted};
 
 const SERVERS: [&str; 3] = ["cs1", "cs2", "cs3"];
 /// A writer hears that the cluster is full, and does not wait for its stall budget.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
+/// What makes room on a full cluster is answered within.
+const DELETED_WITHIN: Duration = Duration::from_secs(10);
+/// ENOSPC, as NBD has it.
+const NO_SPACE: u32 = 28;
+
 /// A cluster of three chunkservers whose stores `replace` has changed before they were used.
-fn cluster_with<T>(dir: &Path, replace: impl Fn(&Path) -> T) -> Vec<T> {
-    good(&["cluster", "up", "--dir", text(dir), "--masters", "1", "--chunkservers", "3"]);
+fn cluster_with<T>(dir: &Path, roles: &[&str], replace: impl Fn(&Path) -> T) -> Vec<T> {
+    let core = ["cluster", "up", "--dir", text(dir), "--masters", "1", "--chunkservers", "3"];
+    good(&[&core[..], roles].concat());
     good(&["cluster", "down", "--dir", text(dir)]);
     let stores = SERVERS.map(|id| dir.join(id).join("store"));
     let replaced = stores.iter().map(|store| replace(store)).collect();
@@ -82,7 +90,7 @@ fn full(dir: &Path, make_room: impl FnOnce(&BlockingClient)) {
 fn small_stores_fill_up_and_go_on_when_files_are_removed() {
     let mut scratch = Scratch::new("full");
     let dir = scratch.cluster("cluster");
-    cluster_with(&dir, |store| stores::format(store, 32 * MIB));
+    cluster_with(&dir, &[], |store| stores::format(store, 32 * MIB));
     full(&dir, |client| client.unlink(&path(1)).expect("it goes"));
 }
 
@@ -90,7 +98,7 @@ fn small_stores_fill_up_and_go_on_when_files_are_removed() {
 fn a_medium_without_room_is_no_failed_one() {
     let mut scratch = Scratch::new("room");
     let dir = scratch.cluster("cluster");
-    let mounts: Result<Vec<Mounted>, String> = cluster_with(&dir, |store| {
+    let mounts: Result<Vec<Mounted>, String> = cluster_with(&dir, &[], |store| {
         let mounted = Mounted::over(store, 128)?;
         good(&["store", "format", "--unit-kib", "16", text(store)]);
         Ok::<_, String>(mounted)
@@ -104,4 +112,113 @@ fn a_medium_without_room_is_no_failed_one() {
             good(&["cluster", "down", "--dir", text(&dir)]);
         }
     }
+}
+
+/// Runs what makes room, or needs none, on a full cluster.
+fn answered<T>(what: &str, run: impl FnOnce() -> T) -> T {
+    let (hiccups, began) = (Hiccups::watch(), Instant::now());
+    let result = run();
+    let took = hiccups.without(began, began.elapsed());
+    assert!(took < DELETED_WITHIN, "{what} on a full cluster takes {took:?}");
+    println!("{what} on a full cluster: {took:?}");
+    result
+}
+
+/// Bytes of the block that begins at `offset`.
+fn block(offset: u64) -> Vec<u8> {
+    content(BLOCK, offset)
+}
+
+#[test]
+fn volumes_are_trimmed_and_removed_on_a_full_cluster() {
+    const DATA: u64 = 24 * MIB;
+    let mut scratch = Scratch::new("full-volumes");
+    let dir = scratch.cluster("cluster");
+    let mounts = cluster_with(
+        &dir,
+        &["--block-managers", "0", "--block-servers", "0", "--frontends", "0"],
+        |store| {
+            let mounted = Mounted::over(store, 256)?;
+            good(&["store", "format", "--unit-kib", "16", text(store)]);
+            Ok::<_, String>(mounted)
+        },
+    );
+    let _mounts: Vec<Mounted> = match mounts.into_iter().collect::<Result<_, _>>() {
+        Ok(mounts) => mounts,
+        Err(why) => return skip(&format!("a medium without room: {why}")),
+    };
+    for role in ["block-manager", "block-server", "block-server", "frontend"] {
+        good(&["cluster", "add", role, "--dir", text(&dir)]);
+    }
+    let volume = |args: &[&str]| good(&[&["volume"], args, &["--cluster", text(&dir)]].concat());
+    let open = |name: &str| {
+        let made = volume(&["create", name, "--size", "1GiB", "--json"]);
+        let made: serde_json::Value = serde_json::from_str(&made).expect("JSON");
+        Nbd::open(made["nbd"].as_str().expect("an address"))
+    };
+    let (mut kept, mut trimmed) = (open("kept"), open("trimmed"));
+    drop(open("removed"));
+    for offset in (0..DATA).step_by(BLOCK * 64) {
+        let data: Vec<u8> = (0..64).flat_map(|n| block(offset + n * BLOCK as u64)).collect();
+        kept.ask(WRITE, offset, data.len(), &data);
+        trimmed.ask(WRITE, offset, data.len(), &data);
+    }
+    volume(&["snapshot", "create", "kept", "s1"]);
+
+    let client = load::connect_with(&dir, Config::default());
+    fill(&client);
+    // What is left in open chunks goes too.
+    let chunk = content(64 * BLOCK, 7);
+    let mut offset = DATA;
+    let refused = loop {
+        let answer = trimmed.try_ask(WRITE, 0, (offset, chunk.len() as u32), &chunk);
+        match answer {
+            Ok(_) => offset += chunk.len() as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, NO_SPACE, "a write that has no room");
+    // Tries do not use up what deletions need.
+    let used = || SERVERS.iter().map(|id| metric(&dir, id, "craton_disk_used_bytes")).sum::<f64>();
+    let (began, before, mut tries) = (Instant::now(), used(), 0);
+    while began.elapsed() < Duration::from_secs(16) {
+        let answer = trimmed.try_ask(WRITE, 0, (offset, chunk.len() as u32), &chunk);
+        assert_eq!(answer.err(), Some(NO_SPACE), "try {tries}");
+        tries += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    println!("{tries} tries of a full cluster take {} bytes", used() - before);
+    // Nor does it keep segments from moving.
+    kill9(&dir, &["bs1"]);
+    assert_eq!(status(&dir)["chunks"]["lost"], 0);
+
+    let is_whole = |nbd: &mut Nbd, offset: u64| {
+        assert!(nbd.ask(READ, offset, BLOCK, &[]) == block(offset), "other bytes at {offset}");
+    };
+    for offset in (0..DATA).step_by(BLOCK * 256) {
+        answered("a read", || is_whole(&mut kept, offset));
+        answered("a read", || is_whole(&mut trimmed, offset));
+    }
+    let half = DATA / 2;
+    for offset in (0..half).step_by(MIB as usize) {
+        answered("a trim", || trimmed.ask(TRIM, offset, MIB as usize, &[]));
+    }
+    answered("volume ls", || volume(&["ls"]));
+    answered("snapshot rm", || volume(&["snapshot", "rm", "kept", "s1"]));
+    answered("volume rm", || volume(&["rm", "removed"]));
+    is_whole(&mut trimmed, half);
+    assert!(trimmed.ask(READ, 0, BLOCK, &[]).iter().all(|byte| *byte == 0), "a trimmed block");
+    drop(trimmed);
+    answered("volume rm --now", || volume(&["rm", "--now", "trimmed"]));
+
+    let again = block(1);
+    wait("writes go on", Duration::from_secs(120), || {
+        kept.try_ask(WRITE, 0, (DATA, BLOCK as u32), &again).is_ok()
+    });
+    for offset in (0..DATA).step_by(BLOCK * 64) {
+        is_whole(&mut kept, offset);
+    }
+    assert_eq!(kept.ask(READ, DATA, BLOCK, &[]), again);
+    drop(kept);
+    good(&["cluster", "down", "--dir", text(&dir)]);
 }

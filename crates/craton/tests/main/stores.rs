@@ -12,6 +12,7 @@ use chunkstore::{Append, ChunkStore};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use runtime::{Env, Runtime, RuntimeConfig};
+use wire::data::Purpose;
 use wire::sector::{AppendAt, format_append};
 
 /// Runs work on an executor of its own.
@@ -140,7 +141,16 @@ async fn add_chunk(env: &Env, store: &FlashStore, chunk: ChunkId) {
     let mut sectors = env.pool().alloc_zeroed(SECTOR).expect("memory");
     format_append(AppendAt { chunk, epoch, base, offset }, b"small", &mut sectors);
     let sectors = sectors.freeze();
-    let append = Append { chunk, epoch, base, offset, sectors, create: true, repair: false };
+    let append = Append {
+        chunk,
+        epoch,
+        base,
+        offset,
+        sectors,
+        create: true,
+        repair: false,
+        purpose: Purpose::Data,
+    };
     let len = store.append(append).await.expect("it is stored").len;
     store.seal(chunk, len).await.expect("it is sealed");
 }

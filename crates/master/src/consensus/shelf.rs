@@ -12,7 +12,7 @@ use chunkstore::flash::{self, FlashStore, FormatOptions, MountError};
 use chunkstore::limits::READ_BYTES_MAX;
 use chunkstore::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError};
 use runtime::Env;
-use wire::data::ReplicaState;
+use wire::data::{Purpose, ReplicaState};
 use wire::sector::{AppendAt, format_append, parse_footer, sectors_for};
 
 use super::error::DeviceError;
@@ -181,7 +181,16 @@ impl Shelf {
             if let Ok(mut buf) = self.env.pool().alloc(sectors_for(data.len()) * SECTOR) {
                 format_append(at, data, &mut buf);
                 let (sectors, create) = (buf.freeze(), offset == 0);
-                let append = Append { chunk, epoch, base, offset, sectors, create, repair: false };
+                let append = Append {
+                    chunk,
+                    epoch,
+                    base,
+                    offset,
+                    sectors,
+                    create,
+                    repair: false,
+                    purpose: Purpose::Metadata,
+                };
                 match self.store.append(append).await {
                     Ok(_) => return Ok(()),
                     Err(StoreError::Busy) => {}

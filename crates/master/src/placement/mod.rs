@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use base::limits::reserve_bytes;
 use base::{DiskId, GIB, MIB, ServerId};
+use wire::data::Purpose;
 
 #[cfg(test)]
 mod tests;
@@ -54,11 +56,17 @@ pub struct DiskView {
 }
 
 impl DiskView {
-    /// Bytes that new chunks may take: what is free, less a reserve of 1/32 (2 MiB to 1 GiB), so
-    /// that open chunks can grow by one append of the largest size and deleting always works.
+    /// Bytes that new chunks may take: what is free, less 1/32 (2 MiB to 1 GiB), so that open
+    /// chunks can grow by one append of the largest size, and less the reserve for metadata.
     pub fn room(&self) -> u64 {
-        let reserve = (self.capacity / 32).clamp(2 * MIB, GIB);
-        self.capacity.saturating_sub(self.used).saturating_sub(reserve)
+        let growth = (self.capacity / 32).clamp(2 * MIB, GIB);
+        self.reserved_room(Purpose::Data).saturating_sub(growth)
+    }
+
+    /// Bytes that may be written for `purpose`.
+    fn reserved_room(&self, purpose: Purpose) -> u64 {
+        let free = self.capacity.saturating_sub(self.used);
+        free.saturating_sub(purpose.leaves(reserve_bytes(self.capacity)))
     }
 }
 
@@ -98,6 +106,11 @@ impl ClusterView {
     /// Of the servers given, in any order.
     pub fn new(mut servers: Vec<ServerView>) -> ClusterView {
         servers.sort_by_key(|server| server.server);
+        ClusterView::with_room(servers, &DiskView::room)
+    }
+
+    /// The same cluster, with other candidates: by what else than room for users' bytes they have.
+    fn with_room(servers: Vec<ServerView>, room: &dyn Fn(&DiskView) -> u64) -> ClusterView {
         let names: BTreeSet<_> = servers.iter().map(|server| server.domain.clone()).collect();
         let mut view = ClusterView {
             domains: names.len() as u32,
@@ -108,10 +121,13 @@ impl ClusterView {
         let mut room_to_here = 0u64;
         for server in servers.iter().filter(|server| server.alive) {
             let load = u64::from(server.load) / server.disks.len().max(1) as u64;
-            for disk in server.disks.iter().filter(|disk| !disk.failed && disk.room() > 0) {
-                room_to_here = room_to_here.saturating_add(disk.room());
+            for disk in server.disks.iter().filter(|disk| !disk.failed) {
+                let room = room(disk);
+                if room == 0 {
+                    continue;
+                }
+                room_to_here = room_to_here.saturating_add(room);
                 let place = Place { server: server.server, disk: disk.disk };
-                let room = disk.room();
                 view.candidates.push(Candidate { place, room, load, room_to_here });
             }
         }
@@ -198,6 +214,8 @@ pub struct Wanted<'a> {
     pub floor: u8,
     /// Bytes that a disk must have room for: those of a copy; 0 for a new chunk.
     pub need: u64,
+    /// What is to be written: with all disks full for users' bytes, metadata still gets places.
+    pub purpose: Purpose,
 }
 
 /// Why there are no places.
@@ -213,6 +231,22 @@ pub enum NoPlace {
 /// domains are alive (degraded allocation, `protocols.md` 1.4), but never below the floor.
 /// `random(bound)` draws a number below `bound`.
 pub fn choose(
+    view: &ClusterView,
+    wanted: &Wanted<'_>,
+    random: &mut dyn FnMut(u64) -> u64,
+) -> Result<Vec<Place>, NoPlace> {
+    match choose_among(view, wanted, random) {
+        // Seldom, so a view of its own is no matter.
+        Err(NoPlace::Full) if wanted.purpose != Purpose::Data => {
+            let room = |disk: &DiskView| disk.reserved_room(wanted.purpose);
+            let reserves = ClusterView::with_room(view.servers.clone(), &room);
+            choose_among(&reserves, wanted, random)
+        }
+        chosen => chosen,
+    }
+}
+
+fn choose_among(
     view: &ClusterView,
     wanted: &Wanted<'_>,
     random: &mut dyn FnMut(u64) -> u64,

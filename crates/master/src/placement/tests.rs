@@ -33,7 +33,7 @@ fn plain(servers: u32, disks: u128) -> Vec<ServerView> {
 }
 
 fn wanted(copies: u8) -> Wanted<'static> {
-    Wanted { copies, have: &[], never: &[], avoid: &[], floor: 2, need: 0 }
+    Wanted { copies, have: &[], never: &[], avoid: &[], floor: 2, need: 0, purpose: Purpose::Data }
 }
 
 fn chosen(servers: &[ServerView], wanted: &Wanted<'_>, seed: u64) -> Result<Vec<Place>, NoPlace> {
@@ -171,4 +171,24 @@ fn a_place_is_judged_by_what_its_server_says() {
     assert_eq!(view.state(at(2, 20)), PlaceState::Silent);
     assert_eq!(view.state(at(3, 30)), PlaceState::Silent);
     assert_eq!(ClusterView::new(failed).state(at(1, 10)), PlaceState::Failed);
+}
+
+#[test]
+fn metadata_finds_places_on_full_disks() {
+    let mut servers = plain(3, 1);
+    let mut filled = |free: u64, purpose| {
+        servers.iter_mut().for_each(|server| server.disks[0].used = 100 * GIB - free);
+        chosen(&servers, &Wanted { purpose, ..wanted(3) }, 1).map(|places| servers_of(&places))
+    };
+    let (all, full) = (Ok(vec![1, 2, 3]), Err(NoPlace::Full));
+    let reserve = reserve_bytes(100 * GIB);
+    for (free, purpose, want) in [
+        (GIB + reserve, Purpose::Data, &full),
+        (GIB + reserve, Purpose::Collection, &all),
+        (reserve / 2, Purpose::Collection, &full),
+        (reserve / 2, Purpose::Metadata, &all),
+        (0, Purpose::Metadata, &full),
+    ] {
+        assert_eq!(filled(free, purpose), *want, "{purpose:?} with {free} bytes free");
+    }
 }

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use base::ChunkId;
 use runtime::Duration;
 use wire::control::ControlError;
+use wire::data::Purpose;
 
 use super::scan::{Judged, is_complete};
 use crate::placement::{ClusterView, Place, Wanted, choose};
@@ -223,6 +224,7 @@ impl<L: Log> Service<L> {
                     avoid: &[],
                     floor: 0,
                     need: len,
+                    purpose: Purpose::Data,
                 };
                 let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
                 if let Some(&to) = chosen.unwrap_or_default().first() {

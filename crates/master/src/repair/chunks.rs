@@ -10,6 +10,7 @@ use std::rc::Rc;
 use base::{ChunkId, Kind};
 use runtime::Duration;
 use wire::control::ControlError;
+use wire::data::Purpose;
 
 use super::scan::{Judged, Worth, is_complete};
 use super::settle::{RETRY, is_whole};
@@ -209,7 +210,8 @@ impl<L: Log> Service<L> {
         });
         let never: Vec<_> = replicas.iter().map(|replica| replica.place).chain(dead).collect();
         let need = u64::from(chunk.sealed().expect("judged chunks are sealed"));
-        let wanted = Wanted { copies, have: &have, never: &never, avoid: &[], floor: 0, need };
+        let (avoid, purpose) = (&[][..], Purpose::Data);
+        let wanted = Wanted { copies, have: &have, never: &never, avoid, floor: 0, need, purpose };
         let view = self.cluster.view();
         let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
         let mut places = chosen.unwrap_or_default();

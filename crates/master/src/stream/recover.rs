@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Instant};
 use wire::control::ControlError;
-use wire::data::{DataError, ReplicaStat, ReplicaState};
+use wire::data::{DataError, Purpose, ReplicaStat, ReplicaState};
 use wire::token::Rights;
 
 use super::chunk::Chunk;
@@ -333,7 +333,8 @@ impl<L: Log> Service<L> {
         let never: Vec<_> = slots.iter().map(|slot| slot.0).chain(dead).collect();
         let copies = (have.len() + room) as u8;
         let need = u64::from(len);
-        let wanted = Wanted { copies, have: &have, never: &never, avoid: &[], floor: 0, need };
+        let (avoid, purpose) = (&[][..], Purpose::Data);
+        let wanted = Wanted { copies, have: &have, never: &never, avoid, floor: 0, need, purpose };
         let view = self.cluster.view();
         let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
         let chosen = chosen.unwrap_or_default();

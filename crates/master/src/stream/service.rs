@@ -11,6 +11,7 @@ use wire::control::{
     ChunkPlace, ControlError, OpId, Policy, RepairStatus, ReplicaPlace, StoppedCollection,
     StreamChange, StreamReply, StreamRequest, StreamView, Trouble, WriterGrant,
 };
+use wire::data::Purpose;
 use wire::token::{Rights, Token, TokenKey};
 
 use super::chunk::{Chunk, PlaceIndex};
@@ -239,7 +240,7 @@ impl<L: Log> Service<L> {
         change: StreamChange,
     ) -> Result<StreamReply, ControlError> {
         match change {
-            StreamChange::Open { file, policy, grant, spares } => {
+            StreamChange::Open { file, policy, grant, spares, purpose } => {
                 if !(self.grants)(file, &grant) {
                     let text = "the grant to open is not valid any more: look the file up again";
                     return Err(ControlError::new(Kind::Refresh, text));
@@ -247,10 +248,11 @@ impl<L: Log> Service<L> {
                 if !policy.is_valid() {
                     return Err(invalid("copies and acknowledgements do not fit each other"));
                 }
-                self.open(op, file, policy, spares).await
+                self.open(op, file, policy, (spares, purpose)).await
             }
             StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
-                let Spares { drop, fresh, .. } = self.spares(file, Some(next), &avoid, spares);
+                let wanted = (spares, Purpose::Data);
+                let Spares { drop, fresh, .. } = self.spares(file, Some(next), &avoid, wanted);
                 let delete_at_ms = self.rights_end_ms();
                 let action = Action::Advance {
                     op,
@@ -267,8 +269,9 @@ impl<L: Log> Service<L> {
                 self.work.notify_one();
                 self.writer(outcome)
             }
-            StreamChange::Extend { file, epoch, avoid, spares } => {
-                let Spares { drop, fresh, full } = self.spares(file, None, &avoid, spares);
+            StreamChange::Extend { file, epoch, avoid, spares, purpose } => {
+                let wanted = (spares, purpose);
+                let Spares { drop, fresh, full } = self.spares(file, None, &avoid, wanted);
                 if full {
                     return Err(no_place(NoPlace::Full));
                 }
@@ -313,7 +316,7 @@ impl<L: Log> Service<L> {
         op: OpId,
         file: FileId,
         policy: Policy,
-        spares: u8,
+        (spares, purpose): (u8, Purpose),
     ) -> Result<StreamReply, ControlError> {
         let chunks = 1 + usize::from(spares).min(SPARES_MAX);
         let policy = self.log.with_state(|s| s.stream(file).map_or(policy, |found| found.policy));
@@ -321,11 +324,12 @@ impl<L: Log> Service<L> {
             state.stream(file).is_some_and(|stream| stream.writing || stream.needs_recovery())
         });
         // No place for a new chunk: nobody is fenced for it.
-        let fresh = self.fresh(policy, chunks, &[])?;
+        let demand = Demand { policy, purpose };
+        let fresh = self.fresh(demand, chunks, &[])?;
         let fresh = if busy { Vec::new() } else { fresh };
         let outcome = self.decide(Action::Open { op, file, policy, fresh }).await?;
         let Outcome::Recover { epoch } = outcome else { return self.writer(outcome) };
-        let outcome = self.finish(Some(op), file, epoch, Some((policy, chunks))).await?;
+        let outcome = self.finish(Some(op), file, epoch, Some((demand, chunks))).await?;
         self.writer(outcome)
     }
 
@@ -355,12 +359,12 @@ impl<L: Log> Service<L> {
         op: Option<OpId>,
         file: FileId,
         epoch: Epoch,
-        grant: Option<(Policy, usize)>,
+        grant: Option<(Demand, usize)>,
     ) -> Result<Outcome, ControlError> {
         for _ in 0..3 {
             let fenced = self.recover(file, epoch).await?;
             let fresh = match grant {
-                Some((policy, chunks)) => self.fresh(policy, chunks, &[])?,
+                Some((demand, chunks)) => self.fresh(demand, chunks, &[])?,
                 None => Vec::new(),
             };
             let delete_at_ms = self.rights_end_ms();
@@ -376,15 +380,15 @@ impl<L: Log> Service<L> {
     /// Replicas for `count` new chunks: the first must have places, the others may be left out.
     fn fresh(
         &self,
-        policy: Policy,
+        demand: Demand,
         count: usize,
         avoid: &[ServerId],
     ) -> Result<Vec<Vec<Place>>, ControlError> {
         let view = self.cluster.view();
-        let first = self.place(&view, policy, avoid).map_err(no_place)?;
+        let first = self.place(&view, demand, avoid).map_err(no_place)?;
         let mut used: Vec<_> = first.iter().map(|place| place.server).collect();
         let mut chunks = vec![first];
-        self.more_chunks(&view, policy, count, avoid, &mut used, &mut chunks);
+        self.more_chunks(&view, demand, count, avoid, &mut used, &mut chunks);
         Ok(chunks)
     }
 
@@ -393,7 +397,7 @@ impl<L: Log> Service<L> {
     fn more_chunks(
         &self,
         view: &ClusterView,
-        policy: Policy,
+        demand: Demand,
         count: usize,
         avoid: &[ServerId],
         used: &mut Vec<ServerId>,
@@ -401,9 +405,9 @@ impl<L: Log> Service<L> {
     ) {
         while chunks.len() < count {
             let apart: Vec<_> = avoid.iter().chain(&*used).copied().collect();
-            let whole = |places: &Vec<Place>| places.len() == usize::from(policy.copies);
-            let elsewhere = self.place(view, policy, &apart).ok().filter(whole);
-            let places = elsewhere.or_else(|| self.place(view, policy, avoid).ok());
+            let whole = |places: &Vec<Place>| places.len() == usize::from(demand.policy.copies);
+            let elsewhere = self.place(view, demand, &apart).ok().filter(whole);
+            let places = elsewhere.or_else(|| self.place(view, demand, avoid).ok());
             let Some(places) = places else { return };
             used.extend(places.iter().map(|place| place.server));
             chunks.push(places);
@@ -413,12 +417,12 @@ impl<L: Log> Service<L> {
     fn place(
         &self,
         view: &ClusterView,
-        policy: Policy,
+        demand: Demand,
         avoid: &[ServerId],
     ) -> Result<Vec<Place>, NoPlace> {
         let floor = self.config.copies_floor;
-        let copies = policy.copies;
-        let wanted = Wanted { copies, have: &[], never: &[], avoid, floor, need: 0 };
+        let Demand { policy: Policy { copies, .. }, purpose } = demand;
+        let wanted = Wanted { copies, have: &[], never: &[], avoid, floor, need: 0, purpose };
         choose(view, &wanted, &mut |bound| self.env.random_below(bound))
     }
 
@@ -429,7 +433,7 @@ impl<L: Log> Service<L> {
         file: FileId,
         next: Option<ChunkId>,
         avoid: &[ServerId],
-        wanted: u8,
+        (wanted, purpose): (u8, Purpose),
     ) -> Spares {
         let view = self.cluster.view();
         let is_bad = |place: Place| {
@@ -446,7 +450,7 @@ impl<L: Log> Service<L> {
                 .then_some(stream.policy)
         });
         let better = short.flatten().is_some_and(|policy| {
-            let places = self.place(&view, policy, avoid);
+            let places = self.place(&view, Demand { policy, purpose }, avoid);
             places.is_ok_and(|places| places.len() == usize::from(policy.copies))
         });
         let found = self.log.with_state(|state| {
@@ -467,9 +471,10 @@ impl<L: Log> Service<L> {
         let Some((policy, drop, good, mut used)) = found else { return Default::default() };
         let missing = usize::from(wanted).min(SPARES_MAX).saturating_sub(good);
         let mut fresh = Vec::new();
-        self.more_chunks(&view, policy, missing, avoid, &mut used, &mut fresh);
+        let demand = Demand { policy, purpose };
+        self.more_chunks(&view, demand, missing, avoid, &mut used, &mut fresh);
         let none = good == 0 && fresh.is_empty() && missing > 0;
-        let full = none && self.place(&view, policy, avoid) == Err(NoPlace::Full);
+        let full = none && self.place(&view, demand, avoid) == Err(NoPlace::Full);
         Spares { drop, fresh, full }
     }
 
@@ -576,6 +581,13 @@ impl<L: Log> Service<L> {
     pub(crate) fn stream<T>(&self, file: FileId, look: impl FnOnce(&Stream) -> T) -> Option<T> {
         self.log.with_state(|state| state.stream(file).map(look))
     }
+}
+
+/// What a new chunk is to be.
+#[derive(Clone, Copy)]
+pub(crate) struct Demand {
+    policy: Policy,
+    purpose: Purpose,
 }
 
 /// What becomes of a writer's spares.

@@ -25,7 +25,7 @@ use super::stack::{Role, Stack};
 use crate::cluster::{Cluster, Shape};
 use crate::tuning::Tuning;
 
-const MANAGERS: usize = 2;
+pub(super) const MANAGERS: usize = 2;
 /// How long the data of deleted volumes is kept.
 const KEPT: Duration = Duration::from_secs(40);
 /// A leader stores what is left in steps of so much, and looks as often: each takeover may add this.
@@ -38,27 +38,25 @@ const SECTOR: u64 = 64 << 10;
 /// Bytes of a store, and of the volume that is to make room.
 const DISK: u64 = 96 * MIB;
 const LARGE: u64 = 12 * MIB;
-const PART: u64 = 256 << 10;
+pub(super) const PART: u64 = 256 << 10;
 
-struct World {
-    stack: Rc<Stack>,
-    env: Env,
+/// The byte that all of the part at `offset` is made of.
+pub(super) fn byte_at(offset: u64) -> u8 {
+    (offset / PART % 251) as u8 + 1
+}
+
+/// A cluster with block services on small disks, and a user of its volumes.
+pub(super) struct World {
+    pub(super) stack: Rc<Stack>,
+    pub(super) env: Env,
     client: Client,
     managers: Managers,
     exports: VolumeExports,
 }
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
-    let shape = Shape { servers: 3, disk_bytes: DISK, ..Shape::default() };
-    let cluster = Cluster::start(&sim, shape, Tuning::default());
-    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
-    let stack = Stack::start_keeping(&cluster, (MANAGERS, 2), FILE_BYTES, KEPT);
-    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
-    let (env, endpoint) = (client.env().clone(), cluster.endpoint(client.env()));
-    let managers = Managers::with_budget(&client, Duration::from_secs(60));
-    let limits = Limits { patience: Duration::from_secs(60), ..Limits::default() };
-    let exports = VolumeExports::new(&managers, &endpoint, "user", limits);
-    let world = Rc::new(World { stack, env: env.clone(), client, managers, exports });
+    let world = Rc::new(World::start(&sim).await?);
+    let env = world.env.clone();
     for phase in 0..3 {
         let world = world.clone();
         let work = env.spawn(Class::Foreground, "user", async move {
@@ -75,16 +73,29 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
 }
 
 impl World {
-    fn sim(&self) -> &Sim {
+    pub(super) async fn start(sim: &Sim) -> Result<World, String> {
+        let shape = Shape { servers: 3, disk_bytes: DISK, ..Shape::default() };
+        let cluster = Cluster::start(sim, shape, Tuning::default());
+        cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+        let stack = Stack::start_keeping(&cluster, (MANAGERS, 2), FILE_BYTES, KEPT);
+        let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+        let (env, endpoint) = (client.env().clone(), cluster.endpoint(client.env()));
+        let managers = Managers::with_budget(&client, Duration::from_secs(60));
+        let limits = Limits { patience: Duration::from_secs(60), ..Limits::default() };
+        let exports = VolumeExports::new(&managers, &endpoint, "user", limits);
+        Ok(World { stack, env, client, managers, exports })
+    }
+
+    pub(super) fn sim(&self) -> &Sim {
         self.stack.cluster().sim()
     }
 
-    async fn ask(&self, request: BlockRequest) -> Result<BlockReply, String> {
+    pub(super) async fn ask(&self, request: BlockRequest) -> Result<BlockReply, String> {
         let name = request.name();
         self.managers.ask(request).await.map_err(|error| format!("{name}: {error}"))
     }
 
-    async fn create(&self, name: &str, bytes: u64) -> Result<VolumeId, String> {
+    pub(super) async fn create(&self, name: &str, bytes: u64) -> Result<VolumeId, String> {
         let geometry =
             VolumeGeometry { group_bytes: 16 * MIB, segments_per_group: 4, data_sector: SECTOR };
         let spec = VolumeSpec {
@@ -101,7 +112,7 @@ impl World {
         }
     }
 
-    async fn open(&self, name: &str) -> Result<Rc<dyn Device>, String> {
+    pub(super) async fn open(&self, name: &str) -> Result<Rc<dyn Device>, String> {
         for _ in 0..100 {
             match self.exports.open(name).await {
                 Ok(device) => return Ok(device),
@@ -115,22 +126,22 @@ impl World {
     }
 
     /// Writes to a volume from its beginning, other bytes in each part.
-    async fn write(&self, name: &str, bytes: u64) -> Result<(), String> {
+    pub(super) async fn write(&self, name: &str, bytes: u64) -> Result<(), String> {
         let device = self.open(name).await?;
         for offset in (0..bytes).step_by(PART as usize) {
-            let data = vec![(offset / PART) as u8 + 1; PART as usize];
+            let data = vec![byte_at(offset); PART as usize];
             let data = self.env.pool().copy_of(&data).map_err(|error| error.to_string())?;
             device.write(offset, data).await.map_err(|fault| format!("write {name}: {fault}"))?;
         }
         Ok(())
     }
 
-    async fn check(&self, name: &str, bytes: u64) -> Result<(), String> {
+    pub(super) async fn check(&self, name: &str, bytes: u64) -> Result<(), String> {
         let device = self.open(name).await?;
         for offset in (0..bytes).step_by(PART as usize) {
             let read = device.read(Extent { offset, len: PART }).await;
             let read = read.map_err(|fault| format!("read {name}: {fault}"))?;
-            if read.iter().any(|&byte| byte != (offset / PART) as u8 + 1) {
+            if read.iter().any(|&byte| byte != byte_at(offset)) {
                 return Err(format!("{name} came back with other content at {offset}"));
             }
         }

@@ -7,6 +7,7 @@ mod cuts;
 mod deleted;
 mod disks;
 mod echo;
+mod full;
 mod idle;
 mod locks;
 mod names;
@@ -577,6 +578,18 @@ pub const SCENARIOS: &[Scenario] = &[
             "deleted: a volume came back",
             "deleted: the time of a volume was over",
             "block manager: deleted volume goes early",
+        ],
+    },
+    Scenario {
+        name: "full",
+        about: "volumes fill the cluster; what makes room again is done, while servers crash",
+        run: |sim| Box::pin(full::run(sim)),
+        marks: &[
+            "full: media have less room than stores",
+            "full: a write is refused",
+            "full: blocks are trimmed",
+            "full: volumes are removed",
+            "segment: a write is refused on a full cluster",
         ],
     },
     Scenario {

@@ -77,6 +77,7 @@ scenarios! {
     append_writers "append-writers",
     block_managers "block-managers",
     deleted "deleted",
+    full "full",
     disks "disks",
     disks_cuts "disks-cuts",
     locks "locks",

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 
 use super::OpId;
+use crate::data::Purpose;
 
 /// How a file is stored: each chunk on `copies` replicas, an append acknowledged when
 /// `acks` of them have it durable (MaxCopy and MinCopy; `2 * acks > copies`).
@@ -133,6 +134,8 @@ pub enum StreamChange {
         grant: [u8; 16],
         /// Spare chunks wanted beside the first, 0 to 4 (C8).
         spares: u8,
+        /// What is to be written: where disks are nearly full, users' bytes get no chunk.
+        purpose: Purpose,
     },
     /// Ends chunk `sealed` at its acknowledged length and goes on in `next`, the first of the
     /// recorded spares (`protocols.md` 1.5). The writer acknowledges nothing in `next` before
@@ -163,6 +166,8 @@ pub enum StreamChange {
         avoid: Vec<ServerId>,
         /// Spare chunks wanted in all, 0 to 4.
         spares: u8,
+        /// What is to be written.
+        purpose: Purpose,
     },
     /// Ends the writer: seals its open chunk at its acknowledged length, drops its spares.
     /// The file can be opened for append again unless `finish`.

@@ -6,6 +6,7 @@ use base::{ClientId, Epoch, FileId};
 use runtime::Duration;
 use runtime::sim::Sim;
 use wire::control::{OpId, Policy, StreamChange, StreamReply, StreamRequest};
+use wire::data::Purpose;
 use wire::handshake::ClusterKey;
 use wire::token::TokenKey;
 
@@ -67,7 +68,16 @@ fn a_real_group_serves_streams() {
         };
         let open = |seq| {
             let policy = Policy::rep(3);
-            change(seq, StreamChange::Open { file, policy, grant: [0; 16], spares: 1 })
+            change(
+                seq,
+                StreamChange::Open {
+                    file,
+                    policy,
+                    grant: [0; 16],
+                    spares: 1,
+                    purpose: Purpose::Data,
+                },
+            )
         };
         let StreamReply::Writer(first) = open(1).await.unwrap() else { panic!("no grant") };
         assert_eq!(open(1).await, Ok(StreamReply::Writer(first.clone())), "a repeat is answered");

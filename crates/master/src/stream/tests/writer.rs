@@ -11,6 +11,7 @@ use runtime::{Duration, Env};
 use wire::control::{
     ChunkPlace, ControlError, OpId, Policy, StreamChange, StreamReply, StreamRequest, WriterGrant,
 };
+use wire::data::Purpose;
 
 use super::log::{MemoryLog, World};
 use super::model::{Append, Model};
@@ -81,7 +82,8 @@ impl Client {
 
     pub async fn open(&self, file: FileId) -> Result<WriterGrant, ControlError> {
         let policy = self.cluster.policy;
-        let change = StreamChange::Open { file, policy, grant: [0; 16], spares: 2 };
+        let change =
+            StreamChange::Open { file, policy, grant: [0; 16], spares: 2, purpose: Purpose::Data };
         match self.change(change).await? {
             StreamReply::Writer(grant) => Ok(grant),
             other => panic!("{other:?}"),
@@ -176,7 +178,8 @@ impl Writer {
         let next = match good.or(self.grant.spares.first().map(|spare| spare.chunk)) {
             Some(next) => next,
             None => {
-                let change = StreamChange::Extend { file, epoch, avoid, spares: 2 };
+                let change =
+                    StreamChange::Extend { file, epoch, avoid, spares: 2, purpose: Purpose::Data };
                 match self.client.change(change).await? {
                     StreamReply::Writer(grant) => self.grant.spares = grant.spares,
                     other => panic!("{other:?}"),

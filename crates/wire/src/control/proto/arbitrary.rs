@@ -16,7 +16,7 @@ use crate::control::limits::{
     SPARES_MAX, TRACE_SLOW_MAX,
 };
 use crate::control::*;
-use crate::data::{ReplicaStat, ReplicaState};
+use crate::data::{Purpose, ReplicaStat, ReplicaState};
 
 /// Maps a strategy through a tuple pattern.
 macro_rules! made {
@@ -293,17 +293,25 @@ fn chunk_place() -> impl Strategy<Value = ChunkPlace> {
     })
 }
 
+fn purpose() -> impl Strategy<Value = Purpose> {
+    prop::sample::select(&Purpose::ALL[..])
+}
+
 fn stream_change() -> impl Strategy<Value = StreamChange> {
     let spares = 0..=SPARES_MAX;
     prop_oneof![
         made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()),
-            (spares, spares.clone()) => StreamChange::Open { file, policy, grant, spares }),
+            (spares, spares.clone()), (purpose, purpose()) => {
+            StreamChange::Open { file, policy, grant, spares, purpose }
+        }),
         made!((file, file()), (epoch, epoch()), (sealed, chunk()), (len, chunk_len()),
             (next, chunk()), (avoid, vec(server(), 0..4)), (spares, spares.clone()) => {
             StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares }
         }),
         made!((file, file()), (epoch, epoch()), (avoid, vec(server(), 0..4)),
-            (spares, spares) => StreamChange::Extend { file, epoch, avoid, spares }),
+            (spares, spares), (purpose, purpose()) => {
+            StreamChange::Extend { file, epoch, avoid, spares, purpose }
+        }),
         made!((file, file()), (epoch, epoch()), (sealed, option::of((chunk(), chunk_len()))),
             (finish, any::<bool>()) => StreamChange::Close { file, epoch, sealed, finish }),
         file().prop_map(|file| StreamChange::Seal { file }),

@@ -15,6 +15,7 @@ use crate::control::{
     ChunkPlace, ReplicaPlace, StreamChange, StreamReply, StreamRequest, StreamView, Trouble,
     WriterGrant,
 };
+use crate::data::Purpose;
 
 pub(super) fn chunk_len(len: u32, field: &'static str) -> Result<u32, WireError> {
     range_u32(len, 0..=CHUNK_LEN_MAX as u32, field)
@@ -73,6 +74,10 @@ fn spares(count: u32, field: &'static str) -> Result<u8, WireError> {
     range_u8(count, 0..=SPARES_MAX, field)
 }
 
+fn purpose(number: u32, field: &'static str) -> Result<Purpose, WireError> {
+    Purpose::from_number(number).ok_or(WireError::OutOfRange { field, value: number.into() })
+}
+
 fn avoid(servers: Vec<u32>, field: &'static str) -> Result<Vec<ServerId>, WireError> {
     each(servers, AVOID_MAX, field, |server| Ok(ServerId::new(server)))
 }
@@ -87,11 +92,12 @@ impl Proto for StreamChange {
     fn to_pb(&self) -> pb::StreamChange {
         use pb::stream_change::{Advance, Change, Close, Extend, Open};
         let change = match self {
-            StreamChange::Open { file, policy, grant, spares } => Change::Open(Open {
+            StreamChange::Open { file, policy, grant, spares, purpose } => Change::Open(Open {
                 file: file.get(),
                 policy: Some(policy.to_pb()),
                 grant: grant.to_vec(),
                 spares: (*spares).into(),
+                purpose: *purpose as u32,
             }),
             StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
                 Change::Advance(Advance {
@@ -104,12 +110,15 @@ impl Proto for StreamChange {
                     spares: (*spares).into(),
                 })
             }
-            StreamChange::Extend { file, epoch, avoid, spares } => Change::Extend(Extend {
-                file: file.get(),
-                epoch: epoch.get(),
-                avoid: numbers(avoid),
-                spares: (*spares).into(),
-            }),
+            StreamChange::Extend { file, epoch, avoid, spares, purpose } => {
+                Change::Extend(Extend {
+                    file: file.get(),
+                    epoch: epoch.get(),
+                    avoid: numbers(avoid),
+                    spares: (*spares).into(),
+                    purpose: *purpose as u32,
+                })
+            }
             StreamChange::Close { file, epoch, sealed, finish } => Change::Close(Close {
                 file: file.get(),
                 epoch: epoch.get(),
@@ -130,6 +139,7 @@ impl Proto for StreamChange {
                 policy: need(pb.policy, "StreamChange.Open.policy")?,
                 grant: secret(&pb.grant, "StreamChange.Open.grant")?,
                 spares: spares(pb.spares, "StreamChange.Open.spares")?,
+                purpose: purpose(pb.purpose, "StreamChange.Open.purpose")?,
             },
             Change::Advance(pb) => StreamChange::Advance {
                 file: FileId::new(pb.file),
@@ -145,6 +155,7 @@ impl Proto for StreamChange {
                 epoch: Epoch::new(pb.epoch),
                 avoid: avoid(pb.avoid, "StreamChange.Extend.avoid")?,
                 spares: spares(pb.spares, "StreamChange.Extend.spares")?,
+                purpose: purpose(pb.purpose, "StreamChange.Extend.purpose")?,
             },
             Change::Close(pb) => {
                 let sealed = |pb: pb::SealedAt| {
