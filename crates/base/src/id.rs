@@ -111,10 +111,13 @@ id!(
     TraceId(u64), "trc_"
 );
 
+/// Counters below the partition's number in a [`ChunkId`] or [`FileId`] are smaller.
+pub const ID_COUNTER_END: u64 = 1 << 48;
+
 impl ChunkId {
     /// The chunk numbered `counter` of stream partition `partition`.
     pub const fn compose(partition: u16, counter: u64) -> ChunkId {
-        assert!(counter < 1 << 48);
+        assert!(counter < ID_COUNTER_END);
         ChunkId((partition as u64) << 48 | counter)
     }
 
@@ -122,18 +125,28 @@ impl ChunkId {
     pub const fn partition(self) -> u16 {
         (self.0 >> 48) as u16
     }
+
+    /// Its number in that partition.
+    pub const fn counter(self) -> u64 {
+        self.0 % ID_COUNTER_END
+    }
 }
 
 impl FileId {
     /// The file numbered `counter` of namespace partition `partition`.
     pub const fn compose(partition: u16, counter: u64) -> FileId {
-        assert!(counter < 1 << 48);
+        assert!(counter < ID_COUNTER_END);
         FileId((partition as u64) << 48 | counter)
     }
 
     /// The namespace partition that made it.
     pub const fn partition(self) -> u16 {
         (self.0 >> 48) as u16
+    }
+
+    /// Its number in that partition.
+    pub const fn counter(self) -> u64 {
+        self.0 % ID_COUNTER_END
     }
 }
 
@@ -182,8 +195,15 @@ impl Epoch {
         self.0
     }
 
-    /// The epoch after this one.
+    /// The last one that a writer may have: [`Epoch::LAST`] remains to fence it.
+    pub const LAST_WRITER: Epoch = Epoch(u64::MAX - 1);
+
+    /// The last one. No writer has it.
+    pub const LAST: Epoch = Epoch(u64::MAX);
+
+    /// The epoch after this one, which is no more than a writer may have.
     pub const fn next(self) -> Epoch {
+        assert!(self.0 <= Epoch::LAST_WRITER.0, "no epoch follows on the last one");
         Epoch(self.0 + 1)
     }
 }
@@ -206,5 +226,7 @@ mod tests {
         assert_eq!(chunk.partition(), 3);
         assert!("chk_".parse::<ChunkId>().is_err());
         assert!("fil_7f".parse::<ChunkId>().is_err());
+        let last = ChunkId::compose(u16::MAX, ID_COUNTER_END - 1);
+        assert_eq!((last.partition(), last.counter()), (u16::MAX, ID_COUNTER_END - 1));
     }
 }

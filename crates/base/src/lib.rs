@@ -11,7 +11,7 @@ pub use collections::{FixedHasher, FixedState, Map, Set};
 pub use error::{Fault, Kind};
 pub use id::{
     BlockServerId, ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, FormationId,
-    IdError, ServerId, TraceId, VolumeId,
+    ID_COUNTER_END, IdError, ServerId, TraceId, VolumeId,
 };
 
 /// Bytes in one KiB.

@@ -7,6 +7,7 @@ pub mod bytes;
 mod calls;
 pub mod cluster;
 pub mod consensus;
+mod first;
 pub mod grant;
 pub mod identity;
 pub mod limits;
@@ -20,4 +21,5 @@ pub mod service;
 pub mod stream;
 mod tracked;
 
+pub use first::FirstNumbers;
 pub use master::{Master, MasterConfig, MasterTiming, StartError};

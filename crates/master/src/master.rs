@@ -35,6 +35,7 @@ use crate::consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, MembershipError, OpenError,
     Shelf, store_options,
 };
+use crate::first::FirstNumbers;
 use crate::grant::GrantKey;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
@@ -70,6 +71,8 @@ pub struct MasterConfig {
     pub namespace_partitions: u16,
     /// Number of stream partitions, the same for ever.
     pub stream_partitions: u16,
+    /// Where counters of a new cluster begin.
+    pub first: FirstNumbers,
     /// Times and sizes.
     pub timing: MasterTiming,
 }
@@ -623,7 +626,8 @@ impl<'a> Opening<'a> {
             // Drawn by the leader that forms the cluster.
             formation: FormationId::default(),
         };
-        let cluster = self.host(GroupName::Cluster, ClusterMachine::new()).await?;
+        let cluster =
+            self.host(GroupName::Cluster, ClusterMachine::new().starting_at(config.first)).await?;
         let liveness = Liveness::new(config.timing.dead_after);
         let (router, peers) = (self.router.clone(), self.peers.clone());
         let masters = config.masters.clone();
@@ -641,6 +645,7 @@ impl<'a> Opening<'a> {
         let mut namespaces = Vec::new();
         for partition in 0..config.namespace_partitions {
             let state = Namespace::new(partition, config.namespace_partitions);
+            let state = state.starting_at(config.first);
             let host = self.host(GroupName::Namespace(partition), state).await?;
             let (router, streams) = (router.clone(), streams.clone());
             let (grants, timing) = (grants.clone(), config.timing.namespace);
@@ -674,7 +679,7 @@ impl<'a> Opening<'a> {
         let tokens = TokenKey::of_cluster(config.key.as_ref());
         let mut partitions = Vec::new();
         for partition in 0..config.stream_partitions {
-            let state = StreamMachine::new(partition);
+            let state = StreamMachine::new(partition).starting_at(config.first);
             let host = self.host(GroupName::Stream(partition), state).await?;
             let (grants, clock) = (grants.clone(), env.clone());
             let check = move |file: FileId, grant: &[u8; 16]| {

@@ -9,7 +9,9 @@ use std::rc::Rc;
 use block::device::{Options, Shared};
 use block::frontend::Frontend;
 use block::frontend::tls::{AllowList, Credentials, Gate};
-use block::manager::{CoreDevices, Host, Manager, ManagerConfig, Managers, VolumeExports};
+use block::manager::{
+    CoreDevices, FirstEpochs, Host, Manager, ManagerConfig, Managers, VolumeExports,
+};
 use client::Client;
 use metrics::Exposition;
 use runtime::{Duration, Env, Handle};
@@ -134,14 +136,15 @@ pub async fn start_manager(
     env: &Env,
     config: &config::BlockManager,
 ) -> Result<ManagerRole, Failure> {
-    start_manager_with(env, config, &Seams::none()).await
+    start_manager_with(env, config, &Seams::none(), |_| ()).await
 }
 
-/// The same with something in between.
+/// The same with something in between; `tune` changes what no configuration can.
 pub async fn start_manager_with(
     env: &Env,
     config: &config::BlockManager,
     seams: &Seams,
+    tune: impl FnOnce(&mut ManagerConfig),
 ) -> Result<ManagerRole, Failure> {
     let home = Home {
         role: "block-manager",
@@ -161,7 +164,7 @@ pub async fn start_manager_with(
         ..client::Config::default()
     };
     let locks = home.connect(env, &endpoint, short).await?;
-    let settings = ManagerConfig {
+    let mut settings = ManagerConfig {
         name: config.id.clone(),
         listen: config.listen,
         lock_ttl,
@@ -169,7 +172,9 @@ pub async fn start_manager_with(
         bytes_least: config::mib(config.volume_mib_min) as u64,
         server_dead: Duration::from_millis(config.server_dead_ms),
         undelete: Duration::from_secs(config.volume_undelete_s),
+        first: FirstEpochs::default(),
     };
+    tune(&mut settings);
     let manager = Manager::start(client, locks, endpoint.clone(), settings).await?;
     Ok(ManagerRole { manager, endpoint, env: env.clone() })
 }

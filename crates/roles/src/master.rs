@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use base::MIB;
-use master::{Master, MasterConfig, MasterTiming};
+use master::{FirstNumbers, Master, MasterConfig, MasterTiming};
 use metrics::Exposition;
 use runtime::{Duration, Env, Handle};
 use transport::{Endpoint, Identity, Limits};
@@ -76,6 +76,7 @@ pub async fn start_with(
         form: !config.peers.is_empty(),
         namespace_partitions: config.namespace_partitions,
         stream_partitions: config.stream_partitions,
+        first: FirstNumbers::default(),
         timing,
     };
     tune(&mut settings);

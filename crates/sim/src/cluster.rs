@@ -9,11 +9,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, DiskId, Kind, MIB};
+use block::manager::FirstEpochs;
 use chunkserver::Chunkserver;
 use chunkstore::ChunkStore;
 use chunkstore::flash::{self, FlashStore, FormatOptions, SyncMode};
 use client::Client;
-use master::Master;
+use master::{FirstNumbers, Master};
 use roles::chunkserver::{Role, Start};
 use roles::config::{self, Config};
 use roles::failure::Failure;
@@ -24,6 +25,7 @@ use runtime::{Class, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits};
 use wire::control::{ClusterRequest, MasterInfo, MemberChange};
 
+use crate::numbers::{first_epochs, first_numbers};
 use crate::planted::{Store, exports_of, peers_of};
 use crate::tuning::Tuning;
 
@@ -206,9 +208,10 @@ impl Cluster {
         env.clone().spawn(Class::Control, "boot master", async move {
             let config = this.master_config(index);
             let timing = this.0.tuning.master.clone();
-            let key = this.0.shape.key;
+            let (key, first) = (this.0.shape.key, this.first_numbers());
             let tune = |settings: &mut master::MasterConfig| {
                 settings.timing = timing;
+                settings.first = first;
                 settings.key = settings.key.take().filter(|_| key);
             };
             match roles::master::start_with(&env, &config, &this.seams(), tune).await {
@@ -224,6 +227,16 @@ impl Cluster {
                 }
             }
         });
+    }
+
+    /// Where its counters have begun.
+    pub(crate) fn first_numbers(&self) -> FirstNumbers {
+        self.0.tuning.first.unwrap_or_else(|| first_numbers(self.0.cluster))
+    }
+
+    /// Where the epochs of its volumes begin.
+    pub(crate) fn first_epochs(&self) -> FirstEpochs {
+        first_epochs(self.first_numbers())
     }
 
     /// A master as the others know it.

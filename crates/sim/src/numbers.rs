@@ -1,33 +1,114 @@
 //! Large numbers cheaply: clients whose changes are numbered from near the ends of integer types
-//! on, as those of sessions that have lived for ever.
+//! on, as those of sessions that have lived for ever, and clusters whose files, chunks, epochs and
+//! tokens are.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use base::{ClusterId, Epoch, ID_COUNTER_END};
+use block::manager::FirstEpochs;
 use client::{DataAnswer, PeerError, Peers};
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{FutureExt, LocalBoxFuture};
+use master::FirstNumbers;
 use runtime::{Buf, Duration, Env};
 use wire::control::{
-    ClusterRequest, ControlError, ControlReply, ControlRequest, NamespaceRequest, StreamRequest,
+    BlockReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange,
+    NamespaceRequest, StreamChange, StreamRequest,
 };
 use wire::data::{DataError, DataRequest};
 
 /// What is added to the numbers of a session. The last leaves more than any run needs.
-const STARTS: [u64; 4] = [0, u32::MAX as u64 - 20, i64::MAX as u64 - 20, u64::MAX - (1 << 24)];
+const STARTS: [u64; 4] = [0, u32::MAX as u64 - 20, i64::MAX as u64 - 20, u64::MAX - ROOM];
+/// More numbers than a run needs of any kind.
+const ROOM: u64 = 1 << 24;
+
+/// More attachments than a run makes of one volume.
+const ATTACHMENTS: u64 = 1 << 16;
+
+/// Where the counters of a cluster begin: with 1, or so that they pass 2^32 or the half of their
+/// range under load, or near their ends. The cluster's ID decides.
+pub(crate) fn first_numbers(cluster: ClusterId) -> FirstNumbers {
+    let (count, number) = match cluster.get() >> 1 & 3 {
+        0 => return FirstNumbers::default(),
+        1 => (u64::from(u32::MAX) - 10, u64::from(u32::MAX) - 2),
+        2 => (ID_COUNTER_END / 2 - 10, i64::MAX as u64 - 2),
+        _ => (ID_COUNTER_END - ROOM, u64::MAX - ROOM),
+    };
+    FirstNumbers { file: count, chunk: count, epoch: Epoch::new(number), fencing: number }
+}
+
+/// Where the epochs of volumes begin in a cluster of which the counters begin with `first`.
+pub(crate) fn first_epochs(first: FirstNumbers) -> FirstEpochs {
+    let owner = first.epoch.get();
+    // Those of attachments have 32 bits.
+    FirstEpochs { owner, attachment: owner.min(u64::from(u32::MAX) - ATTACHMENTS) as u32 }
+}
 
 /// The network of a client whose numbers begin where its host's name says: equal names have equal
-/// numbers in each run, and a cluster has clients of each kind.
+/// numbers in each run, and a cluster has clients of each kind. Marks what is numbered above 2^32.
 pub(crate) fn far_peers(env: &Env, peers: Rc<dyn Peers>) -> Rc<dyn Peers> {
     let sum: usize = env.name().bytes().map(usize::from).sum();
-    match STARTS[sum % STARTS.len()] {
-        0 => peers,
-        by => Rc::new(Far { peers, by }),
-    }
+    Rc::new(Far { env: env.clone(), peers, by: STARTS[sum % STARTS.len()] })
 }
 
 struct Far {
+    env: Env,
     peers: Rc<dyn Peers>,
     by: u64,
+}
+
+fn is_large(number: u64) -> bool {
+    number > u64::from(u32::MAX)
+}
+
+impl Far {
+    fn mark_request(&self, request: &ControlRequest) {
+        match request {
+            ControlRequest::Stream(StreamRequest::Change { change, .. }) => {
+                if let StreamChange::Open { file, .. } = change
+                    && is_large(file.counter())
+                {
+                    self.env.mark("numbers: a file above 2^32");
+                }
+            }
+            ControlRequest::Cluster(ClusterRequest::Lock { change, .. }) => {
+                if let LockChange::Renew { fencing, .. } | LockChange::Release { fencing, .. } =
+                    change
+                    && is_large(*fencing)
+                {
+                    self.env.mark("numbers: a fencing token above 2^32");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn mark_data(&self, request: &DataRequest) {
+        let DataRequest::Append(append) = request else { return };
+        if is_large(append.at.chunk.counter()) {
+            self.env.mark("numbers: a chunk above 2^32");
+        }
+        if is_large(append.epoch.get()) {
+            self.env.mark("numbers: a writer's epoch above 2^32");
+        }
+        if append.epoch.get() > i64::MAX as u64 {
+            self.env.mark("numbers: a writer's epoch above 2^63");
+        }
+    }
+}
+
+fn mark_reply(env: &Env, reply: &ControlReply) {
+    match reply {
+        ControlReply::Block(BlockReply::Attached { epoch, .. }) if *epoch > i32::MAX as u64 => {
+            env.mark("numbers: an attachment above 2^31");
+        }
+        ControlReply::Block(BlockReply::Map { segments, .. })
+            if segments.iter().any(|segment| is_large(segment.epoch)) =>
+        {
+            env.mark("numbers: a segment's epoch above 2^32");
+        }
+        _ => {}
+    }
 }
 
 impl Peers for Far {
@@ -37,6 +118,7 @@ impl Peers for Far {
         mut request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {
+        self.mark_request(&request);
         if let ControlRequest::Namespace(NamespaceRequest::Change { op, .. })
         | ControlRequest::Stream(StreamRequest::Change { op, .. })
         | ControlRequest::Cluster(ClusterRequest::Lock { op, .. }) = &mut request
@@ -44,7 +126,11 @@ impl Peers for Far {
             op.seq += self.by;
             op.acked_below += self.by;
         }
-        self.peers.control(to, request, timeout)
+        let env = self.env.clone();
+        let asked = self.peers.control(to, request, timeout);
+        asked
+            .inspect(move |reply| reply.iter().for_each(|reply| mark_reply(&env, reply)))
+            .boxed_local()
     }
 
     fn data(
@@ -55,6 +141,7 @@ impl Peers for Far {
         payload: Option<Buf>,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<DataAnswer, PeerError<DataError>>> {
+        self.mark_data(&request);
         self.peers.data(to, request, token, payload, timeout)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::MIB;
 use client::limits::{APPENDS_INFLIGHT_DEFAULT, CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN};
 use client::limits::{PREFETCH_DEFAULT, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
-use master::MasterTiming;
+use master::{FirstNumbers, MasterTiming};
 use runtime::Rng;
 use runtime::sim::Sim;
 
@@ -25,6 +25,8 @@ pub struct Tuning {
     pub writer_quiet: Duration,
     /// Bytes by which the file of a store grows.
     pub grow_step: u64,
+    /// Where the masters' counters begin; none: drawn for each cluster.
+    pub first: Option<FirstNumbers>,
 }
 
 impl Default for Tuning {
@@ -36,6 +38,7 @@ impl Default for Tuning {
             scrub_pause: Duration::from_secs(60),
             writer_quiet: Duration::from_secs(30),
             grow_step: 16 * MIB,
+            first: None,
         }
     }
 }

@@ -42,6 +42,17 @@ pub struct Config {
     pub volumes_max: usize,
     /// How long the data of deleted volumes is kept.
     pub undelete: Duration,
+    /// Where the epochs of new volumes begin.
+    pub first: FirstEpochs,
+}
+
+/// Behind these the epochs of a new volume begin: 0, but in the simulator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FirstEpochs {
+    /// Of owners of its segments.
+    pub owner: u64,
+    /// Of its attachments.
+    pub attachment: u32,
 }
 
 impl Config {
@@ -55,6 +66,7 @@ impl Config {
             server_dead: SERVER_DEAD,
             volumes_max: super::limits::VOLUMES_MAX,
             undelete: super::limits::UNDELETE,
+            first: FirstEpochs::default(),
         }
     }
 }

@@ -38,7 +38,7 @@ pub use error::Refusal;
 pub use expiry::{Use, alone, uses};
 pub use exports::VolumeExports;
 pub use host::{CoreDevices, Host};
-pub use machine::{Config, Machine};
+pub use machine::{Config, FirstEpochs, Machine};
 pub use member::{Devices, Hosted, Member};
 pub use service::{Manager, ManagerConfig, segment_path};
 pub use snapshots::{AT, Begun, Part};

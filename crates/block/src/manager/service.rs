@@ -31,7 +31,7 @@ use super::limits::{
     ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, LINKS_INFLIGHT, LOCK,
     LOOK, PURGE_AFTER, RENEW, ROOT, SWEEP,
 };
-use super::machine::{Config, Machine};
+use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
 use super::state::{State, Trash};
 
@@ -62,6 +62,8 @@ pub struct ManagerConfig {
     pub server_dead: Duration,
     /// How long the data of deleted volumes is kept; zero: not at all.
     pub undelete: Duration,
+    /// Where the epochs of new volumes begin.
+    pub first: FirstEpochs,
 }
 
 struct Inner {
@@ -278,6 +280,7 @@ impl Manager {
             bytes_least: inner.config.bytes_least,
             server_dead: inner.config.server_dead,
             undelete: inner.config.undelete,
+            first: inner.config.first,
             ..Config::new(&inner.config.name, fencing)
         };
         // The lock was free: what a former leader granted, it granted before now.

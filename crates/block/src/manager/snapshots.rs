@@ -21,7 +21,7 @@ use super::error::Refusal;
 use super::limits::{
     FAMILY_ROWS_BYTES_MAX, LINK_ATTEMPT, NAMES_SHOWN, ROW_OVERHEAD, SEGMENTS_MAX, SNAPSHOT_REST,
 };
-use super::machine::Machine;
+use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
 use super::state::{Family, Trash, Volume, segments_of_all};
 
@@ -206,7 +206,8 @@ impl Machine {
         let id = VolumeId::new(self.state.counters().volume);
         self.count(|counters| counters.volume += 1);
         let attached = Vec::new();
-        let (attach_epoch, owner_floor, deleted) = (0, 0, None);
+        let FirstEpochs { owner: owner_floor, attachment } = self.config.first;
+        let (attach_epoch, deleted) = (u64::from(attachment), None);
         let volume = Volume { nonce, spec, attach_epoch, owner_floor, attached, family, deleted };
         self.put(Key::Volume(id), Value::Volume(volume));
         id

@@ -9,7 +9,7 @@ use wire::control::{BlockReply, SegmentId, VolumeLimits, VolumeSpec};
 
 use super::error::Refusal;
 use super::limits::{ATTACH_DEAD, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
-use super::machine::Machine;
+use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
 use super::state::{Attached, Family, Segment, Trash, Volume, geometry};
 use crate::limits::{BLOCK, VOLUME_BYTES};
@@ -41,7 +41,8 @@ impl Machine {
         self.count(|counters| counters.volume += 1);
         let attached = Vec::new();
         let family = Family::default();
-        let (attach_epoch, owner_floor, deleted) = (0, 0, None);
+        let FirstEpochs { owner: owner_floor, attachment } = self.config.first;
+        let (attach_epoch, deleted) = (u64::from(attachment), None);
         let volume = Volume { nonce, spec, attach_epoch, owner_floor, attached, family, deleted };
         self.put(Key::Volume(id), Value::Volume(volume));
         self.add_segments(now, id, 0..count as u32);

@@ -9,6 +9,7 @@ use wire::control::{LockChange, MasterInfo, OpId, Registration};
 use super::outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 use super::snapshot::decode_command;
 use crate::consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
+use crate::first::FirstNumbers;
 use crate::limits::{
     LEASE_MS, LOCK_NAME_MAX, LOCK_OWNER_MAX, LOCKS_MAX, MASTERS_MAX, SERVER_NAME_MAX, SERVERS_MAX,
 };
@@ -101,6 +102,11 @@ impl ClusterMachine {
     /// A cluster that is not formed yet.
     pub fn new() -> ClusterMachine {
         ClusterMachine::default()
+    }
+
+    /// The same with other fencing tokens than a new cluster has.
+    pub fn starting_at(self, first: FirstNumbers) -> ClusterMachine {
+        ClusterMachine { fencing: first.fencing, ..self }
     }
 
     /// What the cluster was formed with.

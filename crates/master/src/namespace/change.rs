@@ -2,15 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use base::FileId;
+use base::{FileId, ID_COUNTER_END};
 use wire::control::{Attributes, NamespaceChange, Node, OpId, Place, Policy};
 
 use super::state::{Dir, Entry, Found, Inode, is_name};
 use super::{Answer, Namespace, Outcome, Refusal};
 use crate::limits::{FILE_LINKS_MAX, LINKS_MAX, TARGET_MAX};
-
-/// Counters of files fit the lower 48 bits of their identities.
-const FILES_END: u64 = 1 << 48;
 
 impl Namespace {
     /// A client's mutation, seen for the first time.
@@ -133,7 +130,7 @@ impl Namespace {
             Err(Refusal::NoName) => self.check_free(place)?,
             Err(refusal) => return Err(refusal),
         }
-        if self.next_file >= FILES_END {
+        if self.next_file >= ID_COUNTER_END {
             return Err(Refusal::Full);
         }
         let file = FileId::compose(self.partition, self.next_file);

@@ -31,6 +31,7 @@ pub use state::{Entry, Found, Inode, Page, is_name};
 
 use crate::consensus::limits::SHED_ROWS;
 use crate::consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
+use crate::first::FirstNumbers;
 use crate::replies::{ReplyTable, Seen};
 use crate::tracked::Tracked;
 
@@ -80,6 +81,11 @@ impl Namespace {
             replies: ReplyTable::default(),
             cross: cross::Cross::default(),
         }
+    }
+
+    /// The same with another first file than a new cluster has.
+    pub fn starting_at(self, first: FirstNumbers) -> Namespace {
+        Namespace { next_file: first.file, ..self }
     }
 
     /// The answer to a mutation, if it was done lately.

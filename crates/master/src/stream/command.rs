@@ -189,6 +189,8 @@ pub enum Refusal {
     Busy,
     /// The command is of a version that this master does not know.
     Unreadable,
+    /// The partition has no number left for a new chunk, or the stream no epoch for a writer.
+    Full,
 }
 
 encode_enum!(Refusal {
@@ -201,6 +203,7 @@ encode_enum!(Refusal {
     7 => Late {},
     8 => Busy {},
     9 => Unreadable {},
+    10 => Full {},
 });
 
 /// Decodes arbitrary bytes and checks that what decodes has one form: a fuzz target.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{ChunkId, Epoch, FileId};
+use base::{ChunkId, Epoch, FileId, ID_COUNTER_END};
 
 use super::chunk::{Chunk, Places};
 use super::command::{Action, Command, Outcome};
@@ -119,7 +119,7 @@ impl StateMachine for StreamMachine {
     }
 
     fn blank(&self) -> StreamMachine {
-        StreamMachine::new(self.partition)
+        StreamMachine { first_epoch: self.first_epoch, ..StreamMachine::new(self.partition) }
     }
 
     fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot> {
@@ -182,7 +182,7 @@ impl StreamMachine {
                     return Err(BadBytes);
                 }
                 (self.next_chunk, self.clock_ms) = (from.u64()?, from.u64()?);
-                if self.next_chunk >= 1 << 48 {
+                if self.next_chunk > ID_COUNTER_END {
                     return Err(BadBytes);
                 }
                 self.places = Places::take(&mut from)?;

@@ -643,6 +643,9 @@ pub(super) fn refusal(why: Refusal) -> ControlError {
         Refusal::Unreadable => {
             (Kind::Retry, "some masters are older than the leader: upgrade them")
         }
+        Refusal::Full => {
+            (Kind::Full, "numbers of chunks or of the file's writers are used up: copy its data")
+        }
     };
     ControlError::new(kind, text)
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{ChunkId, ClientId, DiskId, Epoch, FileId};
+use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ID_COUNTER_END};
 use wire::control::{OpId, Policy};
 
 use super::chunk::{Chunk, PlaceIndex, Places};
 use super::command::{Outcome, Refusal};
 use super::encoding::encode_struct;
+use crate::first::FirstNumbers;
 use crate::placement::Place;
 use crate::replies::{ReplyTable, Seen};
 use crate::tracked::Tracked;
@@ -77,11 +78,19 @@ impl Stream {
         Some(&mut self.chunks[at]).filter(|chunk| chunk.sealed().is_some())
     }
 
-    /// Takes the next epoch for `op`, once. Older writers are finished from here on.
+    /// True when no writer can be given an epoch any more, but for the one that `op` has taken.
+    pub(super) fn has_no_epoch_for(&self, op: &OpId) -> bool {
+        self.epoch >= Epoch::LAST_WRITER && self.opening != Some((op.client, op.seq))
+    }
+
+    /// Takes the next epoch for `op`, once. Older writers are finished from here on. Recoveries
+    /// share the last one: no writer has it.
     pub(super) fn take_epoch(&mut self, op: &OpId) -> Epoch {
         let key = (op.client, op.seq);
         if self.opening != Some(key) {
-            self.epoch = self.epoch.next();
+            if self.epoch < Epoch::LAST {
+                self.epoch = self.epoch.next();
+            }
             self.opening = Some(key);
             self.writing = false;
         }
@@ -107,6 +116,8 @@ pub struct StreamMachine {
     pub(super) partition: u16,
     /// Counter of the next chunk.
     pub(super) next_chunk: u64,
+    /// What new streams have before their first writer.
+    pub(super) first_epoch: Epoch,
     /// The group's clock: the largest that a command carried.
     pub(super) clock_ms: u64,
     pub(super) places: Places,
@@ -134,6 +145,7 @@ impl StreamMachine {
         StreamMachine {
             partition,
             next_chunk: 1,
+            first_epoch: Epoch::NONE,
             clock_ms: 0,
             places: Places::default(),
             streams: Tracked::default(),
@@ -147,6 +159,11 @@ impl StreamMachine {
             logical_bytes: 0,
             spares: 0,
         }
+    }
+
+    /// The same with other counters than a new cluster has.
+    pub fn starting_at(self, first: FirstNumbers) -> StreamMachine {
+        StreamMachine { next_chunk: first.chunk, first_epoch: first.epoch, ..self }
     }
 
     /// Its number.
@@ -262,8 +279,12 @@ impl StreamMachine {
 
     /// True when the partition may have made this chunk.
     pub fn may_have_made(&self, chunk: ChunkId) -> bool {
-        chunk.partition() == self.partition
-            && chunk.get() < ChunkId::compose(self.partition, self.next_chunk).get()
+        chunk.partition() == self.partition && chunk.counter() < self.next_chunk
+    }
+
+    /// How many chunks can still be numbered.
+    pub(super) fn numbers_left(&self) -> usize {
+        usize::try_from(ID_COUNTER_END - self.next_chunk).unwrap_or(usize::MAX)
     }
 
     /// Runs a client's mutation once: a repeat gets the first answer. What did nothing is not
@@ -288,7 +309,7 @@ impl StreamMachine {
         outcome
     }
 
-    /// Makes a chunk. The leader has chosen the places.
+    /// Makes a chunk. The leader has chosen the places, the caller has seen that a number is left.
     pub(super) fn make_chunk(&mut self, file: FileId, places: &[Place]) -> Chunk {
         let id = ChunkId::compose(self.partition, self.next_chunk);
         self.next_chunk += 1;

@@ -46,7 +46,14 @@ impl StreamMachine {
         if !policy.is_valid() || !well_placed(policy, fresh) || fresh.len() > 1 + SPARES_MAX {
             return refused(Refusal::Invalid);
         }
-        let stream = self.streams.get_or_insert_with(file, || Stream::new(policy));
+        let left = self.numbers_left();
+        if left == 0 || self.streams.get(&file).is_some_and(|it| it.has_no_epoch_for(op)) {
+            return refused(Refusal::Full);
+        }
+        let fresh = &fresh[..fresh.len().min(left)];
+        let epoch = self.first_epoch;
+        let first = || Stream { epoch, ..Stream::new(policy) };
+        let stream = self.streams.get_or_insert_with(file, first);
         if stream.finished {
             return refused(Refusal::Finished);
         }
@@ -165,6 +172,7 @@ impl StreamMachine {
         fresh: &[Vec<Place>],
         delete_at_ms: u64,
     ) -> Outcome {
+        let left = self.numbers_left();
         let Some(stream) = self.streams.get_mut(&file) else {
             return refused(Refusal::NotFound);
         };
@@ -181,6 +189,10 @@ impl StreamMachine {
         if !well_placed(stream.policy, fresh) || fresh.len() > 1 + SPARES_MAX {
             return refused(Refusal::Invalid);
         }
+        let full = left == 0 || epoch > Epoch::LAST_WRITER;
+        if full && !fresh.is_empty() {
+            return refused(Refusal::Full);
+        }
         let spares = std::mem::take(&mut stream.spares);
         let len = stream.sealed_len();
         self.bury_spares(&spares, delete_at_ms);
@@ -188,7 +200,7 @@ impl StreamMachine {
         if fresh.is_empty() {
             return Outcome::Done { len };
         }
-        self.grant(file, fresh)
+        self.grant(file, &fresh[..fresh.len().min(left)])
     }
 
     fn bury_spares(&mut self, spares: &[Chunk], delete_at_ms: u64) {
@@ -258,17 +270,21 @@ impl StreamMachine {
         if !well_placed(policy, change.fresh) {
             return refused(Refusal::Invalid);
         }
+        if !change.fresh.is_empty() && self.numbers_left() == 0 {
+            return refused(Refusal::Full);
+        }
         self.change_spares(file, change);
         Outcome::Writer { file, epoch }
     }
 
     /// Drops the spares that are no use and adds new ones behind the others, as far as there is
-    /// room. The writer sends nothing to a spare before it goes on in it by name.
+    /// room and numbers are left. The writer sends nothing to a spare before it goes on in it by name.
     fn change_spares(&mut self, file: FileId, change: &SpareChange<'_>) {
+        let left = self.numbers_left();
         let stream = self.streams.get_mut(&file).expect("the caller has it");
         let dropped: Vec<_> =
             stream.spares.extract_if(.., |spare| change.drop.contains(&spare.id)).collect();
-        let room = SPARES_MAX.saturating_sub(stream.spares.len());
+        let room = SPARES_MAX.saturating_sub(stream.spares.len()).min(left);
         self.bury_spares(&dropped, change.delete_at_ms);
         let fresh: Vec<_> =
             change.fresh.iter().take(room).map(|places| self.make_chunk(file, places)).collect();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use base::{ClientId, ClusterId, Kind, TraceId};
-use master::{Master, MasterConfig, MasterTiming};
+use master::{FirstNumbers, Master, MasterConfig, MasterTiming};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Duration, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits, Priority, Request, Service, Token};
@@ -96,6 +96,7 @@ impl Cluster {
             form: self.founders.contains(&id),
             namespace_partitions: self.partitions,
             stream_partitions: self.partitions,
+            first: FirstNumbers::default(),
             timing: self.timing.clone(),
         }
     }

@@ -14,7 +14,7 @@ use base::{Fault, Kind, MIB, VolumeId};
 use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block::geometry::Extent;
 use block::manager::tenancy::Held;
-use block::manager::{Devices, Hosted, Managers, Member, Standing};
+use block::manager::{Devices, Hosted, ManagerConfig, Managers, Member, Standing};
 use block::once::Origin;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
@@ -325,7 +325,8 @@ impl World {
             let text = cluster.config_text(&id, &cluster.masters_text());
             let short = "lock_ms = 600\nvolume_mib_min = 1\nvolume_undelete_s = 0\n";
             let config = parse(&format!("{text}listen = '{listen}'\n{short}"));
-            match start_manager_with(&env, &config, &cluster.seams()).await {
+            let tune = |it: &mut ManagerConfig| it.first = cluster.first_epochs();
+            match start_manager_with(&env, &config, &cluster.seams(), tune).await {
                 Ok(manager) => this.leading.borrow_mut()[index] = Some(manager),
                 Err(error) => this.violation(format!("a manager did not start: {error}")),
             }

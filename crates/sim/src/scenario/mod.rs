@@ -381,6 +381,10 @@ pub const SCENARIOS: &[Scenario] = &[
             "cut: a client reaches masters only",
             "cut: a client reaches no master",
             "cut: clients from a leading master that peers reach",
+            "numbers: a file above 2^32",
+            "numbers: a chunk above 2^32",
+            "numbers: a writer's epoch above 2^32",
+            "numbers: a writer's epoch above 2^63",
         ],
     },
     Scenario {
@@ -439,6 +443,9 @@ pub const SCENARIOS: &[Scenario] = &[
             "recovery without all votes",
             "recovery copies before the seal",
             "chunkstore: fenced replica extended",
+            "numbers: a chunk above 2^32",
+            "numbers: a writer's epoch above 2^32",
+            "numbers: a writer's epoch above 2^63",
         ],
     },
     Scenario {
@@ -496,6 +503,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "cut: a client reaches no master",
             "cut: answers of masters are lost",
             "cut: clients from a leading master that peers reach",
+            "numbers: a fencing token above 2^32",
         ],
     },
     Scenario {
@@ -507,6 +515,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block server: segment open",
             "block: a new owner waits for a lease",
             "net: connection reset",
+            "numbers: a fencing token above 2^32",
+            "numbers: a segment's epoch above 2^32",
         ],
     },
     Scenario {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::device::Options;
+use block::manager::ManagerConfig;
 use block::manager::tenancy::Standing;
 use roles::block::{SegmentSettings, ServerRole};
 use roles::seams::Seams;
@@ -186,7 +187,10 @@ impl Stack {
         let kept = self.kept.as_secs();
         let own = format!("lock_ms = 600\nvolume_mib_min = 1\nvolume_undelete_s = {kept}\n");
         let config = parse(&(text + &own));
-        let started = roles::block::start_manager_with(env, &config, &self.cluster.seams()).await;
+        let first = self.cluster.first_epochs();
+        let tune = |settings: &mut ManagerConfig| settings.first = first;
+        let seams = self.cluster.seams();
+        let started = roles::block::start_manager_with(env, &config, &seams, tune).await;
         if let Err(error) = started {
             self.violation(format!("a manager did not start: {error}"));
         }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use base::Kind;
-use client::Client;
+use base::{Epoch, ID_COUNTER_END, Kind};
+use client::{Client, Error};
+use master::FirstNumbers;
 use runtime::Class;
 use runtime::sim::{CrashMode, Sim};
 use sim::cluster::{Cluster, Shape};
@@ -103,4 +104,96 @@ async fn unreferenced(client: &Client) -> u64 {
 fn held_by((_, store): (base::DiskId, sim::planted::Store)) -> u64 {
     use chunkstore::ChunkStore;
     store.info().chunks
+}
+
+/// Appends under one epoch after the other until one is refused, each time by a writer that the
+/// next one shuts out. Answers what was acknowledged, and the refusal.
+async fn append_until_refused(client: &Client, path: &str) -> (Vec<u8>, Error) {
+    let file = client.create(path, Policy::rep(3), 0o644, true).await.expect("a new file");
+    let mut acked = Vec::new();
+    loop {
+        let appender = match file.append_handle().await {
+            Ok(appender) => appender,
+            Err(error) => return (acked, error),
+        };
+        let data = content(acked.len() as u64);
+        assert_eq!(appender.append(&data).await.expect("no faults"), acked.len() as u64);
+        acked.extend(data);
+    }
+}
+
+/// Runs writers to the ends of their numbers: the refusal says so, and after a power cut of all
+/// hosts every acknowledged byte is there.
+fn hold_at_the_end(seed: u64, first: FirstNumbers, writers: std::ops::Range<usize>) {
+    let sim = Sim::new(seed);
+    let run = async {
+        let mut tuning = Tuning { first: Some(first), ..Tuning::default() };
+        tuning.client.writer.spares = 1;
+        let cluster = Cluster::start(&sim, Shape::default(), tuning);
+        cluster.settle(30 * SECOND).await.unwrap();
+        let (host, client) = cluster.client(None).await.expect("it connects");
+        let env = client.env().clone();
+        let writing = async move { append_until_refused(&client, "/file").await };
+        let writing = env.spawn(Class::Foreground, "writer", writing).await;
+        let (acked, refusal) = writing.expect("no crash");
+        assert_eq!(refusal.kind(), Kind::Full, "{refusal}");
+        assert!(writers.contains(&(acked.len() / BYTES as usize)), "{} bytes", acked.len());
+        sim.crash(host, CrashMode::Power);
+        (0..3).for_each(|index| cluster.crash_master(index, CrashMode::Power));
+        (0..5).for_each(|index| cluster.crash_server(index, CrashMode::Power));
+        cluster.settle(120 * SECOND).await.unwrap();
+        let (_, client) = cluster.client(None).await.expect("it connects");
+        let env = client.env().clone();
+        let reading = async move {
+            let file = client.open("/file").await.expect("it is there");
+            assert_eq!(file.seal().await.expect("the last writer is gone"), acked.len() as u64);
+            let refused = file.append_handle().await.map(drop).expect_err("still at the end");
+            assert_eq!(refused.kind(), Kind::Full, "{refused}");
+            let read = file.reader().read_at(0, acked.len() + 1).await.expect("whole");
+            assert!(read == acked, "{} bytes of {}", read.len(), acked.len());
+        };
+        env.spawn(Class::Foreground, "reader", reading).await.expect("no crash");
+        assert_eq!(cluster.violations(), Vec::<String>::new());
+    };
+    sim.run(run).expect("a task is always due");
+}
+
+#[test]
+fn last_chunk_numbers_are_used_and_nothing_is_lost() {
+    let first = FirstNumbers { chunk: ID_COUNTER_END - 9, ..FirstNumbers::default() };
+    hold_at_the_end(45, first, 4..10);
+}
+
+#[test]
+fn last_epochs_are_used_and_nothing_is_lost() {
+    let epoch = Epoch::new(Epoch::LAST_WRITER.get() - 6);
+    hold_at_the_end(46, FirstNumbers { epoch, ..FirstNumbers::default() }, 6..7);
+}
+
+#[test]
+fn last_file_numbers_are_used_and_nothing_is_lost() {
+    let sim = Sim::new(47);
+    let run = async {
+        let first = FirstNumbers { file: ID_COUNTER_END - 3, ..FirstNumbers::default() };
+        let tuning = Tuning { first: Some(first), ..Tuning::default() };
+        let cluster = Cluster::start(&sim, Shape::default(), tuning);
+        cluster.settle(30 * SECOND).await.unwrap();
+        let (_, client) = cluster.client(None).await.expect("it connects");
+        let env = client.env().clone();
+        let work = async move {
+            for number in 0..3 {
+                let path = format!("/{number}");
+                let made = client.create(&path, Policy::rep(3), 0o644, true).await;
+                made.expect("a number is left");
+            }
+            let refused = client.create("/3", Policy::rep(3), 0o644, true).await;
+            assert_eq!(refused.map(drop).expect_err("none is left").kind(), Kind::Full);
+            for number in 0..3 {
+                client.open(&format!("/{number}")).await.expect("it is there");
+            }
+        };
+        env.spawn(Class::Foreground, "client", work).await.expect("no crash");
+        assert_eq!(cluster.violations(), Vec::<String>::new());
+    };
+    sim.run(run).expect("a task is always due");
 }
