@@ -41,6 +41,8 @@ pub const DISK_ROOT: &str = "/disks";
 pub struct Shape {
     /// Masters: 1, 3 or 5.
     pub masters: usize,
+    /// Hosts on which masters can be added.
+    pub spare_masters: usize,
     /// Chunkservers.
     pub servers: usize,
     /// Disks of each chunkserver.
@@ -61,6 +63,7 @@ impl Default for Shape {
     fn default() -> Shape {
         Shape {
             masters: 3,
+            spare_masters: 0,
             servers: 5,
             disks: 1,
             disk_bytes: 256 * MIB,
@@ -81,11 +84,15 @@ struct Inner {
     cluster: ClusterId,
     key: ClusterKey,
     masters: Vec<HostId>,
+    /// Indexes of the masters that the cluster has.
+    members: RefCell<BTreeSet<usize>>,
     servers: Vec<HostId>,
     running: RefCell<Vec<Option<Role<Store>>>>,
     running_masters: RefCell<Vec<Option<Master>>>,
     /// The Raft ID of each master: another one once its disk was replaced.
     master_ids: RefCell<Vec<u64>>,
+    /// The last number that a master was given.
+    newest_master: Cell<u64>,
     /// Why each master did not start, or has failed, since it was replaced.
     master_errors: RefCell<Vec<Vec<String>>>,
     /// What went wrong in ways that no fault explains.
@@ -115,8 +122,8 @@ pub struct Cluster(Rc<Inner>);
 impl Cluster {
     /// Boots every host of a new cluster.
     pub fn start(sim: &Sim, shape: Shape, tuning: Tuning) -> Cluster {
-        let masters: Vec<_> =
-            (1..=shape.masters).map(|id| sim.add_host(&format!("m{id}"))).collect();
+        let hosts = shape.masters + shape.spare_masters;
+        let masters: Vec<_> = (1..=hosts).map(|id| sim.add_host(&format!("m{id}"))).collect();
         let servers: Vec<_> =
             (1..=shape.servers).map(|id| sim.add_host(&format!("cs{id}"))).collect();
         let mut key = [0; 32];
@@ -132,10 +139,13 @@ impl Cluster {
             lanes,
             cluster: ClusterId::new(u128::from(sim.with_rng(|rng| rng.next_u64())) | 1),
             key: ClusterKey::new(key),
-            running_masters: RefCell::new((0..shape.masters).map(|_| None).collect()),
-            master_ids: RefCell::new((1..=shape.masters as u64).collect()),
-            master_errors: RefCell::new(vec![Vec::new(); shape.masters]),
+            running_masters: RefCell::new((0..hosts).map(|_| None).collect()),
+            // One that is added gets its number then.
+            master_ids: RefCell::new((1..=hosts as u64).collect()),
+            master_errors: RefCell::new(vec![Vec::new(); hosts]),
             masters,
+            members: RefCell::new((0..shape.masters).collect()),
+            newest_master: Cell::new(shape.masters as u64),
             running: RefCell::new((0..servers.len()).map(|_| None).collect()),
             formatting: RefCell::new(
                 (0..servers.len()).flat_map(|at| (0..shape.disks).map(move |d| (at, d))).collect(),
@@ -167,9 +177,16 @@ impl Cluster {
         &self.0.servers
     }
 
-    /// Masters' addresses.
+    /// Addresses of the masters that the cluster has.
     pub fn master_addrs(&self) -> Vec<SocketAddr> {
-        self.0.masters.iter().map(|&host| self.0.sim.addr(host, MASTER_PORT)).collect()
+        let members = self.0.members.borrow();
+        members.iter().map(|&at| self.0.sim.addr(self.0.masters[at], MASTER_PORT)).collect()
+    }
+
+    /// Indexes of the masters that the cluster has, or of the hosts without one.
+    pub(crate) fn member_masters(&self, there: bool) -> Vec<usize> {
+        let members = self.0.members.borrow();
+        (0..self.0.masters.len()).filter(|index| members.contains(index) == there).collect()
     }
 
     /// Boots every host that is down.
@@ -197,10 +214,10 @@ impl Cluster {
         Endpoint::new(env, identity, Limits::default())
     }
 
-    /// Boots a master; nothing when it runs.
+    /// Boots a master; nothing when it runs, or the cluster has none there.
     pub fn boot_master(&self, index: usize) {
         let host = self.0.masters[index];
-        if self.0.sim.env(host).is_some() {
+        if self.0.sim.env(host).is_some() || !self.0.members.borrow().contains(&index) {
             return;
         }
         let env = self.0.sim.boot(host);
@@ -277,42 +294,49 @@ impl Cluster {
 
     /// An operator replaces a master: removes it, and after a while adds another in its place, which starts with an empty directory and a number of its own.
     pub(crate) async fn replace_master(&self, index: usize) -> Result<(), String> {
-        let old = self.0.master_ids.borrow()[index];
-        let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
-        let change = |change| client.cluster_ask(ClusterRequest::Members { change });
-        let mut outcome = self.patiently(|| change(MemberChange::Remove { id: old })).await;
-        if outcome.is_ok() {
-            self.crash_master(index, CrashMode::Process);
-            self.0.sim.wipe(self.0.masters[index], MASTER_DIR.as_ref());
-            self.0.master_errors.borrow_mut()[index].clear();
-            // Before the pause: what restarts failed processes may start it earlier.
-            let newest = self.0.master_ids.borrow().iter().max().copied().unwrap_or(0);
-            self.0.master_ids.borrow_mut()[index] = newest + 1;
-            let pause = self.0.sim.with_rng(|rng| rng.between(1, REPLACE_PAUSE_MS_MAX));
-            self.0.sim.sleep(Duration::from_millis(pause)).await;
-            self.boot_master(index);
-            let info = self.master_info(index);
-            outcome = self.patiently(|| change(MemberChange::Add(info.clone()))).await;
-        }
-        self.0.sim.crash(host, CrashMode::Process);
-        outcome
+        self.remove_master(index).await?;
+        let pause = self.0.sim.with_rng(|rng| rng.between(1, REPLACE_PAUSE_MS_MAX));
+        self.0.sim.sleep(Duration::from_millis(pause)).await;
+        self.add_master(index).await
+    }
+
+    /// An operator removes a master, and what is on its disk.
+    pub(crate) async fn remove_master(&self, index: usize) -> Result<(), String> {
+        let id = self.0.master_ids.borrow()[index];
+        self.change_members(MemberChange::Remove { id }).await?;
+        self.0.members.borrow_mut().remove(&index);
+        self.crash_master(index, CrashMode::Process);
+        self.0.sim.wipe(self.0.masters[index], MASTER_DIR.as_ref());
+        self.0.master_errors.borrow_mut()[index].clear();
+        Ok(())
+    }
+
+    /// An operator adds a master, which starts with an empty directory and a number of its own.
+    pub(crate) async fn add_master(&self, index: usize) -> Result<(), String> {
+        let newest = self.0.newest_master.get() + 1;
+        self.0.newest_master.set(newest);
+        self.0.master_ids.borrow_mut()[index] = newest;
+        self.0.members.borrow_mut().insert(index);
+        self.boot_master(index);
+        self.change_members(MemberChange::Add(self.master_info(index))).await
     }
 
     /// Tries an operator's change of the membership again for a minute: it can be done twice.
-    async fn patiently<T, F: Future<Output = Result<T, client::Error>>>(
-        &self,
-        mut change: impl FnMut() -> F,
-    ) -> Result<(), String> {
+    async fn change_members(&self, change: MemberChange) -> Result<(), String> {
+        let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
         let end = self.0.sim.elapsed() + Duration::from_secs(60);
-        loop {
-            match change().await {
-                Ok(_) => return Ok(()),
+        let outcome = loop {
+            let change = change.clone();
+            match client.cluster_ask(ClusterRequest::Members { change }).await {
+                Ok(_) => break Ok(()),
                 // A repeat of a removal that was done finds no such master.
-                Err(error) if error.kind() == Kind::NotFound => return Ok(()),
-                Err(error) if self.0.sim.elapsed() > end => return Err(error.to_string()),
+                Err(error) if error.kind() == Kind::NotFound => break Ok(()),
+                Err(error) if self.0.sim.elapsed() > end => break Err(error.to_string()),
                 Err(_) => self.0.sim.sleep(Duration::from_millis(500)).await,
             }
-        }
+        };
+        self.0.sim.crash(host, CrashMode::Process);
+        outcome
     }
 
     /// Ends a process that its disk has failed, and starts it again later, as an operator's
@@ -460,8 +484,9 @@ impl Cluster {
         );
         write.expect("text");
         // One that is added later has no peers: it waits to be invited.
-        let forms = own.id <= self.0.masters.len() as u64;
-        for index in (0..self.0.masters.len()).filter(|_| forms) {
+        let founders = self.0.shape.masters;
+        let forms = own.id <= founders as u64;
+        for index in (0..founders).filter(|_| forms) {
             let MasterInfo { id, name, addr } = self.master_info(index);
             writeln!(text, "[[peers]]\nraft_id = {id}\nid = '{name}'\naddr = '{addr}'")
                 .expect("text");

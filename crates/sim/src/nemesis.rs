@@ -3,6 +3,7 @@
 mod clients;
 mod empty;
 mod media;
+mod members;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -57,6 +58,8 @@ pub struct Faults {
     /// One master's disk rots, has unreadable sectors and loses writes; an operator replaces the
     /// master.
     pub rotten_masters: bool,
+    /// The number of masters changes, while one crashes now and then; two of five lose power.
+    pub changing_masters: bool,
     /// A disk of a chunkserver is not there at one start and back at the next.
     pub absent_disks: bool,
     /// Sectors of one server cannot be read while another server is down.
@@ -87,6 +90,10 @@ impl Nemesis {
         if faults.client_cuts || faults.master_cuts {
             let cuts = clients::cut_clients(cluster.clone(), !faults.client_cuts, stop.clone());
             tasks.push(sim.spawn("nemesis of clients", cuts));
+        }
+        if faults.changing_masters {
+            let changes = members::change_number(cluster.clone(), stop.clone());
+            tasks.push(sim.spawn("nemesis of members", changes));
         }
         Nemesis { stop, tasks }
     }

@@ -71,6 +71,7 @@ const NONE: Faults = Faults {
     latent_errors: false,
     lost_masters: false,
     rotten_masters: false,
+    changing_masters: false,
 };
 
 /// Two disks a server.
@@ -321,6 +322,26 @@ pub const SCENARIOS: &[Scenario] = &[
             "nemesis: a master without its disk takes no part",
             "nemesis: a master is replaced",
             "nemesis: a healthy master is replaced",
+            "raft: snapshot received",
+        ],
+    },
+    Scenario {
+        name: "append-growth",
+        about: "the masters grow from three to five and shrink again, while they crash",
+        run: |sim| {
+            let shape = Shape { spare_masters: 2, ..Shape::default() };
+            let faults = Faults { changing_masters: true, server_crashes: true, ..NONE };
+            let plan = Plan { shape, faults, load: Duration::from_secs(24), ..Plan::default() };
+            Box::pin(append::run(sim, Plan { client_crashes: true, ..plan }))
+        },
+        marks: &[
+            "nemesis: five masters",
+            "nemesis: a master crashes while another is added",
+            "nemesis: a master crashes while another is removed",
+            "nemesis: two of five masters lose power",
+            "nemesis: an added master leads",
+            "nemesis: a founding master is removed",
+            "nemesis: three masters again",
             "raft: snapshot received",
         ],
     },

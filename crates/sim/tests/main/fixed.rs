@@ -61,6 +61,7 @@ scenarios! {
     append_cuts "append-cuts",
     append_disks "append-disks",
     append_errors "append-errors",
+    append_growth "append-growth",
     append_idle "append-idle",
     append_latent "append-latent",
     append_master_disks "append-master-disks",
