@@ -75,6 +75,18 @@ impl Default for Shape {
     }
 }
 
+impl Shape {
+    /// One seed in two: with three partitions of each kind, so that the names of a volume's
+    /// files, and their links from snapshots, are of several.
+    pub(crate) fn partitioned(self, sim: &Sim) -> Shape {
+        if !sim.with_rng(|rng| rng.one_in(2)) {
+            return self;
+        }
+        sim.mark("cluster: several partitions");
+        Shape { namespace_partitions: 3, stream_partitions: 3, ..self }
+    }
+}
+
 struct Inner {
     sim: Sim,
     shape: Shape,

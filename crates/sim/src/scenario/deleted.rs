@@ -74,7 +74,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
 
 impl World {
     pub(super) async fn start(sim: &Sim) -> Result<World, String> {
-        let shape = Shape { servers: 3, disk_bytes: DISK, ..Shape::default() };
+        let shape = Shape { servers: 3, disk_bytes: DISK, ..Shape::default() }.partitioned(sim);
         let cluster = Cluster::start(sim, shape, Tuning::default());
         cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
         let stack = Stack::start_keeping(&cluster, (MANAGERS, 2), FILE_BYTES, KEPT);

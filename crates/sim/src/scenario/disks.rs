@@ -104,7 +104,7 @@ struct World {
 }
 
 pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
-    let shape = Shape { servers: 4, ..Shape::default() };
+    let shape = Shape { servers: 4, ..Shape::default() }.partitioned(&sim);
     let cluster = Cluster::start(&sim, shape, Tuning::default());
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let stack = Stack::start(&cluster, (MANAGERS, SERVERS), FILE_BYTES);

@@ -581,6 +581,10 @@ pub const SCENARIOS: &[Scenario] = &[
             "segment: DataFile collected",
             "block: read beside the server",
             "snapshots: a deleted clone came back",
+            "cluster: several partitions",
+            "namespace: a change waits for an intent",
+            "numbers: a segment's epoch above 2^32",
+            "numbers: an attachment above 2^31",
         ],
     },
     Scenario {

@@ -83,7 +83,8 @@ fn offset(block: u64) -> u64 {
 }
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
-    let cluster = Cluster::start(&sim, Shape { servers: 3, ..Shape::default() }, Tuning::default());
+    let shape = Shape { servers: 3, ..Shape::default() }.partitioned(&sim);
+    let cluster = Cluster::start(&sim, shape, Tuning::default());
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let world = Rc::new(World {
         stack: Stack::start(&cluster, (MANAGERS, SERVERS), FILE_BYTES),
