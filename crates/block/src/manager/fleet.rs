@@ -184,11 +184,19 @@ impl Machine {
         number
     }
 
-    /// Gives a segment to a server, or to none.
+    /// Gives a segment to a server, or to none. To none when its epochs are used up: a server that
+    /// has it could not be distinguished from the one before.
     pub(super) fn give(&mut self, now: Instant, id: SegmentId, to: Option<BlockServerId>) {
         let Some(segment) = self.state.segment(id) else { return };
+        let (to, epoch) = match segment.epoch.checked_add(1) {
+            Some(epoch) => (to, epoch),
+            None if segment.owner.is_none() => return,
+            None => {
+                tracing::error!(segment = %id, "its epochs are used up, no server can have it: copy the volume");
+                (None, segment.epoch)
+            }
+        };
         let mut hold = self.holds.remove(&id).unwrap_or_default();
-        let epoch = segment.epoch + 1;
         self.next_change();
         self.put(Key::Segment(id), Value::Segment(Segment { epoch, owner: to }));
         if let Some(from) = segment.owner {

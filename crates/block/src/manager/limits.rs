@@ -23,6 +23,9 @@ pub const TICK: Duration = Duration::from_millis(50);
 pub const KEEP: Duration = Duration::from_millis(1000);
 /// Without a sign of life for so long an attachment may be taken over.
 pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
+/// Records of changes have 32 bits for the epoch of the attachment that asked for them: 136 years of
+/// one a second.
+pub const ATTACHMENT_EPOCH_MAX: u64 = u32::MAX as u64;
 /// Between two signs of life of a manager or front end.
 pub const HERE: Duration = Duration::from_secs(3);
 /// The same until the first one has come through: a new cluster shows all its roles at once.

@@ -8,7 +8,7 @@ use wire::control::limits::ATTACHMENTS_MAX;
 use wire::control::{BlockReply, SegmentId, VolumeLimits, VolumeSpec};
 
 use super::error::Refusal;
-use super::limits::{ATTACH_DEAD, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
+use super::limits::{ATTACH_DEAD, ATTACHMENT_EPOCH_MAX, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
 use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
 use super::state::{Attached, Family, Segment, Trash, Volume, geometry};
@@ -255,11 +255,15 @@ impl Machine {
         if known.attached.len() >= ATTACHMENTS_MAX {
             return Err(Refusal::Full { what: "attachments of it", max: ATTACHMENTS_MAX });
         }
+        let epoch = known.attach_epoch + 1;
+        if epoch > ATTACHMENT_EPOCH_MAX {
+            let max = ATTACHMENT_EPOCH_MAX as usize;
+            return Err(Refusal::Full { what: "epochs of its attachments", max });
+        }
         for one in gone {
             self.kept.remove(&(id, one.epoch));
         }
-        known.attach_epoch += 1;
-        let epoch = known.attach_epoch;
+        known.attach_epoch = epoch;
         known.attached.push(Attached { epoch, nonce, holder: holder.to_owned() });
         self.put(Key::Volume(id), Value::Volume(known));
         self.kept.insert((id, epoch), now);

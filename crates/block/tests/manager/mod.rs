@@ -2,6 +2,7 @@
 
 mod boots;
 mod deleted;
+mod ends;
 mod leases;
 mod requests;
 mod rows;
