@@ -162,6 +162,9 @@ impl Direct {
             Ok(Ok(data)) => {
                 trust.note_good();
                 env.mark("block: read beside the server");
+                if spans.iter().any(|span| span.at.is_some()) {
+                    env.mark("block: written blocks read beside the server");
+                }
                 self.shared.count(|reads| reads.direct += 1);
                 return Some(data);
             }

@@ -1,4 +1,4 @@
-//! Epochs at the end of their range: nobody gets one twice.
+//! Epochs at the end of their range: none is used twice.
 
 use base::GIB;
 use block::manager::rows::{Key, Row, Value};

@@ -441,7 +441,7 @@ impl World {
         let one = [pick(core.servers())];
         let chunkservers = if self.draw(2) == 0 { &one[..] } else { core.servers() };
         let way = self.sim.with_rng(|rng| *rng.pick(&[Way::Both, Way::There, Way::Back]));
-        let (mark, asking, answering): (_, &[HostId], &[HostId]) = match self.draw(8) {
+        let (mark, asking, answering): (_, &[HostId], &[HostId]) = match self.draw(9) {
             0 => ("cut: a block server from masters", server, core.masters()),
             1 => ("cut: a block server from chunkservers", server, chunkservers),
             2 => ("cut: a block server from managers", server, managers),
@@ -449,6 +449,7 @@ impl World {
             4 => ("cut: a block server from all front ends", &self.hosts, server),
             5 => ("cut: a front end from masters", host, core.masters()),
             6 => ("cut: a front end from managers", host, managers),
+            7 => ("cut: a front end from chunkservers", host, chunkservers),
             _ => {
                 let all: Vec<_> = self.stack.servers().iter().chain(&self.hosts).copied().collect();
                 let mark = "cut: a block manager that masters reach";

@@ -43,6 +43,9 @@ pub(super) struct Stack {
 fn options(file_bytes: u64) -> Options {
     Options {
         file_bytes,
+        // One record: places of blocks are given as soon as others are written, so that clients
+        // read them beside the server.
+        recent_bytes: 8 << 10,
         txn_updates: 20,
         txn_wait: Duration::from_millis(20),
         checkpoint_updates: 100,
