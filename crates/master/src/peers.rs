@@ -31,7 +31,8 @@ pub const OP_MEMBERS: u16 = 4;
 /// Raft messages without entries, of several groups.
 pub const OP_BEATS: u16 = 5;
 
-/// Invite a master whose directory is empty; the body is an invitation, behind group 0.
+/// Invite a master whose directory is empty; the body is an invitation, behind the number of the
+/// master that is meant (0: not said, as by versions that put no number there).
 pub const OP_INVITE: u16 = 6;
 /// Ask how a master stands; the body is the number of the one that asks, behind group 0.
 pub const OP_STANDING: u16 = 7;
@@ -68,6 +69,8 @@ pub struct Peers {
     silent: RefCell<BTreeSet<u64>>,
     /// Masters that took no part in a group when they answered last: they may have lost their disk.
     strangers: RefCell<BTreeSet<u64>>,
+    /// Masters at whose address another one answers: logged once.
+    misplaced: RefCell<BTreeSet<(u64, u64)>>,
     weak: Weak<Peers>,
 }
 
@@ -91,6 +94,7 @@ impl Peers {
             beats: RefCell::default(),
             silent: RefCell::default(),
             strangers: RefCell::default(),
+            misplaced: RefCell::default(),
             weak: weak.clone(),
         })
     }
@@ -133,7 +137,8 @@ impl Peers {
     pub async fn invite(&self, master: &MasterInfo) -> Result<(), ControlError> {
         // Any number but zero: a master that joins is invited by the cluster.
         let invitation = Invitation { inviter: DiskId::new(1), joins: true }.encode();
-        let answer = self.ask(master.addr, OP_INVITE, 0, &invitation, INVITE_WAIT).await;
+        let (addr, meant) = (master.addr, named(master.id));
+        let answer = self.ask(addr, OP_INVITE, meant, &invitation, INVITE_WAIT).await;
         match answer.as_deref() {
             Ok([1]) => Ok(()),
             Ok(_) => Err(ControlError::new(
@@ -159,6 +164,19 @@ impl Peers {
     /// Masters that took no part in a group when they answered last.
     pub fn strangers(&self) -> Vec<u64> {
         self.strangers.borrow().iter().copied().collect()
+    }
+
+    /// A line when another master answers at the address that `master` has on record.
+    pub fn note_misplaced(&self, master: &MasterInfo, found: u64) {
+        if self.misplaced.borrow_mut().insert((master.id, found)) {
+            let MasterInfo { id, addr, .. } = master;
+            tracing::warn!(
+                master = id,
+                %addr,
+                found,
+                "another master answers at this master's address: correct its address, or remove it"
+            );
+        }
     }
 
     /// Reports to a master whose directory is empty that it is on record as a member.
@@ -294,6 +312,11 @@ impl PeerSend for Peers {
 fn request(op: u16, priority: Priority, body: Vec<u8>) -> Request {
     let (service, trace, token) = (Service::Raft, TraceId::default(), Token::NONE);
     Request { service, op, priority, flow: 0, trace, token, body, payload: None }
+}
+
+/// How an invitation names the master that is meant.
+pub fn named(id: u64) -> u32 {
+    u32::try_from(id).unwrap_or(0)
 }
 
 fn encode_message(group: u32, body: &[u8]) -> Vec<u8> {

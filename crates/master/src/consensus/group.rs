@@ -29,7 +29,9 @@ use super::limits::{
 };
 use super::log::RaftLog;
 use super::machine::{Applied, StateMachine, Worker};
-use super::net::{LocalFuture, Network, PeerReceive, PeerSend, Reply, Request, SnapshotPart};
+use super::net::{
+    LocalFuture, Network, PeerReceive, PeerSend, Reply, Request, SnapshotPart, decode_request,
+};
 use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
 use super::types::{Command, Snapshot, Types, Vote};
 
@@ -540,7 +542,12 @@ enum Collected {
 impl<M: StateMachine> PeerReceive for Group<M> {
     fn receive(&self, rpc: Vec<u8>) -> LocalFuture<'_, Option<Vec<u8>>> {
         Box::pin(async move {
-            let request = postcard::from_bytes(&rpc).ok()?;
+            let (request, receiver) = decode_request(&rpc)?;
+            // Its answer would count as that of another member, which promised nothing.
+            if receiver.is_some_and(|receiver| receiver != self.0.config.node) {
+                self.0.env.mark("raft: meant for another");
+                return None;
+            }
             let reply = self.0.answer(request).await.ok()?;
             postcard::to_allocvec(&reply).ok()
         })

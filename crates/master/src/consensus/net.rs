@@ -114,6 +114,20 @@ pub(super) enum Request {
     TransferLeader(TransferLeaderRequest<Types>),
 }
 
+/// A request as bytes, and behind it the member that it is meant for: another one may be at the
+/// address that its sender has.
+pub(super) fn encode_request(request: &Request, receiver: u64) -> Vec<u8> {
+    postcard::to_allocvec(&(request, receiver)).expect("a vector grows as needed")
+}
+
+/// A request, and for whom it is: versions before this one do not say, and do not read what is
+/// behind it. None when it cannot be read.
+pub(super) fn decode_request(bytes: &[u8]) -> Option<(Request, Option<u64>)> {
+    let (request, rest) = postcard::take_from_bytes(bytes).ok()?;
+    let receiver = if rest.is_empty() { None } else { Some(postcard::from_bytes(rest).ok()?) };
+    Some((request, receiver))
+}
+
 /// A piece of a snapshot. The last one is answered when the whole is installed.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SnapshotPart {
@@ -181,7 +195,7 @@ impl Connection {
         request: &Request,
         timeout: Duration,
     ) -> Result<Reply, CallError> {
-        let rpc = postcard::to_allocvec(request).expect("a vector grows as needed");
+        let rpc = encode_request(request, self.target);
         let beat = matches!(request, Request::Append(append) if append.entries.is_empty());
         let answer = match beat {
             true => self.peers.send_beat(self.target, self.group, rpc),

@@ -15,7 +15,7 @@ use crate::admission::{Invitation, Standing};
 use crate::consensus::MembershipError;
 use crate::peers::{
     OP_BEATS, OP_INVITE, OP_LOST, OP_PROCESS, OP_STANDING, STATUS_NO_GROUP, answer_beats,
-    decode_beats, decode_message,
+    decode_beats, decode_message, named,
 };
 
 /// Pause between two tries to become a member.
@@ -85,7 +85,7 @@ impl Master {
             let answer = answer_beats(&self.0.env, &self.0.groups, beats).await;
             return Some(Response::ok(answer));
         }
-        let Ok((_, body)) = decode_message(incoming) else { return refused() };
+        let Ok((meant, body)) = decode_message(incoming) else { return refused() };
         match op {
             OP_STANDING => Some(Response::ok(self.standing(&body).await.encode())),
             OP_PROCESS => {
@@ -94,6 +94,10 @@ impl Master {
             }
             OP_INVITE => {
                 let Ok(invitation) = Invitation::decode(&body) else { return refused() };
+                if meant != 0 && meant != named(self.0.cluster.master()) {
+                    self.0.env.mark("master: an invitation for another");
+                    return refused();
+                }
                 match self.0.admission.accept(invitation).await {
                     Ok(accepted) => Some(Response::ok(vec![u8::from(accepted)])),
                     Err(error) => {
@@ -137,14 +141,18 @@ impl Master {
 
     /// Looks at masters that take no part in groups. One that is on record and has an empty directory
     /// has lost its disk. The leader of the cluster group reports it: a master that was added later
-    /// knows of no other that it could ask.
+    /// knows of no other that it could ask. Where another master answers, the operator is warned.
     pub(super) async fn report_lost_disks(&self) {
         let cluster = &self.0.cluster;
         for id in self.0.peers.strangers() {
             let listed = cluster.masters().into_iter().find(|master| master.id == id);
-            let Some(listed) = listed.filter(|_| cluster.host().leads()) else { continue };
+            let Some(listed) = listed else { continue };
             let standing = self.0.peers.standing(listed.addr, cluster.master()).await;
+            if let Some(found) = standing.filter(|found| found.id != id) {
+                self.0.peers.note_misplaced(&listed, found.id);
+            }
             let empty = standing.is_some_and(|it| it.id == id && it.member.get() == 0);
+            let empty = empty && cluster.host().leads();
             // Who is on record now had been invited before it came there.
             if empty && cluster.host().settle().await.is_ok() && cluster.lists(id) {
                 self.0.env.mark("master: a lost disk is reported");
@@ -176,7 +184,7 @@ impl Master {
             for other in others() {
                 let (peers, body) = (&self.0.peers, invitation.encode());
                 let wait = config.timing.call_timeout;
-                let answer = peers.ask(other.addr, OP_INVITE, 0, &body, wait).await;
+                let answer = peers.ask(other.addr, OP_INVITE, named(other.id), &body, wait).await;
                 if answer.as_deref() != Ok(&[1]) {
                     return Ok(false);
                 }

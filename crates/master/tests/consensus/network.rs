@@ -22,6 +22,8 @@ pub struct Network {
     sim: Sim,
     nodes: RefCell<BTreeMap<u64, (Env, Groups)>>,
     blocked: RefCell<BTreeSet<(u64, u64)>>,
+    /// Who is at the address that a member has of another, where it is not that one.
+    strays: RefCell<BTreeMap<(u64, u64), u64>>,
     faults: RefCell<Faults>,
 }
 
@@ -31,6 +33,7 @@ impl Network {
             sim: sim.clone(),
             nodes: RefCell::default(),
             blocked: RefCell::default(),
+            strays: RefCell::default(),
             faults: RefCell::default(),
         })
     }
@@ -51,8 +54,14 @@ impl Network {
         self.blocked.borrow_mut().insert((from, to));
     }
 
+    /// What `from` sends to `to` arrives at `there`.
+    pub fn stray(&self, from: u64, to: u64, there: u64) {
+        self.strays.borrow_mut().insert((from, to), there);
+    }
+
     pub fn heal(&self) {
         self.blocked.borrow_mut().clear();
+        self.strays.borrow_mut().clear();
     }
 
     pub fn endpoint(self: &Rc<Self>, node: u64) -> Rc<dyn PeerSend> {
@@ -96,6 +105,7 @@ impl PeerSend for Endpoint {
     ) -> LocalFuture<'_, Result<Vec<u8>, NetError>> {
         let (sender, receiver) = oneshot::channel();
         let answer: Answer = Rc::new(RefCell::new(Some(sender)));
+        let to = self.net.strays.borrow().get(&(self.node, to)).copied().unwrap_or(to);
         for arrival in self.net.arrivals() {
             let (net, from) = (self.net.clone(), self.node);
             let (rpc, answer) = (rpc.clone(), answer.clone());

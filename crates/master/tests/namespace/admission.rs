@@ -159,3 +159,20 @@ fn a_cluster_is_formed_when_all_masters_are_there() {
     })
     .expect("a task is always due");
 }
+
+/// Founders have the address of a master that waits to be added as that of a founder.
+#[test]
+fn invitation_at_the_address_of_another_master_is_refused() {
+    let sim = Sim::new(11);
+    let cluster = Cluster::new(&sim, 4, 3, 1);
+    cluster.stray(3, 4);
+    let (world, masters) = (sim.clone(), cluster.clone());
+    sim.run(async move {
+        [1, 2, 4].into_iter().for_each(|id| masters.start(id));
+        world.sleep(Duration::from_secs(3)).await;
+        let other = masters.master(4).expect("runs");
+        assert!(!other.is_ready(), "master 4 takes the part of master 3");
+    })
+    .expect("a task is always due");
+    assert!(sim.marks().contains_key("master: an invitation for another"));
+}

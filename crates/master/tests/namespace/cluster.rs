@@ -30,6 +30,8 @@ pub struct Cluster {
     hosts: BTreeMap<u64, HostId>,
     running: RefCell<BTreeMap<u64, Master>>,
     founders: Vec<u64>,
+    /// Masters that stand at the address which founders have of another.
+    strays: RefCell<BTreeMap<u64, u64>>,
     timing: MasterTiming,
     pub partitions: u16,
 }
@@ -51,6 +53,7 @@ impl Cluster {
             hosts,
             running: RefCell::default(),
             founders: (1..=founders).collect(),
+            strays: RefCell::default(),
             timing,
             partitions,
         })
@@ -62,6 +65,17 @@ impl Cluster {
 
     pub fn info(&self, id: u64) -> MasterInfo {
         MasterInfo { id, name: format!("m{id}"), addr: self.sim.addr(self.hosts[&id], PORT) }
+    }
+
+    /// In all configurations but its own, master `id` has the address of master `there`.
+    pub fn stray(&self, id: u64, there: u64) {
+        self.strays.borrow_mut().insert(id, there);
+    }
+
+    /// Master `id` as the configuration of master `owner` has it.
+    fn info_of(&self, owner: u64, id: u64) -> MasterInfo {
+        let there = self.strays.borrow().get(&id).copied().filter(|_| owner != id);
+        MasterInfo { addr: self.info(there.unwrap_or(id)).addr, ..self.info(id) }
     }
 
     pub fn addrs(&self) -> Vec<SocketAddr> {
@@ -90,7 +104,7 @@ impl Cluster {
             key: identity("").key,
             // One that is added later knows no other.
             masters: match self.founders.contains(&id) {
-                true => self.founders.iter().map(|&id| self.info(id)).collect(),
+                true => self.founders.iter().map(|&other| self.info_of(id, other)).collect(),
                 false => Vec::new(),
             },
             form: self.founders.contains(&id),
