@@ -12,14 +12,18 @@ use chunkstore::ChunkStore;
 use chunkstore::flash::{FlashStore, MountError, format};
 use runtime::{Env, OpenOptions, WriteMode};
 
-use crate::consensus::open_store;
+use crate::consensus::{crc32c, open_store};
 use crate::master::MasterConfig;
 
 const FILE: &str = "master";
 const STORE: &str = "store";
-const HEADER: &str = "craton master 2";
+const HEADER: &str = "craton master 3";
+/// Before 3 without a checksum.
+const HEADER_UNCHECKED: &str = "craton master 2";
 /// Before 2, each group kept its log in files of its own.
 const HEADER_OLD: &str = "craton master 1";
+/// Begins the last line, the CRC32C of all lines in front of it.
+const CHECK: &str = "crc ";
 /// The file has some hundred bytes.
 const LEN_MAX: u64 = 4096;
 
@@ -121,7 +125,8 @@ impl Identity {
         let (path, store) = (dir.join(FILE), dir.join(STORE));
         let opened = open_store(env, &store).await;
         if let Some(text) = read(env, &path).await? {
-            if text.starts_with(HEADER_OLD) {
+            // One bit lies between the headers of 1 and 3.
+            if text.starts_with(HEADER_OLD) && !text.contains(CHECK) {
                 return Err(IdentityError::Old(path));
             }
             let known = text.parse::<Identity>();
@@ -217,9 +222,12 @@ async fn read(env: &Env, path: &Path) -> Result<Option<String>, IdentityError> {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Identity { cluster, id, namespace_partitions, stream_partitions, member } = self;
-        writeln!(f, "{HEADER}\ncluster {cluster}\nid {id}")?;
-        writeln!(f, "partitions {namespace_partitions} {stream_partitions}")?;
-        writeln!(f, "member {:032x}", member.get())
+        let text = format!(
+            "{HEADER}\ncluster {cluster}\nid {id}\n\
+             partitions {namespace_partitions} {stream_partitions}\nmember {:032x}\n",
+            member.get()
+        );
+        writeln!(f, "{text}{CHECK}{:08x}", crc32c(text.as_bytes()))
     }
 }
 
@@ -227,7 +235,16 @@ impl FromStr for Identity {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Identity, ()> {
-        let rest = text.strip_prefix(HEADER).and_then(|rest| rest.strip_suffix('\n')).ok_or(())?;
+        let rest = match text.strip_prefix(HEADER_UNCHECKED) {
+            Some(rest) => rest.strip_suffix('\n').ok_or(())?,
+            None => {
+                let (lines, check) = text.rsplit_once(CHECK).ok_or(())?;
+                if check != format!("{:08x}\n", crc32c(lines.as_bytes())) {
+                    return Err(());
+                }
+                lines.strip_prefix(HEADER).ok_or(())?
+            }
+        };
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
         let ["cluster", cluster, "id", id, "partitions", namespace, stream, "member", member] =
             words[..]
@@ -249,10 +266,14 @@ impl FromStr for Identity {
 
 /// Fuzz target: any text is an identity or none; what is one is written as it was read.
 pub fn fuzz_identity(bytes: &[u8]) {
-    if let Ok(text) = std::str::from_utf8(bytes)
-        && let Ok(identity) = text.parse::<Identity>()
-    {
-        assert_eq!(identity.to_string().parse(), Ok(identity));
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (lines, _) = text.rsplit_once(CHECK).unwrap_or((text, ""));
+    // With the check set right, too, so that the lines in front of it are reached.
+    let checked = format!("{lines}{CHECK}{:08x}\n", crc32c(lines.as_bytes()));
+    for text in [text, &checked] {
+        if let Ok(identity) = text.parse::<Identity>() {
+            assert_eq!(identity.to_string().parse(), Ok(identity));
+        }
     }
 }
 
@@ -260,19 +281,47 @@ pub fn fuzz_identity(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn text_forms_round_trip() {
-        let identity = Identity {
+    fn sample() -> Identity {
+        Identity {
             cluster: ClusterId::new(0xabc),
             id: 3,
             namespace_partitions: 4,
             stream_partitions: 2,
             member: DiskId::new(0x77),
-        };
+        }
+    }
+
+    #[test]
+    fn text_forms_round_trip() {
+        let identity = sample();
         let text = identity.to_string();
         assert_eq!(text.parse(), Ok(identity));
         for cut in 0..text.len() {
             assert_eq!(text[..cut].parse::<Identity>(), Err(()), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn identity_of_version_2_has_no_checksum_and_opens() {
+        let text = "craton master 2\ncluster clu_abc\nid 3\npartitions 4 2\n\
+                    member 00000000000000000000000000000077\n";
+        assert_eq!(text.parse(), Ok(sample()));
+        let header = sample().to_string().replace(HEADER, HEADER_UNCHECKED);
+        assert_eq!(header.parse::<Identity>(), Err(()), "a flipped bit in the header");
+    }
+
+    #[test]
+    fn identity_with_a_flipped_bit_is_damaged() {
+        let text = sample().to_string();
+        let mut taken = Vec::new();
+        for bit in 0..8 * text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let Ok(flipped) = String::from_utf8(bytes) else { continue };
+            if let Ok(other) = flipped.parse::<Identity>() {
+                taken.push((bit, other));
+            }
+        }
+        assert!(taken.is_empty(), "{} flipped bits pass, such as {:?}", taken.len(), taken.last());
     }
 }

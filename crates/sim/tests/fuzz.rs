@@ -137,6 +137,8 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     add("peer_message-invitation", invitation);
     let text = "craton master 2\ncluster clu_7f\nid 3\npartitions 4 2\nmember 00000000000000000000000000000077\n";
     add("identity-text", text.as_bytes().to_vec());
+    let text = text.replace("master 2", "master 3") + "crc 0d4496a1\n";
+    add("identity-checked", text.into_bytes());
 
     let place = Place { parent: DirId::ROOT, name: "name".to_owned() };
     let attributes = Attributes { mode: 0o755, mtime: 12 };

@@ -77,7 +77,7 @@ pub struct Stamp {
 }
 
 /// CRC32C (Castagnoli).
-fn crc32c(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 

@@ -11,7 +11,7 @@ use wire::control::{
     NamespaceChange, Place, Policy,
 };
 
-use super::cluster::{Client, Cluster};
+use super::cluster::{CLUSTER, Client, Cluster};
 
 fn create(name: &str) -> NamespaceChange {
     let place = Place { parent: DirId::ROOT, name: name.to_owned() };
@@ -175,4 +175,22 @@ fn invitation_at_the_address_of_another_master_is_refused() {
     })
     .expect("a task is always due");
     assert!(sim.marks().contains_key("master: an invitation for another"));
+}
+
+#[test]
+fn damaged_identity_file_is_named_with_the_way_out() {
+    let sim = Sim::new(12);
+    let cluster = Cluster::new(&sim, 3, 3, 1);
+    let (world, masters) = (sim.clone(), cluster.clone());
+    sim.run(async move {
+        masters.form().await;
+        masters.crash(2, CrashMode::Power);
+        let (host, file) = (masters.host(2), Path::new("/data/master/master"));
+        // The last digit of its number.
+        let at = "craton master 3\n".len() + format!("cluster {CLUSTER}\nid ").len();
+        assert!(world.flip_bit(host, file, at as u64, 0));
+        let why = masters.start_refused(2).await;
+        assert!(why.contains("/data/master/master is damaged: remove this master"), "{why}");
+    })
+    .expect("a task is always due");
 }

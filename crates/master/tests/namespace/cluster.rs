@@ -130,6 +130,19 @@ impl Cluster {
         });
     }
 
+    /// Boots a master that must refuse to start; why it does.
+    pub async fn start_refused(self: &Rc<Self>, id: u64) -> String {
+        let env = self.sim.boot(self.host(id));
+        let this = self.clone();
+        let start = env.clone().spawn(Class::Control, "master", async move {
+            let endpoint = Endpoint::new(&env, identity("refused"), Limits::default());
+            Master::start(&env, this.config(id), endpoint).await.err().map(|it| it.to_string())
+        });
+        let refused = start.await.expect("no crash").expect("it starts");
+        self.crash(id, CrashMode::Power);
+        refused
+    }
+
     pub fn crash(&self, id: u64, mode: CrashMode) {
         self.running.borrow_mut().remove(&id);
         self.sim.crash(self.host(id), mode);
