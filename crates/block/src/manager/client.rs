@@ -69,6 +69,9 @@ impl From<Error> for base::Fault {
     }
 }
 
+/// No manager holds the lock.
+const NO_LEADER: &str = "no block manager leads: is one running?";
+
 /// What holds the lock says who leads: a name, and where it is reached.
 pub(super) fn holder_text(name: &str, addr: SocketAddr) -> String {
     format!("{name} {addr}")
@@ -111,12 +114,15 @@ impl Managers {
         let env = self.0.client.env();
         let start = env.now();
         let mut tries = 0u32;
+        let mut cause = String::new();
         loop {
-            let cause = match self.ask_once(&request, ATTEMPT).await {
+            match self.ask_once(&request, ATTEMPT).await {
                 Ok(reply) => return Ok(reply),
                 Err(Trouble::Final(error)) => return Err(error),
-                Err(Trouble::Passing(cause)) => cause,
-            };
+                // What a manager has said of the cause says more.
+                Err(Trouble::Passing(last)) if last == NO_LEADER && !cause.is_empty() => {}
+                Err(Trouble::Passing(last)) => cause = last,
+            }
             let waited = env.now() - start;
             if waited >= self.0.budget {
                 return Err(Error::Unavailable { what: request.name(), cause, waited });
@@ -177,7 +183,7 @@ impl Managers {
                 }
                 None => passing("the holder of the block manager's lock names no address"),
             },
-            Ok(Ok(_)) => passing("no block manager leads: is one running?"),
+            Ok(Ok(_)) => passing(NO_LEADER),
             Ok(Err(error)) => Err(Trouble::Passing(error.to_string())),
             Err(_) => passing("the masters do not answer"),
         }

@@ -22,7 +22,7 @@ use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
 use wire::control::{
     BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, ClusterReply,
     ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, Policy, SegmentId,
-    TraceReply,
+    TraceReply, missing,
 };
 
 use super::client::{holder_addr, holder_text};
@@ -42,6 +42,8 @@ const CACHE_BYTES: usize = 1 << 20;
 /// Pause before a write is tried again that the table had no room for.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
+/// Between two looks of such a manager for the cause.
+const OPENING_LOOK: Duration = Duration::from_secs(1);
 /// Between two warnings of a manager whose table cannot be opened yet.
 const OPENING_SAID: Duration = Duration::from_secs(5);
 
@@ -76,6 +78,8 @@ struct Inner {
     lead: RefCell<Option<Rc<Lead>>>,
     /// Who leads, as last heard.
     leader: Cell<Option<SocketAddr>>,
+    /// Why this manager, which had the lock last, does not lead.
+    cause: RefCell<Option<String>>,
     stopping: Cell<bool>,
     stop: Notify,
     stopped: Cell<bool>,
@@ -119,6 +123,7 @@ impl Manager {
             config,
             lead: RefCell::default(),
             leader: Cell::new(None),
+            cause: RefCell::default(),
             stopping: Cell::new(false),
             stop: Notify::new(),
             stopped: Cell::new(false),
@@ -189,6 +194,7 @@ impl Manager {
                     Ok(()) => tracing::info!(term = fencing, "block manager leads no more"),
                     Err(cause) => {
                         tracing::error!(term = fencing, cause, "block manager cannot lead");
+                        self.0.cause.replace(Some(cause));
                         self.pause(LOOK * 10).await;
                     }
                 }
@@ -215,6 +221,7 @@ impl Manager {
         match inner.locks.cluster_ask(look).await {
             Ok(ClusterReply::Holder(Some((holder, _)))) => {
                 inner.leader.set(holder_addr(&holder));
+                inner.cause.replace(None); // The holder has its own.
                 return None;
             }
             Ok(_) => {}
@@ -256,15 +263,22 @@ impl Manager {
         let mut end = lock_end(sent, inner.config.lock_ttl);
         // It may take long; who does not renew meanwhile has nothing to lead with.
         let mut opening = Box::pin(self.open_table(fencing));
-        let mut said = sent;
+        let (mut said, mut looked) = (sent, sent);
         let (table, state) = loop {
-            if inner.env.now() - said > OPENING_SAID {
-                said = inner.env.now();
-                let waited_s = (said - sent).as_secs();
+            let now = inner.env.now();
+            if now - looked > OPENING_LOOK {
+                looked = now;
+                let look = self.clone().learn_cause();
+                inner.env.spawn(Class::Background, "block manager: cause", look);
+            }
+            if now - said > OPENING_SAID {
+                said = now;
+                let (waited_s, cause) = ((said - sent).as_secs(), inner.cause.borrow());
+                let cause = cause.as_deref().unwrap_or("the core does not answer");
                 tracing::warn!(
                     waited_s,
-                    "block manager waits for its table, and volumes with it: chunkservers or their \
-                     disks are missing, or full, see 'craton status'"
+                    cause,
+                    "block manager waits for its table, and volumes with it: see 'craton status'"
                 );
             }
             match select(opening, Box::pin(self.pause(self.renewal(1)))).await {
@@ -299,6 +313,7 @@ impl Manager {
         });
         tracing::info!(name = inner.config.name, term = fencing, "block manager leads");
         inner.env.mark("block manager: leads");
+        inner.cause.replace(None);
         inner.lead.replace(Some(lead.clone()));
         let spawn = |class, name, task| inner.env.spawn(class, name, task);
         let tasks = [
@@ -333,6 +348,20 @@ impl Manager {
             let _ = lead.table.clone().close().await; // The next opening finds all of it.
         }
         Ok(())
+    }
+
+    /// What the masters say of chunkservers while the table does not open.
+    async fn learn_cause(self) {
+        let asked = self.0.locks.cluster_ask(ClusterRequest::Status);
+        let Ok(Ok(ClusterReply::Status(status))) = self.0.env.timeout(ATTEMPT, asked).await else {
+            return;
+        };
+        let cause = missing(&status.servers)
+            .map(|missing| format!("its table waits for chunkservers: {missing}"))
+            .unwrap_or_else(|| "its table is being opened".to_owned());
+        if self.lead().is_none() {
+            self.0.cause.replace(Some(cause));
+        }
     }
 
     /// How long the lock is left alone between two renewals.
@@ -547,7 +576,10 @@ impl Manager {
 
     fn not_leading(&self) -> ControlError {
         let leader = self.0.leader.get().filter(|&leader| leader != self.addr());
-        let message = "this block manager does not lead".to_owned();
+        let message = match &*self.0.cause.borrow() {
+            Some(cause) => format!("no block manager leads: {}: {cause}", self.0.config.name),
+            None => "this block manager does not lead".to_owned(),
+        };
         ControlError { kind: Kind::Reroute, message, leader }
     }
 

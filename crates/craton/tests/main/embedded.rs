@@ -319,3 +319,34 @@ fn a_start_without_one_of_two_stores_serves_files_then_volumes() {
     let (up, _) = Up::start(&["--dir", text(&dir)]);
     up.interrupt();
 }
+
+/// Commands that need what is missing say what it is: a new file after the client's 20 s of
+/// patience, a volume after the block client's 10 s.
+#[test]
+fn commands_without_one_of_two_stores_name_what_is_missing() {
+    let scratch = Scratch::new("up-causes");
+    let dir = scratch.path("data");
+    let stores = ["a", "b"].map(|name| scratch.path(name));
+    for store in &stores {
+        std::fs::create_dir(store).expect("a directory");
+    }
+    let named: Vec<&str> = stores.iter().flat_map(|path| ["--store", text(path)]).collect();
+    let (up, _) = Up::start(&[&["--dir", text(&dir)][..], &named].concat());
+    good(&["volume", "create", "v", "--size", "1GiB", "--cluster", text(&dir)]);
+    up.interrupt();
+
+    std::fs::rename(&stores[1], scratch.path("away")).expect("it moves");
+    let (up, _) = Up::start(&["--dir", text(&dir)]);
+    let file = scratch.path("file");
+    std::fs::write(&file, "twice").expect("a file");
+    let missing = format!("disk {}", text(&stores[1]));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let put = bad(&["fs", "put", text(&file), "/f", "--cluster", text(&dir)], 3, &missing);
+            assert!(put.contains("too few chunkservers or disks"), "{put}");
+        });
+        let list = bad(&["volume", "ls", "--cluster", text(&dir)], 3, &missing);
+        assert!(list.contains("no block manager leads: "), "{list}");
+    });
+    up.interrupt();
+}

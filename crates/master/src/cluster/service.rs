@@ -8,7 +8,7 @@ use base::{FormationId, Kind};
 use runtime::{Env, Instant};
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, Group as GroupName,
-    Heartbeat, MasterInfo, MemberChange, Registration, StoppedCollection,
+    Heartbeat, MasterInfo, MemberChange, Registration, StoppedCollection, missing,
 };
 
 use super::{
@@ -344,5 +344,10 @@ impl ClusterSource for ClusterService {
         let view = Rc::new(self.0.host.read(|state| self.0.liveness.view(state, now)));
         *kept = Some((now, view.clone()));
         view
+    }
+
+    fn missing(&self) -> Option<String> {
+        let now = self.0.env.now();
+        missing(&self.0.host.read(|state| self.0.liveness.status(state, now)))
     }
 }

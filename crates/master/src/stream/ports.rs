@@ -176,6 +176,11 @@ pub trait ChunkserverCalls {
 pub trait ClusterSource {
     /// All registered chunkservers as they are known now. Called often: cached between changes.
     fn view(&self) -> Rc<ClusterView>;
+
+    /// What is missing of them, for people; none when nothing is.
+    fn missing(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A replica's address on the wire; unspecified while its server is unknown.

@@ -273,7 +273,7 @@ impl<L: Log> Service<L> {
                 let wanted = (spares, purpose);
                 let Spares { drop, fresh, full } = self.spares(file, None, &avoid, wanted);
                 if full {
-                    return Err(no_place(NoPlace::Full));
+                    return Err(self.no_place(NoPlace::Full));
                 }
                 let outcome = if drop.is_empty() && fresh.is_empty() {
                     // Nothing to record: rights are renewed by the state as it is now. Writers of
@@ -385,7 +385,8 @@ impl<L: Log> Service<L> {
         avoid: &[ServerId],
     ) -> Result<Vec<Vec<Place>>, ControlError> {
         let view = self.cluster.view();
-        let first = self.place(&view, demand, avoid).map_err(no_place)?;
+        let first = self.place(&view, demand, avoid);
+        let first = first.map_err(|why| self.no_place(why))?;
         let mut used: Vec<_> = first.iter().map(|place| place.server).collect();
         let mut chunks = vec![first];
         self.more_chunks(&view, demand, count, avoid, &mut used, &mut chunks);
@@ -577,6 +578,24 @@ impl<L: Log> Service<L> {
         }
     }
 
+    fn no_place(&self, why: NoPlace) -> ControlError {
+        match why {
+            NoPlace::Full => ControlError::new(
+                Kind::Full,
+                "the chunkservers' disks are full: delete files, or add a chunkserver",
+            ),
+            NoPlace::TooFewAlive => {
+                let missing = self.cluster.missing();
+                let missing = missing.unwrap_or_else(|| "it has never had enough".to_owned());
+                let message = format!(
+                    "the cluster has too few chunkservers or disks for a new chunk: {missing}; \
+                     bring them back, or wait"
+                );
+                ControlError::new(Kind::Retry, message)
+            }
+        }
+    }
+
     /// The state of a stream, for drivers.
     pub(crate) fn stream<T>(&self, file: FileId, look: impl FnOnce(&Stream) -> T) -> Option<T> {
         self.log.with_state(|state| state.stream(file).map(look))
@@ -611,19 +630,6 @@ fn no_stream() -> ControlError {
 
 pub(super) fn not_leader() -> ControlError {
     ControlError::new(Kind::Reroute, "another master leads this stream partition")
-}
-
-fn no_place(why: NoPlace) -> ControlError {
-    match why {
-        NoPlace::Full => ControlError::new(
-            Kind::Full,
-            "the chunkservers' disks are full: delete files, or add a chunkserver",
-        ),
-        NoPlace::TooFewAlive => ControlError::new(
-            Kind::Retry,
-            "too few chunkservers are alive for a new chunk: start them, or wait",
-        ),
-    }
 }
 
 /// What a client is told of a refused command.

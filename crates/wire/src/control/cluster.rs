@@ -231,6 +231,32 @@ pub struct ServerStatus {
     pub disks: Vec<DiskReport>,
 }
 
+/// Names of what is missing that one text has, so that it stays a sentence.
+const MISSING_NAMED: usize = 4;
+
+/// What is missing of these chunkservers, for people: silent ones, and disks that have failed. None
+/// when nothing is.
+pub fn missing(servers: &[ServerStatus]) -> Option<String> {
+    let mut found = Vec::new();
+    for server in servers {
+        let ServerStatus { name, addr, .. } = server;
+        if !server.alive {
+            found.push(format!("chunkserver '{name}' at {addr} does not answer"));
+            continue;
+        }
+        for DiskReport { path, reason, .. } in server.disks.iter().filter(|disk| disk.failed) {
+            let reason = if reason.is_empty() { "" } else { &format!(" ({reason})") };
+            found.push(format!("disk {path} of chunkserver '{name}' has failed{reason}"));
+        }
+    }
+    let others = found.len().saturating_sub(MISSING_NAMED);
+    found.truncate(MISSING_NAMED);
+    if others > 0 {
+        found.push(format!("{others} more are missing"));
+    }
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
 /// Repair in figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RepairStatus {

@@ -173,3 +173,32 @@ fn write_drawn(
         }
     }
 }
+
+#[test]
+fn missing_names_silent_servers_and_failed_disks() {
+    let disk = |number: u32, failed: bool| DiskReport {
+        disk: base::DiskId::new(u128::from(number)),
+        path: format!("/d{number}"),
+        capacity: 1,
+        used: 0,
+        chunks: 0,
+        failed,
+        reason: "it is missing".to_owned(),
+        addr: None,
+    };
+    let server = |number: u32, alive: bool, failed: bool| ServerStatus {
+        server: base::ServerId::new(number),
+        name: format!("cs{number}"),
+        addr: "127.0.0.1:7".parse().expect("an address"),
+        domain: format!("d{number}"),
+        alive,
+        disks: vec![disk(number, failed), disk(10 + number, false)],
+    };
+    assert_eq!(missing(&[server(1, true, false)]), None);
+    let text = missing(&[server(1, true, false), server(2, false, true), server(3, true, true)]);
+    let want = "chunkserver 'cs2' at 127.0.0.1:7 does not answer; disk /d3 of chunkserver 'cs3' has \
+                failed (it is missing)";
+    assert_eq!(text.as_deref(), Some(want));
+    let many: Vec<_> = (1..=9).map(|number| server(number, false, false)).collect();
+    assert!(missing(&many).is_some_and(|text| text.ends_with("; 5 more are missing")));
+}
