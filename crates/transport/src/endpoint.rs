@@ -14,7 +14,9 @@ use wire::handshake::ClusterKey;
 use crate::connect::{Peer, boxed};
 use crate::error::{CallError, TransportError};
 use crate::handshake::{self, Failure, Own};
-use crate::limits::{LISTEN_PATIENCE, LISTEN_RETRY, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES};
+use crate::limits::{
+    LISTEN_PATIENCE, LISTEN_RETRY, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES, UNFINISHED_SHARE,
+};
 use crate::link::{Common, Link, Opened, Owner};
 use crate::local::{self, Caller, Local};
 use crate::message::{Handler, PeerInfo, Request, Response, check_size};
@@ -389,6 +391,35 @@ impl Owner for Inner {
 
     fn answered_busy(&self) {
         self.stats.borrow_mut().busy += 1;
+    }
+
+    /// Half of the buffers wait for parts at most. When they do, the link gives way that has waited
+    /// longest, if it has waited as long as a peer may be silent; if none has, there is no room.
+    fn make_room(&self, len: usize) -> bool {
+        let pool = self.env.pool();
+        let most = pool.budget() / UNFINISHED_SHARE;
+        if pool.used() + len <= most {
+            return true;
+        }
+        loop {
+            let oldest = {
+                let links = self.links.borrow();
+                let accepted = || links.values().filter(|link| !link.connected);
+                let held: usize = accepted().map(|link| link.unfinished.bytes()).sum();
+                if held + len <= most {
+                    return true;
+                }
+                let waiting = accepted().filter_map(|link| Some((link.unfinished.since()?, link)));
+                let oldest = waiting.min_by_key(|(since, link)| (*since, link.id));
+                oldest.map(|(since, link)| (since, link.clone()))
+            };
+            let Some((since, link)) = oldest else { return false };
+            if self.env.now().since(since) < self.limits.silence_max {
+                return false;
+            }
+            self.env.mark("transport: an unfinished message gives way");
+            link.fail("the rest of its message does not come, and others need the room");
+        }
     }
 }
 

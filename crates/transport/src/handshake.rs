@@ -73,7 +73,7 @@ impl Connection<'_> {
     }
 
     async fn receive(&mut self, kind: FrameKind) -> Result<Inbound, Failure> {
-        match self.receiver.next().await? {
+        match self.receiver.next(&()).await? {
             Some(message) if message.header.kind == kind => Ok(message),
             Some(message) if message.header.kind == FrameKind::Refuse => {
                 Err(Failure::Refused(String::from_utf8_lossy(&message.body).into_owned()))
@@ -129,7 +129,7 @@ impl Connection<'_> {
 }
 
 fn connection<'a>(own: Own<'a>, stream: Stream) -> Result<Connection<'a>, Failure> {
-    let receiver = Receiver::new(stream.read, own.env.pool(), own.limits)
+    let receiver = Receiver::new(stream.read, own.env, own.limits)
         .map_err(|error| Failure::Io(error.to_string()))?;
     Ok(Connection { own, write: stream.write, receiver, addr: stream.peer })
 }

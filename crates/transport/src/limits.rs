@@ -49,7 +49,8 @@ pub struct Limits {
     /// Half of the 1 s that a writer may stall.
     pub silence_max: Duration,
     /// A peer that takes nothing for this long of what waits for it is given up: its answers
-    /// hold buffers. Looked at as often as idle links are probed.
+    /// hold buffers. So is one that sends nothing for this long of the rest of a message. Looked at
+    /// as often as idle links are probed.
     pub stalled_max: Duration,
     /// An idle link is probed this often, so that half-open ones go away.
     pub idle_probe: Duration,
@@ -88,6 +89,11 @@ impl Default for Limits {
 
 /// Refused connections are logged at most this often, each time with the number of the others.
 pub(crate) const REFUSAL_LOG_PAUSE: Duration = Duration::from_secs(1);
+
+/// This part of the buffer budget may be held by messages whose parts are still to come, of all
+/// accepted links together: 256 of 512 MiB, 64 of the largest messages. The rest is for what is
+/// being served.
+pub(crate) const UNFINISHED_SHARE: usize = 2;
 
 /// Bytes kept for headers and bodies when the buffer budget is spent: what holds the budget may
 /// itself wait to be sent. Two of the largest writes (`batch_bytes` + one part, as a buffer of

@@ -17,7 +17,7 @@ use crate::error::CallError;
 use crate::limits::Limits;
 use crate::message::{Handler, Incoming, PeerInfo, Reply, Request, Response, Target};
 use crate::queue::{Outgoing, Piece, SendQueue};
-use crate::receive::{Inbound, Receiver};
+use crate::receive::{Inbound, Receiver, Room, Unfinished};
 use crate::slot::Slot;
 use crate::stats::{COUNTED, Counters, LinkStats, ServiceStats};
 use crate::writer;
@@ -60,6 +60,8 @@ impl Drop for Serving {
 pub(crate) trait Owner {
     fn link_broke(&self, link: &Link, services: &[ServiceStats; COUNTED]);
     fn answered_busy(&self);
+    /// Whether an accepted link may hold `len` bytes more for a message of which parts are missing.
+    fn make_room(&self, len: usize) -> bool;
 }
 
 pub(crate) struct Link {
@@ -91,9 +93,16 @@ pub(crate) struct Link {
     uncredited: Cell<Option<Instant>>,
     /// The writer waits for the kernel to take what left the queue.
     pub(crate) writing: Cell<bool>,
+    pub(crate) unfinished: Rc<Unfinished>,
     broken: Cell<bool>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     pub(crate) counters: Counters,
+}
+
+impl Room for Link {
+    fn make_room(&self, len: usize) -> bool {
+        self.connected || self.owner.upgrade().is_some_and(|owner| owner.make_room(len))
+    }
 }
 
 /// The halves of a connection after its handshake, and what was agreed.
@@ -123,6 +132,8 @@ impl Link {
         handler: Option<Rc<dyn Handler>>,
     ) -> Rc<Link> {
         let now = common.env.now();
+        let mut receiver = opened.receiver;
+        let unfinished = receiver.open();
         let link = Rc::new(Link {
             env: common.env,
             limits: common.limits,
@@ -145,12 +156,11 @@ impl Link {
             moved: Cell::new(now),
             uncredited: Cell::new(None),
             writing: Cell::new(false),
+            unfinished,
             broken: Cell::new(false),
             tasks: RefCell::default(),
             counters: Counters::default(),
         });
-        let mut receiver = opened.receiver;
-        receiver.open();
         link.spawn(
             Class::Foreground,
             "transport: receive",
@@ -227,12 +237,17 @@ impl Link {
         }
     }
 
-    /// True when the peer has taken nothing for too long of what waits for it.
-    fn is_stalled(&self) -> bool {
-        let (now, most) = (self.env.now(), self.limits.stalled_max);
+    /// What the peer has not done for too long: taken something of what waits for it, or sent
+    /// something of the rest of a message.
+    fn stalled(&self) -> Option<&'static str> {
+        let now = self.env.now();
+        let too_long = |since: Instant| now.since(since) >= self.limits.stalled_max;
         let waits = self.writing.get() || self.queue.borrow().frames() > 0;
-        (waits && now.since(self.moved.get()) >= most)
-            || self.uncredited.get().is_some_and(|since| now.since(since) >= most)
+        let since = |at: Option<Instant>| at.is_some_and(too_long);
+        if (waits && too_long(self.moved.get())) || since(self.uncredited.get()) {
+            return Some("takes nothing of what waits for it");
+        }
+        since(self.unfinished.since()).then_some("sends nothing of the rest of a message")
     }
 
     /// True when what waits to be sent is as much as one link may hold.
@@ -515,7 +530,7 @@ impl Served {
 /// The receiving task of a link.
 async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn Handler>>) {
     loop {
-        let message = match receiver.next().await {
+        let message = match receiver.next(&*link).await {
             Ok(message) => message,
             Err(error) => {
                 link.fail(&error.to_string());
@@ -555,9 +570,13 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
             }
         }
         // Answers must not pile up for a peer that reads nothing.
-        while link.is_full() {
-            link.env.mark("transport: reading paused");
-            link.room.notified().await;
+        if link.is_full() {
+            receiver.pause();
+            while link.is_full() {
+                link.env.mark("transport: reading paused");
+                link.room.notified().await;
+            }
+            receiver.resume();
         }
     }
 }
@@ -574,10 +593,10 @@ async fn watch(link: Rc<Link>) {
             link.watched.set(true);
             probing = idle;
         }
-        if link.is_stalled() {
+        if let Some(what) = link.stalled() {
             env.mark("transport: stalled peer");
             let patience = link.limits.stalled_max;
-            link.fail(&format!("the peer takes nothing of what waits for it for {patience:?}"));
+            link.fail(&format!("for {patience:?} the peer {what}"));
             return;
         }
         link.heard.set(false);

@@ -4,18 +4,23 @@
 //! many frames. A payload goes into its own aligned buffer: what is staged is copied there (60
 //! to 100 ns for 4 KiB), and a long rest is read straight into place.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use runtime::{Buf, BufMut, BufPool, ReadHalf};
-use wire::frame::{BODY_MAX, FrameError, FrameKind, HEADER, Header, PAYLOAD_MAX};
+use runtime::{Buf, BufMut, BufPool, Env, Instant, ReadHalf};
+use wire::frame::{BODY_MAX, FrameError, FrameKind, HEADER, Header, PART_MAX, PAYLOAD_MAX};
 
 use crate::limits::Limits;
 
 /// While parts of a large message are expected, a staged read takes no more than this, so that
 /// their bytes are read straight into place.
 const STAGED_READ_IN_PARTS: usize = 2 << 10;
+
+/// Content of a message that comes in one frame: what is longer is split by its sender, since
+/// `part_bytes` is at most this. So a frame whose rest does not come holds no more.
+const WHOLE_MAX: usize = PART_MAX;
 
 /// A message that has arrived whole.
 #[derive(Debug)]
@@ -67,6 +72,8 @@ struct Assembly {
     payload_lost: bool,
     frames: u32,
     wire_len: usize,
+    /// When its head or last part came.
+    moved: Instant,
 }
 
 impl Assembly {
@@ -76,8 +83,43 @@ impl Assembly {
     }
 }
 
+/// The split messages of a link of which parts are missing, together.
+#[derive(Default)]
+pub(crate) struct Unfinished {
+    bytes: Cell<usize>,
+    since: Cell<Option<Instant>>,
+}
+
+impl Unfinished {
+    /// Bytes of the buffers that wait for their payloads' parts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
+    /// Since when nothing has come of the one that waits longest. None while none waits, and while
+    /// this side does not read.
+    pub(crate) fn since(&self) -> Option<Instant> {
+        self.since.get()
+    }
+}
+
+/// Makes room for payloads of which parts are missing.
+pub(crate) trait Room {
+    /// Whether `len` bytes more may wait for their parts; frees some if need be.
+    fn make_room(&self, len: usize) -> bool;
+}
+
+/// Before the handshake is done.
+impl Room for () {
+    fn make_room(&self, _: usize) -> bool {
+        false
+    }
+}
+
 pub(crate) struct Receiver {
     half: ReadHalf,
+    env: Env,
+    unfinished: Rc<Unfinished>,
     pool: BufPool,
     limits: Rc<Limits>,
     /// Absent only while a read is under way.
@@ -99,11 +141,14 @@ impl Receiver {
     /// A receiver that takes handshake frames only, until [`Receiver::open`].
     pub(crate) fn new(
         half: ReadHalf,
-        pool: &BufPool,
+        env: &Env,
         limits: &Rc<Limits>,
     ) -> Result<Receiver, runtime::OutOfMemory> {
+        let pool = env.pool();
         Ok(Receiver {
             half,
+            env: env.clone(),
+            unfinished: Rc::default(),
             pool: pool.clone(),
             limits: limits.clone(),
             staging: Some(pool.alloc(limits.staging_bytes)?),
@@ -118,8 +163,29 @@ impl Receiver {
     }
 
     /// Takes frames of any size from here on.
-    pub(crate) fn open(&mut self) {
+    pub(crate) fn open(&mut self) -> Rc<Unfinished> {
         (self.body_max, self.payload_max) = (BODY_MAX, PAYLOAD_MAX);
+        self.unfinished.clone()
+    }
+
+    /// Nothing is read until [`Receiver::resume`]: no part can come.
+    pub(crate) fn pause(&self) {
+        self.unfinished.since.set(None);
+    }
+
+    /// Reads again.
+    pub(crate) fn resume(&mut self) {
+        let now = self.env.now();
+        self.assemblies.iter_mut().flatten().for_each(|message| message.moved = now);
+        self.note_unfinished();
+    }
+
+    fn note_unfinished(&mut self) {
+        let waiting = || self.assemblies.iter().flatten();
+        self.narrow = waiting().next().is_some();
+        let held = waiting().filter(|message| !message.payload_lost);
+        self.unfinished.bytes.set(held.map(|message| message.header.payload_len as usize).sum());
+        self.unfinished.since.set(waiting().map(|message| message.moved).min());
     }
 
     fn staged(&self) -> &[u8] {
@@ -159,7 +225,7 @@ impl Receiver {
     }
 
     /// The next message, or `None` when a part has come of one that is not yet whole.
-    pub(crate) async fn next(&mut self) -> Result<Option<Inbound>, ReceiveError> {
+    pub(crate) async fn next(&mut self, room: &impl Room) -> Result<Option<Inbound>, ReceiveError> {
         loop {
             self.fill(HEADER).await?;
             let header = Header::decode(self.staged())?;
@@ -170,11 +236,13 @@ impl Receiver {
                 return Err(ReceiveError::Protocol("a frame before the handshake is too large"));
             }
             if header.split {
-                self.start_assembly(header);
+                self.start_assembly(header, room);
             } else if header.kind == FrameKind::Part {
                 let finished = self.take_part(header).await?;
                 self.credits += 1;
                 return Ok(finished);
+            } else if header.following() > WHOLE_MAX {
+                return Err(ReceiveError::Protocol("a message this long comes in parts"));
             } else {
                 return self.take_whole(header).await.map(Some);
             }
@@ -204,22 +272,25 @@ impl Receiver {
     }
 
     /// A new head replaces a message whose rest will not come: its caller has cancelled.
-    fn start_assembly(&mut self, header: Header) {
-        let payload = match header.payload_len as usize {
-            0 => Ok(None),
-            len => self.pool.alloc(len).map(Some),
-        };
-        let payload_lost = payload.is_err();
-        self.narrow = true;
+    fn start_assembly(&mut self, header: Header, room: &impl Room) {
+        self.assemblies[header.priority as usize] = None;
+        self.note_unfinished();
+        let (len, mut payload) = (header.payload_len as usize, None);
+        if len > 0 && room.make_room(len) {
+            payload = self.pool.alloc(len).ok();
+        }
+        let payload_lost = len > 0 && payload.is_none();
         self.assemblies[header.priority as usize] = Some(Assembly {
             header,
             body: Vec::new(),
-            payload: payload.unwrap_or(None),
+            payload,
             payload_got: 0,
             payload_lost,
             frames: 1,
             wire_len: HEADER,
+            moved: self.env.now(),
         });
+        self.note_unfinished();
     }
 
     async fn take_part(&mut self, part: Header) -> Result<Option<Inbound>, ReceiveError> {
@@ -253,11 +324,13 @@ impl Receiver {
         }
         message.payload_got += payload_len;
         if more {
+            message.moved = self.env.now();
             self.assemblies[class] = Some(message);
+            self.note_unfinished();
             return Ok(None);
         }
         assert!(message.is_complete(), "every byte was counted");
-        self.narrow = self.assemblies.iter().any(Option::is_some);
+        self.note_unfinished();
         let Assembly { mut header, body, payload, payload_lost, frames, wire_len, .. } = message;
         header.split = false;
         let payload = payload.map(BufMut::freeze);
@@ -269,7 +342,7 @@ impl Receiver {
         for assembly in &mut self.assemblies {
             drop(assembly.take_if(|message| message.header.request == request));
         }
-        self.narrow = self.assemblies.iter().any(Option::is_some);
+        self.note_unfinished();
     }
 
     /// Appends `len` bytes to `body`.

@@ -6,7 +6,7 @@ use runtime::sim::Sim;
 use transport::Limits;
 use wire::frame::{FrameKind, Header, Priority, Service};
 
-use crate::harness::{Host, OP_ECHO, OP_FETCH, Raw, millis, on, pair, request};
+use crate::harness::{Host, OP_ECHO, OP_FETCH, Raw, content, millis, on, pair, request};
 
 /// The slowest of some calls.
 async fn slowest(sim: &Sim, a: &Host, b: &Host, calls: u32) -> Duration {
@@ -84,5 +84,98 @@ fn peer_that_reads_nothing_holds_little_and_is_given_up() {
             assert_eq!(b.endpoint.stats().links.len(), 1, "only the honest peer is left");
         });
         assert!(sim.marks().contains_key(mark), "{mark}: {:?}", sim.marks());
+    }
+}
+
+/// What a peer sends of its messages, and never the rest.
+#[derive(Clone, Copy, Debug)]
+enum Half {
+    /// The heads of split messages, one of each priority.
+    Heads,
+    /// The same, and the first part of each.
+    Parts,
+    /// A head, and nothing of its content.
+    Head,
+    /// A head, and half of its content.
+    Body,
+}
+
+/// Content of the largest message.
+const LARGEST: u32 = 4 << 20;
+const PART: usize = 256 << 10;
+
+async fn send_half(raw: &mut Raw, half: Half) {
+    let head = |priority, payload_len| Header {
+        service: Some(Service::Control),
+        priority,
+        op: OP_ECHO,
+        request: 1 + priority as u64,
+        payload_len,
+        deadline_us: u32::MAX,
+        ..Header::empty(FrameKind::Request)
+    };
+    match half {
+        Half::Heads | Half::Parts => {
+            for priority in [Priority::Control, Priority::Foreground, Priority::Background] {
+                let head = Header { split: true, ..head(priority, LARGEST) };
+                raw.send_bytes(&head.encode()).await;
+                if matches!(half, Half::Parts) {
+                    let (payload_len, request) = (PART as u32, head.request);
+                    let empty = Header::empty(FrameKind::Part);
+                    let mut part = Header { priority, request, payload_len, ..empty };
+                    let content = vec![7; PART];
+                    part.body_crc = part.content_crc(&[], &content);
+                    raw.send_bytes(&[&part.encode()[..], &content].concat()).await;
+                }
+            }
+        }
+        Half::Head => raw.send_bytes(&head(Priority::Foreground, PART as u32).encode()).await,
+        Half::Body => {
+            let head = head(Priority::Foreground, PART as u32).encode();
+            raw.send_bytes(&[&head[..], &vec![7; PART / 2]].concat()).await;
+        }
+    }
+}
+
+/// Answers that carry as much as the largest append, while hostile peers hold what they can.
+#[test]
+fn peer_that_sends_half_of_its_messages_holds_a_bounded_part_and_is_given_up() {
+    for half in [Half::Heads, Half::Parts, Half::Head, Half::Body] {
+        println!("{half:?}");
+        pair(33, Limits::default(), async |sim, a, b| {
+            let alone = slowest(&sim, &a, &b, 200).await;
+            let env = sim.boot(sim.add_host("half"));
+            for _ in 0..48 {
+                let (hostile, addr, sim) = (env.clone(), b.addr, sim.clone());
+                let mut raw = on(&env, async move { Raw::admitted(&hostile, addr).await }).await;
+                let task = async move {
+                    send_half(&mut raw, half).await;
+                    loop {
+                        sim.sleep(millis(100)).await;
+                        if matches!(half, Half::Heads | Half::Parts) {
+                            raw.send(FrameKind::Ping, &[]).await;
+                        }
+                    }
+                };
+                drop(env.spawn(runtime::Class::Foreground, "half", task));
+            }
+            sim.sleep(millis(1000)).await;
+            let pool = b.env.pool();
+            let used = pool.used();
+            assert!(used <= pool.budget() / 4 * 3, "{used} of {} bytes are held", pool.budget());
+            let beside = slowest(&sim, &a, &b, 200).await;
+            assert!(beside <= 2 * alone, "{beside:?} beside hostile peers, {alone:?} without");
+            for number in 0..20 {
+                let payload = content(&a.env, number, 1 << 20);
+                let asked = request(OP_ECHO, Vec::new(), payload);
+                let answer = a.call(b.addr, asked, millis(5000)).await;
+                assert!(answer.is_ok(), "1 MiB beside hostile peers: {:?}", answer.err());
+            }
+            sim.sleep(Duration::from_secs(25)).await;
+            assert_eq!(b.endpoint.stats().links.len(), 1, "only the honest peer is left");
+            // Pongs that were not read stand in the simulated kernel, in buffers of this pool.
+            let used = b.env.pool().used();
+            assert!(used < LARGEST as usize, "{used} bytes are held for peers that were given up");
+        });
     }
 }
