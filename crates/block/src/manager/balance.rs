@@ -18,8 +18,12 @@ struct Spread {
 }
 
 impl Spread {
+    /// Of the servers that this leader has heard of: one that it has only taken over as alive may
+    /// be dead. Where there are none, of all.
     fn of(machine: &Machine) -> Spread {
-        let alive = machine.members.iter().filter(|(_, member)| member.is_staying());
+        let staying = || machine.members.iter().filter(|(_, member)| member.is_staying());
+        let heard = staying().any(|(_, member)| member.is_heard());
+        let alive = staying().filter(|(_, member)| member.is_heard() || !heard);
         let cost = |id: BlockServerId, busy: u64| {
             busy + machine.state.owned_count(id) as u64 * SEGMENT_COST
         };

@@ -62,6 +62,11 @@ impl Hold {
 }
 
 impl Member {
+    /// True once a beat of it has come to this leader.
+    pub(super) fn is_heard(&self) -> bool {
+        self.boot.is_some()
+    }
+
     /// A server that this leader has not heard of, and that may have a lease.
     pub(super) fn unheard(now: Instant, lease_end: Instant) -> Member {
         Member {
@@ -152,7 +157,7 @@ impl Machine {
         let lives = self
             .members
             .get(&server)
-            .is_some_and(|member| member.boot.is_some() && member.is_staying());
+            .is_some_and(|member| member.is_heard() && member.is_staying());
         match self.state.server(server).filter(|known| lives && known.addr != addr) {
             Some(known) => Err(Refusal::Second { name: name.to_owned(), first: known.addr, addr }),
             None => Ok(()),

@@ -138,8 +138,10 @@ pub const NAMES_SHOWN: usize = 5;
 pub const LOCK: &str = "block-manager";
 /// Where the block service's files are in the core.
 pub const ROOT: &str = "/.craton/block";
-/// How often a manager that does not lead looks whether it may.
-pub const LOOK: Duration = Duration::from_millis(100);
+/// How often a manager that does not lead looks whether it may. Segments are away for less than a
+/// second after a leader's death, also when a block server's link to the next one is dead:
+/// docs/simulation.md has the sum.
+pub const LOOK: Duration = Duration::from_millis(50);
 /// Wait for one answer of a manager: longer than an append to its table takes on a bad day.
 pub const ATTEMPT: Duration = Duration::from_millis(1500);
 /// Wait for one answer about the block service in figures: people look at the rest meanwhile.

@@ -8,6 +8,7 @@ use wire::control::{
     BlockBeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeLimits, VolumeSpec,
 };
 
+use super::snapshots::next_leader;
 use super::{Server, at, machine, spec, volume};
 
 fn create(machine: &mut Machine, nonce: u64, spec: VolumeSpec) -> Result<BlockReply, Refusal> {
@@ -179,6 +180,26 @@ fn orphans_spread_and_a_dead_servers_segments_move() {
     let counts: Vec<_> = servers.iter().map(|s| machine.state().owned_count(s.id)).collect();
     assert!(counts[1].abs_diff(counts[2]) <= 2, "{counts:?}");
     assert_eq!(machine.state().segments_of(id, 0).count(), 12);
+}
+
+#[test]
+fn segments_go_to_servers_that_the_leader_has_heard_of() {
+    let mut machine = machine(State::default(), 1, at(0));
+    create(&mut machine, 1, spec("a", 4 * GIB)).expect("it is made");
+    let mut servers: Vec<Server> =
+        (1..=3).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
+    servers.iter_mut().for_each(|server| drop(server.beat(&mut machine, at(1))));
+    assert_eq!(machine.state().owned_count(servers[0].id), 4);
+    // The leader dies, and with it the owner and another server, which has no segments.
+    let mut machine = next_leader(&machine);
+    for ms in (50..700).step_by(50) {
+        if ms % 150 == 0 {
+            servers[2].beat(&mut machine, at(ms));
+        }
+        machine.tick(at(ms));
+        assert_eq!(machine.state().owned_count(servers[1].id), 0, "a dead server has segments");
+    }
+    assert_eq!(machine.state().owned_count(servers[2].id), 4);
 }
 
 #[test]
