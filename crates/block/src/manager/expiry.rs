@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use base::limits::reserve_bytes;
 use base::{Kind, VolumeId};
 use client::Client;
 use futures_util::stream::{StreamExt, iter};
@@ -182,7 +183,7 @@ impl Manager {
         }
     }
 
-    /// Bytes that the cluster's good disks can take, and that are in use; nothing while that is
+    /// Users' bytes that the good disks can take, and bytes in use; nothing while that is
     /// not known.
     async fn room(&self) -> Option<(u64, u64)> {
         let reply = self.client().cluster_ask(ClusterRequest::Status).await.ok()?;
@@ -190,7 +191,7 @@ impl Manager {
         let disks = status.servers.iter().flat_map(|server| &server.disks);
         let good = disks.filter(|disk| !disk.failed);
         let sums = good.fold((0u64, 0u64), |(capacity, used), disk| {
-            (capacity + disk.capacity, used + disk.used)
+            (capacity + disk.capacity - reserve_bytes(disk.capacity), used + disk.used)
         });
         (sums.0 > 0).then_some(sums)
     }

@@ -53,7 +53,7 @@ pub const LEFT_STEPS: u32 = 24;
 pub const LEFT_STEP_MAX: Duration = Duration::from_secs(3600);
 /// Between two looks for deleted volumes whose time is over, or whose room is needed.
 pub const EXPIRY: Duration = Duration::from_secs(10);
-/// With less of the cluster's room free than this, in percent, deleted volumes go early.
+/// With less of the room for users' bytes free than this, in percent, deleted volumes go early.
 pub const FREE_PERCENT: u64 = 10;
 /// Room that a deleted volume gives back counts as free from its removal on, and for so long: its
 /// chunks go when all rights to them have run out, two minutes later.

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::limits::reserve_bytes;
 use base::{Kind, MIB, VolumeId};
 use block::contract::Device;
 use block::frontend::Exports;
@@ -234,14 +235,15 @@ impl World {
         Ok(())
     }
 
-    /// Percent of the stores that are free.
+    /// Percent of the room for users' bytes that are free.
     async fn free(&self) -> Result<u64, String> {
         let reply = self.client.cluster_ask(ClusterRequest::Status).await;
         let Ok(ClusterReply::Status(status)) = reply else {
             return Err(format!("no status: {reply:?}"));
         };
         let disks: Vec<_> = status.servers.iter().flat_map(|server| &server.disks).collect();
-        let capacity: u64 = disks.iter().map(|disk| disk.capacity).sum();
+        let room = |capacity: u64| capacity - reserve_bytes(capacity);
+        let capacity: u64 = disks.iter().map(|disk| room(disk.capacity)).sum();
         let used: u64 = disks.iter().map(|disk| disk.used).sum();
         Ok(capacity.saturating_sub(used) * 100 / capacity.max(1))
     }
