@@ -148,6 +148,10 @@ impl BlockServer {
                 self.lose(at.segment, hosted);
             }
             BlockError::Busy => {}
+            // The append that found no room is in the log: one line for each write says no more.
+            BlockError::Full => {
+                tracing::debug!(segment = %at.segment, %fault, "segment request failed");
+            }
             _ => tracing::warn!(segment = %at.segment, %fault, "segment request failed"),
         }
         error
