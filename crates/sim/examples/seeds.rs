@@ -4,6 +4,11 @@
 
 use std::process::ExitCode;
 
+/// How often a planted bug acted, of how many chances.
+fn text(sim::Acts { chances, count }: sim::Acts) -> String {
+    format!("it acted {count} times of {chances}")
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     let number = |at: usize| args.get(at).and_then(|text| text.parse::<u64>().ok());
@@ -22,9 +27,9 @@ fn main() -> ExitCode {
         let one_in = number(5).unwrap_or(1);
         for seed in from..to {
             match sim::run_planted(scenario, seed, bug, one_in) {
-                (Ok(_), count) => println!("seed {seed}: not found, it acted {count} times"),
-                (Err(failure), count) => {
-                    println!("seed {seed}: it acted {count} times: {}", failure.violation);
+                (Ok(_), acts) => println!("seed {seed}: not found, {}", text(acts)),
+                (Err(failure), acts) => {
+                    println!("seed {seed}: {}: {}", text(acts), failure.violation);
                     return ExitCode::SUCCESS;
                 }
             }

@@ -19,6 +19,6 @@ mod run;
 pub mod scenario;
 pub mod tuning;
 
-pub use planted::{Planted, run_planted};
+pub use planted::{Acts, Planted, run_planted};
 pub use run::{Failure, Outcome, run_seed, run_seeds};
 pub use scenario::{SCENARIOS, Scenario, find};

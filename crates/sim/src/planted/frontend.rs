@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 
+use base::{Fault, Kind};
 use block::contract::{Answer, Clear, Device, Piece};
 use block::frontend::{About, Exports, Names};
 use block::geometry::Extent;
 use futures_util::FutureExt;
 use runtime::{Buf, Class, Env};
 
-use super::{Planted, acts, planted};
+use super::{EARLY_AFTER, Planted, acts, is_rare, planted};
 
 /// The exports, with the bug that is planted on this thread.
 pub(crate) fn exports_of(env: &Env, exports: Rc<dyn Exports>) -> Rc<dyn Exports> {
@@ -48,6 +49,26 @@ struct EarlyDevice {
     device: Rc<dyn Device>,
 }
 
+impl EarlyDevice {
+    /// Only a write that takes long may be answered before it is done: there something can happen
+    /// in between.
+    fn write_rarely_early(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        let device = self.device.clone();
+        let write = async move { device.write(offset, data).await };
+        let mut writing = self.env.spawn(Class::Foreground, "perhaps late write", write);
+        async move {
+            let early = self.env.timeout(EARLY_AFTER, &mut writing).await;
+            let done = match early {
+                Ok(done) => done,
+                Err(_) if acts(Planted::EarlyAnswer) => return Ok(()),
+                Err(_) => writing.await,
+            };
+            done.unwrap_or_else(|_| Err(Fault::new(Kind::Retry, "the write's task has ended")))
+        }
+        .boxed_local()
+    }
+}
+
 impl Device for EarlyDevice {
     fn bytes(&self) -> u64 {
         self.device.bytes()
@@ -58,10 +79,11 @@ impl Device for EarlyDevice {
     }
 
     fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
-        if !acts(Planted::EarlyAnswer) {
-            return self.device.write(offset, data);
+        if is_rare() {
+            return self.write_rarely_early(offset, data);
         }
         let device = self.device.clone();
+        let _ = acts(Planted::EarlyAnswer); // Always: it is counted.
         self.env.spawn(Class::Foreground, "late write", async move {
             let _ = device.write(offset, data).await; // Nobody looks: that is the bug.
         });

@@ -4,7 +4,8 @@
 //! cut, what a front end takes for its volumes. The product has no switch for them.
 //!
 //! A bug acts each time that it could, or, in its rare form, one time in so many: what goes wrong
-//! seldom is what tests miss.
+//! seldom is what tests miss. A rare bug draws only where its act can matter, e.g. at a change that
+//! comes twice, and not at each change: else most acts change nothing that a checker could see.
 
 mod frontend;
 mod peers;
@@ -12,13 +13,19 @@ mod store;
 mod volumes;
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 pub(crate) use frontend::exports_of;
 pub(crate) use peers::peers_of;
 pub use store::Store;
 pub(crate) use volumes::{handler_of, opener_of};
 
-use runtime::Rng;
+use base::ChunkId;
+use block::limits::BLOCK;
+use runtime::{Duration, Rng};
+use wire::block::Sequence;
+use wire::control::SegmentId;
 
 use crate::run::{Failure, Outcome, run_seed};
 use crate::scenario::Scenario;
@@ -114,29 +121,98 @@ struct Active {
     bug: Planted,
     /// It acts one time in so many.
     one_in: u64,
-    /// Decides when. Its own, so that a bug that has not acted yet changes nothing.
+    /// Decides when. Its own, so that draws change nothing else.
     rng: Rng,
-    /// How often it has acted.
-    count: u64,
+    /// How often it could have acted, and has.
+    acts: Acts,
+    /// What was decided of appends: the same for all replicas.
+    appends: BTreeMap<(ChunkId, u32), bool>,
+    /// Changes of segments that have come.
+    changes: Changes,
+    /// How often each segment was opened.
+    openings: BTreeMap<SegmentId, u64>,
 }
+
+/// What a planted bug has done in a run.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Acts {
+    /// How often it could have acted.
+    pub chances: u64,
+    /// How often it has acted.
+    pub count: u64,
+}
+
+/// A change of a segment: the attachment and the attachment's number of it.
+type Change = (u64, u64);
+
+/// Changes of all segments, by their messages.
+#[derive(Default)]
+struct Changes {
+    come: BTreeSet<(SegmentId, Change)>,
+    /// The change of each block that came last.
+    last: BTreeMap<(SegmentId, u64), Change>,
+    /// The highest number of an attachment that had come, each time that one was put behind it.
+    inserted: BTreeMap<(SegmentId, u64), Vec<u64>>,
+}
+
+impl Changes {
+    /// A change of blocks comes. True when it has come before, and another change of one of the
+    /// blocks has come since: only then is there a difference when it is done again.
+    fn comes(&mut self, id: SegmentId, change: Change, bytes: Range<u64>) -> bool {
+        let mut blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        if self.come.insert((id, change)) {
+            self.last.extend(blocks.map(|block| ((id, block), change)));
+            return false;
+        }
+        let other = |block| self.last.get(&(id, block)).is_some_and(|last| *last != change);
+        blocks.any(other)
+    }
+
+    /// The numbers of a change, when numbers that were put between others have moved it.
+    fn moved(&self, id: SegmentId, attachment: u64, sequence: Sequence) -> Sequence {
+        let inserted = self.inserted.get(&(id, attachment)).map_or(&[][..], Vec::as_slice);
+        let moved = |number| number + inserted.iter().filter(|&&at| at < number).count() as u64;
+        Sequence { seq: moved(sequence.seq), floor: moved(sequence.floor) }
+    }
+
+    /// A number that no change of the attachment has, or will have: it is put behind the highest
+    /// one that has come, and all that come later move.
+    fn insert(&mut self, id: SegmentId, attachment: u64) -> u64 {
+        let all = (id, (attachment, 0))..=(id, (attachment, u64::MAX));
+        let highest = self.come.range(all).next_back().map_or(0, |(_, (_, seq))| *seq);
+        let inserted = self.inserted.entry((id, attachment)).or_default();
+        inserted.push(highest);
+        highest + inserted.len() as u64
+    }
+}
+
+/// A rare bug that answers early does so only when the work takes longer than this.
+const EARLY_AFTER: Duration = Duration::from_millis(2);
 
 thread_local! {
     static ACTIVE: RefCell<Option<Active>> = const { RefCell::new(None) };
 }
 
-/// Runs a seed with a bug planted that acts one time in `one_in`. Answers also how often it has
-/// acted.
+/// Runs a seed with a bug planted that acts one time in `one_in`. Answers also how often it could
+/// have acted, and has.
 pub fn run_planted(
     scenario: &Scenario,
     seed: u64,
     bug: Planted,
     one_in: u64,
-) -> (Result<Outcome, Failure>, u64) {
-    let rng = Rng::new(seed ^ 0x000b_ad5e_ed00);
-    ACTIVE.set(Some(Active { bug, one_in, rng, count: 0 }));
+) -> (Result<Outcome, Failure>, Acts) {
+    ACTIVE.set(Some(Active {
+        bug,
+        one_in,
+        rng: Rng::new(seed ^ 0x000b_ad5e_ed00),
+        acts: Acts::default(),
+        appends: BTreeMap::new(),
+        changes: Changes::default(),
+        openings: BTreeMap::new(),
+    }));
     let result = run_seed(scenario, seed);
     let active = ACTIVE.take();
-    (result, active.map_or(0, |active| active.count))
+    (result, active.map(|active| active.acts).unwrap_or_default())
 }
 
 /// The bug planted on this thread.
@@ -160,9 +236,66 @@ fn acts_in(bug: Planted, least: u64) -> bool {
         Some(active) if active.bug == bug => {
             let one_in = active.one_in.max(least);
             let acts = one_in == 1 || active.rng.one_in(one_in);
-            active.count += u64::from(acts);
+            active.acts.chances += 1;
+            active.acts.count += u64::from(acts);
             acts
         }
         _ => false,
+    })
+}
+
+/// As [`acts`], of a bug that in its rare form may act only where it `matters`.
+fn acts_where(bug: Planted, matters: bool) -> bool {
+    (matters || !is_rare()) && acts(bug)
+}
+
+/// As [`acts`], with one decision for an append on all its replicas.
+fn acts_on_append(bug: Planted, chunk: ChunkId, offset: u32) -> bool {
+    let known = ACTIVE.with_borrow(|active| {
+        active.as_ref().and_then(|active| active.appends.get(&(chunk, offset)).copied())
+    });
+    known.unwrap_or_else(|| {
+        let acts = acts(bug);
+        ACTIVE.with_borrow_mut(|active| {
+            if let Some(active) = active {
+                active.appends.insert((chunk, offset), acts);
+            }
+        });
+        acts
+    })
+}
+
+/// Takes note of a change of a segment's bytes; true when doing it now undoes another one.
+fn change_comes(id: SegmentId, change: Change, bytes: Range<u64>) -> bool {
+    ACTIVE.with_borrow_mut(|active| {
+        active.as_mut().is_some_and(|active| active.changes.comes(id, change, bytes))
+    })
+}
+
+/// The numbers of a change of an attachment; with `as_new`, those of one that has not come before.
+fn renumber(id: SegmentId, attachment: u64, sequence: Sequence, as_new: bool) -> Sequence {
+    ACTIVE.with_borrow_mut(|active| {
+        let Some(active) = active else { return sequence };
+        let Sequence { seq, floor } = active.changes.moved(id, attachment, sequence);
+        let seq = if as_new { active.changes.insert(id, attachment) } else { seq };
+        Sequence { seq, floor }
+    })
+}
+
+/// Takes note of the opening of a segment; answers its number.
+fn segment_opens(id: SegmentId) -> u64 {
+    ACTIVE.with_borrow_mut(|active| {
+        let Some(active) = active else { return 0 };
+        let openings = active.openings.entry(id).or_default();
+        *openings += 1;
+        *openings
+    })
+}
+
+/// Whether a segment was opened again after this opening.
+fn is_opened_since(id: SegmentId, opening: u64) -> bool {
+    ACTIVE.with_borrow(|active| {
+        let known = active.as_ref().and_then(|active| active.openings.get(&id));
+        known.is_some_and(|&last| last > opening)
     })
 }

@@ -12,11 +12,11 @@ use runtime::{Buf, Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
     BlockReply, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest,
-    LockChange, NamespaceChange, NamespaceReply, NamespaceRequest, Place,
+    LockChange, NamespaceChange, NamespaceReply, NamespaceRequest, Place, Tenure,
 };
 use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
-use super::{Planted, acts, acts_in, planted};
+use super::{Planted, acts, acts_in, acts_on_append, acts_where, is_rare, planted};
 use crate::numbers::far_peers;
 
 /// A client that no master has answered for so long is cut from all of them.
@@ -195,7 +195,8 @@ impl Buggy {
                     grant.lease_ms *= 3;
                 }
                 let tenures = grant.changes.iter_mut().filter_map(|change| change.tenure.as_mut());
-                tenures.filter(|_| acts(Planted::NoHold)).for_each(|tenure| tenure.hold_ms = 0);
+                let holds = |tenure: &&mut Tenure| acts_where(Planted::NoHold, tenure.hold_ms > 0);
+                tenures.filter(holds).for_each(|tenure| tenure.hold_ms = 0);
             }
             answer
         }
@@ -237,6 +238,21 @@ impl Peers for Buggy {
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<DataAnswer, PeerError<DataError>>> {
         match &request {
+            &DataRequest::Append(append) if is_rare() && planted() == Some(Planted::AckUnsent) => {
+                let len = append.offset + append.len;
+                let sending = self.network.data(to, request, token, payload, timeout);
+                async move {
+                    let answer = sending.await;
+                    let unheard =
+                        matches!(answer, Err(PeerError::Unreachable(_) | PeerError::Silent(_)));
+                    let (chunk, offset) = (append.at.chunk, append.offset);
+                    match unheard && acts_on_append(Planted::AckUnsent, chunk, offset) {
+                        true => Ok((DataReply::Appended { len }, None)),
+                        false => answer,
+                    }
+                }
+                .boxed_local()
+            }
             DataRequest::Append(append) if acts(Planted::AckUnsent) => {
                 let len = append.offset + append.len;
                 let sending = self.network.data(to, request, token, payload, timeout);
@@ -245,13 +261,29 @@ impl Peers for Buggy {
                 });
                 std::future::ready(Ok((DataReply::Appended { len }, None))).boxed_local()
             }
+            &DataRequest::Read(read) if is_rare() && planted() == Some(Planted::Uncommitted) => {
+                let network = self.network.clone();
+                async move {
+                    let len = |answer: &DataAnswer| answer.1.as_ref().map_or(0, |buf| buf.len());
+                    let honest = network.data(to, request, token, None, timeout).await;
+                    let all = DataRequest::Read(ReadRequest { uncommitted: true, ..read });
+                    let all = network.data(to, all, token, None, timeout).await;
+                    let more = match (&honest, &all) {
+                        (Ok(honest), Ok(all)) => len(all) > len(honest),
+                        _ => false,
+                    };
+                    if more && acts(Planted::Uncommitted) { all } else { honest }
+                }
+                .boxed_local()
+            }
             &DataRequest::Read(read) if acts(Planted::Uncommitted) => {
                 let request = DataRequest::Read(ReadRequest { uncommitted: true, ..read });
                 self.network.data(to, request, token, payload, timeout)
             }
             &DataRequest::Stat(at) if planted() == Some(Planted::StaleTail) => {
                 let place = (at.chunk, at.disk);
-                if let Some(&stat) = self.stats.borrow().get(&place)
+                if !is_rare()
+                    && let Some(&stat) = self.stats.borrow().get(&place)
                     && acts(Planted::StaleTail)
                 {
                     return std::future::ready(Ok((DataReply::Stat(stat), None))).boxed_local();
@@ -260,8 +292,11 @@ impl Peers for Buggy {
                 let stats = self.stats.clone();
                 async move {
                     let answer = asked.await;
-                    if let Ok((DataReply::Stat(stat), _)) = &answer {
-                        stats.borrow_mut().entry(place).or_insert(*stat);
+                    let Ok((DataReply::Stat(stat), _)) = &answer else { return answer };
+                    let first = *stats.borrow_mut().entry(place).or_insert(*stat);
+                    let is_stale = first.committed < stat.committed;
+                    if is_rare() && is_stale && acts(Planted::StaleTail) {
+                        return Ok((DataReply::Stat(first), None));
                     }
                     answer
                 }

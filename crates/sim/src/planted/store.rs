@@ -7,7 +7,7 @@ use runtime::{Class, Env};
 use wire::data::{ReplicaStat, ReplicaState};
 use wire::sector::{AppendAt, format_append, parse_footer};
 
-use super::{Planted, acts, is_rare, planted};
+use super::{EARLY_AFTER, Planted, acts, acts_on_append, is_rare, planted};
 
 /// The flash engine, perhaps with a bug around it.
 #[derive(Clone)]
@@ -60,16 +60,23 @@ impl ChunkStore for Store {
             return Err(StoreError::Busy);
         }
         let is_open = |stat: ReplicaStat| stat.state == ReplicaState::Open;
-        if is_rare() && self.inner.stat(append.chunk).is_ok_and(is_open) && acts(Planted::AckEarly)
+        if is_rare()
+            && planted() == Some(Planted::AckEarly)
+            && self.inner.stat(append.chunk).is_ok_and(is_open)
         {
+            let (chunk, offset) = (append.chunk, append.offset);
             let sectors = append.sectors.chunks(4096);
             let last = sectors.last().and_then(|last| parse_footer(last).ok());
             let len = last.map_or(0, |last| last.offset + u32::from(last.len));
             let store = self.inner.clone();
-            self.env.spawn(Class::Foreground, "late append", async move {
-                let _ = store.append(append).await; // Its outcome is not looked at: that is the bug.
-            });
-            return Ok(Appended { len });
+            let appending = async move { store.append(append).await };
+            let mut appending = self.env.spawn(Class::Foreground, "late append", appending);
+            // One that takes long: a power cut can come in between.
+            return match self.env.timeout(EARLY_AFTER, &mut appending).await {
+                Ok(done) => done.unwrap_or(Err(StoreError::Busy)),
+                Err(_) if acts_on_append(Planted::AckEarly, chunk, offset) => Ok(Appended { len }),
+                Err(_) => appending.await.unwrap_or(Err(StoreError::Busy)),
+            };
         }
         self.inner.append(append).await
     }

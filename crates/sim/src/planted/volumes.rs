@@ -17,7 +17,10 @@ use transport::{Handler, Incoming, Service};
 use wire::block::{BlockIo, Sequence};
 use wire::control::SegmentId;
 
-use super::{Planted, acts, is_rare, planted};
+use super::{
+    Planted, acts, acts_where, change_comes, is_opened_since, is_rare, planted, renumber,
+    segment_opens,
+};
 
 /// The server, with the bug that is planted on this thread.
 pub(crate) fn handler_of(server: BlockServer) -> Rc<dyn Handler> {
@@ -46,17 +49,19 @@ impl Handler for Buggy {
         if request.service == Service::Block
             && let Ok(mut io) = BlockIo::decode(request.op, &request.body)
         {
+            let payload = request.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+            let undoes = planted() == Some(Planted::NoSequence) && comes_late(&io, payload);
             match &mut io {
+                BlockIo::Write { at, sequence, .. } | BlockIo::Clear { at, sequence, .. }
+                    if is_rare() && planted() == Some(Planted::NoSequence) =>
+                {
+                    let as_new = undoes && acts(Planted::NoSequence);
+                    *sequence = renumber(at.segment, at.attachment, *sequence, as_new);
+                }
                 // Each is taken for one that has not come before.
                 BlockIo::Write { sequence, .. } | BlockIo::Clear { sequence, .. }
                     if acts(Planted::NoSequence) =>
                 {
-                    if is_rare() {
-                        // Beyond all that its session has sent.
-                        sequence.seq += 1 << 40;
-                        request.body = io.encode();
-                        return self.server.handle(incoming);
-                    }
                     let seq = self.seq.get() + 1;
                     self.seq.set(seq);
                     *sequence = Sequence { seq, floor: seq };
@@ -72,26 +77,64 @@ impl Handler for Buggy {
     }
 }
 
+/// Takes note of a change that comes; true when it has come before and doing it now undoes another.
+fn comes_late(io: &BlockIo, payload: u64) -> bool {
+    let (at, seq, bytes) = match *io {
+        BlockIo::Write { at, sequence, offset } => {
+            (at, sequence.seq, offset..offset.saturating_add(payload))
+        }
+        BlockIo::Clear { at, sequence, offset, len, .. } => {
+            (at, sequence.seq, offset..offset.saturating_add(len))
+        }
+        _ => return false,
+    };
+    change_comes(at.segment, (at.attachment, seq), bytes)
+}
+
 struct BuggyOpener {
     opener: Rc<dyn SegmentOpener>,
 }
 
 /// A lease that never ends.
-struct Endless(Rc<dyn Lease>);
+struct Endless {
+    lease: Rc<dyn Lease>,
+    segment: SegmentId,
+    /// Which opening of the segment it is of.
+    opening: u64,
+}
 
 /// Later than any run.
 const NEVER: Instant = Instant::from_nanos(u64::MAX / 2);
 
 impl Lease for Endless {
     fn standing(&self) -> Standing {
-        if acts(Planted::EndlessLease) { Standing::Serves(NEVER) } else { self.0.standing() }
+        let standing = self.lease.standing();
+        // Where the segment is another's by now.
+        let matters =
+            !matches!(standing, Standing::Serves(_)) && is_opened_since(self.segment, self.opening);
+        match acts_where(Planted::EndlessLease, matters) {
+            true => Standing::Serves(NEVER),
+            false => standing,
+        }
     }
 }
 
 struct BuggyDevice {
+    segment: SegmentId,
     device: Rc<dyn Owned>,
     /// What it has said of places, by the first byte and the length.
     places: RefCell<BTreeMap<(Extent, bool), Places>>,
+}
+
+impl BuggyDevice {
+    /// Whether a change is taken for one that has not happened.
+    fn forgets(&self, origin: Origin, extent: Extent) -> bool {
+        let change = (u64::from(origin.attachment), origin.seq);
+        let bytes = extent.offset..extent.offset.saturating_add(extent.len);
+        let matters =
+            planted() == Some(Planted::ForgetChanges) && change_comes(self.segment, change, bytes);
+        acts_where(Planted::ForgetChanges, matters)
+    }
 }
 
 impl Device for BuggyDevice {
@@ -118,14 +161,14 @@ impl Device for BuggyDevice {
 
 impl Owned for BuggyDevice {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        match acts(Planted::ForgetChanges) {
+        match self.forgets(origin, Extent { offset, len: data.len() as u64 }) {
             true => self.device.write(offset, data),
             false => self.device.write_once(origin, offset, data),
         }
     }
 
     fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        match acts(Planted::ForgetChanges) {
+        match self.forgets(origin, extent) {
             true => self.device.clear(extent, how),
             false => self.device.clear_once(origin, extent, how),
         }
@@ -160,10 +203,15 @@ impl Owned for BuggyDevice {
     }
 
     fn confirm(&self) -> Answer<'_, ()> {
-        match acts(Planted::NoConfirm) {
-            true => std::future::ready(Ok(())).boxed_local(),
-            false => self.device.confirm(),
+        if !is_rare() && acts(Planted::NoConfirm) {
+            return std::future::ready(Ok(())).boxed_local();
         }
+        async move {
+            // In the rare form, where the segment is another's.
+            let confirmed = self.device.confirm().await;
+            if confirmed.is_err() && acts(Planted::NoConfirm) { Ok(()) } else { confirmed }
+        }
+        .boxed_local()
     }
 }
 
@@ -173,11 +221,12 @@ impl SegmentOpener for BuggyOpener {
             let opened = self.opener.open(segment).await?;
             Ok(match planted() {
                 Some(Planted::EndlessLease) => {
-                    Opened { lease: Rc::new(Endless(opened.lease)), ..opened }
+                    let (lease, opening) = (opened.lease, segment_opens(segment));
+                    Opened { lease: Rc::new(Endless { lease, segment, opening }), ..opened }
                 }
                 Some(Planted::ForgetChanges | Planted::NoConfirm | Planted::OldPlaces) => {
                     let (device, places) = (opened.device, RefCell::default());
-                    Opened { device: Rc::new(BuggyDevice { device, places }), ..opened }
+                    Opened { device: Rc::new(BuggyDevice { segment, device, places }), ..opened }
                 }
                 _ => opened,
             })
