@@ -125,8 +125,8 @@ struct Active {
     rng: Rng,
     /// How often it could have acted, and has.
     acts: Acts,
-    /// What was decided of appends: the same for all replicas.
-    appends: BTreeMap<(ChunkId, u32), bool>,
+    /// What was decided of appends, by offset, or of fences, by epoch: the same for all replicas.
+    decided: BTreeMap<(ChunkId, u64), bool>,
     /// Changes of segments that have come.
     changes: Changes,
     /// How often each segment was opened.
@@ -206,7 +206,7 @@ pub fn run_planted(
         one_in,
         rng: Rng::new(seed ^ 0x000b_ad5e_ed00),
         acts: Acts::default(),
-        appends: BTreeMap::new(),
+        decided: BTreeMap::new(),
         changes: Changes::default(),
         openings: BTreeMap::new(),
     }));
@@ -249,16 +249,16 @@ fn acts_where(bug: Planted, matters: bool) -> bool {
     (matters || !is_rare()) && acts(bug)
 }
 
-/// As [`acts`], with one decision for an append on all its replicas.
-fn acts_on_append(bug: Planted, chunk: ChunkId, offset: u32) -> bool {
+/// As [`acts`], with one decision for an append or a fence on all replicas of a chunk.
+fn acts_on_all(bug: Planted, chunk: ChunkId, number: u64) -> bool {
     let known = ACTIVE.with_borrow(|active| {
-        active.as_ref().and_then(|active| active.appends.get(&(chunk, offset)).copied())
+        active.as_ref().and_then(|active| active.decided.get(&(chunk, number)).copied())
     });
     known.unwrap_or_else(|| {
         let acts = acts(bug);
         ACTIVE.with_borrow_mut(|active| {
             if let Some(active) = active {
-                active.appends.insert((chunk, offset), acts);
+                active.decided.insert((chunk, number), acts);
             }
         });
         acts

@@ -16,7 +16,7 @@ use wire::control::{
 };
 use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
-use super::{Planted, acts, acts_in, acts_on_append, acts_where, is_rare, planted};
+use super::{Planted, acts, acts_in, acts_on_all, acts_where, is_rare, planted};
 use crate::numbers::far_peers;
 
 /// A client that no master has answered for so long is cut from all of them.
@@ -245,8 +245,8 @@ impl Peers for Buggy {
                     let answer = sending.await;
                     let unheard =
                         matches!(answer, Err(PeerError::Unreachable(_) | PeerError::Silent(_)));
-                    let (chunk, offset) = (append.at.chunk, append.offset);
-                    match unheard && acts_on_append(Planted::AckUnsent, chunk, offset) {
+                    let (chunk, offset) = (append.at.chunk, u64::from(append.offset));
+                    match unheard && acts_on_all(Planted::AckUnsent, chunk, offset) {
                         true => Ok((DataReply::Appended { len }, None)),
                         false => answer,
                     }

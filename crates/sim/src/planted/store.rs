@@ -7,7 +7,7 @@ use runtime::{Class, Env};
 use wire::data::{ReplicaStat, ReplicaState};
 use wire::sector::{AppendAt, format_append, parse_footer};
 
-use super::{EARLY_AFTER, Planted, acts, acts_on_append, is_rare, planted};
+use super::{EARLY_AFTER, Planted, acts, acts_on_all, is_rare, planted};
 
 /// The flash engine, perhaps with a bug around it.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ impl ChunkStore for Store {
             && planted() == Some(Planted::AckEarly)
             && self.inner.stat(append.chunk).is_ok_and(is_open)
         {
-            let (chunk, offset) = (append.chunk, append.offset);
+            let (chunk, offset) = (append.chunk, u64::from(append.offset));
             let sectors = append.sectors.chunks(4096);
             let last = sectors.last().and_then(|last| parse_footer(last).ok());
             let len = last.map_or(0, |last| last.offset + u32::from(last.len));
@@ -74,7 +74,7 @@ impl ChunkStore for Store {
             // One that takes long: a power cut can come in between.
             return match self.env.timeout(EARLY_AFTER, &mut appending).await {
                 Ok(done) => done.unwrap_or(Err(StoreError::Busy)),
-                Err(_) if acts_on_append(Planted::AckEarly, chunk, offset) => Ok(Appended { len }),
+                Err(_) if acts_on_all(Planted::AckEarly, chunk, offset) => Ok(Appended { len }),
                 Err(_) => appending.await.unwrap_or(Err(StoreError::Busy)),
             };
         }
@@ -88,7 +88,7 @@ impl ChunkStore for Store {
 
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
         if let Ok(stat @ ReplicaStat { state: ReplicaState::Open, .. }) = self.inner.stat(chunk)
-            && acts(Planted::NoFence)
+            && acts_on_all(Planted::NoFence, chunk, epoch.get())
         {
             return Ok(ReplicaStat { state: ReplicaState::Fenced(epoch), ..stat });
         }
