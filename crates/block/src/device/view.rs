@@ -146,6 +146,12 @@ impl View {
         {
             let txn = Txn::decode(&value).map_err(|flaw| self.damage(flaw))?;
             txn.updates.iter().for_each(|update| self.index.apply(*update));
+            // The rows of files that are written know their ends as of the last checkpoint.
+            for mark in &txn.marks {
+                if let Some(Some(file)) = self.files.get_mut(&mark.file) {
+                    file.bytes = file.bytes.max(u64::from(mark.end) * UNIT);
+                }
+            }
         }
         self.pages.extend(self.index.dirty_pages());
         let mut scan = self.rows.scan(Range::prefix(&[PAGE_PREFIX]));

@@ -1,7 +1,7 @@
 //! Differences between snapshots, as their directories show them.
 
 use block::contract::Device;
-use block::device::{Change, Has, Identity, View};
+use block::device::{Change, Has, Identity, Options, View};
 use runtime::{Duration, Env};
 use table::model::MemDisk;
 
@@ -74,6 +74,28 @@ fn differences_of_two_snapshots_show_what_was_written_between_them() {
         let shared =
             older.files().filter(|file| newer.files().any(|other| other.file == file.file));
         assert!(shared.count() > 0, "a file has one number in all directories");
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
+/// A deleted volume's room is asked for while its last DataFile is as its owner left it.
+#[test]
+fn file_that_is_written_has_the_length_of_its_last_batch() {
+    let world = World::new(53);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        let options = Options { checkpoint_updates: 1 << 20, file_bytes: 1 << 20, ..small() };
+        let segment = open(&at, &disk, 1, options).await.unwrap();
+        for lba in 0..BLOCKS {
+            let data = at.pool().copy_of(&[1; BLOCK as usize]).unwrap();
+            segment.write(lba * BLOCK, data).await.unwrap();
+        }
+        at.sleep(HOLD).await;
+        let seen = View::look(&at, disk.store(&at)).await.unwrap();
+        let bytes: u64 = seen.files().map(|file| file.bytes).sum();
+        assert!(bytes >= BLOCKS * BLOCK, "{bytes} bytes of {}", BLOCKS * BLOCK);
+        segment.close().await.unwrap();
     };
     world.run(async { on(&env, work).await.unwrap() });
 }
