@@ -46,13 +46,8 @@ impl Purpose {
     pub const ALL: [Purpose; 3] = [Purpose::Data, Purpose::Collection, Purpose::Metadata];
 
     /// The one that stands for itself as `number` on the wire.
-    pub const fn from_number(number: u32) -> Option<Purpose> {
-        match number {
-            0 => Some(Purpose::Data),
-            1 => Some(Purpose::Collection),
-            2 => Some(Purpose::Metadata),
-            _ => None,
-        }
+    pub fn from_number(number: u32) -> Option<Purpose> {
+        Purpose::ALL.get(number as usize).copied()
     }
 
     /// Of a reserve of `size` bytes or units, the part that must stay free.

@@ -118,10 +118,10 @@ impl Managers {
         loop {
             match self.ask_once(&request, ATTEMPT).await {
                 Ok(reply) => return Ok(reply),
-                Err(Trouble::Final(error)) => return Err(error),
+                Err(AskError::Final(error)) => return Err(error),
                 // What a manager has said of the cause says more.
-                Err(Trouble::Passing(last)) if last == NO_LEADER && !cause.is_empty() => {}
-                Err(Trouble::Passing(last)) => cause = last,
+                Err(AskError::Passing(last)) if last == NO_LEADER && !cause.is_empty() => {}
+                Err(AskError::Passing(last)) => cause = last,
             }
             let waited = env.now() - start;
             if waited >= self.0.budget {
@@ -137,7 +137,7 @@ impl Managers {
         &self,
         request: &BlockRequest,
         attempt: Duration,
-    ) -> Result<BlockReply, Trouble> {
+    ) -> Result<BlockReply, AskError> {
         let env = self.0.client.env();
         let deadline = env.now() + attempt;
         let leader = match self.0.leader.get() {
@@ -156,25 +156,25 @@ impl Managers {
             PeerError::Refused(error) => match error.kind {
                 Kind::Reroute => {
                     self.0.leader.set(error.leader.filter(|&other| other != leader));
-                    Err(Trouble::Passing(cause))
+                    Err(AskError::Passing(cause))
                 }
-                Kind::Retry | Kind::Unknown | Kind::Refresh => Err(Trouble::Passing(cause)),
-                kind => Err(Trouble::Final(Error::Refused { kind, message: error.message })),
+                Kind::Retry | Kind::Unknown | Kind::Refresh => Err(AskError::Passing(cause)),
+                kind => Err(AskError::Final(Error::Refused { kind, message: error.message })),
             },
-            PeerError::Busy => Err(Trouble::Passing(cause)),
+            PeerError::Busy => Err(AskError::Passing(cause)),
             PeerError::Unreachable(_) | PeerError::Silent(_) | PeerError::Foreign(_) => {
                 self.0.leader.set(None);
-                Err(Trouble::Passing(cause))
+                Err(AskError::Passing(cause))
             }
         }
     }
 
     /// Who holds the lock.
-    async fn find(&self, deadline: Instant) -> Result<SocketAddr, Trouble> {
+    async fn find(&self, deadline: Instant) -> Result<SocketAddr, AskError> {
         let env = self.0.client.env();
         let request = ClusterRequest::LockHolder { name: LOCK.to_owned() };
         let left = deadline - env.now();
-        let passing = |cause: &str| Err(Trouble::Passing(cause.to_owned()));
+        let passing = |cause: &str| Err(AskError::Passing(cause.to_owned()));
         match env.timeout(left, self.0.client.cluster_ask(request)).await {
             Ok(Ok(ClusterReply::Holder(Some((holder, _))))) => match holder_addr(&holder) {
                 Some(addr) => {
@@ -184,7 +184,7 @@ impl Managers {
                 None => passing("the holder of the block manager's lock names no address"),
             },
             Ok(Ok(_)) => passing(NO_LEADER),
-            Ok(Err(error)) => Err(Trouble::Passing(error.to_string())),
+            Ok(Err(error)) => Err(AskError::Passing(error.to_string())),
             Err(_) => passing("the masters do not answer"),
         }
     }
@@ -195,9 +195,9 @@ impl Managers {
             match self.ask_once(&BlockRequest::Status, STATUS_ATTEMPT).await {
                 Ok(BlockReply::Status(status)) => return Ok(Some(status)),
                 Ok(other) => return Err(misfit(&other)),
-                Err(Trouble::Final(error)) => return Err(error),
+                Err(AskError::Final(error)) => return Err(error),
                 // What was known of the leader may have been old.
-                Err(Trouble::Passing(cause)) => tracing::debug!(cause, "no block status"),
+                Err(AskError::Passing(cause)) => tracing::debug!(cause, "no block status"),
             }
         }
         Ok(None)
@@ -250,7 +250,7 @@ impl fmt::Debug for Managers {
 
 /// Why one attempt brought no answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum AskError {
     /// Ask again.
     Passing(String),
     /// The answer stays the same.

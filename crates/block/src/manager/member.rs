@@ -20,7 +20,7 @@ use wire::control::{
     SegmentUsage, TraceReply,
 };
 
-use super::client::{Error, Managers, Trouble};
+use super::client::{AskError, Error, Managers};
 use super::limits::{BEAT_ATTEMPT, IDLE, LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
 use super::tenancy::{Action, Held, Standing, Tenancy};
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
@@ -335,13 +335,13 @@ impl Member {
                     }
                 }
                 Ok(Ok(other)) => tracing::warn!(?other, "not an answer to a beat"),
-                Ok(Err(Trouble::Final(error))) if error.kind() == Kind::Fenced => {
+                Ok(Err(AskError::Final(error))) if error.kind() == Kind::Fenced => {
                     return self.replaced(&error);
                 }
-                Ok(Err(Trouble::Final(error))) => {
+                Ok(Err(AskError::Final(error))) => {
                     tracing::warn!(%error, "the block manager refuses a beat");
                 }
-                Ok(Err(Trouble::Passing(cause))) => {
+                Ok(Err(AskError::Passing(cause))) => {
                     tracing::debug!(cause, "beat not answered");
                     env.sleep(env.jitter(PAUSE)).await;
                     continue;
@@ -370,11 +370,11 @@ impl Member {
                 tracing::warn!(?other, "not an answer to a registration");
                 None
             }
-            Err(Trouble::Passing(cause)) => {
+            Err(AskError::Passing(cause)) => {
                 tracing::debug!(cause, "registration not taken");
                 None
             }
-            Err(Trouble::Final(error)) => {
+            Err(AskError::Final(error)) => {
                 if error.kind() != Kind::Exists {
                     tracing::warn!(%error, "registration refused");
                 } else if !self.0.refused.replace(true) {
