@@ -35,7 +35,9 @@ pub fn run(connection: &Connection, command: MastersCommand) -> Done {
             };
             change(&client, MemberChange::Remove { id: raft_id }).await?;
             let stopped = match &dir {
-                Some(dir) => cluster::drop_master(client.env(), dir, &member.name).await?,
+                Some(dir) => {
+                    cluster::drop_master(client.env(), dir, (raft_id, &member.name)).await?
+                }
                 None => false,
             };
             let then = if stopped { "its process is stopped" } else { "stop its process" };

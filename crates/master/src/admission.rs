@@ -136,7 +136,8 @@ impl Admission {
     pub fn lost_disk(&self) -> String {
         format!(
             "this master is a member of the cluster, and its directory {} is empty: its disk was \
-             lost or replaced. Remove it with 'craton masters remove', then add it again",
+             lost or replaced. Remove it with 'craton masters remove', then add another in its place, \
+             with a number of its own ('raft_id')",
             self.dir.display()
         )
     }

@@ -61,7 +61,8 @@ impl fmt::Display for IdentityError {
             }
             IdentityError::Damaged(path) => write!(
                 f,
-                "{} is damaged: remove this master, and add it again with an empty directory",
+                "{} is damaged: remove this master, and add another in its place, with a number \
+                 of its own and an empty directory",
                 path.display()
             ),
             IdentityError::Other { path, what } => {
@@ -76,13 +77,14 @@ impl fmt::Display for IdentityError {
             IdentityError::NoStore(path) => write!(
                 f,
                 "{} is gone, and with it what this master has voted and acknowledged: remove \
-                 this master, and add it again with an empty directory",
+                 this master, and add another in its place, with a number of its own and an empty \
+                 directory",
                 path.display()
             ),
             IdentityError::NoIdentity(path) => write!(
                 f,
                 "{} is a master's, but the file 'master' beside it is gone: remove this master, \
-                 and add it again with an empty directory",
+                 and add another in its place, with a number of its own and an empty directory",
                 path.display()
             ),
             IdentityError::Store(path, error) => write!(f, "{}: {error}", path.display()),

@@ -35,7 +35,8 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
         RoleName::Frontend => "f",
     };
     let number = |process: &Process| process.id.strip_prefix(prefix)?.parse::<u64>().ok();
-    let number = book.processes.iter().filter_map(number).max().unwrap_or(0) + 1;
+    let removed = if role == RoleName::Master { book.last_master_removed } else { 0 };
+    let number = book.processes.iter().filter_map(number).max().unwrap_or(0).max(removed) + 1;
     let id = format!("{prefix}{number}");
     let mut ports = Reserved::new();
     let mut made = match role {

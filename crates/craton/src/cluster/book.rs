@@ -22,6 +22,13 @@ pub struct Book {
     pub processes: Vec<Process>,
     /// Where clients go.
     pub endpoints: Endpoints,
+    /// The highest number of a master that was removed: masters' numbers are not used again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub last_master_removed: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A process.

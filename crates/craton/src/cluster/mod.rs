@@ -109,15 +109,20 @@ async fn down(env: &runtime::Env, dir: &Path) -> Done {
     print_line(&format!("stopped {count} of {} processes", book.processes.len()))
 }
 
-/// Ends the process of a master that is no member any more, and takes it off the list. True when
-/// the cluster runs in this directory and had it.
-pub async fn drop_master(env: &runtime::Env, dir: &Path, id: &str) -> Result<bool, Failure> {
+/// Ends the process of a master that is no member any more, and takes it off the list. Its number is
+/// used up. True when the cluster runs in this directory and had it.
+pub async fn drop_master(
+    env: &runtime::Env,
+    dir: &Path,
+    (number, id): (u64, &str),
+) -> Result<bool, Failure> {
     let directory = Directory::existing_locked(dir)?;
     let mut book = directory.read()?;
     let is_it = |one: &Process| one.id == id && one.role == RoleName::Master;
     let Some(process) = book.processes.iter().find(|one| is_it(one)) else { return Ok(false) };
     process::stop(env, process).await?;
     book.processes.retain(|one| !is_it(one));
+    book.last_master_removed = book.last_master_removed.max(number);
     book.refresh_endpoints();
     directory.write(&book)?;
     Ok(true)

@@ -279,6 +279,10 @@ fn masters_come_and_go() {
     assert!(said.contains("its process is stopped"), "{said}");
     assert_eq!(members(), ["m1", "m2", "m3"]);
     bad(&["masters", "remove", "4", "--cluster", &cluster], 1, "it has 1, 2, 3");
+    // Numbers are not used again.
+    let added = json(&["cluster", "add", "master", "--json", "--dir", &cluster]);
+    assert_eq!(added["id"], "m5");
+    good(&["masters", "remove", "5", "--cluster", &cluster]);
 
     // A vote or an address for a master that is not there would take a vote from the others.
     let add = |number: &str, name: &str, addr: &str, code: i32, want: &str| {
@@ -286,6 +290,7 @@ fn masters_come_and_go() {
     };
     let addr = |id: &str| process(&dir, id)["addr"].as_str().expect("text").to_owned();
     add("1", "m1", "127.0.0.1:1", 3, "no master of this cluster answers at 127.0.0.1:1");
+    add("4", "m4", &addr("m2"), 1, "numbers are not used again");
     add("7", "m7", &addr("m2"), 1, "has number 2 in its configuration");
     add("2", "m1", &addr("m2"), 1, "another master has this number, name or address");
     assert_eq!(members(), ["m1", "m2", "m3"]);

@@ -1,6 +1,6 @@
 //! The replicated state of the cluster group.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use base::{ClusterId, FormationId, ServerId};
@@ -90,6 +90,8 @@ pub struct ClusterMachine {
     pub(super) clock_ms: u64,
     pub(super) formed: Option<Formed>,
     pub(super) masters: BTreeMap<u64, MasterInfo>,
+    /// Numbers of masters that have left: never given to another.
+    pub(super) left: BTreeSet<u64>,
     pub(super) servers: BTreeMap<ServerId, Server>,
     pub(super) by_name: BTreeMap<String, ServerId>,
     pub(super) locks: BTreeMap<String, Lock>,
@@ -117,6 +119,11 @@ impl ClusterMachine {
     /// The masters, by ID.
     pub fn masters(&self) -> impl Iterator<Item = &MasterInfo> {
         self.masters.values()
+    }
+
+    /// Whether a master with this ID has left.
+    pub fn has_left(&self, master: u64) -> bool {
+        self.left.contains(&master)
     }
 
     /// Registered chunkservers.
@@ -167,6 +174,7 @@ impl ClusterMachine {
                 if self.masters.len() < 2 || self.masters.remove(&id).is_none() {
                     return Err(Refusal::NoMaster);
                 }
+                self.left.insert(id);
                 Ok(Answer::Done)
             }
         }
@@ -205,6 +213,9 @@ impl ClusterMachine {
     fn add_master(&mut self, master: MasterInfo) -> Outcome {
         if !is_text(&master.name, SERVER_NAME_MAX) || master.id == 0 {
             return Err(Refusal::BadName);
+        }
+        if self.left.contains(&master.id) {
+            return Err(Refusal::MasterLeft);
         }
         let clash = |other: &MasterInfo| {
             other.id != master.id && (other.name == master.name || other.addr == master.addr)
@@ -338,6 +349,22 @@ mod tests {
         assert_eq!(act(state, 1901, 9, release(2)), Ok(Answer::Done));
         assert_eq!(act(state, 1902, 10, acquire("a")), Ok(Answer::Lock(3)));
         assert_eq!(ClusterMachine::decode(&state.encode()).as_ref(), Ok(&*state));
+    }
+
+    #[test]
+    fn numbers_of_masters_that_have_left_are_kept_and_given_to_none() {
+        let master = |id: u64| {
+            let (name, port) = (format!("m{id}"), u16::try_from(id).expect("small"));
+            MasterInfo { id, name, addr: SocketAddr::from(([127, 0, 0, 1], port)) }
+        };
+        let mut state = ClusterMachine::new();
+        assert_eq!(state.execute(Command::AddMaster(master(1))), Ok(Answer::Done));
+        assert_eq!(state.execute(Command::AddMaster(master(9))), Ok(Answer::Done));
+        assert_eq!(state.execute(Command::RemoveMaster(9)), Ok(Answer::Done));
+        assert_eq!(state.execute(Command::AddMaster(master(9))), Err(Refusal::MasterLeft));
+        assert_eq!(state.execute(Command::AddMaster(master(5))), Ok(Answer::Done));
+        let mut state = ClusterMachine::decode(&state.encode()).expect("a snapshot");
+        assert_eq!(state.execute(Command::AddMaster(master(9))), Err(Refusal::MasterLeft));
     }
 
     #[test]

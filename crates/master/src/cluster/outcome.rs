@@ -47,10 +47,12 @@ pub enum Refusal {
     MasterExists = 10,
     /// No master has this ID, or it is the last one.
     NoMaster = 11,
+    /// A master with this ID has left: its number is not used again.
+    MasterLeft = 12,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 11] = [
+    const ALL: [Refusal; 12] = [
         Refusal::BadName,
         Refusal::BadLease,
         Refusal::Held,
@@ -62,6 +64,7 @@ impl Refusal {
         Refusal::Formed,
         Refusal::MasterExists,
         Refusal::NoMaster,
+        Refusal::MasterLeft,
     ];
 
     /// What to do about it.
@@ -104,6 +107,10 @@ impl fmt::Display for Refusal {
                  them"
             }
             Refusal::NoMaster => "no such master, or it is the last one",
+            Refusal::MasterLeft => {
+                "a master with this number was removed, and numbers are not used again: start it \
+                 with an empty directory and a 'raft_id' that no master had, and add it by that"
+            }
         })
     }
 }
@@ -155,6 +162,6 @@ mod tests {
             assert_eq!(refusal as usize, place + 1);
             assert_eq!(decode_outcome(&encode_outcome(&Err(refusal))), Ok(Err(refusal)));
         }
-        assert!(decode_outcome(&[0xff, 0]).is_err() && decode_outcome(&[0xff, 12]).is_err());
+        assert!(decode_outcome(&[0xff, 0]).is_err() && decode_outcome(&[0xff, 13]).is_err());
     }
 }

@@ -268,7 +268,7 @@ impl ClusterService {
                     Kind::Invalid,
                     format!(
                         "master {id} is a member already, and its directory is empty: its disk was \
-                         lost or replaced. Remove it, then add it again"
+                         lost or replaced. Remove it, then add another with a number of its own"
                     ),
                 ))
             }
@@ -297,6 +297,10 @@ impl ClusterService {
         match &change {
             MemberChange::Add(master) => {
                 self.0.host.settle().await?;
+                // Before it is invited: what is invited answers former leaders too.
+                if self.0.host.read(|state| state.has_left(master.id)) {
+                    return Err(Refusal::MasterLeft.into());
+                }
                 let listed = self.lists(master.id);
                 self.check_answers(master, listed).await?;
                 // Before it is on record: an empty directory of one that is has lost its disk.

@@ -12,9 +12,11 @@ use crate::consensus::StateMachine;
 use crate::replies::ReplyTable;
 
 const MAGIC: [u8; 4] = *b"CRcl";
-const SNAPSHOT_VERSION: u8 = 2;
+const SNAPSHOT_VERSION: u8 = 3;
+/// Before numbers of masters that have left were kept.
+const SNAPSHOT_VERSION_2: u8 = 2;
 /// Before clusters had formations.
-const SNAPSHOT_VERSION_OLD: u8 = 1;
+const SNAPSHOT_VERSION_1: u8 = 1;
 const COMMAND_VERSION: u8 = 1;
 
 /// The formation comes behind it where there is one.
@@ -132,6 +134,8 @@ impl ClusterMachine {
         }
         to.count(self.masters.len());
         self.masters.values().for_each(|master| put_master(to, master));
+        to.count(self.left.len());
+        self.left.iter().for_each(|&id| drop(to.u64(id)));
         to.count(self.servers.len());
         for (id, server) in &self.servers {
             to.u32(id.get()).str(&server.name).addr(server.addr).str(&server.domain);
@@ -147,8 +151,8 @@ impl ClusterMachine {
     pub(super) fn decode(bytes: &[u8]) -> Result<ClusterMachine, BadBytes> {
         let (version, body) = open_snapshot(MAGIC, bytes)?;
         let take_formed = match version {
-            SNAPSHOT_VERSION => take_new_formed,
-            SNAPSHOT_VERSION_OLD => take_formed,
+            SNAPSHOT_VERSION | SNAPSHOT_VERSION_2 => take_new_formed,
+            SNAPSHOT_VERSION_1 => take_formed,
             _ => return Err(BadBytes),
         };
         let mut reader = Reader::new(body);
@@ -158,6 +162,9 @@ impl ClusterMachine {
         state.formed = if from.bool()? { Some(take_formed(from)?) } else { None };
         let masters = from.list(take_master)?;
         state.masters = masters.into_iter().map(|master| (master.id, master)).collect();
+        if version >= SNAPSHOT_VERSION {
+            state.left = from.list(Reader::u64)?.into_iter().collect();
+        }
         let servers = from.list(|from| {
             let id = ServerId::new(from.u32()?);
             let (name, addr) = (from.str()?.to_owned(), from.addr()?);
@@ -199,4 +206,24 @@ pub fn fuzz_command(bytes: &[u8]) {
 pub fn fuzz_snapshot(bytes: &[u8]) {
     let _ = ClusterMachine::decode(bytes);
     let _ = ClusterMachine::decode(&seal_snapshot(MAGIC, SNAPSHOT_VERSION, bytes));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshot_of_version_2_opens() {
+        let mut state = ClusterMachine::new();
+        state.fencing = 7;
+        let bytes = state.encode();
+        let (version, body) = open_snapshot(MAGIC, &bytes).expect("a snapshot");
+        assert_eq!(version, SNAPSHOT_VERSION);
+        // Clock, no facts, no masters; then the number of masters that have left.
+        let at = 8 + 1 + 4;
+        let body = [&body[..at], &body[at + 4..]].concat();
+        let old = seal_snapshot(MAGIC, SNAPSHOT_VERSION_2, &body);
+        assert_eq!(ClusterMachine::decode(&old), Ok(state));
+        assert!(ClusterMachine::decode(&seal_snapshot(MAGIC, SNAPSHOT_VERSION, &body)).is_err());
+    }
 }
