@@ -197,6 +197,12 @@ pub(crate) struct World {
 #[derive(Clone)]
 pub struct Sim(pub(crate) Rc<World>);
 
+/// Mixes a word in: it changes all that is mixed in behind it, wherever it differs.
+fn mix(hash: u64, word: u64) -> u64 {
+    let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
+    (product as u64) ^ (product >> 64) as u64 ^ hash.rotate_left(23)
+}
+
 impl World {
     pub(crate) fn note(&self, a: u64, b: u64) {
         let mixed = (self.hash.get() ^ a).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ b;
@@ -207,15 +213,20 @@ impl World {
     /// Notes bytes that a disk or the network has carried: where, and every one of them.
     pub(crate) fn note_bytes(&self, at: u64, bytes: &[u8]) {
         self.note(at, bytes.len() as u64);
-        let (words, rest) = bytes.as_chunks::<8>();
+        // Lanes that do not wait for each other: this takes a tenth of a seed's time otherwise.
+        let mut lanes = [0; 8].map(|_: u8| self.hash.get());
+        let (blocks, rest) = bytes.as_chunks::<64>();
+        for block in blocks {
+            let (words, _) = block.as_chunks::<8>();
+            for (lane, word) in lanes.iter_mut().zip(words) {
+                *lane = mix(*lane, u64::from_le_bytes(*word));
+            }
+        }
+        let (words, rest) = rest.as_chunks::<8>();
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        // Each word changes all that is mixed in behind it, wherever it differs.
-        let mixed = words.iter().chain([&last]).fold(self.hash.get(), |hash, word| {
-            let product = u128::from(hash ^ u64::from_le_bytes(*word)) * 0x9e37_79b9_7f4a_7c15;
-            (product as u64) ^ (product >> 64) as u64 ^ hash.rotate_left(23)
-        });
-        self.hash.set(mixed);
+        let behind = words.iter().chain([&last]).map(|word| u64::from_le_bytes(*word));
+        self.hash.set(lanes.into_iter().chain(behind).fold(self.hash.get(), mix));
     }
 
     pub(crate) fn host(&self, id: HostId) -> Rc<SimHost> {
