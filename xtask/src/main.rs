@@ -2,11 +2,13 @@
 //! the rules that no compiler checks, `cargo xtask shipped` what the shipped binary links, `cargo
 //! xtask fuzz` mutates the corpora of all decoders.
 
+mod circles;
 mod fuzz;
 mod names;
 mod shipped;
 mod test;
 mod tidy;
+mod words;
 
 use std::process::ExitCode;
 

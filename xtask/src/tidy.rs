@@ -5,36 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::names;
+use crate::{circles, names, words};
 
-/// Crates in their order: each may import only crates before it.
-const ORDER: &[&str] = &[
-    "base",
-    "metrics",
-    "codec",
-    "wire",
-    "runtime",
-    "transport",
-    "chunkstore",
-    "chunkserver",
-    "master",
-    "client",
-    "table",
-    "block",
-    "object",
-    "file",
-    "monitor",
-    "roles",
-    "sim",
-    "craton",
-];
-/// Edges that the order allows and the design forbids.
-const FORBIDDEN: &[(&str, &str)] = &[
-    ("chunkstore", "transport"),
-    ("client", "chunkstore"),
-    ("client", "chunkserver"),
-    ("client", "master"),
-];
 /// Where unsafe code may stand (design, section 4).
 const UNSAFE_ALLOWED: &[&str] =
     &["crates/runtime", "crates/codec", "crates/chunkstore", "bindings"];
@@ -54,6 +26,8 @@ pub fn run() -> bool {
     }
     check_fuzz_targets(&mut breaches);
     names::check(&mut breaches);
+    circles::check(&mut breaches);
+    words::check(&sources, &mut breaches);
     for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"] {
         if !Path::new(page).is_file() {
             breaches.push(format!("{page} is missing"));
@@ -66,37 +40,59 @@ pub fn run() -> bool {
     breaches.is_empty()
 }
 
+/// The table of crates in ARCHITECTURE.md: each crate's imports are those of its manifest, they come
+/// before it, and its first page says what it never does.
 fn check_graph(breaches: &mut Vec<String>) {
     let architecture = fs::read_to_string("ARCHITECTURE.md").unwrap_or_default();
-    for (rank, name) in ORDER.iter().enumerate() {
-        let Ok(manifest) = fs::read_to_string(format!("crates/{name}/Cargo.toml")) else {
-            continue; // Not there yet.
+    let rows = crate_rows(&architecture);
+    let mut above: Vec<&str> = Vec::new();
+    for (name, stated) in &rows {
+        let folder = Path::new("crates").join(name);
+        let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else {
+            breaches.push(format!("ARCHITECTURE.md names the crate {name}, which is not there"));
+            continue;
         };
-        if !architecture.contains(&format!("`{name}`")) {
-            breaches.push(format!("ARCHITECTURE.md does not name the crate `{name}`"));
+        let names: BTreeSet<&str> = rows.iter().map(|(name, _)| *name).collect();
+        let imported = imports(&manifest, &names);
+        for other in imported.symmetric_difference(stated) {
+            let by = if stated.contains(other) { "ARCHITECTURE.md" } else { "its manifest" };
+            breaches.push(format!("crate {name} imports {other} by {by} only"));
         }
-        let mut in_dependencies = false;
-        for line in manifest.lines() {
-            if line.starts_with('[') {
-                in_dependencies = line == "[dependencies]";
-            }
-            let imported = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            let Some(other) = ORDER.iter().position(|known| *known == imported) else { continue };
-            if in_dependencies && other >= rank {
-                breaches.push(format!("crate {name} imports {imported}, which comes after it"));
-            }
-            if in_dependencies && FORBIDDEN.contains(&(*name, imported)) {
-                breaches.push(format!("crate {name} must not import {imported}"));
-            }
+        for other in imported.iter().filter(|other| !above.contains(other)) {
+            breaches.push(format!("crate {name} imports {other}, which comes after it"));
+        }
+        above.push(name);
+        let roots = ["src/lib.rs", "src/main.rs"].map(|root| fs::read_to_string(folder.join(root)));
+        if !roots.iter().flatten().any(|text| text.contains("Invariant:")) {
+            breaches.push(format!("crates/{name} does not say its 'Invariant:'"));
         }
     }
-    let known: BTreeSet<&str> = ORDER.iter().copied().collect();
     for entry in fs::read_dir("crates").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if entry.path().join("Cargo.toml").is_file() && !known.contains(name.as_str()) {
-            breaches.push(format!("crates/{name} has no place in the order of crates"));
+        if entry.path().join("Cargo.toml").is_file() && !above.contains(&name.as_str()) {
+            breaches.push(format!("crates/{name} is not in the table of ARCHITECTURE.md"));
         }
     }
+}
+
+/// Crates and their imports, besides `base`, in the order of the table under "Crates".
+fn crate_rows(architecture: &str) -> Vec<(&str, BTreeSet<&str>)> {
+    let section = architecture.split("\n## ").find(|section| section.starts_with("Crates\n"));
+    let rows = section.unwrap_or_default().lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| {
+        let (name, rest) = row.split_once("` | ")?;
+        let imports = rest.split(" |").next()?.split(' ');
+        Some((name, imports.filter(|name| !["", "-"].contains(name)).collect()))
+    })
+    .collect()
+}
+
+/// Crates of ours that a manifest names under its dependencies, besides `base`.
+fn imports<'a>(manifest: &'a str, ours: &BTreeSet<&str>) -> BTreeSet<&'a str> {
+    let section = manifest.split("\n[").find_map(|section| section.strip_prefix("dependencies]"));
+    let names = section.unwrap_or_default().lines();
+    let names = names.filter_map(|line| line.split(['.', ' ', '=']).next());
+    names.filter(|name| *name != "base" && ours.contains(name)).collect()
 }
 
 /// Every target of the replay has its coverage-guided twin in `fuzz/`, and a line in the page.
@@ -178,5 +174,23 @@ fn check_source(path: &Path, breaches: &mut Vec<String>) {
         if forbidden.iter().any(|word| code.contains(word)) {
             breaches.push(format!("{shown}:{number}: unfinished code"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imports_are_read_from_the_table_and_from_manifests() {
+        let page = "# A\n## Crates\n| crate | imports |\n|---|---|\n| `base` | - | x | y |\n\
+                    | `a` | - | x | y |\n| `b` | a | x | y |\n## B\n| `c` | b |\n";
+        let rows = crate_rows(page);
+        let names: Vec<&str> = rows.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["base", "a", "b"]);
+        assert_eq!(rows[2].1, BTreeSet::from(["a"]));
+        let manifest = "[package]\nname = \"b\"\n[dependencies]\nbase.workspace = true\n\
+                        a = { path = \"a\" }\nserde = \"1\"\n[dev-dependencies]\nb.workspace = true\n";
+        assert_eq!(imports(manifest, &names.into_iter().collect()), BTreeSet::from(["a"]));
     }
 }

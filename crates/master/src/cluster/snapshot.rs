@@ -135,7 +135,9 @@ impl ClusterMachine {
         to.count(self.masters.len());
         self.masters.values().for_each(|master| put_master(to, master));
         to.count(self.left.len());
-        self.left.iter().for_each(|&id| drop(to.u64(id)));
+        for &id in &self.left {
+            to.u64(id);
+        }
         to.count(self.servers.len());
         for (id, server) in &self.servers {
             to.u32(id.get()).str(&server.name).addr(server.addr).str(&server.domain);

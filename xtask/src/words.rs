@@ -1,0 +1,139 @@
+//! Words of the tree: terms that the glossary replaces, and references that must lead somewhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Words that are replaced by the field's, and how many times they are still there. The numbers
+/// only go down: a change that removes some writes the new number here.
+const REPLACED: &[(&str, usize)] = &[
+    ("whoever", 76),
+    ("somebody", 47),
+    ("nobody", 200),
+    ("anew", 35),
+    ("meanwhile", 55),
+    ("of late", 2),
+    ("in vain", 4),
+    ("on a bad day", 2),
+    ("one behind the other", 19),
+    ("told", 259),
+    ("tells", 69),
+    ("trouble", 214),
+    ("troubles", 6),
+    ("lent", 74),
+    ("himself", 1),
+];
+/// Letters of the papers' mechanisms that have rows in `docs/fidelity.md`.
+const MECHANISMS: &[char] = &['B', 'C', 'N'];
+
+/// Checks sources, and the documents that are not frozen.
+pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
+    let mut files = sources.to_vec();
+    files.extend(["README.md", "ARCHITECTURE.md"].map(PathBuf::from));
+    collect_pages(Path::new("docs"), &mut files);
+    // The lists of words themselves.
+    files.retain(|path| !path.starts_with("xtask"));
+    let fidelity = fs::read_to_string("docs/fidelity.md").unwrap_or_default();
+    let rows = fidelity.lines().filter_map(|line| line.strip_prefix('|')?.split('|').next());
+    let mechanisms: BTreeSet<&str> = rows.flat_map(mechanisms_in).collect();
+    let decisions = decisions();
+    let mut counts = vec![0; REPLACED.len()];
+    for path in &files {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let is_code = path.extension().is_some_and(|extension| extension == "rs");
+        for (index, line) in text.lines().enumerate() {
+            for (count, (word, _)) in counts.iter_mut().zip(REPLACED) {
+                *count += occurrences(line, word);
+            }
+            let prose = match is_code {
+                true => line.split_once("//").map_or("", |(_, comment)| comment),
+                false => line,
+            };
+            let place = || format!("{}:{}", path.display(), index + 1);
+            for id in mechanisms_in(prose).filter(|id| !mechanisms.contains(id)) {
+                breaches.push(format!("{}: no mechanism {id} in docs/fidelity.md", place()));
+            }
+            for number in decisions_in(prose).filter(|number| !decisions.contains(number)) {
+                breaches.push(format!("{}: there is no decision {number}", place()));
+            }
+        }
+    }
+    for ((word, limit), count) in REPLACED.iter().zip(counts) {
+        if count > *limit {
+            breaches.push(format!(
+                "'{word}' is there {count} times, {limit} at most: the glossary has another word"
+            ));
+        } else if count < *limit {
+            breaches.push(format!("'{word}' is there {count} times: set its limit to that"));
+        }
+    }
+}
+
+/// Numbers of the decisions that there are.
+fn decisions() -> BTreeSet<u32> {
+    let entries = fs::read_dir("docs/decisions").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter_map(|name| name.split('-').next()?.parse().ok()).collect()
+}
+
+/// How often a word, or words, stand in a line as such.
+fn occurrences(line: &str, word: &str) -> usize {
+    let line = line.to_ascii_lowercase();
+    let is_edge = |c: Option<char>| !c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+    let places = line.match_indices(word);
+    let whole = places.filter(|(at, _)| {
+        is_edge(line[..*at].chars().next_back()) && is_edge(line[at + word.len()..].chars().next())
+    });
+    whole.count()
+}
+
+/// Mechanism IDs: a letter and one or two digits.
+fn mechanisms_in(prose: &str) -> impl Iterator<Item = &str> {
+    let words = prose.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| {
+        word.starts_with(MECHANISMS)
+            && (2..=3).contains(&word.len())
+            && word[1..].bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// Numbers behind the word "decision".
+fn decisions_in(prose: &str) -> impl Iterator<Item = u32> {
+    let rests = prose.split("decision ").skip(1);
+    rests.filter_map(|rest| {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        rest[..digits].parse().ok()
+    })
+}
+
+fn collect_pages(path: &Path, into: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            // Decisions are frozen.
+            if !path.ends_with("decisions") {
+                collect_pages(&path, into);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            into.push(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_counted_whole() {
+        assert_eq!(occurrences("Somebody asked somebody_else: somebody.", "somebody"), 2);
+        assert_eq!(occurrences("one of late, of later", "of late"), 1);
+    }
+
+    #[test]
+    fn references_are_found_in_prose() {
+        let ids: Vec<_> = mechanisms_in("C14, (B4) and C22; not C144, CRC32 or B_4").collect();
+        assert_eq!(ids, ["C14", "B4", "C22"]);
+        let numbers = decisions_in("decision 30, [decision 6](x); the decision stands");
+        assert_eq!(numbers.collect::<Vec<_>>(), [30, 6]);
+    }
+}
