@@ -59,7 +59,7 @@ pub(crate) trait Driver {
     fn pick(&self, ready: usize) -> usize;
     /// Told before each poll; the simulator hashes it into the trace. Returns false to hold
     /// the task back (a paused node).
-    fn before_poll(&self, node: u32, slot: u32, name: &'static str) -> bool;
+    fn before_poll(&self, node: u32, slot: u32) -> bool;
     /// Told when a poll outran its slice (C11).
     fn overrun(&self, name: &'static str, took: Duration);
     /// True when a poll's length is to be measured.
@@ -329,7 +329,7 @@ impl Core {
                 let name = if Arc::ptr_eq(&task, &root_task) {
                     task.queued.clear();
                     let _node = env.map(Env::enter);
-                    driver.before_poll(env.map_or(0, Env::node), root_slot, "root");
+                    driver.before_poll(env.map_or(0, Env::node), root_slot);
                     if let Poll::Ready(value) =
                         root.as_mut().poll(&mut Context::from_waker(&root_waker))
                     {
@@ -395,7 +395,7 @@ impl Core {
             let slots = &mut *self.slots.borrow_mut();
             let place = &mut slots[slot];
             let live = place.task.as_mut().filter(|_| place.generation == task.generation)?;
-            if !driver.before_poll(live.node, task.slot, live.name) {
+            if !driver.before_poll(live.node, task.slot) {
                 // Its `queued` flag stays set, so that no wake queues it a second time.
                 self.held.borrow_mut().entry(live.node).or_default().push(task.clone());
                 return None;

@@ -287,7 +287,7 @@ impl Driver for SimDriver {
         self.world().rng.borrow_mut().below(ready as u64) as usize
     }
 
-    fn before_poll(&self, node: u32, slot: u32, name: &'static str) -> bool {
+    fn before_poll(&self, node: u32, slot: u32) -> bool {
         let world = self.world();
         if node != 0 {
             let host = world.host(world.host_of_boot(node));
@@ -295,7 +295,7 @@ impl Driver for SimDriver {
                 return false;
             }
         }
-        world.note(u64::from(node) << 32 | u64::from(slot), world.now.get() ^ name.len() as u64);
+        world.note(u64::from(node) << 32 | u64::from(slot), world.now.get());
         true
     }
 

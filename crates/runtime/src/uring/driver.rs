@@ -187,7 +187,7 @@ impl Driver for RealDriver {
         0
     }
 
-    fn before_poll(&self, _node: u32, _slot: u32, _name: &'static str) -> bool {
+    fn before_poll(&self, _node: u32, _slot: u32) -> bool {
         true
     }
 

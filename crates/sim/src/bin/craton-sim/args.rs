@@ -43,6 +43,12 @@ pub enum Command {
         #[arg(long)]
         seed: u64,
     },
+    /// Print the trace hashes of seeds of every scenario: two builds that print the same do the same
+    Hashes {
+        /// The seeds A..B, without B
+        #[arg(long, value_parser = parse_seeds, default_value = "0..3")]
+        seeds: Seeds,
+    },
     /// Run fresh seeds of all scenarios until stopped, and keep the record of them in a file
     Soak(SoakArgs),
     /// Put a cluster of real processes under load and faults, and compare everything at the end

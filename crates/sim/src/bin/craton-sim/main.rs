@@ -42,6 +42,7 @@ fn run(command: Command) -> Done {
             print_line(&format!("{}: {count} seeds good", scenario.name))
         }
         Command::Replay { scenario, seed } => replay(find(&scenario)?, seed),
+        Command::Hashes { seeds } => hashes(seeds.start..seeds.end),
         Command::Soak(args) => soak::run(&args),
         Command::Chaos(args) => chaos::run(&args),
     }
@@ -63,6 +64,19 @@ fn replay(scenario: &Scenario, seed: u64) -> Done {
         outcome.elapsed.as_secs_f64(),
         outcome.trace_hash
     ))
+}
+
+fn hashes(seeds: std::ops::Range<u64>) -> Done {
+    for scenario in sim::SCENARIOS {
+        let mut lines = Vec::new();
+        let note = |seed, outcome: &sim::Outcome| {
+            lines.push(format!("{} {seed} {:016x}", scenario.name, outcome.trace_hash));
+        };
+        let ran = quietly(|| sim::run_seeds(scenario, seeds.clone(), threads(), note));
+        ran.map_err(|failure| Failure::failed(failure.to_string()))?;
+        lines.iter().try_for_each(|line| print_line(line))?;
+    }
+    Ok(())
 }
 
 /// Threads of a run of many seeds: one for each core.
