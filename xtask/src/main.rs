@@ -1,6 +1,7 @@
 //! Automation: `cargo xtask test` runs every stage of `make test`, `cargo xtask tidy` checks
-//! the rules that no compiler checks, `cargo xtask shipped` what the shipped binary links, `cargo
-//! xtask fuzz` mutates the corpora of all decoders.
+//! the rules that no compiler checks, `cargo xtask circles` prints a crate's circles of files, `cargo
+//! xtask shipped` checks what the shipped binary links, `cargo xtask fuzz` mutates the corpora of all
+//! decoders.
 
 mod circles;
 mod fuzz;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         ["test", "--long"] => test::run(test::Length::Long),
         ["shipped"] => shipped::run(),
         ["tidy"] => tidy::run(),
+        ["circles", name] => circles::print(name),
         ["fuzz", ref options @ ..] => match fuzz::Options::parse(options) {
             Some(options) => fuzz::run(&options),
             None => return usage(),
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask test [--long] | shipped | tidy | fuzz [--seconds N] [--seed N] [TARGET]"
+        "usage: cargo xtask test [--long] | shipped | tidy | circles CRATE | fuzz [--seconds N] [--seed N] [TARGET]"
     );
     ExitCode::from(2)
 }
