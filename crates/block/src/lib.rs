@@ -5,6 +5,7 @@
 //! Invariant: reaches the core only through `client` and `table`; `geometry` and `nbd` do no I/O.
 
 mod archive;
+mod buffer;
 pub mod contract;
 pub mod device;
 pub mod diff;

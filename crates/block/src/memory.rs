@@ -1,4 +1,4 @@
-//! Memory: buffers that are waited for, and [`MemoryDevice`], a [`Device`] in memory. What the front end and the block client are tested
+//! [`MemoryDevice`], a [`Device`] in memory: what the front end and the block client are tested
 //! against, and what a simulated block server keeps its segments in across its restarts.
 
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::{Fault, Kind};
 use futures_util::FutureExt;
 use runtime::sync::Mutex;
-use runtime::{Buf, BufMut, Env};
+use runtime::{Buf, Env};
 use wire::control::SegmentId;
 
 use crate::archive::Archive;
@@ -20,26 +20,6 @@ use crate::device::neighbourhood;
 use crate::geometry::Extent;
 use crate::limits::{BLOCK, IO_MAX};
 use crate::once::{Origin, Progress, Windows};
-
-/// Pause before another try for a buffer, when the process's budget is spent.
-const ALLOC_PAUSE: Duration = Duration::from_millis(2);
-
-/// A buffer of `len` bytes, as soon as the process's budget has room. `Invalid` when there is never
-/// room for so many.
-pub(crate) async fn alloc(env: &Env, len: usize) -> Result<BufMut, Fault> {
-    loop {
-        match env.pool().alloc(len) {
-            Ok(buf) => return Ok(buf),
-            Err(refused) if !refused.may_pass() => {
-                return Err(Fault::new(Kind::Invalid, refused.to_string()));
-            }
-            Err(_) => {
-                env.mark("block: no memory");
-                env.sleep(ALLOC_PAUSE).await;
-            }
-        }
-    }
-}
 
 /// What a [`MemoryDevice`] holds: outlives it, as a disk outlives a process. Clones share it.
 #[derive(Clone, Default)]

@@ -3,8 +3,8 @@
 use runtime::{Buf, BufMut, Env};
 
 use super::tls::Incoming;
+use crate::buffer::alloc;
 use crate::limits::NBD_STAGING_BYTES;
-use crate::memory::alloc;
 use crate::nbd::Broken;
 
 /// Why nothing more is read.

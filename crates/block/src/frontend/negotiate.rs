@@ -10,9 +10,9 @@ use super::handshakes::Handshake;
 use super::input::{Ended, Input};
 use super::tls::{self, Gate, Incoming, Outgoing};
 use super::{About, Inner, Seat};
+use crate::buffer::alloc;
 use crate::contract::Device;
 use crate::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
-use crate::memory::alloc;
 use crate::nbd::{
     BASE_ALLOCATION, ClientHello, Greeting, MetaQuery, OptionCode, OptionFlaw, OptionHead,
     OptionReply, OptionRequest, ReplyCode, Select, ServerInfo, encode_export_name_reply,

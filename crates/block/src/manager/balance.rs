@@ -6,9 +6,9 @@ use base::{BlockServerId, VolumeId};
 use runtime::Instant;
 use wire::control::SegmentId;
 
-use super::fleet::Member;
 use super::limits::{BALANCE, REST, SEGMENT_COST};
 use super::machine::Machine;
+use super::owners::Member;
 
 /// Living servers with what they bear, kept up to date while segments are given out.
 struct Spread {

@@ -23,13 +23,13 @@ use wire::control::{
     Policy, SegmentId,
 };
 
+use super::cut::{Begun, Part};
 use super::error::Refusal;
 use super::limits::{
     CUT_ATTEMPT, FLATTEN_ATTEMPT, HOLD_MAX, KEEP_CUTS, LINK_ATTEMPT, LINKS_INFLIGHT, SERVE_MAX,
     SERVE_PAUSE,
 };
 use super::service::{Lead, Manager};
-use super::snapshots::{Begun, Part};
 
 impl Manager {
     /// Makes a snapshot of a volume.

@@ -18,26 +18,12 @@ use base::VolumeId;
 use runtime::{Duration, Instant};
 use wire::control::{BlockReply, DeletedVolume, VolumeInfo};
 
+use super::entity::{Deleted, Volume};
 use super::error::Refusal;
 use super::limits::{EXPIRY, LEFT_STEP_MAX, LEFT_STEPS};
-use super::machine::Machine;
+use super::machine::{Left, Machine};
 use super::rows::{Key, Value};
 use super::snapshots::{AT, check_name};
-use super::state::{Deleted, Volume};
-
-/// How long a deleted volume is kept.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
-    /// As it is stored, and when this leader knew it.
-    stored: Duration,
-    since: Instant,
-}
-
-impl Left {
-    fn at(self, now: Instant) -> Duration {
-        self.stored.saturating_sub(now - self.since)
-    }
-}
 
 impl Machine {
     /// Frees the name of a volume, and those of its snapshots, which have to be asked for.

@@ -14,9 +14,9 @@ use wire::control::{
     BlockReply, BlockRequest, ClusterReply, ClusterRequest, ControlError, SegmentId, VolumeInfo,
 };
 
+use super::entity::geometry;
 use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON, ROOM_LOOKS};
 use super::service::{Lead, Manager, segment_path};
-use super::state::geometry;
 use crate::device::{FileId, View};
 
 /// A DataFile that a volume or snapshot names.

@@ -17,9 +17,9 @@ use wire::control::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use wire::control::{BlockReply, BlockRequest, BlockRole, SegmentId, SegmentPlace, VolumeInfo};
 
 use super::client::{Managers, misfit};
+use super::entity::geometry;
 use super::limits::{HERE, HERE_FIRST, KEEP};
 use super::service::segment_path;
-use super::state::geometry;
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::frontend::{About, Exports, Names};
 use crate::geometry::Extent;

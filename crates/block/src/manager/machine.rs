@@ -13,17 +13,17 @@ use wire::control::{
     BlockReply, BlockRequest, BlockServerStatus, BlockStatus, SegmentId, SegmentPlace, VolumeInfo,
 };
 
-use super::deleted::Left;
+use super::cut::Snapshots;
+use super::entity::{Counters, Trash};
 use super::error::Refusal;
-use super::fleet::{Hold, Member};
 use super::limits::{
     IDLE, LEASE, PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
     drifted,
 };
+use super::owners::{Hold, Member};
 use super::peers::Peers;
 use super::rows::{Key, Row, Value};
-use super::snapshots::Snapshots;
-use super::state::{Counters, State, Trash};
+use super::state::State;
 
 /// What a manager may choose.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,6 +83,20 @@ fn cut_page<T>(page: &mut Vec<T>, limit: u32, bytes: impl Fn(&T) -> usize) -> bo
     let more = fits < page.len();
     page.truncate(fits);
     more
+}
+
+/// How long a deleted volume is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// As it is stored, and when this leader knew it.
+    pub(super) stored: Duration,
+    pub(super) since: Instant,
+}
+
+impl Left {
+    pub(super) fn at(self, now: Instant) -> Duration {
+        self.stored.saturating_sub(now - self.since)
+    }
 }
 
 /// A manager while it leads.
@@ -146,7 +160,7 @@ impl Machine {
             news: BTreeSet::new(),
             state,
         };
-        let owned = |(id, segment): (SegmentId, super::state::Segment)| Some((segment.owner?, id));
+        let owned = |(id, segment): (SegmentId, super::entity::Segment)| Some((segment.owner?, id));
         let owned: Vec<_> = machine.state.segments().filter_map(owned).collect();
         for (owner, segment) in owned {
             machine.note(owner, segment);
@@ -356,7 +370,7 @@ impl Machine {
         if self.state.volume(volume).is_none_or(|known| known.deleted.is_some()) {
             return Err(Refusal::NoVolume(volume));
         }
-        let place = |(id, segment): (SegmentId, super::state::Segment)| {
+        let place = |(id, segment): (SegmentId, super::entity::Segment)| {
             let server = segment.owner.and_then(|owner| self.state.server(owner));
             SegmentPlace {
                 index: id.index,
@@ -380,7 +394,7 @@ impl Machine {
 
     fn status(&mut self, now: Instant) -> BlockStatus {
         let peers = self.peers.list(now);
-        let server = |(server, known): (BlockServerId, &super::state::Server)| {
+        let server = |(server, known): (BlockServerId, &super::entity::Server)| {
             let member = self.members.get(&server);
             let (iops, bytes) = member.map_or((0, 0), Member::load);
             BlockServerStatus {

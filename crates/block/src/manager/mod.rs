@@ -14,8 +14,10 @@
 
 mod balance;
 pub mod client;
+mod cut;
 mod cuts;
 mod deleted;
+pub mod entity;
 pub mod error;
 mod expiry;
 pub mod exports;
@@ -25,6 +27,7 @@ mod late;
 pub mod limits;
 pub mod machine;
 pub mod member;
+mod owners;
 mod peers;
 pub mod rows;
 pub mod service;
@@ -34,6 +37,7 @@ pub mod tenancy;
 mod volumes;
 
 pub use client::Managers;
+pub use cut::{Begun, Part};
 pub use error::Refusal;
 pub use expiry::{Use, alone, uses};
 pub use exports::VolumeExports;
@@ -41,6 +45,6 @@ pub use host::{CoreDevices, Host};
 pub use machine::{Config, FirstEpochs, Machine};
 pub use member::{Devices, Hosted, Member};
 pub use service::{Manager, ManagerConfig, segment_path};
-pub use snapshots::{AT, Begun, Part};
+pub use snapshots::AT;
 pub use state::State;
 pub use tenancy::{Standing, Tenancy};

@@ -8,8 +8,8 @@ use base::{BlockServerId, VolumeId};
 use table::Batch;
 use wire::control::{Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec};
 
+use super::entity::{Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume};
 use super::limits::{ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
-use super::state::{Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume};
 
 /// Version of the rows' form: the first byte of each value.
 pub const VERSION: u8 = 1;
@@ -356,7 +356,7 @@ impl Input<'_> {
         };
         let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
         // What is taken for granted where rows are used.
-        let sound = policy.is_valid() && super::state::geometry(&spec).is_ok();
+        let sound = policy.is_valid() && super::entity::geometry(&spec).is_ok();
         let (attach_epoch, owner_floor) = (self.u64()?, self.u64()?);
         let mut attached = Vec::new();
         for _ in 0..self.u8()? {

@@ -26,6 +26,7 @@ use wire::control::{
 };
 
 use super::client::{holder_addr, holder_text};
+use super::entity::Trash;
 use super::error::Refusal;
 use super::limits::{
     ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, LINKS_INFLIGHT, LOCK,
@@ -33,7 +34,7 @@ use super::limits::{
 };
 use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
-use super::state::{State, Trash};
+use super::state::State;
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;

@@ -9,64 +9,22 @@
 //! the making*: its name is taken, and nobody can open it. A leader that takes over gives up all
 //! that is in the making; who asked for it asks again, and gets another.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-
 use base::VolumeId;
 use base::limits::NAME_MAX;
 use runtime::Instant;
 use wire::control::{BlockReply, Policy, SegmentId};
 
+use super::cut::{Begun, Part};
+use super::entity::{Family, Trash, Volume, segments_of_all};
 use super::error::Refusal;
 use super::limits::{
     FAMILY_ROWS_BYTES_MAX, LINK_ATTEMPT, NAMES_SHOWN, ROW_OVERHEAD, SEGMENTS_MAX, SNAPSHOT_REST,
 };
 use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
-use super::state::{Family, Trash, Volume, segments_of_all};
 
 /// Stands between the names of a volume and its snapshot.
 pub const AT: char = '@';
-
-/// What goes on with snapshots under one leader.
-#[derive(Debug, Default)]
-pub(super) struct Snapshots {
-    /// Volumes whose segments are being cut: one cut at a time.
-    cutting: BTreeSet<VolumeId>,
-    /// Snapshots that have segments, and when they were used last.
-    served: BTreeMap<VolumeId, Instant>,
-    /// Snapshots that are about to be removed: no clone is made of them any more.
-    parting: BTreeMap<VolumeId, Parting>,
-}
-
-/// Forced removals of one snapshot that are under way.
-#[derive(Debug, Default)]
-struct Parting {
-    /// How many: a request that comes twice is two. The last one to end lifts the guard.
-    removals: usize,
-    /// Clones of which every segment is linked.
-    linked: BTreeSet<VolumeId>,
-}
-
-/// A segment that takes part in a cut.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
-    /// The segment.
-    pub segment: SegmentId,
-    /// Its owner's epoch.
-    pub epoch: u64,
-    /// Where its owner is reached.
-    pub addr: SocketAddr,
-}
-
-/// How an order begins.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Begun<T> {
-    /// It was carried out before: this was the answer.
-    Done(BlockReply),
-    /// What to do.
-    Go(T),
-}
 
 impl Machine {
     /// What a leader that takes over finds.
@@ -168,7 +126,7 @@ impl Machine {
 
     /// All segments of a volume with their owners.
     fn parts(&self, volume: VolumeId) -> Result<Vec<Part>, Refusal> {
-        let part = |(id, segment): (SegmentId, super::state::Segment)| {
+        let part = |(id, segment): (SegmentId, super::entity::Segment)| {
             let addr = self.owner_addr(id).filter(|_| self.serves(id, segment.owner));
             let what = || Refusal::Server { what: format!("{id} is not open yet") };
             Ok(Part { segment: id, epoch: segment.epoch, addr: addr.ok_or_else(what)? })
@@ -266,7 +224,7 @@ impl Machine {
         spec: &wire::control::VolumeSpec,
         times: usize,
     ) -> Result<u32, Refusal> {
-        let count = super::state::geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
+        let count = super::entity::geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
         match self.state.segment_count() + times * count as usize > SEGMENTS_MAX {
             true => Err(Refusal::Full { what: "segments", max: SEGMENTS_MAX }),
             false => Ok(count as u32),
@@ -471,7 +429,7 @@ impl Machine {
     pub fn clone_parts(&self, id: VolumeId) -> Result<Vec<Part>, Refusal> {
         let known = self.made(id)?;
         let parts = self.parts(id)?;
-        let count = super::state::geometry(&known.spec)
+        let count = super::entity::geometry(&known.spec)
             .map_or(0, |geometry| geometry.segments(known.spec.bytes));
         match parts.len() as u64 == count {
             true => Ok(parts),

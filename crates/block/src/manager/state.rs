@@ -1,135 +1,16 @@
 //! [`State`]: what the block manager remembers. Each of its parts is a row of a table.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::ops::Range;
 
 use base::{BlockServerId, VolumeId};
-use runtime::Duration;
-use wire::control::{Attachment, SegmentId, VolumeInfo, VolumeSpec};
+use wire::control::{Attachment, SegmentId, VolumeInfo};
 
+use super::entity::{
+    Attached, Boots, Counters, Family, Segment, Server, Trash, Volume, geometry, segments_of_all,
+};
 use super::rows::{Key, Row, Value};
-use crate::geometry::{Geometry, SegmentIndex};
-
-/// A volume.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Volume {
-    /// The creation that made it.
-    pub nonce: u64,
-    /// As it is now.
-    pub spec: VolumeSpec,
-    /// Epoch of its last attachment.
-    pub attach_epoch: u64,
-    /// Larger than this are the epochs of owners of segments that are made from now on: those
-    /// of segments that were cut off are below.
-    pub owner_floor: u64,
-    /// Who has it open.
-    pub attached: Vec<Attached>,
-    /// What it has to do with other volumes.
-    pub family: Family,
-    /// Its name is free, and its data is kept for a while.
-    pub deleted: Option<Deleted>,
-}
-
-/// Of a deleted volume, in milliseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Deleted {
-    /// When it was deleted, by the calendar of the leader that was asked.
-    pub at_ms: u64,
-    /// Until when its data was to be kept, by that calendar.
-    pub until_ms: u64,
-    /// How much of that time was left when a leader stored it last; all of it in rows without.
-    pub left_ms: Option<u64>,
-}
-
-impl Deleted {
-    /// How long its data is to be kept by a leader that begins with this row. No calendar counts: one
-    /// may have been set since.
-    pub fn left(&self) -> Duration {
-        let all = self.until_ms.saturating_sub(self.at_ms);
-        Duration::from_millis(self.left_ms.unwrap_or(all))
-    }
-}
-
-/// What a volume has to do with others (B10, B11).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Family {
-    /// It is a snapshot of this volume.
-    pub parent: Option<VolumeId>,
-    /// It was cloned from this snapshot, and shares files with it.
-    pub origin: Option<VolumeId>,
-    /// Segments that the snapshot has: the volume's first ones are linked from it. Programs of
-    /// version 1 without this count leave it away.
-    pub origin_segments: Option<u32>,
-    /// Its directories are being made: it cannot be opened yet.
-    pub making: bool,
-    /// Of a snapshot: for so long answers were held back for it, microseconds.
-    pub hold_us: u64,
-}
-
-impl Family {
-    /// It shares nothing any more with the snapshot that it was cloned from.
-    pub(super) fn take_origin(&mut self) -> Option<VolumeId> {
-        self.origin_segments = None;
-        self.origin.take()
-    }
-}
-
-/// Somebody who has a volume open.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Attached {
-    /// Its epoch.
-    pub epoch: u64,
-    /// The request that made it.
-    pub nonce: u64,
-    /// Who.
-    pub holder: String,
-}
-
-/// A segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Segment {
-    /// The ownership's epoch.
-    pub epoch: u64,
-    /// The block server that owns it.
-    pub owner: Option<BlockServerId>,
-}
-
-/// A block server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Server {
-    /// Its name.
-    pub name: String,
-    /// Where it is reached.
-    pub addr: SocketAddr,
-}
-
-/// Processes of a block server, which are numbered from 1 in the order in which they register.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Boots {
-    /// The last number that was given.
-    pub given: u64,
-    /// The last process that has beaten: those before it have nothing any more.
-    pub heard: u64,
-}
-
-/// Numbers that are never used again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Counters {
-    /// The next volume.
-    pub volume: u64,
-    /// The next block server.
-    pub server: u32,
-}
-
-/// Files that are to be removed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Trash {
-    /// The volume.
-    pub volume: VolumeId,
-    /// One segment of it; all of it when there is none.
-    pub segment: Option<u32>,
-}
+use crate::geometry::SegmentIndex;
 
 /// Everything that a manager's table holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -413,15 +294,4 @@ impl State {
         };
         self.segments_of(volume, 0).filter_map(lost).collect()
     }
-}
-
-/// How many segments a volume has by its length.
-pub(super) fn segments_of_all(volume: &Volume) -> u32 {
-    geometry(&volume.spec).map_or(0, |sizes| sizes.segments(volume.spec.bytes)) as u32
-}
-
-/// A volume's geometry.
-pub fn geometry(spec: &VolumeSpec) -> Result<Geometry, crate::geometry::GeometryError> {
-    let sizes = spec.geometry;
-    Geometry::new(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
 }

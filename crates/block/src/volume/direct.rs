@@ -11,74 +11,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
 
 use base::{Fault, Kind};
 use futures_util::future::join_all;
-use runtime::{Buf, Class, Env, Instant};
+use runtime::{Buf, Class};
 use table::Source;
 use wire::block::{Located, RecordPlace, Span};
 use wire::control::SegmentId;
 
-use super::Shared;
-use crate::contract::Answer;
+use super::shared::Shared;
 use crate::device::limits::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT};
 use crate::device::{FileNo, Identity, blocks, part, read_block};
 use crate::geometry::Extent;
-use crate::limits::{DIRECT_FILES_MAX, DIRECT_PAUSE, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
-
-/// Where a client finds DataFiles.
-pub trait DataFiles {
-    /// Opens a file of a segment's directory for reading.
-    /// The directory is looked up anew: a segment that was discarded may have been made again.
-    fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>>;
-}
-
-/// How the core has answered so far. After trouble all reads of a volume go through the block
-/// servers for a while, and then one of them tries again.
-#[derive(Default)]
-pub(super) struct Trust {
-    not_before: Cell<Instant>,
-    /// The pause after the last trouble; none when there was none since the last good read.
-    pause: Cell<Duration>,
-    /// Reads under way.
-    tries: Cell<usize>,
-}
-
-/// A read under way.
-struct Try<'a>(&'a Trust);
-
-impl Drop for Try<'_> {
-    fn drop(&mut self) {
-        self.0.tries.set(self.0.tries.get() - 1);
-    }
-}
-
-impl Trust {
-    fn is_there(&self, env: &Env) -> bool {
-        let tried = self.tries.get() > 0 && !self.pause.get().is_zero();
-        env.now() >= self.not_before.get() && !tried
-    }
-
-    fn begin(&self) -> Try<'_> {
-        self.tries.set(self.tries.get() + 1);
-        Try(self)
-    }
-
-    fn note_good(&self) {
-        self.pause.set(Duration::ZERO);
-    }
-
-    fn note_trouble(&self, env: &Env) {
-        if env.now() < self.not_before.get() {
-            return; // Others that were under way have noted it.
-        }
-        let (first, longest) = DIRECT_PAUSE;
-        let pause = (2 * self.pause.get()).clamp(first, longest);
-        self.pause.set(pause);
-        self.not_before.set(env.now() + env.jitter(pause));
-    }
-}
+use crate::limits::{DIRECT_FILES_MAX, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
 
 /// A DataFile, as the client knows it.
 enum Known {

@@ -10,18 +10,18 @@
 //! [`DataFiles`] only.
 
 mod direct;
+mod files;
 mod places;
 mod ranges;
 mod segment;
 mod session;
+mod shared;
 mod throttle;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
 
 use base::{Fault, Kind, VolumeId};
 use futures_util::FutureExt;
@@ -29,149 +29,18 @@ use futures_util::future::join_all;
 use runtime::{Buf, BufMut, Env};
 use transport::{Endpoint, Priority};
 use wire::block::{BlockAnswer, PIECES_MAX};
-use wire::control::{SegmentId, VolumeLimits};
+use wire::control::VolumeLimits;
 
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
-use crate::limits::{
-    BLOCK_CALL_TIMEOUT, BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE, IO_MAX, PIECES_BYTES_MAX,
-};
-pub use direct::DataFiles;
-use direct::Trust;
+use crate::limits::{IO_MAX, PIECES_BYTES_MAX};
+pub use files::DataFiles;
+use files::Trust;
 use places::Places;
 use segment::{Answered, Ask, Segment};
+use shared::Shared;
+pub use shared::{Attachment, Limits, Place, Reads, Route};
 use throttle::Throttle;
-
-/// Where a segment is served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
-    /// The block server.
-    pub addr: SocketAddr,
-    /// The ownership's epoch.
-    pub epoch: u64,
-}
-
-/// The segment map.
-pub trait Route {
-    /// The place of a segment. `doubt` is a place that did not answer as its owner should: then
-    /// the answer is to be newer than that experience, though it may be the same. `Fenced`: the
-    /// attachment is over. `NotFound`: the volume is no more. Other errors: ask again.
-    fn place(&self, segment: SegmentId, doubt: Option<Place>) -> Answer<'_, Place>;
-}
-
-/// What the block manager has given to whoever opened the volume (`protocols.md` 6.2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Attachment {
-    /// Its epoch.
-    pub epoch: u64,
-    /// Attachments of lower epochs are over: its own epoch when it is exclusive. Not above it.
-    pub fence: u64,
-}
-
-/// How long a client waits for what. The simulator and tests change it.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// A request is sent again when it has no answer after this long.
-    pub call_timeout: Duration,
-    /// The same for the begin of a session, for which a server may have to open the segment.
-    pub open_timeout: Duration,
-    /// A request fails when it has not been done after this long.
-    pub patience: Duration,
-    /// First and longest pause between two tries.
-    pub pause: (Duration, Duration),
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            call_timeout: BLOCK_CALL_TIMEOUT,
-            open_timeout: BLOCK_OPEN_TIMEOUT,
-            patience: BLOCK_PATIENCE,
-            pause: BLOCK_PAUSE,
-        }
-    }
-}
-
-impl Limits {
-    /// Before try number `tries`, from 1; none before the first.
-    fn pause(&self, tries: u32) -> Duration {
-        let (first, longest) = self.pause;
-        match tries.checked_sub(1) {
-            Some(doublings) => (first * (1 << doublings.min(16))).min(longest),
-            None => Duration::ZERO,
-        }
-    }
-}
-
-/// What the segments of a volume share.
-struct Shared {
-    env: Env,
-    endpoint: Endpoint,
-    route: Rc<dyn Route>,
-    limits: Limits,
-    volume: VolumeId,
-    attachment: Attachment,
-    /// The attachment is over.
-    over: Cell<bool>,
-    /// Where reads may go beside the block servers.
-    files: OnceCell<Rc<dyn DataFiles>>,
-    trust: Trust,
-    places: Places,
-    reads: Cell<Reads>,
-}
-
-/// How an attachment has read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Reads {
-    /// From the chunkservers, at places that block servers have told (decision 23).
-    pub direct: u64,
-    /// Those of them for which no block server was asked (decision 24).
-    pub known: u64,
-    /// Left to the block servers after a try.
-    pub left: u64,
-}
-
-impl Reads {
-    /// These and others.
-    pub fn and(self, other: Reads) -> Reads {
-        Reads {
-            direct: self.direct + other.direct,
-            known: self.known + other.known,
-            left: self.left + other.left,
-        }
-    }
-}
-
-impl Shared {
-    async fn alloc(&self, len: usize) -> Result<BufMut, Fault> {
-        crate::memory::alloc(&self.env, len).await
-    }
-
-    fn count(&self, change: impl FnOnce(&mut Reads)) {
-        let mut reads = self.reads.get();
-        change(&mut reads);
-        self.reads.set(reads);
-    }
-
-    fn over() -> Fault {
-        Fault::new(
-            Kind::Fenced,
-            "the volume was opened by another client, or removed: open it again",
-        )
-    }
-
-    fn check(&self) -> Result<(), Fault> {
-        if self.over.get() { Err(Shared::over()) } else { Ok(()) }
-    }
-
-    fn end(&self) -> Fault {
-        if !self.over.replace(true) {
-            self.env.mark("block: attachment lost");
-            tracing::warn!(volume = %self.volume, "volume is open elsewhere: no more requests here");
-        }
-        Shared::over()
-    }
-}
 
 struct Inner {
     shared: Rc<Shared>,

@@ -19,7 +19,7 @@ use super::direct::{Direct, part_of};
 use super::places::{Watch, Watching};
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
-use super::{Attachment, Place, Shared};
+use super::shared::{Attachment, Place, Shared};
 use crate::contract::Clear;
 use crate::device::neighbourhood;
 use crate::geometry::Extent;

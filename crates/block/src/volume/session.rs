@@ -7,7 +7,7 @@ use std::rc::Rc;
 use runtime::sync::Notify;
 use wire::block::Sequence;
 
-use super::Place;
+use super::shared::Place;
 use crate::limits::SESSION_CHANGES_MAX;
 
 /// A session that a server has admitted.

@@ -1,8 +1,8 @@
 //! Epochs at the end of their range: none is used twice.
 
 use base::GIB;
+use block::manager::entity::Segment;
 use block::manager::rows::{Key, Row, Value};
-use block::manager::state::Segment;
 use block::manager::{Machine, Refusal, State};
 use wire::control::{BlockReply, BlockRequest};
 

@@ -1,7 +1,7 @@
 //! What can be asked of a manager: each request can be repeated, and nothing is lost or doubled.
 
 use base::{GIB, Kind, VolumeId};
-use block::manager::state::Trash;
+use block::manager::entity::Trash;
 use block::manager::{Machine, Refusal, State};
 use runtime::{Duration, Rng};
 use wire::control::{

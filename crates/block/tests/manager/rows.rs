@@ -4,10 +4,10 @@ use std::path::Path;
 
 use base::{BlockServerId, VolumeId};
 use block::fuzz::fuzz_manager_row;
-use block::manager::rows::{Key, Row, VERSION, Value};
-use block::manager::state::{
+use block::manager::entity::{
     Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume,
 };
+use block::manager::rows::{Key, Row, VERSION, Value};
 use proptest::prelude::*;
 use runtime::Rng;
 use wire::control::SegmentId;

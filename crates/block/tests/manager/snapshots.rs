@@ -2,8 +2,8 @@
 //! are the test's.
 
 use base::{GIB, Kind, VolumeId};
+use block::manager::entity::Trash;
 use block::manager::rows::{Key, Value};
-use block::manager::state::Trash;
 use block::manager::{Begun, Machine, Part, Refusal, State};
 use wire::control::{BlockReply, BlockRequest, SegmentId, VolumeInfo};
 

@@ -1,0 +1,48 @@
+//! Snapshots that are made, used or removed under a leader.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use base::VolumeId;
+use runtime::Instant;
+use wire::control::{BlockReply, SegmentId};
+
+/// What goes on with snapshots under one leader.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    /// Volumes whose segments are being cut: one cut at a time.
+    pub(super) cutting: BTreeSet<VolumeId>,
+    /// Snapshots that have segments, and when they were used last.
+    pub(super) served: BTreeMap<VolumeId, Instant>,
+    /// Snapshots that are about to be removed: no clone is made of them any more.
+    pub(super) parting: BTreeMap<VolumeId, Parting>,
+}
+
+/// Forced removals of one snapshot that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Parting {
+    /// How many: a request that comes twice is two. The last one to end lifts the guard.
+    pub(super) removals: usize,
+    /// Clones of which every segment is linked.
+    pub(super) linked: BTreeSet<VolumeId>,
+}
+
+/// A segment that takes part in a cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Its owner's epoch.
+    pub epoch: u64,
+    /// Where its owner is reached.
+    pub addr: SocketAddr,
+}
+
+/// How an order begins.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Begun<T> {
+    /// It was carried out before: this was the answer.
+    Done(BlockReply),
+    /// What to do.
+    Go(T),
+}

@@ -1,0 +1,108 @@
+//! Block servers as a leader knows them, and what keeps owners of segments from acknowledging.
+
+use std::collections::BTreeMap;
+
+use base::BlockServerId;
+use runtime::Instant;
+use wire::control::SegmentId;
+
+use super::limits::{BYTES_PER_REQUEST, SEGMENT_COST};
+
+/// A block server as this leader knows it.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) alive: bool,
+    /// It is about to end, and has said so.
+    pub(super) leaving: bool,
+    /// When the last beat came.
+    pub(super) heard: Instant,
+    /// The process that beats, once this leader has heard of one.
+    pub(super) boot: Option<u64>,
+    pub(super) seq: u64,
+    /// No lease that was granted to it lasts longer.
+    pub(super) lease_end: Instant,
+    /// What changed for it, by number; each segment once, at its last change.
+    pub(super) changes: BTreeMap<u64, SegmentId>,
+    pub(super) numbers: BTreeMap<SegmentId, u64>,
+    pub(super) next_change: u64,
+    /// Changes that its present process has made.
+    pub(super) seen: u64,
+    /// Segments that it does not serve yet: the first of them, and how many.
+    pub(super) unopened: BTreeMap<SegmentId, String>,
+    pub(super) unopened_count: u32,
+    pub(super) loads: BTreeMap<SegmentId, (u32, u64)>,
+}
+
+/// What keeps the owner of a segment from acknowledging writes: leases of owners before it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Hold(pub(super) Vec<Wait>);
+
+/// A former owner that may believe to have its lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wait {
+    pub(super) server: BlockServerId,
+    pub(super) boot: Option<u64>,
+    /// The change that took the segment from it: when it has made that, it serves no more.
+    pub(super) change: u64,
+    /// Its lease is over by then.
+    pub(super) until: Instant,
+}
+
+impl Hold {
+    /// When nothing keeps the owner any more.
+    pub(super) fn until(&self) -> Instant {
+        self.0.iter().map(|wait| wait.until).max().unwrap_or_default()
+    }
+}
+
+impl Member {
+    /// True once a beat of it has come to this leader.
+    pub(super) fn is_heard(&self) -> bool {
+        self.boot.is_some()
+    }
+
+    /// A server that this leader has not heard of, and that may have a lease.
+    pub(super) fn unheard(now: Instant, lease_end: Instant) -> Member {
+        Member {
+            // Until it has been silent for long, it is taken to be as it was.
+            alive: true,
+            leaving: false,
+            heard: now,
+            boot: None,
+            seq: 0,
+            lease_end,
+            changes: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            next_change: 1,
+            seen: 0,
+            unopened: BTreeMap::new(),
+            unopened_count: 0,
+            loads: BTreeMap::new(),
+        }
+    }
+
+    /// True when it lives and may be given segments.
+    pub(super) fn is_staying(&self) -> bool {
+        self.alive && !self.leaving
+    }
+
+    /// Requests and bytes a second.
+    pub(super) fn load(&self) -> (u64, u64) {
+        let sum = |(iops, bytes): (u64, u64), load: &(u32, u64)| {
+            (iops + u64::from(load.0), bytes.saturating_add(load.1))
+        };
+        self.loads.values().fold((0, 0), sum)
+    }
+
+    /// What a segment costs its server, in requests a second.
+    pub(super) fn cost(&self, id: SegmentId) -> u64 {
+        let (iops, bytes) = self.loads.get(&id).copied().unwrap_or_default();
+        SEGMENT_COST + u64::from(iops) + bytes / BYTES_PER_REQUEST
+    }
+
+    /// What all of its segments but the idle ones cost.
+    pub(super) fn busy_cost(&self) -> u64 {
+        let (iops, bytes) = self.load();
+        iops + bytes / BYTES_PER_REQUEST
+    }
+}
