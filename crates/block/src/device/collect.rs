@@ -9,13 +9,13 @@
 //! A file of which a record cannot be read or does not verify stays as it is and is set aside: the
 //! others are collected meanwhile, and it is tried again later, for a replica may have been repaired.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use runtime::{Duration, Instant};
+use runtime::Duration;
 
+use super::aside::pause;
 use super::choice::{Candidate, Lifespan, pick};
 use super::core::Core;
 use super::files::{DataFile, Open};
@@ -24,8 +24,7 @@ use super::format::record::{Head, Next, What, next_head, put_stored, repack};
 use super::format::state::{Role, file_key};
 use super::format::txn::Mark;
 use super::limits::{
-    COLLECT_APPEND_BYTES, COLLECT_ASIDE_DAMAGED, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE,
-    RECORD, UNIT,
+    COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE, RECORD, UNIT,
 };
 use super::types::{FileNo, Loc, Seq, Update};
 
@@ -45,32 +44,6 @@ struct Outputs {
     failures: u32,
     /// One has failed since the last look.
     lost: bool,
-}
-
-/// Files that could not be collected: how often, and when each is tried again.
-#[derive(Default)]
-pub(crate) struct Aside(BTreeMap<FileNo, (u32, Instant)>);
-
-impl Aside {
-    fn put(&mut self, file: FileNo, now: Instant, kind: Kind) {
-        let (times, until) = self.0.entry(file).or_insert((0, now));
-        *until = now + if kind == Kind::Corrupt { COLLECT_ASIDE_DAMAGED } else { pause(*times) };
-        *times += 1;
-    }
-
-    fn has(&self, file: FileNo, now: Instant) -> bool {
-        self.0.get(&file).is_some_and(|&(_, until)| now < until)
-    }
-
-    /// When the next of them is tried again.
-    fn next(&self, now: Instant) -> Option<Instant> {
-        self.0.values().map(|&(_, until)| until).filter(|&until| until > now).min()
-    }
-}
-
-/// How long to wait after so many failures before.
-fn pause(failures: u32) -> Duration {
-    (COLLECT_RETRY.0 * 2u32.pow(failures.min(16))).min(COLLECT_RETRY.1)
 }
 
 struct Output {

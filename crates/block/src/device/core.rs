@@ -10,7 +10,8 @@ use runtime::sync::{Mutex, Notify, Semaphore};
 use runtime::{Env, Instant};
 use table::{Batch, Store, Table};
 
-use super::collect::Aside;
+use super::aside::Aside;
+use super::cuts::Cuts;
 use super::files::{DataFile, Open};
 use super::format::Flaw;
 use super::format::page::decode_page;
@@ -19,10 +20,9 @@ use super::format::txn::Mark;
 use super::index::IndexMap;
 use super::limits::QUEUE_BYTES_MAX;
 use super::locks::Locks;
-use super::log::Queue;
 use super::options::Options;
+use super::queue::Queue;
 use super::shared::{Member, Shared};
-use super::snapshot::Cuts;
 use super::types::{FileNo, Identity, Seq, Update};
 use crate::once::Windows;
 

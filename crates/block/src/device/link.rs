@@ -6,12 +6,9 @@
 //! not begins again. A snapshot never changes; should somebody have it open, its table may go on
 //! under the look: then the opening fails with `Retry`, and the next one looks again.
 
-use std::rc::Rc;
-
 use base::{Fault, Kind};
-use futures_util::future::LocalBoxFuture;
 use runtime::Env;
-use table::{Batch, Cache, Range, Snapshot, Store, Table};
+use table::{Batch, Cache, Range, Snapshot, Table};
 
 use super::format::state::{
     FILE_PREFIX, FileState, PAGE_PREFIX, Role, SEGMENT_KEY, SegmentState, TXN_PREFIX, file_key,
@@ -19,10 +16,8 @@ use super::format::state::{
 };
 use super::limits::LINK_ROWS_BYTES;
 use super::open::Opening;
+use super::options::LinkFrom;
 use super::types::FileNo;
-
-/// Finds the directory that a segment's content is linked from, when it has to be.
-pub type LinkFrom = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Store>, Fault>>>;
 
 /// Bytes of the cache for a table that is read once.
 const LOOK_CACHE: usize = 256 << 10;

@@ -13,8 +13,7 @@ use base::{Fault, Kind};
 use codec::crc32c;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use runtime::sync::{OwnedSemaphorePermit, oneshot};
-use runtime::{Buf, Class, Duration, Instant};
+use runtime::{Class, Duration, Instant};
 use wire::data::Purpose;
 
 use super::core::{Core, Unlogged};
@@ -28,86 +27,14 @@ use super::limits::{
     APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, RECORD, RECORD_UNITS, TXN_BACKLOG_MAX,
     TXN_UPDATES_MAX, UNIT,
 };
-use super::locks::Guard;
 use super::pace::Pace;
-use super::types::{FileNo, Loc, Seq, Update};
+use super::queue::{Change, Work};
+use super::types::{FileNo, Loc, Seq, Update, merge};
 use crate::limits::BLOCK;
 use crate::once::Origin;
 
 /// Pause after a DataFile could not be made: first and longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-
-/// What a change does to blocks from its first on.
-pub(crate) enum Work {
-    /// Whole blocks.
-    Write(Buf),
-    /// A number of blocks become holes or zeroes.
-    Clear { count: u32, to: Loc },
-}
-
-/// A change that waits for its records.
-pub(crate) struct Change {
-    pub(crate) lba: u32,
-    pub(crate) work: Work,
-    /// Blocks of it that are in appends.
-    pub(crate) started: u32,
-    /// Whose it is, and whether the client's change is whole with it.
-    pub(crate) origin: Option<(Origin, bool)>,
-    pub(crate) done: oneshot::Sender<Result<(), Fault>>,
-    /// Held until the outcome is known, whoever still waits for it.
-    pub(crate) guard: Rc<Guard>,
-    pub(crate) permit: OwnedSemaphorePermit,
-}
-
-/// Changes that wait.
-#[derive(Default)]
-pub(crate) struct Queue {
-    waiting: VecDeque<Change>,
-    bytes: usize,
-}
-
-impl Change {
-    /// Bytes of records that it still needs.
-    fn need(&self) -> usize {
-        match &self.work {
-            Work::Write(data) => (data.len() / BLOCK as usize - self.started as usize) * RECORD,
-            Work::Clear { .. } => UNIT as usize,
-        }
-    }
-
-    /// What its next record says of its origin.
-    fn mark(&self, is_last: bool) -> Option<format::record::Mark> {
-        self.origin.map(|(Origin { attachment, seq }, whole)| format::record::Mark {
-            attachment,
-            seq: seq as u32,
-            last: whole && is_last,
-        })
-    }
-
-    /// What is done of the client's change with its next `count` blocks.
-    fn part(&self, count: u32, is_last: bool) -> Option<(Origin, Range<u64>, bool)> {
-        let start = u64::from(self.lba) + u64::from(self.started);
-        let part = |(origin, whole)| (origin, start..start + u64::from(count), whole && is_last);
-        self.origin.filter(|_| count > 0).map(part)
-    }
-
-    fn fail(self, fault: &Fault) {
-        drop(self.guard);
-        drop(self.permit);
-        let _ = self.done.send(Err(fault.clone())); // Nobody waits any more.
-    }
-}
-
-impl Queue {
-    pub(crate) fn push(&mut self, change: Change) {
-        self.bytes += change.need();
-        self.waiting.push_back(change);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
-    }
-}
 
 /// Records that go into one append.
 struct Group {
@@ -544,17 +471,4 @@ impl Core {
         };
         Ok(Open { file, writer, next: (FILE_HEAD as u64 / UNIT) as u32 })
     }
-}
-
-/// Adds an update, to the last one if it goes on from there.
-pub(crate) fn merge(updates: &mut Vec<Update>, next: Update) {
-    if let (Some(Update::Data { lba, count, at }), Update::Data { lba: to, count: more, at: place }) =
-        (updates.last_mut(), next)
-        && *lba + *count == to
-        && at.plus(*count) == place
-    {
-        *count += more;
-        return;
-    }
-    updates.push(next);
 }

@@ -9,10 +9,12 @@
 //!
 //! Recovery: see the source of `open`. Format: `docs/formats/block.md`.
 
+mod aside;
 mod check;
 mod choice;
 mod collect;
 mod core;
+mod cuts;
 mod files;
 mod format;
 pub mod fuzz;
@@ -25,6 +27,7 @@ pub mod model;
 mod open;
 mod options;
 mod pace;
+mod queue;
 mod read;
 mod request;
 mod segment;
@@ -36,8 +39,7 @@ mod view;
 
 pub(crate) use format::bytes;
 pub(crate) use format::record::{plain_record, read_block};
-pub use link::LinkFrom;
-pub use options::Options;
+pub use options::{LinkFrom, Options};
 pub(crate) use request::{blocks, neighbourhood, part, push_span};
 pub use segment::{Segment, Stats};
 pub use shared::{Memory, Shared};

@@ -27,11 +27,9 @@ use super::format::state::{
 use super::format::txn::{Mark, Txn};
 use super::index::IndexMap;
 use super::limits::{RECORD, SCAN_BYTES, TXN_UPDATES_MAX, UNIT};
-use super::link::LinkFrom;
-use super::log::merge;
-use super::options::Options;
+use super::options::{LinkFrom, Options};
 use super::shared::Shared;
-use super::types::{FileNo, Identity, Loc, Seq, Update, parse_name};
+use super::types::{FileNo, Identity, Loc, Seq, Update, merge, parse_name};
 use crate::once::Windows;
 
 /// A segment that is being opened.

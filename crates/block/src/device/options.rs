@@ -1,13 +1,20 @@
 //! What a block server may choose.
 
-use base::MIB;
+use std::rc::Rc;
+
+use base::{Fault, MIB};
+use futures_util::future::LocalBoxFuture;
 use runtime::Duration;
+use table::Store;
 
 use super::limits::{
     CHECKPOINT_UPDATES_DEFAULT, COLLECT_RATE_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT,
     GARBAGE_PERCENT_DEFAULT, RECENT_BYTES_DEFAULT, RECORD, SCRUB_PERIOD_DEFAULT,
     SCRUB_RATE_DEFAULT, TXN_UPDATES_DEFAULT, TXN_UPDATES_MAX, TXN_WAIT_DEFAULT,
 };
+
+/// Finds the directory that a segment's content is linked from, when it has to be.
+pub type LinkFrom = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Store>, Fault>>>;
 
 /// Behaviour of a [`crate::device::Segment`]. None of it is part of the format: each opening may
 /// choose anew.

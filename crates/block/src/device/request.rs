@@ -13,7 +13,7 @@ use super::limits::{
     PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, RECORD_UNITS, REQUEST_BYTES_MAX,
 };
 use super::locks::Guard;
-use super::log::{Change, Work};
+use super::queue::{Change, Work};
 use super::types::{FileNo, Loc};
 use crate::contract::{Clear, Piece, Places};
 use crate::geometry::Extent;

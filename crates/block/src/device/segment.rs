@@ -11,7 +11,7 @@ use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
 use super::limits::{SEGMENT_BYTES_MAX, UNIT};
-use super::options::Options;
+use super::options::{LinkFrom, Options};
 use super::shared::Shared;
 use super::types::Identity;
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
@@ -115,7 +115,7 @@ impl Segment {
         stores: (Rc<dyn Store>, Rc<dyn Store>),
         shared: &Shared,
         (identity, bytes, epoch): (Identity, u64, u64),
-        (options, origin): (Options, Option<super::link::LinkFrom>),
+        (options, origin): (Options, Option<LinkFrom>),
     ) -> Result<Segment, Fault> {
         if bytes > SEGMENT_BYTES_MAX {
             let text =

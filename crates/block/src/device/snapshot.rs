@@ -9,16 +9,16 @@
 //! in the core and linked; the table's rows are copied. The other directory's owner opens it as
 //! any segment. From then on each owner collects for itself, by copying and unlinking.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
 use futures_util::future::join_all;
-use runtime::sync::Mutex;
-use runtime::{Class, Duration, Env, Instant};
-use table::{Snapshot, Store, Table};
+use runtime::{Class, Duration};
+use table::{Store, Table};
 
 use super::core::Core;
+use super::cuts::{Cut, Linking};
 use super::files::DataFile;
 use super::format::state::{FileState, Role, SEGMENT_KEY, SegmentState};
 use super::limits::{CUT_KEEP, CUT_LOOK, SEALS_INFLIGHT};
@@ -28,92 +28,6 @@ use super::types::{FileNo, Identity};
 
 /// Bytes of the cache for a table that is only written.
 const LINK_CACHE: usize = 64 << 10;
-
-/// A segment's cut, and what it keeps from going on.
-#[derive(Default)]
-pub(crate) struct Cuts {
-    /// The cut that holds answers back, and since when.
-    hold: Cell<Option<(u64, Instant)>>,
-    fixed: RefCell<Option<Rc<Cut>>>,
-    /// Files that collection has emptied while a cut may name them.
-    trash: RefCell<Vec<String>>,
-    /// Somebody waits for the end of the DataFile that takes changes, or of those that
-    /// collection writes.
-    roll: Cell<bool>,
-    seal: Cell<bool>,
-    /// Files of another volume's making are collected, whatever is in them.
-    flatten: Cell<bool>,
-    linking: Mutex<()>,
-}
-
-/// All that was answered before a moment.
-struct Cut {
-    id: u64,
-    rows: Snapshot,
-    next_file: u32,
-    counter: u64,
-    /// Files with blocks, and what the other directory's table is to say of them.
-    files: Vec<(Rc<DataFile>, FileState)>,
-    /// How long it held answers back, once it is released.
-    held: Cell<Option<Duration>>,
-    /// Until then it is kept for those that link it, and as long as it is linked.
-    keep_until: Cell<Instant>,
-    linking: Cell<usize>,
-}
-
-/// A link of a cut that is under way: the cut stays meanwhile, and for a while after.
-struct Linking<'a>(&'a Cut, &'a Env);
-
-impl<'a> Linking<'a> {
-    fn begin(cut: &'a Cut, env: &'a Env) -> Linking<'a> {
-        cut.linking.set(cut.linking.get() + 1);
-        Linking(cut, env)
-    }
-}
-
-impl Drop for Linking<'_> {
-    fn drop(&mut self) {
-        let Linking(cut, env) = *self;
-        cut.linking.set(cut.linking.get() - 1);
-        cut.keep_until.set(env.now() + CUT_KEEP);
-    }
-}
-
-impl Cuts {
-    /// True while nothing may enter the index from the log.
-    pub(crate) fn holds(&self) -> bool {
-        self.hold.get().is_some()
-    }
-
-    /// True when the DataFile that takes changes is to end.
-    pub(crate) fn wants_roll(&self) -> bool {
-        self.roll.get() && !self.holds()
-    }
-
-    /// It has ended.
-    pub(crate) fn rolled(&self) {
-        self.roll.set(false);
-    }
-
-    /// True when collection is to end the files that it writes.
-    pub(crate) fn wants_seal(&self) -> bool {
-        self.seal.get()
-    }
-
-    /// They have ended.
-    pub(crate) fn sealed(&self) {
-        self.seal.set(false);
-    }
-
-    /// True for a file that is kept only because a cut names it.
-    pub(crate) fn has_discarded(&self, name: &str) -> bool {
-        self.trash.borrow().iter().any(|trash| trash == name)
-    }
-
-    fn pins(&self) -> bool {
-        self.holds() || self.fixed.borrow().is_some()
-    }
-}
 
 impl Core {
     /// Fixes a cut and holds answers back, until it is released or `most` has passed. When it

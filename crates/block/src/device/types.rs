@@ -120,6 +120,19 @@ pub(crate) enum Update {
     Move { lba: u32, from: Loc, to: Loc },
 }
 
+/// Adds an update, to the last one if it goes on from there.
+pub(crate) fn merge(updates: &mut Vec<Update>, next: Update) {
+    if let (Some(Update::Data { lba, count, at }), Update::Data { lba: to, count: more, at: place }) =
+        (updates.last_mut(), next)
+        && *lba + *count == to
+        && at.plus(*count) == place
+    {
+        *count += more;
+        return;
+    }
+    updates.push(next);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

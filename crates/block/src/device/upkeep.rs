@@ -12,7 +12,7 @@ use super::files::DataFile;
 use super::format::state::{file_key, origin_key, page_key, txn_key};
 use super::format::txn::{Mark, Txn};
 use super::limits::{CHECKPOINT_PAGES, TXN_MARKS_MAX, TXN_UPDATES_MAX};
-use super::types::{FileNo, Seq};
+use super::types::{FileNo, Seq, merge};
 
 /// Pause after background work has failed.
 const RETRY: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ impl Core {
                 installs += 1;
                 seq = seq.max(next.seq);
                 marks.extend(next.mark.map(|mark| (mark.file, mark)));
-                next.updates.iter().for_each(|update| super::log::merge(&mut updates, *update));
+                next.updates.iter().for_each(|update| merge(&mut updates, *update));
             }
         }
         let count = updates.len() as u64;

@@ -6,45 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::{Either, select};
-use runtime::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use runtime::{Class, Env, Stream};
+use runtime::sync::{Semaphore, mpsc};
+use runtime::{Class, Stream};
 
 use super::handshakes::Handshake;
 use super::input::Ended;
-use super::negotiate::{self, Chosen, Claim};
+use super::negotiate::{self, Chosen};
 use super::output::{self, Message};
+use super::requests;
+use super::shared::{Connection, Inner};
 use super::tls::Gate;
-use super::{Inner, Seat, requests};
-use crate::contract::Device;
 use crate::limits::NBD_PIECES_MAX;
-
-/// What a connection's requests share. It lasts until the last of them has ended, and with it
-/// the claim on the export: who opens it next finds no change under way.
-pub(super) struct Connection {
-    pub(super) env: Env,
-    pub(super) inner: Rc<Inner>,
-    pub(super) device: Rc<dyn Device>,
-    /// Length that the client was told.
-    pub(super) bytes: u64,
-    pub(super) read_only: bool,
-    pub(super) structured: bool,
-    pub(super) allocation: bool,
-    pub(super) outbox: mpsc::Sender<Message>,
-    pub(super) requests: Arc<Semaphore>,
-    pub(super) room: Arc<Semaphore>,
-    /// One request at a time may be larger than a device's: its pieces have room of their own,
-    /// so that it waits for no answer that waits for it.
-    pub(super) large: Arc<Semaphore>,
-    pub(super) pieces: Arc<Semaphore>,
-    _claim: Claim,
-    _seat: Seat,
-}
-
-/// Waits for a share of one of the bounds.
-pub(super) async fn acquire(bound: &Arc<Semaphore>, share: usize) -> OwnedSemaphorePermit {
-    let share = u32::try_from(share).expect("bounds are below 4 GiB");
-    bound.clone().acquire_many_owned(share).await.expect("never closed")
-}
 
 pub(super) async fn run(
     inner: Rc<Inner>,

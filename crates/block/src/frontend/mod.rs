@@ -9,15 +9,16 @@
 //! Invariant: knows no segment and no block server, only [`Exports`] and [`Device`].
 
 mod connection;
+pub mod export;
 mod handshakes;
 mod input;
 mod negotiate;
 mod output;
 mod requests;
+mod shared;
 pub mod tls;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -29,100 +30,12 @@ use handshakes::{Handshakes, RefusalLog};
 use runtime::{Class, Env, JoinHandle, Listener, Stream};
 use tls::Gate;
 
-use crate::contract::{Answer, Device};
-use crate::limits::{
-    NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_HANDSHAKES_MAX, NBD_NEGOTIATION_MAX,
-    NBD_REQUESTS_MAX,
-};
+pub use export::{About, Exports, Names};
+use shared::Inner;
+pub use shared::{Limits, Stats};
 
 /// Pause after an accept that failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// What a client is told of an export before it opens it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct About {
-    /// Bytes.
-    pub bytes: u64,
-    /// What it is, for people.
-    pub description: String,
-    /// Changes are refused.
-    pub read_only: bool,
-    /// Several connections may have it open at a time, and see each other's changes. Otherwise
-    /// a second one is refused.
-    pub shared: bool,
-}
-
-/// A page of the list of exports: a cluster may have very many.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Names {
-    /// Names in order.
-    pub names: Vec<String>,
-    /// True when more follow the last one.
-    pub more: bool,
-}
-
-/// What a front end serves.
-pub trait Exports {
-    /// The next names above `after` of exports that may be listed, in order.
-    fn names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, Names>;
-
-    /// An export; `NotFound` when there is none of that name.
-    fn about<'a>(&'a self, name: &'a str) -> Answer<'a, About>;
-
-    /// Opens an export at its present length. Called for each connection: those that share an
-    /// export may be given one device. It is closed when the last reference goes.
-    fn open<'a>(&'a self, name: &'a str) -> Answer<'a, Rc<dyn Device>>;
-}
-
-/// Bounds of a front end. The simulator and tests make them small.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections that have an export open, at a time; one more is refused with that reason.
-    pub connections_max: usize,
-    /// Connections that have none yet, at a time; one more ends the oldest of them.
-    pub handshakes_max: usize,
-    /// Bytes of requests and answers that one connection may hold, beside one large request.
-    pub connection_bytes_max: usize,
-    /// Requests of one connection that are not answered.
-    pub requests_max: usize,
-    /// A client has chosen its export after this long, or is closed.
-    pub negotiation_max: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            connections_max: NBD_CONNECTIONS_MAX,
-            handshakes_max: NBD_HANDSHAKES_MAX,
-            connection_bytes_max: NBD_CONNECTION_BYTES_MAX,
-            requests_max: NBD_REQUESTS_MAX,
-            negotiation_max: NBD_NEGOTIATION_MAX,
-        }
-    }
-}
-
-/// Counters since the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stats {
-    /// Connections that have an export open now.
-    pub connections: usize,
-    /// Connections that have none yet.
-    pub handshakes: usize,
-    /// Connections taken.
-    pub accepted: u64,
-    /// Connections refused because of [`Limits::connections_max`] or [`Limits::handshakes_max`].
-    pub refused: u64,
-    /// Connections ended because the peer broke the protocol.
-    pub broken: u64,
-    /// Requests answered well.
-    pub done: u64,
-    /// Requests answered with an error.
-    pub failed: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Bytes written.
-    pub written_bytes: u64,
-}
 
 /// Why a front end does not listen.
 #[derive(Debug)]
@@ -151,18 +64,6 @@ impl fmt::Display for ListenError {
 }
 
 impl std::error::Error for ListenError {}
-
-struct Inner {
-    env: Env,
-    exports: Rc<dyn Exports>,
-    limits: Limits,
-    /// Connections that have each export open.
-    open: RefCell<BTreeMap<String, usize>>,
-    handshakes: Handshakes,
-    refusals: RefusalLog,
-    stats: Cell<Stats>,
-    tasks: RefCell<Vec<JoinHandle<()>>>,
-}
 
 /// A running NBD server. Clones share it.
 #[derive(Clone)]
@@ -235,41 +136,6 @@ impl Frontend {
 impl fmt::Debug for Frontend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frontend({:?})", self.stats())
-    }
-}
-
-impl Inner {
-    fn count(&self, change: impl FnOnce(&mut Stats)) {
-        let mut stats = self.stats.get();
-        change(&mut stats);
-        self.stats.set(stats);
-    }
-
-    /// How many refusals went without a line since the last one, when this one may have a line.
-    fn refusal(&self) -> Option<u64> {
-        self.refusals.take(self.env.now())
-    }
-}
-
-/// One of the connections that have an export open; counted until it is dropped.
-struct Seat(Rc<Inner>);
-
-impl Seat {
-    /// A seat, if one is free.
-    fn take(inner: &Rc<Inner>) -> Option<Seat> {
-        if inner.stats.get().connections >= inner.limits.connections_max {
-            inner.env.mark("nbd: too many connections");
-            inner.count(|stats| stats.refused += 1);
-            return None;
-        }
-        inner.count(|stats| stats.connections += 1);
-        Some(Seat(inner.clone()))
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.count(|stats| stats.connections -= 1);
     }
 }
 

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::Stream;
 
+use super::export::About;
 use super::handshakes::Handshake;
 use super::input::{Ended, Input};
+use super::shared::{Claim, Inner, Seat};
 use super::tls::{self, Gate, Incoming, Outgoing};
-use super::{About, Inner, Seat};
 use crate::buffer::alloc;
 use crate::contract::Device;
 use crate::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
@@ -21,23 +22,6 @@ use crate::nbd::{
 
 /// Best size of a request: a block.
 const PREFERRED: u32 = crate::limits::BLOCK as u32;
-
-/// A connection's share of an export; given back when it is dropped.
-pub(super) struct Claim {
-    inner: Rc<Inner>,
-    name: String,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        let open = &mut *self.inner.open.borrow_mut();
-        let count = open.get_mut(&self.name).expect("claimed once");
-        *count -= 1;
-        if *count == 0 {
-            open.remove(&self.name);
-        }
-    }
-}
 
 /// What was agreed on.
 pub(super) struct Chosen {

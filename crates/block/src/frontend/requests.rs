@@ -7,10 +7,10 @@ use base::{Fault, Kind};
 use runtime::sync::{OwnedSemaphorePermit, mpsc};
 use runtime::{Buf, Class, JoinHandle};
 
-use super::connection::{Connection, acquire};
 use super::input::{Ended, Input};
 use super::negotiate::ALLOCATION_ID;
 use super::output::{Message, Part};
+use super::shared::{Connection, acquire};
 use crate::contract::{Clear, Piece};
 use crate::geometry::Extent;
 use crate::limits::{IO_MAX, NBD_EXTENTS_MAX};
