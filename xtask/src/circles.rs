@@ -15,7 +15,6 @@ use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 /// Files in circles, by crate; a crate that is not named has none. The numbers only go down: a
 /// change that makes one smaller writes the new one here.
 const FILES_IN_CIRCLES: &[(&str, usize)] = &[
-    ("block", 11),
     ("chunkserver", 5),
     ("chunkstore", 8),
     ("client", 5),
