@@ -19,7 +19,7 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("chunkstore", 8),
     ("client", 5),
     ("craton", 46),
-    ("master", 26),
+    ("master", 25),
     ("roles", 5),
     ("runtime", 17),
     ("sim", 29),

@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::device::bytes::{Input, put_varint};
 use crate::limits::SESSION_CHANGES_MAX;
+use codec::cursor::{Cursor, put_varint};
 
 /// Numbers of a window.
 const WINDOW: u64 = SESSION_CHANGES_MAX as u64;
@@ -88,7 +88,7 @@ impl Window {
     }
 
     fn decode(bytes: &[u8]) -> Option<Window> {
-        let mut input = Input(bytes);
+        let mut input = Cursor(bytes);
         let last = input.varint()?;
         let (bits, rest) = input.0.split_first_chunk::<BITS>()?;
         input.0 = rest;

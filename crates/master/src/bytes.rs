@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use base::{ClientId, DirId, FileId};
+use codec::cursor::Cursor;
+use codec::{crc32c, crc32c_extend};
 use wire::control::{OpId, Place};
 
 /// The bytes end early, go on too long, or hold a value that their writer never wrote.
@@ -134,12 +136,12 @@ pub fn split_key<const N: usize>(key: &[u8]) -> Result<([u8; N], &str), BadBytes
 
 /// Takes values from a slice, in the order in which they were written.
 #[derive(Clone, Debug)]
-pub struct Reader<'a>(&'a [u8]);
+pub struct Reader<'a>(Cursor<'a>);
 
 impl<'a> Reader<'a> {
     /// From the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader(bytes)
+        Reader(Cursor(bytes))
     }
 
     /// Fails unless everything was taken.
@@ -149,25 +151,17 @@ impl<'a> Reader<'a> {
 
     /// What was not taken yet.
     pub fn rest(self) -> &'a [u8] {
-        self.0
+        self.0.0
     }
 
     /// `len` bytes.
     pub fn raw(&mut self, len: usize) -> Result<&'a [u8], BadBytes> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(BadBytes)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadBytes> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(BadBytes)?;
-        self.0 = rest;
-        Ok(*taken)
+        self.0.take(len).ok_or(BadBytes)
     }
 
     /// One byte.
     pub fn u8(&mut self) -> Result<u8, BadBytes> {
-        self.array().map(u8::from_le_bytes)
+        self.0.u8().ok_or(BadBytes)
     }
 
     /// 0 or 1.
@@ -181,28 +175,28 @@ impl<'a> Reader<'a> {
 
     /// Two bytes.
     pub fn u16(&mut self) -> Result<u16, BadBytes> {
-        self.array().map(u16::from_le_bytes)
+        self.0.u16().ok_or(BadBytes)
     }
 
     /// Four bytes.
     pub fn u32(&mut self) -> Result<u32, BadBytes> {
-        self.array().map(u32::from_le_bytes)
+        self.0.u32().ok_or(BadBytes)
     }
 
     /// Eight bytes.
     pub fn u64(&mut self) -> Result<u64, BadBytes> {
-        self.array().map(u64::from_le_bytes)
+        self.0.u64().ok_or(BadBytes)
     }
 
     /// Sixteen bytes.
     pub fn u128(&mut self) -> Result<u128, BadBytes> {
-        self.array().map(u128::from_le_bytes)
+        self.0.u128().ok_or(BadBytes)
     }
 
     /// A number of things that follow, each of at least one byte.
     pub fn count(&mut self) -> Result<usize, BadBytes> {
         let count = self.u32()? as usize;
-        if count > self.0.len() { Err(BadBytes) } else { Ok(count) }
+        if count > self.0.0.len() { Err(BadBytes) } else { Ok(count) }
     }
 
     /// Length and bytes.
@@ -268,7 +262,7 @@ pub fn end_snapshot(magic: [u8; 4], version: u8, body: Writer) -> Vec<u8> {
     let (head, body) = bytes.split_at_mut(SNAPSHOT_HEAD);
     head[..4].copy_from_slice(&magic);
     head[4] = version;
-    head[5..].copy_from_slice(&crc32c(version, body).to_le_bytes());
+    head[5..].copy_from_slice(&checksum(version, body).to_le_bytes());
     bytes
 }
 
@@ -287,12 +281,9 @@ pub fn open_snapshot(magic: [u8; 4], bytes: &[u8]) -> Result<(u8, &[u8]), BadByt
     }
     let (version, crc) = (reader.u8()?, reader.u32()?);
     let body = reader.rest();
-    if crc32c(version, body) == crc { Ok((version, body)) } else { Err(BadBytes) }
+    if checksum(version, body) == crc { Ok((version, body)) } else { Err(BadBytes) }
 }
 
-fn crc32c(version: u8, body: &[u8]) -> u32 {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&[version]);
-    digest.update(body);
-    digest.finalize() as u32
+fn checksum(version: u8, body: &[u8]) -> u32 {
+    crc32c_extend(crc32c(&[version]), body)
 }

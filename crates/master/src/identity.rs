@@ -10,9 +10,10 @@ use std::str::FromStr;
 use base::{ClusterId, DiskId};
 use chunkstore::ChunkStore;
 use chunkstore::flash::{FlashStore, MountError, format};
+use codec::crc32c;
 use runtime::{Env, OpenOptions, WriteMode};
 
-use crate::consensus::{crc32c, open_store};
+use crate::consensus::open_store;
 use crate::master::MasterConfig;
 
 const FILE: &str = "master";

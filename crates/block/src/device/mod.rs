@@ -37,7 +37,6 @@ mod types;
 mod upkeep;
 mod view;
 
-pub(crate) use format::bytes;
 pub(crate) use format::record::{plain_record, read_block};
 pub use options::{LinkFrom, Options};
 pub(crate) use request::{blocks, neighbourhood, part, push_span};

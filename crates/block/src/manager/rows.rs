@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::{SocketAddr, SocketAddrV6};
+use std::ops::{Deref, DerefMut};
 
 use base::{BlockServerId, VolumeId};
+use codec::cursor::Cursor;
 use table::Batch;
 use wire::control::{Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec};
 
@@ -143,7 +145,7 @@ impl Row {
             Some(&VERSION) => {}
             version => return Err(bad(version.copied())),
         }
-        let mut input = Input(&value[1..]);
+        let mut input = Input(Cursor(&value[1..]));
         let row = decode_key(key).and_then(|key| {
             let value = match key {
                 Key::Counters => {
@@ -168,7 +170,7 @@ impl Row {
             };
             Some(Row::put(key, value))
         });
-        row.filter(|_| input.0.is_empty()).ok_or(bad(None))
+        row.filter(|_| input.is_empty()).ok_or(bad(None))
     }
 }
 
@@ -294,42 +296,35 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
     }
 }
 
-/// Takes values off the front of bytes.
-struct Input<'a>(&'a [u8]);
+/// Takes the values of a row off the front of bytes.
+struct Input<'a>(Cursor<'a>);
+
+impl<'a> Deref for Input<'a> {
+    type Target = Cursor<'a>;
+
+    fn deref(&self) -> &Cursor<'a> {
+        &self.0
+    }
+}
+
+impl<'a> DerefMut for Input<'a> {
+    fn deref_mut(&mut self) -> &mut Cursor<'a> {
+        &mut self.0
+    }
+}
 
 impl Input<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.take::<1>().map(|[byte]| byte)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-
     fn text(&mut self) -> Option<String> {
-        let len = usize::from(self.take().map(u16::from_le_bytes)?);
-        let (text, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
+        let len = usize::from(self.u16()?);
+        String::from_utf8(self.take(len)?.to_vec()).ok()
     }
 
     fn addr(&mut self) -> Option<SocketAddr> {
-        let port = |input: &mut Self| input.take().map(u16::from_le_bytes);
         Some(match self.u8()? {
-            4 => SocketAddr::from((self.take::<4>()?, port(self)?)),
+            4 => SocketAddr::from((self.array::<4>()?, self.u16()?)),
             6 => {
-                let (ip, scope) = (self.take::<16>()?, self.u32()?);
-                SocketAddrV6::new(ip.into(), port(self)?, 0, scope).into()
+                let (ip, scope) = (self.array::<16>()?, self.u32()?);
+                SocketAddrV6::new(ip.into(), self.u16()?, 0, scope).into()
             }
             _ => return None,
         })
@@ -342,7 +337,7 @@ impl Input<'_> {
             segments_per_group: self.u32()?,
             data_sector: self.u64()?,
         };
-        let [copies, acks, shared] = self.take()?;
+        let [copies, acks, shared] = self.array()?;
         let policy = Policy { copies, acks };
         let limits = VolumeLimits {
             iops_base: self.u64()?,

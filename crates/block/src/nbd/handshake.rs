@@ -1,8 +1,9 @@
 //! Negotiation: greeting, options, their replies.
 
 use super::Broken;
-use super::input::{Input, put_string};
+use super::input::{done, put_string, rest, string};
 use crate::limits::{NBD_CONTEXTS_MAX, NBD_NAME_MAX, NBD_OPTION_MAX, NBD_STRING_MAX};
+use codec::cursor::Cursor;
 
 const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943; // "NBDMAGIC"
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054; // "IHAVEOPT"
@@ -38,15 +39,15 @@ impl Greeting {
 
     /// From its bytes; flags that are not known are left aside.
     pub fn decode(bytes: &[u8; Greeting::LEN]) -> Result<Greeting, Broken> {
-        let mut input = Input(bytes);
-        let mut long = || input.u64().expect("within the array");
+        let mut input = Cursor(bytes);
+        let mut long = || input.u64_be().expect("within the array");
         let (first, second) = (long(), long());
         for (seen, magic) in [(first, NBD_MAGIC), (second, OPTION_MAGIC)] {
             if seen != magic {
                 return Err(Broken::Magic { what: "greeting", seen });
             }
         }
-        let flags = input.u16().expect("within the array");
+        let flags = input.u16_be().expect("within the array");
         Ok(Greeting { fixed: flags & FIXED_NEWSTYLE != 0, no_zeroes: flags & NO_ZEROES != 0 })
     }
 }
@@ -147,12 +148,12 @@ impl OptionHead {
     /// From its bytes. An option that is too long cannot be skipped at leisure: the connection
     /// ends.
     pub fn decode(bytes: &[u8; OptionHead::LEN]) -> Result<OptionHead, Broken> {
-        let mut input = Input(bytes);
-        let magic = input.u64().expect("within the array");
+        let mut input = Cursor(bytes);
+        let magic = input.u64_be().expect("within the array");
         if magic != OPTION_MAGIC {
             return Err(Broken::Magic { what: "option", seen: magic });
         }
-        let mut word = || input.u32().expect("within the array");
+        let mut word = || input.u32_be().expect("within the array");
         let (code, len) = (OptionCode::new(word()), word());
         if len > NBD_OPTION_MAX {
             let (len, max) = (u64::from(len), u64::from(NBD_OPTION_MAX));
@@ -225,11 +226,11 @@ impl OptionFlaw {
 impl OptionRequest {
     /// From an option's data.
     pub fn decode(code: OptionCode, data: &[u8]) -> Result<OptionRequest, OptionFlaw> {
-        let mut input = Input(data);
+        let mut input = Cursor(data);
         let bare = |request| data.is_empty().then_some(request);
         let decoded = match code {
             OptionCode::Other(_) => return Err(OptionFlaw::Unsupported),
-            OptionCode::ExportName => input.rest(NBD_NAME_MAX).map(OptionRequest::ExportName),
+            OptionCode::ExportName => rest(&mut input, NBD_NAME_MAX).map(OptionRequest::ExportName),
             // Its data, if any, says nothing.
             OptionCode::Abort => Some(OptionRequest::Abort),
             OptionCode::List => bare(OptionRequest::List),
@@ -285,21 +286,21 @@ impl OptionRequest {
     }
 }
 
-fn select(mut input: Input<'_>) -> Option<Select> {
-    let name = input.string(NBD_NAME_MAX)?;
-    let count = input.u16()?;
-    let wants = (0..count).map(|_| input.u16()).collect::<Option<_>>()?;
-    input.done(Select { name, wants })
+fn select(mut input: Cursor<'_>) -> Option<Select> {
+    let name = string(&mut input, NBD_NAME_MAX)?;
+    let count = input.u16_be()?;
+    let wants = (0..count).map(|_| input.u16_be()).collect::<Option<_>>()?;
+    done(input, Select { name, wants })
 }
 
-fn query(mut input: Input<'_>) -> Option<MetaQuery> {
-    let name = input.string(NBD_NAME_MAX)?;
-    let count = input.u32()? as usize;
+fn query(mut input: Cursor<'_>) -> Option<MetaQuery> {
+    let name = string(&mut input, NBD_NAME_MAX)?;
+    let count = input.u32_be()? as usize;
     if count > NBD_CONTEXTS_MAX {
         return None;
     }
-    let queries = (0..count).map(|_| input.string(NBD_STRING_MAX)).collect::<Option<_>>()?;
-    input.done(MetaQuery { name, queries })
+    let queries = (0..count).map(|_| string(&mut input, NBD_STRING_MAX)).collect::<Option<_>>()?;
+    done(input, MetaQuery { name, queries })
 }
 
 /// A fact about an export.
@@ -359,18 +360,18 @@ impl ServerInfo {
         }
     }
 
-    fn decode(mut input: Input<'_>) -> Option<ServerInfo> {
-        let info = match input.u16()? {
-            0 => ServerInfo::Export { size: input.u64()?, flags: input.u16()? },
-            1 => ServerInfo::Name(input.rest(NBD_STRING_MAX)?),
-            2 => ServerInfo::Description(input.rest(NBD_STRING_MAX)?),
+    fn decode(mut input: Cursor<'_>) -> Option<ServerInfo> {
+        let info = match input.u16_be()? {
+            0 => ServerInfo::Export { size: input.u64_be()?, flags: input.u16_be()? },
+            1 => ServerInfo::Name(rest(&mut input, NBD_STRING_MAX)?),
+            2 => ServerInfo::Description(rest(&mut input, NBD_STRING_MAX)?),
             ServerInfo::WANT_BLOCK_SIZE => {
-                let (least, preferred, most) = (input.u32()?, input.u32()?, input.u32()?);
+                let (least, preferred, most) = (input.u32_be()?, input.u32_be()?, input.u32_be()?);
                 ServerInfo::BlockSize { least, preferred, most }
             }
             _ => return None,
         };
-        input.done(info)
+        done(input, info)
     }
 }
 
@@ -471,12 +472,12 @@ impl OptionReply {
 /// A reply at the front of `bytes`, the option it answers, and the bytes it takes; nothing when
 /// more must come first. For clients.
 pub fn decode_reply(bytes: &[u8]) -> Result<Option<(OptionCode, OptionReply, usize)>, Broken> {
-    let mut input = Input(bytes);
-    let Some(magic) = input.u64() else { return Ok(None) };
+    let mut input = Cursor(bytes);
+    let Some(magic) = input.u64_be() else { return Ok(None) };
     if magic != REPLY_MAGIC {
         return Err(Broken::Magic { what: "reply to an option", seen: magic });
     }
-    let (Some(to), Some(code), Some(len)) = (input.u32(), input.u32(), input.u32()) else {
+    let (Some(to), Some(code), Some(len)) = (input.u32_be(), input.u32_be(), input.u32_be()) else {
         return Ok(None);
     };
     if len > NBD_OPTION_MAX {
@@ -484,24 +485,26 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Option<(OptionCode, OptionReply, usi
         return Err(Broken::TooLong { what: "a reply to an option", len, max });
     }
     let Some(data) = input.take(len as usize) else { return Ok(None) };
-    let reply = reply_of(code, Input(data));
+    let reply = reply_of(code, Cursor(data));
     let reply = reply.ok_or(Broken::Malformed { what: "a reply to an option" })?;
     Ok(Some((OptionCode::new(to), reply, bytes.len() - input.0.len())))
 }
 
-fn reply_of(code: u32, mut data: Input<'_>) -> Option<OptionReply> {
+fn reply_of(code: u32, mut data: Cursor<'_>) -> Option<OptionReply> {
     let reply = match code {
         1 => OptionReply::Ack,
-        2 => OptionReply::Server(data.string(NBD_STRING_MAX)?),
+        2 => OptionReply::Server(string(&mut data, NBD_STRING_MAX)?),
         3 => return ServerInfo::decode(data).map(OptionReply::Info),
-        4 => OptionReply::MetaContext { id: data.u32()?, name: data.rest(NBD_STRING_MAX)? },
+        4 => {
+            OptionReply::MetaContext { id: data.u32_be()?, name: rest(&mut data, NBD_STRING_MAX)? }
+        }
         code => {
             let number = code.checked_sub(ERROR)?;
             let code = ERRORS.iter().find(|(known, _)| *known == number)?.1;
-            OptionReply::Refused { code, message: data.rest(NBD_STRING_MAX)? }
+            OptionReply::Refused { code, message: rest(&mut data, NBD_STRING_MAX)? }
         }
     };
-    data.done(reply)
+    done(data, reply)
 }
 
 /// Appends the reply to [`OptionRequest::ExportName`], which has no head.

@@ -1,8 +1,9 @@
 //! Transmission: requests, simple replies, chunks of structured replies.
 
-use super::input::Input;
+use super::input::done;
 use super::{Broken, request_flags};
 use crate::limits::{NBD_DATA_MAX, NBD_EXTENTS_MAX, NBD_STRING_MAX};
+use codec::cursor::Cursor;
 
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_MAGIC: u32 = 0x6744_6698;
@@ -74,16 +75,16 @@ impl Request {
 
     /// From its bytes. The outer error ends the connection, the inner one is answered.
     pub fn decode(bytes: &[u8; Request::LEN]) -> Result<Result<Request, RequestFlaw>, Broken> {
-        let mut input = Input(bytes);
-        let magic = input.u32().expect("within the array");
+        let mut input = Cursor(bytes);
+        let magic = input.u32_be().expect("within the array");
         if magic != REQUEST_MAGIC {
             return Err(Broken::Magic { what: "request", seen: u64::from(magic) });
         }
-        let mut short = || input.u16().expect("within the array");
+        let mut short = || input.u16_be().expect("within the array");
         let (flags, code) = (short(), short());
-        let mut long = || input.u64().expect("within the array");
+        let mut long = || input.u64_be().expect("within the array");
         let (cookie, offset) = (long(), long());
-        let len = input.u32().expect("within the array");
+        let len = input.u32_be().expect("within the array");
         let Some(&(_, command)) = COMMANDS.iter().find(|(number, _)| *number == code) else {
             // What is not known has no data behind it, by the specification.
             return Ok(Err(RequestFlaw { cookie, errno: Errno::Invalid, skip: 0 }));
@@ -207,13 +208,13 @@ impl SimpleReply {
 
     /// From its bytes.
     pub fn decode(bytes: &[u8; SimpleReply::LEN]) -> Result<SimpleReply, Broken> {
-        let mut input = Input(bytes);
-        let mut word = || input.u32().expect("within the array");
+        let mut input = Cursor(bytes);
+        let mut word = || input.u32_be().expect("within the array");
         let (magic, error) = (word(), word());
         if magic != SIMPLE_MAGIC {
             return Err(Broken::Magic { what: "simple reply", seen: u64::from(magic) });
         }
-        let cookie = input.u64().expect("within the array");
+        let cookie = input.u64_be().expect("within the array");
         Ok(SimpleReply { cookie, error: (error != 0).then(|| Errno::new(error)) })
     }
 }
@@ -325,24 +326,24 @@ impl Chunk {
         out.extend_from_slice(&data);
     }
 
-    fn decode(code: u16, mut data: Input<'_>) -> Option<Chunk> {
+    fn decode(code: u16, mut data: Cursor<'_>) -> Option<Chunk> {
         let chunk = match code {
             NONE => Chunk::None,
             DATA => {
-                let offset = data.u64()?;
+                let offset = data.u64_be()?;
                 let bytes = data.0.to_vec();
                 data.0 = &[];
                 (!bytes.is_empty()).then_some(Chunk::Data { offset, bytes })?
             }
             HOLE => {
-                let (offset, len) = (data.u64()?, data.u32()?);
+                let (offset, len) = (data.u64_be()?, data.u32_be()?);
                 (len > 0).then_some(Chunk::Hole { offset, len })?
             }
             STATUS => {
-                let context = data.u32()?;
+                let context = data.u32_be()?;
                 let mut extents = Vec::new();
                 while !data.0.is_empty() {
-                    let extent = StatusExtent { len: data.u32()?, flags: data.u32()? };
+                    let extent = StatusExtent { len: data.u32_be()?, flags: data.u32_be()? };
                     if extent.len == 0 || extents.len() == NBD_EXTENTS_MAX {
                         return None;
                     }
@@ -351,18 +352,18 @@ impl Chunk {
                 (!extents.is_empty()).then_some(Chunk::Status { context, extents })?
             }
             ERROR | ERROR_OFFSET => {
-                let errno = data.u32().filter(|&errno| errno != 0)?;
-                let len = data.u16()? as usize;
+                let errno = data.u32_be().filter(|&errno| errno != 0)?;
+                let len = data.u16_be()? as usize;
                 if len > NBD_STRING_MAX {
                     return None;
                 }
                 let message = std::str::from_utf8(data.take(len)?).ok()?.to_owned();
-                let offset = if code == ERROR_OFFSET { Some(data.u64()?) } else { None };
+                let offset = if code == ERROR_OFFSET { Some(data.u64_be()?) } else { None };
                 Chunk::Error { errno: Errno::new(errno), message, offset }
             }
             _ => return None,
         };
-        data.done(chunk)
+        done(data, chunk)
     }
 }
 
@@ -370,19 +371,19 @@ impl Chunk {
 /// and the bytes it takes; nothing when more must come first. For clients.
 pub fn decode_chunk(bytes: &[u8]) -> Result<Option<(u64, bool, Chunk, usize)>, Broken> {
     const HEAD_DATA: u32 = 8;
-    let mut input = Input(bytes);
-    let Some(magic) = input.u32() else { return Ok(None) };
+    let mut input = Cursor(bytes);
+    let Some(magic) = input.u32_be() else { return Ok(None) };
     if magic != CHUNK_MAGIC {
         return Err(Broken::Magic { what: "chunk", seen: u64::from(magic) });
     }
-    let head = input.u16().zip(input.u16()).zip(input.u64()).zip(input.u32());
+    let head = input.u16_be().zip(input.u16_be()).zip(input.u64_be()).zip(input.u32_be());
     let Some((((flags, code), cookie), len)) = head else { return Ok(None) };
     if len > NBD_DATA_MAX + HEAD_DATA {
         let (len, max) = (u64::from(len), u64::from(NBD_DATA_MAX + HEAD_DATA));
         return Err(Broken::TooLong { what: "a chunk", len, max });
     }
     let Some(data) = input.take(len as usize) else { return Ok(None) };
-    let chunk = Chunk::decode(code, Input(data)).filter(|_| flags & !CHUNK_DONE == 0);
+    let chunk = Chunk::decode(code, Cursor(data)).filter(|_| flags & !CHUNK_DONE == 0);
     let chunk = chunk.ok_or(Broken::Malformed { what: "a chunk" })?;
     let done = flags & CHUNK_DONE != 0;
     if chunk == Chunk::None && !done {

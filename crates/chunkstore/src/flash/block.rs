@@ -15,8 +15,9 @@
 
 use base::limits::SECTOR;
 use codec::crc32c;
+use codec::cursor::Cursor;
 
-use super::bytes::{Reader, all_zero};
+use super::bytes::all_zero;
 
 /// Where records start in a block.
 pub const PAYLOAD_AT: usize = 48;
@@ -84,7 +85,7 @@ pub fn decode(kind: BlockKind, store: u64, block: &[u8]) -> Option<(BlockHead, &
     if block.len() != SECTOR || block[..4] != kind.magic() {
         return None;
     }
-    let mut reader = Reader(&block[4..]);
+    let mut reader = Cursor(&block[4..]);
     if reader.u32()? != crc32c(&block[8..]) || reader.u64()? != store {
         return None;
     }

@@ -11,7 +11,6 @@ use base::ChunkId;
 use base::limits::SECTOR;
 
 use super::block::{self, BlockHead, BlockKind, PAYLOAD_AT, PAYLOAD_MAX};
-use super::bytes::Reader;
 use super::layout::BLOCK;
 use super::record::{EXTENTS_MAX, Extent, RUNS_MAX, Record};
 use super::store::{Inner, Signals};
@@ -19,6 +18,7 @@ use super::table::{Entry, Table};
 use crate::contract::StoreError;
 use crate::limits::{CHECKPOINT_PAUSE, CHECKPOINT_SLICE, CHECKPOINT_TRIES, LOG_BATCH_BLOCKS_MAX};
 use crate::map::RUN_BYTES;
+use codec::cursor::Cursor;
 
 /// What a checkpoint's header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ impl Header {
     /// Reads it back.
     pub fn decode(store: u64, block: &[u8]) -> Option<Header> {
         let (head, payload) = block::decode(BlockKind::CheckpointHeader, store, block)?;
-        let mut reader = Reader(payload);
+        let mut reader = Cursor(payload);
         let (log_seq, blocks) = (reader.u64()?, reader.u64()?);
         let sound = reader.0.is_empty() && head.count == 0 && head.group == head.seq;
         sound.then_some(Header { number: head.seq, mount: head.mount, log_seq, blocks })

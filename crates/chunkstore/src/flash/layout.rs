@@ -11,8 +11,9 @@
 use base::limits::SECTOR;
 use base::{ClusterId, DiskId, FormationId, MIB};
 use codec::crc32c;
+use codec::cursor::Cursor;
 
-use super::bytes::{Reader, all_zero};
+use super::bytes::all_zero;
 use crate::contract::StoreOwner;
 use crate::limits::{LOG_BYTES_MIN, UNIT_MAX, UNIT_MIN};
 use crate::map::RUN_BYTES;
@@ -111,7 +112,7 @@ impl Super {
         if crc32c(&copy) != stored {
             return Err(SuperError::Crc);
         }
-        let mut reader = Reader(&block[8..]);
+        let mut reader = Cursor(&block[8..]);
         let version = reader.u32().ok_or(SuperError::Crc)?;
         if version != VERSION && version != VERSION_UNMARKED {
             return Err(SuperError::Version(version));
@@ -123,7 +124,7 @@ impl Super {
         Ok(parsed)
     }
 
-    fn fields(reader: &mut Reader<'_>, version: u32) -> Option<Super> {
+    fn fields(reader: &mut Cursor<'_>, version: u32) -> Option<Super> {
         reader.u32()?; // The CRC.
         let mut parsed = Super {
             disk: DiskId::new(reader.u128()?),

@@ -6,9 +6,9 @@
 use base::{ChunkId, Epoch};
 
 use super::block::PAYLOAD_MAX;
-use super::bytes::Reader;
 use crate::limits::INLINE_RUNS_MAX;
 use crate::map::{RUN_BYTES, Run};
+use codec::cursor::Cursor;
 
 /// `count` units from `start`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -305,7 +305,7 @@ impl Record {
         if count < 4 {
             return None;
         }
-        let mut reader = Reader(bytes.get(4..count)?);
+        let mut reader = Cursor(bytes.get(4..count)?);
         let record = decode_body(code, flags, &mut reader)?;
         if !reader.0.is_empty() {
             return None;
@@ -315,7 +315,7 @@ impl Record {
     }
 }
 
-fn decode_body(code: u8, flags: u8, reader: &mut Reader<'_>) -> Option<Record> {
+fn decode_body(code: u8, flags: u8, reader: &mut Cursor<'_>) -> Option<Record> {
     let allowed = match code {
         2 => HAS_CAP | REPAIRING,
         6 => ENDS,
@@ -431,11 +431,11 @@ fn put_map(out: &mut Vec<u8>, map: &MapPlace) -> u8 {
     }
 }
 
-fn chunk(reader: &mut Reader<'_>) -> Option<ChunkId> {
+fn chunk(reader: &mut Cursor<'_>) -> Option<ChunkId> {
     reader.u64().map(ChunkId::new)
 }
 
-fn id(reader: &mut Reader<'_>) -> Option<Identity> {
+fn id(reader: &mut Cursor<'_>) -> Option<Identity> {
     Some(Identity {
         chunk: chunk(reader)?,
         epoch: Epoch::new(reader.u64()?),
@@ -444,7 +444,7 @@ fn id(reader: &mut Reader<'_>) -> Option<Identity> {
     })
 }
 
-fn extents(reader: &mut Reader<'_>) -> Option<Vec<Extent>> {
+fn extents(reader: &mut Cursor<'_>) -> Option<Vec<Extent>> {
     if !reader.0.len().is_multiple_of(8) || reader.0.len() > EXTENTS_MAX * 8 {
         return None;
     }
@@ -459,22 +459,22 @@ fn extents(reader: &mut Reader<'_>) -> Option<Vec<Extent>> {
     Some(extents)
 }
 
-fn runs(reader: &mut Reader<'_>) -> Option<Vec<Run>> {
+fn runs(reader: &mut Cursor<'_>) -> Option<Vec<Run>> {
     if !reader.0.len().is_multiple_of(RUN_BYTES) {
         return None;
     }
     let count = reader.0.len() / RUN_BYTES;
-    (0..count).map(|_| Run::decode(reader.bytes(RUN_BYTES)?)).collect()
+    (0..count).map(|_| Run::decode(reader.take(RUN_BYTES)?)).collect()
 }
 
-fn map(flags: u8, reader: &mut Reader<'_>) -> Option<MapPlace> {
+fn map(flags: u8, reader: &mut Cursor<'_>) -> Option<MapPlace> {
     match flags {
         254 => Some(MapPlace::Index { first: reader.u32()?, runs: reader.u32()? }),
         255 => Some(MapPlace::Footers),
         count if usize::from(count) <= INLINE_RUNS_MAX => {
             let mut runs = [Run::default(); INLINE_RUNS_MAX];
             for run in &mut runs[..usize::from(count)] {
-                *run = Run::decode(reader.bytes(RUN_BYTES)?)?;
+                *run = Run::decode(reader.take(RUN_BYTES)?)?;
             }
             Some(MapPlace::Inline { count, runs })
         }

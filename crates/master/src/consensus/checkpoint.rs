@@ -9,13 +9,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use codec::crc32c_extend;
 use runtime::sync::Mutex;
 use runtime::{Class, Env};
 
 use super::error::{DeviceError, LogError};
 use super::limits::{MERGE_MIN_RUNS, PIECE_BYTES, RUN_CHUNK_LEN, RUN_PARTS_MAX};
 use super::manifest::{self, RunFacts};
-use super::record::Crc32c;
 use super::rows::{Merge, Rows, Step};
 use super::shelf::{Kind, Shelf};
 use super::types::SnapshotMeta;
@@ -220,7 +220,7 @@ impl Checkpoints {
     pub(super) fn begin(&self) -> RunWriter {
         let id = self.0.next_run.get();
         self.0.next_run.set(id + 1);
-        RunWriter { checkpoints: self.clone(), id, len: 0, crc: Crc32c::new(), finished: false }
+        RunWriter { checkpoints: self.clone(), id, len: 0, crc: 0, finished: false }
     }
 
     /// Runs that were received, as a snapshot.
@@ -294,7 +294,7 @@ impl Checkpoints {
         mut sink: impl AsyncFnMut(Vec<u8>) -> Result<(), LogError>,
     ) -> Result<(), LogError> {
         let mut merge = Merge::new(runs.len(), keep_gone);
-        let mut read: Vec<(u64, Crc32c)> = runs.iter().map(|_| (0, Crc32c::new())).collect();
+        let mut read: Vec<(u64, u32)> = runs.iter().map(|_| (0, 0)).collect();
         loop {
             let work = move || {
                 let step = merge.run();
@@ -307,9 +307,9 @@ impl Checkpoints {
                     let (run, (at, crc)) = (&runs[input], &mut read[input]);
                     let bytes = self.read(run, *at, PIECE_BYTES).await?;
                     *at += bytes.len() as u64;
-                    crc.update(&bytes);
+                    *crc = crc32c_extend(*crc, &bytes);
                     let ended = *at == run.facts.len;
-                    if ended && crc.finish() != run.facts.crc {
+                    if ended && *crc != run.facts.crc {
                         return Err(LogError::SnapshotLost);
                     }
                     merge.feed(input, &bytes, ended);
@@ -392,7 +392,7 @@ pub(super) struct RunWriter {
     checkpoints: Checkpoints,
     id: u64,
     len: u64,
-    crc: Crc32c,
+    crc: u32,
     finished: bool,
 }
 
@@ -407,7 +407,7 @@ impl RunWriter {
             let number = part_number(self.id, self.len / RUN_CHUNK_LEN);
             // Counted first: what may have been made is removed if this fails.
             self.len += now.len() as u64;
-            self.crc.update(now);
+            self.crc = crc32c_extend(self.crc, now);
             shelf.append(Kind::Run, number, within as u32, now).await?;
             if self.len.is_multiple_of(RUN_CHUNK_LEN) {
                 shelf.seal(Kind::Run, number, RUN_CHUNK_LEN as u32).await?;
@@ -430,7 +430,7 @@ impl RunWriter {
     }
 
     fn facts(&self) -> RunFacts {
-        RunFacts { id: self.id, len: self.len, crc: self.crc.finish() }
+        RunFacts { id: self.id, len: self.len, crc: self.crc }
     }
 
     /// Bytes so far.

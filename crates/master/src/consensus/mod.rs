@@ -44,6 +44,5 @@ pub use machine::{BadCommand, BadSnapshot, StateMachine};
 pub use manifest::fuzz_manifest;
 pub use net::{Groups, LocalFuture, NetError, PeerReceive, PeerSend};
 pub use outcome::{MembershipError, OpenError, ProposeError, ReadError};
-pub(crate) use record::crc32c;
 pub use rows::{RowCopy, Rows, fuzz_rows};
 pub use shelf::{Shelf, open_store, store_options};

@@ -18,6 +18,7 @@
 
 use std::collections::VecDeque;
 
+use codec::crc32c;
 use openraft::entry::RaftEntry;
 use serde::{Deserialize, Serialize};
 
@@ -74,31 +75,6 @@ pub struct Stamp {
     pub durable: u64,
     /// Which opening of the log wrote it.
     pub generation: u32,
-}
-
-/// CRC32C (Castagnoli).
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
-/// CRC32C of bytes that lie in several places.
-pub struct Crc32c(crc_fast::Digest);
-
-impl Crc32c {
-    /// Of no bytes yet.
-    pub fn new() -> Crc32c {
-        Crc32c(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
-    }
-
-    /// Adds `bytes`.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// Of all bytes added.
-    pub fn finish(&self) -> u32 {
-        self.0.finalize() as u32
-    }
 }
 
 /// Bytes on the device of `payload_len` bytes of payload, before padding.

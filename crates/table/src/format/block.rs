@@ -3,12 +3,12 @@
 use std::cmp::Ordering;
 
 use super::Flaw;
-use super::bytes::{Input, put_bytes, put_varint};
 use super::frame::placed_crc;
 use super::ops::{put_value, take_value};
 use crate::limits::{BLOCK_RAW_MAX, KEY_MAX};
 use crate::options::Compression;
 use crate::types::{FileNo, Seq};
+use codec::cursor::{Cursor, put_bytes, put_varint};
 
 /// Bytes in front of a block's content.
 pub(crate) const BLOCK_HEAD: usize = 12;
@@ -141,7 +141,7 @@ pub(crate) fn encode(
 
 /// Stored content, verified and unpacked.
 pub(crate) fn decode(file: FileNo, offset: u64, stored: &[u8]) -> Result<Vec<u8>, Flaw> {
-    let mut input = Input(stored);
+    let mut input = Cursor(stored);
     let crc = input.u32().ok_or(Flaw::Damaged("a block ends within its head"))?;
     if placed_crc(file, offset, input.0) != crc {
         return Err(Flaw::Damaged("a block does not verify"));
@@ -193,7 +193,7 @@ impl Block {
     }
 
     fn frame(content: Vec<u8>) -> Option<Block> {
-        let mut input = Input(&content);
+        let mut input = Cursor(&content);
         let (count, base) = (input.u32()? as usize, input.u64()?);
         let prefix = input.bytes(KEY_MAX)?.len();
         let start = content.len() - input.0.len();
@@ -205,7 +205,7 @@ impl Block {
     }
 
     fn check(&self) -> Option<()> {
-        let mut input = Input(&self.content[self.prefix.end..self.places]);
+        let mut input = Cursor(&self.content[self.prefix.end..self.places]);
         let mut last: Option<&[u8]> = None;
         let mut lowest = u64::MAX;
         for index in 0..self.count {
@@ -258,8 +258,8 @@ impl Block {
         self.content.capacity() + size_of::<Block>()
     }
 
-    fn suffix(&self, index: usize) -> (&[u8], Input<'_>) {
-        let mut input = Input(&self.content[self.place(index)..self.places]);
+    fn suffix(&self, index: usize) -> (&[u8], Cursor<'_>) {
+        let mut input = Cursor(&self.content[self.place(index)..self.places]);
         let suffix = input.bytes(KEY_MAX).expect("checked when it was read");
         (suffix, input)
     }

@@ -1,9 +1,9 @@
 //! Edits: what a manifest's records say.
 
 use super::Flaw;
-use super::bytes::{Input, put_bytes, put_varint};
 use crate::limits::{FILES_MAX, KEY_MAX};
 use crate::types::{FileNo, Seq};
+use codec::cursor::{Cursor, put_bytes, put_varint};
 
 /// A sorted file, as the manifest knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,7 +85,7 @@ fn put_number(out: &mut Vec<u8>, code: u8, file: FileNo) {
 
 /// The changes of a record, `count` in number.
 pub(crate) fn read_changes(body: &[u8], count: u32) -> Result<Vec<Change>, Flaw> {
-    let mut input = Input(body);
+    let mut input = Cursor(body);
     let mut changes = Vec::new();
     for _ in 0..count {
         let change = take_change(&mut input);
@@ -97,7 +97,7 @@ pub(crate) fn read_changes(body: &[u8], count: u32) -> Result<Vec<Change>, Flaw>
     Ok(changes)
 }
 
-fn take_change(input: &mut Input<'_>) -> Option<Change> {
+fn take_change(input: &mut Cursor<'_>) -> Option<Change> {
     Some(match input.u8()? {
         OWNER => Change::Owner { generation: u32::try_from(input.varint()?).ok()? },
         ADD_LOG => Change::AddLog(FileNo::from_raw(input.u64()?)),
@@ -108,7 +108,7 @@ fn take_change(input: &mut Input<'_>) -> Option<Change> {
     })
 }
 
-fn take_run(input: &mut Input<'_>) -> Option<RunInfo> {
+fn take_run(input: &mut Cursor<'_>) -> Option<RunInfo> {
     let (first, last) = (Seq::new(input.varint()?), Seq::new(input.varint()?));
     let count = input.varint()?;
     if first > last || first == Seq::ZERO || count > FILES_MAX as u64 {
@@ -126,7 +126,7 @@ fn take_run(input: &mut Input<'_>) -> Option<RunInfo> {
     Some(RunInfo { first, last, files })
 }
 
-fn take_file(input: &mut Input<'_>) -> Option<FileInfo> {
+fn take_file(input: &mut Cursor<'_>) -> Option<FileInfo> {
     let file = FileNo::from_raw(input.u64()?);
     let (len, top_at, versions) = (input.varint()?, input.varint()?, input.varint()?);
     let first_key = input.bytes(KEY_MAX)?.to_vec();

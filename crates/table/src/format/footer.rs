@@ -1,9 +1,9 @@
 //! The end of a sorted file.
 
-use super::bytes::Input;
 use super::frame::placed_crc;
 use super::{Flaw, VERSION};
 use crate::types::FileNo;
+use codec::cursor::Cursor;
 
 /// Bytes of the footer.
 pub(crate) const FOOTER: usize = 64;
@@ -59,7 +59,7 @@ impl Footer {
     }
 
     fn fields(bytes: &[u8]) -> Option<(u32, Footer)> {
-        let mut input = Input(bytes);
+        let mut input = Cursor(bytes);
         let version = input.u32()?;
         input.take(12)?; // CRC and file: compared as a whole.
         let (top_at, top_len, _) = (input.u64()?, input.u32()?, input.u32()?);
@@ -84,7 +84,7 @@ impl Part {
         out.extend_from_slice(&self.len.to_le_bytes());
     }
 
-    pub(crate) fn take(input: &mut Input<'_>) -> Option<Part> {
+    pub(crate) fn take(input: &mut Cursor<'_>) -> Option<Part> {
         Some(Part { at: input.u64()?, len: input.u32()? })
     }
 
@@ -110,14 +110,14 @@ pub(crate) fn top_value(index: Part, filter_len: u32) -> Vec<u8> {
 
 /// See [`index_value`]; it lies below `limit`.
 pub(crate) fn read_index_value(value: Option<&[u8]>, limit: u64) -> Option<Part> {
-    let mut input = Input(value?);
+    let mut input = Cursor(value?);
     let part = Part::take(&mut input)?;
     (input.is_empty() && part.end() <= limit && part.len > 0).then_some(part)
 }
 
 /// See [`top_value`]; both lie below `limit`.
 pub(crate) fn read_top_value(value: Option<&[u8]>, limit: u64) -> Option<(Part, Part)> {
-    let mut input = Input(value?);
+    let mut input = Cursor(value?);
     let index = Part::take(&mut input)?;
     let filter = Part { at: index.end(), len: input.u32()? };
     (input.is_empty() && index.len > 0 && filter.end() <= limit).then_some((index, filter))

@@ -1,8 +1,8 @@
 //! The head of a file, and records of logs and manifests.
 
+use codec::cursor::Cursor;
 use codec::{crc32c, crc32c_extend};
 
-use super::bytes::Input;
 use super::{Flaw, VERSION};
 use crate::types::FileNo;
 
@@ -70,7 +70,7 @@ fn read_head(content: Content, bytes: &[u8]) -> Result<(FileNo, u64), Flaw> {
     if head[..8] != content.magic() {
         return Err(Flaw::Damaged("it does not begin as such a file does"));
     }
-    let mut input = Input(&head[8..]);
+    let mut input = Cursor(&head[8..]);
     let parsed = (|| Some((input.u32()?, input.u32()?, input.u64()?, input.u64()?)))();
     let (version, crc, raw, owner) = parsed.expect("its length");
     // The place of the version is the same in all versions; the rest may not be.
@@ -124,7 +124,7 @@ pub(crate) fn next_record(file: FileNo, bytes: &[u8], max: usize) -> Result<Next
     let Some((head, rest)) = bytes.split_at_checked(RECORD_HEAD) else {
         return Ok(Next::Partial(RECORD_HEAD));
     };
-    let mut input = Input(head);
+    let mut input = Cursor(head);
     let mut word = || input.u32().expect("within the head");
     let (head_crc, body_crc, len, count) = (word(), word(), word() as usize, word());
     let mut long = || input.u64().expect("within the head");

@@ -2,7 +2,6 @@
 //! what encoders write.
 
 pub(crate) mod block;
-pub(crate) mod bytes;
 pub(crate) mod edit;
 pub(crate) mod filter;
 pub(crate) mod footer;

@@ -1,8 +1,8 @@
 //! Operations of a batch, as the log holds them.
 
 use super::Flaw;
-use super::bytes::{Input, put_bytes, put_varint};
 use crate::limits::{KEY_MAX, VALUE_MAX};
+use codec::cursor::{Cursor, put_bytes, put_varint};
 
 /// One change of one key; no value deletes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ pub(crate) fn put_value(out: &mut Vec<u8>, value: Option<&[u8]>) {
     out.extend_from_slice(value.unwrap_or_default());
 }
 
-pub(crate) fn take_value<'a>(input: &mut Input<'a>) -> Option<Option<&'a [u8]>> {
+pub(crate) fn take_value<'a>(input: &mut Cursor<'a>) -> Option<Option<&'a [u8]>> {
     match input.varint()? {
         0 => Some(None),
         len if len <= VALUE_MAX as u64 + 1 => input.take(len as usize - 1).map(Some),
@@ -40,7 +40,7 @@ pub(crate) fn op_len(op: Op<'_>) -> usize {
 
 /// The operations of a record, `count` in number.
 pub(crate) fn read_ops(body: &[u8], count: u32) -> Result<Vec<Op<'_>>, Flaw> {
-    let mut input = Input(body);
+    let mut input = Cursor(body);
     let mut ops = Vec::new();
     for _ in 0..count {
         let op = input.bytes(KEY_MAX).filter(|key| !key.is_empty());

@@ -1,7 +1,6 @@
 //! The bytes of a segment's DataFiles and of the values in its table (`docs/formats/block.md`).
 //! Decoders never panic and accept only what encoders write.
 
-pub(crate) mod bytes;
 pub(crate) mod page;
 pub(crate) mod record;
 pub(crate) mod state;

@@ -1,9 +1,9 @@
 //! Index pages in the table: runs of blocks.
 
 use super::Flaw;
-use super::bytes::{Input, put_varint};
 use crate::device::limits::{PAGE_BLOCKS, RECORD_UNITS};
 use crate::device::types::{FileNo, Loc};
+use codec::cursor::{Cursor, put_varint};
 
 /// Places of a page's blocks.
 pub(crate) type Locs = [Loc; PAGE_BLOCKS as usize];
@@ -60,7 +60,7 @@ pub(crate) fn encode_page(locs: &Locs) -> Vec<u8> {
 pub(crate) fn decode_page(bytes: &[u8]) -> Result<Box<Locs>, Flaw> {
     let damaged = Flaw::Damaged("an index page does not decode");
     let mut locs = Box::new([Loc::HOLE; PAGE_BLOCKS as usize]);
-    let (mut input, mut at) = (Input(bytes), 0u64);
+    let (mut input, mut at) = (Cursor(bytes), 0u64);
     while !input.is_empty() {
         let run = (|| {
             let (skip, len) = (input.varint()?, input.varint()?);

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use codec::crc32c;
+use codec::cursor::Cursor;
 
-use super::bytes::Input;
 use super::{Flaw, VERSION};
 use crate::device::limits::{RECORD, UNIT};
 use crate::device::types::{FileNo, Identity, Seq};
@@ -139,7 +139,7 @@ impl Head {
 
     pub(crate) fn decode(bytes: &[u8; RECORD_HEAD]) -> Result<Head, Flaw> {
         let damaged = Flaw::Damaged("a record's head does not verify");
-        let mut input = Input(bytes);
+        let mut input = Cursor(bytes);
         let parsed = (|| {
             let crc = input.u32()?;
             let data_crc = input.u32()?;
@@ -313,7 +313,7 @@ pub(crate) fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), Fl
     if head[..8] != MAGIC {
         return Err(Flaw::Damaged("it does not begin as a DataFile does"));
     }
-    let mut input = Input(&head[8..]);
+    let mut input = Cursor(&head[8..]);
     let parsed = (|| {
         let (version, crc) = (input.u32()?, input.u32()?);
         let identity = Identity { volume: input.u64()?, segment: input.u32()? };

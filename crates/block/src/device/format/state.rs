@@ -1,8 +1,8 @@
 //! What the table says of the segment and of each DataFile; the table's keys.
 
-use super::bytes::{Input, put_varint};
 use super::{Flaw, VERSION};
 use crate::device::types::{FileNo, Identity};
+use codec::cursor::{Cursor, put_varint};
 
 /// Key of what the segment is.
 pub(crate) const SEGMENT_KEY: &[u8] = b"s";
@@ -83,7 +83,7 @@ impl SegmentState {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentState, Flaw> {
         let damaged = Flaw::Damaged("the segment's entry does not decode");
-        let mut input = Input(bytes);
+        let mut input = Cursor(bytes);
         let version = input.u32().ok_or(damaged)?;
         if version != VERSION {
             return Err(Flaw::Version(version));
@@ -124,7 +124,7 @@ impl ScrubState {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<ScrubState, Flaw> {
-        let mut input = Input(bytes);
+        let mut input = Cursor(bytes);
         let state = (|| {
             let (passes, next, begun) = (input.varint()?, input.varint()?, input.varint()?);
             let (damaged, damaged_before) = (input.varint()?, input.varint()?);
@@ -183,7 +183,7 @@ impl FileState {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<FileState, Flaw> {
-        let mut input = Input(bytes);
+        let mut input = Cursor(bytes);
         let state = (|| {
             let code = input.u8()?;
             let (role, linked) = match code >> 1 {

@@ -1,8 +1,8 @@
 //! Batches of the TxnFile: updates of the index, and how far they cover the DataFiles.
 
 use super::Flaw;
-use super::bytes::{Input, put_varint};
 use crate::device::types::{FileNo, Loc, Seq, Update};
+use codec::cursor::{Cursor, put_varint};
 
 /// How far the TxnFile covers a DataFile that takes records: its watermark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ fn put_loc(out: &mut Vec<u8>, loc: Loc) {
     put_varint(out, u64::from(unit));
 }
 
-fn read_loc(input: &mut Input<'_>) -> Option<Loc> {
+fn read_loc(input: &mut Cursor<'_>) -> Option<Loc> {
     Some(Loc::new(FileNo::new(input.varint32()?)?, input.varint32()?))
 }
 
@@ -74,12 +74,12 @@ impl Txn {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Txn, Flaw> {
-        let mut input = Input(bytes);
+        let mut input = Cursor(bytes);
         let txn = Txn::read(&mut input).filter(|_| input.is_empty());
         txn.ok_or(Flaw::Damaged("a TxnFile batch does not decode"))
     }
 
-    fn read(input: &mut Input<'_>) -> Option<Txn> {
+    fn read(input: &mut Cursor<'_>) -> Option<Txn> {
         let seq = Seq { epoch: input.varint()?, counter: input.varint()? };
         let count = input.varint()?;
         let mut marks = Vec::new();
