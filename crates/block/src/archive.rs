@@ -13,8 +13,9 @@ use wire::block::{RecordPlace, Span};
 use wire::control::SegmentId;
 
 use crate::contract::Answer;
-use crate::device::limits::{RECORD, UNIT};
-use crate::device::{FileNo, Identity, plain_record, push_span};
+use crate::ids::{FileNo, Identity};
+use crate::record::{RECORD, UNIT, plain_record};
+use crate::span::push_span;
 use crate::volume::DataFiles;
 
 /// Files kept: the oldest go, as collection takes files away.

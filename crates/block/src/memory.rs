@@ -16,10 +16,10 @@ use wire::control::SegmentId;
 
 use crate::archive::Archive;
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use crate::device::neighbourhood;
 use crate::geometry::Extent;
 use crate::limits::{BLOCK, IO_MAX};
 use crate::once::{Origin, Progress, Windows};
+use crate::span::neighbourhood;
 
 /// What a [`MemoryDevice`] holds: outlives it, as a disk outlives a process. Clones share it.
 #[derive(Clone, Default)]

@@ -14,7 +14,7 @@ use wire::control::{SegmentCheck, SegmentScrub};
 use super::core::Core;
 use super::format::state::{SCRUB_KEY, ScrubState};
 use super::limits::{CHECK_PAGES, PAGE_BLOCKS, SCRUB_BLOCKS, SCRUB_DELAY, SCRUB_SAVE, SWEEP_TIME};
-use super::types::parse_name;
+use crate::ids::parse_name;
 use crate::limits::BLOCK;
 
 /// Pause after a piece of the scrub could not be read now.

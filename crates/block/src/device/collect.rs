@@ -19,14 +19,12 @@ use super::aside::pause;
 use super::choice::{Candidate, Lifespan, pick};
 use super::core::Core;
 use super::files::{DataFile, Open};
-use super::format::Flaw;
-use super::format::record::{Head, Next, What, next_head, put_stored, repack};
 use super::format::state::{Role, file_key};
 use super::format::txn::Mark;
-use super::limits::{
-    COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE, RECORD, UNIT,
-};
-use super::types::{FileNo, Loc, Seq, Update};
+use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE};
+use super::types::{Loc, Update};
+use crate::ids::{FileNo, Seq};
+use crate::record::{Flaw, Head, Next, RECORD, UNIT, What, next_head, put_stored, repack};
 
 /// How long a step waits for requests that are under way, unless room is short.
 const GIVE_WAY: Duration = Duration::from_millis(2);

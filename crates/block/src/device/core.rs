@@ -13,7 +13,6 @@ use table::{Batch, Store, Table};
 use super::aside::Aside;
 use super::cuts::Cuts;
 use super::files::{DataFile, Open};
-use super::format::Flaw;
 use super::format::page::decode_page;
 use super::format::state::{SEGMENT_KEY, ScrubState, SegmentState, page_key};
 use super::format::txn::Mark;
@@ -23,8 +22,10 @@ use super::locks::Locks;
 use super::options::Options;
 use super::queue::Queue;
 use super::shared::{Member, Shared};
-use super::types::{FileNo, Identity, Seq, Update};
+use super::types::Update;
+use crate::ids::{FileNo, Identity, Seq};
 use crate::once::Windows;
+use crate::record::Flaw;
 
 /// Updates of one append, which are in the index and not in the TxnFile yet.
 pub(crate) struct Unlogged {

@@ -9,7 +9,8 @@ use runtime::sync::Mutex;
 use table::{Source, Store, Writer};
 
 use super::format::state::FileState;
-use super::types::{FileNo, Identity};
+use crate::ids::{FileNo, Identity};
+use crate::record::UNIT;
 
 /// A DataFile that the table names.
 pub(crate) struct DataFile {
@@ -117,7 +118,7 @@ impl Recent {
     /// The append that a place of a file lies in, and the bytes in front of that place.
     pub(crate) fn get(&self, file: FileNo, unit: u32) -> Option<(Rc<Vec<u8>>, usize)> {
         let (&(other, start), bytes) = self.appends.range(..=(file, unit)).next_back()?;
-        let skip = (unit - start.min(unit)) as usize * super::limits::UNIT as usize;
+        let skip = (unit - start.min(unit)) as usize * UNIT as usize;
         (other == file && skip < bytes.len()).then(|| (bytes.clone(), skip))
     }
 }

@@ -5,12 +5,10 @@
 //! no two programs can read one file differently.
 
 use super::format::page::{decode_page, encode_page};
-use super::format::record::{
-    FILE_HEAD, Head, Next, RECORD_HEAD, file_head, next_record, read_file_head,
-};
 use super::format::state::{FileState, ScrubState, SegmentState};
 use super::format::txn::Txn;
-use super::types::{FileNo, Identity, parse_name};
+use crate::ids::{FileNo, Identity, parse_name};
+use crate::record::{FILE_HEAD, Head, Next, RECORD_HEAD, file_head, next_record, read_file_head};
 
 /// The segment and file of all fuzzed records.
 pub(crate) const IDENTITY: Identity = Identity { volume: 7, segment: 3 };

@@ -1,18 +1,11 @@
 //! Bounds of a segment's device, with reason and arithmetic.
 
+use base::MIB;
 use base::limits::APPEND_DATA_MAX;
-use base::{GIB, KIB, MIB};
 use runtime::Duration;
 
 use crate::limits::BLOCK;
-
-/// Bytes of a record's head: the metadata of one block (B2). Places in DataFiles are counted in
-/// it, too: all records begin at a multiple.
-pub const UNIT: u64 = 64;
-/// Units of a record with a block's data: 65.
-pub const RECORD_UNITS: u32 = ((UNIT + BLOCK) / UNIT) as u32;
-/// Bytes of a record with a block's data.
-pub const RECORD: usize = (UNIT + BLOCK) as usize;
+use crate::record::RECORD;
 
 /// Bytes of a segment at most: 2^32 blocks.
 pub const SEGMENT_BYTES_MAX: u64 = BLOCK << 32;
@@ -21,9 +14,6 @@ pub const REQUEST_BYTES_MAX: u64 = runtime::limits::BUF_MAX as u64;
 
 /// Bytes of a DataFile, unless configured (B2).
 pub const FILE_BYTES_DEFAULT: u64 = 512 * MIB;
-/// Smallest and largest configured DataFile. 2^32 units are 256 GiB; 4 GiB are what one
-/// collection should move at most.
-pub const FILE_BYTES: (u64, u64) = (16 * KIB, 4 * GIB);
 
 /// Bytes of records that one append takes together at most: one append of the core.
 pub const APPEND_BYTES_MAX: usize = APPEND_DATA_MAX;
@@ -103,8 +93,6 @@ pub const CHECKPOINT_PAGES: usize = 32;
 
 /// Pages that one call for block status looks at, at most: 2 GiB.
 pub const PIECES_PAGES_MAX: u32 = 1024;
-/// Bytes of one read of a DataFile at most.
-pub const READ_BYTES_MAX: usize = 252 * RECORD;
 /// Reads of one request in flight at most.
 pub const READS_INFLIGHT: usize = 16;
 /// Bytes of one read of a tail in recovery.
@@ -157,10 +145,8 @@ pub const COLLECT_RATE_DEFAULT: u64 = 64 * MIB;
 
 const _: () =
     assert!(COLLECT_APPEND_BYTES >= 2 * RECORD && COLLECT_APPEND_BYTES <= APPEND_BYTES_MAX);
-const _: () = assert!(BLOCK.is_multiple_of(UNIT) && RECORD as u64 == RECORD_UNITS as u64 * UNIT);
-const _: () = assert!(FILE_BYTES.1 / UNIT <= u32::MAX as u64);
 const _: () = assert!(REQUEST_BYTES_MAX as usize * 2 <= QUEUE_BYTES_MAX);
 const _: () = assert!(TXN_UPDATES_MAX * 26 + TXN_MARKS_MAX * 15 + 32 <= table::limits::VALUE_MAX);
-const _: () = assert!(APPEND_BYTES_MAX >= RECORD && READ_BYTES_MAX <= 1 << 20);
+const _: () = assert!(APPEND_BYTES_MAX >= RECORD);
 const _: () = assert!(QUEUE_BYTES_MAX < u32::MAX as usize);
 const _: () = assert!(WRITE_MEMORY_MIN / 4 * 3 >= table::limits::WRITE_MEMORY_MIN);

@@ -17,7 +17,8 @@ use super::format::state::{
 use super::limits::LINK_ROWS_BYTES;
 use super::open::Opening;
 use super::options::LinkFrom;
-use super::types::FileNo;
+use crate::ids::FileNo;
+use crate::record::Flaw;
 
 /// Bytes of the cache for a table that is read once.
 const LOOK_CACHE: usize = 256 << 10;
@@ -85,7 +86,7 @@ impl Opening {
         let mut files = Vec::new();
         let mut scan = rows.scan(Range::prefix(&[FILE_PREFIX]));
         while let Some((key, value)) = scan.next().await.map_err(of_origin)? {
-            let flaw = super::format::Flaw::Damaged("a DataFile's key is none");
+            let flaw = Flaw::Damaged("a DataFile's key is none");
             let number = read_key(&key).and_then(FileNo::new);
             let number = number.ok_or_else(|| self.damage("its snapshot's table", 0, flaw))?;
             let file = FileState::decode(&value);

@@ -18,20 +18,19 @@ use wire::data::Purpose;
 
 use super::core::{Core, Unlogged};
 use super::files::{DataFile, Open};
-use super::format;
-use super::format::record::{FILE_HEAD, Head, What, file_head};
 use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Mark;
 use super::limits::{
     APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPEND_BYTES_PACKED, APPEND_BYTES_SHARED,
-    APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, RECORD, RECORD_UNITS, TXN_BACKLOG_MAX,
-    TXN_UPDATES_MAX, UNIT,
+    APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, TXN_BACKLOG_MAX, TXN_UPDATES_MAX,
 };
 use super::pace::Pace;
 use super::queue::{Change, Work};
-use super::types::{FileNo, Loc, Seq, Update, merge};
+use super::types::{Loc, Update, merge};
+use crate::ids::{FileNo, Seq};
 use crate::limits::BLOCK;
 use crate::once::Origin;
+use crate::record::{self, FILE_HEAD, Head, RECORD, RECORD_UNITS, UNIT, What, file_head};
 
 /// Pause after a DataFile could not be made: first and longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -289,7 +288,7 @@ impl Core {
         &self,
         bytes: &mut Vec<u8>,
         (file, first): (FileNo, u32),
-        (seq, origin): (Seq, Option<format::record::Mark>),
+        (seq, origin): (Seq, Option<record::Mark>),
         (what, lba, count): (What, u32, u32),
         data: &[u8],
     ) {

@@ -37,11 +37,7 @@ mod types;
 mod upkeep;
 mod view;
 
-pub(crate) use format::record::{plain_record, read_block};
 pub use options::{LinkFrom, Options};
-pub(crate) use request::{blocks, neighbourhood, part, push_span};
 pub use segment::{Segment, Stats};
 pub use shared::{Memory, Shared};
-pub(crate) use types::FileNo;
-pub use types::{Identity, Seq};
 pub use view::{Change, FileId, FileUse, Has, View};

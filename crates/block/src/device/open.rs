@@ -18,19 +18,19 @@ use table::{Range, Source, Store, Table};
 
 use super::core::{Core, Start, Unlogged};
 use super::files::DataFile;
-use super::format::Flaw;
-use super::format::record::{FILE_HEAD, Next, What, next_record, read_file_head};
 use super::format::state::{
     FILE_PREFIX, FileState, ORIGIN_PREFIX, Role, SCRUB_KEY, SEGMENT_KEY, ScrubState, SegmentState,
     TXN_PREFIX, file_key, read_key, read_txn_key,
 };
 use super::format::txn::{Mark, Txn};
 use super::index::IndexMap;
-use super::limits::{RECORD, SCAN_BYTES, TXN_UPDATES_MAX, UNIT};
+use super::limits::{SCAN_BYTES, TXN_UPDATES_MAX};
 use super::options::{LinkFrom, Options};
 use super::shared::Shared;
-use super::types::{FileNo, Identity, Loc, Seq, Update, merge, parse_name};
+use super::types::{Loc, Update, merge};
+use crate::ids::{FileNo, Identity, Seq, parse_name};
 use crate::once::Windows;
+use crate::record::{FILE_HEAD, Flaw, Next, RECORD, UNIT, What, next_record, read_file_head};
 
 /// A segment that is being opened.
 pub(super) struct Opening {

@@ -108,8 +108,8 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::RECORD;
     use super::*;
+    use crate::record::RECORD;
 
     fn at(us: u64) -> Instant {
         Instant::default() + Duration::from_micros(us)

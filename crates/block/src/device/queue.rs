@@ -8,12 +8,11 @@ use base::Fault;
 use runtime::Buf;
 use runtime::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::format::record::Mark;
-use super::limits::{RECORD, UNIT};
 use super::locks::Guard;
 use super::types::Loc;
 use crate::limits::BLOCK;
 use crate::once::Origin;
+use crate::record::{Mark, RECORD, UNIT};
 
 /// What a change does to blocks from its first on.
 pub(crate) enum Work {

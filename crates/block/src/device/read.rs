@@ -8,11 +8,11 @@ use runtime::Duration;
 
 use super::core::Core;
 use super::files::DataFile;
-use super::format::Flaw;
-use super::format::record::read_block;
 use super::index::Found;
-use super::limits::{READ_BYTES_MAX, READS_INFLIGHT, RECORD_UNITS, UNIT};
-use super::types::{FileNo, Loc};
+use super::limits::READS_INFLIGHT;
+use super::types::Loc;
+use crate::ids::FileNo;
+use crate::record::{Flaw, READ_BYTES_MAX, RECORD_UNITS, UNIT, read_block};
 
 /// How long a read waits for bytes that a replica does not show yet.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -6,27 +6,20 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::sync::oneshot;
 use runtime::{Buf, BufMut};
-use wire::block::{RecordPlace, SPANS_MAX, Span};
+use wire::block::{RecordPlace, SPANS_MAX};
 
 use super::core::Core;
-use super::limits::{
-    PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, RECORD_UNITS, REQUEST_BYTES_MAX,
-};
+use super::limits::{PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, REQUEST_BYTES_MAX};
 use super::locks::Guard;
 use super::queue::{Change, Work};
-use super::types::{FileNo, Loc};
+use super::types::Loc;
 use crate::contract::{Clear, Piece, Places};
 use crate::geometry::Extent;
-use crate::limits::{BLOCK, PLACES_AROUND};
+use crate::ids::FileNo;
+use crate::limits::BLOCK;
 use crate::once::{Origin, Progress, without};
-
-/// Blocks that a range covers, and the whole ones among them.
-pub(crate) fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {
-    let end = extent.offset + extent.len;
-    let covers = extent.offset / BLOCK..end.div_ceil(BLOCK);
-    let (first, last) = (extent.offset.div_ceil(BLOCK), end / BLOCK);
-    (covers, first..last.max(first))
-}
+use crate::record::RECORD_UNITS;
+use crate::span::{blocks, neighbourhood, part, push_span};
 
 /// Blocks that a range covers in part: none, one or two.
 fn edges(covers: &Range<u64>, whole: &Range<u64>) -> Vec<u64> {
@@ -34,35 +27,6 @@ fn edges(covers: &Range<u64>, whole: &Range<u64>) -> Vec<u64> {
     let mut edges: Vec<u64> = [covers.start, covers.end - 1].into_iter().filter(outside).collect();
     edges.dedup();
     edges
-}
-
-/// The part of a range that lies in a block: from the range's start, and from the block's.
-pub(crate) fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
-    let start = (lba * BLOCK).max(extent.offset);
-    let end = ((lba + 1) * BLOCK).min(extent.offset + extent.len);
-    let of_range = (start - extent.offset) as usize..(end - extent.offset) as usize;
-    (of_range, (start - lba * BLOCK) as usize)
-}
-
-/// Blocks whose places are told together.
-pub(crate) fn neighbourhood(covers: &Range<u64>) -> Range<u64> {
-    let start = covers.start / PLACES_AROUND * PLACES_AROUND;
-    start..covers.end.next_multiple_of(PLACES_AROUND)
-}
-
-/// Adds a block to spans. Its record may stand behind that of the one before.
-pub(crate) fn push_span(spans: &mut Vec<Span>, at: Option<RecordPlace>) {
-    if let Some(last) = spans.last_mut() {
-        let behind = |place: RecordPlace| RecordPlace {
-            unit: place.unit.wrapping_add(last.blocks * RECORD_UNITS),
-            ..place
-        };
-        if last.at.map(behind) == at {
-            last.blocks += 1;
-            return;
-        }
-    }
-    spans.push(Span { blocks: 1, at });
 }
 
 /// What is left to do of a change of which some blocks are done.

@@ -10,13 +10,14 @@ use table::Store;
 use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
-use super::limits::{SEGMENT_BYTES_MAX, UNIT};
+use super::limits::SEGMENT_BYTES_MAX;
 use super::options::{LinkFrom, Options};
 use super::shared::Shared;
-use super::types::Identity;
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use crate::geometry::Extent;
+use crate::ids::Identity;
 use crate::once::Origin;
+use crate::record::UNIT;
 
 /// One segment of a volume in one directory of the core. Cheap to clone; stays on its thread.
 ///

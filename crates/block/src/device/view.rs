@@ -14,15 +14,16 @@ use base::{Fault, Kind};
 use runtime::Env;
 use table::{Cache, Range, Snapshot, Store, Table};
 
-use super::format::Flaw;
 use super::format::page::decode_page;
 use super::format::state::{
     FILE_PREFIX, FileState, PAGE_PREFIX, SEGMENT_KEY, SegmentState, TXN_PREFIX, page_key, read_key,
 };
 use super::format::txn::Txn;
 use super::index::{Found, IndexMap};
-use super::limits::{PAGE_BLOCKS, UNIT};
-use super::types::{FileNo, Loc};
+use super::limits::PAGE_BLOCKS;
+use super::types::Loc;
+use crate::ids::FileNo;
+use crate::record::{Flaw, UNIT};
 
 /// Bytes of the index in memory beside the changes of the TxnFile.
 const INDEX_BYTES: usize = 1 << 20;

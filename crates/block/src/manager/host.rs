@@ -19,7 +19,8 @@ use super::member::{Devices, Hosted, Member};
 use super::service::segment_path;
 use super::tenancy::{Held, Standing};
 use crate::contract::Answer;
-use crate::device::{Identity, LinkFrom, Options, Segment, Shared};
+use crate::device::{LinkFrom, Options, Segment, Shared};
+use crate::ids::Identity;
 use crate::limits::PLACES_LENT;
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
 

@@ -20,8 +20,9 @@ use wire::control::{Policy, SegmentCheck, SegmentId, SegmentScrub, SegmentUsage}
 use super::member::Hosted;
 use super::service::segment_path;
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use crate::device::{Identity, Segment};
+use crate::device::Segment;
 use crate::geometry::Extent;
+use crate::ids::Identity;
 use crate::once::Origin;
 
 /// Opens the segment: called again after a failure.

@@ -20,10 +20,11 @@ use wire::block::{Located, RecordPlace, Span};
 use wire::control::SegmentId;
 
 use super::shared::Shared;
-use crate::device::limits::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT};
-use crate::device::{FileNo, Identity, blocks, part, read_block};
 use crate::geometry::Extent;
+use crate::ids::{FileNo, Identity};
 use crate::limits::{DIRECT_FILES_MAX, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
+use crate::record::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT, read_block};
+use crate::span::{blocks, part};
 
 /// A DataFile, as the client knows it.
 enum Known {

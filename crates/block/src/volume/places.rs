@@ -11,9 +11,9 @@ use std::ops::Range;
 
 use wire::block::{RecordPlace, Span};
 
-use crate::device::limits::RECORD_UNITS;
-use crate::device::push_span;
 use crate::limits::{PLACES_AROUND, PLACES_FILES_MAX, PLACES_KEPT_MAX};
+use crate::record::RECORD_UNITS;
+use crate::span::push_span;
 
 /// Blocks that are kept together.
 const AROUND: usize = PLACES_AROUND as usize;

@@ -21,9 +21,9 @@ use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
 use super::shared::{Attachment, Place, Shared};
 use crate::contract::Clear;
-use crate::device::neighbourhood;
 use crate::geometry::Extent;
 use crate::limits::BLOCK;
+use crate::span::neighbourhood;
 
 /// What is asked of a segment.
 #[derive(Clone, Debug)]

@@ -3,8 +3,9 @@
 use base::Kind;
 use block::contract::{Clear, Device, Piece};
 use block::device::model::{load, whole};
-use block::device::{Identity, Options, Segment};
+use block::device::{Options, Segment};
 use block::geometry::Extent;
+use block::ids::Identity;
 use runtime::{Duration, Rng};
 
 use crate::device::support::{BYTES, IDENTITY, World, device, on, open, plan, shared, small};

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use base::Fault;
 use block::contract::Device;
-use block::device::{Identity, Options, Segment, Shared};
+use block::device::{Options, Segment, Shared};
 use block::geometry::Extent;
+use block::ids::Identity;
 use runtime::{Duration, Env, Rng};
 use table::Cache;
 

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use base::Fault;
 use block::device::model::{Oracle, Plan};
-use block::device::{Identity, Options, Segment, Shared};
+use block::device::{Options, Segment, Shared};
+use block::ids::Identity;
 use runtime::sim::{HostId, Sim};
 use runtime::{Class, Duration, Env};
 use table::Cache;

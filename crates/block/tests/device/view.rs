@@ -1,7 +1,8 @@
 //! Differences between snapshots, as their directories show them.
 
 use block::contract::Device;
-use block::device::{Change, Has, Identity, Options, View};
+use block::device::{Change, Has, Options, View};
+use block::ids::Identity;
 use runtime::{Duration, Env};
 use table::model::MemDisk;
 

@@ -1,8 +1,9 @@
 //! Index pages in the table: runs of blocks.
 
-use super::Flaw;
-use crate::device::limits::{PAGE_BLOCKS, RECORD_UNITS};
-use crate::device::types::{FileNo, Loc};
+use crate::device::limits::PAGE_BLOCKS;
+use crate::device::types::Loc;
+use crate::ids::FileNo;
+use crate::record::{Flaw, RECORD_UNITS};
 use codec::cursor::{Cursor, put_varint};
 
 /// Places of a page's blocks.

@@ -1,7 +1,7 @@
 //! What the table says of the segment and of each DataFile; the table's keys.
 
-use super::{Flaw, VERSION};
-use crate::device::types::{FileNo, Identity};
+use crate::ids::{FileNo, Identity};
+use crate::record::{Flaw, VERSION};
 use codec::cursor::{Cursor, put_varint};
 
 /// Key of what the segment is.

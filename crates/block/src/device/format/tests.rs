@@ -8,18 +8,19 @@ use proptest::prelude::*;
 use runtime::Rng;
 
 use super::page::{Locs, decode_page, encode_page};
-use super::record;
-use super::record::{
-    FILE_HEAD, Head, MAGIC, Next, PACKED_MAX, RECORD_HEAD, What, file_head, next_record,
-    put_stored, read_block, repack,
-};
 use super::state::{FileState, Role, SegmentState};
 use super::txn::{Mark, Txn};
 use crate::device::fuzz::{self, FILE, IDENTITY};
-use crate::device::limits::{PAGE_BLOCKS, RECORD, RECORD_UNITS, TXN_UPDATES_MAX, UNIT};
-use crate::device::types::{FileNo, Loc, Seq, Update};
+use crate::device::limits::{PAGE_BLOCKS, TXN_UPDATES_MAX};
+use crate::device::types::{Loc, Update};
+use crate::ids::{FileNo, Identity, Seq};
 use crate::limits::BLOCK;
 use crate::once::{Origin, Windows};
+use crate::record;
+use crate::record::{
+    FILE_HEAD, Head, MAGIC, Next, PACKED_MAX, RECORD, RECORD_HEAD, RECORD_UNITS, UNIT, What,
+    file_head, next_record, put_stored, read_block, repack,
+};
 
 type Target = fn(&[u8]);
 
@@ -230,7 +231,7 @@ fn a_block_is_read_where_it_is_or_not_at_all() {
     let record = &whole[FILE_HEAD..FILE_HEAD + RECORD];
     let good = read_block(IDENTITY, FILE, 1, 17, record).unwrap();
     assert_eq!(good, &record[RECORD_HEAD..]);
-    let other = crate::device::Identity { segment: 4, ..IDENTITY };
+    let other = Identity { segment: 4, ..IDENTITY };
     assert!(read_block(other, FILE, 1, 17, record).is_err());
     assert!(read_block(IDENTITY, file(6), 1, 17, record).is_err());
     assert!(read_block(IDENTITY, FILE, 2, 17, record).is_err());
@@ -348,7 +349,7 @@ fn the_page_tells_what_the_source_has() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/block.md");
     let page = fs::read_to_string(page).unwrap();
     let facts = [
-        format!("format version {}", super::VERSION),
+        format!("format version {}", record::VERSION),
         format!("magic `{}`", String::from_utf8(MAGIC.to_vec()).unwrap()),
         format!("CRC32C of the {FILE_HEAD} bytes"),
         format!("CRC32C of bytes 4 to {RECORD_HEAD}"),
@@ -367,8 +368,8 @@ fn the_page_tells_what_the_source_has() {
     let base = head(What::Data, 1, 100, 17, 1, b"");
     let seq = Seq { epoch: u64::MAX, counter: 100 };
     let later = Seq { epoch: 9, counter: u64::MAX };
-    let volume = crate::device::Identity { volume: u64::MAX, ..IDENTITY };
-    let segment = crate::device::Identity { segment: u32::MAX, ..IDENTITY };
+    let volume = Identity { volume: u64::MAX, ..IDENTITY };
+    let segment = Identity { segment: u32::MAX, ..IDENTITY };
     let mark = record::Mark { attachment: u32::MAX, seq: 0, last: false };
     let fields = [
         ("data CRC", Head { data_crc: u32::MAX, ..base }),

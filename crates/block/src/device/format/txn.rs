@@ -1,7 +1,8 @@
 //! Batches of the TxnFile: updates of the index, and how far they cover the DataFiles.
 
-use super::Flaw;
-use crate::device::types::{FileNo, Loc, Seq, Update};
+use crate::device::types::{Loc, Update};
+use crate::ids::{FileNo, Seq};
+use crate::record::Flaw;
 use codec::cursor::{Cursor, put_varint};
 
 /// How far the TxnFile covers a DataFile that takes records: its watermark.

@@ -4,7 +4,8 @@ use std::mem::size_of;
 
 use crate::device::format::page::Locs;
 use crate::device::limits::{PAGE_BLOCKS, PAGE_OVERHEAD};
-use crate::device::types::{FileNo, Loc};
+use crate::device::types::Loc;
+use crate::ids::FileNo;
 
 const BLOCKS: usize = PAGE_BLOCKS as usize;
 /// Entries up to which a list takes less memory than an array, which has 8 bytes a block: 10

@@ -1,14 +1,40 @@
-//! DataFiles: their head, and the records in them.
+//! DataFiles: their head, and the records in them (`docs/formats/block.md`). Decoders never panic and
+//! accept only what encoders write.
 
 use std::borrow::Cow;
 
+use base::{GIB, KIB};
 use codec::crc32c;
 use codec::cursor::Cursor;
 
-use super::{Flaw, VERSION};
-use crate::device::limits::{RECORD, UNIT};
-use crate::device::types::{FileNo, Identity, Seq};
+use crate::ids::{FileNo, Identity, Seq};
 use crate::limits::BLOCK;
+
+/// Bytes of a record's head: the metadata of one block (B2). Places in DataFiles are counted in
+/// it, too: all records begin at a multiple.
+pub const UNIT: u64 = 64;
+/// Units of a record with a block's data: 65.
+pub const RECORD_UNITS: u32 = ((UNIT + BLOCK) / UNIT) as u32;
+/// Bytes of a record with a block's data.
+pub const RECORD: usize = (UNIT + BLOCK) as usize;
+
+/// Smallest and largest configured DataFile. 2^32 units are 256 GiB; 4 GiB are what one
+/// collection should move at most.
+pub const FILE_BYTES: (u64, u64) = (16 * KIB, 4 * GIB);
+/// Bytes of one read of a DataFile at most.
+pub const READ_BYTES_MAX: usize = 252 * RECORD;
+
+/// Version of the formats.
+pub const VERSION: u32 = 1;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flaw {
+    /// Another version wrote it.
+    Version(u32),
+    /// What does not fit.
+    Damaged(&'static str),
+}
 
 /// Magic of a DataFile.
 pub(crate) const MAGIC: [u8; 8] = *b"CRTNBDAT";
@@ -332,3 +358,6 @@ pub(crate) fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), Fl
 }
 
 const _: () = assert!(RECORD == RECORD_HEAD + BLOCK as usize);
+const _: () = assert!(BLOCK.is_multiple_of(UNIT) && RECORD as u64 == RECORD_UNITS as u64 * UNIT);
+const _: () = assert!(FILE_BYTES.1 / UNIT <= u32::MAX as u64);
+const _: () = assert!(READ_BYTES_MAX <= 1 << 20);

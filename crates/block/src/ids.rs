@@ -1,0 +1,78 @@
+//! What segments, their changes and their DataFiles are known by.
+
+use std::fmt;
+
+/// Which segment of which volume. It stands in every record.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Identity {
+    /// The volume's number, never given twice in a cluster.
+    pub volume: u64,
+    /// The segment's number in it.
+    pub segment: u32,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {} of volume {:x}", self.segment, self.volume)
+    }
+}
+
+/// Position of a change in a segment's history (`protocols.md` 6.3).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Seq {
+    /// Epoch of the owner that made it.
+    pub epoch: u64,
+    /// Counts on over owners.
+    pub counter: u64,
+}
+
+/// Number of a DataFile within its segment, from 1. Never given to two files that a table names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FileNo(u32);
+
+impl FileNo {
+    pub(crate) const fn new(raw: u32) -> Option<FileNo> {
+        if raw == 0 { None } else { Some(FileNo(raw)) }
+    }
+
+    pub(crate) const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Its name in the directory; `generation` is of the table's instance that made it.
+    pub(crate) fn name(self, generation: u32) -> String {
+        format!("data-{generation:08x}-{:08x}", self.0)
+    }
+}
+
+impl fmt::Debug for FileNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// Generation and number in a DataFile's name; nothing for foreign ones.
+pub(crate) fn parse_name(text: &str) -> Option<(u32, FileNo)> {
+    let (generation, number) = text.strip_prefix("data-")?.split_once('-')?;
+    let hex = |part: &str| {
+        let fits = part.len() == 8
+            && part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        fits.then(|| u32::from_str_radix(part, 16).ok()).flatten()
+    };
+    Some((hex(generation)?, FileNo::new(hex(number)?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        let file = FileNo::new(0x1f).unwrap();
+        assert_eq!(file.name(2), "data-00000002-0000001f");
+        assert_eq!(parse_name(&file.name(2)), Some((2, file)));
+        for text in ["data-1-2", "data-00000002-00000000", "log-00000002-0000001f", "data-"] {
+            assert_eq!(parse_name(text), None, "{text}");
+        }
+    }
+}
