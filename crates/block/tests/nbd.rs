@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use block::fuzz;
-use block::limits::{NBD_DATA_MAX, NBD_NAME_MAX};
+use block::nbd::limits::{NBD_DATA_MAX, NBD_NAME_MAX};
 use block::nbd::{
     BASE_ALLOCATION, Broken, Chunk, ClientHello, Command, Errno, Greeting, MetaQuery, OptionCode,
     OptionFlaw, OptionHead, OptionReply, OptionRequest, ReplyCode, Request, Select, ServerInfo,

@@ -16,7 +16,7 @@ use super::output::{self, Message};
 use super::requests;
 use super::shared::{Connection, Inner};
 use super::tls::Gate;
-use crate::limits::NBD_PIECES_MAX;
+use crate::nbd::limits::NBD_PIECES_MAX;
 
 pub(super) async fn run(
     inner: Rc<Inner>,

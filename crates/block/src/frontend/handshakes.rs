@@ -12,7 +12,7 @@ use std::rc::Rc;
 use runtime::Instant;
 use runtime::sync::Notify;
 
-use crate::limits::NBD_REFUSALS_LOGGED;
+use crate::nbd::limits::NBD_REFUSALS_LOGGED;
 
 /// The handshakes of a front end.
 #[derive(Clone, Default)]

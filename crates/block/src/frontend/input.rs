@@ -4,8 +4,8 @@ use runtime::{Buf, BufMut, Env};
 
 use super::tls::Incoming;
 use crate::buffer::alloc;
-use crate::limits::NBD_STAGING_BYTES;
 use crate::nbd::Broken;
+use crate::nbd::limits::NBD_STAGING_BYTES;
 
 /// Why nothing more is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

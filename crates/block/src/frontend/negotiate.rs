@@ -13,7 +13,7 @@ use super::shared::{Claim, Inner, Seat};
 use super::tls::{self, Gate, Incoming, Outgoing};
 use crate::buffer::alloc;
 use crate::contract::Device;
-use crate::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
+use crate::nbd::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
 use crate::nbd::{
     BASE_ALLOCATION, ClientHello, Greeting, MetaQuery, OptionCode, OptionFlaw, OptionHead,
     OptionReply, OptionRequest, ReplyCode, Select, ServerInfo, encode_export_name_reply,

@@ -6,7 +6,7 @@ use runtime::{Buf, Env};
 
 use super::tls::Outgoing;
 use crate::buffer::alloc;
-use crate::limits::{NBD_BATCH_BYTES, NBD_BATCH_MAX};
+use crate::nbd::limits::{NBD_BATCH_BYTES, NBD_BATCH_MAX};
 
 /// A part of a long answer, and its share of the connection's bounds.
 pub(super) type Part = (Buf, OwnedSemaphorePermit);

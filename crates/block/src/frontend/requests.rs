@@ -13,7 +13,8 @@ use super::output::{Message, Part};
 use super::shared::{Connection, acquire};
 use crate::contract::{Clear, Piece};
 use crate::geometry::Extent;
-use crate::limits::{IO_MAX, NBD_EXTENTS_MAX};
+use crate::limits::IO_MAX;
+use crate::nbd::limits::NBD_EXTENTS_MAX;
 use crate::nbd::{
     Chunk, Command, Errno, Request, SimpleReply, StatusExtent, allocation_flags, encode_data_head,
     request_flags,

@@ -13,7 +13,7 @@ use super::export::Exports;
 use super::handshakes::{Handshakes, RefusalLog};
 use super::output::Message;
 use crate::contract::Device;
-use crate::limits::{
+use crate::nbd::limits::{
     NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_HANDSHAKES_MAX, NBD_NEGOTIATION_MAX,
     NBD_REQUESTS_MAX,
 };

@@ -21,7 +21,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use crate::buffer::alloc;
-use crate::limits::{NBD_BATCH_BYTES, NBD_STAGING_BYTES, TLS_RECORD_MAX};
+use crate::nbd::limits::{NBD_BATCH_BYTES, NBD_STAGING_BYTES, TLS_RECORD_MAX};
 
 /// What a front end's TLS is made of, each a text in PEM.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use super::Broken;
 use super::input::{done, put_string, rest, string};
-use crate::limits::{NBD_CONTEXTS_MAX, NBD_NAME_MAX, NBD_OPTION_MAX, NBD_STRING_MAX};
+use crate::nbd::limits::{NBD_CONTEXTS_MAX, NBD_NAME_MAX, NBD_OPTION_MAX, NBD_STRING_MAX};
 use codec::cursor::Cursor;
 
 const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943; // "NBDMAGIC"

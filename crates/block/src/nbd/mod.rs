@@ -9,6 +9,7 @@
 
 mod handshake;
 mod input;
+pub mod limits;
 mod transmit;
 
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use super::input::done;
 use super::{Broken, request_flags};
-use crate::limits::{NBD_DATA_MAX, NBD_EXTENTS_MAX, NBD_STRING_MAX};
+use crate::nbd::limits::{NBD_DATA_MAX, NBD_EXTENTS_MAX, NBD_STRING_MAX};
 use codec::cursor::Cursor;
 
 const REQUEST_MAGIC: u32 = 0x2560_9513;

@@ -7,7 +7,7 @@ use runtime::sync::{Mutex, Notify};
 use runtime::{Env, Instant};
 use transport::Priority;
 
-use crate::limits::{
+use crate::server::limits::{
     FREE_REQUESTS_MAX, FREE_REQUESTS_YIELDING, FREE_WAIT_MAX, PROMISE_MEMORY, PROMISED_PER_FREE,
 };
 

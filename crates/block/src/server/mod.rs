@@ -12,6 +12,7 @@
 
 mod admission;
 mod lending;
+pub mod limits;
 mod requests;
 mod session;
 
@@ -28,8 +29,8 @@ use wire::block::{BlockAnswer, BlockError, BlockIo, SessionRef, encode_answer};
 use wire::control::SegmentId;
 
 use crate::contract::{Answer, Owned};
-use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 use crate::manager::Standing;
+use crate::server::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 use admission::Admission;
 use lending::{Lending, Lent};
 use session::Session;

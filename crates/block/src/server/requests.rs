@@ -12,9 +12,10 @@ use super::session::{Arrival, Session};
 use super::{BlockServer, Hosted, attachment, error_of};
 use crate::contract::{Clear, Piece};
 use crate::geometry::Extent;
-use crate::limits::{IO_MAX, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
+use crate::limits::IO_MAX;
 use crate::manager::Standing;
 use crate::once::Origin;
+use crate::server::limits::{SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
 
 /// Gives claimed bytes back when dropped.
 struct Claim<'a> {

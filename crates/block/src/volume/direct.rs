@@ -22,9 +22,9 @@ use wire::control::SegmentId;
 use super::shared::Shared;
 use crate::geometry::Extent;
 use crate::ids::{FileNo, Identity};
-use crate::limits::{DIRECT_FILES_MAX, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
 use crate::record::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT, read_block};
 use crate::span::{blocks, part};
+use crate::volume::limits::{DIRECT_FILES_MAX, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
 
 /// A DataFile, as the client knows it.
 enum Known {

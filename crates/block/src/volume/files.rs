@@ -9,7 +9,7 @@ use table::Source;
 use wire::control::SegmentId;
 
 use crate::contract::Answer;
-use crate::limits::DIRECT_PAUSE;
+use crate::volume::limits::DIRECT_PAUSE;
 
 /// Where a client finds DataFiles.
 pub trait DataFiles {

@@ -11,6 +11,7 @@
 
 mod direct;
 mod files;
+pub mod limits;
 mod places;
 mod ranges;
 mod segment;
@@ -33,7 +34,8 @@ use wire::control::VolumeLimits;
 
 use crate::contract::{Answer, Clear, Device, Piece};
 use crate::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
-use crate::limits::{IO_MAX, PIECES_BYTES_MAX};
+use crate::limits::IO_MAX;
+use crate::volume::limits::PIECES_BYTES_MAX;
 pub use files::DataFiles;
 use files::Trust;
 use places::Places;

@@ -10,7 +10,7 @@ use runtime::{Env, Instant};
 use transport::Priority;
 use wire::control::VolumeLimits;
 
-use crate::limits::LIMIT_BURST;
+use crate::volume::limits::LIMIT_BURST;
 
 /// Billionths of a request or byte: what a rate of one a second brings in a nanosecond.
 const UNIT: i128 = 1_000_000_000;

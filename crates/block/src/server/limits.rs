@@ -1,0 +1,35 @@
+//! Bounds of a block server, with reason and arithmetic.
+
+use std::time::Duration;
+
+use base::MIB;
+
+use crate::limits::BLOCK_CALL_TIMEOUT;
+
+/// Sessions on one segment: attachments of a shared volume. Attachments whose changes a segment
+/// remembers before it asks which of them are over: 64 x 100 bytes.
+pub const SEGMENT_SESSIONS_MAX: usize = 64;
+/// Attachments that a block server remembers to be alive; when there are more, it asks again.
+pub const VERIFIED_MAX: usize = 4096;
+/// Bytes of writes under way on one block server at most; beyond it the answer is busy.
+pub const SERVER_WRITE_BYTES_MAX: usize = 64 * MIB as usize;
+/// Bytes of reads under way on one block server at most.
+pub const SERVER_READ_BYTES_MAX: usize = 64 * MIB as usize;
+/// Requests under way on a block server up to which one begins that was not promised (B12): twice
+/// what one client has, so that its appends are packed as well as without.
+pub const FREE_REQUESTS_MAX: usize = 64;
+/// The same while some come that were promised: they find a quarter of the queue before them.
+pub const FREE_REQUESTS_YIELDING: usize = 16;
+/// Promised requests after which one that was not promised begins, however many are under way: a
+/// ninth of all requests. Nothing bounds the promises on one server, and volumes without a promise
+/// would stand still beside them until their requests fail.
+pub const PROMISED_PER_FREE: u32 = 8;
+/// For so long after one that was promised others give way: the pause between two requests of a
+/// volume that is promised 20 a second.
+pub const PROMISE_MEMORY: Duration = Duration::from_millis(50);
+/// A request that was not promised waits for so long; then its client sends it again.
+pub const FREE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+const _: () = assert!(FREE_WAIT_MAX.as_millis() < BLOCK_CALL_TIMEOUT.as_millis());
+const _: () = assert!(FREE_REQUESTS_YIELDING < FREE_REQUESTS_MAX);
+const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * wire::control::limits::ATTACHMENTS_MAX);
