@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::Fault;
 use block::contract::{Clear, Device};
-use block::frontend::Exports;
+use block::export::Exports;
 use block::geometry::Extent;
 use block::limits::IO_MAX;
-use block::manager::{Managers, VolumeExports};
+use block::proto::Managers;
 use block::volume::Limits;
+use block::volume::VolumeExports;
 use client::{Client, Connection};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;

@@ -1,7 +1,5 @@
 //! Bounds of volumes, with reason and arithmetic.
 
-use std::time::Duration;
-
 use base::{GIB, KIB, MIB, TIB};
 
 /// Bytes of a block: what is written, versioned and atomic as one (`protocols.md` 6.2).
@@ -38,10 +36,6 @@ pub const IO_MAX: usize = 512 * KIB as usize;
 /// connection, all of it on one segment. A segment remembers as many of each attachment.
 pub const SESSION_CHANGES_MAX: usize = 256;
 
-/// A client sends a request again when it has no answer after this long. A server that has died
-/// is noticed at once, one that is silent by the transport after 0.6 s.
-pub const BLOCK_CALL_TIMEOUT: Duration = Duration::from_secs(2);
-
 const _: () = assert!(IO_MAX.is_multiple_of(BLOCK as usize));
 const _: () =
     assert!((IO_MAX / BLOCK as usize) * (BLOCK as usize + 64) <= base::limits::APPEND_DATA_MAX);
@@ -55,14 +49,9 @@ const _: () = assert!(
 /// Blocks of which the places are told together: a data sector, so that a table's or file's
 /// neighbours cost one question. 32 spans at most, 768 bytes of an answer; all in one index page.
 pub const PLACES_AROUND: u64 = 32;
-/// For how long a client may use places that it was told, from the sending of its question: half of
-/// the block server's own lease, which has twice as much left after a renewal that came in time
-/// (`protocols.md` 6.5). Whoever opens a segment after a client that has died waits as long.
-pub const PLACES_LENT: Duration = Duration::from_millis(300);
 
 const _: () = assert!(
     IO_MAX as u64 / BLOCK + 1 + 2 * (PLACES_AROUND - 1) <= wire::block::SPANS_MAX as u64,
     "a read that is not aligned, and those around it"
 );
-const _: () = assert!(2 * PLACES_LENT.as_millis() <= crate::manager::limits::LEASE.as_millis());
 const _: () = assert!((crate::device::limits::PAGE_BLOCKS as u64).is_multiple_of(PLACES_AROUND));

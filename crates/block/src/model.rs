@@ -15,9 +15,9 @@ use wire::control::SegmentId;
 
 use crate::archive::Archive;
 use crate::contract::Answer;
-use crate::manager::Standing;
-use crate::manager::limits::drifted;
 use crate::memory::{Memory, MemoryDevice};
+use crate::proto::lease::drifted;
+use crate::server::Standing;
 use crate::server::{Lease, Opened, SegmentOpener};
 use crate::volume::{Attachment, DataFiles, Place, Route};
 

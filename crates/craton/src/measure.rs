@@ -5,8 +5,9 @@ mod round_trip;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use block::manager::{Managers, VolumeExports};
+use block::proto::Managers;
 use block::volume::Limits;
+use block::volume::VolumeExports;
 use client::Client;
 use runtime::Duration;
 

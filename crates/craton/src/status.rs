@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::ServerId;
-use block::manager::Managers;
+use block::proto::Managers;
 use client::Client;
 use serde::Serialize;
 use wire::control::{

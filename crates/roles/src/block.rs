@@ -9,9 +9,10 @@ use std::rc::Rc;
 use block::device::{Options, Shared};
 use block::frontend::Frontend;
 use block::frontend::tls::{AllowList, Credentials, Gate};
-use block::manager::{
-    CoreDevices, FirstEpochs, Host, Manager, ManagerConfig, Managers, VolumeExports,
-};
+use block::manager::{FirstEpochs, Manager, ManagerConfig};
+use block::proto::Managers;
+use block::server::{CoreDevices, Host};
+use block::volume::VolumeExports;
 use client::Client;
 use metrics::Exposition;
 use runtime::{Duration, Env, Handle};

@@ -211,7 +211,7 @@ pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_o
 /// Groups of a master.
 pub fn block_server(
     text: &mut Exposition,
-    host: &block::manager::Host,
+    host: &block::server::Host,
     memory: block::device::Memory,
 ) {
     let stats = host.server().stats();
@@ -280,7 +280,7 @@ pub fn block_server(
 pub fn frontend(
     text: &mut Exposition,
     frontend: &block::frontend::Frontend,
-    exports: &block::manager::VolumeExports,
+    exports: &block::volume::VolumeExports,
 ) {
     let (stats, reads) = (frontend.stats(), exports.reads());
     for (name, help, value) in [

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use block::frontend::Exports;
-use block::manager::Devices;
+use block::export::Exports;
+use block::server::Devices;
 use chunkstore::ChunkStore;
 use chunkstore::flash::FlashStore;
 use client::{Network, Peers};

@@ -9,7 +9,6 @@
 //! Invariant: knows no segment and no block server, only [`Exports`] and [`Device`].
 
 mod connection;
-pub mod export;
 mod handshakes;
 mod input;
 mod negotiate;
@@ -30,7 +29,8 @@ use handshakes::{Handshakes, RefusalLog};
 use runtime::{Class, Env, JoinHandle, Listener, Stream};
 use tls::Gate;
 
-pub use export::{About, Exports, Names};
+use crate::export::Exports;
+
 use shared::Inner;
 pub use shared::{Limits, Stats};
 

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use runtime::Stream;
 
-use super::export::About;
 use super::handshakes::Handshake;
 use super::input::{Ended, Input};
 use super::shared::{Claim, Inner, Seat};
 use super::tls::{self, Gate, Incoming, Outgoing};
 use crate::buffer::alloc;
 use crate::contract::Device;
+use crate::export::About;
 use crate::nbd::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
 use crate::nbd::{
     BASE_ALLOCATION, ClientHello, Greeting, MetaQuery, OptionCode, OptionFlaw, OptionHead,

@@ -9,10 +9,10 @@ use std::time::Duration;
 use runtime::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use runtime::{Env, JoinHandle};
 
-use super::export::Exports;
 use super::handshakes::{Handshakes, RefusalLog};
 use super::output::Message;
 use crate::contract::Device;
+use crate::export::Exports;
 use crate::nbd::limits::{
     NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_HANDSHAKES_MAX, NBD_NEGOTIATION_MAX,
     NBD_REQUESTS_MAX,

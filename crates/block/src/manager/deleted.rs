@@ -23,7 +23,8 @@ use super::error::Refusal;
 use super::limits::{EXPIRY, LEFT_STEP_MAX, LEFT_STEPS};
 use super::machine::{Left, Machine};
 use super::rows::{Key, Value};
-use super::snapshots::{AT, check_name};
+use super::snapshots::check_name;
+use crate::proto::paths::AT;
 
 impl Machine {
     /// Frees the name of a volume, and those of its snapshots, which have to be asked for.

@@ -6,7 +6,7 @@ use base::{BlockServerId, VolumeId};
 use runtime::Duration;
 use wire::control::VolumeSpec;
 
-use crate::geometry::{Geometry, GeometryError};
+use crate::proto::geometry;
 
 /// A volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -131,10 +131,4 @@ pub struct Trash {
 /// How many segments a volume has by its length.
 pub(super) fn segments_of_all(volume: &Volume) -> u32 {
     geometry(&volume.spec).map_or(0, |sizes| sizes.segments(volume.spec.bytes)) as u32
-}
-
-/// A volume's geometry.
-pub fn geometry(spec: &VolumeSpec) -> Result<Geometry, GeometryError> {
-    let sizes = spec.geometry;
-    Geometry::new(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
 }

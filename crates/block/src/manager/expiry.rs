@@ -14,10 +14,11 @@ use wire::control::{
     BlockReply, BlockRequest, ClusterReply, ClusterRequest, ControlError, SegmentId, VolumeInfo,
 };
 
-use super::entity::geometry;
 use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON, ROOM_LOOKS};
-use super::service::{Lead, Manager, segment_path};
+use super::service::{Lead, Manager};
 use crate::device::{FileId, View};
+use crate::proto::geometry;
+use crate::proto::paths::segment_path;
 
 /// A DataFile that a volume or snapshot names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,10 +9,10 @@ use wire::control::{Assignment, BlockBeat, BlockGrant, BlockReply, SegmentId, Te
 
 use super::entity::{Boots, Segment, Server};
 use super::error::Refusal;
-use super::limits::drifted;
 use super::machine::Machine;
 use super::owners::{Hold, Member, Wait};
 use super::rows::{Key, Value};
+use crate::proto::lease::drifted;
 
 impl Machine {
     /// A process begins as the server of a name. It is numbered, so that what former ones send late

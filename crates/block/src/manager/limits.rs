@@ -2,41 +2,23 @@
 
 use runtime::Duration;
 
-/// Between two renewals of a block server (`protocols.md` 6.5).
-pub const RENEW: Duration = Duration::from_millis(150);
-/// A lease, from the sending of the last granted renewal: four renewals, of which two may be
-/// lost and the third be late.
-pub const LEASE: Duration = Duration::from_millis(600);
-/// What two clocks may drift apart, in thousandths: 1 % each, and a little.
-pub const DRIFT: u32 = 25;
+use crate::proto::lease::LEASE;
+
 /// Without a beat for so long a block server is dead: three renewals.
 pub const SERVER_DEAD: Duration = Duration::from_millis(450);
-/// Where nothing is served, time passes so many times slower: an idle cluster sleeps. A server
-/// without segments beats that rarely and may be silent that long, and the lock of managers that
-/// have no volume lasts that long.
-pub const IDLE: u32 = 3;
 /// A manager that looks at its clock so late does not count its own silence as the servers'.
 pub const PAUSED: Duration = Duration::from_millis(100);
 /// Between two looks of the manager at its clock: at least.
 pub const TICK: Duration = Duration::from_millis(50);
-/// Between two signs of life of a front end for its attachments.
-pub const KEEP: Duration = Duration::from_millis(1000);
 /// Without a sign of life for so long an attachment may be taken over.
 pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
 /// Records of changes have 32 bits for the epoch of the attachment that asked for them: 136 years of
 /// one a second.
 pub const ATTACHMENT_EPOCH_MAX: u64 = u32::MAX as u64;
-/// Between two signs of life of a manager or front end.
-pub const HERE: Duration = Duration::from_secs(3);
-/// The same until the first one has come through: a new cluster shows all its roles at once.
-pub const HERE_FIRST: Duration = Duration::from_millis(300);
 /// Silence after which such a one is shown as down: three signs.
 pub const PEER_DEAD: Duration = Duration::from_secs(10);
 /// Silence after which it is not shown any more.
 pub const PEER_FORGOTTEN: Duration = Duration::from_secs(600);
-/// A block server that ends gives others this long to take its segments, and then ends anyway:
-/// three beats, and what a manager's table takes on a bad day.
-pub const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// From a removal to the removal of the files: every server has let go by then.
 pub const PURGE_AFTER: Duration = Duration::from_secs(3);
 /// How often a leader looks for directories of volumes that are gone, beside once when it has
@@ -82,12 +64,6 @@ pub const PAGE_ENTRY: usize = 160;
 /// Volumes at most: about 1 KiB of memory each.
 pub const VOLUMES_MAX: usize = 1 << 18;
 
-/// `span` as another clock may measure it at most.
-pub fn drifted(span: Duration) -> Duration {
-    span + span * DRIFT / 1000
-}
-
-const _: () = assert!(RENEW.as_millis() * 4 <= LEASE.as_millis());
 const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
 /// Rows of changes that go into one batch of the table together, unless one change has more: what
 /// waits longer than an append takes.
@@ -134,29 +110,9 @@ pub const SNAPSHOT_REST: Duration = Duration::from_secs(10);
 /// Snapshots or clones that a refusal names at most.
 pub const NAMES_SHOWN: usize = 5;
 
-/// The lock of the core's lock service that the leader holds.
-pub const LOCK: &str = "block-manager";
-/// Where the block service's files are in the core.
-pub const ROOT: &str = "/.craton/block";
 /// How often a manager that does not lead looks whether it may. Segments are away for less than a
 /// second after a leader's death, also when a block server's link to the next one is dead:
 /// docs/simulation.md has the sum.
 pub const LOOK: Duration = Duration::from_millis(50);
-/// Wait for one answer of a manager: longer than an append to its table takes on a bad day.
-pub const ATTEMPT: Duration = Duration::from_millis(1500);
-/// Wait for one answer about the block service in figures: people look at the rest meanwhile.
-pub const STATUS_ATTEMPT: Duration = Duration::from_millis(500);
-/// Wait for the answer to one beat: three fit into a lease.
-pub const BEAT_ATTEMPT: Duration = Duration::from_millis(200);
 /// Wait of the manager for one answer of a block server about a segment's content.
 pub const CONTENT_ATTEMPT: Duration = Duration::from_secs(5);
-/// Between two attempts, at first; eight times that later on.
-pub const PAUSE: Duration = Duration::from_millis(20);
-/// When a request to managers is given up, unless chosen: several takeovers.
-pub const BUDGET: Duration = Duration::from_secs(10);
-/// Segments that a block server opens at a time: an opening mostly waits for others.
-pub const OPENS_MAX: usize = 32;
-/// Between two attempts to open a segment, at first and at most.
-pub const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How often a block server tells the load of its segments.
-pub const LOADS: Duration = Duration::from_secs(1);

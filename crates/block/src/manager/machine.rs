@@ -17,13 +17,13 @@ use super::cut::Snapshots;
 use super::entity::{Counters, Trash};
 use super::error::Refusal;
 use super::limits::{
-    IDLE, LEASE, PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
-    drifted,
+    PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
 };
 use super::owners::{Hold, Member};
 use super::peers::Peers;
 use super::rows::{Key, Row, Value};
 use super::state::State;
+use crate::proto::lease::{IDLE, LEASE, drifted};
 
 /// What a manager may choose.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 //!
 //! [`machine`] is the whole protocol without I/O: requests and time in, answers and rows out. Its
 //! rows are one `table` in core files, so a manager that takes over reads them and goes on.
-//! The core's lock service chooses who leads. [`tenancy`] is a block server's side of it.
+//! The core's lock service chooses who leads. [`crate::server::tenancy`] is a block server's side of it.
 //!
 //! Who owns what is decided twice (`design.md` invariant 6). A segment's files are opened under
 //! the owner's epoch, which fences the writes of every owner before it. Reads are protected by
@@ -13,38 +13,26 @@
 //! Invariant: never sees a volume's data.
 
 mod balance;
-pub mod client;
 mod cut;
 mod cuts;
 mod deleted;
 pub mod entity;
 pub mod error;
 mod expiry;
-pub mod exports;
 mod fleet;
-pub mod host;
-mod late;
 pub mod limits;
 pub mod machine;
-pub mod member;
 mod owners;
 mod peers;
 pub mod rows;
 pub mod service;
 mod snapshots;
 pub mod state;
-pub mod tenancy;
 mod volumes;
 
-pub use client::Managers;
 pub use cut::{Begun, Part};
 pub use error::Refusal;
 pub use expiry::{Use, alone, uses};
-pub use exports::VolumeExports;
-pub use host::{CoreDevices, Host};
 pub use machine::{Config, FirstEpochs, Machine};
-pub use member::{Devices, Hosted, Member};
-pub use service::{Manager, ManagerConfig, segment_path};
-pub use snapshots::AT;
+pub use service::{Manager, ManagerConfig};
 pub use state::State;
-pub use tenancy::{Standing, Tenancy};

@@ -351,7 +351,7 @@ impl Input<'_> {
         };
         let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
         // What is taken for granted where rows are used.
-        let sound = policy.is_valid() && super::entity::geometry(&spec).is_ok();
+        let sound = policy.is_valid() && crate::proto::geometry(&spec).is_ok();
         let (attach_epoch, owner_floor) = (self.u64()?, self.u64()?);
         let mut attached = Vec::new();
         for _ in 0..self.u8()? {

@@ -25,16 +25,17 @@ use wire::control::{
     TraceReply, missing,
 };
 
-use super::client::{holder_addr, holder_text};
 use super::entity::Trash;
 use super::error::Refusal;
-use super::limits::{
-    ATTEMPT, BEAT_ATTEMPT, CONTENT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, LINKS_INFLIGHT, LOCK,
-    LOOK, PURGE_AFTER, RENEW, ROOT, SWEEP,
-};
+use super::limits::{CONTENT_ATTEMPT, LINKS_INFLIGHT, LOOK, PURGE_AFTER, SWEEP};
 use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
 use super::state::State;
+use crate::proto::lease::{BEAT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, RENEW};
+use crate::proto::limits::ATTEMPT;
+use crate::proto::managers::{holder_addr, holder_text};
+use crate::proto::paths::segment_path;
+use crate::proto::paths::{LOCK, ROOT};
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;
@@ -750,11 +751,6 @@ fn trash_path(trash: Trash) -> String {
         Some(index) => segment_path(wire::control::SegmentId { volume: trash.volume, index }),
         None => format!("{ROOT}/{}", trash.volume),
     }
-}
-
-/// Directory of a segment's files in the core.
-pub fn segment_path(segment: wire::control::SegmentId) -> String {
-    format!("{ROOT}/{}/{}", segment.volume, segment.index)
 }
 
 /// When a lease of the lock that was asked for at `sent` ends for its holder: clocks drift.

@@ -22,9 +22,7 @@ use super::limits::{
 };
 use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
-
-/// Stands between the names of a volume and its snapshot.
-pub const AT: char = '@';
+use crate::proto::paths::AT;
 
 impl Machine {
     /// What a leader that takes over finds.
@@ -224,7 +222,7 @@ impl Machine {
         spec: &wire::control::VolumeSpec,
         times: usize,
     ) -> Result<u32, Refusal> {
-        let count = super::entity::geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
+        let count = crate::proto::geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
         match self.state.segment_count() + times * count as usize > SEGMENTS_MAX {
             true => Err(Refusal::Full { what: "segments", max: SEGMENTS_MAX }),
             false => Ok(count as u32),
@@ -429,7 +427,7 @@ impl Machine {
     pub fn clone_parts(&self, id: VolumeId) -> Result<Vec<Part>, Refusal> {
         let known = self.made(id)?;
         let parts = self.parts(id)?;
-        let count = super::entity::geometry(&known.spec)
+        let count = crate::proto::geometry(&known.spec)
             .map_or(0, |geometry| geometry.segments(known.spec.bytes));
         match parts.len() as u64 == count {
             true => Ok(parts),

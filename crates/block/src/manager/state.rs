@@ -7,10 +7,11 @@ use base::{BlockServerId, VolumeId};
 use wire::control::{Attachment, SegmentId, VolumeInfo};
 
 use super::entity::{
-    Attached, Boots, Counters, Family, Segment, Server, Trash, Volume, geometry, segments_of_all,
+    Attached, Boots, Counters, Family, Segment, Server, Trash, Volume, segments_of_all,
 };
 use super::rows::{Key, Row, Value};
 use crate::geometry::SegmentIndex;
+use crate::proto::geometry;
 
 /// Everything that a manager's table holds.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,12 +7,13 @@ use runtime::Instant;
 use wire::control::limits::ATTACHMENTS_MAX;
 use wire::control::{BlockReply, SegmentId, VolumeLimits, VolumeSpec};
 
-use super::entity::{Attached, Family, Segment, Trash, Volume, geometry};
+use super::entity::{Attached, Family, Segment, Trash, Volume};
 use super::error::Refusal;
 use super::limits::{ATTACH_DEAD, ATTACHMENT_EPOCH_MAX, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
 use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
 use crate::limits::{BLOCK, VOLUME_BYTES};
+use crate::proto::geometry;
 
 impl Machine {
     pub(super) fn create(

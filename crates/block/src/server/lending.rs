@@ -11,8 +11,8 @@ use std::cell::Cell;
 
 use runtime::{Env, Instant};
 
-use crate::limits::PLACES_LENT;
-use crate::manager::limits::{DRIFT, drifted};
+use crate::proto::lease::PLACES_LENT;
+use crate::proto::lease::{DRIFT, drifted};
 
 /// To which attachment places of a segment are lent, and until when.
 #[derive(Clone, Copy, Default)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::MIB;
 
-use crate::limits::BLOCK_CALL_TIMEOUT;
+use crate::proto::limits::BLOCK_CALL_TIMEOUT;
 
 /// Sessions on one segment: attachments of a shared volume. Attachments whose changes a segment
 /// remembers before it asks which of them are over: 64 x 100 bytes.
@@ -29,6 +29,16 @@ pub const PROMISED_PER_FREE: u32 = 8;
 pub const PROMISE_MEMORY: Duration = Duration::from_millis(50);
 /// A request that was not promised waits for so long; then its client sends it again.
 pub const FREE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A block server that ends gives others this long to take its segments, and then ends anyway:
+/// three beats, and what a manager's table takes on a bad day.
+pub const LEAVE_MAX: Duration = Duration::from_secs(2);
+/// Segments that a block server opens at a time: an opening mostly waits for others.
+pub const OPENS_MAX: usize = 32;
+/// Between two attempts to open a segment, at first and at most.
+pub const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How often a block server tells the load of its segments.
+pub const LOADS: Duration = Duration::from_secs(1);
 
 const _: () = assert!(FREE_WAIT_MAX.as_millis() < BLOCK_CALL_TIMEOUT.as_millis());
 const _: () = assert!(FREE_REQUESTS_YIELDING < FREE_REQUESTS_MAX);

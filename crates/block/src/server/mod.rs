@@ -11,10 +11,14 @@
 //! attachment lives, is its [`SegmentOpener`]'s to say.
 
 mod admission;
+pub mod host;
+mod late;
 mod lending;
 pub mod limits;
+pub mod member;
 mod requests;
 mod session;
+pub mod tenancy;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,11 +33,13 @@ use wire::block::{BlockAnswer, BlockError, BlockIo, SessionRef, encode_answer};
 use wire::control::SegmentId;
 
 use crate::contract::{Answer, Owned};
-use crate::manager::Standing;
 use crate::server::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 use admission::Admission;
+pub use host::{CoreDevices, Host};
 use lending::{Lending, Lent};
+pub use member::{Devices, Member, ServedSegment};
 use session::Session;
+pub use tenancy::{Standing, Tenancy};
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
 /// (`protocols.md` 6.5).
@@ -96,7 +102,7 @@ pub struct Stats {
 }
 
 /// A segment and its sessions.
-pub(crate) struct Hosted {
+pub(crate) struct OpenSegment {
     since: Instant,
     device: Rc<dyn Owned>,
     lease: Rc<dyn Lease>,
@@ -113,7 +119,7 @@ pub(crate) struct Hosted {
 #[derive(Default)]
 struct Slot {
     opening: Mutex<()>,
-    hosted: RefCell<Option<Rc<Hosted>>>,
+    hosted: RefCell<Option<Rc<OpenSegment>>>,
 }
 
 pub(crate) struct Inner {
@@ -189,7 +195,7 @@ impl BlockServer {
     }
 
     /// The segment, opened if need be.
-    async fn host(&self, segment: SegmentId) -> Result<Rc<Hosted>, BlockError> {
+    async fn host(&self, segment: SegmentId) -> Result<Rc<OpenSegment>, BlockError> {
         loop {
             let slot = self.0.slots.borrow_mut().entry(segment).or_default().clone();
             if let Some(hosted) = slot.hosted.borrow().clone() {
@@ -213,8 +219,15 @@ impl BlockServer {
                     let lent = self.0.lent.borrow_mut().remove(&segment);
                     let lending = Lending::new(epoch, lent_before, lent.unwrap_or_default());
                     let released = Cell::new(false);
-                    let hosted =
-                        Hosted { since, device, lease, sessions, admission, lending, released };
+                    let hosted = OpenSegment {
+                        since,
+                        device,
+                        lease,
+                        sessions,
+                        admission,
+                        lending,
+                        released,
+                    };
                     let hosted = Rc::new(hosted);
                     *slot.hosted.borrow_mut() = Some(hosted.clone());
                     return Ok(hosted);
@@ -238,19 +251,19 @@ impl BlockServer {
     }
 
     /// A segment that is open.
-    fn hosted(&self, segment: SegmentId) -> Option<Rc<Hosted>> {
+    fn hosted(&self, segment: SegmentId) -> Option<Rc<OpenSegment>> {
         self.0.slots.borrow().get(&segment)?.hosted.borrow().clone()
     }
 
     /// It may be opened here again, and its clients go on reading by places for a while.
-    fn note_lent(&self, segment: SegmentId, hosted: &Hosted) {
+    fn note_lent(&self, segment: SegmentId, hosted: &OpenSegment) {
         let (now, lent) = (self.0.env.now(), &mut *self.0.lent.borrow_mut());
         lent.retain(|_, lent| lent.until > now);
         lent.insert(segment, hosted.lending.lent());
     }
 
     /// Another owner has the segment.
-    fn lose(&self, segment: SegmentId, hosted: &Rc<Hosted>) {
+    fn lose(&self, segment: SegmentId, hosted: &Rc<OpenSegment>) {
         hosted.released.set(true);
         self.note_lent(segment, hosted);
         hosted.sessions.borrow().values().for_each(|session| session.close());
@@ -296,7 +309,7 @@ impl BlockServer {
     }
 
     /// Asks the manager, unless it was asked since the segment was opened.
-    async fn verify(&self, hosted: &Hosted, at: SessionRef) -> Result<(), BlockError> {
+    async fn verify(&self, hosted: &OpenSegment, at: SessionRef) -> Result<(), BlockError> {
         let key = (at.segment.volume, at.attachment);
         let asked = self.0.verified.borrow().get(&key).copied();
         if asked.is_some_and(|asked| asked >= hosted.since) {
@@ -392,7 +405,7 @@ impl BlockServer {
     /// live end without anybody telling.
     async fn forget_those_that_are_over(
         &self,
-        hosted: &Hosted,
+        hosted: &OpenSegment,
         at: SessionRef,
     ) -> Result<(), BlockError> {
         let known = hosted.device.attachments();

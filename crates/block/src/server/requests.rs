@@ -9,11 +9,11 @@ use transport::Priority;
 use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef};
 
 use super::session::{Arrival, Session};
-use super::{BlockServer, Hosted, attachment, error_of};
+use super::tenancy::Standing;
+use super::{BlockServer, OpenSegment, attachment, error_of};
 use crate::contract::{Clear, Piece};
 use crate::geometry::Extent;
 use crate::limits::IO_MAX;
-use crate::manager::Standing;
 use crate::once::Origin;
 use crate::server::limits::{SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
 
@@ -29,7 +29,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-impl Hosted {
+impl OpenSegment {
     /// Whether a session's client is the only one who acts on the segment, and was since the session
     /// began.
     fn may_lend(&self, at: SessionRef, session: &Session) -> bool {
@@ -109,14 +109,14 @@ impl BlockServer {
     }
 
     /// The session that a request names, if it is open.
-    fn session(&self, at: SessionRef) -> Result<(Rc<Hosted>, Rc<Session>), BlockError> {
+    fn session(&self, at: SessionRef) -> Result<(Rc<OpenSegment>, Rc<Session>), BlockError> {
         self.check_fence(at)?;
         let hosted = self.hosted(at.segment);
         let found = hosted.and_then(|hosted| {
             let session = hosted.sessions.borrow().get(&at.attachment).cloned()?;
             Some((hosted, session))
         });
-        let is_it = |(_, session): &(Rc<Hosted>, Rc<Session>)| {
+        let is_it = |(_, session): &(Rc<OpenSegment>, Rc<Session>)| {
             session.number == at.session && session.grant == at.grant && !session.is_closed()
         };
         found.filter(is_it).ok_or_else(|| {
@@ -141,7 +141,7 @@ impl BlockServer {
     }
 
     /// What a device's fault means for the segment and for the client.
-    fn fail(&self, at: SessionRef, hosted: &Rc<Hosted>, fault: &Fault) -> BlockError {
+    fn fail(&self, at: SessionRef, hosted: &Rc<OpenSegment>, fault: &Fault) -> BlockError {
         let error = error_of(fault);
         match error {
             BlockError::NotOwner => {
@@ -166,7 +166,7 @@ impl BlockServer {
     async fn check_lease(
         &self,
         at: SessionRef,
-        hosted: &Rc<Hosted>,
+        hosted: &Rc<OpenSegment>,
     ) -> Result<Option<Instant>, BlockError> {
         let env = &self.0.env;
         loop {
@@ -196,7 +196,7 @@ impl BlockServer {
     /// Waits until a change may be acknowledged. Fencing protects it, whether a lease lasts or not:
     /// it is durable, so whoever has opened the segment since has it. What is waited for is that
     /// nobody reads what was there before.
-    async fn hold(&self, hosted: &Hosted) -> Result<(), BlockError> {
+    async fn hold(&self, hosted: &OpenSegment) -> Result<(), BlockError> {
         loop {
             let env = &self.0.env;
             match hosted.lease.standing() {
@@ -320,7 +320,7 @@ impl BlockServer {
     async fn change(
         &self,
         at: SessionRef,
-        hosted: &Rc<Hosted>,
+        hosted: &Rc<OpenSegment>,
         session: &Rc<Session>,
         sequence: Sequence,
         change: impl Future<Output = Result<(), Fault>>,

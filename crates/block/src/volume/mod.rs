@@ -10,6 +10,7 @@
 //! [`DataFiles`] only.
 
 mod direct;
+pub mod exports;
 mod files;
 pub mod limits;
 mod places;
@@ -36,6 +37,7 @@ use crate::contract::{Answer, Clear, Device, Piece};
 use crate::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
 use crate::limits::IO_MAX;
 use crate::volume::limits::PIECES_BYTES_MAX;
+pub use exports::VolumeExports;
 pub use files::DataFiles;
 use files::Trust;
 use places::Places;

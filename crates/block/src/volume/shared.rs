@@ -14,7 +14,7 @@ use super::files::{DataFiles, Trust};
 use super::places::Places;
 use crate::buffer::alloc;
 use crate::contract::Answer;
-use crate::limits::BLOCK_CALL_TIMEOUT;
+use crate::proto::limits::BLOCK_CALL_TIMEOUT;
 use crate::volume::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE};
 
 /// Where a segment is served.

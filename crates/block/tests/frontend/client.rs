@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{Fault, Kind};
 use block::contract::{Answer, Device};
-use block::frontend::{About, Exports, Names};
+use block::export::{About, Exports, Names};
 use block::memory::{Memory, MemoryDevice};
 use block::nbd::{
     Chunk, ClientHello, Command, Greeting, MetaQuery, OptionReply, OptionRequest, Request, Select,

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use base::{Fault, Kind};
 use block::contract::{Answer, Clear, Device, Piece};
-use block::frontend::{About, Exports, Frontend, Limits, ListenError, Names};
+use block::export::{About, Exports, Names};
+use block::frontend::{Frontend, Limits, ListenError};
 use block::geometry::Extent;
 use block::nbd::{
     Chunk, Command, MetaQuery, OptionReply, OptionRequest, ReplyCode, Select, ServerInfo,

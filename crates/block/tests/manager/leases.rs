@@ -3,8 +3,10 @@
 //! the one with the lowest epoch: whoever comes after waits for it (`protocols.md` 6.5).
 
 use base::{BlockServerId, GIB};
-use block::manager::limits::{LEASE, RENEW, TICK};
-use block::manager::{Config, Machine, Standing, State, Tenancy};
+use block::manager::limits::TICK;
+use block::manager::{Config, Machine, State};
+use block::proto::lease::{LEASE, RENEW};
+use block::server::{Standing, Tenancy};
 use runtime::{Duration, Instant, Rng};
 use wire::control::{BlockBeat, BlockGrant, BlockReply, BlockRequest, Seen};
 

@@ -1,6 +1,6 @@
 //! Waiting until processes do what they are for.
 
-use block::manager::Managers;
+use block::proto::Managers;
 use client::Client;
 use runtime::{Duration, Env, Instant};
 use wire::control::{BlockReply, BlockRequest};

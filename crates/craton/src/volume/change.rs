@@ -4,8 +4,9 @@ use base::GIB;
 use block::contract::Clear;
 use block::geometry::Extent;
 use block::limits::{BLOCK, VOLUME_BYTES};
-use block::manager::client::Error;
-use block::manager::{AT, Managers};
+use block::proto::Managers;
+use block::proto::managers::Error;
+use block::proto::paths::AT;
 use runtime::Duration;
 use wire::control::{
     BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,

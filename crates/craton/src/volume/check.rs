@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::Kind;
-use block::manager::Managers;
+use block::proto::Managers;
 use client::{Client, PeerError};
 use serde_json::json;
 use wire::control::{

@@ -1,7 +1,9 @@
 //! Volumes that were deleted, and whose data is still there.
 
 use base::VolumeId;
-use block::manager::{AT, Managers, alone, uses};
+use block::manager::{alone, uses};
+use block::proto::Managers;
+use block::proto::paths::AT;
 use serde_json::json;
 use wire::control::limits::VOLUMES_PAGE;
 use wire::control::{BlockReply, BlockRequest, DeletedVolume, VolumeInfo};

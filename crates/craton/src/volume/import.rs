@@ -7,7 +7,7 @@ use base::{Fault, Kind};
 use block::contract::{Clear, Device};
 use block::geometry::Extent;
 use block::limits::IO_MAX;
-use block::manager::client::Error;
+use block::proto::managers::Error;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use runtime::{BufMut, Env, File, OpenOptions};

@@ -17,7 +17,7 @@ mod show;
 mod snapshot;
 mod space;
 
-use block::manager::Managers;
+use block::proto::Managers;
 use runtime::Duration;
 
 pub use args::VolumeCommand;
@@ -107,5 +107,5 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
 }
 
 fn misfit(reply: &wire::control::BlockReply) -> Failure {
-    block::manager::client::misfit(reply).into()
+    block::proto::managers::misfit(reply).into()
 }

@@ -4,9 +4,10 @@ use std::rc::Rc;
 
 use base::Fault;
 use block::contract::Device;
-use block::frontend::Exports;
-use block::manager::{Managers, VolumeExports};
+use block::export::Exports;
+use block::proto::Managers;
 use block::volume::Limits;
+use block::volume::VolumeExports;
 use runtime::{Duration, Env};
 use wire::control::VolumeInfo;
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::VolumeId;
 use block::device::FileId;
-use block::manager::{Managers, uses};
+use block::manager::uses;
+use block::proto::Managers;
 use wire::control::VolumeInfo;
 
 use crate::exit::Failure;

@@ -1,7 +1,7 @@
 //! Commands that show volumes.
 
 use base::VolumeId;
-use block::manager::Managers;
+use block::proto::Managers;
 use serde_json::{Value, json};
 use wire::control::limits::VOLUMES_PAGE;
 use wire::control::{BlockReply, BlockRequest, SegmentId, SegmentScrub, VolumeInfo, VolumeLimits};

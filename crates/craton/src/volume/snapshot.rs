@@ -1,6 +1,7 @@
 //! Snapshots and clones on the command line (B10, B11).
 
-use block::manager::{AT, Managers};
+use block::proto::Managers;
+use block::proto::paths::AT;
 use runtime::Duration;
 use serde_json::{Value, json};
 use wire::control::{BlockReply, BlockRequest, VolumeInfo};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use block::limits::BLOCK;
-use block::manager::Managers;
+use block::proto::Managers;
 use runtime::Duration;
 use serde_json::{Value, json};
 use wire::control::{

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use block::contract::{Answer, Clear, Device, Piece};
-use block::frontend::{About, Exports, Names};
+use block::export::{About, Exports, Names};
 use block::geometry::Extent;
 use futures_util::FutureExt;
 use runtime::{Buf, Class, Env};

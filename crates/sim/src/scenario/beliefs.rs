@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use block::manager::tenancy::Standing;
+use block::server::tenancy::Standing;
 use wire::control::SegmentId;
 
 /// An error when two servers could acknowledge changes of a segment, or have one epoch. Otherwise

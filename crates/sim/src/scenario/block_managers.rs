@@ -13,9 +13,11 @@ use std::time::Duration;
 use base::{Fault, Kind, MIB, VolumeId};
 use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block::geometry::Extent;
-use block::manager::tenancy::Held;
-use block::manager::{Devices, Hosted, ManagerConfig, Managers, Member, Standing};
+use block::manager::ManagerConfig;
 use block::once::Origin;
+use block::proto::Managers;
+use block::server::tenancy::Held;
+use block::server::{Devices, Member, ServedSegment, Standing};
 use client::Client;
 use futures_util::future::LocalBoxFuture;
 use roles::block::{ManagerRole, start_manager_with};
@@ -149,7 +151,7 @@ impl Owned for StandIn {
     }
 }
 
-impl Hosted for StandIn {
+impl ServedSegment for StandIn {
     fn stopped(&self) -> LocalBoxFuture<'static, Fault> {
         Box::pin(std::future::pending())
     }
@@ -175,7 +177,7 @@ struct StandIns {
 }
 
 impl Devices for StandIns {
-    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>> {
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {
         Box::pin(async move {
             let delay = Duration::from_millis(1 + self.env.random_below(30));
             self.env.sleep(delay).await;
@@ -196,7 +198,7 @@ impl Devices for StandIns {
                 known: Cell::new(value),
             });
             self.open.borrow_mut().insert(segment, stand_in.clone());
-            Ok(stand_in as Rc<dyn Hosted>)
+            Ok(stand_in as Rc<dyn ServedSegment>)
         })
     }
 }

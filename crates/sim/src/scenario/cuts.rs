@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use base::{Kind, VolumeId};
 use block::contract::Device;
-use block::frontend::Exports;
-use block::manager::{Managers, VolumeExports};
+use block::export::Exports;
+use block::proto::Managers;
 use block::volume::Limits;
+use block::volume::VolumeExports;
 use client::Client;
 use runtime::{Class, Env, JoinHandle};
 use transport::Endpoint;

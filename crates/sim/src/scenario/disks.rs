@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use base::VolumeId;
 use block::geometry::Geometry;
-use block::manager::Managers;
 use block::nbd::{Command, request_flags};
+use block::proto::Managers;
 use block::volume::Limits;
 use client::Client;
 use roles::block::start_frontend_with;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use base::{Fault, Kind};
 use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block::geometry::Extent;
-use block::manager::tenancy::Held;
-use block::manager::{Devices, Hosted};
 use block::once::Origin;
+use block::server::tenancy::Held;
+use block::server::{Devices, ServedSegment};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};
@@ -36,22 +36,22 @@ struct Slow {
 }
 
 impl Devices for Slow {
-    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>> {
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {
         async move {
             let hosted = self.devices.open(segment, held).await?;
             let env = self.env.clone();
-            Ok(Rc::new(SlowHosted { env, hosted }) as Rc<dyn Hosted>)
+            Ok(Rc::new(SlowSegment { env, hosted }) as Rc<dyn ServedSegment>)
         }
         .boxed_local()
     }
 }
 
-struct SlowHosted {
+struct SlowSegment {
     env: Env,
-    hosted: Rc<dyn Hosted>,
+    hosted: Rc<dyn ServedSegment>,
 }
 
-impl Device for SlowHosted {
+impl Device for SlowSegment {
     fn bytes(&self) -> u64 {
         self.hosted.bytes()
     }
@@ -73,7 +73,7 @@ impl Device for SlowHosted {
     }
 }
 
-impl Owned for SlowHosted {
+impl Owned for SlowSegment {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
         match acts(Planted::ForgetChanges) {
             true => self.hosted.write(offset, data),
@@ -112,7 +112,7 @@ impl Owned for SlowHosted {
     }
 }
 
-impl Hosted for SlowHosted {
+impl ServedSegment for SlowSegment {
     fn stopped(&self) -> LocalBoxFuture<'static, Fault> {
         self.hosted.stopped()
     }

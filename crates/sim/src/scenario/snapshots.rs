@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use base::{Kind, VolumeId};
 use block::contract::Device;
-use block::frontend::Exports;
+use block::export::Exports;
 use block::geometry::Extent;
 use block::limits::BLOCK;
-use block::manager::{Managers, VolumeExports};
+use block::proto::Managers;
 use block::volume::Limits;
+use block::volume::VolumeExports;
 use client::Client;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env, Rng};
@@ -479,7 +480,7 @@ impl User {
 
     /// Ends when the files of all that was removed or given up are gone.
     async fn until_gone(self: Rc<Self>) -> Result<(), String> {
-        let root = block::manager::limits::ROOT;
+        let root = block::proto::paths::ROOT;
         let patience = self.now() + Duration::from_secs(90);
         loop {
             let listed = self.client.list(root, None, 100).await;

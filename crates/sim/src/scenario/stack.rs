@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use block::device::Options;
 use block::manager::ManagerConfig;
-use block::manager::tenancy::Standing;
+use block::server::tenancy::Standing;
 use roles::block::{SegmentSettings, ServerRole};
 use roles::seams::Seams;
 use runtime::sim::{CrashMode, HostId};

@@ -6,10 +6,11 @@ use std::rc::Rc;
 
 use base::VolumeId;
 use block::contract::Device;
-use block::frontend::Exports;
+use block::export::Exports;
 use block::geometry::Extent;
 use block::limits::{DATA_SECTOR_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT};
-use block::manager::{Managers, VolumeExports};
+use block::proto::Managers;
+use block::volume::VolumeExports;
 use futures_util::future::join_all;
 use wire::control::{BlockReply, BlockRequest, VolumeInfo};
 

@@ -13,12 +13,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::contract::Device;
-use block::frontend::Exports;
+use block::export::Exports;
 use block::geometry::Extent;
 use block::limits::{
     DATA_SECTOR_DEFAULT, GROUP_BYTES_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT, VOLUME_BYTES,
 };
-use block::manager::{Managers, VolumeExports};
+use block::proto::Managers;
+use block::volume::VolumeExports;
 use client::{Appender, Client, FlatLogFile};
 use futures_util::future::join_all;
 use runtime::{Buf, Env, Rng};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use block::contract::Device;
 use block::device::Has;
 use block::diff::{Head, Item, Writer};
-use block::manager::AT;
+use block::proto::paths::AT;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use runtime::Env;

@@ -10,7 +10,7 @@ use base::Fault;
 use block::contract::Device;
 use block::device::{Change, Has, View};
 use block::geometry::{Extent, Geometry, SegmentIndex};
-use block::manager::{AT, segment_path};
+use block::proto::paths::{AT, segment_path};
 use client::Client;
 use table::ClientStore;
 use wire::control::{SegmentId, VolumeInfo};

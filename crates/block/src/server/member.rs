@@ -20,12 +20,13 @@ use wire::control::{
     SegmentUsage, TraceReply,
 };
 
-use super::client::{AskError, Error, Managers};
-use super::limits::{BEAT_ATTEMPT, IDLE, LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX, PAUSE, RENEW};
+use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
 use super::tenancy::{Action, Held, Standing, Tenancy};
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use crate::geometry::Extent;
 use crate::once::Origin;
+use crate::proto::lease::{BEAT_ATTEMPT, IDLE, PAUSE, RENEW};
+use crate::proto::managers::{AskError, Error, Managers};
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;
@@ -35,7 +36,7 @@ const STEP: u64 = 16 << 20;
 const PIECES: usize = 1024;
 
 /// A segment that this process has open.
-pub trait Hosted: Owned {
+pub trait ServedSegment: Owned {
     /// Ends well when it can be asked: it may be opened only now. Called before each use of it by
     /// somebody new.
     fn ready(&self) -> Answer<'_, ()> {
@@ -96,7 +97,7 @@ fn uncut() -> Fault {
 pub trait Devices {
     /// The device of a segment, which this process owns from now on: whoever opened it under a
     /// smaller epoch changes nothing any more.
-    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>>;
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>>;
 }
 
 /// Called when a segment is taken away; ends when nothing is under way on its device.
@@ -256,7 +257,7 @@ impl Member {
     }
 
     /// A segment that is open now.
-    fn hosted(&self, segment: SegmentId) -> Result<Rc<dyn Hosted>, Fault> {
+    fn hosted(&self, segment: SegmentId) -> Result<Rc<dyn ServedSegment>, Fault> {
         let places = self.0.places.borrow();
         let open = places.get(&segment).and_then(|place| place.device.as_ref());
         open.map(|counted| counted.device.clone()).ok_or_else(|| {
@@ -501,7 +502,12 @@ impl Member {
     }
 
     /// Notes what has become of a segment; false when it is not here any more.
-    fn place(&self, id: SegmentId, held: Held, opened: Result<Rc<dyn Hosted>, Fault>) -> bool {
+    fn place(
+        &self,
+        id: SegmentId,
+        held: Held,
+        opened: Result<Rc<dyn ServedSegment>, Fault>,
+    ) -> bool {
         let mut places = self.0.places.borrow_mut();
         let Some(place) = places.get_mut(&id).filter(|place| place.epoch == held.epoch) else {
             return false;
@@ -638,7 +644,7 @@ fn unchanging() -> Fault {
 
 /// A device whose requests are counted, for the balance of load.
 struct Counted {
-    device: Rc<dyn Hosted>,
+    device: Rc<dyn ServedSegment>,
     /// Requests and bytes.
     load: Cell<(u64, u64)>,
     /// It takes no changes.

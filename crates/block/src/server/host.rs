@@ -12,16 +12,16 @@ use table::{ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, Service, TransportError};
 use wire::control::{BlockReply, BlockRequest, SegmentId};
 
-use super::client::{Managers, misfit};
 use super::late::Late;
-use super::limits::drifted;
-use super::member::{Devices, Hosted, Member};
-use super::service::segment_path;
+use super::member::{Devices, Member, ServedSegment};
 use super::tenancy::{Held, Standing};
 use crate::contract::Answer;
 use crate::device::{LinkFrom, Options, Segment, Shared};
 use crate::ids::Identity;
-use crate::limits::PLACES_LENT;
+use crate::proto::lease::PLACES_LENT;
+use crate::proto::lease::drifted;
+use crate::proto::managers::{Managers, misfit};
+use crate::proto::paths::segment_path;
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
 
 /// Segments on the core, each in its directory.
@@ -43,7 +43,7 @@ impl CoreDevices {
 const FIRST_EPOCH: u64 = 1;
 
 impl Devices for CoreDevices {
-    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn Hosted>> {
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {
         Box::pin(async move {
             let this = self.clone();
             let late = Late::new(
@@ -55,7 +55,7 @@ impl Devices for CoreDevices {
                 // Whoever takes it over has it recovered before the first request.
                 late.open().await?;
             }
-            Ok(Rc::new(late) as Rc<dyn Hosted>)
+            Ok(Rc::new(late) as Rc<dyn ServedSegment>)
         })
     }
 }

@@ -16,13 +16,13 @@ use transport::Endpoint;
 use wire::control::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use wire::control::{BlockReply, BlockRequest, BlockRole, SegmentId, SegmentPlace, VolumeInfo};
 
-use super::client::{Managers, misfit};
-use super::entity::geometry;
-use super::limits::{HERE, HERE_FIRST, KEEP};
-use super::service::segment_path;
 use crate::contract::{Answer, Clear, Device, Piece};
-use crate::frontend::{About, Exports, Names};
+use crate::export::{About, Exports, Names};
 use crate::geometry::Extent;
+use crate::proto::geometry;
+use crate::proto::lease::{HERE, HERE_FIRST, KEEP};
+use crate::proto::managers::{Managers, misfit};
+use crate::proto::paths::segment_path;
 use crate::volume::{Attachment, DataFiles, Limits, Place, Reads, Route, Shape, Volume};
 
 struct Inner {

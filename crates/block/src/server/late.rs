@@ -17,13 +17,13 @@ use runtime::{Buf, Duration};
 use table::ClientStore;
 use wire::control::{Policy, SegmentCheck, SegmentId, SegmentScrub, SegmentUsage};
 
-use super::member::Hosted;
-use super::service::segment_path;
+use super::member::ServedSegment;
 use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use crate::device::Segment;
 use crate::geometry::Extent;
 use crate::ids::Identity;
 use crate::once::Origin;
+use crate::proto::paths::segment_path;
 
 /// Opens the segment: called again after a failure.
 pub(super) type Opening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;
@@ -74,7 +74,7 @@ impl Late {
         Ok(())
     }
 
-    /// Has the segment answer: whoever hands it out has it opened before ([`Hosted::ready`]).
+    /// Has the segment answer: whoever hands it out has it opened before ([`ServedSegment::ready`]).
     fn ask<'a, T: 'a>(&'a self, ask: impl FnOnce(&'a Segment) -> Answer<'a, T>) -> Answer<'a, T> {
         match self.0.opened.get() {
             Some(segment) => ask(segment),
@@ -137,7 +137,7 @@ impl Owned for Late {
     }
 }
 
-impl Hosted for Late {
+impl ServedSegment for Late {
     fn ready(&self) -> Answer<'_, ()> {
         Box::pin(self.open())
     }

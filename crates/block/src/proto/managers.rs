@@ -15,7 +15,9 @@ use wire::control::{
     ControlRequest, SegmentPlace, VolumeInfo,
 };
 
-use super::limits::{ATTEMPT, BUDGET, LOCK, PAUSE, ROOT, STATUS_ATTEMPT};
+use super::lease::PAUSE;
+use super::limits::{ATTEMPT, BUDGET, STATUS_ATTEMPT};
+use super::paths::{LOCK, ROOT};
 
 /// Why the block manager did not do what it was asked. The text names the thing and the way out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,12 +75,12 @@ impl From<Error> for base::Fault {
 const NO_LEADER: &str = "no block manager leads: is one running?";
 
 /// What holds the lock says who leads: a name, and where it is reached.
-pub(super) fn holder_text(name: &str, addr: SocketAddr) -> String {
+pub(crate) fn holder_text(name: &str, addr: SocketAddr) -> String {
     format!("{name} {addr}")
 }
 
 /// The address in a holder's text.
-pub(super) fn holder_addr(text: &str) -> Option<SocketAddr> {
+pub(crate) fn holder_addr(text: &str) -> Option<SocketAddr> {
     text.rsplit_once(' ').and_then(|(_, addr)| addr.parse().ok())
 }
 
@@ -133,7 +135,7 @@ impl Managers {
     }
 
     /// Asks once.
-    pub(super) async fn ask_once(
+    pub(crate) async fn ask_once(
         &self,
         request: &BlockRequest,
         attempt: Duration,
@@ -250,7 +252,7 @@ impl fmt::Debug for Managers {
 
 /// Why one attempt brought no answer.
 #[derive(Debug)]
-pub(super) enum AskError {
+pub(crate) enum AskError {
     /// Ask again.
     Passing(String),
     /// The answer stays the same.
