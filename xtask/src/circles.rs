@@ -19,7 +19,7 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("chunkstore", 8),
     ("client", 5),
     ("craton", 46),
-    ("master", 25),
+    ("master", 21),
     ("roles", 5),
     ("runtime", 17),
     ("sim", 29),
@@ -27,6 +27,50 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("transport", 6),
     ("wire", 9),
 ];
+
+/// Parts of a crate that are to be crates, and what each must not import: the names of files and
+/// folders below `src`, tests apart.
+const WALLS: &[(&str, &str, &[&str])] = &[
+    ("block", "volume", &["device", "server", "manager", "frontend", "nbd", "memory"]),
+    ("block", "frontend", &["device", "server", "manager", "volume", "proto", "memory"]),
+    ("block", "nbd", &["device", "server", "manager", "volume", "proto", "frontend"]),
+    ("block", "device", &["server", "manager", "volume", "proto", "frontend", "nbd", "memory"]),
+    ("block", "server", &["manager", "volume", "frontend", "nbd", "memory"]),
+    ("block", "manager", &["server", "volume", "frontend", "nbd", "memory"]),
+    ("block", "proto", &["device", "server", "manager", "volume", "frontend", "nbd", "memory"]),
+    ("master", "consensus", MASTER_REST),
+    ("master", "peers", MASTER_REST),
+    ("master", "service", MASTER_REST),
+    ("master", "namespace", &["stream", "repair", "placement", "cluster", "master"]),
+    ("master", "stream", &["namespace", "cluster", "master"]),
+    ("master", "repair", &["namespace", "cluster", "master"]),
+    ("master", "placement", &["namespace", "cluster", "master"]),
+];
+
+/// What the replicated groups of masters know nothing of.
+const MASTER_REST: &[&str] =
+    &["namespace", "stream", "repair", "placement", "cluster", "master", "admission", "identity"];
+
+/// Checks the walls within crates.
+pub fn check_walls(breaches: &mut Vec<String>) {
+    for (name, from, forbidden) in WALLS {
+        let src = Path::new("crates").join(name).join("src");
+        let mut tree = Tree::default();
+        if let Err(why) = tree.read_root(&src.join("lib.rs")) {
+            breaches.push(why);
+            continue;
+        }
+        for (file, to) in tree.edges() {
+            let (file, to) = (tree.shown(&src, file), tree.shown(&src, to));
+            let is_in = |path: &str, part: &str| {
+                path.strip_prefix(part).is_some_and(|rest| rest.starts_with(['/', '.']))
+            };
+            if is_in(&file, from) && forbidden.iter().any(|part| is_in(&to, part)) {
+                breaches.push(format!("crates/{name}/src/{file} must not import {to}"));
+            }
+        }
+    }
+}
 
 /// Checks every crate.
 pub fn check(breaches: &mut Vec<String>) {
@@ -77,10 +121,7 @@ fn circles_of(src: &Path) -> Result<Vec<Vec<String>>, String> {
     }
     let edges = tree.edges();
     let count = tree.files.len();
-    let shown = |file: usize| {
-        let path = &tree.files[file];
-        path.strip_prefix(src).unwrap_or(path).display().to_string()
-    };
+    let shown = |file: usize| tree.shown(src, file);
     let reach: Vec<BTreeSet<usize>> = (0..count).map(|file| reachable(&edges, file)).collect();
     let mut circles = Vec::new();
     let mut seen = BTreeSet::new();
@@ -187,6 +228,12 @@ impl Tree {
             }
         }
         Ok(())
+    }
+
+    /// A file's path below `src`.
+    fn shown(&self, src: &Path, file: usize) -> String {
+        let path = &self.files[file];
+        path.strip_prefix(src).unwrap_or(path).display().to_string()
     }
 
     /// Which file imports which.

@@ -27,6 +27,7 @@ pub fn run() -> bool {
     check_fuzz_targets(&mut breaches);
     names::check(&mut breaches);
     circles::check(&mut breaches);
+    circles::check_walls(&mut breaches);
     words::check(&sources, &mut breaches);
     for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"] {
         if !Path::new(page).is_file() {

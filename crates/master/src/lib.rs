@@ -12,6 +12,7 @@ pub mod grant;
 pub mod identity;
 pub mod limits;
 pub mod master;
+mod messages;
 pub mod namespace;
 pub mod peers;
 pub mod placement;

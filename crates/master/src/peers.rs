@@ -15,9 +15,9 @@ use transport::{CallError, Endpoint, Priority, Request, Response, Service, Token
 use wire::control::{ControlError, MasterInfo};
 use wire::frame::BODY_MAX;
 
-use crate::admission::{Invitation, Standing};
 use crate::bytes::{BadBytes, Reader, Writer};
 use crate::consensus::{Groups, LocalFuture, NetError, PeerSend};
+use crate::messages::{Invitation, Standing};
 
 /// Operations of [`Service::Raft`].
 pub const OP_RAFT: u16 = 1;

@@ -1,0 +1,62 @@
+//! What masters say to each other about who takes part.
+
+use base::DiskId;
+
+use crate::bytes::{BadBytes, Reader, Writer};
+
+/// An invitation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Invitation {
+    /// Incarnation of the inviting master's store.
+    pub inviter: DiskId,
+    /// To a cluster that exists: its leader adds the invited master.
+    pub joins: bool,
+}
+
+/// What a master says about itself, and about the one that asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Its number among the masters.
+    pub id: u64,
+    /// Who has invited it; zero when nobody has.
+    pub member: DiskId,
+    /// It leads the cluster group, and a quorum has just confirmed it.
+    pub leads: bool,
+    /// The one that asks is on record as a master, or has a vote in the cluster group.
+    pub voter: bool,
+}
+
+impl Invitation {
+    /// As bytes.
+    pub fn encode(self) -> Vec<u8> {
+        let mut to = Writer::new();
+        to.u128(self.inviter.get()).bool(self.joins);
+        to.finish()
+    }
+
+    /// From bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Invitation, BadBytes> {
+        let mut from = Reader::new(bytes);
+        let invitation = Invitation { inviter: DiskId::new(from.u128()?), joins: from.bool()? };
+        from.end()?;
+        Ok(invitation)
+    }
+}
+
+impl Standing {
+    /// As bytes.
+    pub fn encode(self) -> Vec<u8> {
+        let mut to = Writer::new();
+        to.u64(self.id).u128(self.member.get()).bool(self.leads).bool(self.voter);
+        to.finish()
+    }
+
+    /// From bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Standing, BadBytes> {
+        let mut from = Reader::new(bytes);
+        let (id, member) = (from.u64()?, DiskId::new(from.u128()?));
+        let standing = Standing { id, member, leads: from.bool()?, voter: from.bool()? };
+        from.end()?;
+        Ok(standing)
+    }
+}
