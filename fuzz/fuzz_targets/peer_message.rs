@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| master::peers::fuzz_peer_message(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| master_consensus::peers::fuzz_peer_message(bytes));

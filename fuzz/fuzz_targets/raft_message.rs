@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| master::consensus::fuzz_message(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| master_consensus::fuzz_message(bytes));

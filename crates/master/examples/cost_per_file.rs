@@ -18,12 +18,12 @@ use std::time::Duration;
 use base::{ClientId, DirId};
 use chunkstore::ChunkStore;
 use chunkstore::flash;
-use master::consensus::{
+use master::namespace::{Command, Namespace, decode_outcome, encode_command};
+use master_consensus::limits::SESSION_REPLIES_MAX;
+use master_consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, LocalFuture, NetError, PeerSend, Shelf,
     open_store, store_options,
 };
-use master::limits::SESSION_REPLIES_MAX;
-use master::namespace::{Command, Namespace, decode_outcome, encode_command};
 use runtime::{Class, Env, Handle, Runtime, RuntimeConfig};
 use wire::control::{Attributes, NamespaceChange, OpId, Place, Policy, dir_id};
 

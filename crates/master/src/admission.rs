@@ -16,7 +16,7 @@ use runtime::Env;
 use runtime::sync::Mutex;
 
 use crate::identity::Identity;
-use crate::messages::Invitation;
+use master_consensus::messages::Invitation;
 
 /// This master's own standing.
 pub struct Admission {

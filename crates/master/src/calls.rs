@@ -11,8 +11,8 @@ use wire::control::{
 use wire::data::{ChunkRef, DataReply, DataRequest, FenceRequest, ReplicaStat, SealRequest};
 use wire::data_codec::decode_answer;
 
-use crate::consensus::LocalFuture;
 use crate::stream::{CallError, ChunkserverCalls, CopyOrder, Listing};
+use master_consensus::LocalFuture;
 
 /// No call takes longer; callers give up far earlier.
 const TIMEOUT: Duration = Duration::from_secs(300);

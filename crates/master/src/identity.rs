@@ -13,8 +13,8 @@ use chunkstore::flash::{FlashStore, MountError, format};
 use codec::crc32c;
 use runtime::{Env, OpenOptions, WriteMode};
 
-use crate::consensus::open_store;
 use crate::master::MasterConfig;
+use master_consensus::open_store;
 
 const FILE: &str = "master";
 const STORE: &str = "store";

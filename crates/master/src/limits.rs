@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::limits::NAME_MAX;
 
-use crate::consensus::limits::COMMAND_LEN_MAX;
+use master_consensus::limits::COMMAND_LEN_MAX;
 
 /// Bytes of a symbolic link's target at most, as POSIX has it.
 pub const TARGET_MAX: usize = 4095;
@@ -32,16 +32,6 @@ pub const DEPTH_MAX: usize = 4096;
 
 /// Changes across partitions that one partition coordinates at the same time.
 pub const INTENTS_MAX: usize = 10_000;
-
-/// Client sessions in one reply table at most.
-pub const SESSIONS_MAX: usize = 65_536;
-/// Mutations of one session that are not acknowledged at most.
-pub const SESSION_REPLIES_MAX: u64 = 1024;
-/// Bytes of all answers in one reply table at most.
-pub const REPLY_BYTES_MAX: usize = 64 << 20;
-/// A session may be forgotten after this time without a mutation, by the group's clock: longer
-/// than any client goes on retrying.
-pub const SESSION_IDLE: Duration = Duration::from_secs(300);
 
 /// Locks at most.
 pub const LOCKS_MAX: usize = 100_000;

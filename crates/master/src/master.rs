@@ -30,23 +30,23 @@ use wire::token::TokenKey;
 use crate::admission::Admission;
 use crate::calls::TransportCalls;
 use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
-use crate::consensus::limits::LOG_SEGMENT_LEN;
-use crate::consensus::{
-    Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, MembershipError, OpenError,
-    Shelf, store_options,
-};
 use crate::first::FirstNumbers;
 use crate::grant::GrantKey;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
 use crate::namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
-use crate::peers::{
+use crate::placement::Place;
+use crate::stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
+use master_consensus::limits::LOG_SEGMENT_LEN;
+use master_consensus::peers::{
     OP_ASK, OP_BEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_ERROR, STATUS_NO_GROUP,
     decode_message,
 };
-use crate::placement::Place;
-use crate::service::{Errand, Host, Hostable, Router};
-use crate::stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
+use master_consensus::service::{Errand, Host, Hostable, Router};
+use master_consensus::{
+    Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, MembershipError, OpenError,
+    Shelf, store_options,
+};
 
 /// What a master is told at its start.
 #[derive(Clone)]

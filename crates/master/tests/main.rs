@@ -1,4 +1,3 @@
 //! Tests of the masters.
 
-mod consensus;
 mod namespace;

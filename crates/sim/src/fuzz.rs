@@ -54,9 +54,13 @@ pub const TARGETS: &[Target] = &[
         "crates/chunkstore/tests/corpus/checkpoint",
     ),
     target("index", chunkstore::fuzz::fuzz_index, "crates/chunkstore/tests/corpus/index"),
-    target("raft_log", master::consensus::fuzz_log, "crates/sim/corpus/raft_log"),
-    target("raft_message", master::consensus::fuzz_message, "crates/sim/corpus/raft_message"),
-    target("peer_message", master::peers::fuzz_peer_message, "crates/sim/corpus/peer_message"),
+    target("raft_log", master_consensus::fuzz_log, "crates/sim/corpus/raft_log"),
+    target("raft_message", master_consensus::fuzz_message, "crates/sim/corpus/raft_message"),
+    target(
+        "peer_message",
+        master_consensus::peers::fuzz_peer_message,
+        "crates/sim/corpus/peer_message",
+    ),
     target("identity", master::identity::fuzz_identity, "crates/sim/corpus/identity"),
     target(
         "namespace_command",

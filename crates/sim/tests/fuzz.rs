@@ -91,8 +91,8 @@ fn corpora_are_written_on_request() {
 
 fn made_seeds() -> Vec<(String, Vec<u8>)> {
     use base::{ChunkId, ClientId, ClusterId, DirId, Epoch, FileId};
-    use master::consensus::{RowCopy, StateMachine};
     use master::{cluster, namespace, stream};
+    use master_consensus::{RowCopy, StateMachine};
     use wire::control::{
         Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration,
     };

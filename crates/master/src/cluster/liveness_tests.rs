@@ -8,7 +8,7 @@ use wire::control::{DiskReport, Heartbeat, Registration};
 
 use super::Liveness;
 use crate::cluster::{ClusterMachine, Command, encode_command};
-use crate::consensus::StateMachine;
+use master_consensus::StateMachine;
 
 const DISK: DiskId = DiskId::new(9);
 const DEAD_AFTER: Duration = Duration::from_secs(3);

@@ -8,12 +8,12 @@ use wire::control::{LockChange, MasterInfo, OpId, Registration};
 
 use super::outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 use super::snapshot::decode_command;
-use crate::consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 use crate::first::FirstNumbers;
 use crate::limits::{
     LEASE_MS, LOCK_NAME_MAX, LOCK_OWNER_MAX, LOCKS_MAX, MASTERS_MAX, SERVER_NAME_MAX, SERVERS_MAX,
 };
-use crate::replies::{ReplyTable, Seen};
+use master_consensus::replies::{ReplyTable, Seen};
+use master_consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 
 /// What a cluster is born with and keeps for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

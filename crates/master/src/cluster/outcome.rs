@@ -5,7 +5,7 @@ use std::fmt;
 use base::{Kind, ServerId};
 use wire::control::ControlError;
 
-use crate::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{BadBytes, Reader, Writer};
 
 /// What a command came to.
 pub type Outcome = Result<Answer, Refusal>;

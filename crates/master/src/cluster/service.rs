@@ -15,10 +15,10 @@ use super::{
     Answer, ClusterMachine, Command, Formed, Liveness, Refusal, decode_outcome, encode_command,
 };
 use crate::limits::MASTERS_MAX;
-use crate::peers::Peers;
 use crate::placement::ClusterView;
-use crate::service::{Errand, Host, Hostable, Router};
 use crate::stream::{ClusterSource, StreamStatus};
+use master_consensus::peers::Peers;
+use master_consensus::service::{Errand, Host, Hostable, Router};
 
 /// A view of the chunkservers is made anew after this time.
 const VIEW_AGE_MAX: Duration = Duration::from_millis(50);
@@ -217,7 +217,7 @@ impl ClusterService {
 
     fn info(&self) -> ClusterInfo {
         let Formed { cluster, namespace_partitions, stream_partitions, .. } = self.facts();
-        let leader = |host: Rc<dyn crate::service::Hosted>| {
+        let leader = |host: Rc<dyn master_consensus::service::Hosted>| {
             host.leadership().leader.map(|leader| (host.name(), leader))
         };
         let leaders = self.0.router.hosts().into_iter().filter_map(leader).collect();

@@ -5,11 +5,11 @@ use wire::control::{LockChange, MasterInfo, Registration};
 
 use super::machine::{ClusterMachine, Command, Formed, Lock, Server};
 use super::outcome::{decode_outcome, encode_outcome};
-use crate::bytes::{
+use master_consensus::StateMachine;
+use master_consensus::bytes::{
     BadBytes, Reader, Writer, begin_snapshot, end_snapshot, open_snapshot, seal_snapshot,
 };
-use crate::consensus::StateMachine;
-use crate::replies::ReplyTable;
+use master_consensus::replies::ReplyTable;
 
 const MAGIC: [u8; 4] = *b"CRcl";
 const SNAPSHOT_VERSION: u8 = 3;

@@ -11,9 +11,9 @@ use transport::{Request, Response};
 use wire::control::{ControlError, ControlRequest, Group as GroupName};
 
 use super::{Master, MasterConfig, StartError};
-use crate::consensus::MembershipError;
-use crate::messages::{Invitation, Standing};
-use crate::peers::{
+use master_consensus::MembershipError;
+use master_consensus::messages::{Invitation, Standing};
+use master_consensus::peers::{
     OP_BEATS, OP_INVITE, OP_LOST, OP_PROCESS, OP_STANDING, STATUS_NO_GROUP, answer_beats,
     decode_beats, decode_message, named,
 };

@@ -6,7 +6,7 @@ use wire::control::{NamespaceChange, OpId};
 use super::cross::{Action, IntentId};
 use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
 use super::{Outcome, decode_outcome, encode_outcome};
-use crate::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{BadBytes, Reader, Writer};
 
 /// Version of commands.
 const VERSION: u8 = 1;

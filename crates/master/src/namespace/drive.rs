@@ -12,7 +12,7 @@ use super::question::{Fate, Question, decode_fate, decode_parent};
 use super::service::{NamespaceService, decode};
 use super::{Answer, Command, Entry, Intent, IntentId, Outcome, Refusal, encode_command};
 use crate::limits::{DELETES_INFLIGHT_MAX, DEPTH_MAX};
-use crate::service::Errand;
+use master_consensus::service::Errand;
 
 /// The decision on an intent, who was asked, and what the client is told.
 struct Decision {
@@ -249,7 +249,8 @@ impl Sweeper {
     }
 }
 
-const _: () = assert!((DELETES_INFLIGHT_MAX as u64) < crate::limits::SESSION_REPLIES_MAX);
+const _: () =
+    assert!((DELETES_INFLIGHT_MAX as u64) < master_consensus::limits::SESSION_REPLIES_MAX);
 
 /// A participant has heard the end of an intent that is open here: its leader was replaced and
 /// the replacement aborted. The decision is there, or the change is tried again.

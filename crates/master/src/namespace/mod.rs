@@ -29,11 +29,11 @@ pub use service::{NamespaceService, NamespaceTiming, StreamEnd};
 pub use snapshot::{fuzz_command, fuzz_row};
 pub use state::{Entry, Found, Inode, Page, is_name};
 
-use crate::consensus::limits::SHED_ROWS;
-use crate::consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 use crate::first::FirstNumbers;
-use crate::replies::{ReplyTable, Seen};
-use crate::tracked::Tracked;
+use master_consensus::limits::SHED_ROWS;
+use master_consensus::replies::{ReplyTable, Seen};
+use master_consensus::tracked::Tracked;
+use master_consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 
 /// The state of one namespace partition.
 #[derive(Clone, PartialEq, Eq, Debug)]

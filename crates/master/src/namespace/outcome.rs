@@ -7,7 +7,7 @@ use base::{FileId, Kind};
 use wire::control::{Attributes, ControlError, Node, Policy};
 
 use super::{Entry, IntentId};
-use crate::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{BadBytes, Reader, Writer};
 
 /// What a change came to.
 pub type Outcome = Result<Answer, Refusal>;

@@ -5,7 +5,7 @@ use wire::control::Node;
 
 use super::outcome::{decode_outcome, encode_outcome, put_node, take_node};
 use super::{IntentId, Namespace};
-use crate::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{BadBytes, Reader, Writer};
 
 /// A question. Its answer is linearizable.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -17,10 +17,10 @@ use super::question::{Question, decode_nodes};
 use super::{
     Answer, Command, Found, IntentId, Namespace, Outcome, Refusal, decode_outcome, encode_command,
 };
-use crate::consensus::LocalFuture;
 use crate::grant::GrantKey;
 use crate::limits::GRANT_LIFE;
-use crate::service::{Errand, Host, Hostable, Router};
+use master_consensus::LocalFuture;
+use master_consensus::service::{Errand, Host, Hostable, Router};
 
 /// Times of a namespace partition's leader.
 #[derive(Clone, Copy, Debug)]

@@ -7,8 +7,8 @@ use super::cross::{Action, Cross, Intent, IntentId, Prepared};
 use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
 use super::state::{Dir, Entry, Inode};
 use super::{Answer, Namespace, decode_outcome, encode_command, encode_outcome};
-use crate::bytes::{BadBytes, Reader, Writer, row_key, split_key};
-use crate::consensus::{RowCopy, Rows, StateMachine};
+use master_consensus::bytes::{BadBytes, Reader, Writer, row_key, split_key};
+use master_consensus::{RowCopy, Rows, StateMachine};
 
 /// Facts of the partition, and intents.
 const HEAD: u8 = 1;

@@ -10,7 +10,7 @@ use super::{Namespace, Refusal};
 use crate::limits::{
     DEPTH_MAX, ENTRY_BYTES, LIST_BYTES_MAX, LIST_MAX, NAMES_MAX, VERSIONS_PER_DIR_MAX,
 };
-use crate::tracked::Tracked;
+use master_consensus::tracked::Tracked;
 
 /// What a name stands for, in its directory's partition.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,8 +7,8 @@ use base::{ChunkId, Epoch};
 
 use super::encoding::Encode;
 use super::limits::SLOTS_MAX;
-use crate::bytes::{BadBytes, Reader, Writer};
 use crate::placement::Place;
+use master_consensus::bytes::{BadBytes, Reader, Writer};
 
 /// A place by its number in the partition's table: 4 bytes instead of 20.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -7,7 +7,7 @@ use runtime::sync::oneshot;
 use runtime::{Class, Env, Instant};
 
 use super::ports::Log;
-use crate::consensus::ReadError;
+use master_consensus::ReadError;
 
 /// Milliseconds that the group's leaders have counted. It never runs faster than time passes,
 /// whatever the wall clocks say: each leader starts from what the last one has committed.

@@ -5,8 +5,8 @@ use base::{ChunkId, Epoch, FileId};
 use wire::control::{OpId, Policy};
 
 use super::encoding::{decode, encode, encode_enum, encode_struct};
-use crate::bytes::BadBytes;
 use crate::placement::Place;
+use master_consensus::bytes::BadBytes;
 
 /// Version of the encoding of commands.
 const COMMAND_VERSION: u8 = 1;

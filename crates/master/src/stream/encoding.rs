@@ -4,8 +4,8 @@
 use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 use wire::control::{OpId, Policy};
 
-use crate::bytes::{BadBytes, Reader, Writer};
 use crate::placement::Place;
+use master_consensus::bytes::{BadBytes, Reader, Writer};
 
 /// A value that has a form in bytes.
 pub trait Encode: Sized {
@@ -144,13 +144,13 @@ impl<A: Encode, B: Encode, C: Encode> Encode for (A, B, C) {
 macro_rules! encode_struct {
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl $crate::stream::encoding::Encode for $type {
-            fn put(&self, to: &mut $crate::bytes::Writer) {
+            fn put(&self, to: &mut ::master_consensus::bytes::Writer) {
                 $( self.$field.put(to); )*
             }
 
             fn take(
-                from: &mut $crate::bytes::Reader<'_>,
-            ) -> Result<$type, $crate::bytes::BadBytes> {
+                from: &mut ::master_consensus::bytes::Reader<'_>,
+            ) -> Result<$type, ::master_consensus::bytes::BadBytes> {
                 $( let $field = $crate::stream::encoding::Encode::take(from)?; )*
                 Ok($type { $($field),* })
             }
@@ -162,7 +162,7 @@ macro_rules! encode_struct {
 macro_rules! encode_enum {
     ($type:ident { $($tag:literal => $variant:ident { $($field:ident),* $(,)? }),* $(,)? }) => {
         impl $crate::stream::encoding::Encode for $type {
-            fn put(&self, to: &mut $crate::bytes::Writer) {
+            fn put(&self, to: &mut ::master_consensus::bytes::Writer) {
                 match self {
                     $( $type::$variant { $($field),* } => {
                         to.u8($tag);
@@ -172,14 +172,14 @@ macro_rules! encode_enum {
             }
 
             fn take(
-                from: &mut $crate::bytes::Reader<'_>,
-            ) -> Result<$type, $crate::bytes::BadBytes> {
+                from: &mut ::master_consensus::bytes::Reader<'_>,
+            ) -> Result<$type, ::master_consensus::bytes::BadBytes> {
                 Ok(match from.u8()? {
                     $( $tag => {
                         $( let $field = $crate::stream::encoding::Encode::take(from)?; )*
                         $type::$variant { $($field),* }
                     } )*
-                    _ => return Err($crate::bytes::BadBytes),
+                    _ => return Err(::master_consensus::bytes::BadBytes),
                 })
             }
         }

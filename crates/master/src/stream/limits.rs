@@ -39,7 +39,7 @@ pub const SCAN_SLICE: usize = 2048;
 const _: () = assert!(SLOTS_MAX <= 8, "the masks of a chunk have 8 bits");
 const _: () = assert!(COPY_TARGETS_MAX <= SLOTS_MAX - REPLICAS_MAX);
 /// A command of housekeeping (8 bytes of chunk, 20 of place, 4 of length each) fits the log.
-const _: () = assert!(BATCH_MAX * 64 <= crate::consensus::limits::COMMAND_LEN_MAX);
+const _: () = assert!(BATCH_MAX * 64 <= master_consensus::limits::COMMAND_LEN_MAX);
 
 /// Times and rates of a stream partition's leader. The simulator randomises them.
 #[derive(Clone, Debug)]

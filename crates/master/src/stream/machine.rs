@@ -9,9 +9,9 @@ use super::command::{Action, Command, Outcome};
 use super::encoding::Encode;
 use super::state::{Dead, Stream, StreamMachine};
 use super::writers::{SpareChange, TailSeal};
-use crate::bytes::{BadBytes, Reader, Writer, row_key, split_key};
-use crate::consensus::limits::SHED_ROWS;
-use crate::consensus::{BadCommand, BadSnapshot, RowCopy, Rows, StateMachine};
+use master_consensus::bytes::{BadBytes, Reader, Writer, row_key, split_key};
+use master_consensus::limits::SHED_ROWS;
+use master_consensus::{BadCommand, BadSnapshot, RowCopy, Rows, StateMachine};
 
 impl StreamMachine {
     /// Applies a command.

@@ -11,8 +11,8 @@ use wire::data::{DataError, ReplicaStat};
 use wire::token::Token;
 
 use super::state::StreamMachine;
-use crate::consensus::{Group, LocalFuture, ProposeError, ReadError};
 use crate::placement::{ClusterView, Place};
+use master_consensus::{Group, LocalFuture, ProposeError, ReadError};
 
 /// The replicated log of one stream partition, as its leader uses it.
 pub trait Log: Clone + 'static {

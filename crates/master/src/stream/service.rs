@@ -24,9 +24,9 @@ use super::limits::{
 use super::ports::{ChunkserverCalls, ClusterSource, Log, replica_place};
 use super::recover::Flight;
 use super::state::{Stream, StreamMachine};
-use crate::consensus::{ProposeError, ReadError};
 use crate::placement::{ClusterView, NoPlace, Place, PlaceState, Wanted, choose};
 use crate::repair::Repairs;
+use master_consensus::{ProposeError, ReadError};
 
 /// Says whether a namespace grant allows to open a file's stream.
 pub type GrantCheck = Rc<dyn Fn(FileId, &[u8; 16]) -> bool>;

@@ -10,8 +10,8 @@ use super::command::{Outcome, Refusal};
 use super::encoding::encode_struct;
 use crate::first::FirstNumbers;
 use crate::placement::Place;
-use crate::replies::{ReplyTable, Seen};
-use crate::tracked::Tracked;
+use master_consensus::replies::{ReplyTable, Seen};
+use master_consensus::tracked::Tracked;
 
 /// A file's chunks and its writer.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,10 +2,10 @@
 
 use base::{ClientId, ClusterId, DirId};
 use master::cluster;
-use master::consensus::{RowCopy, StateMachine};
 use master::namespace::{
     Action, Command, Entry, IntentId, Namespace, encode_command, fuzz_command, fuzz_row,
 };
+use master_consensus::{RowCopy, StateMachine};
 use proptest::prelude::*;
 use runtime::Rng;
 use wire::control::{Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use base::{DirId, FileId, Kind};
 use master::namespace::{Entry, Namespace};
-use master::service::Hosted;
+use master_consensus::service::Hosted;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Duration, Env};
 use wire::control::{

@@ -4,9 +4,9 @@
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
 use wire::control::{OpId, Policy};
 
-use crate::consensus::RowCopy;
 use crate::placement::Place;
 use crate::stream::*;
+use master_consensus::RowCopy;
 
 const FILE: FileId = FileId::new(7);
 /// Chunk numbers have 48 bits.

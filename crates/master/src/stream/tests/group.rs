@@ -14,10 +14,10 @@ use super::service::config;
 use super::writer::Cluster;
 use chunkstore::model::ModelDisk;
 
-use crate::consensus::{
+use crate::stream::{ClusterSource, StreamMachine, StreamParts, StreamService};
+use master_consensus::{
     Checkpoints, Group, GroupConfig, LocalFuture, MemoryDevice, NetError, PeerSend, Shelf,
 };
-use crate::stream::{ClusterSource, StreamMachine, StreamParts, StreamService};
 
 /// A member without peers.
 struct Alone;

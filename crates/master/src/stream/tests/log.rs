@@ -9,9 +9,9 @@ use base::{ChunkId, FileId};
 use runtime::Duration;
 use runtime::sim::Sim;
 
-use crate::consensus::{ProposeError, ReadError, RowCopy, StateMachine};
 use crate::placement::Place;
 use crate::stream::*;
+use master_consensus::{ProposeError, ReadError, RowCopy, StateMachine};
 
 /// State, leader, and the oracle of acknowledged bytes.
 pub struct World {

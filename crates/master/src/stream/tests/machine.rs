@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use runtime::Rng;
 use wire::control::{OpId, Policy};
 
-use crate::consensus::{RowCopy, StateMachine};
 use crate::placement::Place;
 use crate::stream::planted::{Planted, plant};
 use crate::stream::*;
+use master_consensus::{RowCopy, StateMachine};
 
 /// What the outside has been told, and holds the machine to.
 #[derive(Default)]

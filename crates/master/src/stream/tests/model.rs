@@ -13,9 +13,9 @@ use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Token;
 
 use super::log::World;
-use crate::consensus::LocalFuture;
 use crate::placement::{ClusterView, DiskView, Place, ServerView};
 use crate::stream::*;
+use master_consensus::LocalFuture;
 
 #[derive(Clone, Debug)]
 pub struct Replica {

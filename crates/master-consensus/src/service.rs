@@ -13,11 +13,11 @@ use runtime::sync::oneshot;
 use runtime::{Class, Env, Instant};
 use wire::control::{ControlError, Group as GroupName, MasterInfo};
 
-use crate::consensus::{
+use crate::peers::{OP_ASK, OP_MEMBERS, OP_PROPOSE, Peers};
+use crate::{
     Group, Leadership, LocalFuture, LogError, MembershipError, ProposeError, ReadError,
     StateMachine,
 };
-use crate::peers::{OP_ASK, OP_MEMBERS, OP_PROPOSE, Peers};
 
 /// What a group's state tells its host.
 pub trait Hostable: StateMachine {

@@ -16,8 +16,8 @@ use wire::control::{ControlError, MasterInfo};
 use wire::frame::BODY_MAX;
 
 use crate::bytes::{BadBytes, Reader, Writer};
-use crate::consensus::{Groups, LocalFuture, NetError, PeerSend};
 use crate::messages::{Invitation, Standing};
+use crate::{Groups, LocalFuture, NetError, PeerSend};
 
 /// Operations of [`Service::Raft`].
 pub const OP_RAFT: u16 = 1;

@@ -6,8 +6,10 @@
 //! Messages between members are opaque bytes: the transport carries them ([`PeerSend`]) and
 //! delivers them by group number ([`Groups`]).
 //!
-//! Invariant: no type of `openraft` is seen outside this module, and it knows no command.
+//! Invariant: no type of `openraft` is seen outside this crate, and it knows no command, name or
+//! chunk.
 
+pub mod bytes;
 mod checkpoint;
 mod device;
 mod engine;
@@ -22,14 +24,19 @@ pub mod limits;
 mod log;
 mod machine;
 mod manifest;
+pub mod messages;
 mod net;
 mod outcome;
+pub mod peers;
 mod record;
+pub mod replies;
 mod rows;
 mod rt;
+pub mod service;
 mod shelf;
 #[cfg(test)]
 mod tests;
+pub mod tracked;
 mod types;
 
 pub use checkpoint::Checkpoints;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use base::Kind;
-use master::consensus::{DeviceError, Group, LogError, OpenError};
+use master_consensus::{DeviceError, Group, LogError, OpenError};
 use runtime::Duration;
 use runtime::sim::{CrashMode, Sim};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chunkstore::ChunkStore;
 use chunkstore::flash::{self, SyncMode};
-use master::consensus::{EngineDevice, FileDevice, LogDevice, Shelf, store_options};
+use master_consensus::{EngineDevice, FileDevice, LogDevice, Shelf, store_options};
 use runtime::{Class, Env, Instant, Runtime, RuntimeConfig};
 
 const RECORD: usize = 1024;
@@ -31,7 +31,7 @@ async fn fill(
     mut device: impl LogDevice,
     records: usize,
     until: Instant,
-) -> Result<Vec<u32>, master::consensus::DeviceError> {
+) -> Result<Vec<u32>, master_consensus::DeviceError> {
     device.read_all().await?;
     let (segment, block) = (device.segment_len(), device.block_len());
     let len = (records * (RECORD + 40)).next_multiple_of(block);

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use master::consensus::{Groups, LocalFuture, NetError, PeerSend};
+use master_consensus::{Groups, LocalFuture, NetError, PeerSend};
 use runtime::sim::Sim;
 use runtime::sync::oneshot;
 use runtime::{Class, Duration, Env};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use master::consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
+use master_consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 use runtime::Duration;
 
 /// Registers by number: a command sets one and answers with what it held.

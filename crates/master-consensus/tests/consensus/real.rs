@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use chunkstore::flash;
-use master::consensus::{
+use master_consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, NetError, PeerSend, Shelf,
     open_store, store_options,
 };

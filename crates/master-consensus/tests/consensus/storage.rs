@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use base::DiskId;
 use chunkstore::model::ModelDisk;
-use master::consensus::{
+use master_consensus::{
     Checkpoints, DeviceError, Group, GroupConfig, LocalFuture, LogDevice, LogError, LogImage,
     MemoryDevice, NetError, OpenError, PeerSend, Shelf,
 };

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::ClientId;
 use wire::control::OpId;
 
+use crate::Rows;
 use crate::bytes::{BadBytes, Reader, Writer, row_key, split_key};
-use crate::consensus::Rows;
 use crate::limits::{REPLY_BYTES_MAX, SESSION_IDLE, SESSION_REPLIES_MAX, SESSIONS_MAX};
 use crate::tracked::Tracked;
 

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-use crate::consensus::Rows;
+use crate::Rows;
 
 /// An ordered map with the keys whose rows have changed since they were last taken. Equal to
 /// another when the rows are.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use chunkstore::flash::{self, FormatOptions, MountError};
-use master::consensus::{
+use master_consensus::{
     Checkpoints, DeviceError, EngineDevice, Group, GroupConfig, Groups, LogDevice, LogImage,
     OpenError, ProposeError, Shelf, open_store,
 };

@@ -73,3 +73,13 @@ const _: () = assert!(LOG_BATCH_BYTES + 2 * COMMAND_LEN_MAX <= runtime::limits::
 const _: () = assert!(LOG_SEGMENT_LEN.is_multiple_of(LOG_BLOCK as u64));
 const _: () = assert!(RUN_CHUNK_LEN <= base::limits::CHUNK_LEN_MAX);
 const _: () = assert!(RUN_CHUNK_LEN.is_multiple_of(4096));
+
+/// Client sessions in one reply table at most.
+pub const SESSIONS_MAX: usize = 65_536;
+/// Mutations of one session that are not acknowledged at most.
+pub const SESSION_REPLIES_MAX: u64 = 1024;
+/// Bytes of all answers in one reply table at most.
+pub const REPLY_BYTES_MAX: usize = 64 << 20;
+/// A session may be forgotten after this time without a mutation, by the group's clock: longer
+/// than any client goes on retrying.
+pub const SESSION_IDLE: Duration = Duration::from_secs(300);

@@ -1,0 +1,3 @@
+//! Tests of replicated groups.
+
+mod consensus;
