@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| master::namespace::fuzz_question(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| master_namespace::fuzz_question(bytes));

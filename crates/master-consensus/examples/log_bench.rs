@@ -1,6 +1,6 @@
 //! The Raft log's device beside bare durable writes, in one run on one disk.
 //!
-//! `cargo run --release -p master --example log_bench -- DIR [SECONDS]`
+//! `cargo run --release -p master-consensus --example log_bench -- DIR [SECONDS]`
 //!
 //! Records of 1 KiB, framed as the log frames them: one at a time, in groups of 32, and in groups
 //! of 32 from four groups of a process at once. `CPU` counts the whole process.

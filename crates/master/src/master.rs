@@ -31,10 +31,8 @@ use crate::admission::Admission;
 use crate::calls::TransportCalls;
 use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
 use crate::first::FirstNumbers;
-use crate::grant::GrantKey;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
-use crate::namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
 use crate::placement::Place;
 use crate::stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
 use master_consensus::limits::LOG_SEGMENT_LEN;
@@ -47,6 +45,8 @@ use master_consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, MembershipError, OpenError,
     Shelf, store_options,
 };
+use master_namespace::grant::GrantKey;
+use master_namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
 
 /// What a master is told at its start.
 #[derive(Clone)]
@@ -645,7 +645,7 @@ impl<'a> Opening<'a> {
         let mut namespaces = Vec::new();
         for partition in 0..config.namespace_partitions {
             let state = Namespace::new(partition, config.namespace_partitions);
-            let state = state.starting_at(config.first);
+            let state = state.starting_at(config.first.file);
             let host = self.host(GroupName::Namespace(partition), state).await?;
             let (router, streams) = (router.clone(), streams.clone());
             let (grants, timing) = (grants.clone(), config.timing.namespace);

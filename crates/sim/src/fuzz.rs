@@ -64,13 +64,13 @@ pub const TARGETS: &[Target] = &[
     target("identity", master::identity::fuzz_identity, "crates/sim/corpus/identity"),
     target(
         "namespace_command",
-        master::namespace::fuzz_command,
+        master_namespace::fuzz_command,
         "crates/sim/corpus/namespace_command",
     ),
-    target("namespace_row", master::namespace::fuzz_row, "crates/sim/corpus/namespace_row"),
+    target("namespace_row", master_namespace::fuzz_row, "crates/sim/corpus/namespace_row"),
     target(
         "namespace_question",
-        master::namespace::fuzz_question,
+        master_namespace::fuzz_question,
         "crates/sim/corpus/namespace_question",
     ),
     target("cluster_command", master::cluster::fuzz_command, "crates/sim/corpus/cluster_command"),

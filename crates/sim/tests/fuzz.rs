@@ -91,8 +91,9 @@ fn corpora_are_written_on_request() {
 
 fn made_seeds() -> Vec<(String, Vec<u8>)> {
     use base::{ChunkId, ClientId, ClusterId, DirId, Epoch, FileId};
-    use master::{cluster, namespace, stream};
+    use master::{cluster, stream};
     use master_consensus::{RowCopy, StateMachine};
+    use master_namespace as namespace;
     use wire::control::{
         Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration,
     };

@@ -2,10 +2,10 @@
 
 use base::{ClientId, ClusterId, DirId};
 use master::cluster;
-use master::namespace::{
+use master_consensus::{RowCopy, StateMachine};
+use master_namespace::{
     Action, Command, Entry, IntentId, Namespace, encode_command, fuzz_command, fuzz_row,
 };
-use master_consensus::{RowCopy, StateMachine};
 use proptest::prelude::*;
 use runtime::Rng;
 use wire::control::{Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration};
@@ -45,7 +45,7 @@ fn samples() -> Vec<Vec<u8>> {
             intent,
             commit: true,
             participants: vec![1, 2],
-            outcome: Ok(master::namespace::Answer::Done),
+            outcome: Ok(master_namespace::Answer::Done),
         },
         Command::Resolve { intent: IntentId { partition: 1, index: 5 }, floor: 9, commit: true },
         Command::Forget { intent },

@@ -1,9 +1,7 @@
-//! The namespace: the state machine against a tiny model, and whole masters in the simulator.
+//! Whole masters in the simulator, and bytes that they keep.
 
 mod admission;
 mod bytes;
 mod cluster;
 mod history;
-mod machine;
-mod model;
 mod scenarios;

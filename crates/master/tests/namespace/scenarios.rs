@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{DirId, FileId, Kind};
-use master::namespace::{Entry, Namespace};
 use master_consensus::service::Hosted;
+use master_namespace::{Entry, Namespace};
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Duration, Env};
 use wire::control::{

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use base::{ClientId, DirId, FileId, Kind};
-use master::namespace::{
+use master_consensus::{RowCopy, StateMachine};
+use master_namespace::{
     Answer, Command, Found, Namespace, Outcome, Refusal, decode_outcome, encode_command,
 };
-use master_consensus::{RowCopy, StateMachine};
 use runtime::Rng;
 use wire::control::{Attributes, NamespaceChange, Node, OpId, Place, Policy};
 

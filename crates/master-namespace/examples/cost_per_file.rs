@@ -1,6 +1,6 @@
 //! What a file costs a master from 10,000 to 1,000,000 files: the growth of each figure.
 //!
-//! `cargo run --release -p master --example cost_per_file -- DIR [MOST_FILES] [OUTPUT]`
+//! `cargo run --release -p master-namespace --example cost_per_file -- DIR [MOST_FILES] [OUTPUT]`
 //!
 //! OUTPUT.csv gets the figures, OUTPUT.svg a plot of CPU time per create.
 //!
@@ -18,12 +18,12 @@ use std::time::Duration;
 use base::{ClientId, DirId};
 use chunkstore::ChunkStore;
 use chunkstore::flash;
-use master::namespace::{Command, Namespace, decode_outcome, encode_command};
 use master_consensus::limits::SESSION_REPLIES_MAX;
 use master_consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, LocalFuture, NetError, PeerSend, Shelf,
     open_store, store_options,
 };
+use master_namespace::{Command, Namespace, decode_outcome, encode_command};
 use runtime::{Class, Env, Handle, Runtime, RuntimeConfig};
 use wire::control::{Attributes, NamespaceChange, OpId, Place, Policy, dir_id};
 

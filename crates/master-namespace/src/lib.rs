@@ -12,6 +12,8 @@ mod change;
 mod command;
 pub mod cross;
 mod drive;
+pub mod grant;
+pub mod limits;
 mod outcome;
 mod question;
 mod service;
@@ -29,7 +31,6 @@ pub use service::{NamespaceService, NamespaceTiming, StreamEnd};
 pub use snapshot::{fuzz_command, fuzz_row};
 pub use state::{Entry, Found, Inode, Page, is_name};
 
-use crate::first::FirstNumbers;
 use master_consensus::limits::SHED_ROWS;
 use master_consensus::replies::{ReplyTable, Seen};
 use master_consensus::tracked::Tracked;
@@ -84,8 +85,8 @@ impl Namespace {
     }
 
     /// The same with another first file than a new cluster has.
-    pub fn starting_at(self, first: FirstNumbers) -> Namespace {
-        Namespace { next_file: first.file, ..self }
+    pub fn starting_at(self, first_file: u64) -> Namespace {
+        Namespace { next_file: first_file, ..self }
     }
 
     /// The answer to a mutation, if it was done lately.
