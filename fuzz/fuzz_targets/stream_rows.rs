@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| master::stream::fuzz_rows(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| master_stream::fuzz_rows(bytes));

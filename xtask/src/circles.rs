@@ -19,9 +19,10 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("chunkstore", 8),
     ("client", 5),
     ("craton", 46),
-    ("master", 8),
+    ("master", 5),
     ("master-consensus", 7),
     ("master-namespace", 6),
+    ("master-stream", 3),
     ("roles", 5),
     ("runtime", 17),
     ("sim", 29),
@@ -40,9 +41,6 @@ const WALLS: &[(&str, &str, &[&str])] = &[
     ("block", "server", &["manager", "volume", "frontend", "nbd", "memory"]),
     ("block", "manager", &["server", "volume", "frontend", "nbd", "memory"]),
     ("block", "proto", &["device", "server", "manager", "volume", "frontend", "nbd", "memory"]),
-    ("master", "stream", &["namespace", "cluster", "master"]),
-    ("master", "repair", &["namespace", "cluster", "master"]),
-    ("master", "placement", &["namespace", "cluster", "master"]),
 ];
 
 /// Checks the walls within crates.

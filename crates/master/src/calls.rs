@@ -11,8 +11,8 @@ use wire::control::{
 use wire::data::{ChunkRef, DataReply, DataRequest, FenceRequest, ReplicaStat, SealRequest};
 use wire::data_codec::decode_answer;
 
-use crate::stream::{CallError, ChunkserverCalls, CopyOrder, Listing};
 use master_consensus::LocalFuture;
+use master_stream::{CallError, ChunkserverCalls, CopyOrder, Listing};
 
 /// No call takes longer; callers give up far earlier.
 const TIMEOUT: Duration = Duration::from_secs(300);

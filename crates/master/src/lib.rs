@@ -9,9 +9,6 @@ mod first;
 pub mod identity;
 pub mod limits;
 pub mod master;
-pub mod placement;
-mod repair;
-pub mod stream;
 
 pub use first::FirstNumbers;
 pub use master::{Master, MasterConfig, MasterTiming, StartError};

@@ -33,8 +33,6 @@ use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Livenes
 use crate::first::FirstNumbers;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
-use crate::placement::Place;
-use crate::stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
 use master_consensus::limits::LOG_SEGMENT_LEN;
 use master_consensus::peers::{
     OP_ASK, OP_BEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_ERROR, STATUS_NO_GROUP,
@@ -47,6 +45,8 @@ use master_consensus::{
 };
 use master_namespace::grant::GrantKey;
 use master_namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
+use master_stream::placement::Place;
+use master_stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
 
 /// What a master is told at its start.
 #[derive(Clone)]
@@ -179,12 +179,6 @@ struct Inner {
     admission: Admission,
     /// Drawn at the start: distinguishes this process from another one with the same number.
     boot: u64,
-}
-
-impl Hostable for StreamMachine {
-    fn clock_ms(&self) -> u64 {
-        StreamMachine::clock_ms(self)
-    }
 }
 
 impl Master {
@@ -679,7 +673,8 @@ impl<'a> Opening<'a> {
         let tokens = TokenKey::of_cluster(config.key.as_ref());
         let mut partitions = Vec::new();
         for partition in 0..config.stream_partitions {
-            let state = StreamMachine::new(partition).starting_at(config.first);
+            let state = StreamMachine::new(partition);
+            let state = state.starting_at(config.first.chunk, config.first.epoch);
             let host = self.host(GroupName::Stream(partition), state).await?;
             let (grants, clock) = (grants.clone(), env.clone());
             let check = move |file: FileId, grant: &[u8; 16]| {

@@ -91,14 +91,14 @@ fn corpora_are_written_on_request() {
 
 fn made_seeds() -> Vec<(String, Vec<u8>)> {
     use base::{ChunkId, ClientId, ClusterId, DirId, Epoch, FileId};
-    use master::{cluster, stream};
+    use master::cluster;
     use master_consensus::{RowCopy, StateMachine};
-    use master_namespace as namespace;
     use wire::control::{
         Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration,
     };
     use wire::sector::{AppendAt, format_append};
     use wire::token::{Rights, TokenKey};
+    use {master_namespace as namespace, master_stream as stream};
 
     let mut made: Vec<(String, Vec<u8>)> = Vec::new();
     let mut add = |name: &str, bytes: Vec<u8>| made.push((name.to_owned(), bytes));

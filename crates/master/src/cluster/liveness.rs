@@ -12,7 +12,7 @@ use wire::control::{DiskReport, Heartbeat, ServerStatus};
 
 use super::machine::ClusterMachine;
 use crate::limits::{DAMAGED_MAX, DISKS_MAX};
-use crate::placement::{ClusterView, DiskView, ServerView};
+use master_stream::placement::{ClusterView, DiskView, ServerView};
 
 /// Heartbeats of all servers. Clones share it.
 #[derive(Clone)]

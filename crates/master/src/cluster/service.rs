@@ -15,10 +15,10 @@ use super::{
     Answer, ClusterMachine, Command, Formed, Liveness, Refusal, decode_outcome, encode_command,
 };
 use crate::limits::MASTERS_MAX;
-use crate::placement::ClusterView;
-use crate::stream::{ClusterSource, StreamStatus};
 use master_consensus::peers::Peers;
 use master_consensus::service::{Errand, Host, Hostable, Router};
+use master_stream::placement::ClusterView;
+use master_stream::{ClusterSource, StreamStatus};
 
 /// A view of the chunkservers is made anew after this time.
 const VIEW_AGE_MAX: Duration = Duration::from_millis(50);

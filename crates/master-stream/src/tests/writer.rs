@@ -15,8 +15,8 @@ use wire::data::Purpose;
 
 use super::log::{MemoryLog, World};
 use super::model::{Append, Model};
+use crate::StreamService;
 use crate::placement::Place;
-use crate::stream::StreamService;
 
 /// Masters, chunkservers and the oracle, for writers and tests.
 pub struct Cluster {

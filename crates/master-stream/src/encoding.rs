@@ -143,7 +143,7 @@ impl<A: Encode, B: Encode, C: Encode> Encode for (A, B, C) {
 /// Encodes a struct field by field.
 macro_rules! encode_struct {
     ($type:ident { $($field:ident),* $(,)? }) => {
-        impl $crate::stream::encoding::Encode for $type {
+        impl $crate::encoding::Encode for $type {
             fn put(&self, to: &mut ::master_consensus::bytes::Writer) {
                 $( self.$field.put(to); )*
             }
@@ -151,7 +151,7 @@ macro_rules! encode_struct {
             fn take(
                 from: &mut ::master_consensus::bytes::Reader<'_>,
             ) -> Result<$type, ::master_consensus::bytes::BadBytes> {
-                $( let $field = $crate::stream::encoding::Encode::take(from)?; )*
+                $( let $field = $crate::encoding::Encode::take(from)?; )*
                 Ok($type { $($field),* })
             }
         }
@@ -161,7 +161,7 @@ macro_rules! encode_struct {
 /// Encodes an enum: a tag, then the variant's fields.
 macro_rules! encode_enum {
     ($type:ident { $($tag:literal => $variant:ident { $($field:ident),* $(,)? }),* $(,)? }) => {
-        impl $crate::stream::encoding::Encode for $type {
+        impl $crate::encoding::Encode for $type {
             fn put(&self, to: &mut ::master_consensus::bytes::Writer) {
                 match self {
                     $( $type::$variant { $($field),* } => {
@@ -176,7 +176,7 @@ macro_rules! encode_enum {
             ) -> Result<$type, ::master_consensus::bytes::BadBytes> {
                 Ok(match from.u8()? {
                     $( $tag => {
-                        $( let $field = $crate::stream::encoding::Encode::take(from)?; )*
+                        $( let $field = $crate::encoding::Encode::take(from)?; )*
                         $type::$variant { $($field),* }
                     } )*
                     _ => return Err(::master_consensus::bytes::BadBytes),

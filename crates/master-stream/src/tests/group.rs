@@ -14,7 +14,7 @@ use super::service::config;
 use super::writer::Cluster;
 use chunkstore::model::ModelDisk;
 
-use crate::stream::{ClusterSource, StreamMachine, StreamParts, StreamService};
+use crate::{ClusterSource, StreamMachine, StreamParts, StreamService};
 use master_consensus::{
     Checkpoints, Group, GroupConfig, LocalFuture, MemoryDevice, NetError, PeerSend, Shelf,
 };

@@ -15,7 +15,7 @@ use wire::data::ReplicaState;
 
 use super::writer::{Client, Cluster, Writer};
 use crate::placement::Place;
-use crate::stream::planted::{Planted, plant};
+use crate::planted::{Planted, plant};
 
 const FILES: u64 = 4;
 

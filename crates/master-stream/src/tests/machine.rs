@@ -9,8 +9,8 @@ use runtime::Rng;
 use wire::control::{OpId, Policy};
 
 use crate::placement::Place;
-use crate::stream::planted::{Planted, plant};
-use crate::stream::*;
+use crate::planted::{Planted, plant};
+use crate::*;
 use master_consensus::{RowCopy, StateMachine};
 
 /// What the outside has been told, and holds the machine to.

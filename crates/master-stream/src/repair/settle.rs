@@ -10,9 +10,9 @@ use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Rights;
 
 use super::{Flaw, Retry};
+use crate::limits::{BATCH_MAX, SETTLE_QUEUE_MAX};
 use crate::placement::{Place, PlaceState};
-use crate::stream::limits::{BATCH_MAX, SETTLE_QUEUE_MAX};
-use crate::stream::{Action, CallError, Chunk, CopyOrder, Log, Service};
+use crate::{Action, CallError, Chunk, CopyOrder, Log, Service};
 
 /// Pauses between two tries to settle a chunk: first and longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));

@@ -18,9 +18,9 @@ use wire::control::ControlError;
 use wire::data::Purpose;
 
 use super::scan::{Judged, is_complete};
+use crate::limits::{SCAN_SLICE, SLOTS_MAX};
 use crate::placement::{ClusterView, Place, Wanted, choose};
-use crate::stream::limits::{SCAN_SLICE, SLOTS_MAX};
-use crate::stream::{Action, Chunk, Log, Outcome, Service};
+use crate::{Action, Chunk, Log, Outcome, Service};
 
 /// Rounds without a move stretch the pause between them up to so many times.
 const FRUITLESS_MAX: u32 = 32;

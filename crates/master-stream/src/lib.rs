@@ -14,9 +14,11 @@ mod command;
 pub(crate) mod encoding;
 pub mod limits;
 mod machine;
+pub mod placement;
 mod planted;
 mod ports;
 mod recover;
+mod repair;
 mod service;
 mod state;
 #[cfg(test)]

@@ -8,9 +8,9 @@ use runtime::sim::Sim;
 use wire::control::{Policy, ReplicaPlace, StreamChange, StreamReply, StreamView};
 
 use super::writer::{Client, Cluster, Writer};
+use crate::limits::LOCATE_CHUNKS_MAX;
 use crate::placement::Place;
-use crate::stream::limits::LOCATE_CHUNKS_MAX;
-use crate::stream::{CallError, ChunkserverCalls};
+use crate::{CallError, ChunkserverCalls};
 
 const FILE: FileId = FileId::new(1);
 

@@ -15,9 +15,9 @@ use wire::data::Purpose;
 use super::scan::{Judged, Worth, is_complete};
 use super::settle::{RETRY, is_whole};
 use super::{Flaw, Setback};
+use crate::limits::{SLOTS_MAX, TORN_COPIES_MAX};
 use crate::placement::{Place, PlaceState, Wanted, choose};
-use crate::stream::limits::{SLOTS_MAX, TORN_COPIES_MAX};
-use crate::stream::{Action, Chunk, Log, Outcome, Service};
+use crate::{Action, Chunk, Log, Outcome, Service};
 
 /// What looking for places for missing replicas came to.
 enum Missing {

@@ -11,6 +11,7 @@ use super::state::{Dead, Stream, StreamMachine};
 use super::writers::{SpareChange, TailSeal};
 use master_consensus::bytes::{BadBytes, Reader, Writer, row_key, split_key};
 use master_consensus::limits::SHED_ROWS;
+use master_consensus::service::Hostable;
 use master_consensus::{BadCommand, BadSnapshot, RowCopy, Rows, StateMachine};
 
 impl StreamMachine {
@@ -84,6 +85,12 @@ impl StreamMachine {
             self.recovering.insert(file);
         }
         Ok(())
+    }
+}
+
+impl Hostable for StreamMachine {
+    fn clock_ms(&self) -> u64 {
+        StreamMachine::clock_ms(self)
     }
 }
 

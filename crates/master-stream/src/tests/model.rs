@@ -14,7 +14,7 @@ use wire::token::Token;
 
 use super::log::World;
 use crate::placement::{ClusterView, DiskView, Place, ServerView};
-use crate::stream::*;
+use crate::*;
 use master_consensus::LocalFuture;
 
 #[derive(Clone, Debug)]

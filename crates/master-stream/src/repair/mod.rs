@@ -26,9 +26,9 @@ use wire::control::OpId;
 
 use unknown::Unknown;
 
+use crate::limits::REPORTS_MAX;
 use crate::placement::Place;
-use crate::stream::limits::REPORTS_MAX;
-use crate::stream::{Log, PlaceIndex, Service, StreamService};
+use crate::{Log, PlaceIndex, Service, StreamService};
 
 /// Chunks that are settled at the same time at most.
 const SETTLES_MAX: usize = 32;

@@ -7,11 +7,9 @@ use base::{ChunkId, FileId};
 use runtime::{Class, Duration, Instant};
 
 use super::Flaw;
+use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, Place, PlaceState};
-use crate::stream::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
-use crate::stream::{
-    Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine,
-};
+use crate::{Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine};
 
 /// What a place is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

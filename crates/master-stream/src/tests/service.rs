@@ -13,7 +13,7 @@ use wire::token::TokenKey;
 use super::log::{MemoryLog, World};
 use super::model::Model;
 use super::writer::{Client, Cluster, Writer};
-use crate::stream::{ClusterSource, StreamConfig, StreamParts, StreamService};
+use crate::{ClusterSource, StreamConfig, StreamParts, StreamService};
 
 /// Short times, so that a run sees all of them pass, some drawn at random.
 pub fn config(sim: &Sim) -> StreamConfig {

@@ -5,7 +5,7 @@ use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
 use wire::control::{OpId, Policy};
 
 use crate::placement::Place;
-use crate::stream::*;
+use crate::*;
 use master_consensus::RowCopy;
 
 const FILE: FileId = FileId::new(7);

@@ -10,7 +10,7 @@ use runtime::Duration;
 use runtime::sim::Sim;
 
 use crate::placement::Place;
-use crate::stream::*;
+use crate::*;
 use master_consensus::{ProposeError, ReadError, RowCopy, StateMachine};
 
 /// State, leader, and the oracle of acknowledged bytes.

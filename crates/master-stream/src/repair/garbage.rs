@@ -12,9 +12,9 @@ use wire::data::ReplicaState;
 
 use super::settle::is_whole;
 use super::unknown::Comparison;
+use crate::limits::BATCH_MAX;
 use crate::placement::{Place, PlaceState};
-use crate::stream::limits::BATCH_MAX;
-use crate::stream::{Action, Dead, Listing, Log, PlaceIndex, Service};
+use crate::{Action, Dead, Listing, Log, PlaceIndex, Service};
 
 /// Disks that are worked on at the same time at most.
 const DISKS_PARALLEL: usize = 16;

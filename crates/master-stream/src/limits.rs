@@ -118,3 +118,12 @@ impl StreamConfig {
         self.token_life + self.clock_skew
     }
 }
+
+/// Replicas of one disk that a partition does not know and condemns unasked, at least: what the
+/// crashes of one comparison's interval may leave.
+pub const UNKNOWN_REPLICAS_MAX: u64 = 16;
+/// More of them are condemned unasked while they are no more than one in so many: 1 %.
+pub const UNKNOWN_PART: u64 = 100;
+/// Unknown replicas of one disk that a comparison holds: 512 KiB; more wait for the next one.
+/// One percent of 6.5 million replicas.
+pub const UNKNOWN_HELD_MAX: usize = 1 << 16;

@@ -8,7 +8,6 @@ use wire::control::{OpId, Policy};
 use super::chunk::{Chunk, PlaceIndex, Places};
 use super::command::{Outcome, Refusal};
 use super::encoding::encode_struct;
-use crate::first::FirstNumbers;
 use crate::placement::Place;
 use master_consensus::replies::{ReplyTable, Seen};
 use master_consensus::tracked::Tracked;
@@ -162,8 +161,8 @@ impl StreamMachine {
     }
 
     /// The same with other counters than a new cluster has.
-    pub fn starting_at(self, first: FirstNumbers) -> StreamMachine {
-        StreamMachine { next_chunk: first.chunk, first_epoch: first.epoch, ..self }
+    pub fn starting_at(self, next_chunk: u64, first_epoch: Epoch) -> StreamMachine {
+        StreamMachine { next_chunk, first_epoch, ..self }
     }
 
     /// Its number.
