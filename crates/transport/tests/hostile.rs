@@ -1,8 +1,12 @@
 //! Peers that take what is not theirs: seats without a proof, buffers without reading.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use runtime::sim::Sim;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 use transport::Limits;
 use wire::frame::{FrameKind, Header, Priority, Service};
 
@@ -178,4 +182,54 @@ fn peer_that_sends_half_of_its_messages_holds_a_bounded_part_and_is_given_up() {
             assert!(used < LARGEST as usize, "{used} bytes are held for peers that were given up");
         });
     }
+}
+
+/// Counts warnings.
+struct Warnings(Arc<AtomicUsize>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn refused_connections_have_a_line_a_second() {
+    let warnings = Arc::new(AtomicUsize::new(0));
+    let counted = tracing::subscriber::set_default(Warnings(warnings.clone()));
+    let mut seconds = 0;
+    pair(37, Limits::default(), async |sim, _, b| {
+        let env = sim.boot(sim.add_host("flood"));
+        let begin = sim.elapsed();
+        for _ in 0..500 {
+            let (flood, addr) = (env.clone(), b.addr);
+            let garbage = async move {
+                let mut raw = Raw::connect(&flood, addr).await;
+                raw.send_bytes(&[0x5a; 64]).await;
+                raw
+            };
+            drop(on(&env, garbage).await);
+            sim.sleep(millis(5)).await;
+        }
+        seconds = (sim.elapsed() - begin).as_secs() as usize;
+    });
+    drop(counted);
+    let lines = warnings.load(Ordering::Relaxed);
+    assert!((1..=seconds + 1).contains(&lines), "{lines} lines in {seconds} s");
 }

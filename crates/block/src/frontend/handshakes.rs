@@ -108,3 +108,21 @@ impl RefusalLog {
         Some(self.unlogged.take())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_have_a_bounded_number_of_lines_in_a_time_and_are_all_counted() {
+        let (most, span) = NBD_REFUSALS_LOGGED;
+        let log = RefusalLog::default();
+        let start = Instant::default();
+        let lines = |at: Instant| (0..1000).filter_map(|_| log.take(at)).collect::<Vec<_>>();
+        assert_eq!(lines(start), vec![0; most as usize]);
+        assert_eq!(lines(start + span / 2), []);
+        let mut counted = vec![2000 - most];
+        counted.resize(most as usize, 0);
+        assert_eq!(lines(start + span), counted);
+    }
+}
