@@ -1,6 +1,8 @@
 //! Block volumes (B1-B17). A request's way: [`frontend`] takes it from NBD, [`volume`] cuts it and
 //! sends its parts to block servers, [`server`] does each part once on the segment's
-//! [`contract::Owned`] device. [`manager`] says which server has which segment.
+//! [`contract::Owned`] device. [`manager`] says which server has which segment, and [`proto`]
+//! what these processes agree on beside their messages. None of these parts imports another one but
+//! what is below it: `xtask` checks that.
 //!
 //! Invariant: reaches the core only through `client` and `table`; `geometry` and `nbd` do no I/O.
 

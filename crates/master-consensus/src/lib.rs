@@ -6,6 +6,10 @@
 //! Messages between members are opaque bytes: the transport carries them ([`PeerSend`]) and
 //! delivers them by group number ([`Groups`]).
 //!
+//! Above the groups: [`peers`] carries masters' messages, [`service`] hosts groups and brings
+//! proposals and questions to their leaders, [`replies`] answers a repeated change once, [`tracked`]
+//! remembers which rows have changed, [`bytes`] is the encoding of commands, answers and snapshots.
+//!
 //! Invariant: no type of `openraft` is seen outside this crate, and it knows no command, name or
 //! chunk.
 

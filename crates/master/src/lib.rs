@@ -1,4 +1,5 @@
-//! Masters: namespace, streams, placement, repair and locks, on Raft.
+//! The masters' process: the cluster group (servers, membership, locks), admission, identity, calls to
+//! chunkservers. Names, streams and the groups themselves are crates of their own.
 //!
 //! Invariant: no data of a chunk passes through here.
 
