@@ -18,7 +18,7 @@ pub(crate) use clients::{Cut, Way, keep_cutting};
 const WIPE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which faults happen.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// Chunkservers crash, one at a time, and come back.
     pub server_crashes: bool,
@@ -64,6 +64,15 @@ pub struct Faults {
     pub absent_disks: bool,
     /// Sectors of one server cannot be read while another server is down.
     pub latent_errors: bool,
+}
+
+impl Faults {
+    /// Whether every replica stays what its writer and its masters have made it: chunkservers are
+    /// up and reached, and their disks do what they are asked.
+    pub fn spare_replicas(self) -> bool {
+        let Faults { master_crashes, bad_clocks, .. } = self;
+        self == Faults { master_crashes, bad_clocks, ..Faults::default() }
+    }
 }
 
 /// Injects faults until told to stop, then ends them.

@@ -9,6 +9,7 @@
 
 mod frontend;
 mod peers;
+mod sight;
 mod store;
 mod volumes;
 
@@ -125,12 +126,17 @@ struct Active {
     rng: Rng,
     /// How often it could have acted, and has.
     acts: Acts,
-    /// What was decided of appends, by offset, or of fences, by epoch: the same for all replicas.
+    /// What was decided of appends, by offset, of fences, by epoch, or of copies: the same for all
+    /// replicas.
     decided: BTreeMap<(ChunkId, u64), bool>,
     /// Changes of segments that have come.
     changes: Changes,
     /// How often each segment was opened.
     openings: BTreeMap<SegmentId, u64>,
+    /// What clients were shown of the blocks of segments.
+    sights: sight::Sights,
+    /// Segments that have yet to begin a cut, by the cut.
+    uncut: BTreeMap<u64, u64>,
 }
 
 /// What a planted bug has done in a run.
@@ -209,6 +215,8 @@ pub fn run_planted(
         decided: BTreeMap::new(),
         changes: Changes::default(),
         openings: BTreeMap::new(),
+        sights: sight::Sights::default(),
+        uncut: BTreeMap::new(),
     }));
     let result = run_seed(scenario, seed);
     let active = ACTIVE.take();
@@ -251,6 +259,9 @@ fn acts_where(bug: Planted, matters: bool) -> bool {
 
 /// As [`acts`], with one decision for an append or a fence on all replicas of a chunk.
 fn acts_on_all(bug: Planted, chunk: ChunkId, number: u64) -> bool {
+    if planted() != Some(bug) {
+        return false;
+    }
     let known = ACTIVE.with_borrow(|active| {
         active.as_ref().and_then(|active| active.decided.get(&(chunk, number)).copied())
     });
@@ -290,6 +301,26 @@ fn segment_opens(id: SegmentId) -> u64 {
         *openings += 1;
         *openings
     })
+}
+
+/// A segment is asked for a cut.
+pub(crate) fn cut_is_asked(cut: u64) {
+    ACTIVE.with_borrow_mut(|active| {
+        if let Some(active) = active {
+            *active.uncut.entry(cut).or_default() += 1;
+        }
+    });
+}
+
+/// A segment has begun a cut. Whether it ends its hold at once: in the rare form, only where another
+/// segment has yet to begin the cut.
+pub(crate) fn ends_hold(cut: u64) -> bool {
+    let others = ACTIVE.with_borrow_mut(|active| {
+        let uncut = active.as_mut()?.uncut.get_mut(&cut)?;
+        *uncut -= 1;
+        Some(*uncut)
+    });
+    acts_where(Planted::NoCutHold, others.is_some_and(|others| others > 0))
 }
 
 /// Whether a segment was opened again after this opening.

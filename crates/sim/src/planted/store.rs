@@ -56,7 +56,8 @@ impl Store {
 
 impl ChunkStore for Store {
     async fn append(&self, append: Append) -> Result<Appended, StoreError> {
-        if append.repair && acts(Planted::NoRepair) {
+        // A copy that is refused once is made later: one decision for all that repair does.
+        if append.repair && acts_on_all(Planted::NoRepair, append.chunk, 0) {
             return Err(StoreError::Busy);
         }
         let is_open = |stat: ReplicaStat| stat.state == ReplicaState::Open;

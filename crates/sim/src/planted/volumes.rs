@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use base::VolumeId;
+use base::{Fault, VolumeId};
 use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block::geometry::Extent;
+use block::limits::IO_MAX;
 use block::once::Origin;
 use block::server::Standing;
 use block::server::{BlockServer, Lease, Opened, SegmentOpener};
@@ -17,6 +18,7 @@ use transport::{Handler, Incoming, Service};
 use wire::block::{BlockIo, Sequence};
 use wire::control::SegmentId;
 
+use super::sight::{change_begins, is_old, newest, note_newest, show};
 use super::{
     Planted, acts, acts_where, change_comes, is_opened_since, is_rare, planted, renumber,
     segment_opens,
@@ -98,9 +100,7 @@ struct BuggyOpener {
 /// A lease that never ends.
 struct Endless {
     lease: Rc<dyn Lease>,
-    segment: SegmentId,
-    /// Which opening of the segment it is of.
-    opening: u64,
+    opening: Rc<Opening>,
 }
 
 /// Later than any run.
@@ -109,9 +109,9 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX / 2);
 impl Lease for Endless {
     fn standing(&self) -> Standing {
         let standing = self.lease.standing();
-        // Where the segment is another's by now.
-        let matters =
-            !matches!(standing, Standing::Serves(_)) && is_opened_since(self.segment, self.opening);
+        // It is asked right behind a read, for whether what was read may be shown.
+        let shows_old = self.opening.shows_old.take();
+        let matters = !matches!(standing, Standing::Serves(_)) && shows_old;
         match acts_where(Planted::EndlessLease, matters) {
             true => Standing::Serves(NEVER),
             false => standing,
@@ -119,21 +119,57 @@ impl Lease for Endless {
     }
 }
 
-struct BuggyDevice {
+/// An opening of a segment by an owner.
+struct Opening {
     segment: SegmentId,
+    number: u64,
+    /// What was read just now is not what a later owner has shown, or written, before.
+    shows_old: Cell<bool>,
+}
+
+impl Opening {
+    fn is_last(&self) -> bool {
+        !is_opened_since(self.segment, self.number)
+    }
+}
+
+struct BuggyDevice {
+    opening: Rc<Opening>,
     device: Rc<dyn Owned>,
     /// What it has said of places, by the first byte and the length.
     places: RefCell<BTreeMap<(Extent, bool), Places>>,
 }
 
 impl BuggyDevice {
-    /// Whether a change is taken for one that has not happened.
-    fn forgets(&self, origin: Origin, extent: Extent) -> bool {
+    /// Whether a change that begins is taken for one that has not happened. In the rare form, only
+    /// where clients see that it happens again.
+    fn forgets(&self, origin: Origin, offset: u64, data: &[u8]) -> bool {
+        if planted() != Some(Planted::ForgetChanges) {
+            return false;
+        }
         let change = (u64::from(origin.attachment), origin.seq);
-        let bytes = extent.offset..extent.offset.saturating_add(extent.len);
-        let matters =
-            planted() == Some(Planted::ForgetChanges) && change_comes(self.segment, change, bytes);
+        let matters = change_begins(self.opening.segment, change, offset, data);
         acts_where(Planted::ForgetChanges, matters)
+    }
+
+    /// Bytes of the segment, and whether they are older than what a later owner has shown, or
+    /// written, before.
+    async fn look(&self, extent: Extent) -> Result<(Buf, bool), Fault> {
+        let segment = self.opening.segment;
+        let before = newest(segment, extent.offset, extent.len);
+        let data = self.device.read(extent).await?;
+        if self.opening.is_last() {
+            note_newest(segment, extent.offset, &data);
+            return Ok((data, false));
+        }
+        let is_old = is_old(&before, extent.offset, &data);
+        Ok((data, is_old))
+    }
+
+    fn note_written(&self, offset: u64, data: &[u8]) {
+        if self.opening.is_last() {
+            note_newest(self.opening.segment, offset, data);
+        }
     }
 }
 
@@ -143,7 +179,13 @@ impl Device for BuggyDevice {
     }
 
     fn read(&self, extent: Extent) -> Answer<'_, Buf> {
-        self.device.read(extent)
+        async move {
+            let (data, is_old) = self.look(extent).await?;
+            self.opening.shows_old.set(is_old);
+            show(self.opening.segment, extent.offset, &data);
+            Ok(data)
+        }
+        .boxed_local()
     }
 
     fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
@@ -161,17 +203,29 @@ impl Device for BuggyDevice {
 
 impl Owned for BuggyDevice {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        match self.forgets(origin, Extent { offset, len: data.len() as u64 }) {
-            true => self.device.write(offset, data),
-            false => self.device.write_once(origin, offset, data),
+        // When it is polled: what the session knows as done never is.
+        async move {
+            match self.forgets(origin, offset, &data) {
+                true => self.device.write(offset, data.clone()).await?,
+                false => self.device.write_once(origin, offset, data.clone()).await?,
+            }
+            self.note_written(offset, &data);
+            Ok(())
         }
+        .boxed_local()
     }
 
     fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        match self.forgets(origin, extent) {
-            true => self.device.clear(extent, how),
-            false => self.device.clear_once(origin, extent, how),
+        async move {
+            let zeroes = vec![0; extent.len.min(IO_MAX as u64) as usize];
+            match self.forgets(origin, extent.offset, &zeroes) {
+                true => self.device.clear(extent, how).await?,
+                false => self.device.clear_once(origin, extent, how).await?,
+            }
+            self.note_written(extent.offset, &zeroes);
+            Ok(())
         }
+        .boxed_local()
     }
 
     fn last(&self, attachment: u32) -> u64 {
@@ -193,7 +247,18 @@ impl Owned for BuggyDevice {
             if let Some(old) = old.filter(|_| acts(Planted::OldPlaces)) {
                 return Ok(Some(old));
             }
+            // Clients read there what a look finds here.
+            let looked = match planted() {
+                Some(Planted::EndlessLease | Planted::ForgetChanges) => {
+                    Some(self.look(extent).await?)
+                }
+                _ => None,
+            };
             let located = self.device.locate(extent, around).await?;
+            if let Some((data, is_old)) = looked.filter(|_| located.is_some()) {
+                self.opening.shows_old.set(is_old);
+                show(self.opening.segment, extent.offset, &data);
+            }
             if let Some(places) = &located {
                 self.places.borrow_mut().entry(asked).or_insert_with(|| places.clone());
             }
@@ -219,17 +284,29 @@ impl SegmentOpener for BuggyOpener {
     fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
         async move {
             let opened = self.opener.open(segment).await?;
-            Ok(match planted() {
+            let wraps = matches!(
+                planted(),
+                Some(
+                    Planted::EndlessLease
+                        | Planted::ForgetChanges
+                        | Planted::NoConfirm
+                        | Planted::OldPlaces
+                )
+            );
+            if !wraps {
+                return Ok(opened);
+            }
+            let (number, shows_old) = (segment_opens(segment), Cell::new(false));
+            let opening = Rc::new(Opening { segment, number, shows_old });
+            let lease = match planted() {
                 Some(Planted::EndlessLease) => {
-                    let (lease, opening) = (opened.lease, segment_opens(segment));
-                    Opened { lease: Rc::new(Endless { lease, segment, opening }), ..opened }
+                    Rc::new(Endless { lease: opened.lease, opening: opening.clone() }) as Rc<_>
                 }
-                Some(Planted::ForgetChanges | Planted::NoConfirm | Planted::OldPlaces) => {
-                    let (device, places) = (opened.device, RefCell::default());
-                    Opened { device: Rc::new(BuggyDevice { segment, device, places }), ..opened }
-                }
-                _ => opened,
-            })
+                _ => opened.lease,
+            };
+            let places = RefCell::default();
+            let device = Rc::new(BuggyDevice { opening, device: opened.device, places });
+            Ok(Opened { device, lease, ..opened })
         }
         .boxed_local()
     }

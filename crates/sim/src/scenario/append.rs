@@ -134,6 +134,11 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     readers.finish().await?;
     check_content(&cluster, &oracle).await?;
     audit::until_clean(&cluster, &oracle, plan.patience).await?;
+    // What repair has made good is not there any more, but it was there.
+    let found_bad = sim.marks().get("bad replica found").copied().unwrap_or(0);
+    if found_bad > 0 && plan.faults.spare_replicas() {
+        return Err(format!("{found_bad} replicas were not whole, and nothing has harmed any"));
+    }
     if appended.get() < 20 {
         return Err(format!(
             "only {} appends in {:?}: the load stands still",

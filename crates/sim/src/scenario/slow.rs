@@ -16,11 +16,14 @@ use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};
 use wire::control::{Policy, SegmentId, SegmentUsage};
 
-use crate::planted::{Planted, acts};
+use crate::planted::{Planted, acts, cut_is_asked, ends_hold};
 
 /// Until a server begins a cut that it was asked for, at most: segments are cut one after the
 /// other, as they are on a busy network.
 const DELAY: Duration = Duration::from_millis(25);
+/// The same of one segment of so many: clients write to the others many times in that time.
+const DELAY_LATE: Duration = Duration::from_millis(300);
+const LATE_ONE_IN: u64 = 4;
 
 /// One link of so many fails: the snapshot is given up, whatever its other segments have done.
 const LINKS_FAIL: u64 = 16;
@@ -75,17 +78,24 @@ impl Device for SlowSegment {
 
 impl Owned for SlowSegment {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        match acts(Planted::ForgetChanges) {
-            true => self.hosted.write(offset, data),
-            false => self.hosted.write_once(origin, offset, data),
+        // When it is polled: what the session knows as done never is.
+        async move {
+            match acts(Planted::ForgetChanges) {
+                true => self.hosted.write(offset, data).await,
+                false => self.hosted.write_once(origin, offset, data).await,
+            }
         }
+        .boxed_local()
     }
 
     fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        match acts(Planted::ForgetChanges) {
-            true => self.hosted.clear(extent, how),
-            false => self.hosted.clear_once(origin, extent, how),
+        async move {
+            match acts(Planted::ForgetChanges) {
+                true => self.hosted.clear(extent, how).await,
+                false => self.hosted.clear_once(origin, extent, how).await,
+            }
         }
+        .boxed_local()
     }
 
     fn last(&self, attachment: u32) -> u64 {
@@ -123,10 +133,15 @@ impl ServedSegment for SlowSegment {
 
     fn cut(&self, cut: u64, most: Duration) -> Answer<'_, ()> {
         async move {
-            let delay = self.env.random_below(DELAY.as_micros() as u64);
+            cut_is_asked(cut);
+            let late = self.env.random_below(LATE_ONE_IN) == 0;
+            let delay = if late { DELAY_LATE } else { DELAY };
+            let delay = self.env.random_below(delay.as_micros() as u64);
             self.env.sleep(Duration::from_micros(delay)).await;
-            self.hosted.cut(cut, most).await?;
-            if acts(Planted::NoCutHold) {
+            let begun = self.hosted.cut(cut, most).await;
+            let ends_hold = ends_hold(cut);
+            begun?;
+            if ends_hold {
                 self.hosted.release_cut(cut, true)?;
             }
             Ok(())

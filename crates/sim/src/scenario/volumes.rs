@@ -30,9 +30,16 @@ const SEGMENTS: u32 = 4;
 const LANES: usize = 3;
 /// Blocks in use: few, so that requests meet. At the border of two segments each.
 const BLOCKS: [u64; 6] = [3, 4, 7, 8, 127, 128];
-const LOAD: Duration = Duration::from_secs(15);
+const LOAD: Duration = Duration::from_secs(40);
 const LEASE: Duration = Duration::from_millis(150);
 const PORT: u16 = 7000;
+/// Milliseconds between the requests of a lane, at most.
+const THINK_MS: u64 = 40;
+/// The same of some clients that others share their volume with: longer than leases live, and
+/// segments move in that time.
+const IDLE_MS: u64 = 1500;
+/// Tasks that lose answers.
+const LOSERS: usize = 2;
 
 /// Volumes: one of a client of its own, one that clients take from each other, one that they
 /// share, one whose client is visited.
@@ -59,6 +66,7 @@ impl Kind {
         let (visits, stay, changes_one_in) = match (self, client) {
             (Kind::Visited, 0) => (false, (1000, 5000), 6),
             (Kind::Visited, _) => (true, (50, 500), 3),
+            (Kind::Shared, _) => (false, (500, 4000), 2),
             _ => (false, (200, 2000), 2),
         };
         Habit { kind: self, visits, stay, changes_one_in }
@@ -89,6 +97,8 @@ struct World {
     stop: Cell<bool>,
     /// The manager is silent.
     down: Cell<bool>,
+    /// Hosts that have a shared volume open.
+    sharing: RefCell<Vec<(VolumeId, HostId)>>,
     record: Rc<Record>,
     violation: RefCell<Option<String>>,
 }
@@ -119,6 +129,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         servers: RefCell::default(),
         stop: Cell::new(false),
         down: Cell::new(false),
+        sharing: RefCell::default(),
         record: Record::new(&sim),
         violation: RefCell::default(),
     });
@@ -149,12 +160,17 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         }
     }
     let injector = sim.spawn("faults", world.clone().inject_faults());
+    let lose = |_| sim.spawn("lost answers", world.clone().lose_answers());
+    let losers: Vec<_> = (0..LOSERS).map(lose).collect();
     let end = sim.elapsed() + LOAD;
     while sim.elapsed() < end && world.violation.borrow().is_none() {
         sim.sleep(Duration::from_millis(50)).await;
     }
     world.stop.set(true);
     let _ = injector.await;
+    for loser in losers {
+        let _ = loser.await;
+    }
     world.manager.set_down(false);
     sim.heal_network();
     let patience = sim.elapsed() + Duration::from_secs(30);
@@ -235,23 +251,63 @@ impl World {
         self.boot(index).await;
     }
 
-    /// Moves a segment; its owner hears of it before, or late.
+    /// Moves a segment of a server.
     async fn move_one(&self, index: usize) {
         let owned = self.manager.owned(self.addr(index));
         let Some(&segment) = owned.get(self.draw(owned.len().max(1))) else { return };
+        self.move_from(index, segment).await;
+    }
+
+    fn owns(&self, index: usize, segment: SegmentId) -> bool {
+        self.manager.owned(self.addr(index)).contains(&segment)
+    }
+
+    /// Moves a segment, if its owner has it still; the owner hears of it before, or late.
+    async fn move_from(&self, index: usize, segment: SegmentId) {
         let to = self.addr((index + 1 + self.draw(SERVERS - 1)) % SERVERS);
         let late = self.draw(2) == 0;
-        if late {
+        if late && self.owns(index, segment) {
             self.manager.assign(segment, to);
             self.pause(5, 1500).await;
         }
+        self.release(index, segment).await;
+        if !late && self.owns(index, segment) {
+            self.manager.assign(segment, to);
+            // A client may have had it opened again in between.
+            self.release(index, segment).await;
+        }
+    }
+
+    async fn release(&self, index: usize, segment: SegmentId) {
         let server = self.servers.borrow().get(&index).cloned();
         if let (Some(server), Some(env)) = (server, self.sim.env(self.hosts[index])) {
             let release = async move { server.release(segment).await };
             let _ = env.spawn(Class::Control, "release", release).await;
         }
-        if !late {
-            self.manager.assign(segment, to);
+    }
+
+    /// Loses a server's answers to one client of a shared volume, while a segment moves from there.
+    /// Others see what that client has changed, and change it; then it sends its changes again, to
+    /// the next owner.
+    async fn lose_answers(self: Rc<Self>) {
+        while !self.stop.get() {
+            self.pause(20, 100).await;
+            let sharing = self.sharing.borrow().clone();
+            let Some(&(volume, client)) = sharing.get(self.draw(sharing.len().max(1))) else {
+                continue;
+            };
+            let segment = SegmentId { volume, index: self.draw(SEGMENTS as usize) as u32 };
+            let owner = (0..SERVERS).find(|&index| self.owns(index, segment));
+            let Some(index) = owner else { continue };
+            let server = self.hosts[index];
+            self.sim.set_blocked(server, client, true);
+            self.pause(50, 400).await;
+            self.move_from(index, segment).await;
+            self.pause(50, 400).await;
+            if self.sim.held(server, client) > 0 {
+                self.sim.mark("volumes: answers are lost while a segment moves");
+            }
+            self.sim.set_blocked(server, client, false);
         }
     }
 
@@ -299,6 +355,7 @@ impl World {
             device,
             epoch: attachment.epoch,
             changes_one_in: 1,
+            think_ms: THINK_MS,
             leaves: Cell::default(),
         });
         for block in BLOCKS {
@@ -331,6 +388,9 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
     let Habit { kind, visits, stay, changes_one_in } = habit;
     while !world.stop.get() {
         let (host, env, endpoint) = world.client();
+        if kind.is_shared() {
+            world.sharing.borrow_mut().push((volume, host));
+        }
         let attachment = world.manager.attach(volume, !kind.is_shared());
         let limits = Limits {
             call_timeout: Duration::from_millis(300),
@@ -345,6 +405,7 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
             device.read_directly(world.manager.files(&env));
         }
         let epoch = attachment.epoch;
+        let idles = kind.is_shared() && !visits && world.draw(3) == 0;
         let session = Rc::new(Session {
             world: world.clone(),
             env: env.clone(),
@@ -352,6 +413,7 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
             device,
             epoch,
             changes_one_in,
+            think_ms: if idles { IDLE_MS } else { THINK_MS },
             leaves: Cell::default(),
         });
         let lanes: Vec<_> = (0..LANES)
@@ -366,6 +428,7 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
         while working() && (world.stop.get() || world.sim.elapsed() < end) {
             world.sim.sleep(Duration::from_millis(10)).await;
         }
+        world.sharing.borrow_mut().retain(|(_, sharing)| *sharing != host);
         if visits || world.draw(2) == 0 {
             world.depart(session, lanes).await;
         }
@@ -395,6 +458,7 @@ struct Session {
     device: Volume,
     epoch: u64,
     changes_one_in: u64,
+    think_ms: u64,
     /// It begins nothing more.
     leaves: Cell<bool>,
 }
@@ -414,7 +478,7 @@ impl Session {
             if !alive {
                 return;
             }
-            self.env.sleep(Duration::from_millis(rng.below(40))).await;
+            self.env.sleep(Duration::from_millis(rng.below(self.think_ms))).await;
         }
     }
 
