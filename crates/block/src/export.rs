@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::contract::{Answer, Device};
 
-/// What a client is told of an export before it opens it.
+/// What a client learns of an export before it opens it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct About {
     /// Bytes.

@@ -46,7 +46,7 @@ const _: () = assert!(
     "one more when it is not aligned"
 );
 
-/// Blocks of which the places are told together: a data sector, so that a table's or file's
+/// Blocks whose places one answer has together: a data sector, so that a table's or file's
 /// neighbours cost one question. 32 spans at most, 768 bytes of an answer; all in one index page.
 pub const PLACES_AROUND: u64 = 32;
 

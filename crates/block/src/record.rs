@@ -203,7 +203,7 @@ pub(crate) enum Next<'a> {
     /// A record, and its data if it has any.
     Record(Head, &'a [u8]),
     /// This many bytes are needed to tell; at the end of a file: an append that was under way
-    /// when its writer ended, and that nobody was told of.
+    /// when its writer ended, and that was never acknowledged.
     Partial(usize),
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
     (of_range, (start - lba * BLOCK) as usize)
 }
 
-/// Blocks whose places are told together.
+/// Blocks whose places one answer has together.
 pub(crate) fn neighbourhood(covers: &Range<u64>) -> Range<u64> {
     let start = covers.start / PLACES_AROUND * PLACES_AROUND;
     start..covers.end.next_multiple_of(PLACES_AROUND)

@@ -58,7 +58,7 @@ pub const SHED_ROWS: usize = 2048;
 pub const ROW_VALUE_LEN_MAX: usize = 256 << 20;
 /// Bytes that merging runs gives out at a time.
 pub const MERGE_OUT_BYTES: usize = 512 << 10;
-/// Runs of a size that are merged at least: fewer, and rows are written anew more often.
+/// Runs of a size that are merged at least: fewer, and rows are rewritten more often.
 pub const MERGE_MIN_RUNS: usize = 4;
 /// Bytes of one chunk of a run.
 pub const RUN_CHUNK_LEN: u64 = 1 << 30;

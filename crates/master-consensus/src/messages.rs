@@ -18,7 +18,7 @@ pub struct Invitation {
 pub struct Standing {
     /// Its number among the masters.
     pub id: u64,
-    /// Who has invited it; zero when nobody has.
+    /// Who has invited it; zero when no master has.
     pub member: DiskId,
     /// It leads the cluster group, and a quorum has just confirmed it.
     pub leads: bool,

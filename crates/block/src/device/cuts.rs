@@ -19,7 +19,7 @@ pub(crate) struct Cuts {
     pub(super) fixed: RefCell<Option<Rc<Cut>>>,
     /// Files that collection has emptied while a cut may name them.
     pub(super) trash: RefCell<Vec<String>>,
-    /// Somebody waits for the end of the DataFile that takes changes, or of those that
+    /// A link waits for the end of the DataFile that takes changes, or of those that
     /// collection writes.
     pub(super) roll: Cell<bool>,
     pub(super) seal: Cell<bool>,

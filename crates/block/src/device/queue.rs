@@ -31,7 +31,7 @@ pub(crate) struct Change {
     /// Whose it is, and whether the client's change is whole with it.
     pub(crate) origin: Option<(Origin, bool)>,
     pub(crate) done: oneshot::Sender<Result<(), Fault>>,
-    /// Held until the outcome is known, whoever still waits for it.
+    /// Held until the outcome is known, also when its caller has gone.
     pub(crate) guard: Rc<Guard>,
     pub(crate) permit: OwnedSemaphorePermit,
 }
@@ -71,7 +71,7 @@ impl Change {
     pub(super) fn fail(self, fault: &Fault) {
         drop(self.guard);
         drop(self.permit);
-        let _ = self.done.send(Err(fault.clone())); // Nobody waits any more.
+        let _ = self.done.send(Err(fault.clone())); // Fails when the caller has gone.
     }
 }
 

@@ -138,7 +138,7 @@ pub(super) struct Connection {
     pub(super) env: Env,
     pub(super) inner: Rc<Inner>,
     pub(super) device: Rc<dyn Device>,
-    /// Length that the client was told.
+    /// Length that the client has been sent.
     pub(super) bytes: u64,
     pub(super) read_only: bool,
     pub(super) structured: bool,

@@ -72,7 +72,7 @@ impl Family {
     }
 }
 
-/// Somebody who has a volume open.
+/// A client that has a volume open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attached {
     /// Its epoch.

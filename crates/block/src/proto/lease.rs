@@ -24,9 +24,9 @@ pub const HERE_FIRST: Duration = Duration::from_millis(300);
 pub const BEAT_ATTEMPT: Duration = Duration::from_millis(200);
 /// Between two attempts, at first; eight times that later on.
 pub const PAUSE: Duration = Duration::from_millis(20);
-/// For how long a client may use places that it was told, from the sending of its question: half of
+/// For how long a client may use places of an answer, from the sending of its question: half of
 /// the block server's own lease, which has twice as much left after a renewal that came in time
-/// (`protocols.md` 6.5). Whoever opens a segment after a client that has died waits as long.
+/// (`protocols.md` 6.5). The next opener of a segment, after a client that has died, waits as long.
 pub const PLACES_LENT: Duration = Duration::from_millis(300);
 
 /// `span` as another clock may measure it at most.

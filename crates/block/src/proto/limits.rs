@@ -2,7 +2,8 @@
 
 use runtime::Duration;
 
-/// Wait for one answer of a manager: longer than an append to its table takes on a bad day.
+/// Wait for one answer of a manager: longer than an append to its table takes while a chunkserver is
+/// silent.
 pub const ATTEMPT: Duration = Duration::from_millis(1500);
 /// Wait for one answer about the block service in figures: people look at the rest meanwhile.
 pub const STATUS_ATTEMPT: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! [`Managers`]: whoever asks the block manager. It finds the leader through the core's lock
+//! [`Managers`]: requests to the block manager. It finds the leader through the core's lock
 //! service, and asks again with a budget: requests can be repeated.
 
 use std::cell::Cell;
@@ -33,7 +33,7 @@ pub enum Error {
     Unavailable {
         /// What was asked.
         what: &'static str,
-        /// The last trouble met.
+        /// The last failure met.
         cause: String,
         /// How long it was tried.
         waited: Duration,

@@ -74,7 +74,7 @@ impl Late {
         Ok(())
     }
 
-    /// Has the segment answer: whoever hands it out has it opened before ([`ServedSegment::ready`]).
+    /// Has the segment answer: its user opens it before ([`ServedSegment::ready`]).
     fn ask<'a, T: 'a>(&'a self, ask: impl FnOnce(&'a Segment) -> Answer<'a, T>) -> Answer<'a, T> {
         match self.0.opened.get() {
             Some(segment) => ask(segment),

@@ -31,13 +31,13 @@ pub const PROMISE_MEMORY: Duration = Duration::from_millis(50);
 pub const FREE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A block server that ends gives others this long to take its segments, and then ends anyway:
-/// three beats, and what a manager's table takes on a bad day.
+/// three beats, and an append to a manager's table while a chunkserver is silent.
 pub const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// Segments that a block server opens at a time: an opening mostly waits for others.
 pub const OPENS_MAX: usize = 32;
 /// Between two attempts to open a segment, at first and at most.
 pub const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How often a block server tells the load of its segments.
+/// Between two reports of the load of a block server's segments.
 pub const LOADS: Duration = Duration::from_secs(1);
 
 const _: () = assert!(FREE_WAIT_MAX.as_millis() < BLOCK_CALL_TIMEOUT.as_millis());

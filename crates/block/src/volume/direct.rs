@@ -89,9 +89,9 @@ impl Direct {
     }
 
     /// The core, or a block server that knows no places, is left alone for a while.
-    pub(super) fn note_trouble(&self) {
+    pub(super) fn note_failure(&self) {
         self.shared.env.mark("block: trouble beside the server");
-        self.shared.trust.note_trouble(&self.shared.env);
+        self.shared.trust.note_failure(&self.shared.env);
     }
 
     /// The bytes of a range whose blocks are at `spans`; nothing when the block server is to be
@@ -128,7 +128,7 @@ impl Direct {
                     let (segment, why) = (self.segment, &why.message);
                     tracing::warn!(%segment, why, "record beside the block server not good");
                 }
-                self.note_trouble();
+                self.note_failure();
             }
         }
         None
@@ -233,7 +233,7 @@ impl Direct {
             }
             Ok(Err(_)) | Err(_) => {
                 files.remove(&file);
-                self.note_trouble();
+                self.note_failure();
             }
         }
     }

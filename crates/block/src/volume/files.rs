@@ -14,16 +14,16 @@ use crate::volume::limits::DIRECT_PAUSE;
 /// Where a client finds DataFiles.
 pub trait DataFiles {
     /// Opens a file of a segment's directory for reading.
-    /// The directory is looked up anew: a segment that was discarded may have been made again.
+    /// The directory is looked up again: a segment that was discarded may have been made again.
     fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>>;
 }
 
-/// How the core has answered so far. After trouble all reads of a volume go through the block
+/// How the core has answered so far. After a failure all reads of a volume go through the block
 /// servers for a while, and then one of them tries again.
 #[derive(Default)]
 pub(super) struct Trust {
     not_before: Cell<Instant>,
-    /// The pause after the last trouble; none when there was none since the last good read.
+    /// Backoff after the last failed read; zero after a success.
     pause: Cell<Duration>,
     /// Reads under way.
     tries: Cell<usize>,
@@ -53,7 +53,7 @@ impl Trust {
         self.pause.set(Duration::ZERO);
     }
 
-    pub(super) fn note_trouble(&self, env: &Env) {
+    pub(super) fn note_failure(&self, env: &Env) {
         if env.now() < self.not_before.get() {
             return; // Others that were under way have noted it.
         }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use base::MIB;
 
 /// What a volume's bounds let through at once after a pause, in time: long against the pauses of
-/// a scheduler, short for whoever looks at the rate (B12).
+/// a scheduler, short for an observer of the rate (B12).
 pub const LIMIT_BURST: Duration = Duration::from_millis(100);
 /// The same for the begin of a session: the server may have to recover the segment.
 pub const BLOCK_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A request fails when it is not done after this long: an operator has had the time to bring
-/// servers back, and guests' own timeouts (30 s on Linux) begin anew with each of their tries.
+/// servers back, and guests' own timeouts (30 s on Linux) begin again with each of their tries.
 pub const BLOCK_PATIENCE: Duration = Duration::from_secs(120);
 /// First and longest pause between two tries of a request. A takeover is to be noticed within a
 /// small part of the second that it may take.
@@ -26,7 +26,7 @@ pub const DIRECT_RUNS_MAX: usize = 16;
 /// How long a read beside the block server may take before the block server is asked for it: longer
 /// than the core's client needs to leave a silent replica for the next (500 ms), which it remembers.
 pub const DIRECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// For how long all reads go through the block servers after the core gave trouble, at first and at
+/// For how long all reads go through the block servers after a direct read has failed, at first and at
 /// most; then one tries again.
 pub const DIRECT_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 /// Neighbourhoods of places that an attachment keeps: 350 bytes each, 11 MiB; 4 GiB of blocks.

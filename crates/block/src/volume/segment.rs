@@ -136,7 +136,7 @@ impl Segment {
                     self.learn(&question, &located, (session, sent));
                     let Some(spans) = part_of(&located, blocks.clone()) else {
                         // They are of other blocks than were asked for.
-                        self.direct.note_trouble();
+                        self.direct.note_failure();
                         continue;
                     };
                     match self.direct.read(extent, &spans).await {
@@ -151,7 +151,7 @@ impl Segment {
                 }
                 // It knows no places: a server of an older version.
                 Ended::Failed(fault) if locate && fault.kind == Kind::Invalid => {
-                    self.direct.note_trouble();
+                    self.direct.note_failure();
                     locate = false;
                     continue;
                 }

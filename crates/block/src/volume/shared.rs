@@ -34,7 +34,7 @@ pub trait Route {
     fn place(&self, segment: SegmentId, doubt: Option<Place>) -> Answer<'_, Place>;
 }
 
-/// What the block manager has given to whoever opened the volume (`protocols.md` 6.2).
+/// What the block manager has given to the client that opened the volume (`protocols.md` 6.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attachment {
     /// Its epoch.
@@ -98,7 +98,7 @@ pub(super) struct Shared {
 /// How an attachment has read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reads {
-    /// From the chunkservers, at places that block servers have told (decision 23).
+    /// From the chunkservers, at places that block servers have sent (decision 23).
     pub direct: u64,
     /// Those of them for which no block server was asked (decision 24).
     pub known: u64,

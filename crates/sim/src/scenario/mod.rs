@@ -657,6 +657,7 @@ pub const SCENARIOS: &[Scenario] = &[
         run: |sim| Box::pin(volumes::run(sim)),
         marks: &[
             "block: change came again",
+            "volumes: answers are lost while a segment moves",
             "block: change came late",
             "block: no such session",
             "block: attachment fenced",
