@@ -174,6 +174,59 @@ fn write_drawn(
     }
 }
 
+/// Messages of each kind as a line each: the bytes in hexadecimal, a tab, what they say. Another
+/// build sends and understands the same. `CRATON_WRITE_GOLDEN=1` makes the file; an old line
+/// changes only when a name in its text does.
+fn golden<T: PartialEq + std::fmt::Debug>(
+    (file, draws): (&str, usize),
+    drawn: &BoxedStrategy<T>,
+    encode: impl Fn(&T) -> Vec<u8>,
+    decode: impl Fn(&[u8]) -> Result<T, WireError>,
+) {
+    use proptest::strategy::ValueTree;
+    use std::fmt::Write as _;
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(file);
+    if std::env::var_os("CRATON_WRITE_GOLDEN").is_some() {
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let mut text = String::new();
+        for _ in 0..draws {
+            let value = drawn.new_tree(&mut runner).expect("a message").current();
+            let bytes = encode(&value);
+            if bytes.len() <= 160 {
+                bytes.iter().for_each(|byte| write!(text, "{byte:02x}").expect("text"));
+                writeln!(text, "\t{value:?}").expect("text");
+            }
+        }
+        std::fs::write(&path, text).expect("the file can be written");
+    }
+    let text = std::fs::read_to_string(&path).expect("the file is committed");
+    assert!(text.lines().count() >= 100, "{}: too few messages", path.display());
+    for line in text.lines() {
+        let (hex, said) = line.split_once('\t').expect("bytes and text");
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
+        let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let value = decode(&bytes).unwrap_or_else(|error| panic!("{said}: {error}"));
+        assert_eq!(format!("{value:?}"), said);
+        assert_eq!(encode(&value), bytes, "{said}");
+    }
+}
+
+#[test]
+fn golden_messages_are_unchanged() {
+    use ControlReply as Reply;
+    use ControlRequest as Request;
+    let of_block = |asked: &Request| matches!(asked, Request::Block(_) | Request::BlockServer(_));
+    let requests = request().prop_filter("the core's", move |asked| !of_block(asked)).boxed();
+    let of_block = |reply: &Reply| matches!(reply, Reply::Block(_) | Reply::BlockServer(_));
+    let replies = reply().prop_filter("the core's", move |reply| !of_block(reply)).boxed();
+    golden(("requests.txt", 400), &requests, ControlRequest::encode, ControlRequest::decode);
+    golden(("replies.txt", 400), &replies, ControlReply::encode, ControlReply::decode);
+    golden(("errors.txt", 120), &error().boxed(), ControlError::encode, ControlError::decode);
+    let block = (block_request().boxed(), block_reply().boxed());
+    golden(("block-requests.txt", 400), &block.0, ControlRequest::encode, ControlRequest::decode);
+    golden(("block-replies.txt", 400), &block.1, ControlReply::encode, ControlReply::decode);
+}
+
 #[test]
 fn missing_names_silent_servers_and_failed_disks() {
     let disk = |number: u32, failed: bool| DiskReport {
