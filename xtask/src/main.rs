@@ -6,6 +6,7 @@
 mod circles;
 mod fuzz;
 mod names;
+mod services;
 mod shipped;
 mod test;
 mod tidy;

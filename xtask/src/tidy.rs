@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{circles, names, words};
+use crate::{circles, names, services, words};
 
 /// Where unsafe code may stand (design, section 4).
 const UNSAFE_ALLOWED: &[&str] =
@@ -26,6 +26,7 @@ pub fn run() -> bool {
     }
     check_fuzz_targets(&mut breaches);
     names::check(&mut breaches);
+    services::check(&sources, &mut breaches);
     circles::check(&mut breaches);
     circles::check_walls(&mut breaches);
     words::check(&sources, &mut breaches);

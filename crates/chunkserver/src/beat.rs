@@ -151,7 +151,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         request: ClusterRequest,
     ) -> Result<ClusterReply, ControlError> {
         let request = Request {
-            service: Service::Control,
+            service: Service::CONTROL,
             op: 0,
             priority: Priority::Control,
             flow: 0,

@@ -378,7 +378,7 @@ async fn call_read(
     let give_up = env.now() + BUSY_WAIT_MAX;
     loop {
         let request = Request {
-            service: Service::Data,
+            service: Service::DATA,
             op: read.op(),
             priority: Priority::Background,
             flow: 0,

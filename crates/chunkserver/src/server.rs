@@ -224,8 +224,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         while let Some(Forwarded { request, peer, reply }) = inbox.recv().await {
             let server = self.clone();
             let class = match request.service {
-                Service::Data => Class::Foreground,
-                Service::Control | Service::Raft | Service::Block => Class::Background,
+                Service::DATA => Class::Foreground,
+                _ => Class::Background,
             };
             self.0.env.spawn(class, "forwarded request", async move {
                 let (response, _) = server.answer(request, &peer).await;
@@ -261,9 +261,9 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     pub(crate) async fn answer(&self, request: Request, peer: &PeerInfo) -> (Response, Span) {
         match request.service {
-            Service::Data => self.answer_data(request, peer).await,
-            Service::Control => self.answer_control(request, peer).await,
-            Service::Raft | Service::Block => {
+            Service::DATA => self.answer_data(request, peer).await,
+            Service::CONTROL => self.answer_control(request, peer).await,
+            _ => {
                 let error = ControlError::new(
                     Kind::Invalid,
                     "this is a chunkserver, it holds no Raft group and no volume: ask another",
@@ -470,10 +470,8 @@ impl<S: ChunkStore> Chunkserver<S> {
 impl<S: ChunkStore> Handler for Chunkserver<S> {
     fn handle(&self, incoming: Incoming) {
         let (class, name) = match incoming.request.service {
-            Service::Data => (Class::Foreground, "data request"),
-            Service::Control | Service::Raft | Service::Block => {
-                (Class::Background, "control request")
-            }
+            Service::DATA => (Class::Foreground, "data request"),
+            _ => (Class::Background, "control request"),
         };
         let server = self.clone();
         // One task a request: it runs to completion on this executor (C10).

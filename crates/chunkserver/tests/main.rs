@@ -124,7 +124,7 @@ impl Bed {
         token: Token,
     ) -> Result<(DataReply, Vec<u8>), DataError> {
         let request = Request {
-            service: Service::Data,
+            service: Service::DATA,
             op: request.op(),
             priority: Priority::Foreground,
             flow: 0,
@@ -145,7 +145,7 @@ impl Bed {
         request: ChunkserverRequest,
     ) -> Result<ChunkserverReply, ControlError> {
         let request = Request {
-            service: Service::Control,
+            service: Service::CONTROL,
             op: 0,
             priority: Priority::Control,
             flow: 0,

@@ -33,7 +33,7 @@ impl Peers for Network {
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {
         let request = Request {
-            service: Service::Control,
+            service: Service::CONTROL,
             op: 0, // The body says what is asked.
             priority: Priority::Foreground,
             flow: 0,
@@ -63,7 +63,7 @@ impl Peers for Network {
             _ => 0,
         };
         let request = Request {
-            service: Service::Data,
+            service: Service::DATA,
             op: request.op(),
             priority: Priority::Foreground,
             flow,

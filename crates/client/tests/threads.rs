@@ -18,7 +18,7 @@ use crate::fake::Fake;
 fn serve(env: &Env, fake: &Fake, role: Role, incoming: Incoming) {
     let request = &incoming.request;
     let response = match (role, request.service) {
-        (Role::Master, Service::Control) => {
+        (Role::Master, Service::CONTROL) => {
             let asked = ControlRequest::decode(&request.body).unwrap();
             let (status, body) = match fake.with(|state| state.serve_control(0, asked)) {
                 Ok(reply) => (0, reply.encode()),
@@ -26,7 +26,7 @@ fn serve(env: &Env, fake: &Fake, role: Role, incoming: Incoming) {
             };
             Response { status, body, payload: None }
         }
-        (Role::Server(index), Service::Data) => {
+        (Role::Server(index), Service::DATA) => {
             let asked = DataRequest::decode(request.op, &request.body).unwrap();
             assert_eq!(request.token.0, [9; 16]);
             let payload = request.payload.as_ref();

@@ -19,7 +19,7 @@ use crate::bytes::{BadBytes, Reader, Writer};
 use crate::messages::{Invitation, Standing};
 use crate::{Groups, LocalFuture, NetError, PeerSend};
 
-/// Operations of [`Service::Raft`].
+/// Operations of [`Service::RAFT`].
 pub const OP_RAFT: u16 = 1;
 /// Propose a command; the body behind the group's number. Commands sent so may be repeated.
 pub const OP_PROPOSE: u16 = 2;
@@ -310,7 +310,7 @@ impl PeerSend for Peers {
 }
 
 fn request(op: u16, priority: Priority, body: Vec<u8>) -> Request {
-    let (service, trace, token) = (Service::Raft, TraceId::default(), Token::NONE);
+    let (service, trace, token) = (Service::RAFT, TraceId::default(), Token::NONE);
     Request { service, op, priority, flow: 0, trace, token, body, payload: None }
 }
 

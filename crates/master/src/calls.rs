@@ -45,7 +45,7 @@ impl TransportCalls {
         token: Token,
     ) -> Result<ReplicaStat, CallError> {
         let request = Request {
-            service: Service::Data,
+            service: Service::DATA,
             op: request.op(),
             priority: Priority::Control,
             flow: 0,
@@ -69,7 +69,7 @@ impl TransportCalls {
         request: ChunkserverRequest,
     ) -> Result<ChunkserverReply, CallError> {
         let request = Request {
-            service: Service::Control,
+            service: Service::CONTROL,
             op: 0,
             priority: Priority::Background,
             flow: 0,

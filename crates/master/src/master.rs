@@ -521,10 +521,10 @@ impl Handler for Entrance {
         let Some(master) = self.master.get().cloned() else { return incoming.reply.busy() };
         let Incoming { request, reply, peer, .. } = incoming;
         let (class, name) = match (request.service, request.op) {
-            (Service::Raft, OP_RAFT | OP_BEATS) => (Class::Control, "raft request"),
-            (Service::Raft, _) => (Class::Foreground, "peer request"),
-            (Service::Control, _) => (Class::Foreground, "control request"),
-            (Service::Data | Service::Block, _) => {
+            (Service::RAFT, OP_RAFT | OP_BEATS) => (Class::Control, "raft request"),
+            (Service::RAFT, _) => (Class::Foreground, "peer request"),
+            (Service::CONTROL, _) => (Class::Foreground, "control request"),
+            _ => {
                 let why = "this is a master: it holds no chunk and no volume";
                 let error = ControlError::new(Kind::Invalid, why);
                 return reply.send(answer(Err(error)));
@@ -538,7 +538,7 @@ impl Handler for Entrance {
         self.env.spawn(class, name, async move {
             let _permit = if raft { None } else { master.0.requests.try_acquire().ok() };
             let (response, span) = match request.service {
-                Service::Raft => master.serve_peer(request.op, &request, peer.addr).await,
+                Service::RAFT => master.serve_peer(request.op, &request, peer.addr).await,
                 _ => master.serve_control(&request, peer.addr).await,
             };
             let _entered = span.map(|span| span.enter());
@@ -762,7 +762,7 @@ impl Streams {
             return Err(partition.host.elsewhere(None));
         };
         let request = Request {
-            service: Service::Control,
+            service: Service::CONTROL,
             op: 0,
             priority: Priority::Background,
             flow: 0,

@@ -85,12 +85,17 @@ pub fn operations(text: &mut Exposition, env: &Env) {
     }
 }
 
+/// What frames are counted of apart: the services of all roles, and the links' own signals.
+const SERVICES: [(Option<Service>, &str); 5] = [
+    (Some(Service::CONTROL), "control"),
+    (Some(Service::DATA), "data"),
+    (Some(Service::RAFT), "raft"),
+    (Some(block::proto::SERVICE), "block"),
+    (None, "link"),
+];
+
 /// Links to peers.
 pub fn links(text: &mut Exposition, stats: &transport::Stats) {
-    let name = |index: usize| match Service::ALL.get(index) {
-        Some(service) => format!("{service:?}").to_lowercase(),
-        None => "link".to_owned(),
-    };
     type Count = fn(&transport::ServiceStats) -> u64;
     let counts: [(&str, &str, Count); 4] = [
         ("craton_frames_received_total", "Frames received.", |of| of.frames_in),
@@ -100,8 +105,9 @@ pub fn links(text: &mut Exposition, stats: &transport::Stats) {
     ];
     for (family, help, count) in counts {
         let mut family = text.counters(family, help);
-        for (index, of) in stats.services.iter().enumerate() {
-            family.sample(&[("service", &name(index))], count(of) as f64);
+        for (service, name) in SERVICES {
+            let of = &stats.services[service.map_or(0, |service| usize::from(service.number()))];
+            family.sample(&[("service", name)], count(of) as f64);
         }
     }
     text.gauges("craton_links", "Links that are up.").sample(&[], stats.links.len() as f64);

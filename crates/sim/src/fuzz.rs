@@ -231,7 +231,7 @@ pub fn fuzz_stream(bytes: &[u8]) {
             }
             let calling = Endpoint::new(&own, identity("peer"), Limits::default());
             let request = transport::Request {
-                service: Service::Control,
+                service: Service::CONTROL,
                 op: 1,
                 priority: Priority::Foreground,
                 flow: 0,
@@ -313,7 +313,7 @@ fn pieces(bytes: &[u8]) -> Vec<Vec<u8>> {
         }
         let kind = KINDS[usize::from(kind) % KINDS.len()];
         let message = matches!(kind, FrameKind::Request | FrameKind::Response);
-        let service = Service::ALL[usize::from(flags & 3) % Service::ALL.len()];
+        let service = Service::new(1 + (flags & 3)).expect("a number in range");
         // Lengths that fit what follows, and some that do not.
         let whole = content.len().min(usize::from(body));
         let (body_len, payload_len) = match kind {

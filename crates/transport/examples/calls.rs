@@ -33,7 +33,7 @@ async fn listen(env: Env) -> SocketAddr {
 
 fn request(payload: Option<Buf>, priority: Priority) -> Request {
     Request {
-        service: Service::Data,
+        service: Service::DATA,
         op: 1,
         priority,
         flow: 0,

@@ -183,7 +183,7 @@ impl Endpoint {
         timeout: Duration,
     ) -> Result<Response, CallError> {
         let inner = &*self.0;
-        inner.stats.borrow_mut().local_calls[request.service.index()] += 1;
+        inner.stats.borrow_mut().local_calls[usize::from(request.service.number())] += 1;
         let caller = Caller {
             env: &inner.env,
             name: &inner.own_info,

@@ -464,7 +464,7 @@ impl Link {
 
 /// Payloads of the data path are sectors, which carry their own CRCs.
 fn is_sectors(service: Service, payload: Option<&[u8]>) -> bool {
-    service == Service::Data
+    service == Service::DATA
         && payload.is_some_and(|payload| {
             !payload.is_empty() && payload.len().is_multiple_of(base::limits::SECTOR)
         })

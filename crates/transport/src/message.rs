@@ -32,7 +32,7 @@ pub struct Request {
     pub token: Token,
     /// Encoded request, at most 1 MiB.
     pub body: Vec<u8>,
-    /// Bulk data, at most 4 MiB. For [`Service::Data`] whole sectors.
+    /// Bulk data, at most 4 MiB. For [`Service::DATA`] whole sectors.
     pub payload: Option<Buf>,
 }
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use wire::frame::Service;
 
-/// What is counted apart: each service, and the links' own signals.
-pub(crate) const COUNTED: usize = Service::ALL.len() + 1;
+/// What is counted apart, by number: each service, and as number 0 the links' own signals.
+pub(crate) const COUNTED: usize = Service::MAX as usize + 1;
 
 /// Frames and bytes of one service, headers included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,7 +39,7 @@ pub struct LinkStats {
     pub addr: SocketAddr,
     /// True when this side connected.
     pub connected: bool,
-    /// By place in [`Service::ALL`]; the link's own signals come last.
+    /// By the services' numbers; the link's own signals are number 0.
     pub services: [ServiceStats; COUNTED],
     /// Bytes that wait to be sent.
     pub queued_bytes: usize,
@@ -54,11 +54,11 @@ pub struct LinkStats {
 pub struct Stats {
     /// Links that are up, by address.
     pub links: Vec<LinkStats>,
-    /// Since the start, by place in [`Service::ALL`], closed links included; last the links'
+    /// Since the start, by the services' numbers, closed links included; number 0 is the links'
     /// own signals.
     pub services: [ServiceStats; COUNTED],
-    /// Requests handed over within the process, by place in [`Service::ALL`].
-    pub local_calls: [u64; Service::ALL.len()],
+    /// Requests handed over within the process, by the services' numbers.
+    pub local_calls: [u64; COUNTED],
     /// Connections made or accepted.
     pub links_opened: u64,
     /// Links that broke.
@@ -85,7 +85,7 @@ pub(crate) struct Counters([Cell<ServiceStats>; COUNTED]);
 
 impl Counters {
     fn of(&self, service: Option<Service>) -> &Cell<ServiceStats> {
-        &self.0[service.map_or(Service::ALL.len(), Service::index)]
+        &self.0[service.map_or(0, |service| usize::from(service.number()))]
     }
 
     pub(crate) fn sent(&self, service: Option<Service>, len: usize) {

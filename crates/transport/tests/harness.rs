@@ -59,7 +59,7 @@ pub fn content(env: &Env, seed: u64, len: usize) -> Option<Buf> {
 
 pub fn request(op: u16, body: Vec<u8>, payload: Option<Buf>) -> Request {
     Request {
-        service: Service::Control,
+        service: Service::CONTROL,
         op,
         priority: Priority::Foreground,
         flow: 0,

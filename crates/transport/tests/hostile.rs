@@ -51,7 +51,7 @@ async fn hog(mut raw: Raw, sim: Sim, count: u64) {
         let body = (1u64 << 20).to_le_bytes();
         let mut header = Header {
             body_len: body.len() as u32,
-            service: Some(Service::Control),
+            service: Some(Service::CONTROL),
             priority: Priority::Foreground,
             op: OP_FETCH,
             request: number,
@@ -110,7 +110,7 @@ const PART: usize = 256 << 10;
 
 async fn send_half(raw: &mut Raw, half: Half) {
     let head = |priority, payload_len| Header {
-        service: Some(Service::Control),
+        service: Some(Service::CONTROL),
         priority,
         op: OP_ECHO,
         request: 1 + priority as u64,

@@ -157,7 +157,7 @@ fn strangers_get_no_further_than_the_handshake() {
         // client; a hello with a body that only an admitted peer may send.
         let mut raw = Raw::connect(&env, addr).await;
         let request = Header {
-            service: Some(wire::frame::Service::Control),
+            service: Some(wire::frame::Service::CONTROL),
             deadline_us: 1000,
             request: 1,
             ..Header::empty(FrameKind::Request)

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use base::ClusterId;
 use runtime::sim::Sim;
-use transport::{CallError, Endpoint, Identity, Limits, Service};
+use transport::{CallError, Endpoint, Identity, Limits};
 
 use crate::harness::{
     OP_BUSY, OP_DROP, OP_ECHO, OP_HOLD, OP_SLOW, Server, content, identity, key, millis, request,
@@ -46,7 +46,7 @@ fn roles_of_one_process_need_no_socket() {
         assert!(held.reply.is_cancelled());
         assert_eq!(held.peer.name, "client c1");
         let stats = client.stats();
-        assert_eq!((stats.links.len(), stats.local_calls[Service::Control.index()]), (0, 6));
+        assert_eq!((stats.links.len(), stats.local_calls[1]), (0, 6));
         // A closed endpoint is no longer there, not even for its own process.
         master.close();
         let gone = call(OP_ECHO, 0, None).await.unwrap_err();

@@ -98,7 +98,7 @@ async fn caller(env: Env, endpoint: Endpoint, sim: Sim, hosts: Vec<HostId>, tall
         let peer = sim.addr(hosts[env.random_below(HOSTS as u64) as usize], PORT);
         let len = size(env.random_below(5), env.random_u64());
         let request = Request {
-            service: Service::ALL[env.random_below(3) as usize],
+            service: Service::new(1 + env.random_below(3) as u8).expect("a number in range"),
             op: 1,
             priority: Priority::ALL[env.random_below(3) as usize],
             flow: 0,

@@ -119,31 +119,34 @@ impl FrameKind {
     }
 }
 
-/// Whose message it is: what `op` and the body mean.
+/// Whose message it is: what `op` and the body mean. The number is open: the core's services have
+/// theirs here, any other service's crate has its own (`docs/formats/services.md`). A frame of a
+/// number that a process does not serve reaches its handler, which refuses it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Service {
-    /// Protobuf messages of the control path.
-    Control = 1,
-    /// Raw layouts of the data path; payloads are whole sectors.
-    Data = 2,
-    /// Consensus among masters.
-    Raft = 3,
-    /// Raw layouts between block clients and block servers; payloads are bytes of volumes.
-    Block = 4,
-}
+pub struct Service(u8);
 
 impl Service {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Service; 4] = [Service::Control, Service::Data, Service::Raft, Service::Block];
+    /// Protobuf messages of the control path.
+    pub const CONTROL: Service = Service(1);
+    /// Raw layouts of the data path; payloads are whole sectors.
+    pub const DATA: Service = Service(2);
+    /// Consensus among masters.
+    pub const RAFT: Service = Service(3);
 
-    /// Its place in [`Service::ALL`].
-    pub const fn index(self) -> usize {
-        self as usize - 1
+    /// The highest number.
+    pub const MAX: u8 = 31;
+
+    /// The service of a number: 1 to [`Service::MAX`].
+    pub const fn new(number: u8) -> Option<Service> {
+        match number {
+            1..=Service::MAX => Some(Service(number)),
+            _ => None,
+        }
     }
 
-    fn decode(raw: u8) -> Option<Service> {
-        Service::ALL.get(usize::from(raw).wrapping_sub(1)).copied()
+    /// Its number.
+    pub const fn number(self) -> u8 {
+        self.0
     }
 }
 
@@ -274,7 +277,7 @@ impl Header {
             | if self.split { FLAG_SPLIT } else { 0 };
         put(0, &MAGIC);
         put(VERSION_AT, &[self.version, self.kind as u8]);
-        put(SERVICE_AT, &[self.service.map_or(0, |service| service as u8), flags]);
+        put(SERVICE_AT, &[self.service.map_or(0, Service::number), flags]);
         put(OP_AT, &self.op.to_le_bytes());
         put(BODY_LEN_AT, &self.body_len.to_le_bytes());
         put(PAYLOAD_LEN_AT, &self.payload_len.to_le_bytes());
@@ -312,7 +315,7 @@ impl Header {
         let kind = kind.ok_or(FrameError::Field("kind"))?;
         let service = match bytes[SERVICE_AT] {
             0 => None,
-            raw => Some(Service::decode(raw).ok_or(FrameError::Field("service"))?),
+            raw => Some(Service::new(raw).ok_or(FrameError::Field("service"))?),
         };
         let flags = bytes[FLAGS_AT];
         if flags & !(FLAG_PRIORITY | FLAG_SECTORS | FLAG_SPLIT) != 0 {

@@ -669,7 +669,7 @@ impl Handler for Manager {
         let manager = self.clone();
         self.0.env.spawn(Class::Foreground, "block manager request", async move {
             let answer = match incoming.request.service {
-                Service::Control => manager.answer(&incoming.request.body).await,
+                Service::CONTROL => manager.answer(&incoming.request.body).await,
                 _ => Err(ControlError::new(Kind::Invalid, "this is a block manager")),
             };
             incoming.reply.send(match answer {

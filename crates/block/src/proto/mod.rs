@@ -9,8 +9,12 @@ pub mod paths;
 pub use managers::Managers;
 
 use wire::control::VolumeSpec;
+use wire::frame::Service;
 
 use crate::geometry::{Geometry, GeometryError};
+
+/// Raw layouts between block clients and block servers; payloads are bytes of volumes.
+pub const SERVICE: Service = Service::new(4).expect("a service's number");
 
 /// A volume's geometry.
 pub fn geometry(spec: &VolumeSpec) -> Result<Geometry, GeometryError> {

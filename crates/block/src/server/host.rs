@@ -9,7 +9,7 @@ use base::{Fault, Kind, VolumeId};
 use client::Client;
 use runtime::Instant;
 use table::{ClientStore, Store};
-use transport::{Endpoint, Handler, Incoming, Service, TransportError};
+use transport::{Endpoint, Handler, Incoming, TransportError};
 use wire::control::{BlockReply, BlockRequest, SegmentId};
 
 use super::late::Late;
@@ -18,6 +18,7 @@ use super::tenancy::{Held, Standing};
 use crate::contract::Answer;
 use crate::device::{LinkFrom, Options, Segment, Shared};
 use crate::ids::Identity;
+use crate::proto::SERVICE;
 use crate::proto::lease::PLACES_LENT;
 use crate::proto::lease::drifted;
 use crate::proto::managers::{Managers, misfit};
@@ -195,7 +196,7 @@ impl Host {
 impl Handler for Host {
     fn handle(&self, incoming: Incoming) {
         match incoming.request.service {
-            Service::Block => self.server.handle(incoming),
+            SERVICE => self.server.handle(incoming),
             _ => self.member.handle(incoming),
         }
     }

@@ -743,7 +743,7 @@ impl Handler for Member {
         let member = self.clone();
         self.0.env.spawn(Class::Foreground, "block server control", async move {
             let answer = match incoming.request.service {
-                Service::Control => member.answer(&incoming.request.body).await,
+                Service::CONTROL => member.answer(&incoming.request.body).await,
                 _ => Err(ControlError::new(Kind::Invalid, "this serves control requests only")),
             };
             incoming.reply.send(match answer {

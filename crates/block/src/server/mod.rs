@@ -28,11 +28,12 @@ use std::rc::Rc;
 use base::{Fault, Kind, VolumeId};
 use runtime::sync::Mutex;
 use runtime::{Class, Env, Instant};
-use transport::{Handler, Incoming, Response, Service};
+use transport::{Handler, Incoming, Response};
 use wire::block::{BlockAnswer, BlockError, BlockIo, SessionRef, encode_answer};
 use wire::control::SegmentId;
 
 use crate::contract::{Answer, Owned};
+use crate::proto::SERVICE;
 use crate::server::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 use admission::Admission;
 pub use host::{CoreDevices, Host};
@@ -437,7 +438,7 @@ impl Handler for BlockServer {
     fn handle(&self, incoming: Incoming) {
         let Incoming { request, peer, reply, .. } = incoming;
         let asked = match request.service {
-            Service::Block => BlockIo::decode(request.op, &request.body),
+            SERVICE => BlockIo::decode(request.op, &request.body),
             _ => Err(wire::data_codec::DecodeError::Code(request.op)),
         };
         let asked = match asked {

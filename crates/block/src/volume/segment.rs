@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::{Fault, Kind};
 use runtime::sync::Mutex;
 use runtime::{Buf, Instant};
-use transport::{CallError, Priority, Request, Service, Token};
+use transport::{CallError, Priority, Request, Token};
 use wire::block::{
     self, BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef, Span, decode_answer,
 };
@@ -23,6 +23,7 @@ use super::shared::{Attachment, Place, Shared};
 use crate::contract::Clear;
 use crate::geometry::Extent;
 use crate::limits::BLOCK;
+use crate::proto::SERVICE;
 use crate::span::neighbourhood;
 
 /// What is asked of a segment.
@@ -401,7 +402,7 @@ impl Segment {
         (priority, timeout): (Priority, Duration),
     ) -> Result<Result<Answered, BlockError>, CallError> {
         let request = Request {
-            service: Service::Block,
+            service: SERVICE,
             op: request.op(),
             priority,
             trace: self.shared.env.trace(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::TraceId;
 use runtime::{Buf, Env, Instant};
-use transport::{CallError, Endpoint, Priority, Request, Service, Token};
+use transport::{CallError, Endpoint, Priority, Request, Token};
 use wire::block::{
     BlockAnswer, BlockError, BlockIo, Clear, Located, Sequence, SessionRef, decode_answer,
 };
@@ -31,7 +31,7 @@ impl Raw {
     fn send(&self, io: BlockIo, payload: Option<&[u8]>) -> runtime::JoinHandle<Answered> {
         let payload = payload.map(|bytes| buf(&self.env, bytes));
         let request = Request {
-            service: Service::Block,
+            service: block::proto::SERVICE,
             op: io.op(),
             priority: Priority::Foreground,
             trace: TraceId::new(1),

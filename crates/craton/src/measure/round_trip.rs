@@ -68,7 +68,7 @@ async fn run(
         let mut latencies = Latencies::default();
         while env.now() < end {
             let request = Request {
-                service: Service::Data,
+                service: Service::DATA,
                 op: 0,
                 priority: Priority::Foreground,
                 flow: 0,

@@ -209,7 +209,7 @@ impl Client {
         request: &ControlRequest,
     ) -> Result<ControlReply, ControlError> {
         let request = Request {
-            service: Service::Control,
+            service: Service::CONTROL,
             op: 0,
             priority: Priority::Foreground,
             flow: 0,

@@ -14,7 +14,7 @@ use block::server::Standing;
 use block::server::{BlockServer, Lease, Opened, SegmentOpener};
 use futures_util::FutureExt;
 use runtime::{Buf, Instant};
-use transport::{Handler, Incoming, Service};
+use transport::{Handler, Incoming};
 use wire::block::{BlockIo, Sequence};
 use wire::control::SegmentId;
 
@@ -48,7 +48,7 @@ struct Buggy {
 impl Handler for Buggy {
     fn handle(&self, mut incoming: Incoming) {
         let request = &mut incoming.request;
-        if request.service == Service::Block
+        if request.service == block::proto::SERVICE
             && let Ok(mut io) = BlockIo::decode(request.op, &request.body)
         {
             let payload = request.payload.as_ref().map_or(0, |payload| payload.len() as u64);
