@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block::diff::fuzz_diff(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block_volume::diff::fuzz_diff(bytes));

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::Fault;
-use block::contract::{Clear, Device};
-use block::export::Exports;
-use block::geometry::Extent;
-use block::limits::IO_MAX;
 use block::proto::Managers;
 use block::volume::Limits;
 use block::volume::VolumeExports;
+use block_volume::contract::{Clear, Device};
+use block_volume::export::Exports;
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
 use client::{Client, Connection};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;

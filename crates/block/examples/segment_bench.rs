@@ -10,11 +10,11 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use base::ClusterId;
-use block::contract::Device;
 use block::device::limits::INDEX_MEMORY_DEFAULT;
 use block::device::{Options, Segment, Shared};
-use block::geometry::Extent;
-use block::ids::Identity;
+use block_volume::contract::Device;
+use block_volume::geometry::Extent;
+use block_volume::ids::Identity;
 use client::Client;
 use futures_util::future::join_all;
 use runtime::{Buf, Duration, Env, Rng, Runtime, RuntimeConfig};

@@ -12,11 +12,11 @@ use table::Source;
 use wire::block::{RecordPlace, Span};
 use wire::control::SegmentId;
 
-use crate::contract::Answer;
-use crate::ids::{FileNo, Identity};
-use crate::record::{RECORD, UNIT, plain_record};
-use crate::span::push_span;
 use crate::volume::DataFiles;
+use block_volume::contract::Answer;
+use block_volume::ids::{FileNo, Identity};
+use block_volume::record::{RECORD, UNIT, plain_record};
+use block_volume::span::push_span;
 
 /// Files kept: the oldest go, as collection takes files away.
 const FILES: usize = 64;

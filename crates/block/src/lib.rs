@@ -7,23 +7,13 @@
 //! Invariant: reaches the core only through `client` and `table`; `geometry` and `nbd` do no I/O.
 
 mod archive;
-mod buffer;
-pub mod contract;
 pub mod device;
-pub mod diff;
-pub mod export;
 pub mod frontend;
 pub mod fuzz;
-pub mod geometry;
-pub mod ids;
-pub mod limits;
 pub mod manager;
 pub mod memory;
 pub mod model;
 pub mod nbd;
-pub mod once;
 pub mod proto;
-mod record;
 pub mod server;
-mod span;
 pub mod volume;

@@ -15,11 +15,11 @@ use runtime::{Buf, Env};
 use wire::control::SegmentId;
 
 use crate::archive::Archive;
-use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use crate::geometry::Extent;
-use crate::limits::{BLOCK, IO_MAX};
-use crate::once::{Origin, Progress, Windows};
-use crate::span::neighbourhood;
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::geometry::Extent;
+use block_volume::limits::{BLOCK, IO_MAX};
+use block_volume::once::{Origin, Progress, Windows};
+use block_volume::span::neighbourhood;
 
 /// What a [`MemoryDevice`] holds: outlives it, as a disk outlives a process. Clones share it.
 #[derive(Clone, Default)]

@@ -14,12 +14,12 @@ use runtime::{Env, Instant};
 use wire::control::SegmentId;
 
 use crate::archive::Archive;
-use crate::contract::Answer;
 use crate::memory::{Memory, MemoryDevice};
 use crate::proto::lease::drifted;
 use crate::server::Standing;
 use crate::server::{Lease, Opened, SegmentOpener};
 use crate::volume::{Attachment, DataFiles, Place, Route};
+use block_volume::contract::Answer;
 
 struct Segment {
     place: Place,

@@ -3,7 +3,6 @@
 
 mod device;
 mod frontend;
-mod geometry;
 mod manager;
 mod nbd;
 mod service;

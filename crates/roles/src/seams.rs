@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use block::export::Exports;
 use block::server::Devices;
+use block_volume::export::Exports;
 use chunkstore::ChunkStore;
 use chunkstore::flash::FlashStore;
 use client::{Network, Peers};

@@ -120,7 +120,7 @@ pub const TARGETS: &[Target] = &[
         "crates/block/tests/corpus/device_origins",
     ),
     target("device_name", block::device::fuzz::fuzz_name, "crates/block/tests/corpus/device_name"),
-    target("volume_diff", block::diff::fuzz_diff, "crates/block/tests/corpus/diff"),
+    target("volume_diff", block_volume::diff::fuzz_diff, "crates/block-volume/tests/corpus/diff"),
     target("manager_row", block::fuzz::fuzz_manager_row, "crates/block/tests/corpus/manager_row/"),
     target("block_request", wire::block::fuzz_request, "crates/block/tests/corpus/block_request"),
     target("block_answer", wire::block::fuzz_answer, "crates/block/tests/corpus/block_answer"),

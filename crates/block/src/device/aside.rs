@@ -6,7 +6,7 @@ use base::Kind;
 use runtime::{Duration, Instant};
 
 use super::limits::{COLLECT_ASIDE_DAMAGED, COLLECT_RETRY};
-use crate::ids::FileNo;
+use block_volume::ids::FileNo;
 
 /// Files that could not be collected: how often, and when each is tried again.
 #[derive(Default)]

@@ -14,8 +14,8 @@ use wire::control::{SegmentCheck, SegmentScrub};
 use super::core::Core;
 use super::format::state::{SCRUB_KEY, ScrubState};
 use super::limits::{CHECK_PAGES, PAGE_BLOCKS, SCRUB_BLOCKS, SCRUB_DELAY, SCRUB_SAVE, SWEEP_TIME};
-use crate::ids::parse_name;
-use crate::limits::BLOCK;
+use block_volume::ids::parse_name;
+use block_volume::limits::BLOCK;
 
 /// Pause after a piece of the scrub could not be read now.
 const RETRY: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Which DataFile to collect next, and what its blocks are put beside (B3).
 
 use super::limits::COLLECT_CLASSES;
-use crate::ids::FileNo;
+use block_volume::ids::FileNo;
 
 /// A DataFile as collection sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -23,8 +23,8 @@ use super::format::state::{Role, file_key};
 use super::format::txn::Mark;
 use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE};
 use super::types::{Loc, Update};
-use crate::ids::{FileNo, Seq};
-use crate::record::{Flaw, Head, Next, RECORD, UNIT, What, next_head, put_stored, repack};
+use block_volume::ids::{FileNo, Seq};
+use block_volume::record::{Flaw, Head, Next, RECORD, UNIT, What, next_head, put_stored, repack};
 
 /// How long a step waits for requests that are under way, unless room is short.
 const GIVE_WAY: Duration = Duration::from_millis(2);

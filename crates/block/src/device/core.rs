@@ -23,9 +23,9 @@ use super::options::Options;
 use super::queue::Queue;
 use super::shared::{Member, Shared};
 use super::types::Update;
-use crate::ids::{FileNo, Identity, Seq};
-use crate::once::Windows;
-use crate::record::Flaw;
+use block_volume::ids::{FileNo, Identity, Seq};
+use block_volume::once::Windows;
+use block_volume::record::Flaw;
 
 /// Updates of one append, which are in the index and not in the TxnFile yet.
 pub(crate) struct Unlogged {

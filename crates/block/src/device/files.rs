@@ -9,8 +9,8 @@ use runtime::sync::Mutex;
 use table::{Source, Store, Writer};
 
 use super::format::state::FileState;
-use crate::ids::{FileNo, Identity};
-use crate::record::UNIT;
+use block_volume::ids::{FileNo, Identity};
+use block_volume::record::UNIT;
 
 /// A DataFile that the table names.
 pub(crate) struct DataFile {

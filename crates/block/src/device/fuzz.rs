@@ -7,8 +7,10 @@
 use super::format::page::{decode_page, encode_page};
 use super::format::state::{FileState, ScrubState, SegmentState};
 use super::format::txn::Txn;
-use crate::ids::{FileNo, Identity, parse_name};
-use crate::record::{FILE_HEAD, Head, Next, RECORD_HEAD, file_head, next_record, read_file_head};
+use block_volume::ids::{FileNo, Identity, parse_name};
+use block_volume::record::{
+    FILE_HEAD, Head, Next, RECORD_HEAD, file_head, next_record, read_file_head,
+};
 
 /// The segment and file of all fuzzed records.
 pub(crate) const IDENTITY: Identity = Identity { volume: 7, segment: 3 };
@@ -65,7 +67,7 @@ pub fn fuzz_state(bytes: &[u8]) {
 
 /// What is known of an attachment's changes.
 pub fn fuzz_origins(bytes: &[u8]) {
-    crate::once::fuzz_window(bytes);
+    block_volume::once::fuzz_window(bytes);
 }
 
 /// Names of DataFiles.

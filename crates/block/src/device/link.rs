@@ -17,8 +17,8 @@ use super::format::state::{
 use super::limits::LINK_ROWS_BYTES;
 use super::open::Opening;
 use super::options::LinkFrom;
-use crate::ids::FileNo;
-use crate::record::Flaw;
+use block_volume::ids::FileNo;
+use block_volume::record::Flaw;
 
 /// Bytes of the cache for a table that is read once.
 const LOOK_CACHE: usize = 256 << 10;

@@ -27,10 +27,10 @@ use super::limits::{
 use super::pace::Pace;
 use super::queue::{Change, Work};
 use super::types::{Loc, Update, merge};
-use crate::ids::{FileNo, Seq};
-use crate::limits::BLOCK;
-use crate::once::Origin;
-use crate::record::{self, FILE_HEAD, Head, RECORD, RECORD_UNITS, UNIT, What, file_head};
+use block_volume::ids::{FileNo, Seq};
+use block_volume::limits::BLOCK;
+use block_volume::once::Origin;
+use block_volume::record::{self, FILE_HEAD, Head, RECORD, RECORD_UNITS, UNIT, What, file_head};
 
 /// Pause after a DataFile could not be made: first and longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));

@@ -28,9 +28,11 @@ use super::limits::{SCAN_BYTES, TXN_UPDATES_MAX};
 use super::options::{LinkFrom, Options};
 use super::shared::Shared;
 use super::types::{Loc, Update, merge};
-use crate::ids::{FileNo, Identity, Seq, parse_name};
-use crate::once::Windows;
-use crate::record::{FILE_HEAD, Flaw, Next, RECORD, UNIT, What, next_record, read_file_head};
+use block_volume::ids::{FileNo, Identity, Seq, parse_name};
+use block_volume::once::Windows;
+use block_volume::record::{
+    FILE_HEAD, Flaw, Next, RECORD, UNIT, What, next_record, read_file_head,
+};
 
 /// A segment that is being opened.
 pub(super) struct Opening {

@@ -12,7 +12,7 @@ use super::limits::{
     RECENT_BYTES_DEFAULT, SCRUB_PERIOD_DEFAULT, SCRUB_RATE_DEFAULT, TXN_UPDATES_DEFAULT,
     TXN_UPDATES_MAX, TXN_WAIT_DEFAULT,
 };
-use crate::record::{FILE_BYTES, RECORD};
+use block_volume::record::{FILE_BYTES, RECORD};
 
 /// Finds the directory that a segment's content is linked from, when it has to be.
 pub type LinkFrom = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Store>, Fault>>>;

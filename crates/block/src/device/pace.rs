@@ -109,7 +109,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::RECORD;
+    use block_volume::record::RECORD;
 
     fn at(us: u64) -> Instant {
         Instant::default() + Duration::from_micros(us)

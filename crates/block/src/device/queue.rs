@@ -10,9 +10,9 @@ use runtime::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::locks::Guard;
 use super::types::Loc;
-use crate::limits::BLOCK;
-use crate::once::Origin;
-use crate::record::{Mark, RECORD, UNIT};
+use block_volume::limits::BLOCK;
+use block_volume::once::Origin;
+use block_volume::record::{Mark, RECORD, UNIT};
 
 /// What a change does to blocks from its first on.
 pub(crate) enum Work {

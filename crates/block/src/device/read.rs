@@ -11,8 +11,8 @@ use super::files::DataFile;
 use super::index::Found;
 use super::limits::READS_INFLIGHT;
 use super::types::Loc;
-use crate::ids::FileNo;
-use crate::record::{Flaw, READ_BYTES_MAX, RECORD_UNITS, UNIT, read_block};
+use block_volume::ids::FileNo;
+use block_volume::record::{Flaw, READ_BYTES_MAX, RECORD_UNITS, UNIT, read_block};
 
 /// How long a read waits for bytes that a replica does not show yet.
 const PATIENCE: Duration = Duration::from_secs(10);

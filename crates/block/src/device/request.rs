@@ -13,13 +13,13 @@ use super::limits::{PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, REQUEST_BYTE
 use super::locks::Guard;
 use super::queue::{Change, Work};
 use super::types::Loc;
-use crate::contract::{Clear, Piece, Places};
-use crate::geometry::Extent;
-use crate::ids::FileNo;
-use crate::limits::BLOCK;
-use crate::once::{Origin, Progress, without};
-use crate::record::RECORD_UNITS;
-use crate::span::{blocks, neighbourhood, part, push_span};
+use block_volume::contract::{Clear, Piece, Places};
+use block_volume::geometry::Extent;
+use block_volume::ids::FileNo;
+use block_volume::limits::BLOCK;
+use block_volume::once::{Origin, Progress, without};
+use block_volume::record::RECORD_UNITS;
+use block_volume::span::{blocks, neighbourhood, part, push_span};
 
 /// Blocks that a range covers in part: none, one or two.
 fn edges(covers: &Range<u64>, whole: &Range<u64>) -> Vec<u64> {

@@ -13,11 +13,11 @@ use super::core::Core;
 use super::limits::SEGMENT_BYTES_MAX;
 use super::options::{LinkFrom, Options};
 use super::shared::Shared;
-use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use crate::geometry::Extent;
-use crate::ids::Identity;
-use crate::once::Origin;
-use crate::record::UNIT;
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::geometry::Extent;
+use block_volume::ids::Identity;
+use block_volume::once::Origin;
+use block_volume::record::UNIT;
 
 /// One segment of a volume in one directory of the core. Cheap to clone; stays on its thread.
 ///

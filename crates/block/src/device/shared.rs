@@ -19,7 +19,7 @@ use table::Cache;
 use super::files::Recent;
 use super::index::IndexMap;
 use super::limits::{FULL_PAUSE, INDEX_MEMORY, WRITE_MEMORY_MIN};
-use crate::ids::FileNo;
+use block_volume::ids::FileNo;
 
 struct Inner {
     cache: Cache,

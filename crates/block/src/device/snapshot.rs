@@ -24,7 +24,7 @@ use super::format::state::{FileState, Role, SEGMENT_KEY, SegmentState};
 use super::limits::{CUT_KEEP, CUT_LOOK, SEALS_INFLIGHT};
 use super::link::Filling;
 use super::segment::Segment;
-use crate::ids::{FileNo, Identity};
+use block_volume::ids::{FileNo, Identity};
 
 /// Bytes of the cache for a table that is only written.
 const LINK_CACHE: usize = 64 << 10;

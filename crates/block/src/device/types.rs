@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::ids::FileNo;
-use crate::record::{RECORD_UNITS, UNIT};
+use block_volume::ids::FileNo;
+use block_volume::record::{RECORD_UNITS, UNIT};
 
 /// Where a block's content is, in 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

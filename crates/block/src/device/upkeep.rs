@@ -13,7 +13,7 @@ use super::format::state::{file_key, origin_key, page_key, txn_key};
 use super::format::txn::{Mark, Txn};
 use super::limits::{CHECKPOINT_PAGES, TXN_MARKS_MAX, TXN_UPDATES_MAX};
 use super::types::merge;
-use crate::ids::{FileNo, Seq};
+use block_volume::ids::{FileNo, Seq};
 
 /// Pause after background work has failed.
 const RETRY: Duration = Duration::from_millis(100);

@@ -22,8 +22,8 @@ use super::format::txn::Txn;
 use super::index::{Found, IndexMap};
 use super::limits::PAGE_BLOCKS;
 use super::types::Loc;
-use crate::ids::FileNo;
-use crate::record::{Flaw, UNIT};
+use block_volume::ids::FileNo;
+use block_volume::record::{Flaw, UNIT};
 
 /// Bytes of the index in memory beside the changes of the TxnFile.
 const INDEX_BYTES: usize = 1 << 20;
@@ -236,16 +236,16 @@ impl View {
             };
             let perhaps = has == Has::Data && matches!(before, Spot::At(..));
             let block = u64::from(page) * u64::from(PAGE_BLOCKS) + block as u64;
-            let offset = block * crate::limits::BLOCK;
+            let offset = block * block_volume::limits::BLOCK;
             match &mut open {
                 Some(change)
                     if change.offset + change.len == offset
                         && (change.now, change.perhaps) == (has, perhaps) =>
                 {
-                    change.len += crate::limits::BLOCK;
+                    change.len += block_volume::limits::BLOCK;
                 }
                 _ => {
-                    let len = crate::limits::BLOCK;
+                    let len = block_volume::limits::BLOCK;
                     let next = Change { offset, len, now: has, perhaps };
                     open.replace(next).into_iter().for_each(&mut *take);
                 }

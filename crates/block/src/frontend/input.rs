@@ -3,9 +3,9 @@
 use runtime::{Buf, BufMut, Env};
 
 use super::tls::Incoming;
-use crate::buffer::alloc;
 use crate::nbd::Broken;
 use crate::nbd::limits::NBD_STAGING_BYTES;
+use block_volume::buffer::alloc;
 
 /// Why nothing more is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

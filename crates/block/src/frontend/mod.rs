@@ -29,7 +29,7 @@ use handshakes::{Handshakes, RefusalLog};
 use runtime::{Class, Env, JoinHandle, Listener, Stream};
 use tls::Gate;
 
-use crate::export::Exports;
+use block_volume::export::Exports;
 
 use shared::Inner;
 pub use shared::{Limits, Stats};

@@ -10,18 +10,18 @@ use super::handshakes::Handshake;
 use super::input::{Ended, Input};
 use super::shared::{Claim, Inner, Seat};
 use super::tls::{self, Gate, Incoming, Outgoing};
-use crate::buffer::alloc;
-use crate::contract::Device;
-use crate::export::About;
 use crate::nbd::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
 use crate::nbd::{
     BASE_ALLOCATION, ClientHello, Greeting, MetaQuery, OptionCode, OptionFlaw, OptionHead,
     OptionReply, OptionRequest, ReplyCode, Select, ServerInfo, encode_export_name_reply,
     export_flags,
 };
+use block_volume::buffer::alloc;
+use block_volume::contract::Device;
+use block_volume::export::About;
 
 /// Best size of a request: a block.
-const PREFERRED: u32 = crate::limits::BLOCK as u32;
+const PREFERRED: u32 = block_volume::limits::BLOCK as u32;
 
 /// What was agreed on.
 pub(super) struct Chosen {

@@ -5,8 +5,8 @@ use runtime::sync::{OwnedSemaphorePermit, mpsc};
 use runtime::{Buf, Env};
 
 use super::tls::Outgoing;
-use crate::buffer::alloc;
 use crate::nbd::limits::{NBD_BATCH_BYTES, NBD_BATCH_MAX};
+use block_volume::buffer::alloc;
 
 /// A part of a long answer, and its share of the connection's bounds.
 pub(super) type Part = (Buf, OwnedSemaphorePermit);

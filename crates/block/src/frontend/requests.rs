@@ -11,14 +11,14 @@ use super::input::{Ended, Input};
 use super::negotiate::ALLOCATION_ID;
 use super::output::{Message, Part};
 use super::shared::{Connection, acquire};
-use crate::contract::{Clear, Piece};
-use crate::geometry::Extent;
-use crate::limits::IO_MAX;
 use crate::nbd::limits::NBD_EXTENTS_MAX;
 use crate::nbd::{
     Chunk, Command, Errno, Request, SimpleReply, StatusExtent, allocation_flags, encode_data_head,
     request_flags,
 };
+use block_volume::contract::{Clear, Piece};
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
 
 /// What a request has claimed of its connection's bounds.
 type Held = Vec<OwnedSemaphorePermit>;

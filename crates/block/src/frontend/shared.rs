@@ -11,12 +11,12 @@ use runtime::{Env, JoinHandle};
 
 use super::handshakes::{Handshakes, RefusalLog};
 use super::output::Message;
-use crate::contract::Device;
-use crate::export::Exports;
 use crate::nbd::limits::{
     NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_HANDSHAKES_MAX, NBD_NEGOTIATION_MAX,
     NBD_REQUESTS_MAX,
 };
+use block_volume::contract::Device;
+use block_volume::export::Exports;
 
 /// Bounds of a front end. The simulator and tests make them small.
 #[derive(Clone, Copy, Debug)]

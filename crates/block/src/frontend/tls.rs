@@ -20,8 +20,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
-use crate::buffer::alloc;
 use crate::nbd::limits::{NBD_BATCH_BYTES, NBD_STAGING_BYTES, TLS_RECORD_MAX};
+use block_volume::buffer::alloc;
 
 /// What a front end's TLS is made of, each a text in PEM.
 #[derive(Clone, Copy, Debug)]

@@ -176,7 +176,7 @@ impl Manager {
             };
             let opened = parts.iter().map(|part| {
                 // A question that only an open segment answers.
-                let (segment, from, to) = (part.segment, 0, crate::limits::BLOCK);
+                let (segment, from, to) = (part.segment, 0, block_volume::limits::BLOCK);
                 let request = BlockServerRequest::HasData { segment, from, to };
                 self.ask_part(part, request, LINK_ATTEMPT)
             });

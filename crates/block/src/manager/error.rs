@@ -7,8 +7,8 @@ use base::limits::NAME_MAX;
 use base::{Kind, VolumeId};
 use wire::control::ControlError;
 
-use crate::geometry::GeometryError;
-use crate::limits::{BLOCK, VOLUME_BYTES};
+use block_volume::geometry::GeometryError;
+use block_volume::limits::{BLOCK, VOLUME_BYTES};
 
 /// A refusal. The text names the thing and the way out.
 #[derive(Clone, PartialEq, Eq, Debug)]

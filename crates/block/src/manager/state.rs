@@ -10,8 +10,8 @@ use super::entity::{
     Attached, Boots, Counters, Family, Segment, Server, Trash, Volume, segments_of_all,
 };
 use super::rows::{Key, Row, Value};
-use crate::geometry::SegmentIndex;
 use crate::proto::geometry;
+use block_volume::geometry::SegmentIndex;
 
 /// Everything that a manager's table holds.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -12,8 +12,8 @@ use super::error::Refusal;
 use super::limits::{ATTACH_DEAD, ATTACHMENT_EPOCH_MAX, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
 use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
-use crate::limits::{BLOCK, VOLUME_BYTES};
 use crate::proto::geometry;
+use block_volume::limits::{BLOCK, VOLUME_BYTES};
 
 impl Machine {
     pub(super) fn create(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::KIB;
 
-use crate::limits::{IO_MAX, SESSION_CHANGES_MAX};
+use block_volume::limits::{IO_MAX, SESSION_CHANGES_MAX};
 
 /// Bytes of one NBD request's data at most: what clients may assume without asking, and twice
 /// what Linux sends.

@@ -11,7 +11,7 @@ pub use managers::Managers;
 use wire::control::VolumeSpec;
 use wire::frame::Service;
 
-use crate::geometry::{Geometry, GeometryError};
+use block_volume::geometry::{Geometry, GeometryError};
 
 /// Raw layouts between block clients and block servers; payloads are bytes of volumes.
 pub const SERVICE: Service = Service::new(4).expect("a service's number");

@@ -15,15 +15,15 @@ use wire::control::{BlockReply, BlockRequest, SegmentId};
 use super::late::Late;
 use super::member::{Devices, Member, ServedSegment};
 use super::tenancy::{Held, Standing};
-use crate::contract::Answer;
 use crate::device::{LinkFrom, Options, Segment, Shared};
-use crate::ids::Identity;
 use crate::proto::SERVICE;
 use crate::proto::lease::PLACES_LENT;
 use crate::proto::lease::drifted;
 use crate::proto::managers::{Managers, misfit};
 use crate::proto::paths::segment_path;
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
+use block_volume::contract::Answer;
+use block_volume::ids::Identity;
 
 /// Segments on the core, each in its directory.
 #[derive(Clone)]

@@ -18,12 +18,12 @@ use table::ClientStore;
 use wire::control::{Policy, SegmentCheck, SegmentId, SegmentScrub, SegmentUsage};
 
 use super::member::ServedSegment;
-use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use crate::device::Segment;
-use crate::geometry::Extent;
-use crate::ids::Identity;
-use crate::once::Origin;
 use crate::proto::paths::segment_path;
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::geometry::Extent;
+use block_volume::ids::Identity;
+use block_volume::once::Origin;
 
 /// Opens the segment: called again after a failure.
 pub(super) type Opening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;

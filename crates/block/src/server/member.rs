@@ -22,11 +22,11 @@ use wire::control::{
 
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
 use super::tenancy::{Action, Held, Standing, Tenancy};
-use crate::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use crate::geometry::Extent;
-use crate::once::Origin;
 use crate::proto::lease::{BEAT_ATTEMPT, IDLE, PAUSE, RENEW};
 use crate::proto::managers::{AskError, Error, Managers};
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::geometry::Extent;
+use block_volume::once::Origin;
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;

@@ -32,10 +32,10 @@ use transport::{Handler, Incoming, Response};
 use wire::block::{BlockAnswer, BlockError, BlockIo, SessionRef, encode_answer};
 use wire::control::SegmentId;
 
-use crate::contract::{Answer, Owned};
 use crate::proto::SERVICE;
 use crate::server::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 use admission::Admission;
+use block_volume::contract::{Answer, Owned};
 pub use host::{CoreDevices, Host};
 use lending::{Lending, Lent};
 pub use member::{Devices, Member, ServedSegment};

@@ -11,11 +11,11 @@ use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef};
 use super::session::{Arrival, Session};
 use super::tenancy::Standing;
 use super::{BlockServer, OpenSegment, attachment, error_of};
-use crate::contract::{Clear, Piece};
-use crate::geometry::Extent;
-use crate::limits::IO_MAX;
-use crate::once::Origin;
 use crate::server::limits::{SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
+use block_volume::contract::{Clear, Piece};
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
+use block_volume::once::Origin;
 
 /// Gives claimed bytes back when dropped.
 struct Claim<'a> {

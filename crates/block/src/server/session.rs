@@ -7,7 +7,7 @@ use std::rc::Rc;
 use runtime::sync::Notify;
 use wire::block::{BlockError, Sequence};
 
-use crate::limits::SESSION_CHANGES_MAX;
+use block_volume::limits::SESSION_CHANGES_MAX;
 
 /// A change that has come.
 pub(super) struct Change {

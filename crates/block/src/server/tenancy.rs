@@ -20,7 +20,7 @@ pub enum Standing {
     Holds(Instant),
     /// The lease has run out; the segment may be another's. Fencing protects writes, which may be
     /// acknowledged from this time on; what is read may be told when the core says that nobody
-    /// else has opened the segment ([`crate::contract::Owned::confirm`]).
+    /// else has opened the segment ([`block_volume::contract::Owned::confirm`]).
     Lapsed(Instant),
     /// The segment is another's: the asker needs a new map.
     Gone,

@@ -20,11 +20,11 @@ use wire::block::{Located, RecordPlace, Span};
 use wire::control::SegmentId;
 
 use super::shared::Shared;
-use crate::geometry::Extent;
-use crate::ids::{FileNo, Identity};
-use crate::record::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT, read_block};
-use crate::span::{blocks, part};
 use crate::volume::limits::{DIRECT_FILES_MAX, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
+use block_volume::geometry::Extent;
+use block_volume::ids::{FileNo, Identity};
+use block_volume::record::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT, read_block};
+use block_volume::span::{blocks, part};
 
 /// A DataFile, as the client knows it.
 enum Known {

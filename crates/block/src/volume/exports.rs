@@ -16,14 +16,14 @@ use transport::Endpoint;
 use wire::control::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use wire::control::{BlockReply, BlockRequest, BlockRole, SegmentId, SegmentPlace, VolumeInfo};
 
-use crate::contract::{Answer, Clear, Device, Piece};
-use crate::export::{About, Exports, Names};
-use crate::geometry::Extent;
 use crate::proto::geometry;
 use crate::proto::lease::{HERE, HERE_FIRST, KEEP};
 use crate::proto::managers::{Managers, misfit};
 use crate::proto::paths::segment_path;
 use crate::volume::{Attachment, DataFiles, Limits, Place, Reads, Route, Shape, Volume};
+use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::export::{About, Exports, Names};
+use block_volume::geometry::Extent;
 
 struct Inner {
     env: Env,

@@ -8,8 +8,8 @@ use runtime::{Env, Instant};
 use table::Source;
 use wire::control::SegmentId;
 
-use crate::contract::Answer;
 use crate::volume::limits::DIRECT_PAUSE;
+use block_volume::contract::Answer;
 
 /// Where a client finds DataFiles.
 pub trait DataFiles {

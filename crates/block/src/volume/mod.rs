@@ -33,10 +33,10 @@ use transport::{Endpoint, Priority};
 use wire::block::{BlockAnswer, PIECES_MAX};
 use wire::control::VolumeLimits;
 
-use crate::contract::{Answer, Clear, Device, Piece};
-use crate::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
-use crate::limits::IO_MAX;
 use crate::volume::limits::PIECES_BYTES_MAX;
+use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
+use block_volume::limits::IO_MAX;
 pub use exports::VolumeExports;
 pub use files::DataFiles;
 use files::Trust;

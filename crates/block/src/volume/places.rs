@@ -11,10 +11,10 @@ use std::ops::Range;
 
 use wire::block::{RecordPlace, Span};
 
-use crate::limits::PLACES_AROUND;
-use crate::record::RECORD_UNITS;
-use crate::span::push_span;
 use crate::volume::limits::{PLACES_FILES_MAX, PLACES_KEPT_MAX};
+use block_volume::limits::PLACES_AROUND;
+use block_volume::record::RECORD_UNITS;
+use block_volume::span::push_span;
 
 /// Blocks that are kept together.
 const AROUND: usize = PLACES_AROUND as usize;

@@ -20,11 +20,11 @@ use super::places::{Watch, Watching};
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
 use super::shared::{Attachment, Place, Shared};
-use crate::contract::Clear;
-use crate::geometry::Extent;
-use crate::limits::BLOCK;
 use crate::proto::SERVICE;
-use crate::span::neighbourhood;
+use block_volume::contract::Clear;
+use block_volume::geometry::Extent;
+use block_volume::limits::BLOCK;
+use block_volume::span::neighbourhood;
 
 /// What is asked of a segment.
 #[derive(Clone, Debug)]

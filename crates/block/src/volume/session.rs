@@ -8,7 +8,7 @@ use runtime::sync::Notify;
 use wire::block::Sequence;
 
 use super::shared::Place;
-use crate::limits::SESSION_CHANGES_MAX;
+use block_volume::limits::SESSION_CHANGES_MAX;
 
 /// A session that a server has admitted.
 pub(super) struct Session {

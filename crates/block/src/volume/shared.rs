@@ -12,10 +12,10 @@ use wire::control::SegmentId;
 
 use super::files::{DataFiles, Trust};
 use super::places::Places;
-use crate::buffer::alloc;
-use crate::contract::Answer;
 use crate::proto::limits::BLOCK_CALL_TIMEOUT;
 use crate::volume::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE};
+use block_volume::buffer::alloc;
+use block_volume::contract::Answer;
 
 /// Where a segment is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

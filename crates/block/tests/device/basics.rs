@@ -1,11 +1,11 @@
 //! What one owner answers.
 
 use base::Kind;
-use block::contract::{Clear, Device, Piece};
 use block::device::model::{load, whole};
 use block::device::{Options, Segment};
-use block::geometry::Extent;
-use block::ids::Identity;
+use block_volume::contract::{Clear, Device, Piece};
+use block_volume::geometry::Extent;
+use block_volume::ids::Identity;
 use runtime::{Duration, Rng};
 
 use crate::device::support::{BYTES, IDENTITY, World, device, on, open, plan, shared, small};

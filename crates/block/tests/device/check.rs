@@ -1,8 +1,8 @@
 //! What a check and a scrub find, and what they do not.
 
-use block::contract::{Clear, Device};
 use block::device::{Options, Segment};
-use block::geometry::Extent;
+use block_volume::contract::{Clear, Device};
+use block_volume::geometry::Extent;
 use runtime::sim::CrashMode;
 use runtime::{Duration, Env};
 use wire::control::SegmentCheck;

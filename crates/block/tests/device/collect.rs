@@ -1,10 +1,10 @@
 //! Garbage collection: space comes back, content stays, amplification is bounded.
 
 use base::Kind;
-use block::contract::Device;
 use block::device::model::{Oracle, Plan, load, whole};
 use block::device::{Options, Segment, Stats};
-use block::geometry::Extent;
+use block_volume::contract::Device;
+use block_volume::geometry::Extent;
 use runtime::{Class, Duration, Rng};
 
 use crate::device::support::{BYTES, World, device, on, open, small};

@@ -1,8 +1,8 @@
 //! Damaged and missing DataFiles: typed errors that name the file, and never wrong content.
 
 use base::{Fault, Kind};
-use block::contract::Device;
-use block::geometry::Extent;
+use block_volume::contract::Device;
+use block_volume::geometry::Extent;
 use runtime::sim::CrashMode;
 use runtime::{Env, Rng};
 

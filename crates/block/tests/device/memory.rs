@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use base::Fault;
-use block::contract::Device;
 use block::device::{Options, Segment, Shared};
-use block::geometry::Extent;
-use block::ids::Identity;
+use block_volume::contract::Device;
+use block_volume::geometry::Extent;
+use block_volume::ids::Identity;
 use runtime::{Duration, Env, Rng};
 use table::Cache;
 

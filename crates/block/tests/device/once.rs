@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::Kind;
-use block::contract::{Clear, Device, Owned};
 use block::device::Segment;
-use block::geometry::Extent;
-use block::once::Origin;
+use block_volume::contract::{Clear, Device, Owned};
+use block_volume::geometry::Extent;
+use block_volume::once::Origin;
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Env, Rng};
 

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use block::contract::Device;
 use block::device::model::{Loaded, load, whole};
-use block::geometry::Extent;
+use block_volume::contract::Device;
+use block_volume::geometry::Extent;
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Rng};
 

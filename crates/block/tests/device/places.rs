@@ -1,8 +1,8 @@
 //! What an owner says of places, for those who read beside it (decision 23).
 
-use block::contract::{Clear, Device, Owned, Places};
-use block::geometry::Extent;
-use block::limits::BLOCK;
+use block_volume::contract::{Clear, Device, Owned, Places};
+use block_volume::geometry::Extent;
+use block_volume::limits::BLOCK;
 use runtime::Duration;
 use table::Store;
 use wire::block::Span;

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::Kind;
-use block::contract::Device;
 use block::device::model::whole;
 use block::device::{LinkFrom, Options, Segment};
-use block::ids::Identity;
+use block_volume::contract::Device;
+use block_volume::ids::Identity;
 use futures_util::future::{Either, select};
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Env, Rng};

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::contract::Device;
 use block::device::limits::PAGE_BLOCKS;
 use block::device::{Options, Segment, Shared};
-use block::geometry::Extent;
-use block::limits::BLOCK;
+use block_volume::contract::Device;
+use block_volume::geometry::Extent;
+use block_volume::limits::BLOCK;
 use runtime::{Duration, Rng};
 use table::model::MemDisk;
 use table::{Answer, Cache, Names, Source, Store, Writer};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use base::Fault;
 use block::device::model::{Oracle, Plan};
 use block::device::{Options, Segment, Shared};
-use block::ids::Identity;
+use block_volume::ids::Identity;
 use runtime::sim::{HostId, Sim};
 use runtime::{Class, Duration, Env};
 use table::Cache;
@@ -85,6 +85,6 @@ pub async fn on<T: 'static>(env: &Env, work: impl Future<Output = T> + 'static) 
     env.spawn(Class::Foreground, "test", work).await.ok()
 }
 
-pub fn device(segment: &Segment) -> Rc<dyn block::contract::Device> {
+pub fn device(segment: &Segment) -> Rc<dyn block_volume::contract::Device> {
     Rc::new(segment.clone())
 }

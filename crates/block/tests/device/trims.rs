@@ -1,9 +1,9 @@
 //! Bursts of trims: their records are small, so one append and one tail hold very many of them.
 
-use block::contract::{Clear, Device};
 use block::device::limits::TXN_UPDATES_MAX;
 use block::device::{Options, Segment};
-use block::geometry::Extent;
+use block_volume::contract::{Clear, Device};
+use block_volume::geometry::Extent;
 use futures_util::future::join_all;
 use runtime::Env;
 use runtime::sim::CrashMode;

@@ -1,8 +1,8 @@
 //! Differences between snapshots, as their directories show them.
 
-use block::contract::Device;
 use block::device::{Change, Has, Options, View};
-use block::ids::Identity;
+use block_volume::contract::Device;
+use block_volume::ids::Identity;
 use runtime::{Duration, Env};
 use table::model::MemDisk;
 

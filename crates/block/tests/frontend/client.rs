@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block::contract::{Answer, Device};
-use block::export::{About, Exports, Names};
 use block::memory::{Memory, MemoryDevice};
 use block::nbd::{
     Chunk, ClientHello, Command, Greeting, MetaQuery, OptionReply, OptionRequest, Request, Select,
     SimpleReply, decode_chunk, decode_reply,
 };
+use block_volume::contract::{Answer, Device};
+use block_volume::export::{About, Exports, Names};
 use futures_util::FutureExt;
 use runtime::{Env, Stream};
 

@@ -9,14 +9,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block::contract::{Answer, Clear, Device, Piece};
-use block::export::{About, Exports, Names};
 use block::frontend::{Frontend, Limits, ListenError};
-use block::geometry::Extent;
 use block::nbd::{
     Chunk, Command, MetaQuery, OptionReply, OptionRequest, ReplyCode, Select, ServerInfo,
     export_flags, request_flags,
 };
+use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::export::{About, Exports, Names};
+use block_volume::geometry::Extent;
 use client::{Client, InMemory};
 use futures_util::FutureExt;
 use runtime::sim::Sim;

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::contract::Device;
-use block::geometry::Extent;
 use block::volume::{Limits, Volume};
+use block_volume::contract::Device;
+use block_volume::geometry::Extent;
 use runtime::Env;
 use wire::control::VolumeLimits;
 

@@ -11,12 +11,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, Kind, VolumeId};
-use block::contract::{Answer, Clear, Device};
-use block::geometry::{Extent, Geometry};
 use block::model::Manager;
 use block::server::BlockServer;
 use block::volume::limits::DIRECT_TIMEOUT;
 use block::volume::{Attachment, DataFiles, Limits, Shape, Volume};
+use block_volume::contract::{Answer, Clear, Device};
+use block_volume::geometry::{Extent, Geometry};
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
 use runtime::{Buf, Class, Env, Rng};
 use table::Source;

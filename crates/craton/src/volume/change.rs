@@ -1,12 +1,12 @@
 //! Commands that change volumes.
 
 use base::GIB;
-use block::contract::Clear;
-use block::geometry::Extent;
-use block::limits::{BLOCK, VOLUME_BYTES};
 use block::proto::Managers;
 use block::proto::managers::Error;
 use block::proto::paths::AT;
+use block_volume::contract::Clear;
+use block_volume::geometry::Extent;
+use block_volume::limits::{BLOCK, VOLUME_BYTES};
 use runtime::Duration;
 use wire::control::{
     BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,

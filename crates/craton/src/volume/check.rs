@@ -57,7 +57,7 @@ pub async fn check(managers: &Managers, name: &str, json: bool) -> Done {
             "segments": segments.len(),
             "files": files,
             "blocks": blocks,
-            "bytes": blocks * block::limits::BLOCK,
+            "bytes": blocks * block_volume::limits::BLOCK,
             "findings": findings,
             "findings_count": count,
         }))?;

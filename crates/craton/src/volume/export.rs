@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use block::contract::{Device, Piece};
-use block::geometry::Extent;
-use block::limits::IO_MAX;
 use block::nbd::limits::NBD_EXTENTS_MAX;
+use block_volume::contract::{Device, Piece};
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use runtime::{Buf, Env, File, OpenOptions, WriteMode};

@@ -4,10 +4,10 @@ use std::io::Read;
 use std::path::Path;
 
 use base::{Fault, Kind};
-use block::contract::{Clear, Device};
-use block::geometry::Extent;
-use block::limits::IO_MAX;
 use block::proto::managers::Error;
+use block_volume::contract::{Clear, Device};
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use runtime::{BufMut, Env, File, OpenOptions};

@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use base::Fault;
-use block::contract::Device;
-use block::export::Exports;
 use block::proto::Managers;
 use block::volume::Limits;
 use block::volume::VolumeExports;
+use block_volume::contract::Device;
+use block_volume::export::Exports;
 use runtime::{Duration, Env};
 use wire::control::VolumeInfo;
 

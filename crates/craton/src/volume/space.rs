@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use block::limits::BLOCK;
 use block::proto::Managers;
+use block_volume::limits::BLOCK;
 use runtime::Duration;
 use serde_json::{Value, json};
 use wire::control::{

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block::contract::{Answer, Clear, Device, Piece};
-use block::export::{About, Exports, Names};
-use block::geometry::Extent;
+use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::export::{About, Exports, Names};
+use block_volume::geometry::Extent;
 use futures_util::FutureExt;
 use runtime::{Buf, Class, Env};
 

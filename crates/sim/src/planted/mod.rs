@@ -23,7 +23,7 @@ pub use store::Store;
 pub(crate) use volumes::{handler_of, opener_of};
 
 use base::ChunkId;
-use block::limits::BLOCK;
+use block_volume::limits::BLOCK;
 use runtime::{Duration, Rng};
 use wire::block::Sequence;
 use wire::control::SegmentId;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use block::limits::BLOCK;
+use block_volume::limits::BLOCK;
 use codec::crc32c;
 use wire::control::SegmentId;
 

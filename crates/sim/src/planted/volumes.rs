@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, VolumeId};
-use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use block::geometry::Extent;
-use block::limits::IO_MAX;
-use block::once::Origin;
 use block::server::Standing;
 use block::server::{BlockServer, Lease, Opened, SegmentOpener};
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
+use block_volume::once::Origin;
 use futures_util::FutureExt;
 use runtime::{Buf, Instant};
 use transport::{Handler, Incoming};

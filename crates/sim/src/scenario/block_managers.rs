@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind, MIB, VolumeId};
-use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use block::geometry::Extent;
 use block::manager::ManagerConfig;
-use block::once::Origin;
 use block::proto::Managers;
 use block::server::tenancy::Held;
 use block::server::{Devices, Member, ServedSegment, Standing};
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::geometry::Extent;
+use block_volume::once::Origin;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
 use roles::block::{ManagerRole, start_manager_with};

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Kind, VolumeId};
-use block::contract::Device;
-use block::export::Exports;
 use block::proto::Managers;
 use block::volume::Limits;
 use block::volume::VolumeExports;
+use block_volume::contract::Device;
+use block_volume::export::Exports;
 use client::Client;
 use runtime::{Class, Env, JoinHandle};
 use transport::Endpoint;

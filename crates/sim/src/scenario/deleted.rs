@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use base::limits::reserve_bytes;
 use base::{Kind, MIB, VolumeId};
-use block::contract::Device;
-use block::export::Exports;
-use block::geometry::Extent;
 use block::manager::limits::{EXPIRY, FREE_PERCENT};
 use block::proto::Managers;
 use block::proto::paths::segment_path;
 use block::volume::Limits;
 use block::volume::VolumeExports;
+use block_volume::contract::Device;
+use block_volume::export::Exports;
+use block_volume::geometry::Extent;
 use client::Client;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env};

@@ -17,10 +17,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::VolumeId;
-use block::geometry::Geometry;
 use block::nbd::{Command, request_flags};
 use block::proto::Managers;
 use block::volume::Limits;
+use block_volume::geometry::Geometry;
 use client::Client;
 use roles::block::start_frontend_with;
 use runtime::sim::{CrashMode, HostId, Sim};

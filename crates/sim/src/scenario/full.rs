@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Kind, MIB, VolumeId};
-use block::contract::{Clear, Device};
-use block::geometry::Extent;
+use block_volume::contract::{Clear, Device};
+use block_volume::geometry::Extent;
 use runtime::Class;
 use runtime::sim::{CrashMode, Sim};
 use wire::control::{BlockReply, BlockRequest};

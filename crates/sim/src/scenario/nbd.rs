@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use block::geometry::Extent;
 use block::nbd::{
     Chunk, ClientHello, Command, Greeting, OptionReply, OptionRequest, Request, Select,
     SimpleReply, decode_chunk, decode_reply,
 };
+use block_volume::geometry::Extent;
 use runtime::{Env, Stream};
 
 /// What a simple reply begins with.

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::VolumeId;
-use block::geometry::{Extent, Geometry};
-use block::limits::BLOCK;
+use block_volume::geometry::{Extent, Geometry};
+use block_volume::limits::BLOCK;
 use runtime::sim::Sim;
 
 use crate::register::{self, Did, Operation, Sure};

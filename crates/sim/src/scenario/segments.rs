@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::Kind;
 use block::device::model::{Oracle, Plan as Requests, load, whole};
 use block::device::{Options, Segment, Shared};
-use block::ids::Identity;
+use block_volume::ids::Identity;
 use client::Client;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Rng};

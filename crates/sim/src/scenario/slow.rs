@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use block::geometry::Extent;
-use block::once::Origin;
 use block::server::tenancy::Held;
 use block::server::{Devices, ServedSegment};
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::geometry::Extent;
+use block_volume::once::Origin;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};

@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Kind, VolumeId};
-use block::contract::Device;
-use block::export::Exports;
-use block::geometry::Extent;
-use block::limits::BLOCK;
 use block::proto::Managers;
 use block::volume::Limits;
 use block::volume::VolumeExports;
+use block_volume::contract::Device;
+use block_volume::export::Exports;
+use block_volume::geometry::Extent;
+use block_volume::limits::BLOCK;
 use client::Client;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env, Rng};

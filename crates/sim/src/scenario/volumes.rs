@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, VolumeId};
-use block::contract::{Clear, Device};
-use block::geometry::Geometry;
 use block::model::Manager;
 use block::server::BlockServer;
 use block::volume::{Limits, Shape, Volume};
+use block_volume::contract::{Clear, Device};
+use block_volume::geometry::Geometry;
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
 use runtime::{Class, Env, JoinHandle, Rng};
 use transport::{ClusterKey, Endpoint, Identity};

@@ -2,8 +2,8 @@
 
 use crate::device::limits::PAGE_BLOCKS;
 use crate::device::types::Loc;
-use crate::ids::FileNo;
-use crate::record::{Flaw, RECORD_UNITS};
+use block_volume::ids::FileNo;
+use block_volume::record::{Flaw, RECORD_UNITS};
 use codec::cursor::{Cursor, put_varint};
 
 /// Places of a page's blocks.

@@ -1,7 +1,7 @@
 //! What the table says of the segment and of each DataFile; the table's keys.
 
-use crate::ids::{FileNo, Identity};
-use crate::record::{Flaw, VERSION};
+use block_volume::ids::{FileNo, Identity};
+use block_volume::record::{Flaw, VERSION};
 use codec::cursor::{Cursor, put_varint};
 
 /// Key of what the segment is.

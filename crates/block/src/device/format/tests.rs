@@ -13,11 +13,11 @@ use super::txn::{Mark, Txn};
 use crate::device::fuzz::{self, FILE, IDENTITY};
 use crate::device::limits::{PAGE_BLOCKS, TXN_UPDATES_MAX};
 use crate::device::types::{Loc, Update};
-use crate::ids::{FileNo, Identity, Seq};
-use crate::limits::BLOCK;
-use crate::once::{Origin, Windows};
-use crate::record;
-use crate::record::{
+use block_volume::ids::{FileNo, Identity, Seq};
+use block_volume::limits::BLOCK;
+use block_volume::once::{Origin, Windows};
+use block_volume::record;
+use block_volume::record::{
     FILE_HEAD, Head, MAGIC, Next, PACKED_MAX, RECORD, RECORD_HEAD, RECORD_UNITS, UNIT, What,
     file_head, next_record, put_stored, read_block, repack,
 };

@@ -1,8 +1,8 @@
 //! Batches of the TxnFile: updates of the index, and how far they cover the DataFiles.
 
 use crate::device::types::{Loc, Update};
-use crate::ids::{FileNo, Seq};
-use crate::record::Flaw;
+use block_volume::ids::{FileNo, Seq};
+use block_volume::record::Flaw;
 use codec::cursor::{Cursor, put_varint};
 
 /// How far the TxnFile covers a DataFile that takes records: its watermark.

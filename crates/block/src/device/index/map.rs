@@ -6,7 +6,7 @@ use super::page::Page;
 use crate::device::format::page::{Locs, encode_page};
 use crate::device::limits::PAGE_BLOCKS;
 use crate::device::types::{Loc, Update};
-use crate::ids::FileNo;
+use block_volume::ids::FileNo;
 
 /// What the index in memory says of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@ use std::mem::size_of;
 use crate::device::format::page::Locs;
 use crate::device::limits::{PAGE_BLOCKS, PAGE_OVERHEAD};
 use crate::device::types::Loc;
-use crate::ids::FileNo;
+use block_volume::ids::FileNo;
 
 const BLOCKS: usize = PAGE_BLOCKS as usize;
 /// Entries up to which a list takes less memory than an array, which has 8 bytes a block: 10

@@ -7,10 +7,10 @@ use base::{Fault, Kind};
 use runtime::{Class, Duration, Env, Rng};
 
 use super::oracle::{Change, Oracle};
-use crate::contract::{Clear, Device};
 use crate::device::limits::REQUEST_BYTES_MAX;
-use crate::geometry::Extent;
-use crate::limits::BLOCK;
+use block_volume::contract::{Clear, Device};
+use block_volume::geometry::Extent;
+use block_volume::limits::BLOCK;
 
 /// How a device is loaded.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::contract::Clear;
-use crate::limits::BLOCK;
+use block_volume::contract::Clear;
+use block_volume::limits::BLOCK;
 
 /// What a request does to a range.
 #[derive(Clone, PartialEq, Eq, Debug)]

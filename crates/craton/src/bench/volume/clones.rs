@@ -5,12 +5,12 @@
 use std::rc::Rc;
 
 use base::VolumeId;
-use block::contract::Device;
-use block::export::Exports;
-use block::geometry::Extent;
-use block::limits::{DATA_SECTOR_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT};
 use block::proto::Managers;
 use block::volume::VolumeExports;
+use block_volume::contract::Device;
+use block_volume::export::Exports;
+use block_volume::geometry::Extent;
+use block_volume::limits::{DATA_SECTOR_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT};
 use futures_util::future::join_all;
 use wire::control::{BlockReply, BlockRequest, VolumeInfo};
 

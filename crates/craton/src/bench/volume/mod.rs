@@ -12,14 +12,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::contract::Device;
-use block::export::Exports;
-use block::geometry::Extent;
-use block::limits::{
-    DATA_SECTOR_DEFAULT, GROUP_BYTES_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT, VOLUME_BYTES,
-};
 use block::proto::Managers;
 use block::volume::VolumeExports;
+use block_volume::contract::Device;
+use block_volume::export::Exports;
+use block_volume::geometry::Extent;
+use block_volume::limits::{
+    DATA_SECTOR_DEFAULT, GROUP_BYTES_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT, VOLUME_BYTES,
+};
 use client::{Appender, Client, FlatLogFile};
 use futures_util::future::join_all;
 use runtime::{Buf, Env, Rng};

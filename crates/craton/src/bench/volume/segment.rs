@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{GIB, MIB};
-use block::contract::Device;
 use block::device::limits::INDEX_MEMORY_DEFAULT;
 use block::device::{Options, Segment, Shared};
-use block::geometry::Extent;
-use block::ids::Identity;
+use block_volume::contract::Device;
+use block_volume::geometry::Extent;
+use block_volume::ids::Identity;
 use client::Client;
 use futures_util::future::try_join_all;
 use runtime::{Buf, Env, Rng};

@@ -5,10 +5,10 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::rc::Rc;
 
-use block::contract::Device;
 use block::device::Has;
-use block::diff::{Head, Item, Writer};
 use block::proto::paths::AT;
+use block_volume::contract::Device;
+use block_volume::diff::{Head, Item, Writer};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use runtime::Env;

@@ -5,13 +5,13 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 
 use base::Kind;
-use block::contract::{Clear, Device};
 use block::device::Has;
-use block::diff::{Flaw, HEAD, HEAD_MAX, Head, Item, RECORD, Reader};
-use block::geometry::Extent;
-use block::limits::IO_MAX;
 use block::proto::managers::Error;
 use block::proto::paths::AT;
+use block_volume::contract::{Clear, Device};
+use block_volume::diff::{Flaw, HEAD, HEAD_MAX, Head, Item, RECORD, Reader};
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use runtime::Env;

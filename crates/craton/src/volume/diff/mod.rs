@@ -7,10 +7,10 @@ mod import;
 use std::rc::Rc;
 
 use base::Fault;
-use block::contract::Device;
 use block::device::{Change, Has, View};
-use block::geometry::{Extent, Geometry, SegmentIndex};
 use block::proto::paths::{AT, segment_path};
+use block_volume::contract::Device;
+use block_volume::geometry::{Extent, Geometry, SegmentIndex};
 use client::Client;
 use table::ClientStore;
 use wire::control::{SegmentId, VolumeInfo};
@@ -22,8 +22,8 @@ pub use export::export;
 pub use import::import;
 
 /// Bytes that are compared or copied by one request.
-const PIECE: u64 = block::limits::IO_MAX as u64;
-const _: () = assert!(PIECE as usize <= block::diff::DATA_MAX);
+const PIECE: u64 = block_volume::limits::IO_MAX as u64;
+const _: () = assert!(PIECE as usize <= block_volume::diff::DATA_MAX);
 
 /// A part of a volume in which two snapshots may differ.
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +152,7 @@ async fn differing(
         None => return Ok(vec![(part.extent.offset, now.to_vec())]),
     };
     let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
-    let block = block::limits::BLOCK as usize;
+    let block = block_volume::limits::BLOCK as usize;
     for (n, (now, before)) in now.chunks(block).zip(before.chunks(block)).enumerate() {
         if now == before {
             continue; // Moved, or written again with the same.

@@ -10,7 +10,7 @@ const ALLOC_PAUSE: Duration = Duration::from_millis(2);
 
 /// A buffer of `len` bytes, as soon as the process's budget has room. `Invalid` when there is never
 /// room for so many.
-pub(crate) async fn alloc(env: &Env, len: usize) -> Result<BufMut, Fault> {
+pub async fn alloc(env: &Env, len: usize) -> Result<BufMut, Fault> {
     loop {
         match env.pool().alloc(len) {
             Ok(buf) => return Ok(buf),

@@ -29,7 +29,7 @@ pub const VERSION: u32 = 1;
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flaw {
+pub enum Flaw {
     /// Another version wrote it.
     Version(u32),
     /// What does not fit.
@@ -37,18 +37,18 @@ pub(crate) enum Flaw {
 }
 
 /// Magic of a DataFile.
-pub(crate) const MAGIC: [u8; 8] = *b"CRTNBDAT";
+pub const MAGIC: [u8; 8] = *b"CRTNBDAT";
 /// Bytes of a DataFile's head: one unit.
-pub(crate) const FILE_HEAD: usize = UNIT as usize;
+pub const FILE_HEAD: usize = UNIT as usize;
 /// Bytes of a record's head: one unit.
-pub(crate) const RECORD_HEAD: usize = UNIT as usize;
+pub const RECORD_HEAD: usize = UNIT as usize;
 
 /// Bytes of a packed block at most: it saves an eighth, or is stored as it is.
-pub(crate) const PACKED_MAX: u16 = (BLOCK - BLOCK / 8) as u16;
+pub const PACKED_MAX: u16 = (BLOCK - BLOCK / 8) as u16;
 
 /// What a record does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub enum What {
     /// One block; its data stands behind the head.
     Data,
     /// A range is a hole.
@@ -81,39 +81,44 @@ impl What {
     }
 
     /// True when it is a block with data.
-    pub(crate) const fn has_data(self) -> bool {
+    pub const fn has_data(self) -> bool {
         matches!(self, What::Data | What::Packed(_))
     }
 }
 
 /// The head of a record: the 64 bytes of metadata of a block (B2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Head {
-    pub(crate) what: What,
+pub struct Head {
+    /// What the record says of its blocks.
+    pub what: What,
     /// CRC32C of the block's data; it stays when the block is copied. 0 without data.
-    pub(crate) data_crc: u32,
-    pub(crate) identity: Identity,
-    /// The DataFile it stands in, and where.
-    pub(crate) file: FileNo,
-    pub(crate) unit: u32,
-    pub(crate) seq: Seq,
-    pub(crate) lba: u32,
+    pub data_crc: u32,
+    /// The segment that wrote it.
+    pub identity: Identity,
+    /// The DataFile that holds it.
+    pub file: FileNo,
+    /// Its position in the DataFile, in units of [`UNIT`].
+    pub unit: u32,
+    /// Position of the change in the segment's history.
+    pub seq: Seq,
+    /// The first block that it is of.
+    pub lba: u32,
     /// Blocks: 1 with data.
-    pub(crate) count: u32,
+    pub count: u32,
     /// The client's change that it is of; none for changes that no client has asked for, and for
     /// copies.
-    pub(crate) origin: Option<Mark>,
+    pub origin: Option<Mark>,
 }
 
 /// A client's change, as its records name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Mark {
+pub struct Mark {
     /// The attachment's epoch, not 0.
-    pub(crate) attachment: u32,
+    pub attachment: u32,
     /// The low 32 bits of the change's number.
-    pub(crate) seq: u32,
+    pub seq: u32,
     /// It is the change's last record.
-    pub(crate) last: bool,
+    pub last: bool,
 }
 
 /// Flag of a record that is the last one of its change.
@@ -121,7 +126,7 @@ const LAST: u8 = 1;
 
 impl Head {
     /// Bytes of the whole record.
-    pub(crate) fn record_len(&self) -> usize {
+    pub fn record_len(&self) -> usize {
         match self.what {
             What::Data => RECORD,
             What::Trim | What::Zero => RECORD_HEAD,
@@ -138,7 +143,8 @@ impl Head {
         }
     }
 
-    pub(crate) fn encode(&self) -> [u8; RECORD_HEAD] {
+    /// The head as it is stored, with its checksum.
+    pub fn encode(&self) -> [u8; RECORD_HEAD] {
         let mut out = [0; RECORD_HEAD];
         out[4..8].copy_from_slice(&self.data_crc.to_le_bytes());
         out[8] = self.what.code();
@@ -163,7 +169,8 @@ impl Head {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8; RECORD_HEAD]) -> Result<Head, Flaw> {
+    /// A stored head. [`Flaw::Damaged`] when its checksum or a field is wrong.
+    pub fn decode(bytes: &[u8; RECORD_HEAD]) -> Result<Head, Flaw> {
         let damaged = Flaw::Damaged("a record's head does not verify");
         let mut input = Cursor(bytes);
         let parsed = (|| {
@@ -199,7 +206,7 @@ impl Head {
 
 /// What stands next in a DataFile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next<'a> {
+pub enum Next<'a> {
     /// A record, and its data if it has any.
     Record(Head, &'a [u8]),
     /// This many bytes are needed to tell; at the end of a file: an append that was under way
@@ -208,7 +215,7 @@ pub(crate) enum Next<'a> {
 }
 
 /// As [`next_record`], without a look at the data.
-pub(crate) fn next_head(
+pub fn next_head(
     identity: Identity,
     file: FileNo,
     unit: u32,
@@ -218,7 +225,7 @@ pub(crate) fn next_head(
 }
 
 /// The record at the start of `bytes`, which stand at `unit` of a file; its data as it is stored.
-pub(crate) fn next_record(
+pub fn next_record(
     identity: Identity,
     file: FileNo,
     unit: u32,
@@ -251,7 +258,7 @@ fn frame(identity: Identity, file: FileNo, unit: u32, bytes: &[u8]) -> Result<Ne
 }
 
 /// The block in a record, unpacked and verified.
-pub(crate) fn content<'a>(head: &Head, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, Flaw> {
+pub fn content<'a>(head: &Head, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, Flaw> {
     let damaged = Flaw::Damaged("a block's data does not verify");
     let data = match head.what {
         What::Packed(_) => {
@@ -266,7 +273,7 @@ pub(crate) fn content<'a>(head: &Head, stored: &'a [u8]) -> Result<Cow<'a, [u8]>
 
 /// A block's data as a copy of it is stored: verified, and packed if that is asked for and saves
 /// an eighth. It takes microseconds: not for a thread that serves requests (B13).
-pub(crate) fn repack(head: &Head, stored: &[u8], compress: bool) -> Result<(What, Vec<u8>), Flaw> {
+pub fn repack(head: &Head, stored: &[u8], compress: bool) -> Result<(What, Vec<u8>), Flaw> {
     let data = content(head, stored)?;
     if compress && head.what == What::Data {
         let packed = lz4_flex::block::compress(&data);
@@ -278,7 +285,7 @@ pub(crate) fn repack(head: &Head, stored: &[u8], compress: bool) -> Result<(What
 }
 
 /// Appends a record whose data is stored like this already.
-pub(crate) fn put_stored(out: &mut Vec<u8>, head: Head, stored: &[u8]) {
+pub fn put_stored(out: &mut Vec<u8>, head: Head, stored: &[u8]) {
     let end = out.len() + head.record_len();
     out.extend_from_slice(&head.encode());
     out.extend_from_slice(stored);
@@ -286,13 +293,7 @@ pub(crate) fn put_stored(out: &mut Vec<u8>, head: Head, stored: &[u8]) {
 }
 
 /// The record of a block as a segment in memory makes it: it has no place in a history.
-pub(crate) fn plain_record(
-    identity: Identity,
-    file: FileNo,
-    unit: u32,
-    lba: u32,
-    data: &[u8],
-) -> Vec<u8> {
+pub fn plain_record(identity: Identity, file: FileNo, unit: u32, lba: u32, data: &[u8]) -> Vec<u8> {
     let (what, seq, data_crc) = (What::Data, Seq::default(), crc32c(data));
     let head = Head { what, data_crc, identity, file, unit, seq, lba, count: 1, origin: None };
     let mut out = Vec::with_capacity(RECORD);
@@ -301,7 +302,7 @@ pub(crate) fn plain_record(
 }
 
 /// The data of a block at its place, verified: CRC, volume, segment, LBA, file and place.
-pub(crate) fn read_block(
+pub fn read_block(
     identity: Identity,
     file: FileNo,
     unit: u32,
@@ -318,7 +319,7 @@ pub(crate) fn read_block(
 }
 
 /// The head of a DataFile.
-pub(crate) fn file_head(identity: Identity, file: FileNo, epoch: u64) -> [u8; FILE_HEAD] {
+pub fn file_head(identity: Identity, file: FileNo, epoch: u64) -> [u8; FILE_HEAD] {
     let mut head = [0; FILE_HEAD];
     head[0..8].copy_from_slice(&MAGIC);
     head[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -332,7 +333,7 @@ pub(crate) fn file_head(identity: Identity, file: FileNo, epoch: u64) -> [u8; FI
 }
 
 /// What a DataFile's head says: of what it is, its number, the epoch of its maker.
-pub(crate) fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), Flaw> {
+pub fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), Flaw> {
     let Some(head) = bytes.first_chunk::<FILE_HEAD>() else {
         return Err(Flaw::Damaged("it ends within its head"));
     };

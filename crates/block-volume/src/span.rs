@@ -9,7 +9,7 @@ use crate::limits::{BLOCK, PLACES_AROUND};
 use crate::record::RECORD_UNITS;
 
 /// Blocks that a range covers, and the whole ones among them.
-pub(crate) fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {
+pub fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {
     let end = extent.offset + extent.len;
     let covers = extent.offset / BLOCK..end.div_ceil(BLOCK);
     let (first, last) = (extent.offset.div_ceil(BLOCK), end / BLOCK);
@@ -17,7 +17,7 @@ pub(crate) fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {
 }
 
 /// The part of a range that lies in a block: from the range's start, and from the block's.
-pub(crate) fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
+pub fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
     let start = (lba * BLOCK).max(extent.offset);
     let end = ((lba + 1) * BLOCK).min(extent.offset + extent.len);
     let of_range = (start - extent.offset) as usize..(end - extent.offset) as usize;
@@ -25,13 +25,13 @@ pub(crate) fn part(extent: Extent, lba: u64) -> (Range<usize>, usize) {
 }
 
 /// Blocks whose places one answer has together.
-pub(crate) fn neighbourhood(covers: &Range<u64>) -> Range<u64> {
+pub fn neighbourhood(covers: &Range<u64>) -> Range<u64> {
     let start = covers.start / PLACES_AROUND * PLACES_AROUND;
     start..covers.end.next_multiple_of(PLACES_AROUND)
 }
 
 /// Adds a block to spans. Its record may stand behind that of the one before.
-pub(crate) fn push_span(spans: &mut Vec<Span>, at: Option<RecordPlace>) {
+pub fn push_span(spans: &mut Vec<Span>, at: Option<RecordPlace>) {
     if let Some(last) = spans.last_mut() {
         let behind = |place: RecordPlace| RecordPlace {
             unit: place.unit.wrapping_add(last.blocks * RECORD_UNITS),

@@ -28,19 +28,21 @@ pub struct Seq {
 
 /// Number of a DataFile within its segment, from 1. Never given to two files that a table names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct FileNo(u32);
+pub struct FileNo(u32);
 
 impl FileNo {
-    pub(crate) const fn new(raw: u32) -> Option<FileNo> {
+    /// The file of a number; none for 0.
+    pub const fn new(raw: u32) -> Option<FileNo> {
         if raw == 0 { None } else { Some(FileNo(raw)) }
     }
 
-    pub(crate) const fn get(self) -> u32 {
+    /// Its number, not 0.
+    pub const fn get(self) -> u32 {
         self.0
     }
 
     /// Its name in the directory; `generation` is of the table's instance that made it.
-    pub(crate) fn name(self, generation: u32) -> String {
+    pub fn name(self, generation: u32) -> String {
         format!("data-{generation:08x}-{:08x}", self.0)
     }
 }
@@ -52,7 +54,7 @@ impl fmt::Debug for FileNo {
 }
 
 /// Generation and number in a DataFile's name; nothing for foreign ones.
-pub(crate) fn parse_name(text: &str) -> Option<(u32, FileNo)> {
+pub fn parse_name(text: &str) -> Option<(u32, FileNo)> {
     let (generation, number) = text.strip_prefix("data-")?.split_once('-')?;
     let hex = |part: &str| {
         let fits = part.len() == 8

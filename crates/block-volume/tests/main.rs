@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use block::geometry::{Extent, Geometry, SegmentIndex};
+use block_volume::geometry::{Extent, Geometry, SegmentIndex};
 use proptest::prelude::*;
 
 fn geometries() -> impl Strategy<Value = Geometry> {

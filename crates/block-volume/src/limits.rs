@@ -54,4 +54,3 @@ const _: () = assert!(
     IO_MAX as u64 / BLOCK + 1 + 2 * (PLACES_AROUND - 1) <= wire::block::SPANS_MAX as u64,
     "a read that is not aligned, and those around it"
 );
-const _: () = assert!((crate::device::limits::PAGE_BLOCKS as u64).is_multiple_of(PLACES_AROUND));

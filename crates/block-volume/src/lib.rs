@@ -1,0 +1,16 @@
+//! The contract of a volume (B1, B2, B10): its geometry, the [`contract::Device`] that serves a segment,
+//! how a record of a block lies in a DataFile, what makes a change happen once, differences between
+//! snapshots.
+//!
+//! Invariant: knows no message, no file of the core and no socket; does no I/O.
+
+pub mod buffer;
+pub mod contract;
+pub mod diff;
+pub mod export;
+pub mod geometry;
+pub mod ids;
+pub mod limits;
+pub mod once;
+pub mod record;
+pub mod span;
