@@ -130,8 +130,8 @@ impl Reader {
             let ended = self.read_chunk(&chunk, at, end, &mut out).await?;
             if out.len() > before {
                 budget = Budget::start(self.client());
+                self.seen.set(self.seen.get().max(offset + out.len() as u64));
             }
-            self.seen.set(self.seen.get().max(offset + out.len() as u64));
             if let Some(ended) = ended {
                 let at = offset + out.len() as u64;
                 let Some(tail) = self.gone_on(&chunk, at, ended, &mut budget).await? else {

@@ -69,6 +69,32 @@ fn end_of_a_lost_writers_file_is_unknown_until_it_is_sealed() {
     }
 }
 
+/// Seed 1795443506 of `takeover`: the reader believed that the file was once as long as what it had
+/// been asked for.
+#[test]
+fn read_beyond_the_end_says_nothing_of_the_length() {
+    for policy in POLICIES {
+        let fake = Fake::new(1, 3);
+        run(37, &fake.clone(), Config::default(), |client| async move {
+            let file = create(&client, policy).await;
+            let appender = file.append_handle().await.unwrap();
+            let data = bytes(1, 10_000);
+            appender.append(&data).await.unwrap();
+            let reader = file.reader();
+            assert_eq!(reader.read_at(20_000, 100).await.unwrap(), b"", "an open tail");
+            assert_eq!(reader.refresh_len().await.unwrap(), 10_000);
+            assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
+            assert_eq!(reader.read_shown(30_000, 100).await.unwrap(), b"");
+            appender.close().await.unwrap();
+            let asked = client.env().now();
+            assert_eq!(reader.refresh_len().await.unwrap(), 10_000);
+            assert_eq!(reader.read_at(20_000, 100).await.unwrap(), b"", "a sealed tail");
+            let waited = client.env().now() - asked;
+            assert!(waited < Duration::from_millis(100), "answers took {waited:?}");
+        });
+    }
+}
+
 #[test]
 fn living_idle_writer_tells_replicas_that_restarted() {
     for policy in POLICIES {

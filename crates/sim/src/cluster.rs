@@ -124,6 +124,8 @@ struct Inner {
 
 /// How long a cluster is without a master that is being replaced at most, in milliseconds.
 const REPLACE_PAUSE_MS_MAX: u64 = 2_000;
+/// Masters count under-replicated chunks in scans, 500 ms apart and a quarter more at most.
+const SCANNED: Duration = Duration::from_millis(700);
 /// Pause before a process that has ended because of its disk starts again.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
@@ -670,11 +672,13 @@ impl Cluster {
         self.until_whole(patience).await
     }
 
-    /// Waits until every chunk has its copies and nothing waits for repair.
+    /// Waits until every chunk has its copies and nothing waits for repair, by figures that were
+    /// counted after that.
     pub async fn until_whole(&self, patience: Duration) -> Result<(), String> {
         let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
         let started = self.0.sim.elapsed();
         let mut last = String::from("no status");
+        let mut whole_since = None;
         loop {
             if self.0.sim.elapsed() - started > patience {
                 return Err(format!("not whole after {patience:?} without faults: {last}"));
@@ -685,6 +689,7 @@ impl Cluster {
                 Ok(statuses) => statuses,
                 Err(error) => {
                     last = error.to_string();
+                    whole_since = None;
                     continue;
                 }
             };
@@ -701,8 +706,14 @@ impl Cluster {
                 sum(|status| status.chunks)
             );
             if streams == usize::from(self.0.shape.stream_partitions) && bad + lost + pending == 0 {
-                self.0.sim.crash(host, CrashMode::Process);
-                return Ok(());
+                // The figures are those of the last scan: others have run since.
+                let since = *whole_since.get_or_insert(self.0.sim.elapsed());
+                if self.0.sim.elapsed() - since >= SCANNED {
+                    self.0.sim.crash(host, CrashMode::Process);
+                    return Ok(());
+                }
+            } else {
+                whole_since = None;
             }
         }
     }

@@ -146,7 +146,9 @@ impl<L: Log> Service<L> {
 
     pub(super) fn found_bad(&self, chunk: ChunkId, place: Place, flaw: Flaw) {
         tracing::warn!(%chunk, ?place, ?flaw, "a replica is not whole: it will be replaced");
-        self.env.mark("bad replica found");
+        if flaw == Flaw::Damaged {
+            self.env.mark("bad replica found");
+        }
         self.repairs.note_bad(chunk, place, flaw, self.env.now());
     }
 
@@ -173,12 +175,21 @@ impl<L: Log> Service<L> {
         let to = self.address(place);
         let stat = self.calls.stat(to, chunk.id, token);
         let stat = self.env.timeout(self.config.call_timeout, stat).await;
-        if let Ok(Ok(ReplicaStat { state: ReplicaState::Open, .. })) = stat {
-            let fence = self.calls.fence(to, chunk.id, chunk.epoch.next(), token);
-            let fenced = self.env.timeout(self.config.call_timeout, fence).await;
-            if !matches!(fenced, Ok(Ok(_))) {
-                return Settled::Later;
+        match stat.unwrap_or(Err(CallError::Unreachable)).map(|stat| stat.state) {
+            Ok(ReplicaState::Open) => {
+                let fence = self.calls.fence(to, chunk.id, chunk.epoch.next(), token);
+                let fenced = self.env.timeout(self.config.call_timeout, fence).await;
+                if !matches!(fenced, Ok(Ok(_))) {
+                    return Settled::Later;
+                }
             }
+            // Nothing can be made where a tombstone is: another place is to have the copy.
+            Ok(ReplicaState::Tombstone) => {
+                self.env.mark("place fenced before its first byte");
+                return Settled::Bad(Flaw::Missing);
+            }
+            Ok(_) | Err(CallError::Data(DataError::NotFound)) => {}
+            Err(error) => return settled_later(&error),
         }
         match self.copy(chunk, place, sources).await {
             Ok((stat, _)) if is_whole(&stat, len) => Settled::Yes,

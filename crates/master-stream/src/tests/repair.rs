@@ -261,6 +261,33 @@ fn with_as_many_servers_as_copies_a_damaged_replica_gives_way_in_the_end() {
     assert!(sim.marks().contains_key("damaged replica gives way"));
 }
 
+/// A recovery's fence leaves a tombstone where the first append has not arrived. Nothing is damaged:
+/// no other replica is read through before that place is given up.
+#[test]
+fn place_that_was_fenced_before_its_first_byte_is_missing_and_not_damaged() {
+    let sim = Sim::new(12);
+    let cluster = Cluster::new(&sim, Policy { copies: 3, acks: 2 }, 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        let held = servers(&cluster.locate(FILE, 0).await.unwrap());
+        let never = |server: &ServerId| {
+            cluster.model.servers.borrow_mut().get_mut(server).unwrap().replicas.clear();
+        };
+        never(&held[2]);
+        drop(writer);
+        let sealed = Client::new(&cluster).change(StreamChange::Seal { file: FILE }).await;
+        assert_eq!(sealed, Ok(StreamReply::Done { len: 100 }));
+        until_whole(&cluster, Duration::from_secs(10)).await;
+        let now = servers(&cluster.locate(FILE, 0).await.unwrap());
+        assert!(!now.contains(&held[2]), "{now:?}");
+    });
+    let marks = sim.marks();
+    assert!(marks.contains_key("place fenced before its first byte"), "{marks:?}");
+    assert!(!marks.contains_key("bad replica found"), "{marks:?}");
+}
+
 /// A deletion that was held up on its way, as by a leader that others have replaced, arrives when
 /// the replica has been deleted, forgotten, and made again where it was.
 #[test]
