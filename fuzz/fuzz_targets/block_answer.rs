@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| wire::block::fuzz_answer(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block_proto::fuzz_answer(bytes));

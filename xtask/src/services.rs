@@ -7,7 +7,10 @@ use std::path::PathBuf;
 
 const PAGE: &str = "docs/formats/services.md";
 /// A section of the page, and what stands before a number in the sources.
-const KINDS: [(&str, &[&str]); 1] = [("Services of frames", &["= Service(", "= Service::new("])];
+const KINDS: [(&str, &[&str]); 2] = [
+    ("Services of frames", &["= Service(", "= Service::new("]),
+    ("Tags of control messages", &["= ServiceTag::new("]),
+];
 
 /// Compares the page with the sources.
 pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {

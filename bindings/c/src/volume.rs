@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::Fault;
-use block::proto::Managers;
-use block::volume::Limits;
-use block::volume::VolumeExports;
+use block::volume::{Limits, VolumeExports};
+use block_proto::Managers;
 use block_volume::contract::{Clear, Device};
 use block_volume::export::Exports;
 use block_volume::geometry::Extent;

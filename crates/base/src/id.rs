@@ -1,7 +1,6 @@
 //! Identifiers: a private field, a checked constructor, one text form.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// Why a text is no identifier.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +19,8 @@ impl fmt::Display for IdError {
 
 impl std::error::Error for IdError {}
 
+/// Defines an identifier: a number of its own type, shown as a prefix and hexadecimal digits.
+#[macro_export]
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($raw:ty), $prefix:literal) => {
         $(#[$doc])*
@@ -38,26 +39,26 @@ macro_rules! id {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 write!(f, concat!($prefix, "{:x}"), self.0)
             }
         }
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, f)
+        impl ::std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(self, f)
             }
         }
 
-        impl FromStr for $name {
-            type Err = IdError;
+        impl ::std::str::FromStr for $name {
+            type Err = $crate::IdError;
 
-            fn from_str(text: &str) -> Result<$name, IdError> {
+            fn from_str(text: &str) -> Result<$name, $crate::IdError> {
                 text.strip_prefix($prefix)
                     .and_then(|hex| <$raw>::from_str_radix(hex, 16).ok())
                     .map($name)
-                    .ok_or_else(|| IdError { prefix: $prefix, text: text.to_owned() })
+                    .ok_or_else(|| $crate::IdError { prefix: $prefix, text: text.to_owned() })
             }
         }
     };
@@ -97,14 +98,6 @@ id!(
 id!(
     /// A client session, drawn at random at its start.
     ClientId(u64), "cli_"
-);
-id!(
-    /// A volume (B1): a virtual disk of the block service. Never reused.
-    VolumeId(u64), "vol_"
-);
-id!(
-    /// A block server across restarts, given at its registration. Never reused.
-    BlockServerId(u32), "bsv_"
 );
 id!(
     /// Follows one operation across processes.

@@ -10,8 +10,8 @@ pub mod limits;
 pub use collections::{FixedHasher, FixedState, Map, Set};
 pub use error::{Fault, Kind};
 pub use id::{
-    BlockServerId, ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, FormationId,
-    ID_COUNTER_END, IdError, ServerId, TraceId, VolumeId,
+    ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, FormationId, ID_COUNTER_END,
+    IdError, ServerId, TraceId,
 };
 
 /// Bytes in one KiB.

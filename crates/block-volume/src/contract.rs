@@ -3,13 +3,15 @@
 
 use std::ops::Range;
 
+use crate::geometry::Extent;
+use crate::once::Origin;
+use crate::span::Span;
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
 use runtime::Buf;
-use wire::block::Span;
 
-use crate::geometry::Extent;
-use crate::once::Origin;
+/// Pieces in one answer at most: 64 KiB of body.
+pub const PIECES_MAX: usize = 4096;
 
 /// An answer of a device. The kinds of [`Fault`] mean: `Fenced` another owner has the segment and
 /// nothing will be changed here again; `Retry` nothing was changed; `Unknown` it may have been;

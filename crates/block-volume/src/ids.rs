@@ -2,6 +2,26 @@
 
 use std::fmt;
 
+base::id!(
+    /// A volume (B1): a virtual disk of the block service. Never reused.
+    VolumeId(u64), "vol_"
+);
+
+/// A segment of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SegmentId {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Number of the segment in it.
+    pub index: u32,
+}
+
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.volume, self.index)
+    }
+}
+
 /// Which segment of which volume. It stands in every record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Identity {

@@ -42,7 +42,7 @@ const _: () =
 const _: () = assert!(SESSION_CHANGES_MAX.is_multiple_of(8));
 
 const _: () = assert!(
-    IO_MAX as u64 / BLOCK < wire::block::SPANS_MAX as u64,
+    IO_MAX as u64 / BLOCK < crate::span::SPANS_MAX as u64,
     "one more when it is not aligned"
 );
 
@@ -51,6 +51,6 @@ const _: () = assert!(
 pub const PLACES_AROUND: u64 = 32;
 
 const _: () = assert!(
-    IO_MAX as u64 / BLOCK + 1 + 2 * (PLACES_AROUND - 1) <= wire::block::SPANS_MAX as u64,
+    IO_MAX as u64 / BLOCK + 1 + 2 * (PLACES_AROUND - 1) <= crate::span::SPANS_MAX as u64,
     "a read that is not aligned, and those around it"
 );

@@ -2,11 +2,34 @@
 
 use std::ops::Range;
 
-use wire::block::{RecordPlace, Span};
-
 use crate::geometry::Extent;
 use crate::limits::{BLOCK, PLACES_AROUND};
 use crate::record::RECORD_UNITS;
+
+/// Spans in one answer at most: 6 KiB of body. A read of 512 KiB has 129 blocks, and 62 around
+/// them.
+pub const SPANS_MAX: usize = 256;
+
+/// Blocks of a segment that stand together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// How many, at least 1.
+    pub blocks: u32,
+    /// Where their records are, one behind the other; nothing for zeroes.
+    pub at: Option<RecordPlace>,
+}
+
+/// Where the record of a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordPlace {
+    /// What tells the DataFile from others in the segment's directory: who made it, and its
+    /// number, which is not 0.
+    pub file: (u32, u32),
+    /// The volume that its records are of; 0 for the segment's own.
+    pub origin: u64,
+    /// The record's place in the file, in units of 64 bytes.
+    pub unit: u32,
+}
 
 /// Blocks that a range covers, and the whole ones among them.
 pub fn blocks(extent: Extent) -> (Range<u64>, Range<u64>) {

@@ -7,16 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
+use block_volume::contract::Answer;
+use block_volume::ids::{FileNo, Identity, SegmentId};
+use block_volume::record::{RECORD, UNIT, plain_record};
+use block_volume::span::{RecordPlace, Span, push_span};
 use runtime::Env;
 use table::Source;
-use wire::block::{RecordPlace, Span};
-use wire::control::SegmentId;
 
 use crate::volume::DataFiles;
-use block_volume::contract::Answer;
-use block_volume::ids::{FileNo, Identity};
-use block_volume::record::{RECORD, UNIT, plain_record};
-use block_volume::span::push_span;
 
 /// Files kept: the oldest go, as collection takes files away.
 const FILES: usize = 64;

@@ -9,17 +9,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use futures_util::FutureExt;
-use runtime::sync::Mutex;
-use runtime::{Buf, Env};
-use wire::control::SegmentId;
-
-use crate::archive::Archive;
 use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block_volume::geometry::Extent;
+use block_volume::ids::SegmentId;
 use block_volume::limits::{BLOCK, IO_MAX};
 use block_volume::once::{Origin, Progress, Windows};
 use block_volume::span::neighbourhood;
+use futures_util::FutureExt;
+use runtime::sync::Mutex;
+use runtime::{Buf, Env};
+
+use crate::archive::Archive;
 
 /// What a [`MemoryDevice`] holds: outlives it, as a disk outlives a process. Clones share it.
 #[derive(Clone, Default)]

@@ -8,18 +8,17 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Fault, Kind, VolumeId};
+use base::{Fault, Kind};
+use block_proto::lease::drifted;
+use block_volume::contract::Answer;
+use block_volume::ids::{SegmentId, VolumeId};
 use futures_util::FutureExt;
 use runtime::{Env, Instant};
-use wire::control::SegmentId;
 
 use crate::archive::Archive;
 use crate::memory::{Memory, MemoryDevice};
-use crate::proto::lease::drifted;
-use crate::server::Standing;
-use crate::server::{Lease, Opened, SegmentOpener};
+use crate::server::{Lease, Opened, SegmentOpener, Standing};
 use crate::volume::{Attachment, DataFiles, Place, Route};
-use block_volume::contract::Answer;
 
 struct Segment {
     place: Place,

@@ -5,9 +5,8 @@ mod round_trip;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use block::proto::Managers;
-use block::volume::Limits;
-use block::volume::VolumeExports;
+use block::volume::{Limits, VolumeExports};
+use block_proto::Managers;
 use client::Client;
 use runtime::Duration;
 

@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::ServerId;
-use block::proto::Managers;
+use block_proto::{BlockPeer, BlockRole, BlockServerStatus, BlockStatus, Managers};
 use client::Client;
 use serde::Serialize;
-use wire::control::{
-    BlockPeer, BlockRole, BlockServerStatus, BlockStatus, ClusterStatus, DiskReport, Group,
-    ServerStatus, StoppedCollection,
-};
+use wire::control::{ClusterStatus, DiskReport, Group, ServerStatus, StoppedCollection};
 
 use crate::args::StatusArgs;
 use crate::connect::with_client_as;

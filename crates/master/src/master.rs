@@ -314,9 +314,9 @@ impl Master {
                 Kind::Invalid,
                 "this is a master: ask a chunkserver for replicas",
             )),
-            ControlRequest::Block(_) | ControlRequest::BlockServer(_) => Err(ControlError::new(
+            ControlRequest::Service(_) => Err(ControlError::new(
                 Kind::Invalid,
-                "this is a master: the holder of the block manager's lock answers for volumes",
+                "this is a master: ask a process of the service that the message is of",
             )),
         }
     }

@@ -78,9 +78,9 @@ impl From<client::Error> for Failure {
     }
 }
 
-impl From<block::proto::managers::Error> for Failure {
-    fn from(error: block::proto::managers::Error) -> Failure {
-        use block::proto::managers::Error;
+impl From<block_proto::managers::Error> for Failure {
+    fn from(error: block_proto::managers::Error) -> Failure {
+        use block_proto::managers::Error;
         let code = match &error {
             Error::Unavailable { .. } => Code::Unavailable,
             Error::Refused { kind: base::Kind::Corrupt, .. } => Code::Damage,

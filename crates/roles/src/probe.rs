@@ -90,7 +90,7 @@ const SERVICES: [(Option<Service>, &str); 5] = [
     (Some(Service::CONTROL), "control"),
     (Some(Service::DATA), "data"),
     (Some(Service::RAFT), "raft"),
-    (Some(block::proto::SERVICE), "block"),
+    (Some(block_proto::SERVICE), "block"),
     (None, "link"),
 ];
 

@@ -122,8 +122,17 @@ pub const TARGETS: &[Target] = &[
     target("device_name", block::device::fuzz::fuzz_name, "crates/block/tests/corpus/device_name"),
     target("volume_diff", block_volume::diff::fuzz_diff, "crates/block-volume/tests/corpus/diff"),
     target("manager_row", block::fuzz::fuzz_manager_row, "crates/block/tests/corpus/manager_row/"),
-    target("block_request", wire::block::fuzz_request, "crates/block/tests/corpus/block_request"),
-    target("block_answer", wire::block::fuzz_answer, "crates/block/tests/corpus/block_answer"),
+    target(
+        "block_request",
+        block_proto::fuzz_request,
+        "crates/block-proto/tests/corpus/block_request",
+    ),
+    target(
+        "block_answer",
+        block_proto::fuzz_answer,
+        "crates/block-proto/tests/corpus/block_answer",
+    ),
+    target("block_control", block_proto::fuzz_control, "crates/block-proto/tests/corpus/control/"),
 ];
 
 /// The corpus of a target: the files whose paths start with `corpus` below `root`.

@@ -7,13 +7,14 @@ use std::rc::Rc;
 
 use base::{ClusterId, Epoch, ID_COUNTER_END};
 use block::manager::FirstEpochs;
+use block_proto::{BlockReply, Reply};
 use client::{DataAnswer, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use master::FirstNumbers;
 use runtime::{Buf, Duration, Env};
 use wire::control::{
-    BlockReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange,
-    NamespaceRequest, StreamChange, StreamRequest,
+    ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, NamespaceRequest,
+    StreamChange, StreamRequest,
 };
 use wire::data::{DataError, DataRequest};
 
@@ -98,11 +99,11 @@ impl Far {
 }
 
 fn mark_reply(env: &Env, reply: &ControlReply) {
-    match reply {
-        ControlReply::Block(BlockReply::Attached { epoch, .. }) if *epoch > i32::MAX as u64 => {
+    match Reply::try_from(reply.clone()) {
+        Ok(Reply::Block(BlockReply::Attached { epoch, .. })) if epoch > i32::MAX as u64 => {
             env.mark("numbers: an attachment above 2^31");
         }
-        ControlReply::Block(BlockReply::Map { segments, .. })
+        Ok(Reply::Block(BlockReply::Map { segments, .. }))
             if segments.iter().any(|segment| is_large(segment.epoch)) =>
         {
             env.mark("numbers: a segment's epoch above 2^32");

@@ -37,21 +37,28 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// Reads fields one behind the other.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+/// Reads the fields of a body, in their order.
+pub struct Fields<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl<'a> Fields<'a> {
+    /// The fields of `body`.
+    pub fn new(body: &'a [u8]) -> Fields<'a> {
+        Fields(body)
+    }
+
     fn take<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (field, rest) = self.0.split_first_chunk::<N>().ok_or(DecodeError::Short)?;
         self.0 = rest;
         Ok(*field)
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
+    /// A number of 32 bits.
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
         self.take().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
+    /// A number of 64 bits.
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
         self.take().map(u64::from_le_bytes)
     }
 
@@ -65,7 +72,8 @@ impl Fields<'_> {
         Ok(ChunkRef { chunk, disk })
     }
 
-    pub(crate) fn flag(&mut self, name: &'static str) -> Result<bool, DecodeError> {
+    /// A flag: 32 bits, 0 or 1.
+    pub fn flag(&mut self, name: &'static str) -> Result<bool, DecodeError> {
         match self.u32()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -83,7 +91,8 @@ impl Fields<'_> {
         Purpose::from_number(number).ok_or(DecodeError::Field("purpose"))
     }
 
-    pub(crate) fn reserved(&mut self) -> Result<(), DecodeError> {
+    /// A reserved field: 32 bits, 0.
+    pub fn reserved(&mut self) -> Result<(), DecodeError> {
         match self.u32()? {
             0 => Ok(()),
             _ => Err(DecodeError::Field("reserved")),
@@ -96,7 +105,8 @@ fn put_ref(out: &mut Vec<u8>, at: &ChunkRef) {
     out.extend(at.disk.get().to_le_bytes());
 }
 
-pub(crate) fn put_u32s(out: &mut Vec<u8>, values: &[u32]) {
+/// Appends numbers of 32 bits.
+pub fn put_u32s(out: &mut Vec<u8>, values: &[u32]) {
     values.iter().for_each(|value| out.extend(value.to_le_bytes()));
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Invariant: no I/O; decoders never panic and answer garbage with a typed error.
 
-pub mod block;
 pub mod control;
 pub mod data;
 pub mod data_codec;
 pub mod frame;
 pub mod handshake;
+mod protobuf;
 pub mod sector;
 pub mod token;

@@ -7,15 +7,14 @@
 use std::rc::Rc;
 
 use base::{Fault, Kind};
+use block_volume::figures::{FINDINGS_MAX, SegmentCheck, SegmentScrub};
+use block_volume::ids::parse_name;
+use block_volume::limits::BLOCK;
 use runtime::Duration;
-use wire::control::limits::FINDINGS_MAX;
-use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
 use super::format::state::{SCRUB_KEY, ScrubState};
 use super::limits::{CHECK_PAGES, PAGE_BLOCKS, SCRUB_BLOCKS, SCRUB_DELAY, SCRUB_SAVE, SWEEP_TIME};
-use block_volume::ids::parse_name;
-use block_volume::limits::BLOCK;
 
 /// Pause after a piece of the scrub could not be read now.
 const RETRY: Duration = Duration::from_secs(1);

@@ -4,22 +4,21 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use runtime::sync::oneshot;
-use runtime::{Buf, BufMut};
-use wire::block::{RecordPlace, SPANS_MAX};
-
-use super::core::Core;
-use super::limits::{PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, REQUEST_BYTES_MAX};
-use super::locks::Guard;
-use super::queue::{Change, Work};
-use super::types::Loc;
 use block_volume::contract::{Clear, Piece, Places};
 use block_volume::geometry::Extent;
 use block_volume::ids::FileNo;
 use block_volume::limits::BLOCK;
 use block_volume::once::{Origin, Progress, without};
 use block_volume::record::RECORD_UNITS;
-use block_volume::span::{blocks, neighbourhood, part, push_span};
+use block_volume::span::{RecordPlace, SPANS_MAX, blocks, neighbourhood, part, push_span};
+use runtime::sync::oneshot;
+use runtime::{Buf, BufMut};
+
+use super::core::Core;
+use super::limits::{PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, REQUEST_BYTES_MAX};
+use super::locks::Guard;
+use super::queue::{Change, Work};
+use super::types::Loc;
 
 /// Blocks that a range covers in part: none, one or two.
 fn edges(covers: &Range<u64>, whole: &Range<u64>) -> Vec<u64> {

@@ -5,19 +5,19 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::figures::{SegmentCheck, SegmentScrub};
+use block_volume::geometry::Extent;
+use block_volume::ids::Identity;
+use block_volume::once::Origin;
+use block_volume::record::UNIT;
 use runtime::{Buf, Env};
 use table::Store;
-use wire::control::{SegmentCheck, SegmentScrub};
 
 use super::core::Core;
 use super::limits::SEGMENT_BYTES_MAX;
 use super::options::{LinkFrom, Options};
 use super::shared::Shared;
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use block_volume::geometry::Extent;
-use block_volume::ids::Identity;
-use block_volume::once::Origin;
-use block_volume::record::UNIT;
 
 /// One segment of a volume in one directory of the core. Cheap to clone; stays on its thread.
 ///

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use base::{BlockServerId, VolumeId};
+use block_proto::BlockServerId;
+use block_volume::ids::{SegmentId, VolumeId};
 use runtime::Instant;
-use wire::control::SegmentId;
 
 use super::limits::{BALANCE, REST, SEGMENT_COST};
 use super::machine::Machine;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use base::VolumeId;
+use block_proto::BlockReply;
+use block_volume::ids::{SegmentId, VolumeId};
 use runtime::Instant;
-use wire::control::{BlockReply, SegmentId};
 
 /// What goes on with snapshots under one leader.
 #[derive(Debug, Default)]

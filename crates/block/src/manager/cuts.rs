@@ -13,15 +13,14 @@
 use std::pin::pin;
 use std::rc::Rc;
 
-use base::VolumeId;
+use block_proto::managers::ask_peer;
+use block_proto::{BlockReply, BlockServerReply, BlockServerRequest, Reply, Request};
+use block_volume::ids::{SegmentId, VolumeId};
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use metrics::Unit;
 use runtime::{Class, Instant};
-use wire::control::{
-    BlockReply, BlockServerReply, BlockServerRequest, ControlError, ControlReply, ControlRequest,
-    Policy, SegmentId,
-};
+use wire::control::{ControlError, Policy};
 
 use super::cut::{Begun, Part};
 use super::error::Refusal;
@@ -285,9 +284,9 @@ impl Manager {
         attempt: runtime::Duration,
     ) -> Result<BlockServerReply, Refusal> {
         let what = format!("{}: {}", part.segment, request.name());
-        let asked = ControlRequest::BlockServer(request);
-        match self.client().ask_peer(part.addr, asked, attempt).await {
-            Ok(ControlReply::BlockServer(reply)) => Ok(reply),
+        let asked = Request::BlockServer(request);
+        match ask_peer(self.client(), part.addr, asked, attempt).await {
+            Ok(Reply::BlockServer(reply)) => Ok(reply),
             Ok(_) => Err(Refusal::Server { what: format!("{what}: no block server") }),
             Err(error) => Err(Refusal::Server { what: format!("{what}: {error}") }),
         }

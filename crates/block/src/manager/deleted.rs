@@ -14,9 +14,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::VolumeId;
+use block_proto::paths::AT;
+use block_proto::{BlockReply, DeletedVolume, VolumeInfo};
+use block_volume::ids::VolumeId;
 use runtime::{Duration, Instant};
-use wire::control::{BlockReply, DeletedVolume, VolumeInfo};
 
 use super::entity::{Deleted, Volume};
 use super::error::Refusal;
@@ -24,7 +25,6 @@ use super::limits::{EXPIRY, LEFT_STEP_MAX, LEFT_STEPS};
 use super::machine::{Left, Machine};
 use super::rows::{Key, Value};
 use super::snapshots::check_name;
-use crate::proto::paths::AT;
 
 impl Machine {
     /// Frees the name of a volume, and those of its snapshots, which have to be asked for.

@@ -2,11 +2,9 @@
 
 use std::net::SocketAddr;
 
-use base::{BlockServerId, VolumeId};
+use block_proto::{BlockServerId, VolumeSpec, geometry};
+use block_volume::ids::VolumeId;
 use runtime::Duration;
-use wire::control::VolumeSpec;
-
-use crate::proto::geometry;
 
 /// A volume.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use base::Kind;
 use base::limits::NAME_MAX;
-use base::{Kind, VolumeId};
-use wire::control::ControlError;
-
 use block_volume::geometry::GeometryError;
+use block_volume::ids::VolumeId;
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
+use wire::control::ControlError;
 
 /// A refusal. The text names the thing and the way out.
 #[derive(Clone, PartialEq, Eq, Debug)]

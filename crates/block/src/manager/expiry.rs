@@ -4,21 +4,20 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use base::Kind;
 use base::limits::reserve_bytes;
-use base::{Kind, VolumeId};
+use block_proto::paths::segment_path;
+use block_proto::{BlockReply, BlockRequest, VolumeInfo, geometry};
+use block_volume::ids::{SegmentId, VolumeId};
 use client::Client;
 use futures_util::stream::{StreamExt, iter};
 use runtime::Instant;
 use table::ClientStore;
-use wire::control::{
-    BlockReply, BlockRequest, ClusterReply, ClusterRequest, ControlError, SegmentId, VolumeInfo,
-};
+use wire::control::{ClusterReply, ClusterRequest, ControlError};
 
 use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON, ROOM_LOOKS};
 use super::service::{Lead, Manager};
 use crate::device::{FileId, View};
-use crate::proto::geometry;
-use crate::proto::paths::segment_path;
 
 /// A DataFile that a volume or snapshot names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,17 +2,17 @@
 
 use std::net::SocketAddr;
 
-use base::BlockServerId;
+use block_proto::lease::drifted;
+use block_proto::limits::{BLOCK_SERVERS_MAX, SEGMENTS_PAGE};
+use block_proto::{Assignment, BlockBeat, BlockGrant, BlockReply, BlockServerId, Tenure};
+use block_volume::ids::SegmentId;
 use runtime::{Duration, Instant};
-use wire::control::limits::{BLOCK_SERVERS_MAX, SEGMENTS_PAGE};
-use wire::control::{Assignment, BlockBeat, BlockGrant, BlockReply, SegmentId, Tenure};
 
 use super::entity::{Boots, Segment, Server};
 use super::error::Refusal;
 use super::machine::Machine;
 use super::owners::{Hold, Member, Wait};
 use super::rows::{Key, Value};
-use crate::proto::lease::drifted;
 
 impl Machine {
     /// A process begins as the server of a name. It is numbered, so that what former ones send late

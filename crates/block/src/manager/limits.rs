@@ -1,8 +1,7 @@
 //! Bounds and times of the block manager, with reason and arithmetic.
 
+use block_proto::lease::LEASE;
 use runtime::Duration;
-
-use crate::proto::lease::LEASE;
 
 /// Without a beat for so long a block server is dead: three renewals.
 pub const SERVER_DEAD: Duration = Duration::from_millis(450);

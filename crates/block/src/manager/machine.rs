@@ -7,11 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use base::{BlockServerId, GIB, VolumeId};
-use runtime::{Duration, Instant};
-use wire::control::{
-    BlockReply, BlockRequest, BlockServerStatus, BlockStatus, SegmentId, SegmentPlace, VolumeInfo,
+use base::GIB;
+use block_proto::lease::{IDLE, LEASE, drifted};
+use block_proto::{
+    BlockReply, BlockRequest, BlockServerId, BlockServerStatus, BlockStatus, SegmentPlace,
+    VolumeInfo,
 };
+use block_volume::ids::{SegmentId, VolumeId};
+use runtime::{Duration, Instant};
 
 use super::cut::Snapshots;
 use super::entity::{Counters, Trash};
@@ -23,7 +26,6 @@ use super::owners::{Hold, Member};
 use super::peers::Peers;
 use super::rows::{Key, Row, Value};
 use super::state::State;
-use crate::proto::lease::{IDLE, LEASE, drifted};
 
 /// What a manager may choose.
 #[derive(Clone, PartialEq, Eq, Debug)]

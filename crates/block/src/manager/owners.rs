@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use base::BlockServerId;
+use block_proto::BlockServerId;
+use block_volume::ids::SegmentId;
 use runtime::Instant;
-use wire::control::SegmentId;
 
 use super::limits::{BYTES_PER_REQUEST, SEGMENT_COST};
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use block_proto::limits::BLOCK_PEERS_MAX;
+use block_proto::{BlockPeer, BlockRole};
 use runtime::Instant;
-use wire::control::limits::BLOCK_PEERS_MAX;
-use wire::control::{BlockPeer, BlockRole};
 
 use super::limits::{PEER_DEAD, PEER_FORGOTTEN};
 

@@ -5,10 +5,12 @@ use std::fmt;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::ops::{Deref, DerefMut};
 
-use base::{BlockServerId, VolumeId};
+use block_proto::{BlockServerId, VolumeGeometry, VolumeSpec};
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::qos::VolumeLimits;
 use codec::cursor::Cursor;
 use table::Batch;
-use wire::control::{Policy, SegmentId, VolumeGeometry, VolumeLimits, VolumeSpec};
+use wire::control::Policy;
 
 use super::entity::{Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume};
 use super::limits::{ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
@@ -351,7 +353,7 @@ impl Input<'_> {
         };
         let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
         // What is taken for granted where rows are used.
-        let sound = policy.is_valid() && crate::proto::geometry(&spec).is_ok();
+        let sound = policy.is_valid() && block_proto::geometry(&spec).is_ok();
         let (attach_epoch, owner_floor) = (self.u64()?, self.u64()?);
         let mut attached = Vec::new();
         for _ in 0..self.u8()? {

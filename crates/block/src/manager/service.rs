@@ -11,7 +11,15 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 
-use base::{Kind, VolumeId};
+use base::Kind;
+use block_proto::lease::{BEAT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, RENEW};
+use block_proto::limits::ATTEMPT;
+use block_proto::managers::{ask_peer, holder_addr, holder_text};
+use block_proto::paths::{LOCK, ROOT, segment_path};
+use block_proto::{
+    BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, Reply, Request,
+};
+use block_volume::ids::{SegmentId, VolumeId};
 use client::Client;
 use futures_util::future::{Either, select};
 use futures_util::stream::{StreamExt, iter};
@@ -20,8 +28,7 @@ use runtime::{Class, Duration, Env, Instant};
 use table::{Cache, ClientStore, Options, Table};
 use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
 use wire::control::{
-    BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, ClusterReply,
-    ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, Policy, SegmentId,
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, Policy,
     TraceReply, missing,
 };
 
@@ -31,11 +38,6 @@ use super::limits::{CONTENT_ATTEMPT, LINKS_INFLIGHT, LOOK, PURGE_AFTER, SWEEP};
 use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
 use super::state::State;
-use crate::proto::lease::{BEAT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, RENEW};
-use crate::proto::limits::ATTEMPT;
-use crate::proto::managers::{holder_addr, holder_text};
-use crate::proto::paths::segment_path;
-use crate::proto::paths::{LOCK, ROOT};
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;
@@ -176,8 +178,8 @@ impl Manager {
                 }
                 (None, Some(leader)) if leader != self.addr() => {
                     // It is shown as down when this is lost often.
-                    let request = ControlRequest::Block(here);
-                    if self.0.client.ask_peer(leader, request, ATTEMPT).await.is_ok() {
+                    let request = Request::Block(here);
+                    if ask_peer(&self.0.client, leader, request, ATTEMPT).await.is_ok() {
                         pause = HERE;
                     }
                 }
@@ -438,9 +440,9 @@ impl Manager {
                     (self.0.client.clone(), lead.clone(), lead.queued.get());
                 self.0.env.spawn(Class::Control, "block manager: news", async move {
                     if lead.stored(ticket).await.is_ok() {
-                        let request = ControlRequest::BlockServer(BlockServerRequest::BeatNow);
+                        let request = Request::BlockServer(BlockServerRequest::BeatNow);
                         // It beats soon in any case.
-                        let _ = client.ask_peer(addr, request, BEAT_ATTEMPT).await;
+                        let _ = ask_peer(&client, addr, request, BEAT_ATTEMPT).await;
                     }
                     lead.telling.borrow_mut().remove(&addr);
                 });
@@ -637,23 +639,23 @@ impl Manager {
         }
         let server = lead.machine.borrow().owner_addr(segment);
         let server = server.ok_or_else(|| failed("no block server has it".to_owned()))?;
-        let asked = ControlRequest::BlockServer(BlockServerRequest::HasData { segment, from, to });
-        match self.0.client.ask_peer(server, asked, CONTENT_ATTEMPT).await {
-            Ok(ControlReply::BlockServer(BlockServerReply::HasData(found))) => Ok(found),
+        let asked = Request::BlockServer(BlockServerRequest::HasData { segment, from, to });
+        match ask_peer(&self.0.client, server, asked, CONTENT_ATTEMPT).await {
+            Ok(Reply::BlockServer(BlockServerReply::HasData(found))) => Ok(found),
             Ok(_) => Err(failed(format!("{server} is no block server"))),
             Err(error) => Err(failed(error.to_string())),
         }
     }
 
-    async fn answer(&self, body: &[u8]) -> Result<ControlReply, ControlError> {
-        match ControlRequest::decode(body) {
-            Ok(ControlRequest::Block(request)) => {
-                Ok(ControlReply::Block(self.serve(request).await?))
-            }
-            Ok(ControlRequest::Trace(asked)) => {
+    async fn answer(&self, body: &[u8]) -> Result<Reply, ControlError> {
+        match Request::decode(body) {
+            Ok(Request::Block(request)) => Ok(Reply::Block(self.serve(request).await?)),
+            Ok(Request::Core(ControlRequest::Trace(asked))) => {
                 let (env, process) = (&self.0.env, format!("block manager {}", self.0.config.name));
                 let (ring, now) = (env.tracer().ring(), env.now().as_nanos());
-                Ok(ControlReply::Trace(TraceReply::answer(&asked, &process, ring, now)))
+                Ok(Reply::Core(ControlReply::Trace(TraceReply::answer(
+                    &asked, &process, ring, now,
+                ))))
             }
             Ok(_) => Err(ControlError::new(
                 Kind::Invalid,
@@ -748,7 +750,7 @@ fn boxed(
 /// Directory of a segment's files; of all segments of its volume without one.
 fn trash_path(trash: Trash) -> String {
     match trash.segment {
-        Some(index) => segment_path(wire::control::SegmentId { volume: trash.volume, index }),
+        Some(index) => segment_path(block_volume::ids::SegmentId { volume: trash.volume, index }),
         None => format!("{ROOT}/{}", trash.volume),
     }
 }

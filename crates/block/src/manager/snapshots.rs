@@ -9,10 +9,12 @@
 //! the making*: its name is taken, and nobody can open it. A leader that takes over gives up all
 //! that is in the making; who asked for it asks again, and gets another.
 
-use base::VolumeId;
 use base::limits::NAME_MAX;
+use block_proto::BlockReply;
+use block_proto::paths::AT;
+use block_volume::ids::{SegmentId, VolumeId};
 use runtime::Instant;
-use wire::control::{BlockReply, Policy, SegmentId};
+use wire::control::Policy;
 
 use super::cut::{Begun, Part};
 use super::entity::{Family, Trash, Volume, segments_of_all};
@@ -22,7 +24,6 @@ use super::limits::{
 };
 use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
-use crate::proto::paths::AT;
 
 impl Machine {
     /// What a leader that takes over finds.
@@ -158,7 +159,7 @@ impl Machine {
         Ok((self.add(nonce, spec, family), policy))
     }
 
-    fn add(&mut self, nonce: u64, spec: wire::control::VolumeSpec, family: Family) -> VolumeId {
+    fn add(&mut self, nonce: u64, spec: block_proto::VolumeSpec, family: Family) -> VolumeId {
         let id = VolumeId::new(self.state.counters().volume);
         self.count(|counters| counters.volume += 1);
         let attached = Vec::new();
@@ -219,10 +220,10 @@ impl Machine {
     /// How many segments a volume has; refused when so many times as many are too many.
     pub(super) fn check_room(
         &self,
-        spec: &wire::control::VolumeSpec,
+        spec: &block_proto::VolumeSpec,
         times: usize,
     ) -> Result<u32, Refusal> {
-        let count = crate::proto::geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
+        let count = block_proto::geometry(spec).map_or(0, |sizes| sizes.segments(spec.bytes));
         match self.state.segment_count() + times * count as usize > SEGMENTS_MAX {
             true => Err(Refusal::Full { what: "segments", max: SEGMENTS_MAX }),
             false => Ok(count as u32),
@@ -427,7 +428,7 @@ impl Machine {
     pub fn clone_parts(&self, id: VolumeId) -> Result<Vec<Part>, Refusal> {
         let known = self.made(id)?;
         let parts = self.parts(id)?;
-        let count = crate::proto::geometry(&known.spec)
+        let count = block_proto::geometry(&known.spec)
             .map_or(0, |geometry| geometry.segments(known.spec.bytes));
         match parts.len() as u64 == count {
             true => Ok(parts),

@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use base::{BlockServerId, VolumeId};
-use wire::control::{Attachment, SegmentId, VolumeInfo};
+use block_proto::{Attachment, BlockServerId, VolumeInfo, geometry};
+use block_volume::geometry::SegmentIndex;
+use block_volume::ids::{SegmentId, VolumeId};
 
 use super::entity::{
     Attached, Boots, Counters, Family, Segment, Server, Trash, Volume, segments_of_all,
 };
 use super::rows::{Key, Row, Value};
-use crate::proto::geometry;
-use block_volume::geometry::SegmentIndex;
 
 /// Everything that a manager's table holds.
 #[derive(Clone, PartialEq, Eq, Debug)]

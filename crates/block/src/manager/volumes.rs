@@ -2,18 +2,18 @@
 
 use std::ops::Range;
 
-use base::VolumeId;
+use block_proto::limits::ATTACHMENTS_MAX;
+use block_proto::{BlockReply, VolumeSpec, geometry};
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::limits::{BLOCK, VOLUME_BYTES};
+use block_volume::qos::VolumeLimits;
 use runtime::Instant;
-use wire::control::limits::ATTACHMENTS_MAX;
-use wire::control::{BlockReply, SegmentId, VolumeLimits, VolumeSpec};
 
 use super::entity::{Attached, Family, Segment, Trash, Volume};
 use super::error::Refusal;
 use super::limits::{ATTACH_DEAD, ATTACHMENT_EPOCH_MAX, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
 use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
-use crate::proto::geometry;
-use block_volume::limits::{BLOCK, VOLUME_BYTES};
 
 impl Machine {
     pub(super) fn create(

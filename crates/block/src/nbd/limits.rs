@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use base::KIB;
-
 use block_volume::limits::{IO_MAX, SESSION_CHANGES_MAX};
 
 /// Bytes of one NBD request's data at most: what clients may assume without asking, and twice
@@ -58,5 +57,6 @@ const _: () = assert!(NBD_CONNECTION_BYTES_MAX >= IO_MAX && IO_MAX <= runtime::l
 const _: () = assert!(NBD_STAGING_BYTES >= NBD_OPTION_MAX as usize + 64);
 const _: () = assert!(2 * NBD_BATCH_MAX <= runtime::limits::SEND_IOVECS_MAX);
 const _: () = assert!(SESSION_CHANGES_MAX >= NBD_REQUESTS_MAX);
-const _: () =
-    assert!(IO_MAX <= wire::frame::PAYLOAD_MAX && NBD_EXTENTS_MAX <= wire::block::PIECES_MAX);
+const _: () = assert!(
+    IO_MAX <= wire::frame::PAYLOAD_MAX && NBD_EXTENTS_MAX <= block_volume::contract::PIECES_MAX
+);

@@ -5,25 +5,23 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{Fault, Kind, VolumeId};
+use base::{Fault, Kind};
+use block_proto::lease::{PLACES_LENT, drifted};
+use block_proto::managers::{Managers, misfit};
+use block_proto::paths::segment_path;
+use block_proto::{BlockReply, BlockRequest, SERVICE};
+use block_volume::contract::Answer;
+use block_volume::ids::{Identity, SegmentId, VolumeId};
 use client::Client;
 use runtime::Instant;
 use table::{ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, TransportError};
-use wire::control::{BlockReply, BlockRequest, SegmentId};
 
 use super::late::Late;
 use super::member::{Devices, Member, ServedSegment};
 use super::tenancy::{Held, Standing};
 use crate::device::{LinkFrom, Options, Segment, Shared};
-use crate::proto::SERVICE;
-use crate::proto::lease::PLACES_LENT;
-use crate::proto::lease::drifted;
-use crate::proto::managers::{Managers, misfit};
-use crate::proto::paths::segment_path;
 use crate::server::{BlockServer, Lease, Opened, SegmentOpener};
-use block_volume::contract::Answer;
-use block_volume::ids::Identity;
 
 /// Segments on the core, each in its directory.
 #[derive(Clone)]

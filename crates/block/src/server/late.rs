@@ -10,20 +10,21 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
+use block_proto::paths::segment_path;
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
+use block_volume::geometry::Extent;
+use block_volume::ids::{Identity, SegmentId};
+use block_volume::once::Origin;
 use client::Client;
 use futures_util::future::{LocalBoxFuture, ready};
 use runtime::sync::{Mutex, Notify};
 use runtime::{Buf, Duration};
 use table::ClientStore;
-use wire::control::{Policy, SegmentCheck, SegmentId, SegmentScrub, SegmentUsage};
+use wire::control::Policy;
 
 use super::member::ServedSegment;
 use crate::device::Segment;
-use crate::proto::paths::segment_path;
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use block_volume::geometry::Extent;
-use block_volume::ids::Identity;
-use block_volume::once::Origin;
 
 /// Opens the segment: called again after a failure.
 pub(super) type Opening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;

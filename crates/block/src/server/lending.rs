@@ -9,10 +9,8 @@
 
 use std::cell::Cell;
 
+use block_proto::lease::{DRIFT, PLACES_LENT, drifted};
 use runtime::{Env, Instant};
-
-use crate::proto::lease::PLACES_LENT;
-use crate::proto::lease::{DRIFT, drifted};
 
 /// To which attachment places of a segment are lent, and until when.
 #[derive(Clone, Copy, Default)]

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use base::MIB;
-
-use crate::proto::limits::BLOCK_CALL_TIMEOUT;
+use block_proto::limits::BLOCK_CALL_TIMEOUT;
 
 /// Sessions on one segment: attachments of a shared volume. Attachments whose changes a segment
 /// remembers before it asks which of them are over: 64 x 100 bytes.
@@ -42,4 +41,4 @@ pub const LOADS: Duration = Duration::from_secs(1);
 
 const _: () = assert!(FREE_WAIT_MAX.as_millis() < BLOCK_CALL_TIMEOUT.as_millis());
 const _: () = assert!(FREE_REQUESTS_YIELDING < FREE_REQUESTS_MAX);
-const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * wire::control::limits::ATTACHMENTS_MAX);
+const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * block_proto::limits::ATTACHMENTS_MAX);

@@ -8,25 +8,27 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 
-use base::{BlockServerId, Fault, Kind};
+use base::{Fault, Kind};
+use block_proto::lease::{BEAT_ATTEMPT, IDLE, PAUSE, RENEW};
+use block_proto::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
+use block_proto::managers::{AskError, Error, Managers};
+use block_proto::{
+    BlockBeat, BlockReply, BlockRequest, BlockServerId, BlockServerReply, BlockServerRequest,
+    Reply, Request, SegmentLoad,
+};
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
+use block_volume::geometry::Extent;
+use block_volume::ids::SegmentId;
+use block_volume::once::Origin;
 use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Buf, Class, Duration, Env, Instant, JoinHandle};
 use transport::{Handler, Incoming, Response, Service};
-use wire::control::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
-use wire::control::{
-    BlockBeat, BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, ControlError,
-    ControlReply, ControlRequest, Policy, SegmentCheck, SegmentId, SegmentLoad, SegmentScrub,
-    SegmentUsage, TraceReply,
-};
+use wire::control::{ControlError, ControlReply, ControlRequest, Policy, TraceReply};
 
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
 use super::tenancy::{Action, Held, Standing, Tenancy};
-use crate::proto::lease::{BEAT_ATTEMPT, IDLE, PAUSE, RENEW};
-use crate::proto::managers::{AskError, Error, Managers};
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
-use block_volume::geometry::Extent;
-use block_volume::once::Origin;
 
 /// Status of an answer whose body is a [`ControlError`].
 const STATUS_ERROR: u16 = 1;
@@ -757,15 +759,15 @@ impl Handler for Member {
 }
 
 impl Member {
-    async fn answer(&self, body: &[u8]) -> Result<ControlReply, ControlError> {
-        match ControlRequest::decode(body) {
-            Ok(ControlRequest::BlockServer(asked)) => {
-                Ok(ControlReply::BlockServer(self.serve(asked).await?))
-            }
-            Ok(ControlRequest::Trace(asked)) => {
+    async fn answer(&self, body: &[u8]) -> Result<Reply, ControlError> {
+        match Request::decode(body) {
+            Ok(Request::BlockServer(asked)) => Ok(Reply::BlockServer(self.serve(asked).await?)),
+            Ok(Request::Core(ControlRequest::Trace(asked))) => {
                 let (env, process) = (&self.0.env, format!("block server {}", self.0.name));
                 let (ring, now) = (env.tracer().ring(), env.now().as_nanos());
-                Ok(ControlReply::Trace(TraceReply::answer(&asked, &process, ring, now)))
+                Ok(Reply::Core(ControlReply::Trace(TraceReply::answer(
+                    &asked, &process, ring, now,
+                ))))
             }
             Ok(_) => Err(ControlError::new(
                 Kind::Invalid,

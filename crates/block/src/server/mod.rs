@@ -20,27 +20,27 @@ mod requests;
 mod session;
 pub mod tenancy;
 
+pub use host::{CoreDevices, Host};
+pub use member::{Devices, Member, ServedSegment};
+pub use tenancy::{Standing, Tenancy};
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
-use base::{Fault, Kind, VolumeId};
+use admission::Admission;
+use base::{Fault, Kind};
+use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_answer};
+use block_volume::contract::{Answer, Owned};
+use block_volume::ids::{SegmentId, VolumeId};
+use lending::{Lending, Lent};
 use runtime::sync::Mutex;
 use runtime::{Class, Env, Instant};
-use transport::{Handler, Incoming, Response};
-use wire::block::{BlockAnswer, BlockError, BlockIo, SessionRef, encode_answer};
-use wire::control::SegmentId;
-
-use crate::proto::SERVICE;
-use crate::server::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
-use admission::Admission;
-use block_volume::contract::{Answer, Owned};
-pub use host::{CoreDevices, Host};
-use lending::{Lending, Lent};
-pub use member::{Devices, Member, ServedSegment};
 use session::Session;
-pub use tenancy::{Standing, Tenancy};
+use transport::{Handler, Incoming, Response};
+
+use crate::server::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
 /// (`protocols.md` 6.5).

@@ -4,18 +4,18 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use base::Fault;
+use block_proto::{BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef};
+use block_volume::contract::{Clear, Piece};
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
+use block_volume::once::Origin;
 use runtime::{Buf, Instant};
 use transport::Priority;
-use wire::block::{self, BlockAnswer, BlockError, BlockIo, Sequence, SessionRef};
 
 use super::session::{Arrival, Session};
 use super::tenancy::Standing;
 use super::{BlockServer, OpenSegment, attachment, error_of};
 use crate::server::limits::{SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
-use block_volume::contract::{Clear, Piece};
-use block_volume::geometry::Extent;
-use block_volume::limits::IO_MAX;
-use block_volume::once::Origin;
 
 /// Gives claimed bytes back when dropped.
 struct Claim<'a> {
@@ -95,10 +95,6 @@ impl BlockServer {
             }
             BlockIo::Clear { at, sequence, offset, len, how } => {
                 let extent = Extent { offset, len };
-                let how = match how {
-                    block::Clear::Trim => Clear::Trim,
-                    block::Clear::Zero => Clear::Zero,
-                };
                 self.clear(at, sequence, extent, how).await.map(|()| (BlockAnswer::Done, None))
             }
         };
@@ -235,11 +231,7 @@ impl BlockServer {
     /// Where a range is, for a client that reads it itself. The lease is looked at as for bytes: a
     /// place is what the blocks have now, as bytes are. Who acts alone may keep the places for a
     /// while, and those around them.
-    async fn locate(
-        &self,
-        at: SessionRef,
-        extent: Extent,
-    ) -> Result<Option<block::Located>, BlockError> {
+    async fn locate(&self, at: SessionRef, extent: Extent) -> Result<Option<Located>, BlockError> {
         let (hosted, session) = self.session(at)?;
         let alone = hosted.may_lend(at, &session);
         let located = hosted.device.locate(extent, alone).await;
@@ -257,7 +249,7 @@ impl BlockServer {
             stats.located += 1;
             stats.lent += u64::from(lent_ms > 0);
         });
-        Ok(Some(block::Located { first: places.first, lent_ms, spans: places.spans }))
+        Ok(Some(Located { first: places.first, lent_ms, spans: places.spans }))
     }
 
     async fn pieces(
@@ -265,16 +257,12 @@ impl BlockServer {
         at: SessionRef,
         extent: Extent,
         most: usize,
-    ) -> Result<Vec<block::Piece>, BlockError> {
+    ) -> Result<Vec<Piece>, BlockError> {
         let (hosted, _) = self.session(at)?;
         let pieces = hosted.device.pieces(extent, most).await;
         let pieces = pieces.map_err(|fault| self.fail(at, &hosted, &fault))?;
         self.check_lease(at, &hosted).await?;
-        let told = |piece: Piece| {
-            let Piece { len, hole, zero } = piece;
-            block::Piece { len, hole, zero }
-        };
-        Ok(pieces.into_iter().take(most).map(told).collect())
+        Ok(pieces.into_iter().take(most).collect())
     }
 
     async fn write(

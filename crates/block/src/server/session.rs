@@ -4,10 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use runtime::sync::Notify;
-use wire::block::{BlockError, Sequence};
-
+use block_proto::{BlockError, Sequence};
 use block_volume::limits::SESSION_CHANGES_MAX;
+use runtime::sync::Notify;
 
 /// A change that has come.
 pub(super) struct Change {

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::VolumeId;
+use block_proto::{BlockGrant, Seen};
+use block_volume::ids::{SegmentId, VolumeId};
 use runtime::{Duration, Instant};
-use wire::control::{BlockGrant, Policy, Seen, SegmentId};
+use wire::control::Policy;
 
 /// What a server may do with a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

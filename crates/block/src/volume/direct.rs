@@ -13,18 +13,17 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
+use block_proto::Located;
+use block_volume::geometry::Extent;
+use block_volume::ids::{FileNo, Identity, SegmentId};
+use block_volume::record::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT, read_block};
+use block_volume::span::{RecordPlace, Span, blocks, part};
 use futures_util::future::join_all;
 use runtime::{Buf, Class};
 use table::Source;
-use wire::block::{Located, RecordPlace, Span};
-use wire::control::SegmentId;
 
 use super::shared::Shared;
 use crate::volume::limits::{DIRECT_FILES_MAX, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
-use block_volume::geometry::Extent;
-use block_volume::ids::{FileNo, Identity};
-use block_volume::record::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT, read_block};
-use block_volume::span::{blocks, part};
 
 /// A DataFile, as the client knows it.
 enum Known {

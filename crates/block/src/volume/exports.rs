@@ -7,23 +7,23 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
-use base::{Fault, Kind, VolumeId};
+use base::{Fault, Kind};
+use block_proto::lease::{HERE, HERE_FIRST, KEEP};
+use block_proto::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
+use block_proto::managers::{Managers, misfit};
+use block_proto::paths::segment_path;
+use block_proto::{BlockReply, BlockRequest, BlockRole, SegmentPlace, VolumeInfo, geometry};
+use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::export::{About, Exports, Names};
+use block_volume::geometry::Extent;
+use block_volume::ids::{SegmentId, VolumeId};
 use client::Client;
 use runtime::sync::Mutex;
 use runtime::{Buf, Class, Env};
 use table::{ClientStore, Source, Store};
 use transport::Endpoint;
-use wire::control::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
-use wire::control::{BlockReply, BlockRequest, BlockRole, SegmentId, SegmentPlace, VolumeInfo};
 
-use crate::proto::geometry;
-use crate::proto::lease::{HERE, HERE_FIRST, KEEP};
-use crate::proto::managers::{Managers, misfit};
-use crate::proto::paths::segment_path;
 use crate::volume::{Attachment, DataFiles, Limits, Place, Reads, Route, Shape, Volume};
-use block_volume::contract::{Answer, Clear, Device, Piece};
-use block_volume::export::{About, Exports, Names};
-use block_volume::geometry::Extent;
 
 struct Inner {
     env: Env,

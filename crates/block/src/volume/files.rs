@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block_volume::contract::Answer;
+use block_volume::ids::SegmentId;
 use runtime::{Env, Instant};
 use table::Source;
-use wire::control::SegmentId;
 
 use crate::volume::limits::DIRECT_PAUSE;
-use block_volume::contract::Answer;
 
 /// Where a client finds DataFiles.
 pub trait DataFiles {

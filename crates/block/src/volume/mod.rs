@@ -20,31 +20,33 @@ mod session;
 mod shared;
 mod throttle;
 
+pub use exports::VolumeExports;
+pub use files::DataFiles;
+pub use shared::{Attachment, Limits, Place, Reads, Route};
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use base::{Fault, Kind, VolumeId};
+use base::{Fault, Kind};
+use block_proto::BlockAnswer;
+use block_volume::contract::{Answer, Clear, Device, PIECES_MAX, Piece};
+use block_volume::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
+use block_volume::ids::VolumeId;
+use block_volume::limits::IO_MAX;
+use block_volume::qos::VolumeLimits;
+use files::Trust;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use runtime::{Buf, BufMut, Env};
-use transport::{Endpoint, Priority};
-use wire::block::{BlockAnswer, PIECES_MAX};
-use wire::control::VolumeLimits;
-
-use crate::volume::limits::PIECES_BYTES_MAX;
-use block_volume::contract::{Answer, Clear, Device, Piece};
-use block_volume::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
-use block_volume::limits::IO_MAX;
-pub use exports::VolumeExports;
-pub use files::DataFiles;
-use files::Trust;
 use places::Places;
+use runtime::{Buf, BufMut, Env};
 use segment::{Answered, Ask, Segment};
 use shared::Shared;
-pub use shared::{Attachment, Limits, Place, Reads, Route};
 use throttle::Throttle;
+use transport::{Endpoint, Priority};
+
+use crate::volume::limits::PIECES_BYTES_MAX;
 
 struct Inner {
     shared: Rc<Shared>,
@@ -267,7 +269,7 @@ impl Device for Volume {
 }
 
 /// Pieces of segments, in the order of the volume, up to where one of the segments says no more.
-fn merge(parts: &[SegmentRequest], lists: &[Vec<wire::block::Piece>], most: usize) -> Vec<Piece> {
+fn merge(parts: &[SegmentRequest], lists: &[Vec<Piece>], most: usize) -> Vec<Piece> {
     // All parts in the order of the request; of one segment they are in its order, too.
     let mut order: Vec<(Extent, usize)> = Vec::new();
     for (index, part) in parts.iter().enumerate() {

@@ -2,19 +2,18 @@
 //! blocks are, for as long as nobody else may change them.
 //!
 //! [`Places`] are what is known; [`Watch`] sees to it that nothing is kept that was changed while
-//! its place was asked for. Who uses them looks at the time ([`wire::block::Located::lent_ms`])
+//! its place was asked for. Who uses them looks at the time ([`block_proto::Located::lent_ms`])
 //! and at the session: what was told in one is not used in the next.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use wire::block::{RecordPlace, Span};
-
-use crate::volume::limits::{PLACES_FILES_MAX, PLACES_KEPT_MAX};
 use block_volume::limits::PLACES_AROUND;
 use block_volume::record::RECORD_UNITS;
-use block_volume::span::push_span;
+use block_volume::span::{RecordPlace, Span, push_span};
+
+use crate::volume::limits::{PLACES_FILES_MAX, PLACES_KEPT_MAX};
 
 /// Blocks that are kept together.
 const AROUND: usize = PLACES_AROUND as usize;

@@ -7,24 +7,23 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
+use block_proto::{
+    BlockAnswer, BlockError, BlockIo, Located, SERVICE, Sequence, SessionRef, decode_answer,
+};
+use block_volume::contract::Clear;
+use block_volume::geometry::Extent;
+use block_volume::ids::SegmentId;
+use block_volume::limits::BLOCK;
+use block_volume::span::{Span, neighbourhood};
 use runtime::sync::Mutex;
 use runtime::{Buf, Instant};
 use transport::{CallError, Priority, Request, Token};
-use wire::block::{
-    self, BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef, Span, decode_answer,
-};
-use wire::control::SegmentId;
 
 use super::direct::{Direct, part_of};
 use super::places::{Watch, Watching};
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
 use super::shared::{Attachment, Place, Shared};
-use crate::proto::SERVICE;
-use block_volume::contract::Clear;
-use block_volume::geometry::Extent;
-use block_volume::limits::BLOCK;
-use block_volume::span::neighbourhood;
 
 /// What is asked of a segment.
 #[derive(Clone, Debug)]
@@ -244,13 +243,7 @@ impl Segment {
         let (request, payload) = match ask {
             Ask::Read => (BlockIo::Read { at, offset, len: len as u32, locate }, None),
             Ask::Write(data) => (BlockIo::Write { at, sequence, offset }, Some(data.clone())),
-            Ask::Clear(how) => {
-                let how = match how {
-                    Clear::Trim => block::Clear::Trim,
-                    Clear::Zero => block::Clear::Zero,
-                };
-                (BlockIo::Clear { at, sequence, offset, len, how }, None)
-            }
+            Ask::Clear(how) => (BlockIo::Clear { at, sequence, offset, len, how: *how }, None),
             Ask::Pieces(most) => (BlockIo::Pieces { at, offset, len, most: *most as u32 }, None),
         };
         let timeout = self.shared.limits.call_timeout;

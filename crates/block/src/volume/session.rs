@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use block_proto::Sequence;
+use block_volume::limits::SESSION_CHANGES_MAX;
 use runtime::sync::Notify;
-use wire::block::Sequence;
 
 use super::shared::Place;
-use block_volume::limits::SESSION_CHANGES_MAX;
 
 /// A session that a server has admitted.
 pub(super) struct Session {

@@ -5,17 +5,17 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Fault, Kind, VolumeId};
+use base::{Fault, Kind};
+use block_proto::limits::BLOCK_CALL_TIMEOUT;
+use block_volume::buffer::alloc;
+use block_volume::contract::Answer;
+use block_volume::ids::{SegmentId, VolumeId};
 use runtime::{BufMut, Env};
 use transport::Endpoint;
-use wire::control::SegmentId;
 
 use super::files::{DataFiles, Trust};
 use super::places::Places;
-use crate::proto::limits::BLOCK_CALL_TIMEOUT;
 use crate::volume::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE};
-use block_volume::buffer::alloc;
-use block_volume::contract::Answer;
 
 /// Where a segment is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

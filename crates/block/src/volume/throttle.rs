@@ -5,10 +5,10 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use block_volume::qos::VolumeLimits;
 use runtime::sync::{Mutex, Notify};
 use runtime::{Env, Instant};
 use transport::Priority;
-use wire::control::VolumeLimits;
 
 use crate::volume::limits::LIMIT_BURST;
 

@@ -2,10 +2,10 @@
 
 use block::device::{Options, Segment};
 use block_volume::contract::{Clear, Device};
+use block_volume::figures::SegmentCheck;
 use block_volume::geometry::Extent;
 use runtime::sim::CrashMode;
 use runtime::{Duration, Env};
-use wire::control::SegmentCheck;
 
 use crate::device::support::{BYTES, World, on, open, small};
 

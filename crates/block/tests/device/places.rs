@@ -3,9 +3,9 @@
 use block_volume::contract::{Clear, Device, Owned, Places};
 use block_volume::geometry::Extent;
 use block_volume::limits::BLOCK;
+use block_volume::span::Span;
 use runtime::Duration;
 use table::Store;
-use wire::block::Span;
 
 use crate::device::support::{World, on, open, small};
 

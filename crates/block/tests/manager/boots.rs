@@ -4,7 +4,7 @@
 use base::GIB;
 use block::manager::limits::SERVER_DEAD;
 use block::manager::{Machine, Refusal, State};
-use wire::control::{BlockBeat, BlockReply, BlockRequest};
+use block_proto::{BlockBeat, BlockReply, BlockRequest};
 
 use super::snapshots::next_leader;
 use super::{Server, at, machine, spec, volume};
@@ -73,7 +73,7 @@ fn beat_of_a_former_process_that_a_new_leader_hears_first_is_refused() {
 fn beat_of_a_former_process_is_refused_after_any_number_of_others() {
     let (mut machine, mut former, mut live) = replaced();
     for _ in 0..20 {
-        live = Server { boot: live.boot + 1, seq: 0, seen: wire::control::Seen::default(), ..live };
+        live = Server { boot: live.boot + 1, seq: 0, seen: block_proto::Seen::default(), ..live };
         assert!(is_granted(&mut machine, 20, beat_of(&mut live)));
     }
     assert!(!is_granted(&mut machine, 21, beat_of(&mut former)), "a former process has a lease");
@@ -125,7 +125,7 @@ fn process_of_which_a_part_was_stored_is_given_all_again() {
         let mut state = before.clone();
         rows[..stored].iter().cloned().for_each(|row| state.apply(row));
         let mut next = super::machine(state, 2, at(5000));
-        let mut live = Server { seq: 0, seen: wire::control::Seen::default(), ..live };
+        let mut live = Server { seq: 0, seen: block_proto::Seen::default(), ..live };
         assert!(is_granted(&mut next, 5000, beat_of(&mut live)));
         let again = |(id, epoch): &(_, u64)| next.state().segment(*id).unwrap().epoch > *epoch;
         assert!(owned.iter().all(again), "with {stored} rows an epoch has two processes");

@@ -1,10 +1,11 @@
 //! Volumes that are deleted, brought back, and removed in the end.
 
-use base::{GIB, VolumeId};
+use base::GIB;
 use block::manager::rows::{Row, Value};
 use block::manager::{Machine, Refusal, State};
+use block_proto::{BlockReply, BlockRequest, DeletedVolume};
+use block_volume::ids::VolumeId;
 use runtime::Duration;
-use wire::control::{BlockReply, BlockRequest, DeletedVolume};
 
 use super::snapshots::{find, next_leader, open, remove, snapshot, world};
 use super::{at, spec, volume};

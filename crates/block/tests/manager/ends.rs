@@ -4,7 +4,7 @@ use base::GIB;
 use block::manager::entity::Segment;
 use block::manager::rows::{Key, Row, Value};
 use block::manager::{Machine, Refusal, State};
-use wire::control::{BlockReply, BlockRequest};
+use block_proto::{BlockReply, BlockRequest};
 
 use super::{Server, at, machine, spec, volume};
 

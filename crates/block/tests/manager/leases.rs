@@ -2,13 +2,13 @@
 //! servers that believe in their lease on a segment, at most one acknowledges writes, and it is
 //! the one with the lowest epoch: whoever comes after waits for it (`protocols.md` 6.5).
 
-use base::{BlockServerId, GIB};
+use base::GIB;
 use block::manager::limits::TICK;
 use block::manager::{Config, Machine, State};
-use block::proto::lease::{LEASE, RENEW};
 use block::server::{Standing, Tenancy};
+use block_proto::lease::{LEASE, RENEW};
+use block_proto::{BlockBeat, BlockGrant, BlockReply, BlockRequest, BlockServerId, Seen};
 use runtime::{Duration, Instant, Rng};
-use wire::control::{BlockBeat, BlockGrant, BlockReply, BlockRequest, Seen};
 
 use super::spec;
 

@@ -11,11 +11,12 @@ mod stored;
 
 use base::GIB;
 use block::manager::{Config, Machine, State};
-use runtime::{Duration, Instant};
-use wire::control::{
-    BlockBeat, BlockGrant, BlockReply, BlockRequest, Policy, Seen, VolumeGeometry, VolumeInfo,
-    VolumeLimits, VolumeSpec,
+use block_proto::{
+    BlockBeat, BlockGrant, BlockReply, BlockRequest, Seen, VolumeGeometry, VolumeInfo, VolumeSpec,
 };
+use block_volume::qos::VolumeLimits;
+use runtime::{Duration, Instant};
+use wire::control::Policy;
 
 pub fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
@@ -45,7 +46,7 @@ pub fn machine(state: State, term: u64, now: Instant) -> Machine {
 
 /// One block server, as a test drives it.
 pub struct Server {
-    pub id: base::BlockServerId,
+    pub id: block_proto::BlockServerId,
     pub boot: u64,
     pub seq: u64,
     pub seen: Seen,

@@ -1,12 +1,12 @@
 //! What can be asked of a manager: each request can be repeated, and nothing is lost or doubled.
 
-use base::{GIB, Kind, VolumeId};
+use base::{GIB, Kind};
 use block::manager::entity::Trash;
 use block::manager::{Machine, Refusal, State};
+use block_proto::{BlockBeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeSpec};
+use block_volume::ids::VolumeId;
+use block_volume::qos::VolumeLimits;
 use runtime::{Duration, Rng};
-use wire::control::{
-    BlockBeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeLimits, VolumeSpec,
-};
 
 use super::snapshots::next_leader;
 use super::{Server, at, machine, spec, volume};
@@ -217,7 +217,7 @@ fn load_moves_the_busy_segment_away() {
             let loads = busy.iter().map(|&segment| SegmentLoad { segment, iops: 9000, bytes: 0 });
             let loads = loads
                 .filter(|load| machine.state().owned(server.id).any(|owned| owned == load.segment));
-            let beat = wire::control::BlockBeat {
+            let beat = block_proto::BlockBeat {
                 server: server.id,
                 addr: "127.0.0.1:7000".parse().expect("an address"),
                 boot: server.boot,
@@ -402,7 +402,7 @@ fn a_page_of_long_causes_is_cut_to_what_an_answer_may_have() {
     loop {
         let request = BlockRequest::Map { volume: id, from, limit: 4096 };
         let reply = machine.handle(at(2), request).expect("a page");
-        let bytes = wire::control::ControlReply::Block(reply.clone()).encode().len();
+        let bytes = block_proto::Reply::Block(reply.clone()).encode().len();
         assert!(bytes <= wire::control::limits::MESSAGE_LEN_MAX, "{bytes} bytes");
         let BlockReply::Map { segments: page, more } = reply else { panic!("no map") };
         assert!(page.iter().all(|place| place.cause.len() == 1000));

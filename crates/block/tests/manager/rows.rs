@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use base::{BlockServerId, VolumeId};
 use block::fuzz::fuzz_manager_row;
 use block::manager::entity::{
     Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume,
 };
 use block::manager::rows::{Key, Row, VERSION, Value};
+use block_proto::BlockServerId;
+use block_volume::ids::{SegmentId, VolumeId};
 use proptest::prelude::*;
 use runtime::Rng;
-use wire::control::SegmentId;
 
 fn rows() -> Vec<(&'static str, Row)> {
     let segment = SegmentId { volume: VolumeId::new(7), index: 3 };

@@ -1,11 +1,12 @@
 //! Snapshots, clones and rollbacks in the manager's state, without block servers: their answers
 //! are the test's.
 
-use base::{GIB, Kind, VolumeId};
+use base::{GIB, Kind};
 use block::manager::entity::Trash;
 use block::manager::rows::{Key, Value};
 use block::manager::{Begun, Machine, Part, Refusal, State};
-use wire::control::{BlockReply, BlockRequest, SegmentId, VolumeInfo};
+use block_proto::{BlockReply, BlockRequest, VolumeInfo};
+use block_volume::ids::{SegmentId, VolumeId};
 
 use super::{Server, at, machine, spec, volume};
 

@@ -4,14 +4,15 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use base::{GIB, VolumeId};
+use base::GIB;
 use block::manager::limits::{SNAPSHOT_REST, VOLUME_SEGMENTS_MAX};
 use block::manager::rows::{Row, next_batch};
 use block::manager::{Begun, Machine, Refusal, State};
+use block_proto::BlockRequest;
+use block_volume::ids::VolumeId;
 use runtime::sim::Sim;
 use table::model::MemDisk;
 use table::{Cache, Options, Range, Table};
-use wire::control::BlockRequest;
 
 use super::{Server, at, machine, spec, volume};
 
@@ -108,7 +109,7 @@ fn a_dead_servers_81_920_segments_are_stored_in_batches_that_fit() {
     assert!(sizes.iter().all(|&size| size <= 8192), "{sizes:?}");
     // It comes back as another process, leaves, and the third has all.
     second.boot += 1;
-    second.seen = wire::control::Seen::default();
+    second.seen = block_proto::Seen::default();
     second.beat(&mut machine, at(700));
     stored.store(&mut machine);
     let mut third = Server::join(&mut machine, at(700), "bs3");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use block::volume::{Limits, Volume};
 use block_volume::contract::Device;
 use block_volume::geometry::Extent;
+use block_volume::qos::VolumeLimits;
 use runtime::Env;
-use wire::control::VolumeLimits;
 
 use super::{VOLUME, World, buf, on, world};
 

@@ -1,6 +1,5 @@
 //! Block client and block server, in the simulator, with segments in memory.
 
-mod layouts;
 mod limits;
 mod rules;
 
@@ -10,18 +9,18 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ClusterId, Kind, VolumeId};
+use base::{ClusterId, Kind};
 use block::model::Manager;
 use block::server::BlockServer;
 use block::volume::limits::DIRECT_TIMEOUT;
 use block::volume::{Attachment, DataFiles, Limits, Shape, Volume};
 use block_volume::contract::{Answer, Clear, Device};
 use block_volume::geometry::{Extent, Geometry};
+use block_volume::ids::{SegmentId, VolumeId};
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
 use runtime::{Buf, Class, Env, Rng};
 use table::Source;
 use transport::{ClusterKey, Endpoint, Identity};
-use wire::control::SegmentId;
 
 pub const PORT: u16 = 7000;
 pub const LEASE: Duration = Duration::from_millis(100);

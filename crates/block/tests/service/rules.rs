@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use base::TraceId;
+use block_proto::{BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef, decode_answer};
+use block_volume::contract::Clear;
 use runtime::{Buf, Env, Instant};
 use transport::{CallError, Endpoint, Priority, Request, Token};
-use wire::block::{
-    BlockAnswer, BlockError, BlockIo, Clear, Located, Sequence, SessionRef, decode_answer,
-};
 
 use super::{LEASE, VOLUME, World, buf, on, segment, world};
 
@@ -31,7 +30,7 @@ impl Raw {
     fn send(&self, io: BlockIo, payload: Option<&[u8]>) -> runtime::JoinHandle<Answered> {
         let payload = payload.map(|bytes| buf(&self.env, bytes));
         let request = Request {
-            service: block::proto::SERVICE,
+            service: block_proto::SERVICE,
             op: io.op(),
             priority: Priority::Foreground,
             trace: TraceId::new(1),

@@ -1,9 +1,8 @@
 //! Waiting until processes do what they are for.
 
-use block::proto::Managers;
+use block_proto::{BlockReply, BlockRequest, Managers};
 use client::Client;
 use runtime::{Duration, Env, Instant};
-use wire::control::{BlockReply, BlockRequest};
 
 use super::book::Process;
 use super::directory::Directory;

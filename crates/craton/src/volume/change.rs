@@ -1,16 +1,15 @@
 //! Commands that change volumes.
 
 use base::GIB;
-use block::proto::Managers;
-use block::proto::managers::Error;
-use block::proto::paths::AT;
+use block_proto::managers::Error;
+use block_proto::paths::AT;
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeInfo, VolumeSpec};
 use block_volume::contract::Clear;
 use block_volume::geometry::Extent;
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
+use block_volume::qos::VolumeLimits;
 use runtime::Duration;
-use wire::control::{
-    BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,
-};
+use wire::control::Policy;
 
 use super::args::{CreateArgs, LimitArgs};
 use super::open::{self, Site};

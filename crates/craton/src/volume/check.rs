@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::Kind;
-use block::proto::Managers;
+use block_proto::managers::ask_peer;
+use block_proto::{BlockServerReply, BlockServerRequest, Managers, Reply, Request};
+use block_volume::figures::{SegmentCheck, SegmentScrub};
+use block_volume::ids::SegmentId;
 use client::{Client, PeerError};
 use serde_json::json;
-use wire::control::{
-    BlockServerReply, BlockServerRequest, ControlReply, ControlRequest, SegmentCheck, SegmentId,
-    SegmentScrub,
-};
 
 use crate::exit::{Code, Done, Failure};
 use crate::output::{print_json, print_line};
@@ -120,8 +119,8 @@ async fn ask(
     addr: SocketAddr,
     request: BlockServerRequest,
 ) -> Result<BlockServerReply, PeerError<wire::control::ControlError>> {
-    match client.ask_peer(addr, ControlRequest::BlockServer(request), ATTEMPT).await? {
-        ControlReply::BlockServer(reply) => Ok(reply),
+    match ask_peer(client, addr, Request::BlockServer(request), ATTEMPT).await? {
+        Reply::BlockServer(reply) => Ok(reply),
         _ => Err(PeerError::Foreign(format!("{addr} is no block server"))),
     }
 }

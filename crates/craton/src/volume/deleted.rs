@@ -1,12 +1,11 @@
 //! Volumes that were deleted, and whose data is still there.
 
-use base::VolumeId;
 use block::manager::{alone, uses};
-use block::proto::Managers;
-use block::proto::paths::AT;
+use block_proto::limits::VOLUMES_PAGE;
+use block_proto::paths::AT;
+use block_proto::{BlockReply, BlockRequest, DeletedVolume, Managers, VolumeInfo};
+use block_volume::ids::VolumeId;
 use serde_json::json;
-use wire::control::limits::VOLUMES_PAGE;
-use wire::control::{BlockReply, BlockRequest, DeletedVolume, VolumeInfo};
 
 use super::change::{change, check_name, wait_open};
 use super::{misfit, show};

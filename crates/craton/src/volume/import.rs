@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use base::{Fault, Kind};
-use block::proto::managers::Error;
+use block_proto::managers::Error;
 use block_volume::contract::{Clear, Device};
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;

@@ -17,10 +17,10 @@ mod show;
 mod snapshot;
 mod space;
 
-use block::proto::Managers;
-use runtime::Duration;
-
 pub use args::VolumeCommand;
+
+use block_proto::Managers;
+use runtime::Duration;
 
 use crate::args::Connection;
 use crate::cluster::Directory;
@@ -106,6 +106,6 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
     })
 }
 
-fn misfit(reply: &wire::control::BlockReply) -> Failure {
-    block::proto::managers::misfit(reply).into()
+fn misfit(reply: &block_proto::BlockReply) -> Failure {
+    block_proto::managers::misfit(reply).into()
 }

@@ -3,13 +3,11 @@
 use std::rc::Rc;
 
 use base::Fault;
-use block::proto::Managers;
-use block::volume::Limits;
-use block::volume::VolumeExports;
+use block::volume::{Limits, VolumeExports};
+use block_proto::{Managers, VolumeInfo};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use runtime::{Duration, Env};
-use wire::control::VolumeInfo;
 
 use crate::cluster::Endpoints;
 use crate::connect::{self, Target};

@@ -3,11 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::VolumeId;
 use block::device::FileId;
 use block::manager::uses;
-use block::proto::Managers;
-use wire::control::VolumeInfo;
+use block_proto::{Managers, VolumeInfo};
+use block_volume::ids::VolumeId;
 
 use crate::exit::Failure;
 

@@ -1,10 +1,11 @@
 //! Commands that show volumes.
 
-use base::VolumeId;
-use block::proto::Managers;
+use block_proto::limits::VOLUMES_PAGE;
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeInfo};
+use block_volume::figures::SegmentScrub;
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::qos::VolumeLimits;
 use serde_json::{Value, json};
-use wire::control::limits::VOLUMES_PAGE;
-use wire::control::{BlockReply, BlockRequest, SegmentId, SegmentScrub, VolumeInfo, VolumeLimits};
 
 use super::misfit;
 use super::space::Space;
@@ -17,7 +18,7 @@ pub fn volume(info: &VolumeInfo, nbd: Option<&str>) -> Value {
     let limits = spec.limits;
     let attachments = info.attachments.iter();
     let attachment =
-        |one: &wire::control::Attachment| json!({ "holder": one.holder, "epoch": one.epoch });
+        |one: &block_proto::Attachment| json!({ "holder": one.holder, "epoch": one.epoch });
     json!({
         "name": spec.name,
         "id": info.volume.to_string(),
@@ -140,7 +141,7 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
             shown["space"]["alone_bytes"] = pinned.alone.into();
         }
         let scrubs = scrubs(managers, info.volume, &map).await;
-        let segment = |(place, scrub): (&wire::control::SegmentPlace, &Option<SegmentScrub>)| {
+        let segment = |(place, scrub): (&block_proto::SegmentPlace, &Option<SegmentScrub>)| {
             json!({
                 "index": place.index,
                 "epoch": place.epoch,
@@ -231,9 +232,9 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
 async fn scrubs(
     managers: &Managers,
     volume: VolumeId,
-    map: &[wire::control::SegmentPlace],
+    map: &[block_proto::SegmentPlace],
 ) -> Vec<Option<SegmentScrub>> {
-    let scrub = |place: &wire::control::SegmentPlace| {
+    let scrub = |place: &block_proto::SegmentPlace| {
         let segment = SegmentId { volume, index: place.index };
         let addr = place.addr.filter(|_| place.serving);
         async move { super::check::scrub(managers.client(), addr?, segment).await }
@@ -254,7 +255,7 @@ async fn health(managers: &Managers, volume: VolumeId) -> String {
 }
 
 /// What a segment's owner does with it.
-fn state(place: &wire::control::SegmentPlace) -> &'static str {
+fn state(place: &block_proto::SegmentPlace) -> &'static str {
     match (place.serving, place.server) {
         (true, _) => "serves",
         (false, Some(_)) => "opens",

@@ -1,10 +1,9 @@
 //! Snapshots and clones on the command line (B10, B11).
 
-use block::proto::Managers;
-use block::proto::paths::AT;
+use block_proto::paths::AT;
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeInfo};
 use runtime::Duration;
 use serde_json::{Value, json};
-use wire::control::{BlockReply, BlockRequest, VolumeInfo};
 
 use super::args::SnapshotCommand;
 use super::change::{change, check_name, wait_open};

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use block::proto::Managers;
+use block_proto::managers::ask_peer;
+use block_proto::{
+    BlockServerReply, BlockServerRequest, Managers, Reply, Request, SegmentPlace, VolumeInfo,
+};
+use block_volume::figures::SegmentUsage;
+use block_volume::ids::SegmentId;
 use block_volume::limits::BLOCK;
 use runtime::Duration;
 use serde_json::{Value, json};
-use wire::control::{
-    BlockServerReply, BlockServerRequest, ControlReply, ControlRequest, SegmentId, SegmentPlace,
-    SegmentUsage, VolumeInfo,
-};
 
 use crate::output::bytes;
 
@@ -32,12 +33,10 @@ impl Space {
         for addr in servers {
             let mut from = SegmentId { volume: info.volume, index: 0 };
             loop {
-                let request = ControlRequest::BlockServer(BlockServerRequest::Usage { from });
-                let answer = managers.client().ask_peer(addr, request, ATTEMPT).await;
-                let Ok(ControlReply::BlockServer(BlockServerReply::Usage {
-                    segments: found,
-                    more,
-                })) = answer
+                let request = Request::BlockServer(BlockServerRequest::Usage { from });
+                let answer = ask_peer(managers.client(), addr, request, ATTEMPT).await;
+                let Ok(Reply::BlockServer(BlockServerReply::Usage { segments: found, more })) =
+                    answer
                 else {
                     break; // Counted as silent.
                 };

@@ -55,7 +55,7 @@ impl BlockManager {
     }
 
     fn lock_default() -> u64 {
-        block::proto::lease::LEASE.as_millis() as u64
+        block_proto::lease::LEASE.as_millis() as u64
     }
 
     fn server_dead_default() -> u64 {

@@ -13,20 +13,20 @@ mod sight;
 mod store;
 mod volumes;
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-
 pub(crate) use frontend::exports_of;
 pub(crate) use peers::peers_of;
 pub use store::Store;
 pub(crate) use volumes::{handler_of, opener_of};
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
 use base::ChunkId;
+use block_proto::Sequence;
+use block_volume::ids::SegmentId;
 use block_volume::limits::BLOCK;
 use runtime::{Duration, Rng};
-use wire::block::Sequence;
-use wire::control::SegmentId;
 
 use crate::run::{Failure, Outcome, run_seed};
 use crate::scenario::Scenario;

@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, ClientId, DiskId, Kind};
+use block_proto::{BlockReply, Reply, Tenure};
 use client::{DataAnswer, Network, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
-    BlockReply, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest,
-    LockChange, NamespaceChange, NamespaceReply, NamespaceRequest, Place, Tenure,
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange,
+    NamespaceChange, NamespaceReply, NamespaceRequest, Place,
 };
 use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
@@ -189,16 +190,17 @@ impl Buggy {
     ) -> LocalBoxFuture<'static, ControlAnswer> {
         let asked = self.network.control(to, request, timeout);
         async move {
-            let mut answer = asked.await;
-            if let Ok(ControlReply::Block(BlockReply::Grant(grant))) = &mut answer {
-                if acts(Planted::LongLease) {
-                    grant.lease_ms *= 3;
-                }
-                let tenures = grant.changes.iter_mut().filter_map(|change| change.tenure.as_mut());
-                let holds = |tenure: &&mut Tenure| acts_where(Planted::NoHold, tenure.hold_ms > 0);
-                tenures.filter(holds).for_each(|tenure| tenure.hold_ms = 0);
+            let answer = asked.await?;
+            let Ok(Reply::Block(BlockReply::Grant(mut grant))) = answer.clone().try_into() else {
+                return Ok(answer);
+            };
+            if acts(Planted::LongLease) {
+                grant.lease_ms *= 3;
             }
-            answer
+            let tenures = grant.changes.iter_mut().filter_map(|change| change.tenure.as_mut());
+            let holds = |tenure: &&mut Tenure| acts_where(Planted::NoHold, tenure.hold_ms > 0);
+            tenures.filter(holds).for_each(|tenure| tenure.hold_ms = 0);
+            Ok(Reply::Block(BlockReply::Grant(grant)).into())
         }
         .boxed_local()
     }

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use block_volume::ids::SegmentId;
 use block_volume::limits::BLOCK;
 use codec::crc32c;
-use wire::control::SegmentId;
 
 use super::{ACTIVE, Change, Planted};
 

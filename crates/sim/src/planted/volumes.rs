@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use base::{Fault, VolumeId};
-use block::server::Standing;
-use block::server::{BlockServer, Lease, Opened, SegmentOpener};
+use base::Fault;
+use block::server::{BlockServer, Lease, Opened, SegmentOpener, Standing};
+use block_proto::{BlockIo, Sequence};
 use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block_volume::geometry::Extent;
+use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::limits::IO_MAX;
 use block_volume::once::Origin;
 use futures_util::FutureExt;
 use runtime::{Buf, Instant};
 use transport::{Handler, Incoming};
-use wire::block::{BlockIo, Sequence};
-use wire::control::SegmentId;
 
 use super::sight::{change_begins, is_old, newest, note_newest, show};
 use super::{
@@ -48,7 +47,7 @@ struct Buggy {
 impl Handler for Buggy {
     fn handle(&self, mut incoming: Incoming) {
         let request = &mut incoming.request;
-        if request.service == block::proto::SERVICE
+        if request.service == block_proto::SERVICE
             && let Ok(mut io) = BlockIo::decode(request.op, &request.body)
         {
             let payload = request.payload.as_ref().map_or(0, |payload| payload.len() as u64);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use block::server::tenancy::Standing;
-use wire::control::SegmentId;
+use block_volume::ids::SegmentId;
 
 /// An error when two servers could acknowledge changes of a segment, or have one epoch. Otherwise
 /// whether a new owner waits for a former one's lease.

@@ -10,23 +10,23 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Fault, Kind, MIB, VolumeId};
+use base::{Fault, Kind, MIB};
 use block::manager::ManagerConfig;
-use block::proto::Managers;
 use block::server::tenancy::Held;
 use block::server::{Devices, Member, ServedSegment, Standing};
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;
+use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::once::Origin;
+use block_volume::qos::VolumeLimits;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
 use roles::block::{ManagerRole, start_manager_with};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, Class, Env, Rng};
-use wire::control::{
-    BlockReply, BlockRequest, Policy, SegmentCheck, SegmentId, SegmentScrub, VolumeGeometry,
-    VolumeLimits, VolumeSpec,
-};
+use wire::control::Policy;
 
 use super::beliefs;
 use crate::cluster::{Cluster, Shape, parse};

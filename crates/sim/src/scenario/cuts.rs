@@ -5,16 +5,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Kind, VolumeId};
-use block::proto::Managers;
-use block::volume::Limits;
-use block::volume::VolumeExports;
+use base::Kind;
+use block::volume::{Limits, VolumeExports};
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeInfo};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
+use block_volume::ids::VolumeId;
 use client::Client;
 use runtime::{Class, Env, JoinHandle};
 use transport::Endpoint;
-use wire::control::{BlockReply, BlockRequest, VolumeInfo};
 
 use super::record::{Record, extent};
 

@@ -7,22 +7,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::limits::reserve_bytes;
-use base::{Kind, MIB, VolumeId};
+use base::{Kind, MIB};
 use block::manager::limits::{EXPIRY, FREE_PERCENT};
-use block::proto::Managers;
-use block::proto::paths::segment_path;
-use block::volume::Limits;
-use block::volume::VolumeExports;
+use block::volume::{Limits, VolumeExports};
+use block_proto::paths::segment_path;
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::geometry::Extent;
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::qos::VolumeLimits;
 use client::Client;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env};
-use wire::control::{
-    BlockReply, BlockRequest, ClusterReply, ClusterRequest, Policy, SegmentId, VolumeGeometry,
-    VolumeLimits, VolumeSpec,
-};
+use wire::control::{ClusterReply, ClusterRequest, Policy};
 
 use super::stack::{Role, Stack};
 use crate::cluster::{Cluster, Shape};

@@ -16,16 +16,17 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::VolumeId;
 use block::nbd::{Command, request_flags};
-use block::proto::Managers;
 use block::volume::Limits;
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_volume::geometry::Geometry;
+use block_volume::ids::VolumeId;
+use block_volume::qos::VolumeLimits;
 use client::Client;
 use roles::block::start_frontend_with;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
-use wire::control::{BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeLimits, VolumeSpec};
+use wire::control::Policy;
 
 use super::cuts::Keeper;
 use super::nbd::Connection;

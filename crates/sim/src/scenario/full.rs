@@ -4,12 +4,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Kind, MIB, VolumeId};
+use base::{Kind, MIB};
+use block_proto::{BlockReply, BlockRequest};
 use block_volume::contract::{Clear, Device};
 use block_volume::geometry::Extent;
+use block_volume::ids::VolumeId;
 use runtime::Class;
 use runtime::sim::{CrashMode, Sim};
-use wire::control::{BlockReply, BlockRequest};
 
 use super::deleted::{MANAGERS, PART, World, byte_at};
 use super::stack::Role;

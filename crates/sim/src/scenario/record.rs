@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::VolumeId;
 use block_volume::geometry::{Extent, Geometry};
+use block_volume::ids::VolumeId;
 use block_volume::limits::BLOCK;
 use runtime::sim::Sim;
 

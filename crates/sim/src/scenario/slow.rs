@@ -9,12 +9,14 @@ use base::{Fault, Kind};
 use block::server::tenancy::Held;
 use block::server::{Devices, ServedSegment};
 use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::figures::SegmentUsage;
 use block_volume::geometry::Extent;
+use block_volume::ids::SegmentId;
 use block_volume::once::Origin;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};
-use wire::control::{Policy, SegmentId, SegmentUsage};
+use wire::control::Policy;
 
 use crate::planted::{Planted, acts, cut_is_asked, ends_hold};
 

@@ -10,20 +10,19 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Kind, VolumeId};
-use block::proto::Managers;
-use block::volume::Limits;
-use block::volume::VolumeExports;
+use base::Kind;
+use block::volume::{Limits, VolumeExports};
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeInfo, VolumeSpec};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::geometry::Extent;
+use block_volume::ids::VolumeId;
 use block_volume::limits::BLOCK;
+use block_volume::qos::VolumeLimits;
 use client::Client;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env, Rng};
-use wire::control::{
-    BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,
-};
+use wire::control::Policy;
 
 use super::stack::Stack;
 use crate::cluster::{Cluster, Shape};
@@ -480,7 +479,7 @@ impl User {
 
     /// Ends when the files of all that was removed or given up are gone.
     async fn until_gone(self: Rc<Self>) -> Result<(), String> {
-        let root = block::proto::paths::ROOT;
+        let root = block_proto::paths::ROOT;
         let patience = self.now() + Duration::from_secs(90);
         loop {
             let listed = self.client.list(root, None, 100).await;

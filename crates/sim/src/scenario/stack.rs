@@ -8,11 +8,11 @@ use std::time::Duration;
 use block::device::Options;
 use block::manager::ManagerConfig;
 use block::server::tenancy::Standing;
+use block_volume::ids::SegmentId;
 use roles::block::{SegmentSettings, ServerRole};
 use roles::seams::Seams;
 use runtime::sim::{CrashMode, HostId};
 use runtime::{Class, Env};
-use wire::control::SegmentId;
 
 use super::slow;
 use crate::cluster::{Cluster, parse};

@@ -9,16 +9,16 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ClusterId, VolumeId};
+use base::ClusterId;
 use block::model::Manager;
 use block::server::BlockServer;
 use block::volume::{Limits, Shape, Volume};
 use block_volume::contract::{Clear, Device};
 use block_volume::geometry::Geometry;
+use block_volume::ids::{SegmentId, VolumeId};
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
 use runtime::{Class, Env, JoinHandle, Rng};
 use transport::{ClusterKey, Endpoint, Identity};
-use wire::control::SegmentId;
 
 use super::record::{By, Pending, Record, content, extent};
 use crate::planted;

@@ -65,28 +65,3 @@ const _: () = assert!(TRACE_STAGES_MAX >= metrics::limits::STAGES_MAX);
 pub const ERROR_MESSAGE_MAX: usize = 4096;
 /// Bytes of the sentence that says why a disk has failed; the rest is cut off.
 pub const REASON_MAX: usize = 512;
-
-/// Bytes of a volume at least and at most. The smallest is for tests; `craton volume create`
-/// makes none below 1 GiB (B11).
-pub const VOLUME_BYTES: (u64, u64) = (4096, 64 << 40);
-/// Volumes in one page of a list: 256 x (4 attachments and two texts of 255 bytes) = 400 KB.
-pub const VOLUMES_PAGE: u32 = 256;
-/// Attachments of one volume at once.
-pub const ATTACHMENTS_MAX: usize = 16;
-/// Attachments that one front end keeps with one message.
-pub const KEEPS_MAX: usize = 4096;
-/// Segments in one page of a map, and changes in one grant: 4096 x 70 bytes = 290 KB, and 256
-/// causes of 512 bytes for each of a few block servers that cannot open theirs.
-pub const SEGMENTS_PAGE: u32 = 4096;
-/// Segments that a beat may name as not open; more are counted only.
-pub const UNOPENED_MAX: usize = 256;
-/// Segments whose load one beat may tell, the busiest first.
-pub const LOADS_MAX: usize = 1024;
-/// Block servers of one cluster.
-pub const BLOCK_SERVERS_MAX: usize = 1000;
-/// Managers and front ends that a leader remembers: 1000 x 300 bytes = 300 KB in an answer.
-pub const BLOCK_PEERS_MAX: usize = 1000;
-/// Findings of a check that one answer names; more are counted only.
-pub const FINDINGS_MAX: usize = 64;
-/// A lease, and a hold of acknowledgements, milliseconds, at most.
-pub const LEASE_MAX_MS: u32 = 60_000;

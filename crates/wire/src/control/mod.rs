@@ -1,21 +1,23 @@
 //! Control messages as the logic sees them; their protobuf form stays inside this module.
 
-mod block;
+pub mod check;
 mod chunkserver;
 mod cluster;
 mod error;
+pub mod golden;
 pub mod limits;
 mod namespace;
 mod proto;
+mod service;
 mod stream;
 mod trace;
 
-pub use block::*;
 pub use chunkserver::*;
 pub use cluster::*;
 pub use error::WireError;
 pub use namespace::*;
 pub use proto::fuzz_control;
+pub use service::{ServiceMessage, ServiceTag};
 pub use stream::*;
 pub use trace::*;
 
@@ -37,10 +39,8 @@ pub enum ControlRequest {
     Chunkserver(ChunkserverRequest),
     /// To any role: what it knows of traced operations.
     Trace(TraceRequest),
-    /// To the block manager that leads.
-    Block(BlockRequest),
-    /// To a block server.
-    BlockServer(BlockServerRequest),
+    /// To a process of another service.
+    Service(ServiceMessage),
 }
 
 impl ControlRequest {
@@ -92,8 +92,7 @@ impl ControlRequest {
                 Chunks::FailDisk { .. } => "fail disk",
             },
             ControlRequest::Trace(_) => "trace",
-            ControlRequest::Block(request) => request.name(),
-            ControlRequest::BlockServer(request) => request.name(),
+            ControlRequest::Service(_) => "request of a service",
         }
     }
 }
@@ -111,10 +110,8 @@ pub enum ControlReply {
     Chunkserver(ChunkserverReply),
     /// To [`ControlRequest::Trace`].
     Trace(TraceReply),
-    /// To [`ControlRequest::Block`].
-    Block(BlockReply),
-    /// To [`ControlRequest::BlockServer`].
-    BlockServer(BlockServerReply),
+    /// To [`ControlRequest::Service`].
+    Service(ServiceMessage),
 }
 
 /// A bad answer on the control path.

@@ -4,15 +4,14 @@
 
 use std::rc::Rc;
 
-use base::VolumeId;
-use block::proto::Managers;
 use block::volume::VolumeExports;
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeInfo};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::geometry::Extent;
+use block_volume::ids::VolumeId;
 use block_volume::limits::{DATA_SECTOR_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT};
 use futures_util::future::join_all;
-use wire::control::{BlockReply, BlockRequest, VolumeInfo};
 
 use super::super::{Latencies, Row};
 use super::{CREATE_DEPTH, LARGE, SMALL, create, say, until_served};

@@ -8,27 +8,30 @@ mod parts;
 mod segment;
 mod takeover;
 
+pub use parts::{LeftOut, Parts, VolumePart};
+
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::proto::Managers;
 use block::volume::VolumeExports;
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::geometry::Extent;
+use block_volume::ids::VolumeId;
 use block_volume::limits::{
     DATA_SECTOR_DEFAULT, GROUP_BYTES_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT, VOLUME_BYTES,
 };
+use block_volume::qos::VolumeLimits;
 use client::{Appender, Client, FlatLogFile};
 use futures_util::future::join_all;
-use runtime::{Buf, Env, Rng};
-use wire::control::{BlockReply, BlockRequest, Policy, VolumeGeometry, VolumeLimits, VolumeSpec};
-
-use super::{Latencies, Report, Row, Target};
 use lane::{Lane, Scenario, Work, measure};
 use nbd::Nbd;
-pub use parts::{LeftOut, Parts, VolumePart};
+use runtime::{Buf, Env, Rng};
+use wire::control::Policy;
+
+use super::{Latencies, Report, Row, Target};
 
 /// What `bench volume` measures.
 #[derive(Clone, Debug)]
@@ -152,7 +155,7 @@ async fn of_volumes(
     gone.map(|()| rows)
 }
 
-async fn create(managers: &Managers, name: &str, copies: u8) -> Result<base::VolumeId, String> {
+async fn create(managers: &Managers, name: &str, copies: u8) -> Result<VolumeId, String> {
     let geometry = VolumeGeometry {
         group_bytes: GROUP_BYTES_DEFAULT,
         segments_per_group: SEGMENTS_PER_GROUP_DEFAULT,
@@ -166,7 +169,7 @@ async fn create_as(
     name: &str,
     copies: u8,
     (bytes, geometry, shared): (u64, VolumeGeometry, bool),
-) -> Result<base::VolumeId, String> {
+) -> Result<VolumeId, String> {
     let env = managers.client().env();
     let spec = VolumeSpec {
         name: name.to_owned(),
@@ -185,7 +188,7 @@ async fn create_as(
     Ok(info.volume)
 }
 
-async fn until_served(managers: &Managers, id: base::VolumeId, name: &str) -> Result<(), String> {
+async fn until_served(managers: &Managers, id: VolumeId, name: &str) -> Result<(), String> {
     let env = managers.client().env();
     let deadline = env.now() + OPEN_WAIT;
     while !managers.map(id).await.map_err(say)?.iter().all(|place| place.serving) {

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use base::GIB;
 use block::device::limits::CHECKPOINT_UPDATES_DEFAULT;
-use block::proto::Managers;
 use block::volume::VolumeExports;
+use block_proto::{BlockRequest, Managers, VolumeGeometry};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::geometry::Extent;
 use block_volume::limits::{BLOCK, DATA_SECTOR_DEFAULT};
 use futures_util::future::{LocalBoxFuture, try_join, try_join_all};
 use runtime::{Buf, Env, Instant};
-use wire::control::{BlockRequest, VolumeGeometry};
 
 use super::super::{Latencies, Row, Target};
 use super::nbd::Nbd;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use block::device::Has;
-use block::proto::paths::AT;
+use block_proto::paths::AT;
 use block_volume::contract::Device;
 use block_volume::diff::{Head, Item, Writer};
 use futures_util::StreamExt;

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use base::Kind;
 use block::device::Has;
-use block::proto::managers::Error;
-use block::proto::paths::AT;
+use block_proto::managers::Error;
+use block_proto::paths::AT;
+use block_proto::{BlockRequest, VolumeInfo};
 use block_volume::contract::{Clear, Device};
 use block_volume::diff::{Flaw, HEAD, HEAD_MAX, Head, Item, RECORD, Reader};
 use block_volume::geometry::Extent;
@@ -16,7 +17,6 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use runtime::Env;
 use serde_json::json;
-use wire::control::{BlockRequest, VolumeInfo};
 
 use super::{Search, differing, snapshot};
 use crate::exit::{Code, Done, Failure, io};

@@ -4,22 +4,23 @@
 mod export;
 mod import;
 
+pub use export::export;
+pub use import::import;
+
 use std::rc::Rc;
 
 use base::Fault;
 use block::device::{Change, Has, View};
-use block::proto::paths::{AT, segment_path};
+use block_proto::VolumeInfo;
+use block_proto::paths::{AT, segment_path};
 use block_volume::contract::Device;
 use block_volume::geometry::{Extent, Geometry, SegmentIndex};
+use block_volume::ids::SegmentId;
 use client::Client;
 use table::ClientStore;
-use wire::control::{SegmentId, VolumeInfo};
 
 use super::open::{Site, failure};
 use crate::exit::Failure;
-
-pub use export::export;
-pub use import::import;
 
 /// Bytes that are compared or copied by one request.
 const PIECE: u64 = block_volume::limits::IO_MAX as u64;

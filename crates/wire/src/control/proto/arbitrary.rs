@@ -25,8 +25,6 @@ macro_rules! made {
     };
 }
 
-mod block; // Behind the macro that it uses.
-
 fn addr() -> impl Strategy<Value = SocketAddr> {
     prop_oneof![
         any::<([u8; 4], u16)>().prop_map(SocketAddr::from),
@@ -446,6 +444,11 @@ fn trace_reply() -> impl Strategy<Value = TraceReply> {
     })
 }
 
+fn service_message() -> impl Strategy<Value = ServiceMessage> {
+    let tag = (ServiceTag::MIN..=ServiceTag::MAX).prop_map(|tag| ServiceTag::new(tag).unwrap());
+    made!((tag, tag), (body, vec(any::<u8>(), 0..50)) => ServiceMessage { tag, body })
+}
+
 /// Every request.
 pub(super) fn request() -> impl Strategy<Value = ControlRequest> {
     prop_oneof![
@@ -454,24 +457,7 @@ pub(super) fn request() -> impl Strategy<Value = ControlRequest> {
         stream_request().prop_map(ControlRequest::Stream),
         chunkserver_request().prop_map(ControlRequest::Chunkserver),
         trace_request().prop_map(ControlRequest::Trace),
-        block::request().prop_map(ControlRequest::Block),
-        block::server_request().prop_map(ControlRequest::BlockServer),
-    ]
-}
-
-/// Requests of the block service.
-pub(super) fn block_request() -> impl Strategy<Value = ControlRequest> {
-    prop_oneof![
-        4 => block::request().prop_map(ControlRequest::Block),
-        1 => block::server_request().prop_map(ControlRequest::BlockServer),
-    ]
-}
-
-/// Replies of the block service.
-pub(super) fn block_reply() -> impl Strategy<Value = ControlReply> {
-    prop_oneof![
-        4 => block::reply().prop_map(ControlReply::Block),
-        1 => block::server_reply().prop_map(ControlReply::BlockServer),
+        service_message().prop_map(ControlRequest::Service),
     ]
 }
 
@@ -483,8 +469,7 @@ pub(super) fn reply() -> impl Strategy<Value = ControlReply> {
         stream_reply().prop_map(ControlReply::Stream),
         chunkserver_reply().prop_map(ControlReply::Chunkserver),
         trace_reply().prop_map(ControlReply::Trace),
-        block::reply().prop_map(ControlReply::Block),
-        block::server_reply().prop_map(ControlReply::BlockServer),
+        service_message().prop_map(ControlReply::Service),
     ]
 }
 

@@ -2,9 +2,9 @@
 
 use base::{ChunkId, DiskId, Epoch};
 
-use super::common::{all, each, need, range_u32, secret, u128_bytes, u128_from};
 use super::stream::chunk_len;
-use super::{Proto, WireError, pb};
+use super::{Proto, WireError, all, need, pb};
+use crate::control::check::{each, range_u32, secret, u128_bytes, u128_from};
 use crate::control::limits::{CHUNKS_MAX, PLACES_MAX};
 use crate::control::{ChunkserverReply, ChunkserverRequest};
 use crate::data::{ReplicaStat, ReplicaState};

@@ -2,12 +2,11 @@
 
 use base::{ChunkId, ClusterId, DiskId, FormationId, ServerId};
 
-use super::common::{
-    addr_bytes, addr_from, all, bounded, cut, each, label, need, range, text, u16_from, u128_bytes,
-    u128_from,
-};
 use super::envelope::change;
-use super::{Proto, WireError, pb};
+use super::{Proto, WireError, all, need, pb};
+use crate::control::check::{
+    addr_bytes, addr_from, bounded, cut, each, label, range, text, u16_from, u128_bytes, u128_from,
+};
 use crate::control::limits::{
     DAMAGED_MAX, DISKS_MAX, GROUPS_MAX, LABEL_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MASTERS_MAX,
     REASON_MAX, SERVERS_MAX, STOPPED_MAX,

@@ -1,16 +1,16 @@
 //! Requests, replies and errors as a whole.
 
 use base::{ClientId, Kind};
+use prost::Message;
 
-use super::common::{addr_bytes, addr_from, cut, need, range, text};
-use super::{Proto, WireError, pb};
-use crate::control::limits::ERROR_MESSAGE_MAX;
-use crate::control::{ControlError, ControlReply, ControlRequest, OpId};
+use super::{Proto, WireError, need, pb};
+use crate::control::check::{addr_bytes, addr_from, cut, range, text};
+use crate::control::limits::{ERROR_MESSAGE_MAX, MESSAGE_LEN_MAX};
+use crate::control::{ControlError, ControlReply, ControlRequest, OpId, ServiceMessage};
 
-impl Proto for ControlRequest {
-    type Pb = pb::ControlRequest;
-
-    fn to_pb(&self) -> pb::ControlRequest {
+impl ControlRequest {
+    /// The protobuf form.
+    pub fn encode(&self) -> Vec<u8> {
         use pb::control_request::To;
         let to = match self {
             ControlRequest::Cluster(request) => To::Cluster(request.to_pb()),
@@ -18,30 +18,34 @@ impl Proto for ControlRequest {
             ControlRequest::Stream(request) => To::Stream(request.to_pb()),
             ControlRequest::Chunkserver(request) => To::Chunkserver(request.to_pb()),
             ControlRequest::Trace(request) => To::Trace(request.to_pb()),
-            ControlRequest::Block(request) => To::Block(request.to_pb()),
-            ControlRequest::BlockServer(request) => To::BlockServer(request.to_pb()),
+            ControlRequest::Service(message) => return message.encode(),
         };
-        pb::ControlRequest { to: Some(to) }
+        pb::ControlRequest { to: Some(to) }.encode_to_vec()
     }
 
-    fn from_pb(pb: pb::ControlRequest) -> Result<ControlRequest, WireError> {
+    /// From the protobuf form, every field checked; what is another service's is not looked into.
+    pub fn decode(bytes: &[u8]) -> Result<ControlRequest, WireError> {
         use pb::control_request::To;
+        if bytes.len() > MESSAGE_LEN_MAX {
+            return Err(WireError::TooLong { len: bytes.len() });
+        }
+        if let Some(message) = ServiceMessage::find(bytes)? {
+            return Ok(ControlRequest::Service(message));
+        }
+        let pb = pb::ControlRequest::decode(bytes).map_err(|_| WireError::Malformed)?;
         Ok(match pb.to.ok_or(WireError::Missing { field: "ControlRequest.to" })? {
             To::Cluster(request) => ControlRequest::Cluster(Proto::from_pb(request)?),
             To::Namespace(request) => ControlRequest::Namespace(Proto::from_pb(request)?),
             To::Stream(request) => ControlRequest::Stream(Proto::from_pb(request)?),
             To::Chunkserver(request) => ControlRequest::Chunkserver(Proto::from_pb(request)?),
             To::Trace(request) => ControlRequest::Trace(Proto::from_pb(request)?),
-            To::Block(request) => ControlRequest::Block(Proto::from_pb(request)?),
-            To::BlockServer(request) => ControlRequest::BlockServer(Proto::from_pb(request)?),
         })
     }
 }
 
-impl Proto for ControlReply {
-    type Pb = pb::ControlReply;
-
-    fn to_pb(&self) -> pb::ControlReply {
+impl ControlReply {
+    /// The protobuf form.
+    pub fn encode(&self) -> Vec<u8> {
         use pb::control_reply::Of;
         let of = match self {
             ControlReply::Cluster(reply) => Of::Cluster(reply.to_pb()),
@@ -49,22 +53,27 @@ impl Proto for ControlReply {
             ControlReply::Stream(reply) => Of::Stream(reply.to_pb()),
             ControlReply::Chunkserver(reply) => Of::Chunkserver(reply.to_pb()),
             ControlReply::Trace(reply) => Of::Trace(reply.to_pb()),
-            ControlReply::Block(reply) => Of::Block(reply.to_pb()),
-            ControlReply::BlockServer(reply) => Of::BlockServer(reply.to_pb()),
+            ControlReply::Service(message) => return message.encode(),
         };
-        pb::ControlReply { of: Some(of) }
+        pb::ControlReply { of: Some(of) }.encode_to_vec()
     }
 
-    fn from_pb(pb: pb::ControlReply) -> Result<ControlReply, WireError> {
+    /// From the protobuf form, every field checked; what is another service's is not looked into.
+    pub fn decode(bytes: &[u8]) -> Result<ControlReply, WireError> {
         use pb::control_reply::Of;
+        if bytes.len() > MESSAGE_LEN_MAX {
+            return Err(WireError::TooLong { len: bytes.len() });
+        }
+        if let Some(message) = ServiceMessage::find(bytes)? {
+            return Ok(ControlReply::Service(message));
+        }
+        let pb = pb::ControlReply::decode(bytes).map_err(|_| WireError::Malformed)?;
         Ok(match pb.of.ok_or(WireError::Missing { field: "ControlReply.of" })? {
             Of::Cluster(reply) => ControlReply::Cluster(Proto::from_pb(reply)?),
             Of::Namespace(reply) => ControlReply::Namespace(Proto::from_pb(reply)?),
             Of::Stream(reply) => ControlReply::Stream(Proto::from_pb(reply)?),
             Of::Chunkserver(reply) => ControlReply::Chunkserver(Proto::from_pb(reply)?),
             Of::Trace(reply) => ControlReply::Trace(Proto::from_pb(reply)?),
-            Of::Block(reply) => ControlReply::Block(Proto::from_pb(reply)?),
-            Of::BlockServer(reply) => ControlReply::BlockServer(Proto::from_pb(reply)?),
         })
     }
 }

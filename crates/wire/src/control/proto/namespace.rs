@@ -3,11 +3,9 @@
 use base::limits::NAME_MAX;
 use base::{DirId, FileId};
 
-use super::common::{
-    all, each, name, need, range_u8, range_u32, secret, text, u128_bytes, u128_from,
-};
 use super::envelope::change;
-use super::{Proto, WireError, pb};
+use super::{Proto, WireError, all, need, pb};
+use crate::control::check::{each, name, range_u8, range_u32, secret, text, u128_bytes, u128_from};
 use crate::control::limits::{LINKS_MAX, LIST_MAX, MODE_MAX, TARGET_MAX};
 use crate::control::{
     Attributes, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest, Node, Place, Policy,

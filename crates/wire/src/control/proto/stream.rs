@@ -3,11 +3,11 @@
 use base::limits::{CHUNK_LEN_MAX, REPLICAS_MAX};
 use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 
-use super::common::{
-    addr_bytes, addr_from, all, each, need, range_u8, range_u32, secret, u128_bytes, u128_from,
-};
 use super::envelope::change;
-use super::{Proto, WireError, pb};
+use super::{Proto, WireError, all, need, pb};
+use crate::control::check::{
+    addr_bytes, addr_from, each, range_u8, range_u32, secret, u128_bytes, u128_from,
+};
 use crate::control::limits::{
     AVOID_MAX, LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, PLACES_MAX, SPARES_MAX,
 };

@@ -2,11 +2,11 @@
 
 use base::{ChunkId, DiskId, Kind, TraceId};
 
-use super::common::{
-    addr_bytes, addr_from, all, each, label, range_u32, text, u128_bytes, u128_from,
-};
 use super::envelope::{kind_from, kind_number};
-use super::{Proto, WireError, pb};
+use super::{Proto, WireError, all, pb};
+use crate::control::check::{
+    addr_bytes, addr_from, each, label, range_u32, text, u128_bytes, u128_from,
+};
 use crate::control::limits::{LABEL_MAX, TRACE_OPERATIONS_MAX, TRACE_SLOW_MAX, TRACE_STAGES_MAX};
 use crate::control::{
     TraceFact, TraceReply, TraceRequest, TracedOperation, TracedOutcome, TracedStage,

@@ -1,6 +1,6 @@
 //! Names in the core, and of snapshots.
 
-use wire::control::SegmentId;
+use block_volume::ids::SegmentId;
 
 /// The lock of the core's lock service that the leader holds.
 pub const LOCK: &str = "block-manager";

@@ -1,13 +1,15 @@
 //! The block service's control messages (B6, B9, B11): volumes and their segments' owners.
 
-use std::fmt;
 use std::net::SocketAddr;
 
-use base::{BlockServerId, VolumeId};
+use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::qos::VolumeLimits;
+use wire::control::Policy;
 
-use super::Policy;
+use crate::BlockServerId;
 
-/// Sizes that a volume keeps for its life (B1). `block::geometry` says which make sense.
+/// Sizes that a volume keeps for its life (B1). [`block_volume::geometry`] says which make sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumeGeometry {
     /// Bytes of a segment group.
@@ -16,19 +18,6 @@ pub struct VolumeGeometry {
     pub segments_per_group: u32,
     /// Bytes of a data sector.
     pub data_sector: u64,
-}
-
-/// What a volume may do (B12), a second. 0 in a base: nothing is promised; in a burst: no bound.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct VolumeLimits {
-    /// Requests that are promised.
-    pub iops_base: u64,
-    /// Requests at most.
-    pub iops_burst: u64,
-    /// Bytes that are promised.
-    pub bytes_base: u64,
-    /// Bytes at most.
-    pub bytes_burst: u64,
 }
 
 /// A volume as it is asked for.
@@ -84,21 +73,6 @@ pub struct DeletedVolume {
     pub at_ms: u64,
     /// For how much longer its data is kept, milliseconds.
     pub left_ms: u64,
-}
-
-/// A segment of a volume.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SegmentId {
-    /// The volume.
-    pub volume: VolumeId,
-    /// Number of the segment in it.
-    pub index: u32,
-}
-
-impl fmt::Display for SegmentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.volume, self.index)
-    }
 }
 
 /// Where a segment is served.
@@ -600,57 +574,6 @@ impl BlockServerRequest {
             BlockServerRequest::Usage { .. } => "usage",
         }
     }
-}
-
-/// What a piece of a segment's check has found.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct SegmentCheck {
-    /// Where the next piece begins; 0 when this was the last.
-    pub next: u64,
-    /// Blocks with data that were read and verified.
-    pub blocks: u64,
-    /// DataFiles that were compared with the directory.
-    pub files: u64,
-    /// What is wrong, in words; the first of them.
-    pub findings: Vec<String>,
-    /// How many there are.
-    pub findings_count: u64,
-}
-
-/// How far the scrub of a segment is (B14).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SegmentScrub {
-    /// Passes over the whole segment.
-    pub passes: u64,
-    /// Bytes of the segment that the present pass has behind it.
-    pub done_bytes: u64,
-    /// Bytes of the segment.
-    pub total_bytes: u64,
-    /// Bytes of blocks that were read and verified since its owner opened it.
-    pub read_bytes: u64,
-    /// Blocks that did not verify in this pass, or in the last if those were more.
-    pub damaged: u64,
-}
-
-/// What a segment takes, and what its present opening has written (B3, C29). Bytes of one copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SegmentUsage {
-    /// Number of the segment in its volume.
-    pub index: u32,
-    /// DataFiles.
-    pub files: u64,
-    /// Bytes of them.
-    pub file_bytes: u64,
-    /// Blocks with data in them.
-    pub blocks: u64,
-    /// Those of them that are the volume's content; the rest is garbage.
-    pub live: u64,
-    /// Bytes that were written to DataFiles for requests.
-    pub append_bytes: u64,
-    /// Bytes that were copied by garbage collection.
-    pub collected_bytes: u64,
-    /// Bytes of the index in memory.
-    pub index_bytes: u64,
 }
 
 /// A good answer of a block server on the control path.

@@ -6,18 +6,16 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{Kind, VolumeId};
+use base::Kind;
+use block_volume::ids::VolumeId;
 use client::{Client, PeerError};
 use runtime::{Duration, Instant};
-use wire::control::limits::SEGMENTS_PAGE;
-use wire::control::{
-    BlockReply, BlockRequest, BlockStatus, ClusterReply, ClusterRequest, ControlReply,
-    ControlRequest, SegmentPlace, VolumeInfo,
-};
+use wire::control::{ClusterReply, ClusterRequest, ControlError};
 
-use super::lease::PAUSE;
-use super::limits::{ATTEMPT, BUDGET, STATUS_ATTEMPT};
-use super::paths::{LOCK, ROOT};
+use crate::lease::PAUSE;
+use crate::limits::{ATTEMPT, BUDGET, SEGMENTS_PAGE, STATUS_ATTEMPT};
+use crate::paths::{LOCK, ROOT};
+use crate::{BlockReply, BlockRequest, BlockStatus, Reply, Request, SegmentPlace, VolumeInfo};
 
 /// Why the block manager did not do what it was asked. The text names the thing and the way out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,12 +73,12 @@ impl From<Error> for base::Fault {
 const NO_LEADER: &str = "no block manager leads: is one running?";
 
 /// What holds the lock says who leads: a name, and where it is reached.
-pub(crate) fn holder_text(name: &str, addr: SocketAddr) -> String {
+pub fn holder_text(name: &str, addr: SocketAddr) -> String {
     format!("{name} {addr}")
 }
 
 /// The address in a holder's text.
-pub(crate) fn holder_addr(text: &str) -> Option<SocketAddr> {
+pub fn holder_addr(text: &str) -> Option<SocketAddr> {
     text.rsplit_once(' ').and_then(|(_, addr)| addr.parse().ok())
 }
 
@@ -135,7 +133,7 @@ impl Managers {
     }
 
     /// Asks once.
-    pub(crate) async fn ask_once(
+    pub async fn ask_once(
         &self,
         request: &BlockRequest,
         attempt: Duration,
@@ -146,10 +144,10 @@ impl Managers {
             Some(leader) => leader,
             None => self.find(deadline).await?,
         };
-        let asked = ControlRequest::Block(request.clone());
+        let asked = Request::Block(request.clone());
         let left = deadline - env.now();
-        let error = match self.0.client.ask_peer(leader, asked, left).await {
-            Ok(ControlReply::Block(reply)) => return Ok(reply),
+        let error = match ask_peer(&self.0.client, leader, asked, left).await {
+            Ok(Reply::Block(reply)) => return Ok(reply),
             Ok(_) => PeerError::Foreign(format!("{leader} is no block manager")),
             Err(error) => error,
         };
@@ -250,9 +248,20 @@ impl fmt::Debug for Managers {
     }
 }
 
+/// Asks a process of the block service, once.
+pub async fn ask_peer(
+    client: &Client,
+    to: SocketAddr,
+    request: Request,
+    timeout: Duration,
+) -> Result<Reply, PeerError<ControlError>> {
+    let reply = client.ask_peer(to, request.into(), timeout).await?;
+    Reply::try_from(reply).map_err(|error| PeerError::Foreign(format!("{to}: {error}")))
+}
+
 /// Why one attempt brought no answer.
 #[derive(Debug)]
-pub(crate) enum AskError {
+pub enum AskError {
     /// Ask again.
     Passing(String),
     /// The answer stays the same.

@@ -3,14 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use base::VolumeId;
+use block_proto::{
+    BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef, decode_answer, encode_answer,
+    fuzz_answer, fuzz_request,
+};
+use block_volume::contract::{Clear, Piece};
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::span::{RecordPlace, Span};
 use proptest::prelude::*;
 use runtime::Rng;
-use wire::block::{
-    BlockAnswer, BlockError, BlockIo, Clear, Located, Piece, RecordPlace, Sequence, SessionRef,
-    Span, decode_answer, encode_answer, fuzz_answer, fuzz_request,
-};
-use wire::control::SegmentId;
 
 prop_compose! {
     fn any_session()(

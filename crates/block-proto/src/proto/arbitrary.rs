@@ -1,13 +1,47 @@
 //! Arbitrary messages of the block service.
 
-use base::{BlockServerId, VolumeId};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::qos::VolumeLimits;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use wire::control::Policy;
 
-use super::{addr, label, name, policy};
-use crate::control::limits::{LEASE_MAX_MS, SEGMENTS_PAGE, VOLUME_BYTES, VOLUMES_PAGE};
-use crate::control::*;
+use crate::limits::{LEASE_MAX_MS, SEGMENTS_PAGE, VOLUME_BYTES, VOLUMES_PAGE};
+use crate::*;
+
+/// Maps a strategy through a tuple pattern.
+macro_rules! made {
+    ($(($name:pat, $strategy:expr)),+ => $value:expr) => {
+        ($($strategy,)+).prop_map(|($($name,)+)| $value)
+    };
+}
+
+fn addr() -> impl Strategy<Value = SocketAddr> {
+    prop_oneof![
+        any::<([u8; 4], u16)>().prop_map(SocketAddr::from),
+        any::<([u8; 16], u16, u32)>().prop_map(|(ip, port, scope)| {
+            SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into()
+        }),
+    ]
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[^/]{1,60}".prop_filter("no name", |name| name != "." && name != "..")
+}
+
+fn label() -> impl Strategy<Value = String> {
+    "\\PC{1,20}"
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    (1..=5u8).prop_flat_map(|copies| {
+        (copies / 2 + 1..=copies).prop_map(move |acks| Policy { copies, acks })
+    })
+}
 
 fn volume() -> impl Strategy<Value = VolumeId> {
     any::<u64>().prop_map(VolumeId::new)

@@ -1,29 +1,22 @@
-//! Checks that several messages share.
+//! Checks of fields that messages of all services share: none knows a protobuf type.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use base::limits::NAME_MAX;
 
-use super::{Proto, WireError};
-use crate::control::limits::LABEL_MAX;
+use super::WireError;
+use super::limits::LABEL_MAX;
 
-pub(super) fn need<T: Proto>(pb: Option<T::Pb>, field: &'static str) -> Result<T, WireError> {
-    T::from_pb(pb.ok_or(WireError::Missing { field })?)
-}
-
-pub(super) fn bounded<T>(
-    list: Vec<T>,
-    max: usize,
-    field: &'static str,
-) -> Result<Vec<T>, WireError> {
+/// A list of `max` elements at most.
+pub fn bounded<T>(list: Vec<T>, max: usize, field: &'static str) -> Result<Vec<T>, WireError> {
     if list.len() > max {
         return Err(WireError::TooMany { field, count: list.len(), max });
     }
     Ok(list)
 }
 
-/// Checks and converts each element of a bounded list.
-pub(super) fn each<P, T>(
+/// A list of `max` elements at most, each checked and converted.
+pub fn each<P, T>(
     list: Vec<P>,
     max: usize,
     field: &'static str,
@@ -32,11 +25,8 @@ pub(super) fn each<P, T>(
     bounded(list, max, field)?.into_iter().map(convert).collect()
 }
 
-pub(super) fn all<T: Proto>(list: &[T]) -> Vec<T::Pb> {
-    list.iter().map(T::to_pb).collect()
-}
-
-pub(super) fn range(
+/// A number within its range.
+pub fn range(
     value: impl Into<u64>,
     range: std::ops::RangeInclusive<u64>,
     field: &'static str,
@@ -48,7 +38,8 @@ pub(super) fn range(
     Ok(value)
 }
 
-pub(super) fn range_u32(
+/// A number of 32 bits within its range.
+pub fn range_u32(
     value: u32,
     bounds: std::ops::RangeInclusive<u32>,
     field: &'static str,
@@ -56,7 +47,8 @@ pub(super) fn range_u32(
     range(value, u64::from(*bounds.start())..=u64::from(*bounds.end()), field).map(|_| value)
 }
 
-pub(super) fn range_u8(
+/// A number of 8 bits within its range.
+pub fn range_u8(
     value: u32,
     bounds: std::ops::RangeInclusive<u8>,
     field: &'static str,
@@ -65,12 +57,13 @@ pub(super) fn range_u8(
         .map(|value| value as u8)
 }
 
-pub(super) fn u16_from(value: u32, field: &'static str) -> Result<u16, WireError> {
+/// A number of 16 bits.
+pub fn u16_from(value: u32, field: &'static str) -> Result<u16, WireError> {
     u16::try_from(value).map_err(|_| WireError::OutOfRange { field, value: u64::from(value) })
 }
 
 /// A name in a directory.
-pub(super) fn name(text: String, field: &'static str) -> Result<String, WireError> {
+pub fn name(text: String, field: &'static str) -> Result<String, WireError> {
     let bad = text.is_empty()
         || text.len() > NAME_MAX
         || text == "."
@@ -80,7 +73,7 @@ pub(super) fn name(text: String, field: &'static str) -> Result<String, WireErro
 }
 
 /// Text of a bounded length.
-pub(super) fn text(
+pub fn text(
     text: String,
     len: std::ops::RangeInclusive<usize>,
     field: &'static str,
@@ -92,29 +85,32 @@ pub(super) fn text(
 }
 
 /// The part of a text for people that there is room for.
-pub(super) fn cut(text: &str, max: usize) -> &str {
+pub fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
 /// The name of a server, domain or lock.
-pub(super) fn label(label: String, field: &'static str) -> Result<String, WireError> {
+pub fn label(label: String, field: &'static str) -> Result<String, WireError> {
     text(label, 1..=LABEL_MAX, field)
 }
 
-pub(super) fn u128_bytes(value: u128) -> Vec<u8> {
+/// An identifier of 128 bits: 16 bytes, little-endian.
+pub fn u128_bytes(value: u128) -> Vec<u8> {
     value.to_le_bytes().to_vec()
 }
 
-pub(super) fn u128_from(bytes: &[u8], field: &'static str) -> Result<u128, WireError> {
+/// An identifier of 128 bits from its 16 bytes.
+pub fn u128_from(bytes: &[u8], field: &'static str) -> Result<u128, WireError> {
     secret(bytes, field).map(u128::from_le_bytes)
 }
 
 /// A token or grant.
-pub(super) fn secret(bytes: &[u8], field: &'static str) -> Result<[u8; 16], WireError> {
+pub fn secret(bytes: &[u8], field: &'static str) -> Result<[u8; 16], WireError> {
     bytes.try_into().map_err(|_| WireError::BadLength { field, len: bytes.len() })
 }
 
-pub(super) fn addr_bytes(addr: SocketAddr) -> Vec<u8> {
+/// An address: 6, 18 or 22 bytes (`craton.proto`).
+pub fn addr_bytes(addr: SocketAddr) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(22);
     match addr.ip() {
         IpAddr::V4(ip) => bytes.extend(ip.octets()),
@@ -129,7 +125,8 @@ pub(super) fn addr_bytes(addr: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn addr_from(bytes: &[u8], field: &'static str) -> Result<SocketAddr, WireError> {
+/// An address from its bytes.
+pub fn addr_from(bytes: &[u8], field: &'static str) -> Result<SocketAddr, WireError> {
     let bad = WireError::BadLength { field, len: bytes.len() };
     let v6 = |ip: &[u8; 16], port: &[u8; 2], scope| {
         SocketAddrV6::new((*ip).into(), u16::from_le_bytes(*port), 0, scope).into()

@@ -1,17 +1,11 @@
 //! Messages of a block server's data path (`protocols.md` 6.2): raw fixed layouts (C22), as in
-//! [`crate::data`]. A payload is plain bytes of a volume. Tables: `docs/formats/wire.md`.
+//! [`wire::data`]. A payload is plain bytes of a volume. Tables: `docs/formats/wire.md`.
 
-use base::VolumeId;
-
-use crate::control::SegmentId;
-use crate::data_codec::{DecodeError, Fields, put_u32s};
-use crate::frame::PAYLOAD_MAX;
-
-/// Pieces in one answer at most: 64 KiB of body.
-pub const PIECES_MAX: usize = 4096;
-/// Spans in one answer at most: 6 KiB of body. A read of 512 KiB has 129 blocks, and 62 around
-/// them.
-pub const SPANS_MAX: usize = 256;
+use block_volume::contract::{Clear, PIECES_MAX, Piece};
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::span::{RecordPlace, SPANS_MAX, Span};
+use wire::data_codec::{DecodeError, Fields, put_u32s};
+use wire::frame::PAYLOAD_MAX;
 
 /// A session of an attachment on a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,15 +29,6 @@ pub struct Sequence {
     pub seq: u64,
     /// All changes below this one are answered or given up. At most `seq`.
     pub floor: u64,
-}
-
-/// How a range loses its content.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Clear {
-    /// It becomes a hole.
-    Trim,
-    /// It counts as data.
-    Zero,
 }
 
 /// What a block client asks of a block server.
@@ -109,38 +94,6 @@ pub enum BlockIo {
         /// Pieces at most, 1 to [`PIECES_MAX`].
         most: u32,
     },
-}
-
-/// A part of a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
-    /// Bytes.
-    pub len: u64,
-    /// Nothing is stored there.
-    pub hole: bool,
-    /// It reads as zeroes.
-    pub zero: bool,
-}
-
-/// Blocks of a segment that stand together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Span {
-    /// How many, at least 1.
-    pub blocks: u32,
-    /// Where their records are, one behind the other; nothing for zeroes.
-    pub at: Option<RecordPlace>,
-}
-
-/// Where the record of a block is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RecordPlace {
-    /// What tells the DataFile from others in the segment's directory: who made it, and its
-    /// number, which is not 0.
-    pub file: (u32, u32),
-    /// The volume that its records are of; 0 for the segment's own.
-    pub origin: u64,
-    /// The record's place in the file, in units of 64 bytes.
-    pub unit: u32,
 }
 
 /// Where blocks of a segment are, one span behind the other.
@@ -300,7 +253,7 @@ impl BlockIo {
         if !(OP_OPEN..=OP_PIECES).contains(&op) {
             return Err(DecodeError::Code(op));
         }
-        let mut fields = Fields(body);
+        let mut fields = Fields::new(body);
         let (volume, index) = (VolumeId::new(fields.u64()?), fields.u32()?);
         fields.reserved()?;
         let segment = SegmentId { volume, index };
@@ -417,7 +370,7 @@ impl BlockAnswer {
     }
 
     fn decode(body: &[u8]) -> Result<BlockAnswer, DecodeError> {
-        let mut fields = Fields(body);
+        let mut fields = Fields::new(body);
         let tag = fields.u32()?;
         if tag == ANSWER_PIECES {
             let count = decode_count(&mut fields, PIECES_MAX)?;
@@ -516,7 +469,7 @@ impl BlockError {
     }
 
     fn decode(status: u16, body: &[u8]) -> Result<BlockError, DecodeError> {
-        let mut fields = Fields(body);
+        let mut fields = Fields::new(body);
         Ok(match status.wrapping_sub(STATUS) {
             1 => BlockError::NotOwner,
             2 => BlockError::NoSession,

@@ -1,20 +1,26 @@
 //! Volumes, segments, beats and grants of the block service.
 
-use base::{BlockServerId, VolumeId};
+use block_volume::figures::{FINDINGS_MAX, SegmentCheck, SegmentScrub, SegmentUsage};
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::qos::VolumeLimits;
+use wire::control::Policy;
+use wire::control::check::{addr_bytes, addr_from, cut, each, label, name, range, range_u32, text};
+use wire::control::limits::{LABEL_MAX, REASON_MAX};
 
-use super::common::{
-    addr_bytes, addr_from, all, cut, each, label, name, need, range, range_u32, text,
+use super::{Proto, WireError, all, need, pb};
+use crate::limits::{
+    ATTACHMENTS_MAX, LEASE_MAX_MS, LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX, VOLUME_BYTES,
 };
-use super::{Proto, WireError, pb};
-use crate::control::limits::{
-    ATTACHMENTS_MAX, FINDINGS_MAX, LABEL_MAX, LEASE_MAX_MS, LOADS_MAX, REASON_MAX, SEGMENTS_PAGE,
-    UNOPENED_MAX, VOLUME_BYTES,
+use crate::{
+    Assignment, Attachment, BlockBeat, BlockGrant, BlockServerId, BlockServerReply,
+    BlockServerRequest, Seen, SegmentLoad, SegmentPlace, Tenure, VolumeGeometry, VolumeInfo,
+    VolumeSpec,
 };
-use crate::control::{
-    Assignment, Attachment, BlockBeat, BlockGrant, BlockServerReply, BlockServerRequest, Seen,
-    SegmentCheck, SegmentId, SegmentLoad, SegmentPlace, SegmentScrub, SegmentUsage, Tenure,
-    VolumeGeometry, VolumeInfo, VolumeLimits, VolumeSpec,
-};
+
+/// Copies of data, as the core encodes them.
+fn policy(bytes: Option<Vec<u8>>, field: &'static str) -> Result<Policy, WireError> {
+    Policy::decode(&bytes.ok_or(WireError::Missing { field })?)
+}
 
 /// A volume's length.
 pub(super) fn volume_bytes(bytes: u64, field: &'static str) -> Result<u64, WireError> {
@@ -62,7 +68,7 @@ impl Proto for VolumeSpec {
             name: self.name.clone(),
             bytes: self.bytes,
             geometry: Some(self.geometry.to_pb()),
-            policy: Some(self.policy.to_pb()),
+            policy: Some(self.policy.encode()),
             limits: Some(self.limits.to_pb()),
             shared: self.shared,
         }
@@ -73,7 +79,7 @@ impl Proto for VolumeSpec {
             name: name(pb.name, "VolumeSpec.name")?,
             bytes: volume_bytes(pb.bytes, "VolumeSpec.bytes")?,
             geometry: need(pb.geometry, "VolumeSpec.geometry")?,
-            policy: need(pb.policy, "VolumeSpec.policy")?,
+            policy: policy(pb.policy, "VolumeSpec.policy")?,
             limits: need(pb.limits, "VolumeSpec.limits")?,
             shared: pb.shared,
         })
@@ -237,7 +243,7 @@ impl Proto for Tenure {
         pb::Tenure {
             epoch: self.epoch,
             bytes: self.bytes,
-            policy: Some(self.policy.to_pb()),
+            policy: Some(self.policy.encode()),
             hold_ms: self.hold_ms,
             read_only: self.read_only,
             origin: self.origin.map(VolumeId::get),
@@ -248,7 +254,7 @@ impl Proto for Tenure {
         Ok(Tenure {
             epoch: epoch(pb.epoch, "Tenure.epoch")?,
             bytes: volume_bytes(pb.bytes, "Tenure.bytes")?,
-            policy: need(pb.policy, "Tenure.policy")?,
+            policy: policy(pb.policy, "Tenure.policy")?,
             hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "Tenure.hold_ms")?,
             read_only: pb.read_only,
             origin: pb.origin.map(VolumeId::new),
@@ -327,7 +333,7 @@ impl Proto for BlockServerRequest {
                 segment: Some(segment.to_pb()),
                 cut: *cut,
                 to: Some(to.to_pb()),
-                policy: Some(policy.to_pb()),
+                policy: Some(policy.encode()),
             }),
             BlockServerRequest::Flatten { segment } => Ask::Flatten(segment.to_pb()),
             BlockServerRequest::Usage { from } => Ask::Usage(from.to_pb()),
@@ -365,7 +371,7 @@ impl Proto for BlockServerRequest {
                 segment: need(pb.segment, "BlockServerRequest.Link.segment")?,
                 cut: pb.cut,
                 to: need(pb.to, "BlockServerRequest.Link.to")?,
-                policy: need(pb.policy, "BlockServerRequest.Link.policy")?,
+                policy: policy(pb.policy, "BlockServerRequest.Link.policy")?,
             },
             Ask::Flatten(segment) => {
                 BlockServerRequest::Flatten { segment: Proto::from_pb(segment)? }

@@ -1,15 +1,14 @@
 //! What is asked of the block manager, and its answers.
 
-use base::{BlockServerId, VolumeId};
+use block_volume::ids::VolumeId;
+use wire::control::check::{addr_bytes, addr_from, each, label, name, range_u32};
 
-use super::block::{epoch, volume_bytes};
-use super::common::{addr_bytes, addr_from, all, each, label, name, need, range_u32};
-use super::{Proto, WireError, pb};
-use crate::control::limits::{
-    BLOCK_PEERS_MAX, BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE,
-};
-use crate::control::{
-    BlockPeer, BlockReply, BlockRequest, BlockRole, BlockServerStatus, BlockStatus, DeletedVolume,
+use super::volume::{epoch, volume_bytes};
+use super::{Proto, WireError, all, need, pb};
+use crate::limits::{BLOCK_PEERS_MAX, BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
+use crate::{
+    BlockPeer, BlockReply, BlockRequest, BlockRole, BlockServerId, BlockServerStatus, BlockStatus,
+    DeletedVolume,
 };
 
 type Attachment = (VolumeId, u64);

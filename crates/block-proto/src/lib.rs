@@ -1,0 +1,40 @@
+//! What block processes say to each other: requests and replies of block managers and block servers
+//! (B6, B9, B11), the layouts of a block server's data path, the times that they all rely on, names in
+//! the core, and how the leading block manager is found and asked.
+//!
+//! Invariant: keeps no state but who leads; a generated type never leaves it.
+
+mod control;
+mod data;
+mod ids;
+pub mod lease;
+pub mod limits;
+pub mod managers;
+mod message;
+pub mod paths;
+mod proto;
+
+pub use control::*;
+pub use data::*;
+pub use ids::BlockServerId;
+pub use managers::Managers;
+pub use message::{Reply, Request};
+pub use proto::fuzz_control;
+
+use block_volume::geometry::{Geometry, GeometryError};
+use wire::control::ServiceTag;
+use wire::frame::Service;
+
+/// Raw layouts between block clients and block servers; payloads are bytes of volumes.
+pub const SERVICE: Service = Service::new(4).expect("a service's number");
+
+/// Requests to the block manager that leads, and their replies.
+pub const MANAGER: ServiceTag = ServiceTag::new(6).expect("a service's tag");
+/// Requests to a block server, and their replies.
+pub const SERVER: ServiceTag = ServiceTag::new(7).expect("a service's tag");
+
+/// A volume's geometry.
+pub fn geometry(spec: &VolumeSpec) -> Result<Geometry, GeometryError> {
+    let sizes = spec.geometry;
+    Geometry::new(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
+}

@@ -1,0 +1,96 @@
+//! Round trips, refusals, golden bytes, and the replay of the fuzz corpus.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use wire::control::{ControlReply, ControlRequest, golden};
+
+use super::arbitrary::{reply, request, server_reply, server_request};
+use super::fuzz_control;
+use crate::{Reply, Request};
+
+fn any_request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        4 => request().prop_map(Request::Block),
+        1 => server_request().prop_map(Request::BlockServer),
+    ]
+}
+
+fn any_reply() -> impl Strategy<Value = Reply> {
+    prop_oneof![
+        4 => reply().prop_map(Reply::Block),
+        1 => server_reply().prop_map(Reply::BlockServer),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn requests_round_trip(value in any_request()) {
+        prop_assert_eq!(Request::decode(&value.clone().encode()), Ok(value));
+    }
+
+    #[test]
+    fn replies_round_trip(value in any_reply()) {
+        prop_assert_eq!(Reply::decode(&value.clone().encode()), Ok(value));
+    }
+
+    #[test]
+    fn damaged_messages_are_answered(
+        value in any_request(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut bytes = value.encode();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        fuzz_control(&bytes);
+        fuzz_control(&bytes[..at]);
+    }
+}
+
+#[test]
+fn messages_of_the_core_and_of_other_services_pass_through() {
+    let core = ControlRequest::Cluster(wire::control::ClusterRequest::Info);
+    assert_eq!(Request::decode(&core.encode()), Ok(Request::Core(core)));
+    let (tag, body) = (wire::control::ServiceTag::new(99).unwrap(), vec![1, 2, 3]);
+    let other = ControlReply::Service(wire::control::ServiceMessage { tag, body });
+    assert_eq!(Reply::decode(&other.encode()), Ok(Reply::Core(other)));
+}
+
+/// `CRATON_WRITE_GOLDEN=1` makes the file; an old line changes only when a name in its text does.
+fn golden<T: std::fmt::Debug>(
+    file: &str,
+    drawn: &BoxedStrategy<T>,
+    encode: impl Fn(&T) -> Vec<u8>,
+    decode: impl Fn(&[u8]) -> Result<T, wire::control::WireError>,
+) {
+    use proptest::strategy::ValueTree;
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(file);
+    if std::env::var_os("CRATON_WRITE_GOLDEN").is_some() {
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let draw = |_| drawn.new_tree(&mut runner).expect("a message").current();
+        let messages: Vec<T> = (0..400).map(draw).collect();
+        std::fs::write(&path, golden::lines(&messages, &encode)).expect("the file can be written");
+    }
+    let text = std::fs::read_to_string(&path).expect("the file is committed");
+    assert!(text.lines().count() >= 100, "{}: too few messages", path.display());
+    golden::check(&text, encode, decode);
+}
+
+/// Made by the build before these messages left `wire`.
+#[test]
+fn golden_messages_are_unchanged() {
+    let (requests, replies) = (any_request().boxed(), any_reply().boxed());
+    golden("requests.txt", &requests, |it| it.clone().encode(), Request::decode);
+    golden("replies.txt", &replies, |it| it.clone().encode(), Reply::decode);
+}
+
+/// Files of `tests/corpus/control` are inputs of [`fuzz_control`].
+#[test]
+fn corpus_is_answered() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/control");
+    let entries = std::fs::read_dir(&dir).expect("the corpus is committed");
+    let files =
+        entries.map(|entry| std::fs::read(entry.expect("an entry").path()).expect("a file"));
+    assert!(files.map(|bytes| fuzz_control(&bytes)).count() >= 20, "{}", dir.display());
+}
