@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block::device::fuzz::fuzz_state(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block_segment::fuzz::fuzz_state(bytes));

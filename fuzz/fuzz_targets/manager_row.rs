@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block::fuzz::fuzz_manager_row(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block_manager::fuzz::fuzz_manager_row(bytes));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block::fuzz::fuzz_hello(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block_nbd::fuzz::fuzz_hello(bytes));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block::fuzz::fuzz_request(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| block_nbd::fuzz::fuzz_request(bytes));

@@ -31,38 +31,6 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("wire", 8),
 ];
 
-/// Parts of a crate that are to be crates, and what each must not import: the names of files and
-/// folders below `src`, tests apart.
-const WALLS: &[(&str, &str, &[&str])] = &[
-    ("block", "volume", &["device", "server", "manager", "frontend", "nbd", "memory"]),
-    ("block", "frontend", &["device", "server", "manager", "volume", "memory"]),
-    ("block", "nbd", &["device", "server", "manager", "volume", "frontend"]),
-    ("block", "device", &["server", "manager", "volume", "frontend", "nbd", "memory"]),
-    ("block", "server", &["manager", "volume", "frontend", "nbd", "memory"]),
-    ("block", "manager", &["server", "volume", "frontend", "nbd", "memory"]),
-];
-
-/// Checks the walls within crates.
-pub fn check_walls(breaches: &mut Vec<String>) {
-    for (name, from, forbidden) in WALLS {
-        let src = Path::new("crates").join(name).join("src");
-        let mut tree = Tree::default();
-        if let Err(why) = tree.read_root(&src.join("lib.rs")) {
-            breaches.push(why);
-            continue;
-        }
-        for (file, to) in tree.edges() {
-            let (file, to) = (tree.shown(&src, file), tree.shown(&src, to));
-            let is_in = |path: &str, part: &str| {
-                path.strip_prefix(part).is_some_and(|rest| rest.starts_with(['/', '.']))
-            };
-            if is_in(&file, from) && forbidden.iter().any(|part| is_in(&to, part)) {
-                breaches.push(format!("crates/{name}/src/{file} must not import {to}"));
-            }
-        }
-    }
-}
-
 /// Checks every crate.
 pub fn check(breaches: &mut Vec<String>) {
     for entry in fs::read_dir("crates").into_iter().flatten().flatten() {

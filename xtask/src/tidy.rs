@@ -28,7 +28,6 @@ pub fn run() -> bool {
     names::check(&mut breaches);
     services::check(&sources, &mut breaches);
     circles::check(&mut breaches);
-    circles::check_walls(&mut breaches);
     words::check(&sources, &mut breaches);
     for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"] {
         if !Path::new(page).is_file() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::Fault;
-use block::volume::{Limits, VolumeExports};
+use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
 use block_volume::contract::{Clear, Device};
 use block_volume::export::Exports;

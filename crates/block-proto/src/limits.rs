@@ -35,3 +35,5 @@ pub const BLOCK_SERVERS_MAX: usize = 1000;
 pub const BLOCK_PEERS_MAX: usize = 1000;
 /// A lease, and a hold of acknowledgements, milliseconds, at most.
 pub const LEASE_MAX_MS: u32 = 60_000;
+
+const _: () = assert!(block_volume::limits::IO_MAX <= wire::frame::PAYLOAD_MAX);

@@ -37,6 +37,22 @@ impl fmt::Display for Identity {
     }
 }
 
+/// A DataFile, whatever directories have it: its number in the core.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FileId(u64);
+
+impl FileId {
+    /// The file of a number in the core.
+    pub const fn new(number: u64) -> FileId {
+        FileId(number)
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 /// Position of a change in a segment's history (`protocols.md` 6.3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Seq {

@@ -15,4 +15,5 @@ pub mod limits;
 pub mod once;
 pub mod qos;
 pub mod record;
+pub mod space;
 pub mod span;

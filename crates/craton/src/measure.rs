@@ -5,7 +5,7 @@ mod round_trip;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use block::volume::{Limits, VolumeExports};
+use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
 use client::Client;
 use runtime::Duration;

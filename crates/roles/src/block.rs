@@ -6,13 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use block::device::{Options, Shared};
-use block::frontend::Frontend;
-use block::frontend::tls::{AllowList, Credentials, Gate};
-use block::manager::{FirstEpochs, Manager, ManagerConfig};
-use block::server::{CoreDevices, Host};
-use block::volume::VolumeExports;
+use block_client::VolumeExports;
+use block_manager::{FirstEpochs, Manager, ManagerConfig};
+use block_nbd::server::Frontend;
+use block_nbd::server::tls::{AllowList, Credentials, Gate};
 use block_proto::Managers;
+use block_segment::{Options, Shared};
+use block_server::{CoreDevices, Host};
 use client::Client;
 use metrics::Exposition;
 use runtime::{Duration, Env, Handle};
@@ -23,7 +23,13 @@ use wire::control::Policy;
 use crate::failure::{Done, Failure, io};
 use crate::http::{self, Pages};
 use crate::seams::Seams;
+use crate::uses::Directories;
 use crate::{config, probe};
+
+/// A manager that keeps a cut for its links speaks of it often enough for block servers.
+const _: () = assert!(
+    block_manager::limits::KEEP_CUTS.as_millis() * 3 <= block_segment::limits::CUT_KEEP.as_millis()
+);
 
 /// Between two attempts to reach a master at the start.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -165,6 +171,7 @@ pub async fn start_manager_with(
         ..client::Config::default()
     };
     let locks = home.connect(env, &endpoint, short).await?;
+    let uses = Rc::new(Directories(client.clone()));
     let mut settings = ManagerConfig {
         name: config.id.clone(),
         listen: config.listen,
@@ -176,7 +183,7 @@ pub async fn start_manager_with(
         first: FirstEpochs::default(),
     };
     tune(&mut settings);
-    let manager = Manager::start(client, locks, endpoint.clone(), settings).await?;
+    let manager = Manager::start((client, locks), uses, endpoint.clone(), settings).await?;
     Ok(ManagerRole { manager, endpoint, env: env.clone() })
 }
 
@@ -325,7 +332,7 @@ pub async fn start_frontend_with(
     env: &Env,
     config: &config::Frontend,
     seams: &Seams,
-    tune: impl FnOnce(&mut block::volume::Limits),
+    tune: impl FnOnce(&mut block_client::Limits),
 ) -> Result<FrontendRole, Failure> {
     let home = Home {
         role: "frontend",
@@ -339,14 +346,14 @@ pub async fn start_frontend_with(
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
     let managers = Managers::new(&client);
     let holder = format!("front end {}", config.id);
-    let mut limits = block::volume::Limits::default();
+    let mut limits = block_client::Limits::default();
     tune(&mut limits);
     let exports = Rc::new(VolumeExports::new(&managers, &endpoint, &holder, limits));
     exports.set_direct_reads(config.direct_reads);
     // One that no address reaches is shown with port 0.
     exports.announce(&config.id, config.nbd.unwrap_or(NOWHERE));
     let served = (seams.exports)(env, exports.clone());
-    let frontend = Frontend::new(env, served, block::frontend::Limits::default());
+    let frontend = Frontend::new(env, served, block_nbd::server::Limits::default());
     if let Some(nbd) = config.nbd {
         let listening = match &config.tls {
             None => frontend.listen(nbd).await,

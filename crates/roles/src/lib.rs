@@ -13,6 +13,7 @@ pub mod master;
 mod probe;
 pub mod seams;
 pub mod stores;
+pub mod uses;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

@@ -217,8 +217,8 @@ pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_o
 /// Groups of a master.
 pub fn block_server(
     text: &mut Exposition,
-    host: &block::server::Host,
-    memory: block::device::Memory,
+    host: &block_server::Host,
+    memory: block_segment::Memory,
 ) {
     let stats = host.server().stats();
     for (name, help, value) in [
@@ -285,8 +285,8 @@ pub fn block_server(
 /// What a front end does.
 pub fn frontend(
     text: &mut Exposition,
-    frontend: &block::frontend::Frontend,
-    exports: &block::volume::VolumeExports,
+    frontend: &block_nbd::server::Frontend,
+    exports: &block_client::VolumeExports,
 ) {
     let (stats, reads) = (frontend.stats(), exports.reads());
     for (name, help, value) in [

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use block::server::Devices;
+use block_server::Devices;
 use block_volume::export::Exports;
 use chunkstore::ChunkStore;
 use chunkstore::flash::FlashStore;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, DiskId, Kind, MIB};
-use block::manager::FirstEpochs;
+use block_manager::FirstEpochs;
 use chunkserver::Chunkserver;
 use chunkstore::ChunkStore;
 use chunkstore::flash::{self, FlashStore, FormatOptions, SyncMode};

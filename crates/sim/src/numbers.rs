@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ClusterId, Epoch, ID_COUNTER_END};
-use block::manager::FirstEpochs;
+use block_manager::FirstEpochs;
 use block_proto::{BlockReply, Reply};
 use client::{DataAnswer, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};

@@ -48,3 +48,4 @@ pub use snapshot::Snapshot;
 pub use store::{Answer, Names, Pending, Source, Store, Writer};
 pub use table::{Stats, Table};
 pub use types::Seq;
+pub use wire::data::Purpose;

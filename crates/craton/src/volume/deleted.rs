@@ -1,10 +1,11 @@
 //! Volumes that were deleted, and whose data is still there.
 
-use block::manager::{alone, uses};
 use block_proto::limits::VOLUMES_PAGE;
 use block_proto::paths::AT;
 use block_proto::{BlockReply, BlockRequest, DeletedVolume, Managers, VolumeInfo};
 use block_volume::ids::VolumeId;
+use block_volume::space::alone;
+use roles::uses::uses;
 use serde_json::json;
 
 use super::change::{change, check_name, wait_open};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use block::nbd::limits::NBD_EXTENTS_MAX;
+use block_nbd::protocol::limits::NBD_EXTENTS_MAX;
 use block_volume::contract::{Device, Piece};
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use base::Fault;
-use block::volume::{Limits, VolumeExports};
+use block_client::{Limits, VolumeExports};
 use block_proto::{Managers, VolumeInfo};
 use block_volume::contract::Device;
 use block_volume::export::Exports;

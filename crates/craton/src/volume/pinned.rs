@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use block::device::FileId;
-use block::manager::uses;
 use block_proto::{Managers, VolumeInfo};
-use block_volume::ids::VolumeId;
+use block_volume::ids::{FileId, VolumeId};
+use roles::uses::uses;
 
 use crate::exit::Failure;
 

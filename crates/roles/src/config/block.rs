@@ -59,11 +59,11 @@ impl BlockManager {
     }
 
     fn server_dead_default() -> u64 {
-        block::manager::limits::SERVER_DEAD.as_millis() as u64
+        block_manager::limits::SERVER_DEAD.as_millis() as u64
     }
 
     fn undelete_default() -> u64 {
-        block::manager::limits::UNDELETE.as_secs()
+        block_manager::limits::UNDELETE.as_secs()
     }
 
     fn volume_default() -> u64 {
@@ -110,7 +110,7 @@ pub struct BlockServer {
 
 impl BlockServer {
     fn index_default() -> u64 {
-        (block::device::limits::INDEX_MEMORY_DEFAULT >> 20) as u64
+        (block_segment::limits::INDEX_MEMORY_DEFAULT >> 20) as u64
     }
 
     fn cache_default() -> u64 {
@@ -118,11 +118,11 @@ impl BlockServer {
     }
 
     fn write_default() -> u64 {
-        (block::device::limits::WRITE_MEMORY_DEFAULT >> 20) as u64
+        (block_segment::limits::WRITE_MEMORY_DEFAULT >> 20) as u64
     }
 
     fn scrub_default() -> u64 {
-        block::device::limits::SCRUB_RATE_DEFAULT >> 20
+        block_segment::limits::SCRUB_RATE_DEFAULT >> 20
     }
 }
 
@@ -214,7 +214,7 @@ impl Config for BlockManager {
         within("copies", self.copies.into(), (1, 5))?;
         within("lock_ms", self.lock_ms, (300, 60_000))?;
         within("server_dead_ms", self.server_dead_ms, (300, 60_000))?;
-        let undelete_most = block::manager::limits::UNDELETE_MAX.as_secs();
+        let undelete_most = block_manager::limits::UNDELETE_MAX.as_secs();
         within("volume_undelete_s", self.volume_undelete_s, (0, undelete_most))?;
         within("volume_mib_min", self.volume_mib_min, (1, 64 << 20))?;
         check_memory(self.memory_mib)?;

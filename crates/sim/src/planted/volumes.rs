@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::Fault;
-use block::server::{BlockServer, Lease, Opened, SegmentOpener, Standing};
 use block_proto::{BlockIo, Sequence};
+use block_server::{BlockServer, Lease, Opened, SegmentOpener, Standing};
 use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};

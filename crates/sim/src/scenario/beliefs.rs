@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use block::server::tenancy::Standing;
+use block_server::tenancy::Standing;
 use block_volume::ids::SegmentId;
 
 /// An error when two servers could acknowledge changes of a segment, or have one epoch. Otherwise

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind, MIB};
-use block::manager::ManagerConfig;
-use block::server::tenancy::Held;
-use block::server::{Devices, Member, ServedSegment, Standing};
+use block_manager::ManagerConfig;
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
+use block_server::tenancy::Held;
+use block_server::{Devices, Member, ServedSegment, Standing};
 use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;

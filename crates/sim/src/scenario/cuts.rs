@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::Kind;
-use block::volume::{Limits, VolumeExports};
+use block_client::{Limits, VolumeExports};
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeInfo};
 use block_volume::contract::Device;
 use block_volume::export::Exports;

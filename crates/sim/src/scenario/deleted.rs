@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use base::limits::reserve_bytes;
 use base::{Kind, MIB};
-use block::manager::limits::{EXPIRY, FREE_PERCENT};
-use block::volume::{Limits, VolumeExports};
+use block_client::{Limits, VolumeExports};
+use block_manager::limits::{EXPIRY, FREE_PERCENT};
 use block_proto::paths::segment_path;
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_volume::contract::Device;

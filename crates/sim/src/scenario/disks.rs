@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::nbd::{Command, request_flags};
-use block::volume::Limits;
+use block_client::Limits;
+use block_nbd::protocol::{Command, request_flags};
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_volume::geometry::Geometry;
 use block_volume::ids::VolumeId;

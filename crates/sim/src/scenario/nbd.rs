@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use block::nbd::{
+use block_nbd::protocol::{
     Chunk, ClientHello, Command, Greeting, OptionReply, OptionRequest, Request, Select,
     SimpleReply, decode_chunk, decode_reply,
 };

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::Kind;
-use block::device::model::{Oracle, Plan as Requests, load, whole};
-use block::device::{Options, Segment, Shared};
+use block_segment::{Options, Segment, Shared};
+use block_testing::device::{Oracle, Plan as Requests, load, whole};
 use block_volume::ids::Identity;
 use client::Client;
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -180,7 +180,7 @@ async fn live(load: Rc<Load>, client: Client, rival: usize, mut rng: Rng) {
             Ok(segment) => {
                 let oracle = load.oracle.owned_by(epoch);
                 let device = Rc::new(segment.clone());
-                block::device::model::load(&env, device, &oracle, &mut rng, REQUESTS).await
+                block_testing::device::load(&env, device, &oracle, &mut rng, REQUESTS).await
             }
             Err(fault) if matches!(fault.kind, Kind::Corrupt | Kind::Invalid) => {
                 Err(format!("not opened: {fault}"))

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block::server::tenancy::Held;
-use block::server::{Devices, ServedSegment};
+use block_server::tenancy::Held;
+use block_server::{Devices, ServedSegment};
 use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
 use block_volume::figures::SegmentUsage;
 use block_volume::geometry::Extent;

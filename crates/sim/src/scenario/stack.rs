@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::device::Options;
-use block::manager::ManagerConfig;
-use block::server::tenancy::Standing;
+use block_manager::ManagerConfig;
+use block_segment::Options;
+use block_server::tenancy::Standing;
 use block_volume::ids::SegmentId;
 use roles::block::{SegmentSettings, ServerRole};
 use roles::seams::Seams;

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::ClusterId;
-use block::model::Manager;
-use block::server::BlockServer;
-use block::volume::{Limits, Shape, Volume};
+use block_client::{Limits, Shape, Volume};
+use block_server::BlockServer;
+use block_testing::model::Manager;
 use block_volume::contract::{Clear, Device};
 use block_volume::geometry::Geometry;
 use block_volume::ids::{SegmentId, VolumeId};

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use block::volume::VolumeExports;
+use block_client::VolumeExports;
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeInfo};
 use block_volume::contract::Device;
 use block_volume::export::Exports;

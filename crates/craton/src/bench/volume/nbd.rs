@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use block::nbd::{
+use block_nbd::protocol::{
     ClientHello, Command, Greeting, OptionReply, OptionRequest, Request, Select, SimpleReply,
     decode_reply,
 };

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{GIB, MIB};
-use block::device::limits::INDEX_MEMORY_DEFAULT;
-use block::device::{Options, Segment, Shared};
+use block_segment::limits::INDEX_MEMORY_DEFAULT;
+use block_segment::{Options, Segment, Shared};
 use block_volume::contract::Device;
 use block_volume::geometry::Extent;
 use block_volume::ids::Identity;

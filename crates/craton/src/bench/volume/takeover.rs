@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::GIB;
-use block::device::limits::CHECKPOINT_UPDATES_DEFAULT;
-use block::volume::VolumeExports;
+use block_client::VolumeExports;
 use block_proto::{BlockRequest, Managers, VolumeGeometry};
+use block_segment::limits::CHECKPOINT_UPDATES_DEFAULT;
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::geometry::Extent;

@@ -5,8 +5,8 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::rc::Rc;
 
-use block::device::Has;
 use block_proto::paths::AT;
+use block_segment::Has;
 use block_volume::contract::Device;
 use block_volume::diff::{Head, Item, Writer};
 use futures_util::StreamExt;

@@ -5,10 +5,10 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 
 use base::Kind;
-use block::device::Has;
 use block_proto::managers::Error;
 use block_proto::paths::AT;
 use block_proto::{BlockRequest, VolumeInfo};
+use block_segment::Has;
 use block_volume::contract::{Clear, Device};
 use block_volume::diff::{Flaw, HEAD, HEAD_MAX, Head, Item, RECORD, Reader};
 use block_volume::geometry::Extent;

@@ -10,9 +10,9 @@ pub use import::import;
 use std::rc::Rc;
 
 use base::Fault;
-use block::device::{Change, Has, View};
 use block_proto::VolumeInfo;
 use block_proto::paths::{AT, segment_path};
+use block_segment::{Change, Has, View};
 use block_volume::contract::Device;
 use block_volume::geometry::{Extent, Geometry, SegmentIndex};
 use block_volume::ids::SegmentId;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use block::nbd::{
+use block_nbd::protocol::{
     ClientHello, Command, Greeting, OptionReply, OptionRequest, Request, Select, SimpleReply,
     decode_reply, request_flags,
 };

@@ -1,0 +1,341 @@
+//! [`VolumeExports`]: volumes as a front end serves them. A volume is attached while somebody has
+//! its export open, once for all connections of the front end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+
+use base::{Fault, Kind};
+use block_proto::lease::{HERE, HERE_FIRST, KEEP};
+use block_proto::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
+use block_proto::managers::{Managers, misfit};
+use block_proto::paths::segment_path;
+use block_proto::{BlockReply, BlockRequest, BlockRole, SegmentPlace, VolumeInfo, geometry};
+use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::export::{About, Exports, Names};
+use block_volume::geometry::Extent;
+use block_volume::ids::{SegmentId, VolumeId};
+use client::Client;
+use runtime::sync::Mutex;
+use runtime::{Buf, Class, Env};
+use table::{ClientStore, Source, Store};
+use transport::Endpoint;
+
+use crate::{Attachment, DataFiles, Limits, Place, Reads, Route, Shape, Volume};
+
+struct Inner {
+    env: Env,
+    managers: Managers,
+    endpoint: Endpoint,
+    /// Who attaches: the same after a restart.
+    holder: String,
+    limits: Limits,
+    /// Reads go beside the block servers.
+    direct: Cell<bool>,
+    /// How volumes that are closed have read.
+    read: Cell<Reads>,
+    open: RefCell<BTreeMap<String, Weak<Attached>>>,
+    /// One opening at a time, so that connections share attachments.
+    opening: Mutex<()>,
+}
+
+/// All volumes of a cluster. Clones share their attachments.
+#[derive(Clone)]
+pub struct VolumeExports(Rc<Inner>);
+
+/// An attached volume; detached with its last connection.
+struct Attached {
+    exports: Rc<Inner>,
+    volume: Volume,
+    id: VolumeId,
+    name: String,
+    epoch: u64,
+    map: Rc<Map>,
+}
+
+/// The segment map of an attachment.
+struct Map {
+    managers: Managers,
+    volume: VolumeId,
+    over: Cell<bool>,
+    places: RefCell<BTreeMap<u32, Place>>,
+}
+
+/// DataFiles in the core's namespace.
+struct CoreFiles(Client);
+
+impl DataFiles for CoreFiles {
+    fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>> {
+        Box::pin(async move {
+            let store = ClientStore::find(&self.0, &segment_path(segment)).await;
+            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+            store.open(name).await
+        })
+    }
+}
+
+impl VolumeExports {
+    /// Those of the managers' cluster; `holder` is the name of the front end.
+    pub fn new(
+        managers: &Managers,
+        endpoint: &Endpoint,
+        holder: &str,
+        limits: Limits,
+    ) -> VolumeExports {
+        let env = managers.client().env().clone();
+        let exports = VolumeExports(Rc::new(Inner {
+            env: env.clone(),
+            managers: managers.clone(),
+            endpoint: endpoint.clone(),
+            holder: holder.to_owned(),
+            limits,
+            direct: Cell::new(true),
+            read: Cell::default(),
+            open: RefCell::default(),
+            opening: Mutex::new(()),
+        }));
+        env.spawn(Class::Control, "frontend: keep", keep(Rc::downgrade(&exports.0)));
+        exports
+    }
+
+    /// Reports to the managers every [`HERE`], while this lives, that the front end `name` takes
+    /// connections at `addr`; until the first report has come through, every [`HERE_FIRST`].
+    pub fn announce(&self, name: &str, addr: SocketAddr) {
+        let (exports, name) = (Rc::downgrade(&self.0), name.to_owned());
+        self.0.env.spawn(Class::Control, "frontend: here", async move {
+            let mut pause = HERE_FIRST;
+            while let Some(inner) = exports.upgrade() {
+                let (env, managers) = (inner.env.clone(), inner.managers.clone());
+                drop(inner);
+                let role = BlockRole::Frontend;
+                let here = BlockRequest::Here { role, name: name.clone(), addr };
+                // It is shown as down when this is lost often.
+                if managers.ask_once(&here, HERE).await.is_ok() {
+                    pause = HERE;
+                }
+                env.sleep(env.jitter(pause)).await;
+            }
+        });
+    }
+
+    /// Whether volumes that are opened from now on read from chunkservers what block servers say
+    /// where to find (decision 23); they do unless they are told. Where chunkservers cannot be
+    /// reached, block servers read for them.
+    pub fn set_direct_reads(&self, direct: bool) {
+        self.0.direct.set(direct);
+    }
+
+    /// How all volumes have read since the start.
+    pub fn reads(&self) -> Reads {
+        let open = self.0.open.borrow();
+        let open = open.values().filter_map(Weak::upgrade).map(|open| open.volume.reads());
+        open.fold(self.0.read.get(), Reads::and)
+    }
+
+    /// Volumes that are attached here.
+    pub fn attached(&self) -> usize {
+        self.0.open.borrow().values().filter(|open| open.strong_count() > 0).count()
+    }
+
+    async fn attach(&self, name: &str) -> Result<Rc<Attached>, Fault> {
+        let inner = &self.0;
+        let request = BlockRequest::Attach {
+            name: name.to_owned(),
+            nonce: inner.env.random_u64(),
+            holder: inner.holder.clone(),
+        };
+        let (info, epoch) = match inner.managers.ask(request).await? {
+            BlockReply::Attached { volume, epoch } => (volume, epoch),
+            other => return Err(misfit(&other).into()),
+        };
+        let map = Rc::new(Map {
+            managers: inner.managers.clone(),
+            volume: info.volume,
+            over: Cell::new(false),
+            places: RefCell::default(),
+        });
+        let geometry = geometry(&info.spec)
+            .map_err(|error| Fault::new(Kind::Invalid, format!("{name}: {error}")))?;
+        let shape = Shape { volume: info.volume, geometry, bytes: info.spec.bytes };
+        let others = info.attachments.iter().map(|one| one.epoch);
+        let fence = others.min().unwrap_or(epoch).min(epoch);
+        let attachment = Attachment { epoch, fence };
+        let (env, endpoint) = (&inner.env, inner.endpoint.clone());
+        let volume = Volume::new(env, endpoint, map.clone(), shape, attachment, inner.limits);
+        volume.set_limits(info.spec.limits, info.attachments.len());
+        if inner.direct.get() {
+            volume.read_directly(Rc::new(CoreFiles(inner.managers.client().clone())));
+        }
+        let (exports, id) = (inner.clone(), info.volume);
+        let name = name.to_owned();
+        Ok(Rc::new(Attached { exports, volume, id, name, epoch, map }))
+    }
+}
+
+impl Exports for VolumeExports {
+    fn names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, Names> {
+        Box::pin(async move {
+            let after = after.map(str::to_owned);
+            let request = BlockRequest::List { after, limit: VOLUMES_PAGE };
+            match self.0.managers.ask(request).await? {
+                BlockReply::Volumes { volumes, more } => {
+                    let names = volumes.into_iter().map(|info| info.spec.name).collect();
+                    Ok(Names { names, more })
+                }
+                other => Err(misfit(&other).into()),
+            }
+        })
+    }
+
+    fn about<'a>(&'a self, name: &'a str) -> Answer<'a, About> {
+        Box::pin(async move { Ok(about(&self.0.managers.volume(name).await?)) })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> Answer<'a, Rc<dyn Device>> {
+        Box::pin(async move {
+            let _turn = self.0.opening.lock().await;
+            let open = self.0.open.borrow().get(name).and_then(Weak::upgrade);
+            if let Some(open) = open.filter(|open| !open.is_over()) {
+                let info = self.0.managers.volume(name).await?;
+                // Another volume may have the name by now.
+                if info.volume == open.id {
+                    open.volume.set_bytes(info.spec.bytes);
+                    open.volume.set_limits(info.spec.limits, info.attachments.len());
+                    return Ok(open as Rc<dyn Device>);
+                }
+            }
+            let attached = self.attach(name).await?;
+            let opened = &mut *self.0.open.borrow_mut();
+            opened.retain(|_, open| open.strong_count() > 0);
+            opened.insert(name.to_owned(), Rc::downgrade(&attached));
+            Ok(attached as Rc<dyn Device>)
+        })
+    }
+}
+
+fn about(info: &VolumeInfo) -> About {
+    About {
+        bytes: info.spec.bytes,
+        description: match info.parent {
+            Some(_) => format!("snapshot {}", info.spec.name),
+            None => format!("volume {}", info.spec.name),
+        },
+        read_only: info.parent.is_some(),
+        // All connections of this front end have one attachment.
+        shared: true,
+    }
+}
+
+impl Attached {
+    fn is_over(&self) -> bool {
+        self.map.over.get() || self.volume.is_over()
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let read = &self.exports.read;
+        read.set(read.get().and(self.volume.reads()));
+        if self.is_over() {
+            return;
+        }
+        let (volume, managers) = (self.volume.clone(), self.exports.managers.clone());
+        let request = BlockRequest::Detach { volume: self.id, epoch: self.epoch };
+        self.exports.env.spawn(Class::Foreground, "frontend: detach", async move {
+            volume.close().await;
+            if let Err(error) = managers.ask(request).await {
+                // It is over when nobody has kept it for a while.
+                tracing::debug!(%error, "not detached");
+            }
+        });
+    }
+}
+
+impl Device for Attached {
+    fn bytes(&self) -> u64 {
+        self.volume.bytes()
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        self.volume.read(extent)
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.volume.write(offset, data)
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.volume.clear(extent, how)
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        self.volume.pieces(extent, most)
+    }
+}
+
+impl Route for Map {
+    fn place(&self, segment: SegmentId, doubt: Option<Place>) -> Answer<'_, Place> {
+        Box::pin(async move {
+            if self.over.get() {
+                return Err(Fault::new(Kind::Fenced, "the attachment is over"));
+            }
+            let known = self.places.borrow().get(&segment.index).copied();
+            if let Some(place) = known.filter(|&place| Some(place) != doubt) {
+                return Ok(place);
+            }
+            // The first question brings the neighbours too.
+            let limit = if known.is_none() { SEGMENTS_PAGE } else { 1 };
+            let request = BlockRequest::Map { volume: self.volume, from: segment.index, limit };
+            let found = match self.managers.ask(request).await? {
+                BlockReply::Map { segments, .. } => segments,
+                other => return Err(misfit(&other).into()),
+            };
+            let place = |found: &SegmentPlace| {
+                Some((found.index, Place { addr: found.addr?, epoch: found.epoch }))
+            };
+            self.places.borrow_mut().extend(found.iter().filter_map(place));
+            let now = found.first().filter(|found| found.index == segment.index);
+            now.and_then(place).map(|(_, place)| place).ok_or_else(|| {
+                let text = format!("{segment}: no block server has it now; one must be running");
+                Fault::new(Kind::Retry, text)
+            })
+        })
+    }
+}
+
+/// Tells the managers that attachments are alive, and learns which are over and what the others
+/// may do (B12).
+async fn keep(exports: Weak<Inner>) {
+    while let Some(inner) = exports.upgrade() {
+        let open: Vec<Rc<Attached>> =
+            inner.open.borrow().values().filter_map(Weak::upgrade).collect();
+        let (env, managers) = (inner.env.clone(), inner.managers.clone());
+        drop(inner);
+        for open in open.chunks(KEEPS_MAX) {
+            let attachments = open.iter().map(|open| (open.id, open.epoch)).collect();
+            if let Ok(BlockReply::Kept { over }) =
+                managers.ask(BlockRequest::Keep { attachments }).await
+            {
+                let is_over = |open: &&Rc<Attached>| over.contains(&(open.id, open.epoch));
+                open.iter().filter(is_over).for_each(|open| open.map.over.set(true));
+            }
+        }
+        for open in open {
+            // A manager that does not answer changes nothing.
+            if let Ok(info) = managers.volume(&open.name).await
+                && info.volume == open.id
+            {
+                open.volume.set_limits(info.spec.limits, info.attachments.len());
+            }
+        }
+        env.sleep(env.jitter(KEEP)).await;
+    }
+}
+
+impl fmt::Debug for VolumeExports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VolumeExports({} attached)", self.attached())
+    }
+}

@@ -1,0 +1,65 @@
+//! Where a client finds DataFiles, and how the core has answered reads of them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block_volume::contract::Answer;
+use block_volume::ids::SegmentId;
+use runtime::{Env, Instant};
+use table::Source;
+
+use crate::limits::DIRECT_PAUSE;
+
+/// Where a client finds DataFiles.
+pub trait DataFiles {
+    /// Opens a file of a segment's directory for reading.
+    /// The directory is looked up again: a segment that was discarded may have been made again.
+    fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>>;
+}
+
+/// How the core has answered so far. After a failure all reads of a volume go through the block
+/// servers for a while, and then one of them tries again.
+#[derive(Default)]
+pub(super) struct Trust {
+    not_before: Cell<Instant>,
+    /// Backoff after the last failed read; zero after a success.
+    pause: Cell<Duration>,
+    /// Reads under way.
+    tries: Cell<usize>,
+}
+
+/// A read under way.
+pub(super) struct Try<'a>(&'a Trust);
+
+impl Drop for Try<'_> {
+    fn drop(&mut self) {
+        self.0.tries.set(self.0.tries.get() - 1);
+    }
+}
+
+impl Trust {
+    pub(super) fn is_there(&self, env: &Env) -> bool {
+        let tried = self.tries.get() > 0 && !self.pause.get().is_zero();
+        env.now() >= self.not_before.get() && !tried
+    }
+
+    pub(super) fn begin(&self) -> Try<'_> {
+        self.tries.set(self.tries.get() + 1);
+        Try(self)
+    }
+
+    pub(super) fn note_good(&self) {
+        self.pause.set(Duration::ZERO);
+    }
+
+    pub(super) fn note_failure(&self, env: &Env) {
+        if env.now() < self.not_before.get() {
+            return; // Others that were under way have noted it.
+        }
+        let (first, longest) = DIRECT_PAUSE;
+        let pause = (2 * self.pause.get()).clamp(first, longest);
+        self.pause.set(pause);
+        self.not_before.set(env.now() + env.jitter(pause));
+    }
+}

@@ -1,0 +1,271 @@
+//! Places of blocks that an attachment keeps (decision 24): what a block server has said of where
+//! blocks are, for as long as nobody else may change them.
+//!
+//! [`Places`] are what is known; [`Watch`] sees to it that nothing is kept that was changed while
+//! its place was asked for. Who uses them looks at the time ([`block_proto::Located::lent_ms`])
+//! and at the session: what was told in one is not used in the next.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use block_volume::limits::PLACES_AROUND;
+use block_volume::record::RECORD_UNITS;
+use block_volume::span::{RecordPlace, Span, push_span};
+
+use crate::limits::{PLACES_FILES_MAX, PLACES_KEPT_MAX};
+
+/// Blocks that are kept together.
+const AROUND: usize = PLACES_AROUND as usize;
+/// Neighbourhoods that one look for a victim passes at most.
+const LOOK_MAX: usize = 32;
+
+/// A segment and the number of a neighbourhood in it.
+type Key = (u32, u64);
+
+/// Where a block is.
+#[derive(Clone, Copy, Default)]
+struct Spot {
+    /// Index into the known files.
+    file: u32,
+    /// The record's place; 0, where each file has its head, for zeroes.
+    unit: u32,
+}
+
+/// What is known of the blocks of a neighbourhood.
+struct Hood {
+    /// The session in which it was told.
+    session: u64,
+    /// A bit for each block of which the place is known.
+    known: u32,
+    /// It was of use since the hand passed it.
+    used: bool,
+    spots: [Spot; AROUND],
+}
+
+/// All that an attachment keeps.
+#[derive(Default)]
+pub(super) struct Places(RefCell<State>);
+
+#[derive(Default)]
+struct State {
+    hoods: BTreeMap<Key, Box<Hood>>,
+    /// Files by their indices, and what gives them: the file and the volume of its records.
+    files: Vec<((u32, u32), u64)>,
+    numbers: BTreeMap<((u32, u32), u64), u32>,
+    /// Where the next victim is looked for.
+    hand: Key,
+}
+
+impl Places {
+    /// Where blocks of a segment are, if all are known in this session.
+    pub(super) fn find(&self, segment: u32, session: u64, blocks: Range<u64>) -> Option<Vec<Span>> {
+        let state = &mut *self.0.borrow_mut();
+        let mut spans = Vec::new();
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let number = block / PLACES_AROUND;
+            let hood = state.hoods.get_mut(&(segment, number))?;
+            if hood.session != session {
+                return None;
+            }
+            hood.used = true;
+            let end = blocks.end.min((number + 1) * PLACES_AROUND);
+            for block in block..end {
+                let at = (block % PLACES_AROUND) as usize;
+                if hood.known & 1 << at == 0 {
+                    return None;
+                }
+                let Spot { file, unit } = hood.spots[at];
+                let place = (unit != 0).then(|| {
+                    let (file, origin) = state.files[file as usize];
+                    RecordPlace { file, origin, unit }
+                });
+                push_span(&mut spans, place);
+            }
+            block = end;
+        }
+        Some(spans)
+    }
+
+    /// Keeps where the blocks from `first` on are, of those within `blocks` and not in `except`.
+    pub(super) fn keep(
+        &self,
+        (segment, session): (u32, u64),
+        (first, spans): (u64, &[Span]),
+        blocks: Range<u64>,
+        except: &[Range<u64>],
+    ) {
+        let state = &mut *self.0.borrow_mut();
+        let mut block = first;
+        for span in spans {
+            let file = match span.at {
+                None => 0,
+                Some(place) => state.number(place),
+            };
+            for n in 0..span.blocks {
+                if block >= blocks.end {
+                    return;
+                }
+                let unit = match span.at {
+                    None => Some(0),
+                    Some(place) => {
+                        let behind = n.checked_mul(RECORD_UNITS);
+                        behind.and_then(|behind| place.unit.checked_add(behind))
+                    }
+                };
+                let spoiled = except.iter().any(|range| range.contains(&block));
+                if let Some(unit) = unit.filter(|_| blocks.contains(&block) && !spoiled) {
+                    let hood = state.hood((segment, block / PLACES_AROUND), session);
+                    let at = (block % PLACES_AROUND) as usize;
+                    hood.known |= 1 << at;
+                    hood.spots[at] = Spot { file, unit };
+                }
+                let Some(next) = block.checked_add(1) else { return };
+                block = next;
+            }
+        }
+    }
+
+    /// Nothing is known of these blocks any more.
+    pub(super) fn forget(&self, segment: u32, blocks: Range<u64>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let hoods = &mut self.0.borrow_mut().hoods;
+        let (first, last) = (blocks.start / PLACES_AROUND, (blocks.end - 1) / PLACES_AROUND);
+        for (&(_, number), hood) in hoods.range_mut((segment, first)..=(segment, last)) {
+            let start = number * PLACES_AROUND;
+            let from = blocks.start.saturating_sub(start).min(PLACES_AROUND);
+            let to = (blocks.end - start).min(PLACES_AROUND);
+            for at in from..to {
+                hood.known &= !(1 << at);
+            }
+        }
+    }
+}
+
+impl State {
+    /// The index of a file.
+    fn number(&mut self, place: RecordPlace) -> u32 {
+        let file = (place.file, place.origin);
+        if let Some(&number) = self.numbers.get(&file) {
+            return number;
+        }
+        if self.files.len() >= PLACES_FILES_MAX {
+            // Most of them were collected long ago.
+            *self = State::default();
+        }
+        let number = self.files.len() as u32;
+        self.files.push(file);
+        self.numbers.insert(file, number);
+        number
+    }
+
+    fn hood(&mut self, key: Key, session: u64) -> &mut Hood {
+        if !self.hoods.contains_key(&key) && self.hoods.len() >= PLACES_KEPT_MAX {
+            self.drop_one();
+        }
+        let fresh = || Box::new(Hood { session, known: 0, used: false, spots: Default::default() });
+        let hood = self.hoods.entry(key).or_insert_with(fresh);
+        if hood.session != session {
+            *hood = fresh();
+        }
+        hood
+    }
+
+    /// Drops one that was of no use lately.
+    fn drop_one(&mut self) {
+        for passed in 0.. {
+            let next = self.hoods.range_mut(self.hand..).next();
+            let Some((&key, hood)) = next else {
+                self.hand = Key::default();
+                continue;
+            };
+            if !std::mem::take(&mut hood.used) || passed >= LOOK_MAX {
+                self.hoods.remove(&key);
+                self.hand = key;
+                return;
+            }
+            self.hand = (key.0, key.1 + 1);
+        }
+    }
+}
+
+/// The changes of a segment that are under way, and the questions for places.
+#[derive(Default)]
+pub(super) struct Watch(RefCell<Watched>);
+
+#[derive(Default)]
+struct Watched {
+    next: u64,
+    changes: BTreeMap<u64, Range<u64>>,
+    questions: BTreeMap<u64, Question>,
+}
+
+struct Question {
+    blocks: Range<u64>,
+    /// Blocks that were being changed meanwhile.
+    spoiled: Vec<Range<u64>>,
+}
+
+/// A change under way, or a question.
+pub(super) struct Watching<'a> {
+    watch: &'a Watch,
+    id: u64,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Watch {
+    fn next(&self) -> u64 {
+        let watched = &mut *self.0.borrow_mut();
+        watched.next += 1;
+        watched.next
+    }
+
+    /// A change begins: before it is sent. It has ended when the answer is dropped.
+    pub(super) fn change(&self, blocks: Range<u64>) -> Watching<'_> {
+        let id = self.next();
+        let watched = &mut *self.0.borrow_mut();
+        for question in watched.questions.values_mut() {
+            if overlap(&question.blocks, &blocks) {
+                question.spoiled.push(blocks.clone());
+            }
+        }
+        watched.changes.insert(id, blocks);
+        Watching { watch: self, id }
+    }
+
+    /// A question for the places of these blocks: before it is sent.
+    pub(super) fn ask(&self, blocks: Range<u64>) -> Watching<'_> {
+        let id = self.next();
+        let watched = &mut *self.0.borrow_mut();
+        let under_way = watched.changes.values().filter(|change| overlap(change, &blocks));
+        let spoiled = under_way.cloned().collect();
+        watched.questions.insert(id, Question { blocks, spoiled });
+        Watching { watch: self, id }
+    }
+}
+
+impl Watching<'_> {
+    /// Of a question: which blocks it was for, and which of them were changed meanwhile, or may
+    /// have been.
+    pub(super) fn answered(&self) -> (Range<u64>, Vec<Range<u64>>) {
+        let mut watched = self.watch.0.borrow_mut();
+        let question = watched.questions.remove(&self.id).expect("a question is answered once");
+        (question.blocks, question.spoiled)
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        let watched = &mut *self.watch.0.borrow_mut();
+        watched.changes.remove(&self.id);
+        watched.questions.remove(&self.id);
+    }
+}
+
+const _: () = assert!(AROUND == u32::BITS as usize);

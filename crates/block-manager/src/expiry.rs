@@ -1,0 +1,149 @@
+//! What the leading manager does about deleted volumes: it removes those whose time is over, and
+//! the oldest of the others when the cluster has little room.
+
+use std::rc::Rc;
+
+use base::limits::reserve_bytes;
+use block_proto::{BlockReply, BlockRequest};
+use block_volume::ids::VolumeId;
+use block_volume::space::alone;
+use runtime::Instant;
+use wire::control::{ClusterReply, ClusterRequest, ControlError};
+
+use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON};
+use super::service::{Lead, Manager};
+
+impl Manager {
+    /// Milliseconds of Unix time.
+    pub(super) fn unix_ms(&self) -> u64 {
+        self.env().unix_time().as_nanos() / 1_000_000
+    }
+
+    /// Frees a volume's name. Snapshots alone go at once, and all does where nothing is kept.
+    pub(super) async fn delete(
+        &self,
+        lead: &Rc<Lead>,
+        volume: VolumeId,
+        (force, snapshots): (bool, bool),
+    ) -> Result<BlockReply, ControlError> {
+        let is_snapshot = {
+            let machine = lead.machine.borrow();
+            machine.state().volume(volume).is_some_and(|known| known.family.parent.is_some())
+        };
+        if is_snapshot || self.undelete().is_zero() {
+            if snapshots {
+                let all = lead.machine.borrow().snapshot_ids(volume);
+                for snapshot in all {
+                    let request = BlockRequest::Remove { volume: snapshot, force };
+                    Box::pin(self.serve(request)).await?;
+                }
+            }
+            return Box::pin(self.serve(BlockRequest::Remove { volume, force })).await;
+        }
+        let (now, unix_ms) = (self.env().now(), self.unix_ms());
+        let deleted = lead.machine.borrow_mut().delete((now, unix_ms), volume, (force, snapshots));
+        let deleted = self.durable(lead, deleted).await??;
+        self.env().mark("block manager: volume deleted");
+        Ok(deleted)
+    }
+
+    /// Whether clones have to get their files, or snapshots to go, before a volume can be removed.
+    pub(super) fn needs_parting(&self, lead: &Lead, volume: VolumeId, force: bool) -> bool {
+        let machine = &mut *lead.machine.borrow_mut();
+        let has_clones = machine.serve_deleted_clones(self.env().now(), volume);
+        force || has_clones || machine.is_deleted(volume)
+    }
+
+    /// Snapshots that go with a deleted volume.
+    pub(super) fn deleted_snapshots(&self, lead: &Lead, volume: VolumeId) -> Vec<VolumeId> {
+        let machine = lead.machine.borrow();
+        match machine.is_deleted(volume) {
+            true => machine.deleted_snapshots(volume),
+            false => Vec::new(),
+        }
+    }
+
+    /// Removes deleted volumes in their time.
+    pub(super) async fn expire(self, lead: Rc<Lead>) {
+        let env = self.env();
+        let is_idle = || lead.machine.borrow().deleted_volumes(env.now()).is_empty();
+        if self.undelete().is_zero() && is_idle() {
+            return; // Nothing will be kept.
+        }
+        // Room that is about to be free, and since when.
+        let mut freed: Vec<(Instant, u64)> = Vec::new();
+        while !lead.is_over() {
+            env.sleep(EXPIRY).await;
+            lead.machine.borrow_mut().note_left(env.now());
+            self.after(&lead);
+            let deleted = lead.machine.borrow().deleted_volumes(env.now());
+            let (over, kept): (Vec<_>, Vec<_>) =
+                deleted.into_iter().partition(|(_, left)| left.is_zero());
+            for (volume, _) in over {
+                tracing::info!(%volume, "the time of a deleted volume is over: it is removed");
+                self.remove_deleted(volume).await;
+            }
+            if kept.is_empty() {
+                continue;
+            }
+            let now = env.now();
+            freed.retain(|(since, _)| now - *since < FREED_SOON);
+            let Some((capacity, used)) = self.room().await else { continue };
+            let soon: u64 = freed.iter().map(|(_, bytes)| bytes).sum();
+            let mut free = capacity.saturating_sub(used).saturating_add(soon);
+            for (volume, left) in kept {
+                if free >= capacity / 100 * FREE_PERCENT || lead.is_over() {
+                    break;
+                }
+                let bytes = self.alone(&lead, volume).await.unwrap_or(0);
+                let left_s = left.as_secs();
+                tracing::warn!(
+                    %volume, bytes, left_s, free,
+                    "less than {FREE_PERCENT} % of the cluster is free: a deleted volume goes \
+                     before its time; add disks, or remove what is not needed"
+                );
+                env.mark("block manager: deleted volume goes early");
+                if self.remove_deleted(volume).await {
+                    freed.push((now, bytes));
+                    free = free.saturating_add(bytes);
+                }
+            }
+        }
+    }
+
+    async fn remove_deleted(&self, volume: VolumeId) -> bool {
+        match self.serve(BlockRequest::Remove { volume, force: true }).await {
+            Ok(_) => true,
+            Err(error) => {
+                // The next look tries again.
+                tracing::debug!(%volume, %error, "a deleted volume was not removed yet");
+                false
+            }
+        }
+    }
+
+    /// Users' bytes that the good disks can take, and bytes in use; nothing while that is
+    /// not known.
+    async fn room(&self) -> Option<(u64, u64)> {
+        let reply = self.client().cluster_ask(ClusterRequest::Status).await.ok()?;
+        let ClusterReply::Status(status) = reply else { return None };
+        let disks = status.servers.iter().flat_map(|server| &server.disks);
+        let good = disks.filter(|disk| !disk.failed);
+        let sums = good.fold((0u64, 0u64), |(capacity, used), disk| {
+            (capacity + disk.capacity - reserve_bytes(disk.capacity), used + disk.used)
+        });
+        (sums.0 > 0).then_some(sums)
+    }
+
+    /// What the removal of a deleted volume with its snapshots gives back.
+    async fn alone(&self, lead: &Lead, volume: VolumeId) -> Option<u64> {
+        let (family, own) = {
+            let machine = lead.machine.borrow();
+            let mut own = machine.deleted_snapshots(volume);
+            own.push(volume);
+            (machine.relatives(volume), own)
+        };
+        let uses = self.file_uses().uses(&family).await.ok()?;
+        Some(alone(&uses, |volume| own.contains(&volume)))
+    }
+}

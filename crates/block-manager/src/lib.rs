@@ -1,0 +1,40 @@
+//! The block manager (B6): which volumes there are, and which block server owns which segment.
+//!
+//! [`machine`] is the whole protocol without I/O: requests and time in, answers and rows out. Its
+//! rows are one `table` in core files, so a manager that takes over reads them and goes on.
+//! The core's lock service chooses who leads. `block_server::tenancy` is a block server's side of it.
+//!
+//! Who owns what is decided twice (`design.md` invariant 6). A segment's files are opened under
+//! the owner's epoch, which fences the writes of every owner before it. Reads are protected by
+//! leases: a block server renews one lease for all its segments every 150 ms and serves nothing
+//! once it has run out; the manager gives a segment to another server at once, but has that one
+//! hold back acknowledgements of writes until the former lease must be over (`protocols.md` 6.5).
+//!
+//! Invariant: never sees a volume's data.
+
+mod balance;
+mod cut;
+mod cuts;
+mod deleted;
+pub mod entity;
+pub mod error;
+mod expiry;
+mod fleet;
+pub mod fuzz;
+pub mod limits;
+pub mod machine;
+mod owners;
+mod peers;
+pub mod rows;
+pub mod service;
+mod snapshots;
+pub mod state;
+mod uses;
+mod volumes;
+
+pub use cut::{Begun, Part};
+pub use error::Refusal;
+pub use machine::{Config, FirstEpochs, Machine};
+pub use service::{Manager, ManagerConfig};
+pub use state::State;
+pub use uses::FileUses;

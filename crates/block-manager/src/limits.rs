@@ -1,0 +1,114 @@
+//! Bounds and times of the block manager, with reason and arithmetic.
+
+use block_proto::lease::LEASE;
+use runtime::Duration;
+
+/// Without a beat for so long a block server is dead: three renewals.
+pub const SERVER_DEAD: Duration = Duration::from_millis(450);
+/// A manager that looks at its clock so late does not count its own silence as the servers'.
+pub const PAUSED: Duration = Duration::from_millis(100);
+/// Between two looks of the manager at its clock: at least.
+pub const TICK: Duration = Duration::from_millis(50);
+/// Without a sign of life for so long an attachment may be taken over.
+pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
+/// Records of changes have 32 bits for the epoch of the attachment that asked for them: 136 years of
+/// one a second.
+pub const ATTACHMENT_EPOCH_MAX: u64 = u32::MAX as u64;
+/// Silence after which such a one is shown as down: three signs.
+pub const PEER_DEAD: Duration = Duration::from_secs(10);
+/// Silence after which it is not shown any more.
+pub const PEER_FORGOTTEN: Duration = Duration::from_secs(600);
+/// From a removal to the removal of the files: every server has let go by then.
+pub const PURGE_AFTER: Duration = Duration::from_secs(3);
+/// How often a leader looks for directories of volumes that are gone, beside once when it has
+/// taken over: whoever was stopped for longer than [`PURGE_AFTER`] may have made one anew.
+pub const SWEEP: Duration = Duration::from_secs(3600);
+/// How long the data of deleted volumes is kept, unless configured: until the next working day.
+pub const UNDELETE: Duration = Duration::from_secs(24 * 3600);
+/// The longest that can be configured.
+pub const UNDELETE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long a deleted volume is kept is stored so often in that time: a leader that takes over keeps
+/// it for this part longer at most.
+pub const LEFT_STEPS: u32 = 24;
+/// And at least so often: a row for each deleted volume.
+pub const LEFT_STEP_MAX: Duration = Duration::from_secs(3600);
+/// Between two looks for deleted volumes whose time is over, or whose room is needed.
+pub const EXPIRY: Duration = Duration::from_secs(10);
+/// With less of the room for users' bytes free than this, in percent, deleted volumes go early.
+pub const FREE_PERCENT: u64 = 10;
+/// Room that a deleted volume gives back counts as free from its removal on, and for so long: its
+/// chunks go when all rights to them have run out, two minutes later.
+pub const FREED_SOON: Duration = Duration::from_secs(300);
+/// Between two moves for balance.
+pub const BALANCE: Duration = Duration::from_secs(2);
+/// A segment that was moved for balance stays for so long.
+pub const REST: Duration = Duration::from_secs(30);
+/// Load of an idle segment, in requests a second: what it costs a server to have it.
+pub const SEGMENT_COST: u64 = 10;
+/// Bytes that count as one request: a large request costs as much as several small ones.
+pub const BYTES_PER_REQUEST: u64 = 64 << 10;
+
+/// Segments of a volume at most: rows of one batch (64 B each, 1 MiB). 8 times what 64 TiB have
+/// with segments of 32 GiB.
+pub const VOLUME_SEGMENTS_MAX: u64 = 16_384;
+/// Segments at most: about 200 B of memory each.
+pub const SEGMENTS_MAX: usize = 1 << 20;
+/// Bytes of the entries of one page of volumes or segments, about: names, holders and causes are
+/// texts of up to a few hundred bytes, and an answer has 1 MiB.
+pub const PAGE_BYTES: usize = wire::control::limits::MESSAGE_LEN_MAX / 2;
+/// Bytes of an entry beside its texts, more than less.
+pub const PAGE_ENTRY: usize = 160;
+/// Volumes at most: about 1 KiB of memory each.
+pub const VOLUMES_MAX: usize = 1 << 18;
+
+const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
+/// Rows of changes that go into one batch of the table together, unless one change has more: what
+/// waits longer than an append takes.
+pub const ROWS_TOGETHER: usize = 4096;
+/// Bytes of such rows: a quarter of the largest batch.
+pub const ROWS_TOGETHER_BYTES: usize = 1 << 20;
+/// Bytes that a row takes in a batch beside its value, at most: key, lengths, operation.
+pub const ROW_OVERHEAD: usize = 32;
+/// Bytes of the rows of one volume's snapshots at most when all change at once, as in a rollback:
+/// half of a batch; 6,000 snapshots with names of 255 bytes. The other half is for the segments
+/// of two volumes: those that go and those that come.
+pub const FAMILY_ROWS_BYTES_MAX: usize = 2 << 20;
+
+const _: () = assert!(
+    FAMILY_ROWS_BYTES_MAX + 2 * VOLUME_SEGMENTS_MAX as usize * 56 + 65_536
+        <= table::limits::BATCH_BYTES_MAX
+);
+const _: () = assert!(ROWS_TOGETHER_BYTES <= table::limits::BATCH_BYTES_MAX);
+const _: () =
+    assert!(ROWS_TOGETHER + 2 * VOLUME_SEGMENTS_MAX as usize <= table::limits::BATCH_OPS_MAX);
+
+/// Segments hold answers back for a cut for so long at most, then it is given up: shorter than
+/// what clients of volumes wait before they ask again.
+pub const HOLD_MAX: Duration = Duration::from_millis(1000);
+/// Wait for the answer to one step of a cut.
+pub const CUT_ATTEMPT: Duration = HOLD_MAX;
+/// Wait for a block server to link a segment's files: 1024 files in batches of 128, and a table's
+/// rows of 64 MiB.
+pub const LINK_ATTEMPT: Duration = Duration::from_secs(30);
+/// Segments that are linked at a time, or looked at before they are cut off.
+pub const LINKS_INFLIGHT: usize = 16;
+/// While segments are linked, how often the cuts of all are asked for again, so that none is given up
+/// before its turn: three times in the time that a cut is kept.
+pub const KEEP_CUTS: Duration = Duration::from_secs(20);
+/// Wait for a block server to say how much is shared.
+pub const FLATTEN_ATTEMPT: Duration = Duration::from_secs(1);
+/// Wait for the segments of a snapshot to be opened, before it can be cloned.
+pub const SERVE_MAX: Duration = Duration::from_secs(10);
+/// Between two looks for that.
+pub const SERVE_PAUSE: Duration = Duration::from_millis(5);
+/// A snapshot that nobody uses has owners for so long: the next clone need not wait for them.
+pub const SNAPSHOT_REST: Duration = Duration::from_secs(10);
+/// Snapshots or clones that a refusal names at most.
+pub const NAMES_SHOWN: usize = 5;
+
+/// How often a manager that does not lead looks whether it may. Segments are away for less than a
+/// second after a leader's death, also when a block server's link to the next one is dead:
+/// docs/simulation.md has the sum.
+pub const LOOK: Duration = Duration::from_millis(50);
+/// Wait of the manager for one answer of a block server about a segment's content.
+pub const CONTENT_ATTEMPT: Duration = Duration::from_secs(5);

@@ -1,0 +1,768 @@
+//! [`Manager`]: a block manager's process. It competes for the lock, and while it leads it runs
+//! the [`Machine`] over a table that only it can write.
+//!
+//! The lock's lease allows to grant leases; the table fences off what a former leader still
+//! writes. A manager whose lock or table is gone forgets all and competes again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+
+use base::Kind;
+use block_proto::lease::{BEAT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, RENEW};
+use block_proto::limits::ATTEMPT;
+use block_proto::managers::{ask_peer, holder_addr, holder_text};
+use block_proto::paths::{LOCK, ROOT, segment_path};
+use block_proto::{
+    BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, Reply, Request,
+};
+use block_volume::ids::{SegmentId, VolumeId};
+use client::Client;
+use futures_util::future::{Either, select};
+use futures_util::stream::{StreamExt, iter};
+use runtime::sync::Notify;
+use runtime::{Class, Duration, Env, Instant};
+use table::{Cache, ClientStore, Options, Table};
+use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
+use wire::control::{
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, Policy,
+    TraceReply, missing,
+};
+
+use super::entity::Trash;
+use super::error::Refusal;
+use super::limits::{CONTENT_ATTEMPT, LINKS_INFLIGHT, LOOK, PURGE_AFTER, SWEEP};
+use super::machine::{Config, FirstEpochs, Machine};
+use super::rows::{Row, next_batch};
+use super::state::State;
+use super::uses::FileUses;
+
+/// Status of an answer whose body is a [`ControlError`].
+const STATUS_ERROR: u16 = 1;
+/// Bytes of the table's blocks in memory: it is read once, at takeover.
+const CACHE_BYTES: usize = 1 << 20;
+/// Pause before a write is tried again that the table had no room for.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Between two looks of such a manager for the cause.
+const OPENING_LOOK: Duration = Duration::from_secs(1);
+/// Between two warnings of a manager whose table cannot be opened yet.
+const OPENING_SAID: Duration = Duration::from_secs(5);
+
+/// What a manager starts from.
+#[derive(Clone, Debug)]
+pub struct ManagerConfig {
+    /// Its name, e.g. `bm1`.
+    pub name: String,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Lease of its lock: for so long nobody else leads when it dies.
+    pub lock_ttl: Duration,
+    /// Copies of its table.
+    pub policy: Policy,
+    /// Bytes of the smallest volume.
+    pub bytes_least: u64,
+    /// Without a beat for so long a block server is dead.
+    pub server_dead: Duration,
+    /// How long the data of deleted volumes is kept; zero: not at all.
+    pub undelete: Duration,
+    /// Where the epochs of new volumes begin.
+    pub first: FirstEpochs,
+}
+
+struct Inner {
+    env: Env,
+    client: Client,
+    /// A client of short patience, for the lock.
+    locks: Client,
+    uses: Rc<dyn FileUses>,
+    config: ManagerConfig,
+    addr: Cell<SocketAddr>,
+    lead: RefCell<Option<Rc<Lead>>>,
+    /// Who leads, as last heard.
+    leader: Cell<Option<SocketAddr>>,
+    /// Why this manager, which had the lock last, does not lead.
+    cause: RefCell<Option<String>>,
+    stopping: Cell<bool>,
+    stop: Notify,
+    stopped: Cell<bool>,
+}
+
+/// A block manager. Clones share it.
+#[derive(Clone)]
+pub struct Manager(Rc<Inner>);
+
+/// A manager's time as leader.
+pub(super) struct Lead {
+    pub(super) machine: RefCell<Machine>,
+    table: Table,
+    /// Rows of changes that are not stored yet.
+    queue: RefCell<VecDeque<Vec<Row>>>,
+    /// Changes queued, and changes durable.
+    queued: Cell<u64>,
+    durable: Cell<u64>,
+    changed: Notify,
+    work: Notify,
+    over: Cell<bool>,
+    /// Servers that are being told to beat.
+    telling: RefCell<BTreeSet<SocketAddr>>,
+}
+
+impl Manager {
+    /// Listens, and competes for the lock. `locks` is a client whose attempts are shorter than
+    /// the lock's lease; `uses` reads the directories of segments.
+    pub async fn start(
+        (client, locks): (Client, Client),
+        uses: Rc<dyn FileUses>,
+        endpoint: Endpoint,
+        config: ManagerConfig,
+    ) -> Result<Manager, TransportError> {
+        let env = client.env().clone();
+        let manager = Manager(Rc::new(Inner {
+            env: env.clone(),
+            client,
+            locks,
+            uses,
+            addr: Cell::new(config.listen),
+            config,
+            lead: RefCell::default(),
+            leader: Cell::new(None),
+            cause: RefCell::default(),
+            stopping: Cell::new(false),
+            stop: Notify::new(),
+            stopped: Cell::new(false),
+        }));
+        let listen = manager.0.config.listen;
+        let addr = endpoint.listen(listen, Rc::new(manager.clone())).await?;
+        manager.0.addr.set(addr);
+        env.spawn(Class::Control, "block manager", manager.clone().compete());
+        env.spawn(Class::Control, "block manager: here", manager.clone().announce());
+        Ok(manager)
+    }
+
+    pub(super) fn file_uses(&self) -> &dyn FileUses {
+        &*self.0.uses
+    }
+
+    /// Where it is reached.
+    pub fn addr(&self) -> SocketAddr {
+        self.0.addr.get()
+    }
+
+    /// True while it leads.
+    pub fn leads(&self) -> bool {
+        self.lead().is_some()
+    }
+
+    /// Gives the lock up, so that another leads at once, and ends.
+    pub async fn stop(&self) {
+        self.0.stopping.set(true);
+        self.0.stop.notify_waiters();
+        while !self.0.stopped.get() {
+            self.0.env.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn lead(&self) -> Option<Rc<Lead>> {
+        self.0.lead.borrow().clone().filter(|lead| !lead.over.get())
+    }
+
+    /// Reports to the leader that this manager is there, also when it is the leader itself.
+    async fn announce(self) {
+        let env = &self.0.env;
+        let mut pause = HERE_FIRST;
+        while !self.0.stopping.get() {
+            let (role, name) = (BlockRole::Manager, self.0.config.name.clone());
+            let here = BlockRequest::Here { role, name, addr: self.addr() };
+            match (self.lead(), self.0.leader.get()) {
+                (Some(lead), _) => {
+                    let answer = lead.machine.borrow_mut().handle(env.now(), here);
+                    answer.expect("a sign of life is not refused");
+                    pause = HERE;
+                }
+                (None, Some(leader)) if leader != self.addr() => {
+                    // It is shown as down when this is lost often.
+                    let request = Request::Block(here);
+                    if ask_peer(&self.0.client, leader, request, ATTEMPT).await.is_ok() {
+                        pause = HERE;
+                    }
+                }
+                _ => {}
+            }
+            self.pause(env.jitter(pause)).await;
+        }
+    }
+
+    async fn compete(self) {
+        let env = self.0.env.clone();
+        while !self.0.stopping.get() {
+            if let Some((fencing, sent)) = self.acquire().await {
+                self.0.leader.set(Some(self.addr()));
+                match self.rule(fencing, sent).await {
+                    Ok(()) => tracing::info!(term = fencing, "block manager leads no more"),
+                    Err(cause) => {
+                        tracing::error!(term = fencing, cause, "block manager cannot lead");
+                        self.0.cause.replace(Some(cause));
+                        self.pause(LOOK * 10).await;
+                    }
+                }
+                self.0.lead.replace(None);
+                self.0.leader.set(None);
+                self.release(fencing).await;
+            }
+            self.pause(env.jitter(LOOK)).await;
+        }
+        self.0.stopped.set(true);
+    }
+
+    async fn pause(&self, pause: Duration) {
+        let stop = self.0.stop.notified();
+        if !self.0.stopping.get() {
+            let _ = self.0.env.timeout(pause, stop).await; // Either has happened.
+        }
+    }
+
+    /// The lock, when it is free: its fencing token, and when it was asked for.
+    async fn acquire(&self) -> Option<(u64, Instant)> {
+        let inner = &*self.0;
+        let look = ClusterRequest::LockHolder { name: LOCK.to_owned() };
+        match inner.locks.cluster_ask(look).await {
+            Ok(ClusterReply::Holder(Some((holder, _)))) => {
+                inner.leader.set(holder_addr(&holder));
+                inner.cause.replace(None); // The holder has its own.
+                return None;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the lock's holder is not known");
+                return None;
+            }
+        }
+        let sent = inner.env.now();
+        let owner = holder_text(&inner.config.name, self.addr());
+        let (name, ttl_ms) = (LOCK.to_owned(), self.ttl_ms());
+        let change = LockChange::Acquire { name, owner, ttl_ms };
+        let build = |op| ClusterRequest::Lock { op, change };
+        match inner.locks.cluster_change("the block manager's lock", build).await {
+            Ok(ClusterReply::Lock { fencing }) => Some((fencing, sent)),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::debug!(%error, "the lock was not got");
+                None
+            }
+        }
+    }
+
+    async fn release(&self, fencing: u64) {
+        let change = LockChange::Release { name: LOCK.to_owned(), fencing };
+        let build = |op| ClusterRequest::Lock { op, change };
+        let gone = self.0.locks.cluster_change("the block manager's lock", build);
+        // It runs out by itself.
+        let _ = self.0.env.timeout(self.0.config.lock_ttl, gone).await;
+    }
+
+    fn ttl_ms(&self) -> u64 {
+        self.0.config.lock_ttl.as_millis() as u64
+    }
+
+    /// Leads until the lock or the table is lost, or it is asked to stop.
+    async fn rule(&self, fencing: u64, sent: Instant) -> Result<(), String> {
+        let inner = &*self.0;
+        let mut end = lock_end(sent, inner.config.lock_ttl);
+        // It may take long; who does not renew meanwhile has nothing to lead with.
+        let mut opening = Box::pin(self.open_table(fencing));
+        let (mut said, mut looked) = (sent, sent);
+        let (table, state) = loop {
+            let now = inner.env.now();
+            if now - looked > OPENING_LOOK {
+                looked = now;
+                let look = self.clone().learn_cause();
+                inner.env.spawn(Class::Background, "block manager: cause", look);
+            }
+            if now - said > OPENING_SAID {
+                said = now;
+                let (waited_s, cause) = ((said - sent).as_secs(), inner.cause.borrow());
+                let cause = cause.as_deref().unwrap_or("the core does not answer");
+                tracing::warn!(
+                    waited_s,
+                    cause,
+                    "block manager waits for its table, and volumes with it: see 'craton status'"
+                );
+            }
+            match select(opening, Box::pin(self.pause(self.renewal(1)))).await {
+                Either::Left((opened, _)) => break opened?,
+                Either::Right(((), goes_on)) => opening = goes_on,
+            }
+            match self.renew(fencing, end, 1).await {
+                Some(later) if !inner.stopping.get() => end = later,
+                _ => return Ok(()),
+            }
+        };
+        let config = Config {
+            bytes_least: inner.config.bytes_least,
+            server_dead: inner.config.server_dead,
+            undelete: inner.config.undelete,
+            first: inner.config.first,
+            ..Config::new(&inner.config.name, fencing)
+        };
+        // The lock was free: what a former leader granted, it granted before now.
+        let mut machine = Machine::new(config, state, inner.env.now());
+        machine.lead_until(end);
+        let lead = Rc::new(Lead {
+            machine: RefCell::new(machine),
+            table,
+            queue: RefCell::default(),
+            queued: Cell::new(0),
+            durable: Cell::new(0),
+            changed: Notify::new(),
+            work: Notify::new(),
+            over: Cell::new(false),
+            telling: RefCell::default(),
+        });
+        tracing::info!(name = inner.config.name, term = fencing, "block manager leads");
+        inner.env.mark("block manager: leads");
+        inner.cause.replace(None);
+        inner.lead.replace(Some(lead.clone()));
+        let spawn = |class, name, task| inner.env.spawn(class, name, task);
+        let tasks = [
+            spawn(Class::Foreground, "block manager: store", boxed(lead.clone().store(&inner.env))),
+            spawn(Class::Control, "block manager: tick", boxed(self.clone().watch(lead.clone()))),
+            spawn(
+                Class::Background,
+                "block manager: purge",
+                boxed(self.clone().purge(lead.clone())),
+            ),
+            spawn(
+                Class::Background,
+                "block manager: sweep",
+                boxed(self.clone().sweep(lead.clone())),
+            ),
+            spawn(
+                Class::Background,
+                "block manager: expiry",
+                boxed(self.clone().expire(lead.clone())),
+            ),
+        ];
+        while !lead.over.get() && !inner.stopping.get() && inner.env.now() < end {
+            let slower = if lead.machine.borrow().is_idle() { IDLE } else { 1 };
+            self.pause(self.renewal(slower)).await;
+            let Some(later) = self.renew(fencing, end, slower).await else { break };
+            end = later;
+            lead.machine.borrow_mut().lead_until(end);
+        }
+        lead.end();
+        tasks.iter().for_each(runtime::JoinHandle::abort);
+        if inner.stopping.get() {
+            let _ = lead.table.clone().close().await; // The next opening finds all of it.
+        }
+        Ok(())
+    }
+
+    /// What the masters say of chunkservers while the table does not open.
+    async fn learn_cause(self) {
+        let asked = self.0.locks.cluster_ask(ClusterRequest::Status);
+        let Ok(Ok(ClusterReply::Status(status))) = self.0.env.timeout(ATTEMPT, asked).await else {
+            return;
+        };
+        let cause = missing(&status.servers)
+            .map(|missing| format!("its table waits for chunkservers: {missing}"))
+            .unwrap_or_else(|| "its table is being opened".to_owned());
+        if self.lead().is_none() {
+            self.0.cause.replace(Some(cause));
+        }
+    }
+
+    /// How long the lock is left alone between two renewals.
+    fn renewal(&self, slower: u32) -> Duration {
+        let inner = &*self.0;
+        inner.env.jitter(RENEW.min(inner.config.lock_ttl / 4) * slower)
+    }
+
+    /// Renews the lock, which is this manager's until `end`; until when it is then, or nothing
+    /// when it is lost.
+    async fn renew(&self, fencing: u64, end: Instant, slower: u32) -> Option<Instant> {
+        let inner = &*self.0;
+        let sent = inner.env.now();
+        let ttl = inner.config.lock_ttl * slower;
+        let (name, ttl_ms) = (LOCK.to_owned(), ttl.as_millis() as u64);
+        let change = LockChange::Renew { name, fencing, ttl_ms };
+        let build = |op| ClusterRequest::Lock { op, change };
+        let renewal = inner.locks.cluster_change("the block manager's lock", build);
+        match inner.env.timeout(end - sent, renewal).await {
+            Ok(Ok(_)) => Some(end.max(lock_end(sent, ttl))),
+            Ok(Err(error)) if error.kind() == Kind::Fenced => None,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the lock was not renewed");
+                Some(end)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Opens the table and reads it. The lock's token is the owner's number: who has had the lock
+    /// since shuts this manager out, however long its opening takes.
+    async fn open_table(&self, fencing: u64) -> Result<(Table, State), String> {
+        let inner = &*self.0;
+        let path = format!("{ROOT}/manager");
+        let store = ClientStore::new(&inner.client, &path, inner.config.policy).await;
+        let store = Rc::new(store.map_err(|error| error.to_string())?);
+        let options = Options { owner: fencing, ..Options::default() };
+        let table = Table::open(&inner.env, store, &Cache::new(CACHE_BYTES), options).await;
+        let table = table.map_err(|error| error.to_string())?;
+        let mut state = State::default();
+        let entries = table.scan(table::Range::all()).take(usize::MAX).await;
+        for (key, value) in entries.map_err(|error| error.to_string())? {
+            state.apply(Row::decode(&key, &value).map_err(|error| error.to_string())?);
+        }
+        Ok((table, state))
+    }
+
+    async fn watch(self, lead: Rc<Lead>) {
+        let env = &self.0.env;
+        while !lead.over.get() {
+            let due = lead.machine.borrow_mut().tick(env.now());
+            self.after(&lead);
+            env.sleep(due - env.now()).await;
+        }
+    }
+
+    /// Queues rows for storage and tells servers that there is news; answers what an answer has
+    /// to wait for.
+    pub(super) fn after(&self, lead: &Rc<Lead>) -> u64 {
+        let (changes, news) = {
+            let machine = &mut *lead.machine.borrow_mut();
+            (machine.take_changes(), machine.take_news())
+        };
+        if !changes.is_empty() {
+            lead.queued.set(lead.queued.get() + changes.len() as u64);
+            lead.queue.borrow_mut().extend(changes);
+            lead.work.notify_one();
+        }
+        for addr in news {
+            if lead.telling.borrow_mut().insert(addr) {
+                let (client, lead, ticket) =
+                    (self.0.client.clone(), lead.clone(), lead.queued.get());
+                self.0.env.spawn(Class::Control, "block manager: news", async move {
+                    if lead.stored(ticket).await.is_ok() {
+                        let request = Request::BlockServer(BlockServerRequest::BeatNow);
+                        // It beats soon in any case.
+                        let _ = ask_peer(&client, addr, request, BEAT_ATTEMPT).await;
+                    }
+                    lead.telling.borrow_mut().remove(&addr);
+                });
+            }
+        }
+        lead.queued.get()
+    }
+
+    /// Removes the files of what is gone.
+    async fn purge(self, lead: Rc<Lead>) {
+        let env = &self.0.env;
+        while !lead.over.get() {
+            env.sleep(env.jitter(PURGE_AFTER / 6)).await;
+            let due = lead.machine.borrow().due_trash(env.now());
+            // While the removal is not durable, the next leader may have the volume still.
+            if due.is_empty() || lead.stored(self.after(&lead)).await.is_err() {
+                continue;
+            }
+            // Under a successor a segment of a volume that grows may be made anew there.
+            let leads = || lead.machine.borrow().leads(env.now());
+            for trash in due {
+                match self.0.client.remove_tree_while(&trash_path(trash), leads).await {
+                    Err(error) if error.kind() != Kind::NotFound => {
+                        tracing::warn!(?trash, %error, "files of a volume were not removed yet");
+                    }
+                    _ if !leads() => {}
+                    _ => {
+                        lead.machine.borrow_mut().purged(trash);
+                        self.after(&lead);
+                    }
+                }
+                if lead.over.get() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Looks for directories of volumes that are gone, again and again.
+    async fn sweep(self, lead: Rc<Lead>) {
+        let env = &self.0.env;
+        env.sleep(env.jitter(PURGE_AFTER)).await;
+        while !lead.over.get() {
+            // What is being removed now may be gone from the rows, and not from the list.
+            let going: BTreeSet<VolumeId> =
+                lead.machine.borrow().state().trash().map(|trash| trash.volume).collect();
+            let pause = match self.0.client.list_all(ROOT).await {
+                Ok(entries) => {
+                    let found = entries.into_iter().filter_map(|entry| entry.name.parse().ok());
+                    let found = found.filter(|volume| !going.contains(volume));
+                    lead.machine.borrow_mut().discard_strays(env.now(), found);
+                    self.after(&lead);
+                    SWEEP
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "directories of volumes were not listed");
+                    PURGE_AFTER
+                }
+            };
+            env.sleep(env.jitter(pause)).await;
+        }
+    }
+
+    /// Answers a request.
+    pub async fn serve(&self, request: BlockRequest) -> Result<BlockReply, ControlError> {
+        let Some(lead) = self.lead() else { return Err(self.not_leading()) };
+        let request = match request {
+            BlockRequest::Resize { volume, bytes, force } => {
+                self.before_cut(&lead, volume, bytes, force).await?;
+                BlockRequest::Resize { volume, bytes, force: true }
+            }
+            BlockRequest::Snapshot { nonce, volume, name } => {
+                return self.snapshot(&lead, (nonce, volume, name)).await;
+            }
+            BlockRequest::Clone { nonce, snapshot, name } => {
+                return self.clone_of(&lead, (nonce, snapshot, name)).await;
+            }
+            BlockRequest::Rollback { nonce, snapshot } => {
+                return self.rollback(&lead, (nonce, snapshot)).await;
+            }
+            BlockRequest::Delete { volume, force, snapshots } => {
+                return self.delete(&lead, volume, (force, snapshots)).await;
+            }
+            BlockRequest::ListDeleted { after, limit } => {
+                return Ok(lead.machine.borrow().list_deleted(self.0.env.now(), after, limit));
+            }
+            BlockRequest::Remove { volume, force } if self.needs_parting(&lead, volume, force) => {
+                for snapshot in self.deleted_snapshots(&lead, volume) {
+                    let request = BlockRequest::Remove { volume: snapshot, force: true };
+                    Box::pin(self.serve(request)).await?;
+                }
+                // Clones that nobody has used yet get their files before those go.
+                let clones = lead.machine.borrow_mut().begin_parting(volume);
+                let parted = self.part(&clones, &lead).await;
+                let removed = {
+                    // In one step: no clone is made between the guard's end and the removal.
+                    let machine = &mut *lead.machine.borrow_mut();
+                    let removed = parted.and_then(|()| {
+                        machine.parted(volume, &clones);
+                        machine.handle(self.0.env.now(), request)
+                    });
+                    machine.end_parting(volume);
+                    removed
+                };
+                return self.durable(&lead, removed).await?.map_err(ControlError::from);
+            }
+            BlockRequest::Flatten { volume } => return self.flatten(&lead, volume).await,
+            request => request,
+        };
+        let answer = lead.machine.borrow_mut().handle(self.0.env.now(), request);
+        let ticket = self.after(&lead);
+        if lead.stored(ticket).await.is_err() {
+            return Err(self.not_leading());
+        }
+        Ok(answer?)
+    }
+
+    /// What may be answered once all that the machine has changed is durable.
+    pub(super) async fn durable<T>(&self, lead: &Rc<Lead>, answer: T) -> Result<T, ControlError> {
+        let ticket = self.after(lead);
+        lead.stored(ticket).await.map(|()| answer).map_err(|()| self.not_leading())
+    }
+
+    pub(super) fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    pub(super) fn undelete(&self) -> Duration {
+        self.0.config.undelete
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    fn not_leading(&self) -> ControlError {
+        let leader = self.0.leader.get().filter(|&leader| leader != self.addr());
+        let message = match &*self.0.cause.borrow() {
+            Some(cause) => format!("no block manager leads: {}: {cause}", self.0.config.name),
+            None => "this block manager does not lead".to_owned(),
+        };
+        ControlError { kind: Kind::Reroute, message, leader }
+    }
+
+    /// Makes sure that nothing is cut off unasked, and that what is cut off of segments that stay,
+    /// though it be all of them, reads as zeroes later on. Nothing is changed here: a message of a
+    /// manager that was stopped could come when the volume has grown again.
+    async fn before_cut(
+        &self,
+        lead: &Lead,
+        volume: VolumeId,
+        bytes: u64,
+        force: bool,
+    ) -> Result<(), ControlError> {
+        let attached = |lead: &Lead| {
+            let machine = lead.machine.borrow();
+            machine
+                .state()
+                .volume(volume)
+                .map(|known| (known.attach_epoch, known.spec.name.clone()))
+        };
+        let before = attached(lead);
+        let cut = lead.machine.borrow().check_cut(self.0.env.now(), volume, bytes)?;
+        let kept = lead.machine.borrow().state().segments_at(volume, bytes);
+        // The files of a segment that goes go with it.
+        let asked = cut.into_iter().filter(|(segment, _)| !force || segment.index < kept);
+        let looks = asked.map(|(segment, part)| self.has_data(lead, segment, part));
+        let mut looks = iter(looks).buffer_unordered(LINKS_INFLIGHT);
+        while let Some(found) = looks.next().await {
+            if found? {
+                let name = before.map_or_else(|| volume.to_string(), |(_, name)| name);
+                return Err(Refusal::HasData { name, bytes }.into());
+            }
+        }
+        match attached(lead) == before {
+            true => Ok(()),
+            false => Err(Refusal::Opened { volume }.into()),
+        }
+    }
+
+    /// Whether a part of a segment has data.
+    async fn has_data(
+        &self,
+        lead: &Lead,
+        segment: SegmentId,
+        Range { start: from, end: to }: Range<u64>,
+    ) -> Result<bool, Refusal> {
+        let failed = |what: String| Refusal::Server { what: format!("{segment}: {what}") };
+        match self.0.client.lookup(&segment_path(segment)).await {
+            Ok(_) => {}
+            // Nobody has used it yet: a large volume has many such.
+            Err(error) if error.kind() == Kind::NotFound => return Ok(false),
+            Err(error) => return Err(failed(error.to_string())),
+        }
+        let server = lead.machine.borrow().owner_addr(segment);
+        let server = server.ok_or_else(|| failed("no block server has it".to_owned()))?;
+        let asked = Request::BlockServer(BlockServerRequest::HasData { segment, from, to });
+        match ask_peer(&self.0.client, server, asked, CONTENT_ATTEMPT).await {
+            Ok(Reply::BlockServer(BlockServerReply::HasData(found))) => Ok(found),
+            Ok(_) => Err(failed(format!("{server} is no block server"))),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+
+    async fn answer(&self, body: &[u8]) -> Result<Reply, ControlError> {
+        match Request::decode(body) {
+            Ok(Request::Block(request)) => Ok(Reply::Block(self.serve(request).await?)),
+            Ok(Request::Core(ControlRequest::Trace(asked))) => {
+                let (env, process) = (&self.0.env, format!("block manager {}", self.0.config.name));
+                let (ring, now) = (env.tracer().ring(), env.now().as_nanos());
+                Ok(Reply::Core(ControlReply::Trace(TraceReply::answer(
+                    &asked, &process, ring, now,
+                ))))
+            }
+            Ok(_) => Err(ControlError::new(
+                Kind::Invalid,
+                "this is a block manager: it answers for volumes only",
+            )),
+            Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
+        }
+    }
+}
+
+impl Handler for Manager {
+    fn handle(&self, incoming: Incoming) {
+        let manager = self.clone();
+        self.0.env.spawn(Class::Foreground, "block manager request", async move {
+            let answer = match incoming.request.service {
+                Service::CONTROL => manager.answer(&incoming.request.body).await,
+                _ => Err(ControlError::new(Kind::Invalid, "this is a block manager")),
+            };
+            incoming.reply.send(match answer {
+                Ok(reply) => Response::ok(reply.encode()),
+                Err(error) => {
+                    Response { status: STATUS_ERROR, body: error.encode(), payload: None }
+                }
+            });
+        });
+    }
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Manager({}, leads: {})", self.0.config.name, self.leads())
+    }
+}
+
+impl Lead {
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    fn end(&self) {
+        self.over.set(true);
+        self.changed.notify_waiters();
+        self.work.notify_one();
+    }
+
+    /// Ends well when all changes up to `ticket` are durable.
+    async fn stored(&self, ticket: u64) -> Result<(), ()> {
+        loop {
+            let changed = self.changed.notified();
+            if self.durable.get() >= ticket {
+                return Ok(());
+            }
+            if self.over.get() {
+                return Err(());
+            }
+            changed.await;
+        }
+    }
+
+    /// Writes queued rows, in their order. What waits together goes in one batch.
+    fn store(self: Rc<Self>, env: &Env) -> impl Future<Output = ()> + use<> {
+        let env = env.clone();
+        async move {
+            while !self.over.get() {
+                let (changes, batch) = next_batch(&mut self.queue.borrow_mut());
+                if changes == 0 {
+                    self.work.notified().await;
+                    continue;
+                }
+                while let Err(error) = self.table.write(&batch).await {
+                    if error.kind() != Kind::Retry {
+                        // Another has the table, or its end is not known: the next leader, who
+                        // may be this process, reads what is there.
+                        tracing::warn!(%error, "block manager steps down");
+                        return self.end();
+                    }
+                    env.sleep(BUSY_PAUSE).await;
+                }
+                self.durable.set(self.durable.get() + changes as u64);
+                self.changed.notify_waiters();
+            }
+        }
+    }
+}
+
+fn boxed(
+    task: impl Future<Output = ()> + 'static,
+) -> futures_util::future::LocalBoxFuture<'static, ()> {
+    Box::pin(task)
+}
+
+/// Directory of a segment's files; of all segments of its volume without one.
+fn trash_path(trash: Trash) -> String {
+    match trash.segment {
+        Some(index) => segment_path(block_volume::ids::SegmentId { volume: trash.volume, index }),
+        None => format!("{ROOT}/{}", trash.volume),
+    }
+}
+
+/// When a lease of the lock that was asked for at `sent` ends for its holder: clocks drift.
+fn lock_end(sent: Instant, ttl: Duration) -> Instant {
+    sent + ttl * (1000 - DRIFT) / 1000
+}

@@ -1,0 +1,3 @@
+//! Tests of the block manager.
+
+mod manager;

@@ -1,0 +1,249 @@
+//! Volumes that are deleted, brought back, and removed in the end.
+
+use base::GIB;
+use block_manager::rows::{Row, Value};
+use block_manager::{Machine, Refusal, State};
+use block_proto::{BlockReply, BlockRequest, DeletedVolume};
+use block_volume::ids::VolumeId;
+use runtime::Duration;
+
+use super::snapshots::{find, next_leader, open, remove, snapshot, world};
+use super::{at, spec, volume};
+
+/// Unix time of the tests' first millisecond.
+const EPOCH: u64 = 1_700_000_000_000;
+
+fn delete(
+    machine: &mut Machine,
+    ms: u64,
+    id: VolumeId,
+    how: (bool, bool),
+) -> Result<Vec<DeletedVolume>, Refusal> {
+    match machine.delete((at(ms), EPOCH + ms), id, how)? {
+        BlockReply::Deleted { volumes, .. } => Ok(volumes),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn undelete(
+    machine: &mut Machine,
+    id: VolumeId,
+    name: Option<&str>,
+) -> Result<BlockReply, Refusal> {
+    let name = name.map(str::to_owned);
+    machine.handle(at(5000), BlockRequest::Undelete { volume: id, name })
+}
+
+fn listed(machine: &Machine) -> Vec<VolumeId> {
+    match machine.list_deleted(at(0), None, 10) {
+        BlockReply::Deleted { volumes, more: false } => {
+            volumes.into_iter().map(|one| one.info.volume).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn deleted_volume_comes_back_with_its_snapshots() {
+    let (mut machine, mut server, id) = world();
+    let of = snapshot(&mut machine, 7, id, "s").volume;
+    let before: Vec<u64> =
+        machine.state().segments_of(id, 0).map(|(_, segment)| segment.epoch).collect();
+    assert!(matches!(
+        delete(&mut machine, 10, id, (true, false)),
+        Err(Refusal::HasSnapshots { .. })
+    ));
+    let gone = delete(&mut machine, 10, id, (false, true)).expect("no client has it open");
+    assert_eq!((gone[0].at_ms, gone[0].left_ms), (EPOCH + 10, 24 * 3600 * 1000));
+    let again = delete(&mut machine, 20, id, (false, true)).expect("the same answer");
+    assert_eq!((again[0].at_ms, again[0].left_ms), (EPOCH + 10, 24 * 3600 * 1000 - 10));
+    assert_eq!(listed(&machine), [id, of]);
+    for name in ["a", "a@s"] {
+        assert_eq!(find(&mut machine, name), Err(Refusal::NoName(name.into())));
+    }
+    assert_eq!(machine.state().segments_of(id, 0).count(), 0);
+    for request in [
+        BlockRequest::Resize { volume: id, bytes: 2 * GIB, force: true },
+        BlockRequest::Map { volume: id, from: 0, limit: 1 },
+    ] {
+        assert_eq!(machine.handle(at(30), request), Err(Refusal::NoVolume(id)));
+    }
+    // A late repeat of its creation makes no second one, and its name is free for others.
+    let create = |nonce| BlockRequest::Create { nonce, spec: spec("a", GIB) };
+    assert_eq!(machine.handle(at(30), create(1)), Err(Refusal::NoName("a".into())));
+    // The next leader knows as much, and its servers are notified.
+    let mut machine = next_leader(&machine);
+    open(&mut machine, &mut server);
+    let other = volume(machine.handle(at(40), create(9))).volume;
+    assert_eq!(undelete(&mut machine, id, None), Err(Refusal::Exists("a".into())));
+    assert_eq!(listed(&machine), [id, of]);
+    for _ in 0..2 {
+        let back = volume(undelete(&mut machine, id, Some("b")));
+        assert_eq!((back.volume, back.spec.name.as_str()), (id, "b"));
+    }
+    assert_eq!(find(&mut machine, "b@s").expect("it is back").parent, Some(id));
+    assert_eq!(find(&mut machine, "a").expect("it is another").volume, other);
+    let now: Vec<u64> =
+        machine.state().segments_of(id, 0).map(|(_, segment)| segment.epoch).collect();
+    assert_eq!(now.len(), before.len());
+    assert!(now.iter().zip(before).all(|(now, before)| *now > before), "an epoch comes again");
+    // Nothing takes its segments away later.
+    machine.tick(at(100_000));
+    assert_eq!(machine.state().segments_of(id, 0).count(), now.len());
+    assert!(listed(&machine).is_empty());
+}
+
+#[test]
+fn volume_whose_snapshot_has_a_clone_is_deleted_by_force_only() {
+    let (mut machine, _, id) = world();
+    let of = snapshot(&mut machine, 7, id, "s").volume;
+    let clone = volume(machine.clone_of(at(1), 8, of, "c")).volume;
+    let refused = delete(&mut machine, 2, id, (false, true));
+    assert!(matches!(refused, Err(Refusal::HasClones { .. })), "{refused:?}");
+    delete(&mut machine, 3, id, (true, true)).expect("the clone keeps its origin");
+    assert_eq!(listed(&machine), [id, of]);
+    assert_eq!(find(&mut machine, "c").expect("it is not deleted").origin, Some(of));
+    assert!(machine.state().segments_of(clone, 0).count() > 0);
+    volume(undelete(&mut machine, id, None));
+    assert_eq!(find(&mut machine, "a@s").expect("it is back").volume, of);
+}
+
+#[test]
+fn open_volume_is_deleted_by_force_only_and_its_attachments_are_over() {
+    let (mut machine, _, id) = world();
+    let (name, holder) = ("a".to_owned(), "f1".to_owned());
+    machine.handle(at(1), BlockRequest::Attach { name, nonce: 1, holder }).expect("it is free");
+    let refused = delete(&mut machine, 2, id, (false, false));
+    assert!(matches!(refused, Err(Refusal::Attached { .. })), "{refused:?}");
+    delete(&mut machine, 3, id, (true, false)).expect("although a client has it open");
+    let keep = BlockRequest::Keep { attachments: vec![(id, 1)] };
+    assert_eq!(machine.handle(at(4), keep), Ok(BlockReply::Kept { over: vec![(id, 1)] }));
+    let back = volume(undelete(&mut machine, id, None));
+    assert!(back.attachments.is_empty());
+    let (name, holder) = ("a".to_owned(), "f2".to_owned());
+    let attached = machine.handle(at(5), BlockRequest::Attach { name, nonce: 2, holder });
+    assert!(matches!(attached, Ok(BlockReply::Attached { epoch: 2, .. })), "{attached:?}");
+}
+
+#[test]
+fn time_of_a_deleted_volume_ends_and_what_is_removed_does_not_come_back() {
+    let (mut machine, _, id) = world();
+    delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
+    let day = Duration::from_secs(24 * 3600);
+    let ends = at(day.as_millis() as u64);
+    assert_eq!(machine.deleted_volumes(at(0))[..], [(id, day)]);
+    let almost = at(day.as_millis() as u64 - 1);
+    assert_eq!(machine.deleted_volumes(almost)[..], [(id, Duration::from_millis(1))]);
+    assert_eq!(machine.deleted_volumes(ends)[..], [(id, Duration::ZERO)]);
+    assert_eq!(remove(&mut machine, id, true), Ok(BlockReply::Done));
+    assert!(machine.deleted_volumes(at(0)).is_empty());
+    assert_eq!(undelete(&mut machine, id, None), Err(Refusal::NoVolume(id)));
+    assert_eq!(machine.due_trash(at(60_000)).len(), 1, "its files go");
+}
+
+/// A clone that was never used has no files: it gets them before its snapshot goes, though it be
+/// deleted.
+#[test]
+fn deleted_clone_is_served_before_its_snapshot_goes() {
+    let (mut machine, mut server, id) = world();
+    let of = snapshot(&mut machine, 7, id, "s").volume;
+    let clone = volume(machine.clone_of(at(1), 8, of, "c")).volume;
+    delete(&mut machine, 2, clone, (false, false)).expect("no client has it open");
+    assert!(machine.clone_parts(clone).is_err(), "its segments open for no client");
+    assert!(machine.serve_deleted_clones(at(3), of));
+    open(&mut machine, &mut server);
+    assert_eq!(machine.clone_parts(clone).expect("they are open").len(), 4);
+    assert_eq!(listed(&machine), [clone]);
+    // A while later no server has it again, and the next leader lets go of it, too.
+    let mut next = next_leader(&machine);
+    for machine in [&mut machine, &mut next] {
+        machine.tick(at(100_000));
+        assert_eq!(machine.state().segments_of(clone, 0).count(), 0);
+    }
+    // Brought back in between, it keeps them.
+    assert!(machine.serve_deleted_clones(at(100_001), of));
+    volume(undelete(&mut machine, clone, None));
+    machine.tick(at(300_000));
+    assert_eq!(machine.state().segments_of(clone, 0).count(), 4);
+    assert!(!machine.serve_deleted_clones(at(300_001), of));
+}
+
+/// The next leader's clocks show any time: data is kept for as long as was left when that was stored
+/// last, an hour of a day more at most, and never less.
+#[test]
+fn time_that_is_left_is_that_of_leaders_and_of_no_calendar() {
+    let (mut machine, _, id) = world();
+    delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
+    let hour = 3_600_000;
+    let left = |machine: &Machine, ms| machine.deleted_volumes(at(ms))[0].1.as_millis() as u64;
+    // A leader's own clock begins anywhere.
+    let next = next_leader(&machine);
+    assert_eq!(left(&next, 1), 24 * hour);
+    for ms in (0..=5 * hour + hour / 2).step_by(10_000) {
+        machine.note_left(at(ms));
+    }
+    assert_eq!(left(&machine, 5 * hour + hour / 2), 18 * hour + hour / 2);
+    let mut next = next_leader(&machine);
+    assert_eq!(left(&next, 1), 19 * hour);
+    assert_eq!(left(&next, 19 * hour), 1, "it began to lead 1 ms later");
+    // Listed as it is kept, with its snapshots.
+    let BlockReply::Deleted { volumes, .. } = next.list_deleted(at(hour + 1), None, 10) else {
+        panic!("no list")
+    };
+    assert_eq!((volumes[0].at_ms, volumes[0].left_ms), (EPOCH, 18 * hour));
+    volume(undelete(&mut next, id, None));
+    assert!(next.deleted_volumes(at(0)).is_empty());
+}
+
+/// A row without the time that is left, as programs before wrote it, has all of it.
+#[test]
+fn row_without_the_time_that_is_left_has_all_of_it() {
+    let (mut machine, _, id) = world();
+    delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
+    let mut state = State::default();
+    for mut row in machine.state().rows() {
+        if let Some(Value::Volume(volume)) = &mut row.value {
+            volume.deleted.as_mut().expect("it is the only one").left_ms = None;
+        }
+        state.apply(row);
+    }
+    let next = super::machine(state, 2, at(1));
+    assert_eq!(next.deleted_volumes(at(1))[0].1, Duration::from_secs(24 * 3600));
+}
+
+/// Rows of 8,000 snapshots do not fit in one batch: they are stored in parts, and the next leader
+/// completes what the one before it had no time for.
+#[test]
+fn volume_of_8_000_snapshots_is_deleted_and_brought_back_in_parts() {
+    let (mut machine, _, id) = world();
+    for nonce in 0..8000 {
+        snapshot(&mut machine, 100 + nonce, id, &format!("{nonce:0>250}"));
+    }
+    machine.take_rows();
+    let before = machine.state().clone();
+    let deleted_count = |machine: &Machine| machine.state().deleted().count();
+    let step = |machine: &mut Machine, before: &State, name: &str, gone: usize| {
+        let changes = machine.take_changes();
+        let bytes = |rows: &Vec<Row>| -> usize {
+            let len = |row: &Row| row.value_bytes().map_or(0, |value| value.len() + 32);
+            rows.iter().map(len).sum()
+        };
+        assert!(changes.len() > 1 && changes.iter().all(|rows| bytes(rows) < 4 << 20));
+        // Stored in part: the next leader has all of it.
+        for stored in 1..=changes.len() {
+            let mut state = before.clone();
+            changes[..stored].iter().flatten().cloned().for_each(|row| state.apply(row));
+            let mut next = super::machine(state, 2, at(1));
+            assert_eq!(deleted_count(&next), gone, "after {stored} parts");
+            let own = format!("{name}@{:0>250}", 4711);
+            assert_eq!(find(&mut next, &own).is_ok(), gone == 0, "after {stored} parts");
+        }
+    };
+    delete(&mut machine, 1, id, (false, true)).expect("no client has them open");
+    assert_eq!(deleted_count(&machine), 8001);
+    step(&mut machine, &before, "a", 8001);
+    let before = machine.state().clone();
+    volume(undelete(&mut machine, id, Some("b")));
+    assert_eq!(deleted_count(&machine), 0);
+    step(&mut machine, &before, "b", 0);
+}

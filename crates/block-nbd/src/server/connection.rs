@@ -1,0 +1,96 @@
+//! One connection: its negotiation, its bounds, its end.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::future::{Either, select};
+use runtime::sync::{Semaphore, mpsc};
+use runtime::{Class, Stream};
+
+use super::handshakes::Handshake;
+use super::input::Ended;
+use super::negotiate::{self, Chosen};
+use super::output::{self, Message};
+use super::requests;
+use super::shared::{Connection, Inner};
+use super::tls::Gate;
+use crate::protocol::limits::NBD_PIECES_MAX;
+
+pub(super) async fn run(
+    inner: Rc<Inner>,
+    handshake: Handshake,
+    stream: Stream,
+    gate: Option<Rc<Gate>>,
+) {
+    let env = inner.env.clone();
+    let peer = stream.peer;
+    let negotiated = {
+        let negotiation = negotiate::run(&inner, &handshake, stream, gate);
+        let bounded = pin!(env.timeout(inner.limits.negotiation_max, negotiation));
+        match select(bounded, pin!(handshake.ended())).await {
+            Either::Left((negotiated, _)) => negotiated.ok(),
+            Either::Right(_) => None,
+        }
+    };
+    drop(handshake);
+    let (chosen, input, write) = match negotiated {
+        Some(Ok(chosen)) => chosen,
+        Some(Err(ended)) => return note_end(&inner, peer, ended),
+        None => {
+            if let Some(unlogged) = inner.refusal() {
+                tracing::info!(%peer, unlogged, "NBD client closed: it has opened no volume in time");
+            }
+            return;
+        }
+    };
+    let (outbox, inbox) = mpsc::channel(inner.limits.requests_max);
+    let writer =
+        env.spawn(Class::Foreground, "nbd: answers", output::run(env.clone(), write, inbox));
+    let connection = open(chosen, outbox);
+    let reading = pin!(requests::run(connection, input));
+    match select(reading, writer).await {
+        // What was asked is answered still.
+        Either::Left((Ended::Closed, writer)) => {
+            let _ = writer.await;
+        }
+        Either::Left((broken, writer)) => {
+            writer.abort();
+            note_end(&inner, peer, broken);
+        }
+        // Nobody takes answers any more.
+        Either::Right(_) => {}
+    }
+}
+
+fn open(chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
+    let Chosen { seat, claim, about, device, structured, allocation } = chosen;
+    let inner = seat.0.clone();
+    let bound = |share: usize| Arc::new(Semaphore::new(share));
+    Rc::new(Connection {
+        env: inner.env.clone(),
+        bytes: device.bytes(),
+        device,
+        read_only: about.read_only,
+        structured,
+        allocation,
+        outbox,
+        requests: bound(inner.limits.requests_max),
+        room: bound(inner.limits.connection_bytes_max),
+        large: bound(1),
+        pieces: bound(NBD_PIECES_MAX),
+        inner,
+        _claim: claim,
+        _seat: seat,
+    })
+}
+
+fn note_end(inner: &Inner, peer: SocketAddr, ended: Ended) {
+    if let Ended::Broken(broken) = ended {
+        inner.count(|stats| stats.broken += 1);
+        if let Some(unlogged) = inner.refusal() {
+            tracing::warn!(%peer, unlogged, "NBD connection closed: {broken}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Connections that have no export yet, and what the log says of clients that are refused.
+//!
+//! Any peer that reaches the socket can begin a handshake, so handshakes take no seat of a connection that
+//! has proved itself by opening an export. Their number has a bound of its own. Beyond it the oldest
+//! one that has shown no certificate ends: a client that is quick gets through a flood of those that
+//! are not.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use runtime::Instant;
+use runtime::sync::Notify;
+
+use crate::protocol::limits::NBD_REFUSALS_LOGGED;
+
+/// The handshakes of a front end.
+#[derive(Clone, Default)]
+pub(super) struct Handshakes(Rc<State>);
+
+#[derive(Default)]
+struct State {
+    next: Cell<u64>,
+    /// By the order in which they began.
+    open: RefCell<BTreeMap<u64, Rc<One>>>,
+}
+
+#[derive(Default)]
+struct One {
+    /// It has shown a certificate, and is not ended for others.
+    proven: Cell<bool>,
+    ended: Cell<bool>,
+    end: Notify,
+}
+
+/// A handshake; counted until it is dropped.
+pub(super) struct Handshake {
+    of: Handshakes,
+    number: u64,
+    one: Rc<One>,
+}
+
+impl Handshakes {
+    pub(super) fn count(&self) -> usize {
+        self.0.open.borrow().len()
+    }
+
+    pub(super) fn begin(&self) -> Handshake {
+        let number = self.0.next.get();
+        self.0.next.set(number + 1);
+        let one = Rc::new(One::default());
+        self.0.open.borrow_mut().insert(number, one.clone());
+        Handshake { of: self.clone(), number, one }
+    }
+
+    /// Ends the oldest that has shown no certificate; false when all have.
+    pub(super) fn end_oldest(&self) -> bool {
+        let open = &mut *self.0.open.borrow_mut();
+        let oldest = open.iter().find(|(_, one)| !one.proven.get()).map(|(&number, _)| number);
+        let Some(one) = oldest.and_then(|number| open.remove(&number)) else { return false };
+        one.ended.set(true);
+        one.end.notify_one();
+        true
+    }
+}
+
+impl Handshake {
+    /// Its client has shown a certificate.
+    pub(super) fn prove(&self) {
+        self.one.proven.set(true);
+    }
+
+    /// Ends when others need its place.
+    pub(super) async fn ended(&self) {
+        while !self.one.ended.get() {
+            self.one.end.notified().await;
+        }
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.of.0.open.borrow_mut().remove(&self.number);
+    }
+}
+
+/// Counts refusals, of which few in each span of time get a line in the log.
+#[derive(Default)]
+pub(super) struct RefusalLog {
+    since: Cell<Option<Instant>>,
+    logged: Cell<u64>,
+    unlogged: Cell<u64>,
+}
+
+impl RefusalLog {
+    /// How many had no line since the last that had one, when this one may have one.
+    pub(super) fn take(&self, now: Instant) -> Option<u64> {
+        let (most, span) = NBD_REFUSALS_LOGGED;
+        if self.since.get().is_none_or(|since| now - since >= span) {
+            self.since.set(Some(now));
+            self.logged.set(0);
+        }
+        if self.logged.get() >= most {
+            self.unlogged.set(self.unlogged.get() + 1);
+            return None;
+        }
+        self.logged.set(self.logged.get() + 1);
+        Some(self.unlogged.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_have_a_bounded_number_of_lines_in_a_time_and_are_all_counted() {
+        let (most, span) = NBD_REFUSALS_LOGGED;
+        let log = RefusalLog::default();
+        let start = Instant::default();
+        let lines = |at: Instant| (0..1000).filter_map(|_| log.take(at)).collect::<Vec<_>>();
+        assert_eq!(lines(start), vec![0; most as usize]);
+        assert_eq!(lines(start + span / 2), []);
+        let mut counted = vec![2000 - most];
+        counted.resize(most as usize, 0);
+        assert_eq!(lines(start + span), counted);
+    }
+}

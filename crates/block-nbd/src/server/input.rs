@@ -1,0 +1,112 @@
+//! What a connection's client sends: small parts through one buffer, data straight into place.
+
+use block_volume::buffer::alloc;
+use runtime::{Buf, BufMut, Env};
+
+use super::tls::Incoming;
+use crate::protocol::Broken;
+use crate::protocol::limits::NBD_STAGING_BYTES;
+
+/// Why nothing more is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    /// The client has closed, or its connection broke.
+    Closed,
+    /// What came is not the protocol.
+    Broken(Broken),
+}
+
+impl From<Broken> for Ended {
+    fn from(broken: Broken) -> Ended {
+        Ended::Broken(broken)
+    }
+}
+
+pub(super) struct Input {
+    env: Env,
+    read: Incoming,
+    /// Absent only while it is read into.
+    staging: Option<BufMut>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub(super) async fn new(env: &Env, read: Incoming) -> Result<Input, Ended> {
+        let staging = alloc(env, NBD_STAGING_BYTES).await.map_err(|_| Ended::Closed)?;
+        Ok(Input { env: env.clone(), read, staging: Some(staging), start: 0, end: 0 })
+    }
+
+    /// What it reads from, when nothing is staged of what came: it goes on as something else.
+    pub(super) fn into_inner(self) -> Option<Incoming> {
+        (self.start == self.end).then_some(self.read)
+    }
+
+    /// The next `N` bytes.
+    pub(super) async fn array<const N: usize>(&mut self) -> Result<[u8; N], Ended> {
+        while self.end - self.start < N {
+            self.fill().await?;
+        }
+        Ok(*self.take(N).first_chunk().expect("as many as asked for"))
+    }
+
+    /// The next `len` bytes, at most the staging buffer's.
+    pub(super) async fn bytes(&mut self, len: usize) -> Result<Vec<u8>, Ended> {
+        while self.end - self.start < len {
+            self.fill().await?;
+        }
+        Ok(self.take(len).to_vec())
+    }
+
+    /// The next `len` bytes, in a buffer of their own.
+    pub(super) async fn data(&mut self, len: usize) -> Result<Buf, Ended> {
+        let mut data = alloc(&self.env, len).await.map_err(|_| Ended::Closed)?;
+        let staged = (self.end - self.start).min(len);
+        data[..staged].copy_from_slice(self.take(staged));
+        let mut filled = staged;
+        while filled < len {
+            let (count, back) = self.read.read(data, filled).await;
+            data = back;
+            match count {
+                Ok(count) if count > 0 => filled += count,
+                Ok(_) | Err(_) => return Err(Ended::Closed),
+            }
+        }
+        Ok(data.freeze())
+    }
+
+    /// Reads `len` bytes and throws them away.
+    pub(super) async fn skip(&mut self, mut len: usize) -> Result<(), Ended> {
+        while len > 0 {
+            if self.start == self.end {
+                self.fill().await?;
+            }
+            let now = (self.end - self.start).min(len);
+            self.take(now);
+            len -= now;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, len: usize) -> &[u8] {
+        let taken = self.start..self.start + len;
+        self.start = taken.end;
+        &self.staging.as_ref().expect("not being read into")[taken]
+    }
+
+    /// Reads what is there, behind what is staged.
+    async fn fill(&mut self) -> Result<(), Ended> {
+        let mut staging = self.staging.take().ok_or(Ended::Closed)?;
+        if self.start > 0 {
+            staging.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let (count, staging) = self.read.read(staging, self.end).await;
+        self.staging = Some(staging);
+        match count {
+            Ok(count) if count > 0 => self.end += count,
+            Ok(_) | Err(_) => return Err(Ended::Closed),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! The NBD server (B16): takes connections, negotiates, and serves exports from [`Device`]s.
+//!
+//! Each connection has a bound on its requests and on their bytes. A client that sends more waits
+//! in its own socket; one that does not take its answers holds no more than its bound, and stops
+//! nothing else. A connection gets its seat when it opens an export; until then it is a handshake, of
+//! which there is a bounded number beside. What is answered is durable, so a flush has nothing left
+//! to do (`protocols.md` 6.3), on whatever connection it comes.
+//!
+//! Invariant: knows no segment and no block server, only [`Exports`] and [`Device`].
+
+mod connection;
+mod handshakes;
+mod input;
+mod negotiate;
+mod output;
+mod requests;
+mod shared;
+pub mod tls;
+
+pub use shared::{Limits, Stats};
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use std::{fmt, io};
+
+use block_volume::export::Exports;
+use handshakes::{Handshakes, RefusalLog};
+use runtime::{Class, Env, JoinHandle, Listener, Stream};
+use shared::Inner;
+use tls::Gate;
+
+/// Pause after an accept that failed for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why a front end does not listen.
+#[derive(Debug)]
+pub enum ListenError {
+    /// The address is reachable from other machines, and there are no credentials.
+    OffLoopback(SocketAddr),
+    /// The operating system refuses the address.
+    Address(String, io::Error),
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenError::OffLoopback(addr) => write!(
+                f,
+                "{addr} is reachable from other machines, which are let in only through TLS with \
+                 client certificates: give credentials and an allow-list, or listen on 127.0.0.1"
+            ),
+            ListenError::Address(addr, error) => write!(
+                f,
+                "cannot listen on {addr} ({error}): end the process that uses it, or configure \
+                 another"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ListenError {}
+
+/// A running NBD server. Clones share it.
+#[derive(Clone)]
+pub struct Frontend(Rc<Inner>);
+
+impl Frontend {
+    /// A server of `exports` that does not listen yet.
+    pub fn new(env: &Env, exports: Rc<dyn Exports>, limits: Limits) -> Frontend {
+        let (env, open) = (env.clone(), RefCell::default());
+        let (stats, tasks) = (Cell::default(), RefCell::default());
+        let (handshakes, refusals) = (Handshakes::default(), RefusalLog::default());
+        Frontend(Rc::new(Inner { env, exports, limits, open, handshakes, refusals, stats, tasks }))
+    }
+
+    /// Takes connections at a loopback address; port 0 picks a free one.
+    pub async fn listen(&self, addr: SocketAddr) -> Result<SocketAddr, ListenError> {
+        if !addr.ip().is_loopback() {
+            return Err(ListenError::OffLoopback(addr));
+        }
+        self.listen_at(addr, None).await
+    }
+
+    /// Takes connections at any address, of those whom the gate lets in.
+    pub async fn listen_tls(
+        &self,
+        addr: SocketAddr,
+        gate: Rc<Gate>,
+    ) -> Result<SocketAddr, ListenError> {
+        self.listen_at(addr, Some(gate)).await
+    }
+
+    async fn listen_at(
+        &self,
+        addr: SocketAddr,
+        gate: Option<Rc<Gate>>,
+    ) -> Result<SocketAddr, ListenError> {
+        let listener = self.0.env.listen(addr).await;
+        let listener = listener.map_err(|error| ListenError::Address(addr.to_string(), error))?;
+        let addr = listener.local_addr();
+        self.serve(listener, gate);
+        Ok(addr)
+    }
+
+    /// Takes connections at a Unix socket, which its owner alone can open. What a front end that
+    /// was killed has left there is replaced.
+    pub async fn listen_unix(&self, path: &Path) -> Result<(), ListenError> {
+        let listener = self.0.env.listen_unix(path).await;
+        let named = |error| ListenError::Address(path.display().to_string(), error);
+        self.serve(listener.map_err(named)?, None);
+        Ok(())
+    }
+
+    fn serve(&self, listener: Listener, gate: Option<Rc<Gate>>) {
+        let accept = accept(self.0.clone(), listener, gate);
+        let task = self.0.env.spawn(Class::Control, "nbd: accept", accept);
+        self.0.tasks.borrow_mut().push(task);
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> Stats {
+        Stats { handshakes: self.0.handshakes.count(), ..self.0.stats.get() }
+    }
+
+    /// Takes no more connections. Those that are open go on.
+    pub fn close(&self) {
+        self.0.tasks.take().iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl fmt::Debug for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frontend({:?})", self.stats())
+    }
+}
+
+async fn accept(inner: Rc<Inner>, listener: Listener, gate: Option<Rc<Gate>>) {
+    loop {
+        match listener.accept().await {
+            Ok(stream) => admit(&inner, stream, gate.clone()),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection: raise the limit of open files");
+                inner.env.sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn admit(inner: &Rc<Inner>, stream: Stream, gate: Option<Rc<Gate>>) {
+    if inner.handshakes.count() >= inner.limits.handshakes_max {
+        inner.env.mark("nbd: too many handshakes");
+        inner.count(|stats| stats.refused += 1);
+        let ended = inner.handshakes.end_oldest();
+        if let Some(unlogged) = inner.refusal() {
+            let peer = &stream.peer;
+            tracing::warn!(%peer, ended, unlogged, "too many NBD clients that open no volume");
+        }
+        if !ended {
+            return;
+        }
+    }
+    inner.count(|stats| stats.accepted += 1);
+    let handshake = inner.handshakes.begin();
+    let work = connection::run(inner.clone(), handshake, stream, gate);
+    inner.env.spawn(Class::Foreground, "nbd: connection", work);
+}

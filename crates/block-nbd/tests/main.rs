@@ -1,0 +1,4 @@
+//! Tests of the NBD protocol and its server.
+
+mod frontend;
+mod nbd;

@@ -1,0 +1,367 @@
+//! Garbage collection (B3): blocks of DataFiles that are mostly garbage are copied together, by
+//! how long they are likely to live, and the files are removed.
+//!
+//! A copy counts from the moment that the index takes it instead of the original, by
+//! compare-and-set (`protocols.md` 6.4): a change that came meanwhile wins. Data is verified and
+//! packed on helper threads, between requests only the index is asked (B13). A file is removed when
+//! the index names none of its blocks and the TxnFile durably says so.
+//!
+//! A file of which a record cannot be read or does not verify stays as it is and is set aside: the
+//! others are collected meanwhile, and it is tried again later, for a replica may have been repaired.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use block_volume::ids::{FileNo, Seq};
+use block_volume::record::{Flaw, Head, Next, RECORD, UNIT, What, next_head, put_stored, repack};
+use runtime::Duration;
+
+use super::aside::pause;
+use super::choice::{Candidate, Lifespan, pick};
+use super::core::Core;
+use super::files::{DataFile, Open};
+use super::format::state::{Role, file_key};
+use super::format::txn::Mark;
+use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE};
+use super::types::{Loc, Update};
+
+/// How long a step waits for requests that are under way, unless room is short.
+const GIVE_WAY: Duration = Duration::from_millis(2);
+/// How often one pause gives way at most: to the segment's own changes, and to those of others. At
+/// the default rate collection keeps a fifth of it, and two fifths.
+const GIVE_WAY_MAX: u32 = 10;
+const GIVE_WAY_OTHERS: u32 = 3;
+
+/// Where copies go: one output for each class of lifetime.
+#[derive(Default)]
+struct Outputs {
+    open: [Option<Output>; COLLECT_CLASSES],
+    lifespan: Lifespan,
+    /// Appends to outputs that have failed one after the other.
+    failures: u32,
+    /// One has failed since the last look.
+    lost: bool,
+}
+
+struct Output {
+    open: Open,
+    /// Records that are not appended yet, and where their blocks come from.
+    bytes: Vec<u8>,
+    moves: Vec<Update>,
+}
+
+impl Core {
+    /// What may be collected.
+    fn candidates(&self) -> Vec<Candidate> {
+        let (files, index) = (self.files.borrow(), self.member.index.borrow());
+        let (aside, now) = (self.aside.borrow(), self.env.now());
+        let sealed = files.values().filter(|file| file.state.get().sealed);
+        let sealed = sealed.filter(|file| !aside.has(file.number, now));
+        let candidate = |file: &Rc<DataFile>| {
+            let state = file.state.get();
+            let live = i64::from(state.live) + index.pending(file.number);
+            Candidate {
+                file: file.number,
+                blocks: u64::from(state.blocks),
+                live: live.max(0) as u64,
+                age: self.counter.get().saturating_sub(state.born),
+            }
+        };
+        sealed.map(candidate).collect()
+    }
+
+    /// The task that collects, until the instance is over.
+    pub(crate) async fn collect_always(self: Rc<Self>) {
+        let mut outputs = Outputs::default();
+        while !self.is_over() {
+            let percent = u64::from(self.options.garbage_percent);
+            let picked = match self.options.collect && !self.options.read_only {
+                true => self.pick_shared().or_else(|| pick(&self.candidates(), percent)),
+                false => None,
+            };
+            let done = match picked {
+                _ if self.cuts.wants_seal() => self.end_outputs(&mut outputs).await,
+                Some(file) => self.collect(file, &mut outputs).await,
+                None => {
+                    let now = self.env.now();
+                    let due = self.aside.borrow().next(now);
+                    let woken = self.wake_collect.notified();
+                    match due {
+                        // Either is a reason to look again.
+                        Some(due) => drop(self.env.timeout(due - now, woken).await),
+                        None => woken.await,
+                    }
+                    continue;
+                }
+            };
+            let before = std::mem::take(&mut outputs.failures);
+            let failed_outputs = std::mem::take(&mut outputs.lost);
+            let Err(fault) = done else { continue };
+            match self.explain(fault).await {
+                _ if self.is_over() => {}
+                fault if fault.kind == Kind::Fenced => self.end(fault),
+                // Whatever is collected next would fail too.
+                fault if failed_outputs || picked.is_none() => {
+                    tracing::warn!(cause = fault.message, "a collection failed; trying again");
+                    outputs.failures = before + 1;
+                    let until = self.env.now() + self.env.jitter(pause(before));
+                    // A link of files waits for the end of the outputs.
+                    while self.env.now() < until && !self.cuts.wants_seal() && !self.is_over() {
+                        self.env.sleep((until - self.env.now()).min(COLLECT_RETRY.0)).await;
+                    }
+                }
+                fault => {
+                    let file = picked.expect("looked at above");
+                    tracing::warn!(
+                        ?file,
+                        cause = fault.message,
+                        "a DataFile cannot be collected now: it stays, others are collected"
+                    );
+                    self.env.mark("segment: DataFile set aside");
+                    self.aside.borrow_mut().put(file, self.env.now(), fault.kind);
+                }
+            }
+        }
+    }
+
+    /// Whether a file is left alone for a while, since it could not be collected.
+    pub(crate) fn is_aside(&self, file: FileNo) -> bool {
+        self.aside.borrow().has(file, self.env.now())
+    }
+
+    /// Copies what lives of a file, and removes it.
+    async fn collect(&self, number: FileNo, outputs: &mut Outputs) -> Result<(), Fault> {
+        let Some(file) = self.files.borrow().get(&number).cloned() else { return Ok(()) };
+        let state = file.state.get();
+        let live = i64::from(state.live) + self.member.index.borrow().pending(number);
+        if live > 0 {
+            self.copy_live(&file, outputs).await?;
+            for class in 0..COLLECT_CLASSES {
+                self.append_output(outputs, class).await?;
+            }
+        }
+        if state.role == Role::Log {
+            outputs.lifespan.note(self.counter.get().saturating_sub(state.born));
+        }
+        // The TxnFile has all that took the index's entries away from it.
+        self.log_all().await?;
+        self.commit(|batch| {
+            batch.delete(&file_key(number));
+            self.files.borrow_mut().remove(&number);
+        })
+        .await?;
+        self.aside.borrow_mut().0.remove(&number);
+        self.env.mark("segment: DataFile collected");
+        self.count(|counts| counts.collected += 1);
+        self.discard(&file.name).await;
+        Ok(())
+    }
+
+    async fn copy_live(&self, file: &DataFile, outputs: &mut Outputs) -> Result<(), Fault> {
+        let (mut unit, end) = (1, file.state.get().units);
+        let identity = file.identity(self.identity);
+        self.end_file(file).await?;
+        let source = self.store.open(&file.name).await;
+        let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
+        while unit < end {
+            self.over.borrow().clone().map_or(Ok(()), Err)?;
+            if self.cuts.wants_seal() {
+                self.end_outputs(outputs).await?;
+            }
+            let offset = u64::from(unit) * UNIT;
+            let want = (u64::from(end - unit) * UNIT).min(COLLECT_APPEND_BYTES as u64) as usize;
+            let bytes = source.read_at(offset, want).await;
+            let bytes = bytes.map_err(|fault| self.trouble("read", &file.name, fault))?;
+            let (mut at, mut records) = (0, 0u32);
+            let mut live: Vec<(Head, Range<usize>)> = Vec::new();
+            loop {
+                let place = unit + (at as u64 / UNIT) as u32;
+                let next = next_head(identity, file.number, place, &bytes[at..]);
+                let flaw = |flaw| self.damage(&file.name, u64::from(place) * UNIT, flaw);
+                match next.map_err(flaw)? {
+                    Next::Partial(_) => break,
+                    Next::Record(head, stored) => {
+                        if head.what.has_data() && self.is_live(&head).await? {
+                            let start = at + UNIT as usize;
+                            live.push((head, start..start + stored.len()));
+                        }
+                        at += head.record_len();
+                        records += 1;
+                        if records % COLLECT_SLICE == 0 {
+                            self.env.yield_now().await;
+                        }
+                    }
+                }
+            }
+            if at == 0 {
+                // What was under way when its writer ended is not counted in its length.
+                return Err(self.damage(&file.name, offset, Flaw::Damaged("a record is cut off")));
+            }
+            for (head, copy) in self.repack(live, bytes).await {
+                let flaw = |flaw| self.damage(&file.name, u64::from(head.unit) * UNIT, flaw);
+                let (what, stored) = copy.map_err(flaw)?;
+                self.copy_block(&head, what, &stored, outputs).await?;
+            }
+            unit += (at as u64 / UNIT) as u32;
+            self.pace(at as u64).await;
+        }
+        Ok(())
+    }
+
+    /// True when the index has a block where it was read.
+    async fn is_live(&self, head: &Head) -> Result<bool, Fault> {
+        Ok(self.locate(head.lba).await? == Loc::new(head.file, head.unit))
+    }
+
+    /// Verifies and packs blocks, which lie in `bytes`, on a helper thread (B13).
+    async fn repack(
+        &self,
+        blocks: Vec<(Head, Range<usize>)>,
+        bytes: Vec<u8>,
+    ) -> Vec<(Head, Result<(What, Vec<u8>), Flaw>)> {
+        if blocks.is_empty() {
+            return Vec::new();
+        }
+        let compress = self.options.compress;
+        let work = move || {
+            let copy = |(head, at): (Head, Range<usize>)| {
+                let stored = repack(&head, &bytes[at], compress);
+                (head, stored)
+            };
+            blocks.into_iter().map(copy).collect()
+        };
+        self.env.blocking("segment: pack blocks", work).await
+    }
+
+    /// Copies a block if the index still has it where it was read.
+    async fn copy_block(
+        &self,
+        head: &Head,
+        what: What,
+        stored: &[u8],
+        outputs: &mut Outputs,
+    ) -> Result<(), Fault> {
+        if !self.is_live(head).await? {
+            return Ok(()); // It was changed meanwhile.
+        }
+        let from = Loc::new(head.file, head.unit);
+        let class = outputs.lifespan.class(self.counter.get().saturating_sub(head.seq.counter));
+        let full = |output: &Output| {
+            let have = u64::from(output.open.next) * UNIT + output.bytes.len() as u64;
+            have + RECORD as u64 > self.options.file_bytes
+        };
+        if outputs.open[class].as_ref().is_some_and(full) {
+            self.append_output(outputs, class).await?;
+            let done = outputs.open[class].take().expect("just seen");
+            self.seal_output(done.open).await;
+        }
+        if outputs.open[class].is_none() {
+            let open = self.make_file(Role::Collected, true).await?;
+            outputs.open[class] = Some(Output { open, bytes: Vec::new(), moves: Vec::new() });
+        }
+        let output = outputs.open[class].as_mut().expect("made above");
+        let unit = output.open.next + (output.bytes.len() as u64 / UNIT) as u32;
+        let file = output.open.file.number;
+        // The data's CRC goes with the data; the copy is this segment's own.
+        let copy = Head { what, file, unit, identity: self.identity, origin: None, ..*head };
+        put_stored(&mut output.bytes, copy, stored);
+        output.moves.push(Update::Move { lba: head.lba, from, to: Loc::new(file, unit) });
+        if output.bytes.len() + RECORD > COLLECT_APPEND_BYTES {
+            self.append_output(outputs, class).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes copies durable, and has the index take them.
+    async fn append_output(&self, outputs: &mut Outputs, class: usize) -> Result<(), Fault> {
+        let Some(output) = &mut outputs.open[class] else { return Ok(()) };
+        if output.moves.is_empty() {
+            return Ok(());
+        }
+        let file = output.open.file.clone();
+        let written = match output.open.writer.submit(&output.bytes).await {
+            Ok(pending) => pending.await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = written {
+            let output = outputs.open[class].take().expect("just seen");
+            outputs.lost = true;
+            let fault = self.trouble("append to", &file.name, fault);
+            // Its length is not known: nothing is appended to it any more. What of it is installed
+            // is known, so it ends there, and is collected like any other.
+            self.seal_output(output.open).await;
+            return Err(fault);
+        }
+        let blocks = output.moves.len() as u32;
+        output.open.next += (output.bytes.len() as u64 / UNIT) as u32;
+        let bytes = output.bytes.len() as u64;
+        output.bytes.clear();
+        file.end.set(output.open.next);
+        file.blocks.set(file.blocks.get() + blocks);
+        self.count(|counts| {
+            counts.collected_blocks += u64::from(blocks);
+            counts.collected_bytes += bytes;
+        });
+        self.install(self.known_seq(), Some(mark_of(&file)), std::mem::take(&mut output.moves));
+        Ok(())
+    }
+
+    /// Ends all outputs: somebody links files.
+    async fn end_outputs(&self, outputs: &mut Outputs) -> Result<(), Fault> {
+        for class in 0..COLLECT_CLASSES {
+            self.append_output(outputs, class).await?;
+            if let Some(output) = outputs.open[class].take() {
+                self.seal_output(output.open).await;
+            }
+        }
+        self.cuts.sealed();
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Ends an output that is full. The batch that covers the last of it says that it is sealed.
+    async fn seal_output(&self, open: Open) {
+        open.file.closed.set(true);
+        self.install(self.known_seq(), Some(mark_of(&open.file)), Vec::new());
+        if let Err(fault) = open.writer.close().await {
+            tracing::debug!(cause = fault.message, "collected output not closed");
+        }
+    }
+
+    /// A change that the TxnFile covers: what is collected has no place in history of its own.
+    fn known_seq(&self) -> Seq {
+        Seq { epoch: self.epoch, counter: self.logged.get() }
+    }
+
+    /// Waits as long as the configured rate asks for, and gives way to changes of all segments of
+    /// this process (B12).
+    async fn pace(&self, bytes: u64) {
+        let rate = self.options.collect_bytes_per_second.max(1);
+        let candidates = self.candidates();
+        let blocks: u64 = candidates.iter().map(|candidate| candidate.blocks).sum();
+        let live: u64 = candidates.iter().map(|candidate| candidate.live).sum();
+        let percent = u64::from(self.options.garbage_percent);
+        // Half as much again as is wanted: space comes before pace.
+        if (blocks - live.min(blocks)) * 100 > blocks * (percent + percent / 2) {
+            return self.env.yield_now().await;
+        }
+        self.env
+            .sleep(Duration::from_nanos(
+                (u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64,
+            ))
+            .await;
+        for times in 0..GIVE_WAY_MAX {
+            let (own, others) = self.member.waiting();
+            if own == 0 && (others == 0 || times >= GIVE_WAY_OTHERS) {
+                break;
+            }
+            self.env.sleep(GIVE_WAY).await;
+        }
+    }
+}
+
+/// How far a file goes.
+fn mark_of(file: &DataFile) -> Mark {
+    Mark { file: file.number, end: file.end.get(), blocks: file.blocks.get() }
+}

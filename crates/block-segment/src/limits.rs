@@ -1,0 +1,152 @@
+//! Bounds of a segment's device, with reason and arithmetic.
+
+use base::MIB;
+use base::limits::APPEND_DATA_MAX;
+use block_volume::limits::BLOCK;
+use block_volume::record::RECORD;
+use runtime::Duration;
+
+/// Bytes of a segment at most: 2^32 blocks.
+pub const SEGMENT_BYTES_MAX: u64 = BLOCK << 32;
+/// Bytes of one read or write at most: what one buffer of the pool takes.
+pub const REQUEST_BYTES_MAX: u64 = runtime::limits::BUF_MAX as u64;
+
+/// Bytes of a DataFile, unless configured (B2).
+pub const FILE_BYTES_DEFAULT: u64 = 512 * MIB;
+
+/// Bytes of records that one append takes together at most: one append of the core.
+pub const APPEND_BYTES_MAX: usize = APPEND_DATA_MAX;
+/// Appends in flight while little waits: one waits for the disks while the next travels. With
+/// more, appends get smaller and cost more sectors each (`protocols.md` 3.4).
+pub const APPENDS_INFLIGHT_SMALL: usize = 2;
+/// Bytes in flight beside which the second such append starts: two records, so that two or three
+/// requests at a time do not wait for each other. Where more come at a time, they are packed while
+/// those before them are written: as many get done, in fewer appends of fewer sectors.
+pub const APPEND_BYTES_SHARED: usize = 2 * RECORD;
+/// Bytes that wait at which the second starts in any case: eight records cost nine sectors, and
+/// more would hardly cost less.
+pub const APPEND_BYTES_PACKED: usize = 8 * RECORD;
+/// Requests under way from which on a second append starts beside a full one only, and one waits
+/// for company: with fewer at a time, each is answered soon.
+pub const COMPANY_MIN: usize = 4;
+/// Requests for which it waits at most: see [`APPEND_BYTES_PACKED`].
+pub const COMPANY_FULL: usize = 8;
+/// How long it waits at most, whatever an append takes: less than a slow disk's seek or two.
+pub const COMPANY_WAIT_MAX: Duration = Duration::from_millis(8);
+/// Appends without such a wait, at most, after waits that brought too little.
+pub const COMPANY_SKIPS_MAX: u32 = 64;
+/// Appends in flight at most: eight of the largest are the window of the core's writer.
+pub const APPENDS_INFLIGHT_MAX: usize = 8;
+/// Bytes of requests that wait at which more appends than [`APPENDS_INFLIGHT_SMALL`] start.
+pub const APPEND_BYTES_LARGE: usize = 128 << 10;
+/// Bytes of changes that wait for their append at most; further ones wait before they take
+/// memory: sixteen requests of the largest size.
+pub const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// What a change that has no data counts as in the queue.
+pub const QUEUE_BYTES_MIN: usize = 64;
+
+/// Bytes of acknowledged records kept in memory beside the index, unless configured. A replica serves an open chunk
+/// only up to what it was told to be acknowledged (`protocols.md` 1.6), so the last appends are
+/// read from here: the window of the writer, 8 appends of the largest size.
+pub const RECENT_BYTES_DEFAULT: usize = APPENDS_INFLIGHT_MAX * APPEND_BYTES_MAX;
+
+/// Bytes that changes take until sorted files of the tables have them, and the last appends, of
+/// all segments of a process, unless configured. A third of three quarters of it, 64 MiB, is
+/// where tables begin to be flushed before they are full: eight busy segments reach that. The
+/// appends of the last quarter are 16,000 of 4 KiB.
+pub const WRITE_MEMORY_DEFAULT: usize = 256 << 20;
+/// Such memory at least.
+pub const WRITE_MEMORY_MIN: usize = 256 << 10;
+
+/// How long writes are refused for want of room before one tries again.
+pub const FULL_PAUSE: Duration = Duration::from_secs(5);
+
+/// Blocks of an index page: 2 MiB of a segment. A whole page has 4 KiB in memory and up to 4 KiB
+/// in the table: one data block.
+pub const PAGE_BLOCKS: u32 = 512;
+const _: () = assert!((PAGE_BLOCKS as u64).is_multiple_of(block_volume::limits::PLACES_AROUND));
+/// Memory of a page beside its entries: the struct, a tree node's share, an allocation.
+pub const PAGE_OVERHEAD: usize = 144;
+/// Bytes of the indexes in memory, unless configured: 32 million blocks (128 GiB) of whole pages.
+pub const INDEX_MEMORY_DEFAULT: usize = 256 << 20;
+/// Smallest and largest configured such memory.
+pub const INDEX_MEMORY: (usize, usize) = (16 << 10, 64 << 30);
+
+/// Updates of one TxnFile batch at most: 25 bytes each at most, within a table's value.
+pub const TXN_UPDATES_MAX: usize = 8192;
+/// Watermarks of one TxnFile batch at most: 15 bytes each at most. An instance that ended leaves a
+/// few files open; one that fails soon after each opening leaves one more each time.
+pub const TXN_MARKS_MAX: usize = 1024;
+/// Updates at which a batch is written, unless configured: about two sectors.
+pub const TXN_UPDATES_DEFAULT: usize = 512;
+/// How long an update waits for its batch. The tail that recovery scans is what is written in
+/// this time and the time of a batch's append.
+pub const TXN_WAIT_DEFAULT: Duration = Duration::from_millis(100);
+/// Updates that wait for the TxnFile at which writes wait for it: four batches of the largest.
+pub const TXN_BACKLOG_MAX: usize = 4 * TXN_UPDATES_MAX;
+/// Updates in the TxnFile at which dirty pages are written, unless configured: 1 GiB of random
+/// 4 KiB writes, 3 to 6 MB to replay.
+pub const CHECKPOINT_UPDATES_DEFAULT: u64 = 256 << 10;
+/// Pages that one batch of a checkpoint writes: 128 KiB, eight sectors of amplification at most
+/// beside what the pages need.
+pub const CHECKPOINT_PAGES: usize = 32;
+
+/// Pages that one call for block status looks at, at most: 2 GiB.
+pub const PIECES_PAGES_MAX: u32 = 1024;
+/// Reads of one request in flight at most.
+pub const READS_INFLIGHT: usize = 16;
+/// Bytes of one read of a tail in recovery.
+pub const SCAN_BYTES: usize = 4 << 20;
+
+/// A cut that was released and that no clone links is given up this long after it was released last,
+/// or linked last: who has many segments to link releases them again meanwhile.
+pub const CUT_KEEP: Duration = Duration::from_secs(60);
+/// Between two looks at a cut that is linked for longer.
+pub const CUT_LOOK: Duration = Duration::from_secs(1);
+/// Bytes of rows that one batch of a linked directory's table gets.
+pub const LINK_ROWS_BYTES: usize = 256 << 10;
+/// Files that are sealed at a time before they are linked.
+pub const SEALS_INFLIGHT: usize = 32;
+
+/// Pages of the index that one piece of a check looks at: 16 MiB to read at most.
+pub const CHECK_PAGES: u64 = 8;
+/// Blocks that a check or scrub reads at once: 256 KiB.
+pub const SCRUB_BLOCKS: usize = 64;
+/// How long a DataFile may be there without a name in the table, or the other way round, while it
+/// is made or removed: many times what it takes.
+pub const SWEEP_TIME: Duration = Duration::from_secs(2);
+/// From an opening to the begin of its first scrub: what follows a takeover has room first.
+pub const SCRUB_DELAY: Duration = Duration::from_secs(30);
+/// How often the table learns how far a scrub is, about: what a takeover does again.
+pub const SCRUB_SAVE: Duration = Duration::from_secs(60);
+/// Bytes that the scrubs of a process's segments read in a second, unless configured: the paper's
+/// cap (B14), 12 TiB in 15 days.
+pub const SCRUB_RATE_DEFAULT: u64 = 10 * MIB;
+/// Between the begins of two scrubs of a segment, unless configured (B14).
+pub const SCRUB_PERIOD_DEFAULT: Duration = Duration::from_secs(15 * 24 * 3600);
+
+/// Classes of lifetime that collection keeps apart: each has a DataFile open.
+pub const COLLECT_CLASSES: usize = 3;
+/// Bytes that collection reads, and appends, at once: a quarter of the largest append.
+pub const COLLECT_APPEND_BYTES: usize = 63 * RECORD;
+/// Pause after a collection has failed, at first and at most: doubled each time.
+pub const COLLECT_RETRY: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(60));
+/// A DataFile with a damaged record is left alone for so long: the core's scrub and repair bring a
+/// replica back within it, or nothing does.
+pub const COLLECT_ASIDE_DAMAGED: Duration = Duration::from_secs(3600);
+/// Records that collection works on before others have a turn: 10 us each when packed.
+pub const COLLECT_SLICE: u32 = 8;
+/// Garbage at which collection begins, in percent of all blocks, unless configured: 80 %
+/// utilisation.
+pub const GARBAGE_PERCENT_DEFAULT: u32 = 20;
+/// Bytes of DataFiles that collection reads in a second, unless configured or room is short.
+pub const COLLECT_RATE_DEFAULT: u64 = 64 * MIB;
+
+const _: () =
+    assert!(COLLECT_APPEND_BYTES >= 2 * RECORD && COLLECT_APPEND_BYTES <= APPEND_BYTES_MAX);
+const _: () = assert!(REQUEST_BYTES_MAX as usize * 2 <= QUEUE_BYTES_MAX);
+const _: () = assert!(TXN_UPDATES_MAX * 26 + TXN_MARKS_MAX * 15 + 32 <= table::limits::VALUE_MAX);
+const _: () = assert!(APPEND_BYTES_MAX >= RECORD);
+const _: () = assert!(QUEUE_BYTES_MAX < u32::MAX as usize);
+const _: () = assert!(WRITE_MEMORY_MIN / 4 * 3 >= table::limits::WRITE_MEMORY_MIN);

@@ -1,0 +1,434 @@
+//! Opening a segment: taking it over, recovering its index (`protocols.md` 6.3).
+//!
+//! 1. The table is opened, unless an owner of a higher epoch has been there: its former owner logs nothing any more, so it makes no DataFile that
+//!    the table names and acknowledges nothing in another.
+//! 2. All DataFiles that are not sealed are sealed: it acknowledges nothing at all any more, and
+//!    what they hold is final.
+//! 3. The TxnFile's batches are replayed over the index pages, without reading these.
+//! 4. The tails of the DataFiles behind the TxnFile's watermarks are scanned.
+//! 5. A new DataFile is made, and the segment serves.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use block_volume::ids::{FileNo, Identity, Seq, parse_name};
+use block_volume::once::Windows;
+use block_volume::record::{
+    FILE_HEAD, Flaw, Next, RECORD, UNIT, What, next_record, read_file_head,
+};
+use futures_util::future::join_all;
+use runtime::{Class, Env};
+use table::{Range, Source, Store, Table};
+
+use super::core::{Core, Start, Unlogged};
+use super::files::DataFile;
+use super::format::state::{
+    FILE_PREFIX, FileState, ORIGIN_PREFIX, Role, SCRUB_KEY, SEGMENT_KEY, ScrubState, SegmentState,
+    TXN_PREFIX, file_key, read_key, read_txn_key,
+};
+use super::format::txn::{Mark, Txn};
+use super::index::IndexMap;
+use super::limits::{SCAN_BYTES, TXN_UPDATES_MAX};
+use super::options::{LinkFrom, Options};
+use super::shared::Shared;
+use super::types::{Loc, Update, merge};
+
+/// A segment that is being opened.
+pub(super) struct Opening {
+    pub(super) env: Env,
+    pub(super) store: Rc<dyn Store>,
+    pub(super) identity: Identity,
+}
+
+/// What a tail holds.
+struct Tail {
+    /// Its records' updates, in pieces, each with how far it goes.
+    pieces: Vec<(Seq, Mark, Vec<Update>)>,
+    /// Units of whole records in the file, and blocks in them.
+    units: u32,
+    blocks: u32,
+}
+
+/// Opens a segment and starts its tasks. What nobody has opened before is linked from its origin.
+pub(crate) async fn open(
+    env: &Env,
+    (store, outputs): (Rc<dyn Store>, Rc<dyn Store>),
+    shared: &Shared,
+    (identity, bytes, epoch): (Identity, u64, u64),
+    (options, origin): (Options, Option<LinkFrom>),
+) -> Result<Rc<Core>, Fault> {
+    let options = options.clamped();
+    let opening = Opening { env: env.clone(), store: store.clone(), identity };
+    let table_options =
+        table::Options { create: options.create, owner: epoch, ..options.table.clone() };
+    let table = Table::open(env, store.clone(), shared.cache(), table_options).await;
+    let table = table.map_err(|error| opening.fault(error.kind(), error))?;
+    let mut state = opening.state(&table).await?;
+    if let (None, Some(origin)) = (state, &origin) {
+        opening.link_from(&table, origin).await?;
+        state = opening.state(&table).await?;
+    }
+    let state = match state {
+        None => SegmentState { identity, bytes, epoch, next_file: 1, counter: 0 },
+        Some(state) if state.identity != identity => {
+            let text = format!("holds {}; give each segment a directory", state.identity);
+            return Err(opening.fault(Kind::Invalid, text));
+        }
+        Some(state) if state.epoch > epoch => {
+            let text = format!("epoch {epoch} comes too late: {} has been here", state.epoch);
+            return Err(opening.fault(Kind::Fenced, text));
+        }
+        // It may have grown, or been cut.
+        Some(state) => SegmentState { epoch, bytes, ..state },
+    };
+    let handle = table.clone();
+    let recovered = async {
+        let files = opening.files(&table).await?;
+        opening.seal_all(&files).await?;
+        let mut start = Start {
+            store,
+            outputs,
+            state,
+            scrub: opening.scrub(&table).await?,
+            options,
+            files,
+            shared: shared.clone(),
+            index: IndexMap::new(),
+            once: opening.once(&table).await?,
+            txns: (0, 0),
+            txn_updates: 0,
+            logged: state.counter,
+            table,
+        };
+        opening.replay(&mut start).await?;
+        let (tails, last) = opening.tails(&mut start).await?;
+        Ok((start, tails, last))
+    };
+    let (start, tails, last) = match recovered.await {
+        Err(fault) => return Err(opening.explain(&handle, fault).await),
+        Ok(recovered) => recovered,
+    };
+    let core = Rc::new(Core::new(env, start));
+    core.counter.set(last);
+    core.unlogged_count.set(tails.iter().map(|tail| tail.updates.len().max(1)).sum());
+    core.installed.set(tails.len() as u64);
+    core.unlogged.replace(tails);
+    // The epoch is durable before anything is done in it.
+    core.commit(|batch| {
+        core.put_state(batch);
+        let files = core.files.borrow();
+        let collected = files.values().filter(|file| file.state.get().role == Role::Collected);
+        for file in collected {
+            batch.put(&file_key(file.number), &file.state.get().encode());
+        }
+    })
+    .await?;
+    core.make_first().await?;
+    let first = core.spare.borrow_mut().take().expect("just made");
+    core.watch_memory(); // What was replayed counts.
+    env.spawn(Class::Foreground, "segment log", core.clone().write_log(first));
+    env.spawn(Class::Foreground, "segment TxnFile", core.clone().log_always());
+    env.spawn(Class::Background, "segment checkpoint", core.clone().checkpoint_always());
+    env.spawn(Class::Background, "segment DataFiles", core.clone().make_files_always());
+    env.spawn(Class::Background, "segment collection", core.clone().collect_always());
+    env.spawn(Class::Background, "segment sweep", core.clone().sweep());
+    env.spawn(Class::Background, "segment scrub", core.clone().scrub_always());
+    Ok(core)
+}
+
+impl Opening {
+    pub(super) fn fault(&self, kind: Kind, text: impl std::fmt::Display) -> Fault {
+        Fault::new(kind, format!("{} in {}: {text}", self.identity, self.store.name()))
+    }
+
+    pub(super) fn damage(&self, what: &str, offset: u64, flaw: Flaw) -> Fault {
+        match flaw {
+            Flaw::Damaged(flaw) => {
+                self.fault(Kind::Corrupt, format!("{what}, about offset {offset}: {flaw}"))
+            }
+            Flaw::Version(seen) => {
+                let text = format!("{what} has format version {seen}");
+                self.fault(Kind::Invalid, format!("{text}; use the program that wrote it"))
+            }
+        }
+    }
+
+    fn trouble(&self, what: &str, file: &str, fault: Fault) -> Fault {
+        self.fault(fault.kind, format!("could not {what} {file}: {}", fault.message))
+    }
+
+    /// A file that is gone though the table names it is lost, or was collected by an owner that
+    /// has come after this one.
+    async fn explain(&self, table: &Table, fault: Fault) -> Fault {
+        if fault.kind != Kind::NotFound {
+            return fault;
+        }
+        match table.barrier().await {
+            Ok(()) => Fault::new(Kind::Corrupt, fault.message),
+            Err(error) if error.kind() == Kind::Fenced => self.fault(Kind::Fenced, error),
+            // Which of the two it is cannot be told now.
+            Err(error) => self.fault(Kind::Retry, error),
+        }
+    }
+
+    async fn state(&self, table: &Table) -> Result<Option<SegmentState>, Fault> {
+        let state = table.get(SEGMENT_KEY).await;
+        let state = state.map_err(|error| self.fault(error.kind(), error))?;
+        let decode = |bytes: Vec<u8>| {
+            SegmentState::decode(&bytes).map_err(|flaw| self.damage("its table", 0, flaw))
+        };
+        state.map(decode).transpose()
+    }
+
+    /// How far the scrub of owners before is.
+    async fn scrub(&self, table: &Table) -> Result<ScrubState, Fault> {
+        let state = table.get(SCRUB_KEY).await.map_err(|error| self.fault(error.kind(), error))?;
+        let state = state.map(|bytes| ScrubState::decode(&bytes)).transpose();
+        Ok(state.map_err(|flaw| self.damage("its table", 0, flaw))?.unwrap_or_default())
+    }
+
+    async fn files(&self, table: &Table) -> Result<BTreeMap<FileNo, Rc<DataFile>>, Fault> {
+        let mut files = BTreeMap::new();
+        let mut scan = table.scan(Range::prefix(&[FILE_PREFIX]));
+        while let Some((key, value)) =
+            scan.next().await.map_err(|error| self.fault(error.kind(), error))?
+        {
+            let flaw = Flaw::Damaged("a DataFile's key is none");
+            let number = read_key(&key).and_then(FileNo::new);
+            let number = number.ok_or_else(|| self.damage("its table", 0, flaw))?;
+            let state = FileState::decode(&value);
+            let state = state.map_err(|flaw| self.damage("its table", 0, flaw))?;
+            files.insert(number, DataFile::new(number, state));
+        }
+        Ok(files)
+    }
+
+    /// What the TxnFile knows of clients' changes.
+    async fn once(&self, table: &Table) -> Result<Windows, Fault> {
+        let mut once = Windows::default();
+        let mut scan = table.scan(Range::prefix(&[ORIGIN_PREFIX]));
+        while let Some((key, value)) =
+            scan.next().await.map_err(|error| self.fault(error.kind(), error))?
+        {
+            if !read_key(&key).is_some_and(|attachment| once.load(attachment, &value)) {
+                let flaw = Flaw::Damaged("what is known of an attachment does not decode");
+                return Err(self.damage("its table", 0, flaw));
+            }
+        }
+        Ok(once)
+    }
+
+    /// Shuts out who writes DataFiles. All at once: the sooner the old owner knows.
+    async fn seal_all(&self, files: &BTreeMap<FileNo, Rc<DataFile>>) -> Result<(), Fault> {
+        let open = files.values().filter(|file| !file.state.get().sealed);
+        let sealed = join_all(open.map(|file| async {
+            let len = self.store.seal(&file.name).await;
+            let len = len.map_err(|fault| self.trouble("seal", &file.name, fault))?;
+            let units = u32::try_from(len / UNIT).unwrap_or(u32::MAX);
+            file.end.set(units);
+            file.closed.set(true);
+            file.ended.set(true);
+            Ok(())
+        }));
+        sealed.await.into_iter().collect()
+    }
+
+    /// Replays the TxnFile: the index, and how far files are covered.
+    async fn replay(&self, start: &mut Start) -> Result<(), Fault> {
+        let mut scan = start.table.scan(Range::prefix(&[TXN_PREFIX]));
+        let mut next = None;
+        while let Some((key, value)) =
+            scan.next().await.map_err(|error| self.fault(error.kind(), error))?
+        {
+            let damage = |what| self.damage("its TxnFile", 0, Flaw::Damaged(what));
+            let number = read_txn_key(&key).ok_or_else(|| damage("a batch's key is none"))?;
+            if next.is_some_and(|next| next != number) {
+                return Err(damage("a batch is missing"));
+            }
+            if next.is_none() {
+                start.txns.0 = number;
+            }
+            next = number.checked_add(1);
+            let txn = Txn::decode(&value).map_err(|flaw| self.damage("its TxnFile", 0, flaw))?;
+            start.logged = start.logged.max(txn.seq.counter);
+            start.txn_updates += txn.updates.len() as u64;
+            txn.updates.iter().for_each(|update| start.index.apply(*update));
+            for mark in txn.marks {
+                let Some(file) = start.files.get(&mark.file) else { continue };
+                file.change(|state| {
+                    if mark.end > state.units {
+                        (state.units, state.blocks) = (mark.end, mark.blocks);
+                    }
+                });
+            }
+        }
+        start.txns.1 = next.unwrap_or(0);
+        Ok(())
+    }
+
+    /// Scans what the TxnFile does not cover, file by file in the order of their making; answers
+    /// the counter of the last change, too.
+    async fn tails(&self, start: &mut Start) -> Result<(VecDeque<Unlogged>, u64), Fault> {
+        let open = start.files.values().filter(|file| !file.state.get().sealed);
+        let open: Vec<_> = open.cloned().collect();
+        let mut found = VecDeque::new();
+        let mut last = start.logged;
+        for file in open {
+            if file.end.get() < file.state.get().units {
+                let flaw = Flaw::Damaged("it is shorter than the TxnFile says");
+                return Err(self.damage(&file.name, u64::from(file.end.get()) * UNIT, flaw));
+            }
+            let tail = self.scan(&file, &mut last, &mut start.once).await?;
+            file.end.set(tail.units);
+            file.blocks.set(tail.blocks);
+            if file.state.get().role == Role::Collected {
+                // Pages that were stored ahead of the TxnFile may name all of it.
+                let (units, blocks) = (tail.units, tail.blocks);
+                file.change(|state| {
+                    (state.sealed, state.units, state.blocks) = (true, units, blocks);
+                });
+                continue;
+            }
+            for (seq, mark, updates) in tail.pieces {
+                updates.iter().for_each(|update| start.index.apply(*update));
+                let since = self.env.now();
+                found.push_back(Unlogged { seq, mark: Some(mark), updates, since });
+            }
+        }
+        Ok((found, last))
+    }
+
+    /// Scans the tail of a sealed file.
+    async fn scan(
+        &self,
+        file: &DataFile,
+        last: &mut u64,
+        once: &mut Windows,
+    ) -> Result<Tail, Fault> {
+        let state = file.state.get();
+        let (len, mut units, mut blocks) =
+            (u64::from(file.end.get()) * UNIT, state.units, state.blocks);
+        let source = self.store.open(&file.name).await;
+        let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
+        if units <= 1 {
+            let head = self.read(file, &*source, 0, FILE_HEAD).await?;
+            let head = read_file_head(&head).map_err(|flaw| self.damage(&file.name, 0, flaw))?;
+            if (head.0, head.1) != (self.identity, file.number) {
+                let flaw = Flaw::Damaged("its head is of another file");
+                return Err(self.damage(&file.name, 0, flaw));
+            }
+        }
+        let mut pieces = Vec::new();
+        let mut base = u64::from(units) * UNIT;
+        while base < len {
+            let want = (len - base).min(SCAN_BYTES as u64) as usize;
+            let bytes = self.read(file, &*source, base, want).await?;
+            let (mut at, mut updates, mut seq) = (0, Vec::new(), Seq::default());
+            let need = loop {
+                let offset = base + at as u64;
+                let next = next_record(self.identity, file.number, units, &bytes[at..]);
+                match next.map_err(|flaw| self.damage(&file.name, offset, flaw))? {
+                    Next::Partial(need) => break need,
+                    Next::Record(head, _) => {
+                        if state.role == Role::Log {
+                            if head.seq.counter <= *last {
+                                let flaw = Flaw::Damaged("a record's sequence goes back");
+                                return Err(self.damage(&file.name, offset, flaw));
+                            }
+                            (*last, seq) = (head.seq.counter, head.seq);
+                        }
+                        let (lba, count) = (head.lba, head.count);
+                        if let Some(mark) = head.origin.filter(|_| state.role == Role::Log) {
+                            let origin = once.complete(mark.attachment, mark.seq);
+                            let blocks = u64::from(lba)..u64::from(lba) + u64::from(count);
+                            once.note(origin, blocks, mark.last);
+                        }
+                        let update = match head.what {
+                            What::Data | What::Packed(_) => {
+                                Update::Data { lba, count, at: Loc::new(file.number, units) }
+                            }
+                            What::Trim => Update::Clear { lba, count, to: Loc::HOLE },
+                            What::Zero => Update::Clear { lba, count, to: Loc::ZERO },
+                        };
+                        merge(&mut updates, update);
+                        blocks += u32::from(head.what.has_data());
+                        units += (head.record_len() as u64 / UNIT) as u32;
+                        at += head.record_len();
+                        // Each piece fits into a batch of the TxnFile.
+                        if updates.len() == TXN_UPDATES_MAX {
+                            let mark = Mark { file: file.number, end: units, blocks };
+                            pieces.push((seq, mark, std::mem::take(&mut updates)));
+                        }
+                    }
+                }
+            };
+            base += at as u64;
+            if !updates.is_empty() {
+                let mark = Mark { file: file.number, end: units, blocks };
+                pieces.push((seq, mark, updates));
+            }
+            if base + need as u64 > len {
+                break; // Under way when its writer ended: nobody was told of it.
+            }
+        }
+        if pieces.is_empty() {
+            // Nothing new, but the next batch says that it is sealed.
+            let seq = Seq { epoch: 0, counter: *last };
+            pieces.push((seq, Mark { file: file.number, end: units, blocks }, Vec::new()));
+        }
+        Ok(Tail { pieces, units, blocks })
+    }
+
+    async fn read(
+        &self,
+        file: &DataFile,
+        source: &dyn Source,
+        at: u64,
+        len: usize,
+    ) -> Result<Vec<u8>, Fault> {
+        let bytes = source.read_at(at, len).await;
+        let bytes = bytes.map_err(|fault| self.trouble("read", &file.name, fault))?;
+        if bytes.len() != len {
+            let flaw = Flaw::Damaged("it is shorter than its length");
+            return Err(self.damage(&file.name, at + bytes.len() as u64, flaw));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Core {
+    /// Removes DataFiles of earlier owners that the table does not name: made, but never used.
+    pub(crate) async fn sweep(self: Rc<Self>) {
+        let mut after = "data-".to_owned();
+        loop {
+            let page = match self.store.list(&after).await {
+                Ok(page) => page,
+                // The next opening sweeps again.
+                Err(fault) => return tracing::debug!(cause = fault.message, "no sweep"),
+            };
+            for name in &page.names {
+                let Some((generation, number)) = parse_name(name) else { continue };
+                // A later owner's files have a higher generation, and numbers from the one on that
+                // was next when this one began. Those that were linked from another directory have
+                // its table's generation, which says nothing here, and a lower number.
+                let old = generation < self.generation || number.get() < self.first_file;
+                let named = self.files.borrow().get(&number).is_some_and(|f| f.name == *name)
+                    || self.cuts.has_discarded(name);
+                if !old || named || self.is_over() {
+                    continue;
+                }
+                self.env.mark("segment: orphan removed");
+                if let Err(fault) = self.store.remove(name).await {
+                    tracing::debug!(name, cause = fault.message, "orphan not removed");
+                }
+            }
+            match page.names.into_iter().next_back() {
+                Some(last) if page.more && last.as_str() < "data." => after = last,
+                _ => return,
+            }
+        }
+    }
+}
+
+const _: () = assert!(SCAN_BYTES > 2 * RECORD);

@@ -1,0 +1,474 @@
+//! [`Shared`]: what the segments of one process share: the blocks of their tables, memory for
+//! their indexes, the scrub's rate (B14), and who waits (B12).
+//!
+//! Index pages are dropped by a clock that goes around through all segments, so memory is with
+//! those that are used. What no checkpoint has stored cannot be dropped: when that is half of the
+//! memory, segments that have an equal part of this half or more store theirs; when it is three
+//! quarters, those that have an equal part of these take no further changes until it is less.
+//! One that cannot store what it has takes that from the others, and no more.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::{Rc, Weak};
+
+use block_volume::ids::FileNo;
+use runtime::sync::Notify;
+use runtime::{Duration, Instant};
+use table::Cache;
+
+use super::files::Recent;
+use super::index::IndexMap;
+use super::limits::{FULL_PAUSE, INDEX_MEMORY, WRITE_MEMORY_MIN};
+
+struct Inner {
+    cache: Cache,
+    /// Bytes of changes of tables and of last appends.
+    write_memory: usize,
+    /// Bytes of the indexes in memory.
+    room: usize,
+    used: Cell<usize>,
+    dirty: Cell<usize>,
+    members: RefCell<Vec<Weak<Member>>>,
+    /// Members that are there still.
+    count: Cell<usize>,
+    /// A writer was held back since there was room for changes.
+    held: Cell<bool>,
+    /// Where the clock is.
+    hand: Cell<usize>,
+    /// Changes that wait for their append.
+    waiting: Cell<usize>,
+    /// When the next piece of a scrub may be read.
+    scrub: Cell<Instant>,
+    /// Until when the cluster counts as full, once an append of blocks has found no room.
+    full_until: Cell<Option<Instant>>,
+    recent: RecentSum,
+}
+
+/// The last appends of all segments.
+struct RecentSum {
+    room: usize,
+    used: Cell<usize>,
+    /// Appends so far: the next one's place among all.
+    next: Cell<u64>,
+    /// Members by their oldest append.
+    oldest: RefCell<BTreeMap<u64, Weak<Member>>>,
+}
+
+/// Bytes of memory by what they are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Memory {
+    /// Index pages.
+    pub index: usize,
+    /// Blocks of the tables' sorted files.
+    pub cache: usize,
+    /// Changes of tables that are in no sorted file yet.
+    pub changes: usize,
+    /// The last appends to DataFiles.
+    pub recent: usize,
+    /// What all of them may take together.
+    pub budget: usize,
+}
+
+/// What the segments of one process share. Clones are the same.
+#[derive(Clone)]
+pub struct Shared(Rc<Inner>);
+
+impl Shared {
+    /// For segments whose tables' blocks share `cache`, and whose indexes share `index_memory`
+    /// bytes, 16 KiB to 64 GiB. What requests under way look at comes beside it.
+    pub fn new(cache: Cache, index_memory: usize) -> Shared {
+        Shared::with(cache, index_memory, (usize::MAX, usize::MAX))
+    }
+
+    /// The same with a bound of what changes take until they are in sorted files of the tables,
+    /// and of the last appends of all segments together: `write_memory` bytes, from 256 KiB. A
+    /// quarter is for the appends.
+    pub fn bounded(cache: Cache, index_memory: usize, write_memory: usize) -> Shared {
+        let write_memory = write_memory.max(WRITE_MEMORY_MIN);
+        let recent = write_memory / 4;
+        let cache = cache.with_write_memory(write_memory - recent);
+        Shared::with(cache, index_memory, (write_memory, recent))
+    }
+
+    fn with(cache: Cache, index_memory: usize, (write_memory, recent): (usize, usize)) -> Shared {
+        let (used, next, oldest) = Default::default();
+        Shared(Rc::new(Inner {
+            write_memory,
+            recent: RecentSum { room: recent, used, next, oldest },
+            cache,
+            room: index_memory.clamp(INDEX_MEMORY.0, INDEX_MEMORY.1),
+            used: Cell::new(0),
+            dirty: Cell::new(0),
+            members: RefCell::default(),
+            count: Cell::new(0),
+            held: Cell::new(false),
+            hand: Cell::new(0),
+            waiting: Cell::new(0),
+            scrub: Cell::new(Instant::default()),
+            full_until: Cell::new(None),
+        }))
+    }
+
+    /// An append of blocks has found no room: the next ones are refused for a while. An append that
+    /// fails stops its segment, so that few are to find out.
+    pub(crate) fn note_full(&self, now: Instant) {
+        self.0.full_until.set(Some(now + FULL_PAUSE));
+    }
+
+    /// True while blocks are refused for want of room.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        self.0.full_until.get().is_some_and(|until| now < until)
+    }
+
+    /// Bytes of the indexes in memory.
+    pub fn index_bytes(&self) -> usize {
+        self.0.used.get()
+    }
+
+    /// What segments have in memory at present.
+    pub fn memory(&self) -> Memory {
+        let Inner { cache, used, recent, room, write_memory, .. } = &*self.0;
+        Memory {
+            index: used.get(),
+            cache: cache.bytes(),
+            changes: cache.write_bytes(),
+            recent: recent.used.get(),
+            budget: room.saturating_add(cache.limit()).saturating_add(*write_memory),
+        }
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.0.cache
+    }
+
+    /// A segment's part.
+    pub(crate) fn join(&self, index: IndexMap) -> Rc<Member> {
+        self.0.count.set(self.0.count.get() + 1);
+        let member = Rc::new(Member {
+            index: RefCell::new(index),
+            wake_checkpoint: Notify::new(),
+            wake_log: Notify::new(),
+            noted: Cell::new((0, 0)),
+            waiting: Cell::new(0),
+            recent: RefCell::default(),
+            shared: self.clone(),
+        });
+        let members = &mut *self.0.members.borrow_mut();
+        members.retain(|member| member.strong_count() > 0);
+        members.push(Rc::downgrade(&member));
+        member
+    }
+
+    /// How long a scrub that has read some bytes rests, so that all together read no more than
+    /// `rate` in a second.
+    pub(crate) fn scrubbed(&self, now: Instant, bytes: u64, rate: u64) -> Duration {
+        let took = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate.max(1));
+        let until = self.0.scrub.get().max(now) + took;
+        self.0.scrub.set(until);
+        until - now
+    }
+
+    /// When the sums have changed: has members that hold much of what is dirty store it, and lets
+    /// writers go on that were held back.
+    fn react(&self) {
+        let inner = &*self.0;
+        let due = inner.dirty.get() > inner.room / 2;
+        let released = inner.held.get() && inner.dirty.get() <= inner.room / 4 * 3;
+        if !due && !released {
+            return;
+        }
+        if released {
+            self.wake_held();
+        }
+        for member in inner.members.borrow().iter().filter_map(Weak::upgrade) {
+            if member.is_store_due() {
+                member.wake_checkpoint.notify_one();
+            }
+        }
+    }
+
+    /// Has writers look again that were held back.
+    fn wake_held(&self) {
+        if self.0.held.take() {
+            let members = self.0.members.borrow();
+            members.iter().filter_map(Weak::upgrade).for_each(|one| one.wake_log.notify_one());
+        }
+    }
+
+    /// Drops pages that were not used lately, until there is room or none is left that could go.
+    fn make_room(&self) {
+        let inner = &*self.0;
+        // Twice around: the first time takes the marks of use away.
+        let mut rounds = 2 * inner.count.get() + 1;
+        let has_clean = || inner.used.get() > inner.dirty.get();
+        while inner.used.get() > inner.room && has_clean() && rounds > 0 {
+            let member = {
+                let members = &mut *inner.members.borrow_mut();
+                let Some(member) = members.get(inner.hand.get()) else {
+                    inner.hand.set(0);
+                    if members.is_empty() {
+                        return;
+                    }
+                    continue;
+                };
+                let Some(member) = member.upgrade() else {
+                    members.swap_remove(inner.hand.get());
+                    continue;
+                };
+                member
+            };
+            let ended = member.index.borrow_mut().sweep(inner.used.get() - inner.room);
+            member.note();
+            if ended {
+                inner.hand.set(inner.hand.get() + 1);
+                rounds -= 1;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { room, used, dirty, .. } = &*self.0;
+        write!(f, "Shared({} of {room} bytes, {} dirty)", used.get(), dirty.get())
+    }
+}
+
+/// A segment's part of what is shared.
+pub(crate) struct Member {
+    pub(crate) index: RefCell<IndexMap>,
+    /// The segment's checkpoint may be due.
+    pub(crate) wake_checkpoint: Notify,
+    /// The task that writes DataFiles may have something to do.
+    pub(crate) wake_log: Notify,
+    /// Bytes and dirty bytes as the sums have them.
+    noted: Cell<(usize, usize)>,
+    /// Changes that wait for their append.
+    waiting: Cell<usize>,
+    recent: RefCell<Recent>,
+    shared: Shared,
+}
+
+impl Member {
+    /// Tells the sums what the index has.
+    fn note(&self) {
+        let (bytes, dirty) = {
+            let index = self.index.borrow();
+            (index.bytes(), index.dirty_bytes())
+        };
+        let (used, of_dirty) = (&self.shared.0.used, &self.shared.0.dirty);
+        let (had, had_dirty) = self.noted.replace((bytes, dirty));
+        used.set(used.get() + bytes - had);
+        of_dirty.set(of_dirty.get() + dirty - had_dirty);
+    }
+
+    /// After a change of the index: makes room, and has checkpoints begun that are due.
+    pub(crate) fn watch(&self) {
+        self.note();
+        self.shared.make_room();
+        self.shared.react();
+    }
+
+    /// True when too much is dirty, and this segment has an equal part of what may be, or more.
+    pub(crate) fn is_store_due(&self) -> bool {
+        self.exceeds(self.shared.0.room / 2)
+    }
+
+    /// True when changes have to wait until more is stored. Whoever is told so stores, and its
+    /// writer is woken when it need not wait any more.
+    pub(crate) fn is_behind(&self) -> bool {
+        let behind = self.exceeds(self.shared.0.room / 4 * 3);
+        if behind {
+            self.shared.0.held.set(true);
+            self.wake_checkpoint.notify_one();
+        }
+        behind
+    }
+
+    /// Whether more than `most` bytes are dirty, and an equal part of `most` is this segment's.
+    /// Of those that have more than their part one at least can store it, whatever the others do.
+    fn exceeds(&self, most: usize) -> bool {
+        let shared = &*self.shared.0;
+        let own = self.index.borrow().dirty_bytes();
+        let all = shared.dirty.get() + own - self.noted.get().1;
+        all > most && own * shared.count.get() >= most
+    }
+
+    /// Drops a page of the index, if the table has all of it.
+    pub(crate) fn forget(&self, page: u32) {
+        self.index.borrow_mut().forget(page);
+        self.note();
+    }
+
+    /// After a change that made the index larger: has checkpoints begun that are due.
+    pub(crate) fn grown(&self) {
+        self.note();
+        self.shared.react();
+    }
+
+    /// Notes an append at a unit of a file, and forgets the segment's oldest ones beyond `most`
+    /// bytes, and the oldest of all segments when these have too many.
+    pub(crate) fn remember(
+        self: &Rc<Self>,
+        (file, unit): (FileNo, u32),
+        bytes: Rc<Vec<u8>>,
+        most: usize,
+    ) {
+        let sum = &self.shared.0.recent;
+        let stamp = sum.next.get();
+        sum.next.set(stamp + 1);
+        sum.used.set(sum.used.get() + bytes.len());
+        self.recent.borrow_mut().insert(file, unit, bytes, stamp);
+        if self.recent.borrow().oldest() == Some(stamp) {
+            sum.oldest.borrow_mut().insert(stamp, Rc::downgrade(self));
+        }
+        while self.recent.borrow().bytes() > most {
+            self.forget_recent();
+        }
+        while sum.used.get() > sum.room {
+            let first = sum.oldest.borrow().first_key_value().map(|(_, member)| member.clone());
+            let first = first.expect("bytes are in appends").upgrade();
+            first.expect("it takes its own away").forget_recent();
+        }
+    }
+
+    /// Forgets the segment's oldest append.
+    fn forget_recent(self: &Rc<Self>) {
+        let (sum, recent) = (&self.shared.0.recent, &mut *self.recent.borrow_mut());
+        let oldest = &mut *sum.oldest.borrow_mut();
+        let before = recent.bytes();
+        oldest.remove(&recent.oldest().expect("there is one"));
+        recent.forget_oldest();
+        sum.used.set(sum.used.get() + recent.bytes() - before);
+        if let Some(next) = recent.oldest() {
+            oldest.insert(next, Rc::downgrade(self));
+        }
+    }
+
+    /// The append among the last that a place of a file lies in, and the bytes in front of that
+    /// place.
+    pub(crate) fn recent(&self, file: FileNo, unit: u32) -> Option<(Rc<Vec<u8>>, usize)> {
+        self.recent.borrow().get(file, unit)
+    }
+
+    /// So many of the segment's changes wait for their append.
+    pub(crate) fn waits(&self, count: usize) {
+        let all = &self.shared.0.waiting;
+        all.set(all.get() + count - self.waiting.replace(count));
+    }
+
+    /// Changes of this segment that wait for their append, and of all others.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let own = self.waiting.get();
+        (own, self.shared.0.waiting.get() - own)
+    }
+
+    /// What is shared.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let (sum, recent) = (&self.shared.0.recent, &*self.recent.borrow());
+        sum.used.set(sum.used.get() - recent.bytes());
+        if let Some(oldest) = recent.oldest() {
+            sum.oldest.borrow_mut().remove(&oldest);
+        }
+        let (used, dirty) = (&self.shared.0.used, &self.shared.0.dirty);
+        let (had, had_dirty) = self.noted.get();
+        used.set(used.get() - had);
+        dirty.set(dirty.get() - had_dirty);
+        self.waits(0);
+        self.shared.0.count.set(self.shared.0.count.get() - 1);
+        self.shared.react();
+        self.shared.wake_held(); // The equal part of each is larger.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::super::format::page::decode_page;
+    use super::super::limits::PAGE_BLOCKS;
+    use super::super::types::{Loc, Update};
+    use super::*;
+
+    const ROOM: usize = 64 << 10;
+
+    fn dirty(member: &Member) -> usize {
+        member.index.borrow().dirty_bytes()
+    }
+
+    /// Makes pages dirty until a member has `most` bytes of them.
+    fn fill(member: &Member, most: usize) {
+        let file = FileNo::new(1).expect("not 0");
+        for page in 0.. {
+            if dirty(member) >= most {
+                return member.watch();
+            }
+            for block in 0..PAGE_BLOCKS {
+                let at = Loc::new(file, (page * 7919 + block * 131) % 99_991);
+                let lba = page * PAGE_BLOCKS + block;
+                member.index.borrow_mut().apply(Update::Data { lba, count: 1, at });
+            }
+        }
+    }
+
+    fn store(member: &Member) {
+        let index = &mut *member.index.borrow_mut();
+        for page in index.dirty_pages() {
+            index.meet(page, &decode_page(&[]).expect("a hole"));
+            let (_, _, version) = index.take_page(page);
+            index.stored(page, version);
+        }
+    }
+
+    fn is_woken(notify: &Notify) -> bool {
+        notify.notified().now_or_never().is_some()
+    }
+
+    #[test]
+    fn one_that_cannot_store_takes_its_part_and_stops_nobody() {
+        let shared = Shared::new(Cache::new(1 << 20), ROOM);
+        let members: Vec<Rc<Member>> = (0..4).map(|_| shared.join(IndexMap::new())).collect();
+        let [stuck, other, ..] = &members[..] else { unreachable!("four") };
+        fill(stuck, ROOM);
+        assert!(stuck.is_store_due() && stuck.is_behind() && is_woken(&stuck.wake_checkpoint));
+        fill(other, 1);
+        assert!(!other.is_store_due() && !other.is_behind(), "{shared:?}");
+        fill(other, ROOM / 8);
+        assert!(other.is_store_due() && is_woken(&other.wake_checkpoint), "{shared:?}");
+        fill(other, ROOM * 3 / 16);
+        assert!(other.is_behind(), "{shared:?}");
+        // What it has stored can go, and goes, since there is no room.
+        store(other);
+        other.watch();
+        assert!(!other.is_store_due() && !other.is_behind() && dirty(other) == 0);
+        assert_eq!(other.index.borrow().bytes(), 0);
+        drop(members);
+        assert_eq!((shared.index_bytes(), shared.0.dirty.get()), (0, 0));
+    }
+
+    #[test]
+    fn writers_go_on_when_others_have_stored_enough() {
+        let shared = Shared::new(Cache::new(1 << 20), ROOM);
+        let [first, second, third] = [(); 3].map(|()| shared.join(IndexMap::new()));
+        fill(&first, ROOM / 2);
+        fill(&second, ROOM / 4 + 8192);
+        assert!(first.is_behind() && second.is_behind());
+        assert!(!is_woken(&second.wake_log));
+        store(&first);
+        first.watch();
+        assert!(is_woken(&second.wake_log) && !second.is_behind());
+        fill(&third, ROOM / 2);
+        assert!(second.is_behind());
+        drop(third);
+        assert!(is_woken(&second.wake_log) && !second.is_behind());
+        assert_eq!(shared.0.dirty.get(), dirty(&second));
+        assert_eq!(shared.index_bytes(), first.index.borrow().bytes() + dirty(&second));
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of a segment's device.
+
+mod device;

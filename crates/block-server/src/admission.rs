@@ -1,0 +1,103 @@
+//! Whose turn it is when a block server is congested (B12): what was promised goes at once, the
+//! rest shares what is free, and has a share of its own where nothing is.
+
+use std::cell::Cell;
+
+use runtime::sync::{Mutex, Notify};
+use runtime::{Env, Instant};
+use transport::Priority;
+
+use crate::limits::{
+    FREE_REQUESTS_MAX, FREE_REQUESTS_YIELDING, FREE_WAIT_MAX, PROMISE_MEMORY, PROMISED_PER_FREE,
+};
+
+/// Counts requests under way.
+pub(super) struct Admission {
+    env: Env,
+    under_way: Cell<usize>,
+    /// When a request that was promised came last.
+    promised: Cell<Option<Instant>>,
+    /// Promised requests that were let in since the last one that was not promised.
+    ahead: Cell<u32>,
+    /// Requests that were not promised go one after the other, in their order.
+    turn: Mutex<()>,
+    ended: Notify,
+}
+
+/// A request under way.
+pub(super) struct Admitted<'a>(&'a Admission);
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.set(self.0.under_way.get() - 1);
+        self.0.ended.notify_one();
+    }
+}
+
+impl Admission {
+    pub(super) fn new(env: &Env) -> Admission {
+        Admission {
+            env: env.clone(),
+            under_way: Cell::new(0),
+            promised: Cell::new(None),
+            ahead: Cell::new(0),
+            turn: Mutex::new(()),
+            ended: Notify::new(),
+        }
+    }
+
+    /// Requests under way up to which one that was not promised may begin.
+    fn room(&self) -> usize {
+        let now = self.env.now();
+        match self.promised.get() {
+            Some(last) if now - last < PROMISE_MEMORY => FREE_REQUESTS_YIELDING,
+            _ => FREE_REQUESTS_MAX,
+        }
+    }
+
+    /// True when one that was not promised may begin: there is room, or it has waited for its share.
+    fn may_enter(&self) -> bool {
+        self.under_way.get() < self.room() || self.ahead.get() >= PROMISED_PER_FREE
+    }
+
+    /// Lets one in that was not promised.
+    fn enter_free(&self) -> Admitted<'_> {
+        if self.under_way.get() >= self.room() {
+            self.env.mark("block: request let in by its share");
+        }
+        self.ahead.set(0);
+        self.enter()
+    }
+
+    fn enter(&self) -> Admitted<'_> {
+        self.under_way.set(self.under_way.get() + 1);
+        Admitted(self)
+    }
+
+    /// Lets a request in; nothing when it has waited for too long: its client asks again.
+    pub(super) async fn enter_as(&self, priority: Priority) -> Option<Admitted<'_>> {
+        if priority != Priority::Background {
+            self.promised.set(Some(self.env.now()));
+            self.ahead.set(self.ahead.get().saturating_add(1));
+            if self.ahead.get() >= PROMISED_PER_FREE {
+                self.ended.notify_one();
+            }
+            return Some(self.enter());
+        }
+        if self.turn.try_lock().is_ok() && self.may_enter() {
+            return Some(self.enter_free());
+        }
+        self.env.mark("block: request gives way");
+        let wait = async {
+            let _turn = self.turn.lock().await;
+            loop {
+                let ended = self.ended.notified();
+                if self.may_enter() {
+                    return self.enter_free();
+                }
+                ended.await;
+            }
+        };
+        self.env.timeout(FREE_WAIT_MAX, wait).await.ok()
+    }
+}

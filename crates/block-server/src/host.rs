@@ -1,0 +1,207 @@
+//! [`Host`]: a block server's process, put together: its membership, its segments on the core,
+//! and what serves them.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use block_proto::lease::{PLACES_LENT, drifted};
+use block_proto::managers::{Managers, misfit};
+use block_proto::paths::segment_path;
+use block_proto::{BlockReply, BlockRequest, SERVICE};
+use block_segment::{LinkFrom, Options, Segment, Shared};
+use block_volume::contract::Answer;
+use block_volume::ids::{Identity, SegmentId, VolumeId};
+use client::Client;
+use runtime::Instant;
+use table::{ClientStore, Store};
+use transport::{Endpoint, Handler, Incoming, TransportError};
+
+use super::late::Late;
+use super::member::{Devices, Member, ServedSegment};
+use super::tenancy::{Held, Standing};
+use crate::{BlockServer, Lease, Opened, SegmentOpener};
+
+/// Segments on the core, each in its directory.
+#[derive(Clone)]
+pub struct CoreDevices {
+    client: Client,
+    shared: Shared,
+    options: Options,
+}
+
+impl CoreDevices {
+    /// What segments of this process share, and how they behave.
+    pub fn new(client: &Client, shared: Shared, options: Options) -> CoreDevices {
+        CoreDevices { client: client.clone(), shared, options }
+    }
+}
+
+/// The epoch of a segment's first owner.
+const FIRST_EPOCH: u64 = 1;
+
+impl Devices for CoreDevices {
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {
+        Box::pin(async move {
+            let this = self.clone();
+            let late = Late::new(
+                &self.client,
+                held.bytes,
+                Box::new(move || Box::pin(this.clone().segment(segment, held))),
+            );
+            if self.is_used(segment, held).await? {
+                // Whoever takes it over has it recovered before the first request.
+                late.open().await?;
+            }
+            Ok(Rc::new(late) as Rc<dyn ServedSegment>)
+        })
+    }
+}
+
+impl CoreDevices {
+    /// False when nobody has had the segment open.
+    async fn is_used(&self, segment: SegmentId, held: Held) -> Result<bool, Fault> {
+        if held.epoch == FIRST_EPOCH {
+            return Ok(false);
+        }
+        match self.client.lookup(&segment_path(segment)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(fault(error)),
+        }
+    }
+
+    async fn segment(self, segment: SegmentId, held: Held) -> Result<Segment, Fault> {
+        let path = segment_path(segment);
+        let store = ClientStore::new(&self.client, &path, held.policy).await.map_err(fault)?;
+        let identity = Identity { volume: segment.volume.get(), segment: segment.index };
+        let which = (identity, held.bytes, held.epoch);
+        let (env, store) = (self.client.env(), Rc::new(store));
+        let mut options = self.options;
+        // A snapshot's files are others' too: copying would take room and give none. And its places
+        // stay what they are, by which differences between snapshots are found.
+        options.read_only = held.read_only;
+        let client = self.client.clone();
+        let origin = held.origin.map(|volume| -> LinkFrom {
+            Box::new(move || {
+                let client = client.clone();
+                Box::pin(async move {
+                    let path = segment_path(SegmentId { volume, ..segment });
+                    let found = ClientStore::find(&client, &path).await.map_err(fault)?;
+                    Ok(Rc::new(found) as Rc<dyn Store>)
+                })
+            })
+        });
+        let stores = (store.clone() as Rc<dyn Store>, store as Rc<dyn Store>);
+        Segment::open_from(env, stores, &self.shared, which, (options, origin)).await
+    }
+}
+
+fn fault(error: client::Error) -> Fault {
+    Fault::new(error.kind(), error.to_string())
+}
+
+/// A segment's lease, as it was opened.
+struct SegmentLease {
+    member: Member,
+    segment: SegmentId,
+    epoch: u64,
+}
+
+impl Lease for SegmentLease {
+    fn standing(&self) -> Standing {
+        self.member.standing(self.segment, self.epoch)
+    }
+}
+
+/// What the server opens: segments that the membership has.
+struct Opener(Member);
+
+impl SegmentOpener for Opener {
+    fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
+        Box::pin(async move {
+            let (device, epoch) = self.0.device(segment).await?;
+            // They lent while they might answer.
+            let lent_before = match self.0.acknowledge_from(segment, epoch) {
+                Some(from) if epoch > FIRST_EPOCH => from + drifted(PLACES_LENT),
+                _ => Instant::default(),
+            };
+            let lease = Rc::new(SegmentLease { member: self.0.clone(), segment, epoch });
+            Ok(Opened { device, lease, epoch, lent_before })
+        })
+    }
+
+    fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let request = BlockRequest::Keep { attachments: vec![(volume, epoch)] };
+            match self.0.managers().ask(request).await? {
+                BlockReply::Kept { over } => Ok(over.is_empty()),
+                other => Err(misfit(&other).into()),
+            }
+        })
+    }
+}
+
+/// A running block server. Clones share it.
+#[derive(Clone)]
+pub struct Host {
+    member: Member,
+    server: BlockServer,
+}
+
+impl Host {
+    /// Joins the managers as `name`, and serves at `listen`, an address that others reach.
+    pub async fn start(
+        managers: Managers,
+        endpoint: &Endpoint,
+        devices: Rc<dyn Devices>,
+        name: &str,
+        listen: SocketAddr,
+    ) -> Result<Host, TransportError> {
+        let env = managers.client().env().clone();
+        let member = Member::start(managers, devices, name, listen);
+        let server = BlockServer::new(&env, Rc::new(Opener(member.clone())));
+        let released = server.clone();
+        member.on_release(Rc::new(move |segment| {
+            let server = released.clone();
+            Box::pin(async move { server.release(segment).await })
+        }));
+        let host = Host { member, server };
+        endpoint.listen(listen, Rc::new(host.clone())).await?;
+        Ok(host)
+    }
+
+    /// Its membership.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// What serves its segments.
+    pub fn server(&self) -> &BlockServer {
+        &self.server
+    }
+
+    /// Gives its segments to others, and ends. What nobody takes is closed, so that whoever has it
+    /// next opens it quickly.
+    pub async fn stop(&self) {
+        self.member.leave().await;
+        self.member.stop();
+        self.member.close_all().await;
+    }
+}
+
+impl Handler for Host {
+    fn handle(&self, incoming: Incoming) {
+        match incoming.request.service {
+            SERVICE => self.server.handle(incoming),
+            _ => self.member.handle(incoming),
+        }
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Host({:?}, {:?})", self.member, self.server)
+    }
+}

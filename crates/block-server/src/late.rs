@@ -1,0 +1,234 @@
+//! [`Late`]: a segment that is opened when somebody first asks for it. Nobody has been in its
+//! directory, so until then there is nothing to recover, and a volume is made without a single
+//! file (B11).
+//!
+//! Nothing is answered before the opening, which shuts out whoever came first after all: so a
+//! late opening is as safe as an early one. What it costs is the first request's time.
+
+use std::cell::{Cell, OnceCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use block_proto::paths::segment_path;
+use block_segment::Segment;
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
+use block_volume::geometry::Extent;
+use block_volume::ids::{Identity, SegmentId};
+use block_volume::once::Origin;
+use client::Client;
+use futures_util::future::{LocalBoxFuture, ready};
+use runtime::sync::{Mutex, Notify};
+use runtime::{Buf, Duration};
+use table::ClientStore;
+use wire::control::Policy;
+
+use super::member::ServedSegment;
+
+/// Opens the segment: called again after a failure.
+pub(super) type Opening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;
+
+struct Inner {
+    client: Client,
+    bytes: u64,
+    opening: Opening,
+    opened: OnceCell<Segment>,
+    turn: Mutex<()>,
+    closed: Cell<bool>,
+    changed: Notify,
+}
+
+/// A segment of `bytes` bytes. Clones share it.
+#[derive(Clone)]
+pub(super) struct Late(Rc<Inner>);
+
+impl Late {
+    pub(super) fn new(client: &Client, bytes: u64, opening: Opening) -> Late {
+        Late(Rc::new(Inner {
+            client: client.clone(),
+            bytes,
+            opening,
+            opened: OnceCell::new(),
+            turn: Mutex::new(()),
+            closed: Cell::new(false),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// Opens it, unless that has happened.
+    pub(super) async fn open(&self) -> Result<(), Fault> {
+        let inner = &*self.0;
+        if inner.opened.get().is_some() {
+            return Ok(());
+        }
+        let _turn = inner.turn.lock().await;
+        if inner.opened.get().is_some() {
+            return Ok(());
+        }
+        if inner.closed.get() {
+            return Err(Fault::new(Kind::Retry, "the segment is being closed"));
+        }
+        let opened = (inner.opening)().await?;
+        inner.opened.get_or_init(|| opened);
+        inner.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Has the segment answer: its user opens it before ([`ServedSegment::ready`]).
+    fn ask<'a, T: 'a>(&'a self, ask: impl FnOnce(&'a Segment) -> Answer<'a, T>) -> Answer<'a, T> {
+        match self.0.opened.get() {
+            Some(segment) => ask(segment),
+            None => Box::pin(ready(Err(Fault::new(Kind::Retry, "the segment is not open yet")))),
+        }
+    }
+}
+
+impl Device for Late {
+    fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        self.ask(|segment| segment.read(extent))
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.ask(|segment| segment.write(offset, data))
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.ask(|segment| segment.clear(extent, how))
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        self.ask(|segment| segment.pieces(extent, most))
+    }
+}
+
+impl Owned for Late {
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.ask(|segment| segment.write_once(origin, offset, data))
+    }
+
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.ask(|segment| segment.clear_once(origin, extent, how))
+    }
+
+    fn last(&self, attachment: u32) -> u64 {
+        self.0.opened.get().map_or(0, |segment| segment.last(attachment))
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        self.0.opened.get().map(Owned::attachments).unwrap_or_default()
+    }
+
+    fn forget(&self, attachments: Range<u32>) {
+        if let Some(segment) = self.0.opened.get() {
+            segment.forget(attachments);
+        }
+    }
+
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+        self.ask(|segment| segment.locate(extent, around))
+    }
+
+    fn confirm(&self) -> Answer<'_, ()> {
+        self.ask(|segment| segment.confirm())
+    }
+}
+
+impl ServedSegment for Late {
+    fn ready(&self) -> Answer<'_, ()> {
+        Box::pin(self.open())
+    }
+
+    fn stopped(&self) -> LocalBoxFuture<'static, Fault> {
+        let this = self.clone();
+        Box::pin(async move {
+            loop {
+                let changed = this.0.changed.notified();
+                if let Some(segment) = this.0.opened.get() {
+                    return segment.until_stopped().await;
+                }
+                changed.await;
+            }
+        })
+    }
+
+    fn close(&self) -> LocalBoxFuture<'static, ()> {
+        let this = self.clone();
+        Box::pin(async move {
+            this.0.closed.set(true);
+            let _turn = this.0.turn.lock().await;
+            let Some(segment) = this.0.opened.get() else { return };
+            if let Err(fault) = segment.clone().close().await {
+                // Whoever opens it next recovers it.
+                tracing::debug!(%fault, "segment was not closed properly");
+            }
+        })
+    }
+
+    fn cut(&self, cut: u64, most: Duration) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.open().await?;
+            self.ask(|segment| Box::pin(segment.cut(cut, most))).await
+        })
+    }
+
+    fn release_cut(&self, cut: u64, keep: bool) -> Result<Duration, Fault> {
+        match self.0.opened.get() {
+            Some(segment) => segment.release(cut, keep),
+            None => Err(Fault::new(Kind::NotFound, format!("there is no cut {cut:x}"))),
+        }
+    }
+
+    fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let store = ClientStore::new(&self.0.client, &segment_path(to), policy).await;
+            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+            let identity = Identity { volume: to.volume.get(), segment: to.index };
+            self.ask(|segment| Box::pin(segment.link(cut, Rc::new(store), identity))).await
+        })
+    }
+
+    fn flatten(&self) -> Answer<'_, u64> {
+        Box::pin(async move {
+            // Nobody has asked for it yet, and it may have been linked nevertheless.
+            self.open().await?;
+            self.ask(|segment| Box::pin(ready(Ok(segment.flatten())))).await
+        })
+    }
+
+    fn check(&self, from: u64) -> Answer<'_, SegmentCheck> {
+        Box::pin(async move {
+            // Nobody has asked for it yet, and it may have been linked nevertheless.
+            self.open().await?;
+            self.ask(|segment| Box::pin(segment.check(from))).await
+        })
+    }
+
+    fn scrub(&self) -> SegmentScrub {
+        let none = SegmentScrub { total_bytes: self.0.bytes, ..SegmentScrub::default() };
+        self.0.opened.get().map_or(none, Segment::scrub)
+    }
+
+    fn usage(&self) -> SegmentUsage {
+        self.0.opened.get().map(usage).unwrap_or_default()
+    }
+}
+
+/// What a segment takes. Its number is not known here.
+fn usage(segment: &Segment) -> SegmentUsage {
+    let stats = segment.stats();
+    SegmentUsage {
+        index: 0,
+        files: stats.files as u64,
+        file_bytes: stats.file_bytes,
+        blocks: stats.blocks,
+        live: stats.live.min(stats.blocks),
+        append_bytes: stats.append_bytes,
+        collected_bytes: stats.collected_bytes,
+        index_bytes: stats.index_bytes as u64,
+    }
+}

@@ -1,0 +1,494 @@
+//! The block server's side of the data path: segments that this process owns, behind the
+//! transport (`protocols.md` 6.2, 6.5).
+//!
+//! A client works in a session for each segment and attachment. Each change has a number that it
+//! keeps over sessions and servers, and happens once, however often its message comes: while it is
+//! under way the session knows it, and once it is durable the device does, whoever opens it next. Before a session's successor is
+//! admitted, the session is closed: what of it has not begun is never done, what has begun ends.
+//! So a message that comes late never undoes what was acknowledged later.
+//!
+//! Invariant: knows no NBD and no layout of data; which segments are here, and whether an
+//! attachment lives, is its [`SegmentOpener`]'s to say.
+
+mod admission;
+pub mod host;
+mod late;
+mod lending;
+pub mod limits;
+pub mod member;
+mod requests;
+mod session;
+pub mod tenancy;
+
+pub use host::{CoreDevices, Host};
+pub use member::{Devices, Member, ServedSegment};
+pub use tenancy::{Standing, Tenancy};
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::rc::Rc;
+
+use admission::Admission;
+use base::{Fault, Kind};
+use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_answer};
+use block_volume::contract::{Answer, Owned};
+use block_volume::ids::{SegmentId, VolumeId};
+use lending::{Lending, Lent};
+use runtime::sync::Mutex;
+use runtime::{Class, Env, Instant};
+use session::Session;
+use transport::{Handler, Incoming, Response};
+
+use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
+
+/// The right to answer for a segment, as it was opened. Asked as a request is answered
+/// (`protocols.md` 6.5).
+pub trait Lease {
+    /// What may be answered now.
+    fn standing(&self) -> Standing;
+}
+
+/// A segment that is served here.
+pub struct Opened {
+    /// Its content.
+    pub device: Rc<dyn Owned>,
+    /// For how long.
+    pub lease: Rc<dyn Lease>,
+    /// Under which epoch.
+    pub epoch: u64,
+    /// Clients of former owners may read by places that these have told them until then.
+    pub lent_before: Instant,
+}
+
+/// What a block server asks of its manager and of its store.
+pub trait SegmentOpener {
+    /// A segment that this server owns: `Reroute` when it does not, `Retry` when it cannot be
+    /// opened now. Called once at a time for a segment, and again only after
+    /// [`BlockServer::release`] or an answer of its device that it is fenced.
+    fn open(&self, segment: SegmentId) -> Answer<'_, Opened>;
+
+    /// True when an attachment is not over. Asked anew after each opening of a segment, because
+    /// whoever came after the attachment may have told it to the segment's former owner only.
+    fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool>;
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Sessions admitted.
+    pub sessions: u64,
+    /// Reads answered with bytes.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Reads answered with places, which the client reads itself.
+    pub located: u64,
+    /// Those of them whose places the client may keep for a while.
+    pub lent: u64,
+    /// Writes made durable.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Trims and zeroes made durable.
+    pub clears: u64,
+    /// Requests answered busy.
+    pub busy: u64,
+    /// Changes that came again.
+    pub repeats: u64,
+    /// Requests of sessions or attachments that are over.
+    pub late: u64,
+    /// Reads answered without a lease, after a question to the core.
+    pub confirmed: u64,
+}
+
+/// A segment and its sessions.
+pub(crate) struct OpenSegment {
+    since: Instant,
+    device: Rc<dyn Owned>,
+    lease: Rc<dyn Lease>,
+    /// By attachment.
+    sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
+    /// One session is admitted at a time.
+    admission: Mutex<()>,
+    lending: Lending,
+    /// It is not served any more.
+    released: Cell<bool>,
+}
+
+/// The place of a segment that is open or being opened.
+#[derive(Default)]
+struct Slot {
+    opening: Mutex<()>,
+    hosted: RefCell<Option<Rc<OpenSegment>>>,
+}
+
+pub(crate) struct Inner {
+    env: Env,
+    opener: Rc<dyn SegmentOpener>,
+    slots: RefCell<BTreeMap<SegmentId, Rc<Slot>>>,
+    /// Attachments below are over, as those after them have told.
+    fences: RefCell<BTreeMap<VolumeId, u64>>,
+    /// Places of segments that were open here, to whom they were lent and until when.
+    lent: RefCell<BTreeMap<SegmentId, Lent>>,
+    /// When the manager was asked about an attachment that was not over.
+    verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
+    read_bytes: Cell<usize>,
+    write_bytes: Cell<usize>,
+    admission: Admission,
+    stats: Cell<Stats>,
+}
+
+/// Serves segments. Clones share it.
+#[derive(Clone)]
+pub struct BlockServer(pub(crate) Rc<Inner>);
+
+impl BlockServer {
+    /// A server that opens segments as clients ask for them.
+    pub fn new(env: &Env, opener: Rc<dyn SegmentOpener>) -> BlockServer {
+        BlockServer(Rc::new(Inner {
+            env: env.clone(),
+            opener,
+            slots: RefCell::default(),
+            fences: RefCell::default(),
+            lent: RefCell::default(),
+            verified: RefCell::default(),
+            read_bytes: Cell::new(0),
+            write_bytes: Cell::new(0),
+            admission: Admission::new(env),
+            stats: Cell::default(),
+        }))
+    }
+
+    /// Serves a segment no more. When it returns, nothing is under way on its device.
+    pub async fn release(&self, segment: SegmentId) {
+        let slot = self.0.slots.borrow_mut().remove(&segment);
+        let Some(slot) = slot else { return };
+        self.forget_fence(segment.volume);
+        let _opening = slot.opening.lock().await;
+        let hosted = slot.hosted.borrow_mut().take();
+        let Some(hosted) = hosted else { return };
+        hosted.released.set(true);
+        self.note_lent(segment, &hosted);
+        let sessions: Vec<_> = hosted.sessions.borrow().values().cloned().collect();
+        sessions.iter().for_each(|session| session.close());
+        for session in sessions {
+            session.drained().await;
+        }
+    }
+
+    /// Segments that are open.
+    pub fn segments(&self) -> Vec<SegmentId> {
+        let slots = self.0.slots.borrow();
+        let open = slots.iter().filter(|(_, slot)| slot.hosted.borrow().is_some());
+        open.map(|(segment, _)| *segment).collect()
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> Stats {
+        self.0.stats.get()
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Stats)) {
+        let mut stats = self.0.stats.get();
+        change(&mut stats);
+        self.0.stats.set(stats);
+    }
+
+    /// The segment, opened if need be.
+    async fn host(&self, segment: SegmentId) -> Result<Rc<OpenSegment>, BlockError> {
+        loop {
+            let slot = self.0.slots.borrow_mut().entry(segment).or_default().clone();
+            if let Some(hosted) = slot.hosted.borrow().clone() {
+                return Ok(hosted);
+            }
+            let opening = slot.opening.lock().await;
+            if let Some(hosted) = slot.hosted.borrow().clone() {
+                return Ok(hosted);
+            }
+            if !self.has_slot(segment, &slot) {
+                continue; // It was released while we waited.
+            }
+            let since = self.0.env.now();
+            match self.0.opener.open(segment).await {
+                Ok(Opened { device, lease, epoch, lent_before }) => {
+                    let (sessions, admission) = Default::default();
+                    if !self.has_slot(segment, &slot) {
+                        // Released meanwhile. What is leased stays noted for the next opening.
+                        return Err(BlockError::NotOwner);
+                    }
+                    let lent = self.0.lent.borrow_mut().remove(&segment);
+                    let lending = Lending::new(epoch, lent_before, lent.unwrap_or_default());
+                    let released = Cell::new(false);
+                    let hosted = OpenSegment {
+                        since,
+                        device,
+                        lease,
+                        sessions,
+                        admission,
+                        lending,
+                        released,
+                    };
+                    let hosted = Rc::new(hosted);
+                    *slot.hosted.borrow_mut() = Some(hosted.clone());
+                    return Ok(hosted);
+                }
+                Err(fault) => {
+                    drop(opening);
+                    // Kept for those who wait for the same; the last one takes it away.
+                    if Rc::strong_count(&slot) <= 2 && self.has_slot(segment, &slot) {
+                        self.0.slots.borrow_mut().remove(&segment);
+                        self.forget_fence(segment.volume);
+                    }
+                    tracing::debug!(%segment, %fault, "segment not opened");
+                    return Err(error_of(&fault));
+                }
+            }
+        }
+    }
+
+    fn has_slot(&self, segment: SegmentId, slot: &Rc<Slot>) -> bool {
+        self.0.slots.borrow().get(&segment).is_some_and(|held| Rc::ptr_eq(held, slot))
+    }
+
+    /// A segment that is open.
+    fn hosted(&self, segment: SegmentId) -> Option<Rc<OpenSegment>> {
+        self.0.slots.borrow().get(&segment)?.hosted.borrow().clone()
+    }
+
+    /// It may be opened here again, and its clients go on reading by places for a while.
+    fn note_lent(&self, segment: SegmentId, hosted: &OpenSegment) {
+        let (now, lent) = (self.0.env.now(), &mut *self.0.lent.borrow_mut());
+        lent.retain(|_, lent| lent.until > now);
+        lent.insert(segment, hosted.lending.lent());
+    }
+
+    /// Another owner has the segment.
+    fn lose(&self, segment: SegmentId, hosted: &Rc<OpenSegment>) {
+        hosted.released.set(true);
+        self.note_lent(segment, hosted);
+        hosted.sessions.borrow().values().for_each(|session| session.close());
+        let slots = &mut *self.0.slots.borrow_mut();
+        let same = |slot: &Rc<Slot>| {
+            slot.hosted.borrow().as_ref().is_some_and(|held| Rc::ptr_eq(held, hosted))
+        };
+        if slots.get(&segment).is_some_and(same) {
+            slots.remove(&segment);
+            self.forget_fence_of(slots, segment.volume);
+        }
+    }
+
+    /// A segment of a volume has gone. Without any, which attachments are over need not be known:
+    /// an attachment that comes when one is open again is looked up at the manager ([`BlockServer::verify`]).
+    fn forget_fence(&self, volume: VolumeId) {
+        self.forget_fence_of(&self.0.slots.borrow(), volume);
+    }
+
+    fn forget_fence_of(&self, slots: &BTreeMap<SegmentId, Rc<Slot>>, volume: VolumeId) {
+        let all = SegmentId { volume, index: 0 }..=SegmentId { volume, index: u32::MAX };
+        if slots.range(all).next().is_none() {
+            self.0.fences.borrow_mut().remove(&volume);
+        }
+    }
+
+    /// Volumes of which it is remembered which attachments are over: no more than have segments
+    /// here.
+    pub fn fenced_volumes(&self) -> usize {
+        self.0.fences.borrow().len()
+    }
+
+    /// Refuses attachments that are over.
+    fn check_fence(&self, at: SessionRef) -> Result<(), BlockError> {
+        match self.0.fences.borrow().get(&at.segment.volume) {
+            Some(&fence) if at.attachment < fence => {
+                self.0.env.mark("block: attachment fenced");
+                self.count(|stats| stats.late += 1);
+                Err(BlockError::Fenced { fence })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the manager, unless it was asked since the segment was opened.
+    async fn verify(&self, hosted: &OpenSegment, at: SessionRef) -> Result<(), BlockError> {
+        let key = (at.segment.volume, at.attachment);
+        let asked = self.0.verified.borrow().get(&key).copied();
+        if asked.is_some_and(|asked| asked >= hosted.since) {
+            return Ok(());
+        }
+        let now = self.0.env.now();
+        let attached = self.0.opener.is_attached(key.0, key.1).await;
+        if !attached.map_err(|fault| error_of(&fault))? {
+            self.0.env.mark("block: attachment is over");
+            self.count(|stats| stats.late += 1);
+            return Err(BlockError::Fenced { fence: at.attachment.saturating_add(1) });
+        }
+        let verified = &mut *self.0.verified.borrow_mut();
+        if verified.len() >= VERIFIED_MAX {
+            verified.clear();
+        }
+        verified.insert(key, now);
+        Ok(())
+    }
+
+    async fn open(
+        &self,
+        at: SessionRef,
+        fence: u64,
+        after: u64,
+    ) -> Result<BlockAnswer, BlockError> {
+        let alone = fence == at.attachment;
+        let attachment = attachment(at)?;
+        self.check_fence(at)?;
+        let hosted = self.host(at.segment).await?;
+        self.verify(&hosted, at).await?;
+        if !self.hosted(at.segment).is_some_and(|known| Rc::ptr_eq(&known, &hosted)) {
+            return Err(BlockError::NotOwner);
+        }
+        {
+            let fences = &mut *self.0.fences.borrow_mut();
+            let kept = fences.entry(at.segment.volume).or_default();
+            *kept = fence.max(*kept);
+        }
+        let _admission = hosted.admission.lock().await;
+        self.check_fence(at)?;
+        let fence = self.0.fences.borrow().get(&at.segment.volume).copied().unwrap_or_default();
+        let over: Vec<_> = {
+            let sessions = hosted.sessions.borrow();
+            let is_over = |&(&attachment, session): &(&u64, &Rc<Session>)| {
+                attachment < fence || attachment == at.attachment && session.number < at.session
+            };
+            sessions.iter().filter(is_over).map(|(_, session)| session.clone()).collect()
+        };
+        over.iter().for_each(|session| session.close());
+        for session in over {
+            session.drained().await;
+        }
+        let _joining = hosted.lending.join(at.attachment);
+        hosted.lending.settle(&self.0.env, at.attachment, after).await;
+        self.check_fence(at)?;
+        if hosted.released.get() {
+            return Err(BlockError::NotOwner);
+        }
+        hosted.device.forget(0..u32::try_from(fence).unwrap_or(u32::MAX));
+        self.forget_those_that_are_over(&hosted, at).await?;
+        let grant = {
+            let sessions = &mut *hosted.sessions.borrow_mut();
+            sessions.retain(|&attachment, _| attachment >= fence);
+            match sessions.get(&at.attachment) {
+                Some(kept) if kept.number == at.session && !kept.is_closed() => kept.grant,
+                Some(kept) if kept.number >= at.session => {
+                    self.0.env.mark("block: session superseded");
+                    self.count(|stats| stats.late += 1);
+                    return Err(BlockError::Superseded { session: kept.number });
+                }
+                _ => {
+                    if sessions.len() >= SEGMENT_SESSIONS_MAX {
+                        sessions.retain(|_, session| !session.is_closed());
+                    }
+                    if sessions.len() >= SEGMENT_SESSIONS_MAX {
+                        return Err(BlockError::Busy);
+                    }
+                    let grant = self.0.env.random_u64();
+                    let visit = alone.then(|| hosted.lending.visit());
+                    sessions.insert(at.attachment, Session::new(at.session, grant, visit));
+                    self.count(|stats| stats.sessions += 1);
+                    grant
+                }
+            }
+        };
+        let last = hosted.device.last(attachment);
+        let (bytes, epoch) = (hosted.device.bytes(), hosted.lending.epoch());
+        Ok(BlockAnswer::Opened { grant, bytes, last, epoch })
+    }
+
+    /// Bounds what the device has to remember: of shared volumes, attachments between those that
+    /// live end without anybody telling.
+    async fn forget_those_that_are_over(
+        &self,
+        hosted: &OpenSegment,
+        at: SessionRef,
+    ) -> Result<(), BlockError> {
+        let known = hosted.device.attachments();
+        let open: Vec<u64> = hosted.sessions.borrow().keys().copied().collect();
+        if known.len() <= SEGMENT_SESSIONS_MAX && open.len() < SEGMENT_SESSIONS_MAX {
+            return Ok(());
+        }
+        let known: BTreeSet<u64> = known.into_iter().map(u64::from).chain(open).collect();
+        for one in known {
+            let attached = self.0.opener.is_attached(at.segment.volume, one).await;
+            if attached.map_err(|fault| error_of(&fault))? {
+                continue;
+            }
+            self.0.env.mark("block: attachment forgotten");
+            let session = hosted.sessions.borrow().get(&one).cloned();
+            if let Some(session) = session {
+                session.close();
+                session.drained().await;
+                hosted.sessions.borrow_mut().remove(&one);
+            }
+            let one = u32::try_from(one).expect("looked at when it was opened");
+            hosted.device.forget(one..one.saturating_add(1));
+        }
+        Ok(())
+    }
+}
+
+impl Handler for BlockServer {
+    fn handle(&self, incoming: Incoming) {
+        let Incoming { request, peer, reply, .. } = incoming;
+        let asked = match request.service {
+            SERVICE => BlockIo::decode(request.op, &request.body),
+            _ => Err(wire::data_codec::DecodeError::Code(request.op)),
+        };
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(error) => {
+                tracing::warn!(peer = peer.name, %error, "block request not of its form");
+                let (status, body) = encode_answer(&Err(BlockError::Invalid));
+                return reply.send(Response { status, body, payload: None });
+            }
+        };
+        let server = self.clone();
+        self.0.env.spawn(Class::Foreground, "block request", async move {
+            let env = &server.0.env;
+            let span = env.begin(request.trace, asked.name(), Some(peer.addr));
+            // In a box, since each `async` layer around it would hold it twice and move it.
+            let serve = Box::pin(server.serve(asked, request.payload, request.priority));
+            let served = span.clone().follow(serve).await;
+            let (answer, payload, outcome) = match served {
+                Ok((answer, payload)) => (Ok(answer), payload, metrics::Outcome::Done),
+                Err(error) => (Err(error), None, metrics::Outcome::Failed(error.kind())),
+            };
+            let (status, body) = encode_answer(&answer);
+            span.note(metrics::Step::Answered, env.now().as_nanos(), metrics::Fact::None);
+            env.end(&span, outcome);
+            let _entered = span.enter();
+            reply.send(Response { status, body, payload });
+        });
+    }
+}
+
+impl fmt::Debug for BlockServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockServer({:?})", self.stats())
+    }
+}
+
+/// The attachment as records name it: epochs count from 1 for each volume.
+fn attachment(at: SessionRef) -> Result<u32, BlockError> {
+    let attachment = u32::try_from(at.attachment).ok().filter(|attachment| *attachment > 0);
+    attachment.ok_or(BlockError::Invalid)
+}
+
+/// What a client is told of a fault.
+fn error_of(fault: &Fault) -> BlockError {
+    match fault.kind {
+        Kind::Fenced | Kind::Reroute | Kind::NotFound => BlockError::NotOwner,
+        Kind::Retry | Kind::Refresh => BlockError::Busy,
+        Kind::Unknown => BlockError::Unknown,
+        Kind::Full => BlockError::Full,
+        Kind::Corrupt => BlockError::Corrupt,
+        Kind::Invalid | Kind::Exists => BlockError::Invalid,
+    }
+}

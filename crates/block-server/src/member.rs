@@ -1,0 +1,779 @@
+//! [`Member`]: a block server among its managers. It renews the lease, opens the segments that it
+//! is given and closes those that are taken from it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use block_proto::lease::{BEAT_ATTEMPT, IDLE, PAUSE, RENEW};
+use block_proto::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
+use block_proto::managers::{AskError, Error, Managers};
+use block_proto::{
+    BlockBeat, BlockReply, BlockRequest, BlockServerId, BlockServerReply, BlockServerRequest,
+    Reply, Request, SegmentLoad,
+};
+use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
+use block_volume::geometry::Extent;
+use block_volume::ids::SegmentId;
+use block_volume::once::Origin;
+use futures_util::future::LocalBoxFuture;
+use runtime::sync::{Notify, Semaphore};
+use runtime::{Buf, Class, Duration, Env, Instant, JoinHandle};
+use transport::{Handler, Incoming, Response, Service};
+use wire::control::{ControlError, ControlReply, ControlRequest, Policy, TraceReply};
+
+use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
+use super::tenancy::{Action, Held, Standing, Tenancy};
+
+/// Status of an answer whose body is a [`ControlError`].
+const STATUS_ERROR: u16 = 1;
+/// Bytes of a segment that are looked at in one step: beats go on in between.
+const STEP: u64 = 16 << 20;
+/// Pieces of a segment that are looked at in one step.
+const PIECES: usize = 1024;
+
+/// A segment that this process has open.
+pub trait ServedSegment: Owned {
+    /// Ends well when it can be asked: it may be opened only now. Called before each use of it by
+    /// somebody new.
+    fn ready(&self) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Ends when it takes no changes any more; it can be opened again, under the same epoch too.
+    fn stopped(&self) -> LocalBoxFuture<'static, Fault>;
+
+    /// Ends it, so that the next opening is quick.
+    fn close(&self) -> LocalBoxFuture<'static, ()>;
+
+    /// A piece of the check of what is stored ([`block_segment::Segment::check`]).
+    fn check(&self, _: u64) -> Answer<'_, SegmentCheck> {
+        let fault = Fault::new(Kind::Invalid, "nothing is stored of it that could be checked");
+        Box::pin(std::future::ready(Err(fault)))
+    }
+
+    /// How far its scrub is (B14).
+    fn scrub(&self) -> SegmentScrub {
+        SegmentScrub::default()
+    }
+
+    /// What it takes, as far as it is known; its number is the asker's to fill in.
+    fn usage(&self) -> SegmentUsage {
+        SegmentUsage::default()
+    }
+
+    /// Fixes a cut and holds answers back, `most` at most (B10).
+    fn cut(&self, cut: u64, most: Duration) -> Answer<'_, ()> {
+        let _ = (cut, most);
+        Box::pin(std::future::ready(Err(uncut())))
+    }
+
+    /// Ends the hold of a cut; answers how long it lasted.
+    fn release_cut(&self, cut: u64, keep: bool) -> Result<Duration, Fault> {
+        let _ = (cut, keep);
+        Err(uncut())
+    }
+
+    /// Makes another segment with the content of a cut that was released (B11).
+    fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
+        let _ = (cut, to, policy);
+        Box::pin(std::future::ready(Err(uncut())))
+    }
+
+    /// Begins to copy what is shared with other volumes; answers how many blocks are.
+    fn flatten(&self) -> Answer<'_, u64> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+}
+
+fn uncut() -> Fault {
+    Fault::new(Kind::Invalid, "segments that are not in the core cannot be cut")
+}
+
+/// Opens what segments are served from.
+pub trait Devices {
+    /// The device of a segment, which this process owns from now on: whoever opened it under a
+    /// smaller epoch changes nothing any more.
+    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>>;
+}
+
+/// Called when a segment is taken away; ends when nothing is under way on its device.
+pub type Release = Rc<dyn Fn(SegmentId) -> LocalBoxFuture<'static, ()>>;
+
+/// A segment that this server was given.
+struct Place {
+    epoch: u64,
+    device: Option<Rc<Counted>>,
+    /// Why it is not open yet.
+    cause: String,
+    task: JoinHandle<()>,
+}
+
+struct Inner {
+    env: Env,
+    managers: Managers,
+    devices: Rc<dyn Devices>,
+    name: String,
+    addr: SocketAddr,
+    /// This process, as the managers have numbered it.
+    boot: Cell<u64>,
+    /// The operator has been shown that another process has its name.
+    refused: Cell<bool>,
+    tenancy: RefCell<Tenancy>,
+    places: RefCell<BTreeMap<SegmentId, Place>>,
+    /// Segments that are being closed.
+    closing: RefCell<BTreeMap<SegmentId, JoinHandle<()>>>,
+    release: RefCell<Option<Release>>,
+    opens: Semaphore,
+    beat: Notify,
+    changed: Notify,
+    /// It is about to end, and a beat without segments has been answered since.
+    leaving: Cell<bool>,
+    left: Cell<bool>,
+    stopped: Cell<bool>,
+}
+
+/// A block server's membership. Clones share it.
+#[derive(Clone)]
+pub struct Member(Rc<Inner>);
+
+impl Member {
+    /// Begins to renew: the server `name` is reached at `addr`.
+    pub fn start(
+        managers: Managers,
+        devices: Rc<dyn Devices>,
+        name: &str,
+        addr: SocketAddr,
+    ) -> Member {
+        let env = managers.client().env().clone();
+        let member = Member(Rc::new(Inner {
+            boot: Cell::new(0),
+            refused: Cell::new(false),
+            env: env.clone(),
+            managers,
+            devices,
+            name: name.to_owned(),
+            addr,
+            tenancy: RefCell::new(Tenancy::new()),
+            places: RefCell::default(),
+            closing: RefCell::default(),
+            release: RefCell::default(),
+            opens: Semaphore::new(OPENS_MAX),
+            beat: Notify::new(),
+            changed: Notify::new(),
+            leaving: Cell::new(false),
+            left: Cell::new(false),
+            stopped: Cell::new(false),
+        }));
+        env.spawn(Class::Control, "block server: beats", member.clone().beats());
+        member
+    }
+
+    /// Has `release` called for each segment that is taken away.
+    pub fn on_release(&self, release: Release) {
+        self.0.release.replace(Some(release));
+    }
+
+    /// Has the managers give its segments to others, who wait for no lease of this one then. Ends
+    /// when it has none left, or after [`LEAVE_MAX`] without an answer.
+    pub async fn leave(&self) {
+        let (env, end) = (&self.0.env, self.0.env.now() + LEAVE_MAX);
+        self.0.leaving.set(true);
+        self.0.beat.notify_one();
+        loop {
+            let changed = self.0.changed.notified();
+            let closing = !self.0.closing.borrow().is_empty();
+            if self.0.left.get() && !closing || self.0.stopped.get() {
+                return env.mark("block server: left");
+            }
+            if env.timeout(end - env.now(), changed).await.is_err() {
+                return tracing::warn!(name = self.0.name, "leaves without a manager's answer");
+            }
+        }
+    }
+
+    /// Beats no more. What it has is another's when the lease has run out.
+    pub fn stop(&self) {
+        self.0.stopped.set(true);
+        self.0.beat.notify_one();
+    }
+
+    /// Closes all segments; whoever has them next opens them quickly.
+    pub async fn close_all(&self) {
+        let places = std::mem::take(&mut *self.0.places.borrow_mut());
+        let closes = places.into_iter().map(|(id, place)| async move {
+            place.task.abort();
+            self.release(id).await;
+            if let Some(device) = place.device {
+                device.device.close().await;
+            }
+        });
+        futures_util::future::join_all(closes).await;
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its managers.
+    pub fn managers(&self) -> &Managers {
+        &self.0.managers
+    }
+
+    /// What may be done with a segment that was opened under `epoch`.
+    pub fn standing(&self, segment: SegmentId, epoch: u64) -> Standing {
+        self.0.tenancy.borrow().standing(segment, epoch, self.0.env.now())
+    }
+
+    /// No write to a segment that was opened under `epoch` is acknowledged before; `None` when
+    /// it is another's.
+    pub fn acknowledge_from(&self, segment: SegmentId, epoch: u64) -> Option<Instant> {
+        let held = self.0.tenancy.borrow().held(segment)?;
+        (held.epoch == epoch).then_some(held.ack_from)
+    }
+
+    /// The device of a segment and the epoch under which it was opened, as soon as it is open.
+    /// `Reroute` when the segment is another's.
+    pub async fn device(&self, segment: SegmentId) -> Result<(Rc<dyn Owned>, u64), Fault> {
+        loop {
+            let changed = self.0.changed.notified();
+            let found = match self.0.places.borrow().get(&segment) {
+                None => {
+                    let text = format!("{segment} is not served by block server {}", self.0.name);
+                    return Err(Fault::new(Kind::Reroute, text));
+                }
+                Some(Place { device, epoch, .. }) => device.clone().zip(Some(*epoch)),
+            };
+            if let Some((device, epoch)) = found {
+                device.device.ready().await?;
+                return Ok((device, epoch));
+            }
+            changed.await;
+        }
+    }
+
+    /// A segment that is open now.
+    fn hosted(&self, segment: SegmentId) -> Result<Rc<dyn ServedSegment>, Fault> {
+        let places = self.0.places.borrow();
+        let open = places.get(&segment).and_then(|place| place.device.as_ref());
+        open.map(|counted| counted.device.clone()).ok_or_else(|| {
+            let text = format!("{segment} is not open at block server {}", self.0.name);
+            Fault::new(Kind::Retry, text)
+        })
+    }
+
+    /// The scrubs of all open segments together.
+    pub fn scrubs(&self) -> SegmentScrub {
+        let mut sum = SegmentScrub::default();
+        for place in self.0.places.borrow().values() {
+            let Some(device) = &place.device else { continue };
+            let one = device.device.scrub();
+            sum.passes += one.passes;
+            sum.done_bytes += one.done_bytes;
+            sum.total_bytes += one.total_bytes;
+            sum.read_bytes += one.read_bytes;
+            sum.damaged += one.damaged;
+        }
+        sum
+    }
+
+    /// Segments that are open.
+    pub fn open_count(&self) -> usize {
+        self.0.places.borrow().values().filter(|place| place.device.is_some()).count()
+    }
+
+    /// All segments that this server believes to have, with the epoch and what it may do.
+    pub fn standings(&self) -> Vec<(SegmentId, u64, Standing)> {
+        let (tenancy, now) = (self.0.tenancy.borrow(), self.0.env.now());
+        let standing =
+            |(id, held): (SegmentId, Held)| (id, held.epoch, tenancy.standing(id, held.epoch, now));
+        tenancy.segments().map(standing).collect()
+    }
+
+    async fn beats(self) {
+        let env = self.0.env.clone();
+        let (mut server, mut seq, mut told) = (None, 0, env.now());
+        while !self.0.stopped.get() {
+            let sent = env.now();
+            let Some(known) = server else {
+                server = self.register().await;
+                if server.is_none() {
+                    env.sleep(env.jitter(RENEW)).await;
+                }
+                continue;
+            };
+            seq += 1;
+            let loads = if sent - told >= LOADS {
+                let loads = self.loads(sent - told);
+                told = sent;
+                loads
+            } else {
+                Vec::new()
+            };
+            let leaving = self.0.leaving.get();
+            let leaves_none = leaving && self.0.tenancy.borrow().segments().next().is_none();
+            let request = BlockRequest::Beat(self.beat_of(known, seq, loads));
+            let asked = self.0.managers.ask_once(&request, BEAT_ATTEMPT);
+            match env.timeout(BEAT_ATTEMPT, asked).await {
+                Ok(Ok(BlockReply::Grant(grant))) => {
+                    if !grant.known {
+                        server = None;
+                    }
+                    let now = env.now();
+                    let actions = self.0.tenancy.borrow_mut().granted(sent, now, &grant);
+                    let again = grant.more || !actions.is_empty();
+                    actions.into_iter().for_each(|action| self.act(action));
+                    if leaves_none && grant.known {
+                        self.0.left.set(true);
+                        self.0.changed.notify_waiters();
+                    }
+                    if again {
+                        continue; // What was done is told at once.
+                    }
+                }
+                Ok(Ok(other)) => tracing::warn!(?other, "not an answer to a beat"),
+                Ok(Err(AskError::Final(error))) if error.kind() == Kind::Fenced => {
+                    return self.replaced(&error);
+                }
+                Ok(Err(AskError::Final(error))) => {
+                    tracing::warn!(%error, "the block manager refuses a beat");
+                }
+                Ok(Err(AskError::Passing(cause))) => {
+                    tracing::debug!(cause, "beat not answered");
+                    env.sleep(env.jitter(PAUSE)).await;
+                    continue;
+                }
+                Err(_) => continue, // It was long enough.
+            }
+            let idle = self.0.places.borrow().is_empty();
+            let next = (sent + RENEW * if idle { IDLE } else { 1 }) - env.now();
+            let _ = env.timeout(next, self.0.beat.notified()).await; // Either is a reason.
+        }
+    }
+
+    async fn register(&self) -> Option<BlockServerId> {
+        let (name, addr) = (self.0.name.clone(), self.0.addr);
+        let request = BlockRequest::Register { name, addr };
+        match self.0.managers.ask_once(&request, BEAT_ATTEMPT * 5).await {
+            Ok(BlockReply::Registered { server, boot }) => {
+                // The number that it began with stays: it is no later process.
+                if self.0.boot.get() == 0 {
+                    self.0.boot.set(boot);
+                }
+                tracing::info!(name = self.0.name, %server, "joined the block managers");
+                Some(server)
+            }
+            Ok(other) => {
+                tracing::warn!(?other, "not an answer to a registration");
+                None
+            }
+            Err(AskError::Passing(cause)) => {
+                tracing::debug!(cause, "registration not taken");
+                None
+            }
+            Err(AskError::Final(error)) => {
+                if error.kind() != Kind::Exists {
+                    tracing::warn!(%error, "registration refused");
+                } else if !self.0.refused.replace(true) {
+                    self.0.env.mark("block server: refused as a second process");
+                    tracing::error!("cannot join the block managers: {error}");
+                }
+                None
+            }
+        }
+    }
+
+    /// Another process is this server: what it has is fenced off, and it asks for nothing more.
+    fn replaced(&self, error: &Error) {
+        self.0.env.mark("block server: replaced by a later process");
+        tracing::error!("serves no more: {error}");
+        self.0.stopped.set(true);
+        let actions = self.0.tenancy.borrow_mut().end();
+        actions.into_iter().for_each(|action| self.act(action));
+    }
+
+    fn beat_of(&self, server: BlockServerId, seq: u64, loads: Vec<SegmentLoad>) -> BlockBeat {
+        let places = self.0.places.borrow();
+        let unopened = || places.iter().filter(|(_, place)| place.device.is_none());
+        let first = unopened().take(UNOPENED_MAX);
+        BlockBeat {
+            server,
+            addr: self.0.addr,
+            boot: self.0.boot.get(),
+            seq,
+            seen: self.0.tenancy.borrow().seen(),
+            unopened: first.map(|(&id, place)| (id, place.cause.clone())).collect(),
+            unopened_count: unopened().count() as u32,
+            loads,
+            leaving: self.0.leaving.get(),
+        }
+    }
+
+    /// Load of all segments over the time since it was asked last.
+    fn loads(&self, time: runtime::Duration) -> Vec<SegmentLoad> {
+        let millis = time.as_millis().max(1) as u64;
+        let places = self.0.places.borrow();
+        let load = |(&segment, place): (&SegmentId, &Place)| {
+            let (requests, bytes) = place.device.as_ref()?.take();
+            let iops = u32::try_from(requests * 1000 / millis).unwrap_or(u32::MAX);
+            Some(SegmentLoad { segment, iops, bytes: bytes.saturating_mul(1000) / millis })
+        };
+        let mut loads: Vec<SegmentLoad> = places.iter().filter_map(load).collect();
+        loads.sort_by_key(|load| std::cmp::Reverse((load.iops, load.bytes)));
+        loads.truncate(LOADS_MAX);
+        loads
+    }
+
+    fn act(&self, action: Action) {
+        match action {
+            Action::Open(id, held) => {
+                tracing::info!(segment = %id, epoch = held.epoch, "takes a segment");
+                let task = self.clone().open(id, held);
+                let task = self.0.env.spawn(Class::Foreground, "block server: open", task);
+                let (epoch, cause) = (held.epoch, "it is being opened".to_owned());
+                let place = Place { epoch, device: None, cause, task };
+                self.0.places.borrow_mut().insert(id, place);
+            }
+            Action::Close(id, epoch) => {
+                let place = self.0.places.borrow_mut().remove(&id);
+                let Some(place) = place.filter(|place| place.epoch == epoch) else { return };
+                tracing::info!(segment = %id, epoch, "gives a segment up");
+                place.task.abort();
+                let before = self.0.closing.borrow_mut().remove(&id);
+                let (device, this) = (place.device, self.clone());
+                let task = self.0.env.spawn(Class::Foreground, "block server: close", async move {
+                    if let Some(before) = before {
+                        let _ = before.await; // Ended, or its task has.
+                    }
+                    this.release(id).await;
+                    if let Some(device) = device {
+                        device.device.close().await;
+                    }
+                    this.0.closing.borrow_mut().remove(&id);
+                    this.0.changed.notify_waiters();
+                });
+                if !task.is_finished() {
+                    self.0.closing.borrow_mut().insert(id, task);
+                }
+            }
+        }
+        self.0.changed.notify_waiters();
+    }
+
+    /// Opens a segment, again and again until it is taken away: also one that has stopped.
+    async fn open(self, id: SegmentId, held: Held) {
+        let (env, mut pause) = (self.0.env.clone(), OPEN_PAUSE.0);
+        let before = self.0.closing.borrow_mut().remove(&id);
+        if let Some(before) = before {
+            let _ = before.await; // Ended, or its task has.
+        }
+        loop {
+            let opened = {
+                let _permit = self.0.opens.acquire().await.expect("never closed");
+                self.0.devices.open(id, held).await
+            };
+            let fault = match opened {
+                Ok(device) => {
+                    let stopped = device.stopped();
+                    if !self.place(id, held, Ok(device)) {
+                        return;
+                    }
+                    env.mark("block server: segment open");
+                    self.0.beat.notify_one();
+                    let fault = stopped.await;
+                    env.mark("block server: segment stopped");
+                    self.release(id).await;
+                    pause = OPEN_PAUSE.0;
+                    fault
+                }
+                Err(fault) => fault,
+            };
+            tracing::warn!(segment = %id, epoch = held.epoch, %fault, "not open");
+            if !self.place(id, held, Err(fault)) {
+                return;
+            }
+            env.sleep(env.jitter(pause)).await;
+            pause = (pause * 2).min(OPEN_PAUSE.1);
+        }
+    }
+
+    /// Notes what has become of a segment; false when it is not here any more.
+    fn place(
+        &self,
+        id: SegmentId,
+        held: Held,
+        opened: Result<Rc<dyn ServedSegment>, Fault>,
+    ) -> bool {
+        let mut places = self.0.places.borrow_mut();
+        let Some(place) = places.get_mut(&id).filter(|place| place.epoch == held.epoch) else {
+            return false;
+        };
+        match opened {
+            Ok(device) => {
+                let (load, read_only) = (Cell::default(), held.read_only);
+                place.device = Some(Rc::new(Counted { device, load, read_only }));
+            }
+            Err(fault) => (place.device, place.cause) = (None, fault.message),
+        }
+        self.0.changed.notify_waiters();
+        true
+    }
+
+    async fn release(&self, id: SegmentId) {
+        let release = self.0.release.borrow().clone();
+        if let Some(release) = release {
+            release(id).await;
+        }
+    }
+
+    /// What the manager asks.
+    pub async fn serve(&self, asked: BlockServerRequest) -> Result<BlockServerReply, ControlError> {
+        match asked {
+            BlockServerRequest::BeatNow => {
+                self.0.beat.notify_one();
+                Ok(BlockServerReply::Done)
+            }
+            BlockServerRequest::HasData { segment, from, to } => {
+                let found = self.has_data(segment, from, to).await;
+                found.map(BlockServerReply::HasData).map_err(refused)
+            }
+            BlockServerRequest::Check { segment, from } => {
+                let device = self.hosted(segment).map_err(refused)?;
+                let checked = device.check(from).await;
+                checked.map(BlockServerReply::Checked).map_err(refused)
+            }
+            BlockServerRequest::Scrub { segment } => {
+                let device = self.hosted(segment).map_err(refused)?;
+                Ok(BlockServerReply::Scrub(device.scrub()))
+            }
+            BlockServerRequest::Cut { segment, cut, hold_ms } => {
+                let most = Duration::from_millis(u64::from(hold_ms));
+                self.hosted(segment).map_err(refused)?.cut(cut, most).await.map_err(refused)?;
+                Ok(BlockServerReply::Done)
+            }
+            BlockServerRequest::Release { segment, cut, keep } => {
+                let held = self.hosted(segment).and_then(|hosted| hosted.release_cut(cut, keep));
+                Ok(BlockServerReply::Count(held.map_err(refused)?.as_micros() as u64))
+            }
+            BlockServerRequest::Link { segment, cut, to, policy } => {
+                let hosted = self.hosted(segment).map_err(refused)?;
+                hosted.link(cut, to, policy).await.map_err(refused)?;
+                Ok(BlockServerReply::Done)
+            }
+            BlockServerRequest::Flatten { segment } => {
+                let hosted = self.hosted(segment).map_err(refused)?;
+                Ok(BlockServerReply::Count(hosted.flatten().await.map_err(refused)?))
+            }
+            BlockServerRequest::Usage { from } => {
+                let mut found = self.usage(from);
+                let mut segments: Vec<SegmentUsage> =
+                    found.by_ref().take(SEGMENTS_PAGE as usize).collect();
+                segments.shrink_to_fit();
+                let more = found.next().is_some();
+                Ok(BlockServerReply::Usage { segments, more })
+            }
+        }
+    }
+
+    /// What open segments of a volume take, from one on.
+    fn usage(&self, from: SegmentId) -> impl Iterator<Item = SegmentUsage> {
+        let last = SegmentId { index: u32::MAX, ..from };
+        let places = self.0.places.borrow();
+        let open = places.range(from..=last).filter_map(|(id, place)| {
+            let usage = place.device.as_ref()?.device.usage();
+            Some(SegmentUsage { index: id.index, ..usage })
+        });
+        open.collect::<Vec<_>>().into_iter()
+    }
+
+    /// What all open segments take together.
+    pub fn usage_total(&self) -> SegmentUsage {
+        let places = self.0.places.borrow();
+        let mut total = SegmentUsage::default();
+        for usage in places.values().filter_map(|place| Some(place.device.as_ref()?.device.usage()))
+        {
+            total.files += usage.files;
+            total.file_bytes += usage.file_bytes;
+            total.blocks += usage.blocks;
+            total.live += usage.live;
+            total.append_bytes += usage.append_bytes;
+            total.collected_bytes += usage.collected_bytes;
+            total.index_bytes += usage.index_bytes;
+        }
+        total
+    }
+
+    async fn has_data(&self, segment: SegmentId, from: u64, to: u64) -> Result<bool, Fault> {
+        let (device, _) = self.device(segment).await?;
+        let (mut offset, end) = (from, to.min(device.bytes()));
+        while offset < end {
+            self.0.env.yield_now().await;
+            let extent = Extent { offset, len: (end - offset).min(STEP) };
+            let pieces = device.pieces(extent, PIECES).await?;
+            if pieces.iter().any(|piece| !piece.zero) {
+                return Ok(true);
+            }
+            let seen: u64 = pieces.iter().map(|piece| piece.len).sum();
+            if seen == 0 {
+                let text = format!("{segment} does not say what it has from {offset} on");
+                return Err(Fault::new(Kind::Retry, text));
+            }
+            offset += seen;
+        }
+        Ok(false)
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Member({}, {} segments open)", self.0.name, self.open_count())
+    }
+}
+
+fn refused(fault: Fault) -> ControlError {
+    ControlError::new(fault.kind, fault.message)
+}
+
+fn unchanging() -> Fault {
+    Fault::new(Kind::Invalid, "a snapshot takes no changes; clone it and change the clone")
+}
+
+/// A device whose requests are counted, for the balance of load.
+struct Counted {
+    device: Rc<dyn ServedSegment>,
+    /// Requests and bytes.
+    load: Cell<(u64, u64)>,
+    /// It takes no changes.
+    read_only: bool,
+}
+
+impl Counted {
+    fn count(&self, bytes: u64) {
+        let (requests, sum) = self.load.get();
+        self.load.set((requests + 1, sum + bytes));
+    }
+
+    fn take(&self) -> (u64, u64) {
+        self.load.take()
+    }
+}
+
+impl Device for Counted {
+    fn bytes(&self) -> u64 {
+        self.device.bytes()
+    }
+
+    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
+        self.count(extent.len);
+        self.device.read(extent)
+    }
+
+    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.count(data.len() as u64);
+        if self.read_only {
+            return Box::pin(std::future::ready(Err(unchanging())));
+        }
+        self.device.write(offset, data)
+    }
+
+    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.count(0);
+        if self.read_only {
+            return Box::pin(std::future::ready(Err(unchanging())));
+        }
+        self.device.clear(extent, how)
+    }
+
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+        self.device.pieces(extent, most)
+    }
+}
+
+impl Owned for Counted {
+    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.count(data.len() as u64);
+        if self.read_only {
+            return Box::pin(std::future::ready(Err(unchanging())));
+        }
+        self.device.write_once(origin, offset, data)
+    }
+
+    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.count(0);
+        if self.read_only {
+            return Box::pin(std::future::ready(Err(unchanging())));
+        }
+        self.device.clear_once(origin, extent, how)
+    }
+
+    fn last(&self, attachment: u32) -> u64 {
+        self.device.last(attachment)
+    }
+
+    fn attachments(&self) -> Vec<u32> {
+        self.device.attachments()
+    }
+
+    fn forget(&self, attachments: Range<u32>) {
+        self.device.forget(attachments);
+    }
+
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+        Box::pin(async move {
+            let located = self.device.locate(extent, around).await?;
+            if located.is_some() {
+                self.count(extent.len);
+            }
+            Ok(located)
+        })
+    }
+
+    fn confirm(&self) -> Answer<'_, ()> {
+        self.device.confirm()
+    }
+}
+
+impl Handler for Member {
+    /// Control requests only: those to segments go to the server.
+    fn handle(&self, incoming: Incoming) {
+        let member = self.clone();
+        self.0.env.spawn(Class::Foreground, "block server control", async move {
+            let answer = match incoming.request.service {
+                Service::CONTROL => member.answer(&incoming.request.body).await,
+                _ => Err(ControlError::new(Kind::Invalid, "this serves control requests only")),
+            };
+            incoming.reply.send(match answer {
+                Ok(reply) => Response::ok(reply.encode()),
+                Err(error) => {
+                    Response { status: STATUS_ERROR, body: error.encode(), payload: None }
+                }
+            });
+        });
+    }
+}
+
+impl Member {
+    async fn answer(&self, body: &[u8]) -> Result<Reply, ControlError> {
+        match Request::decode(body) {
+            Ok(Request::BlockServer(asked)) => Ok(Reply::BlockServer(self.serve(asked).await?)),
+            Ok(Request::Core(ControlRequest::Trace(asked))) => {
+                let (env, process) = (&self.0.env, format!("block server {}", self.0.name));
+                let (ring, now) = (env.tracer().ring(), env.now().as_nanos());
+                Ok(Reply::Core(ControlReply::Trace(TraceReply::answer(
+                    &asked, &process, ring, now,
+                ))))
+            }
+            Ok(_) => Err(ControlError::new(
+                Kind::Invalid,
+                "this is a block server: ask the block manager for volumes",
+            )),
+            Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
+        }
+    }
+}

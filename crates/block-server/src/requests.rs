@@ -1,0 +1,335 @@
+//! What is done in a session: reads, changes.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::Fault;
+use block_proto::{BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef};
+use block_volume::contract::{Clear, Piece};
+use block_volume::geometry::Extent;
+use block_volume::limits::IO_MAX;
+use block_volume::once::Origin;
+use runtime::{Buf, Instant};
+use transport::Priority;
+
+use super::session::{Arrival, Session};
+use super::tenancy::Standing;
+use super::{BlockServer, OpenSegment, attachment, error_of};
+use crate::limits::{SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
+
+/// Gives claimed bytes back when dropped.
+struct Claim<'a> {
+    count: &'a Cell<usize>,
+    bytes: usize,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - self.bytes);
+    }
+}
+
+impl OpenSegment {
+    /// Whether a session's client is the only one who acts on the segment, and was since the session
+    /// began.
+    fn may_lend(&self, at: SessionRef, session: &Session) -> bool {
+        let sessions = self.sessions.borrow();
+        let mut others = sessions.iter().filter(|&(&attachment, _)| attachment != at.attachment);
+        session.visit.is_some_and(|visit| self.lending.is_quiet(visit))
+            && others.all(|(_, other)| other.is_over())
+            && !session.is_closed()
+            && !self.released.get()
+    }
+}
+
+impl BlockServer {
+    pub(super) async fn serve(
+        &self,
+        asked: BlockIo,
+        payload: Option<Buf>,
+        priority: Priority,
+    ) -> Result<(BlockAnswer, Option<Buf>), BlockError> {
+        let works =
+            matches!(asked, BlockIo::Read { .. } | BlockIo::Write { .. } | BlockIo::Clear { .. });
+        // Before its session is looked at: between that and its begin there is no pause.
+        let _admitted = match works {
+            true => match self.0.admission.enter_as(priority).await {
+                Some(admitted) => Some(admitted),
+                None => {
+                    self.count(|stats| stats.busy += 1);
+                    return Err(BlockError::Busy);
+                }
+            },
+            false => None,
+        };
+        let served = match asked {
+            BlockIo::Open { at, fence, after } => {
+                self.open(at, fence, after).await.map(|answer| (answer, None))
+            }
+            BlockIo::Close { at } => {
+                if let Ok((hosted, session)) = self.session(at) {
+                    session.close();
+                    session.drained().await;
+                    // The client has all answers.
+                    let attachment = attachment(at)?;
+                    hosted.device.forget(attachment..attachment.saturating_add(1));
+                }
+                Ok((BlockAnswer::Done, None))
+            }
+            BlockIo::Read { at, offset, len, locate } => {
+                let extent = Extent { offset, len: u64::from(len) };
+                let located = if locate { self.locate(at, extent).await? } else { None };
+                match located {
+                    Some(located) => Ok((BlockAnswer::Located(located), None)),
+                    None => self.read(at, extent).await.map(|data| (BlockAnswer::Read, Some(data))),
+                }
+            }
+            BlockIo::Pieces { at, offset, len, most } => {
+                let pieces = self.pieces(at, Extent { offset, len }, most as usize).await;
+                pieces.map(|pieces| (BlockAnswer::Pieces(pieces), None))
+            }
+            BlockIo::Write { at, sequence, offset } => {
+                let data = payload.filter(|data| (1..=IO_MAX).contains(&data.len()));
+                let data = data.ok_or(BlockError::Invalid)?;
+                self.write(at, sequence, offset, data).await.map(|()| (BlockAnswer::Done, None))
+            }
+            BlockIo::Clear { at, sequence, offset, len, how } => {
+                let extent = Extent { offset, len };
+                self.clear(at, sequence, extent, how).await.map(|()| (BlockAnswer::Done, None))
+            }
+        };
+        if matches!(served, Err(BlockError::Busy)) {
+            self.count(|stats| stats.busy += 1);
+        }
+        served
+    }
+
+    /// The session that a request names, if it is open.
+    fn session(&self, at: SessionRef) -> Result<(Rc<OpenSegment>, Rc<Session>), BlockError> {
+        self.check_fence(at)?;
+        let hosted = self.hosted(at.segment);
+        let found = hosted.and_then(|hosted| {
+            let session = hosted.sessions.borrow().get(&at.attachment).cloned()?;
+            Some((hosted, session))
+        });
+        let is_it = |(_, session): &(Rc<OpenSegment>, Rc<Session>)| {
+            session.number == at.session && session.grant == at.grant && !session.is_closed()
+        };
+        found.filter(is_it).ok_or_else(|| {
+            self.0.env.mark("block: no such session");
+            self.count(|stats| stats.late += 1);
+            BlockError::NoSession
+        })
+    }
+
+    fn claim<'a>(
+        &self,
+        count: &'a Cell<usize>,
+        bytes: usize,
+        max: usize,
+    ) -> Result<Claim<'a>, BlockError> {
+        if count.get() + bytes > max {
+            self.0.env.mark("block: server busy");
+            return Err(BlockError::Busy);
+        }
+        count.set(count.get() + bytes);
+        Ok(Claim { count, bytes })
+    }
+
+    /// What a device's fault means for the segment and for the client.
+    fn fail(&self, at: SessionRef, hosted: &Rc<OpenSegment>, fault: &Fault) -> BlockError {
+        let error = error_of(fault);
+        match error {
+            BlockError::NotOwner => {
+                tracing::info!(segment = %at.segment, %fault, "segment has another owner");
+                self.lose(at.segment, hosted);
+            }
+            BlockError::Busy => {}
+            // The append that found no room is in the log: one line for each write says no more.
+            BlockError::Full => {
+                tracing::debug!(segment = %at.segment, %fault, "segment request failed");
+            }
+            _ => tracing::warn!(segment = %at.segment, %fault, "segment request failed"),
+        }
+        error
+    }
+
+    /// Whether what was read may be told (`protocols.md` 6.5): while the lease lasts, and after
+    /// that when the core says that nobody else has opened the segment since. Not before a former
+    /// owner's lease is over: it may show something older to whoever asks it next.
+    ///
+    /// Answers until when the lease lasts, if it does.
+    async fn check_lease(
+        &self,
+        at: SessionRef,
+        hosted: &Rc<OpenSegment>,
+    ) -> Result<Option<Instant>, BlockError> {
+        let env = &self.0.env;
+        loop {
+            match hosted.lease.standing() {
+                _ if hosted.released.get() => return Err(BlockError::NotOwner),
+                Standing::Serves(until) => return Ok(Some(until)),
+                Standing::Holds(until) => {
+                    env.mark("block: read held back");
+                    env.sleep_until(until).await;
+                }
+                Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
+                Standing::Lapsed(_) => {
+                    env.mark("block: read confirmed by the core");
+                    let confirmed = hosted.device.confirm().await;
+                    confirmed.map_err(|fault| self.fail(at, hosted, &fault))?;
+                    self.count(|stats| stats.confirmed += 1);
+                    return Ok(None);
+                }
+                Standing::Gone => {
+                    env.mark("block: segment is gone");
+                    return Err(BlockError::NotOwner);
+                }
+            }
+        }
+    }
+
+    /// Waits until a change may be acknowledged. Fencing protects it, whether a lease lasts or not:
+    /// it is durable, so whoever has opened the segment since has it. What is waited for is that
+    /// nobody reads what was there before.
+    async fn hold(&self, hosted: &OpenSegment) -> Result<(), BlockError> {
+        loop {
+            let env = &self.0.env;
+            match hosted.lease.standing() {
+                Standing::Serves(_) => return Ok(()),
+                Standing::Holds(until) => {
+                    env.mark("block: acknowledgement held back");
+                    env.sleep_until(until).await;
+                }
+                Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
+                Standing::Lapsed(_) if !hosted.released.get() => {
+                    env.mark("block: change acknowledged without a lease");
+                    return Ok(());
+                }
+                Standing::Lapsed(_) | Standing::Gone => return Err(BlockError::NotOwner),
+            }
+        }
+    }
+
+    async fn read(&self, at: SessionRef, extent: Extent) -> Result<Buf, BlockError> {
+        let (hosted, _) = self.session(at)?;
+        let len = usize::try_from(extent.len).unwrap_or(usize::MAX);
+        if len > IO_MAX {
+            return Err(BlockError::Invalid);
+        }
+        let _claim = self.claim(&self.0.read_bytes, len, SERVER_READ_BYTES_MAX)?;
+        let data = hosted.device.read(extent).await;
+        let data = data.map_err(|fault| self.fail(at, &hosted, &fault))?;
+        self.check_lease(at, &hosted).await?;
+        self.count(|stats| {
+            stats.reads += 1;
+            stats.read_bytes += extent.len;
+        });
+        Ok(data)
+    }
+
+    /// Where a range is, for a client that reads it itself. The lease is looked at as for bytes: a
+    /// place is what the blocks have now, as bytes are. Who acts alone may keep the places for a
+    /// while, and those around them.
+    async fn locate(&self, at: SessionRef, extent: Extent) -> Result<Option<Located>, BlockError> {
+        let (hosted, session) = self.session(at)?;
+        let alone = hosted.may_lend(at, &session);
+        let located = hosted.device.locate(extent, alone).await;
+        let Some(places) = located.map_err(|fault| self.fail(at, &hosted, &fault))? else {
+            return Ok(None);
+        };
+        let lease = self.check_lease(at, &hosted).await?;
+        // Nobody else has acted since the places were looked up.
+        let alone = alone && hosted.may_lend(at, &session);
+        let lent_ms = match lease.filter(|_| alone) {
+            Some(lease) => hosted.lending.lend(&self.0.env, at.attachment, lease),
+            None => 0,
+        };
+        self.count(|stats| {
+            stats.located += 1;
+            stats.lent += u64::from(lent_ms > 0);
+        });
+        Ok(Some(Located { first: places.first, lent_ms, spans: places.spans }))
+    }
+
+    async fn pieces(
+        &self,
+        at: SessionRef,
+        extent: Extent,
+        most: usize,
+    ) -> Result<Vec<Piece>, BlockError> {
+        let (hosted, _) = self.session(at)?;
+        let pieces = hosted.device.pieces(extent, most).await;
+        let pieces = pieces.map_err(|fault| self.fail(at, &hosted, &fault))?;
+        self.check_lease(at, &hosted).await?;
+        Ok(pieces.into_iter().take(most).collect())
+    }
+
+    async fn write(
+        &self,
+        at: SessionRef,
+        sequence: Sequence,
+        offset: u64,
+        data: Buf,
+    ) -> Result<(), BlockError> {
+        let (hosted, session) = self.session(at)?;
+        let bytes = data.len();
+        let _claim = self.claim(&self.0.write_bytes, bytes, SERVER_WRITE_BYTES_MAX)?;
+        let origin = Origin { attachment: attachment(at)?, seq: sequence.seq };
+        let change = hosted.device.write_once(origin, offset, data);
+        if self.change(at, &hosted, &session, sequence, change).await? {
+            self.count(|stats| {
+                stats.writes += 1;
+                stats.written_bytes += bytes as u64;
+            });
+        }
+        Ok(())
+    }
+
+    async fn clear(
+        &self,
+        at: SessionRef,
+        sequence: Sequence,
+        extent: Extent,
+        how: Clear,
+    ) -> Result<(), BlockError> {
+        let (hosted, session) = self.session(at)?;
+        let origin = Origin { attachment: attachment(at)?, seq: sequence.seq };
+        let change = hosted.device.clear_once(origin, extent, how);
+        if self.change(at, &hosted, &session, sequence, change).await? {
+            self.count(|stats| stats.clears += 1);
+        }
+        Ok(())
+    }
+
+    /// Does a change that was not done before; true when it was done now. Between the look at
+    /// the session and the first poll of `change` there is no pause: what has not begun when a
+    /// session is closed never does.
+    async fn change(
+        &self,
+        at: SessionRef,
+        hosted: &Rc<OpenSegment>,
+        session: &Rc<Session>,
+        sequence: Sequence,
+        change: impl Future<Output = Result<(), Fault>>,
+    ) -> Result<bool, BlockError> {
+        let begun = match session.arrive(sequence) {
+            Ok(Arrival::First(begun)) => begun,
+            Ok(Arrival::Repeat(first)) => {
+                self.0.env.mark("block: change came again");
+                self.count(|stats| stats.repeats += 1);
+                return first.outcome().await.map(|()| false);
+            }
+            Err(error) => {
+                self.0.env.mark("block: change came late");
+                self.count(|stats| stats.late += 1);
+                return Err(error);
+            }
+        };
+        let outcome = match change.await {
+            Ok(()) => self.hold(hosted).await,
+            Err(fault) => Err(self.fail(at, hosted, &fault)),
+        };
+        begun.end(outcome).map(|()| true)
+    }
+}

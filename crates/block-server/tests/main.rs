@@ -1,0 +1,3 @@
+//! Tests of block client and block server.
+
+mod service;

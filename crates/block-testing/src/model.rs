@@ -1,0 +1,242 @@
+//! A block manager and its segments in memory: what the block client and the block server are
+//! tested and simulated with. Owners have epochs and leases, a former owner's device changes
+//! nothing any more and shows what it last had, as one that stands on files of the core does.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Fault, Kind};
+use block_client::{Attachment, DataFiles, Place, Route};
+use block_proto::lease::drifted;
+use block_server::{Lease, Opened, SegmentOpener, Standing};
+use block_volume::contract::Answer;
+use block_volume::ids::{SegmentId, VolumeId};
+use futures_util::FutureExt;
+use runtime::{Env, Instant};
+
+use crate::archive::Archive;
+use crate::memory::{Memory, MemoryDevice};
+
+struct Segment {
+    place: Place,
+    memory: Memory,
+    /// Epochs of former owners whose leases run, and until when.
+    former: BTreeMap<u64, Duration>,
+}
+
+/// Of a segment's first owner.
+const FIRST_EPOCH: u64 = 1;
+
+struct Inner {
+    /// The time on which all agree.
+    clock: Box<dyn Fn() -> Duration>,
+    lease: Duration,
+    segments: RefCell<BTreeMap<SegmentId, Segment>>,
+    /// Attachments that are not over.
+    volumes: RefCell<BTreeMap<VolumeId, BTreeSet<u64>>>,
+    epochs: Cell<u64>,
+    /// No lease is renewed.
+    down: Cell<bool>,
+    pause: Duration,
+    bytes: u64,
+    archive: Archive,
+}
+
+/// A manager that never fails. Clones share it.
+#[derive(Clone)]
+pub struct Manager(Rc<Inner>);
+
+impl Manager {
+    /// A manager of segments of `bytes` bytes, whose devices answer within about twice `pause`.
+    pub fn new(
+        clock: impl Fn() -> Duration + 'static,
+        lease: Duration,
+        bytes: u64,
+        pause: Duration,
+    ) -> Manager {
+        Manager(Rc::new(Inner {
+            clock: Box::new(clock),
+            lease,
+            segments: RefCell::default(),
+            volumes: RefCell::default(),
+            epochs: Cell::new(1),
+            down: Cell::new(false),
+            pause,
+            bytes,
+            archive: Archive::default(),
+        }))
+    }
+
+    fn epoch(&self) -> u64 {
+        let epoch = self.0.epochs.get() + 1;
+        self.0.epochs.set(epoch);
+        epoch
+    }
+
+    /// Gives a segment to a server. Its former owner may answer reads for a lease more.
+    pub fn assign(&self, segment: SegmentId, addr: SocketAddr) {
+        let now = (self.0.clock)();
+        let segments = &mut *self.0.segments.borrow_mut();
+        if let Some(kept) = segments.get_mut(&segment) {
+            kept.former.retain(|_, until| *until > now);
+            kept.former.insert(kept.place.epoch, now + self.0.lease);
+            kept.place = Place { addr, epoch: kept.place.epoch + 1 };
+            return;
+        }
+        let (place, memory) = (Place { addr, epoch: FIRST_EPOCH }, Memory::new());
+        segments.insert(segment, Segment { place, memory, former: BTreeMap::new() });
+    }
+
+    /// Renews no lease, until it is told otherwise: servers do not know any more what is theirs.
+    pub fn set_down(&self, down: bool) {
+        self.0.down.set(down);
+    }
+
+    /// Segments of a server.
+    pub fn owned(&self, addr: SocketAddr) -> Vec<SegmentId> {
+        let segments = self.0.segments.borrow();
+        let own = segments.iter().filter(|(_, segment)| segment.place.addr == addr);
+        own.map(|(id, _)| *id).collect()
+    }
+
+    /// Opens a volume. Exclusively: all attachments before it are over.
+    pub fn attach(&self, volume: VolumeId, exclusive: bool) -> Attachment {
+        let epoch = self.epoch();
+        let volumes = &mut *self.0.volumes.borrow_mut();
+        let live = volumes.entry(volume).or_default();
+        if exclusive {
+            live.clear();
+        }
+        live.insert(epoch);
+        let fence = live.first().copied().unwrap_or(epoch);
+        Attachment { epoch, fence }
+    }
+
+    /// An attachment is over.
+    pub fn detach(&self, volume: VolumeId, epoch: u64) {
+        if let Some(live) = self.0.volumes.borrow_mut().get_mut(&volume) {
+            live.remove(&epoch);
+        }
+    }
+
+    /// The segment map as an attachment sees it.
+    pub fn route(&self) -> Rc<dyn Route> {
+        Rc::new(self.clone())
+    }
+
+    /// What clients of `env` read beside the servers.
+    pub fn files(&self, env: &Env) -> Rc<dyn DataFiles> {
+        self.0.archive.open(env, self.0.pause)
+    }
+
+    /// What the server at `addr` opens its segments through.
+    pub fn opener(&self, env: &Env, addr: SocketAddr) -> Rc<dyn SegmentOpener> {
+        Rc::new(Opener { manager: self.clone(), env: env.clone(), addr })
+    }
+
+    /// A segment's content now.
+    pub fn memory(&self, segment: SegmentId) -> Option<Memory> {
+        self.0.segments.borrow().get(&segment).map(|segment| segment.memory.clone())
+    }
+
+    fn place_of(&self, segment: SegmentId) -> Option<Place> {
+        self.0.segments.borrow().get(&segment).map(|segment| segment.place)
+    }
+}
+
+impl Route for Manager {
+    fn place(&self, segment: SegmentId, _: Option<Place>) -> Answer<'_, Place> {
+        let place = self.place_of(segment);
+        let none = move || Fault::new(Kind::NotFound, format!("there is no segment {segment}"));
+        async move { place.ok_or_else(none) }.boxed_local()
+    }
+}
+
+struct Opener {
+    manager: Manager,
+    env: Env,
+    addr: SocketAddr,
+}
+
+impl SegmentOpener for Opener {
+    fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
+        async move {
+            self.env.sleep(self.env.jitter(4 * self.manager.0.pause)).await;
+            let inner = &self.manager.0;
+            let segments = &mut *inner.segments.borrow_mut();
+            let own = segments.get_mut(&segment).filter(|kept| kept.place.addr == self.addr);
+            let Some(own) = own else {
+                let why = format!("{segment} belongs to another block server");
+                return Err(Fault::new(Kind::Reroute, why));
+            };
+            // Whoever had it before goes on seeing what there was.
+            own.memory = own.memory.copy();
+            let (epoch, content) = (own.place.epoch, own.memory.clone());
+            let guard = {
+                let (manager, content) = (self.manager.clone(), content.clone());
+                Box::new(move || match manager.memory(segment) {
+                    Some(now) if now.is_same(&content) => Ok(()),
+                    _ => {
+                        let why = format!("{segment} was opened by another owner");
+                        Err(Fault::new(Kind::Fenced, why))
+                    }
+                })
+            };
+            let device =
+                MemoryDevice::guarded(&self.env, &content, inner.bytes, inner.pause, guard)
+                    .with_archive(&inner.archive, segment);
+            let (manager, env) = (self.manager.clone(), self.env.clone());
+            let (device, lease) = (Rc::new(device), Held { manager, env, segment, epoch });
+            // Former owners lent within their leases.
+            let lent_before = match epoch {
+                FIRST_EPOCH => Instant::default(),
+                _ => self.env.now() + drifted(inner.lease),
+            };
+            Ok(Opened { device, lease: Rc::new(lease), epoch, lent_before })
+        }
+        .boxed_local()
+    }
+
+    fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool> {
+        async move {
+            self.env.sleep(self.env.jitter(self.manager.0.pause)).await;
+            let volumes = self.manager.0.volumes.borrow();
+            Ok(volumes.get(&volume).is_some_and(|live| live.contains(&epoch)))
+        }
+        .boxed_local()
+    }
+}
+
+/// The lease of one ownership.
+struct Held {
+    manager: Manager,
+    env: Env,
+    segment: SegmentId,
+    epoch: u64,
+}
+
+impl Lease for Held {
+    fn standing(&self) -> Standing {
+        let inner = &self.manager.0;
+        let (segments, now) = (inner.segments.borrow(), (inner.clock)());
+        let Some(segment) = segments.get(&self.segment) else { return Standing::Gone };
+        // Of those before this one.
+        let former = segment.former.range(..self.epoch).map(|(_, until)| *until).max();
+        let former = former.filter(|until| *until > now);
+        let free = self.env.now() + former.map_or(Duration::ZERO, |until| until - now);
+        if inner.down.get() {
+            return Standing::Lapsed(free);
+        }
+        let own = segment.former.get(&self.epoch);
+        if segment.place.epoch != self.epoch && own.is_none_or(|until| *until <= now) {
+            return Standing::Gone;
+        }
+        match former {
+            Some(_) => Standing::Holds(free),
+            None => Standing::Serves(self.env.now() + own.map_or(inner.lease, |end| *end - now)),
+        }
+    }
+}
