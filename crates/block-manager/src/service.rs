@@ -34,7 +34,7 @@ use wire::control::{
 
 use super::entity::Trash;
 use super::error::Refusal;
-use super::limits::{CONTENT_ATTEMPT, LINKS_INFLIGHT, LOOK, PURGE_AFTER, SWEEP};
+use super::limits::{CONTENT_ATTEMPT, LEAD_PAUSE, LINKS_INFLIGHT, LOOK, PURGE_AFTER, SWEEP};
 use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
 use super::state::State;
@@ -197,21 +197,28 @@ impl Manager {
     }
 
     async fn compete(self) {
-        let env = self.0.env.clone();
+        let (env, mut pause) = (self.0.env.clone(), LEAD_PAUSE.0);
         while !self.0.stopping.get() {
             if let Some((fencing, sent)) = self.acquire().await {
                 self.0.leader.set(Some(self.addr()));
-                match self.rule(fencing, sent).await {
-                    Ok(()) => tracing::info!(term = fencing, "block manager leads no more"),
+                let ruled = self.rule(fencing, sent).await;
+                self.0.lead.replace(None);
+                self.0.leader.set(None);
+                match ruled {
+                    Ok(()) => {
+                        tracing::info!(term = fencing, "block manager leads no more");
+                        self.release(fencing).await;
+                        pause = LEAD_PAUSE.0;
+                    }
                     Err(cause) => {
                         tracing::error!(term = fencing, cause, "block manager cannot lead");
                         self.0.cause.replace(Some(cause));
-                        self.pause(LOOK * 10).await;
+                        // Another manager may be able to.
+                        self.release(fencing).await;
+                        self.pause(env.jitter(pause)).await;
+                        pause = (2 * pause).min(LEAD_PAUSE.1);
                     }
                 }
-                self.0.lead.replace(None);
-                self.0.leader.set(None);
-                self.release(fencing).await;
             }
             self.pause(env.jitter(LOOK)).await;
         }

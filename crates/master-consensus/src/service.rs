@@ -388,7 +388,8 @@ impl Router {
         let deadline = self.env.now() + patience;
         let mut hint: Option<SocketAddr> = None;
         for attempt in 1u32.. {
-            let error = match self.run_once(group.number(), errand, &body, hint.take()).await {
+            let to = hint.take().or_else(|| self.beside(group.number(), attempt));
+            let error = match self.run_once(group.number(), errand, &body, to).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -403,6 +404,17 @@ impl Router {
             }
         }
         unreachable!("tries end with the patience")
+    }
+
+    /// In every second attempt, another voter of the group: a group that this master has been removed
+    /// from no longer says who leads it. The voter asked is the leader, or names it.
+    fn beside(&self, group: u32, attempt: u32) -> Option<SocketAddr> {
+        let host = self
+            .host(group)
+            .filter(|host| attempt.is_multiple_of(2) && !host.leadership().leading)?;
+        let voters: Vec<u64> = host.voters().into_iter().collect();
+        let voter = *voters.get(attempt as usize / 2 % voters.len().max(1))?;
+        self.peers.addr(voter)
     }
 
     async fn run_once(

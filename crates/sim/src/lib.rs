@@ -20,5 +20,5 @@ pub mod scenario;
 pub mod tuning;
 
 pub use planted::{Acts, Planted, run_planted};
-pub use run::{Failure, Outcome, run_seed, run_seeds};
+pub use run::{Failure, Outcome, elapsed, run_seed, run_seeds};
 pub use scenario::{SCENARIOS, Scenario, find};

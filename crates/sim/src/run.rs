@@ -1,6 +1,7 @@
 //! Runs scenarios: one seed, a range of seeds, a time budget.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -49,11 +50,21 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+thread_local! {
+    static RUNNING: RefCell<Option<Sim>> = const { RefCell::new(None) };
+}
+
+/// Virtual time of the run on this thread; for the times of log lines.
+pub fn elapsed() -> Option<Duration> {
+    RUNNING.with_borrow(|sim| sim.as_ref().map(Sim::elapsed))
+}
+
 /// Runs one seed of a scenario. A panic (an assertion of the code or of a checker) and a run
 /// in which everything waits for ever are failures.
 pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     let failure = |violation| Failure { scenario: scenario.name, seed, violation };
     let sim = Sim::new(seed);
+    RUNNING.set(Some(sim.clone()));
     let run = catch_unwind(AssertUnwindSafe(|| sim.run((scenario.run)(sim.clone()))));
     let outcome = Outcome {
         trace_hash: sim.trace_hash(),
@@ -61,6 +72,7 @@ pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
         elapsed: sim.elapsed(),
         marks: sim.marks(),
     };
+    RUNNING.set(None);
     // What is left of the world goes before the next one starts.
     let closed = catch_unwind(AssertUnwindSafe(move || sim.close()));
     match run {

@@ -42,6 +42,10 @@ pub enum Command {
         /// The seed.
         #[arg(long)]
         seed: u64,
+        /// Print log lines of all processes with their virtual time, e.g. `info` or
+        /// `block_manager=debug`.
+        #[arg(long, value_name = "FILTER")]
+        log: Option<String>,
     },
     /// Print the trace hashes of seeds of every scenario: two builds that print the same do the same
     Hashes {

@@ -13,6 +13,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use roles::failure::{Done, Failure};
 use sim::Scenario;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 
 use args::{Cli, Command};
 
@@ -41,11 +44,35 @@ fn run(command: Command) -> Done {
             let count = ran.map_err(|failure| Failure::failed(failure.to_string()))?;
             print_line(&format!("{}: {count} seeds good", scenario.name))
         }
-        Command::Replay { scenario, seed } => replay(find(&scenario)?, seed),
+        Command::Replay { scenario, seed, log } => {
+            log.as_deref().map_or(Ok(()), print_log)?;
+            replay(find(&scenario)?, seed)
+        }
         Command::Hashes { seeds } => hashes(seeds.start..seeds.end),
         Command::Soak(args) => soak::run(&args),
         Command::Chaos(args) => chaos::run(&args),
     }
+}
+
+/// Virtual time, as log lines have it.
+struct VirtualTime;
+
+impl FormatTime for VirtualTime {
+    fn format_time(&self, into: &mut Writer<'_>) -> std::fmt::Result {
+        write!(into, "{:12.6}", sim::elapsed().unwrap_or_default().as_secs_f64())
+    }
+}
+
+fn print_log(filter: &str) -> Done {
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| Failure::usage(format!("--log '{filter}': {error}")))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_timer(VirtualTime)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(())
 }
 
 fn replay(scenario: &Scenario, seed: u64) -> Done {
