@@ -14,13 +14,14 @@ use std::rc::Rc;
 use base::Kind;
 use block_proto::lease::{BEAT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, RENEW};
 use block_proto::limits::ATTEMPT;
-use block_proto::managers::{ask_peer, holder_addr, holder_text};
+use block_proto::managers::ask_peer;
 use block_proto::paths::{LOCK, ROOT, segment_path};
 use block_proto::{
     BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, Reply, Request,
 };
 use block_volume::ids::{SegmentId, VolumeId};
 use client::Client;
+use client::leader::{holder_addr, holder_text};
 use futures_util::future::{Either, select};
 use futures_util::stream::{StreamExt, iter};
 use runtime::sync::Notify;

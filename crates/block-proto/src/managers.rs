@@ -1,96 +1,42 @@
 //! [`Managers`]: requests to the block manager. It finds the leader through the core's lock
 //! service, and asks again with a budget: requests can be repeated.
 
-use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use base::Kind;
 use block_volume::ids::VolumeId;
+use client::leader::{AskError, Leader, LeaderError, Led};
 use client::{Client, PeerError};
-use runtime::{Duration, Instant};
-use wire::control::{ClusterReply, ClusterRequest, ControlError};
+use runtime::Duration;
+use wire::control::{ControlError, ControlReply, ControlRequest};
 
 use crate::lease::PAUSE;
 use crate::limits::{ATTEMPT, BUDGET, SEGMENTS_PAGE, STATUS_ATTEMPT};
 use crate::paths::{LOCK, ROOT};
 use crate::{BlockReply, BlockRequest, BlockStatus, Reply, Request, SegmentPlace, VolumeInfo};
 
-/// Why the block manager did not do what it was asked. The text names the thing and the way out.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Error {
-    /// It refused.
-    Refused {
-        /// What to do about it.
-        kind: Kind,
-        /// Cause and remedy.
-        message: String,
-    },
-    /// No manager answered in time. What was asked may have been done: asking again is safe.
-    Unavailable {
-        /// What was asked.
-        what: &'static str,
-        /// The last failure met.
-        cause: String,
-        /// How long it was tried.
-        waited: Duration,
-    },
-}
+/// Why the block manager did not do what it was asked.
+pub type Error = LeaderError;
 
-impl Error {
-    /// What the receiver may do about it.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Error::Refused { kind, .. } => *kind,
-            Error::Unavailable { .. } => Kind::Retry,
-        }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Refused { message, .. } => f.write_str(message),
-            Error::Unavailable { what, cause, waited } => write!(
-                f,
-                "{what}: no block manager answered within {waited:.1?} ({cause}); check the \
-                 cluster with 'craton status', then try again"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<Error> for base::Fault {
-    fn from(error: Error) -> base::Fault {
-        base::Fault::new(error.kind(), error.to_string())
-    }
-}
-
-/// No manager holds the lock.
-const NO_LEADER: &str = "no block manager leads: is one running?";
-
-/// What holds the lock says who leads: a name, and where it is reached.
-pub fn holder_text(name: &str, addr: SocketAddr) -> String {
-    format!("{name} {addr}")
-}
-
-/// The address in a holder's text.
-pub fn holder_addr(text: &str) -> Option<SocketAddr> {
-    text.rsplit_once(' ').and_then(|(_, addr)| addr.parse().ok())
-}
-
-struct Inner {
-    client: Client,
-    leader: Cell<Option<SocketAddr>>,
-    budget: Duration,
-}
+/// Block managers, of which one leads.
+const MANAGERS: Led = Led { lock: LOCK, title: "block manager", attempt: ATTEMPT, pause: PAUSE };
 
 /// The block managers of a cluster, as one. Cheap to clone; clones share what they know.
 #[derive(Clone)]
-pub struct Managers(Rc<Inner>);
+pub struct Managers {
+    leader: Leader,
+    budget: Duration,
+}
+
+/// A manager's message in a reply.
+fn read(reply: ControlReply) -> Result<BlockReply, String> {
+    match Reply::try_from(reply) {
+        Ok(Reply::Block(reply)) => Ok(reply),
+        Ok(_) => Err(" is no block manager".to_owned()),
+        Err(error) => Err(format!(": {error}")),
+    }
+}
 
 impl Managers {
     /// Those of the client's cluster.
@@ -100,36 +46,19 @@ impl Managers {
 
     /// The same, with a time after which a request is given up.
     pub fn with_budget(client: &Client, budget: Duration) -> Managers {
-        let leader = Cell::new(None);
-        Managers(Rc::new(Inner { client: client.clone(), leader, budget }))
+        Managers { leader: Leader::new(client, MANAGERS), budget }
     }
 
     /// The core's client.
     pub fn client(&self) -> &Client {
-        &self.0.client
+        self.leader.client()
     }
 
     /// Asks until there is an answer or the budget is spent.
     pub async fn ask(&self, request: BlockRequest) -> Result<BlockReply, Error> {
-        let env = self.0.client.env();
-        let start = env.now();
-        let mut tries = 0u32;
-        let mut cause = String::new();
-        loop {
-            match self.ask_once(&request, ATTEMPT).await {
-                Ok(reply) => return Ok(reply),
-                Err(AskError::Final(error)) => return Err(error),
-                // What a manager has said of the cause says more.
-                Err(AskError::Passing(last)) if last == NO_LEADER && !cause.is_empty() => {}
-                Err(AskError::Passing(last)) => cause = last,
-            }
-            let waited = env.now() - start;
-            if waited >= self.0.budget {
-                return Err(Error::Unavailable { what: request.name(), cause, waited });
-            }
-            tries += 1;
-            env.sleep(env.jitter(PAUSE * tries.min(8))).await;
-        }
+        let what = request.name();
+        let asked = ControlRequest::from(Request::Block(request));
+        self.leader.ask(what, &asked, read, self.budget).await
     }
 
     /// Asks once.
@@ -138,55 +67,8 @@ impl Managers {
         request: &BlockRequest,
         attempt: Duration,
     ) -> Result<BlockReply, AskError> {
-        let env = self.0.client.env();
-        let deadline = env.now() + attempt;
-        let leader = match self.0.leader.get() {
-            Some(leader) => leader,
-            None => self.find(deadline).await?,
-        };
-        let asked = Request::Block(request.clone());
-        let left = deadline - env.now();
-        let error = match ask_peer(&self.0.client, leader, asked, left).await {
-            Ok(Reply::Block(reply)) => return Ok(reply),
-            Ok(_) => PeerError::Foreign(format!("{leader} is no block manager")),
-            Err(error) => error,
-        };
-        let cause = error.to_string();
-        match error {
-            PeerError::Refused(error) => match error.kind {
-                Kind::Reroute => {
-                    self.0.leader.set(error.leader.filter(|&other| other != leader));
-                    Err(AskError::Passing(cause))
-                }
-                Kind::Retry | Kind::Unknown | Kind::Refresh => Err(AskError::Passing(cause)),
-                kind => Err(AskError::Final(Error::Refused { kind, message: error.message })),
-            },
-            PeerError::Busy => Err(AskError::Passing(cause)),
-            PeerError::Unreachable(_) | PeerError::Silent(_) | PeerError::Foreign(_) => {
-                self.0.leader.set(None);
-                Err(AskError::Passing(cause))
-            }
-        }
-    }
-
-    /// Who holds the lock.
-    async fn find(&self, deadline: Instant) -> Result<SocketAddr, AskError> {
-        let env = self.0.client.env();
-        let request = ClusterRequest::LockHolder { name: LOCK.to_owned() };
-        let left = deadline - env.now();
-        let passing = |cause: &str| Err(AskError::Passing(cause.to_owned()));
-        match env.timeout(left, self.0.client.cluster_ask(request)).await {
-            Ok(Ok(ClusterReply::Holder(Some((holder, _))))) => match holder_addr(&holder) {
-                Some(addr) => {
-                    self.0.leader.set(Some(addr));
-                    Ok(addr)
-                }
-                None => passing("the holder of the block manager's lock names no address"),
-            },
-            Ok(Ok(_)) => passing(NO_LEADER),
-            Ok(Err(error)) => Err(AskError::Passing(error.to_string())),
-            Err(_) => passing("the masters do not answer"),
-        }
+        let asked = ControlRequest::from(Request::Block(request.clone()));
+        self.leader.ask_once(&asked, read, attempt).await
     }
 
     /// The block service in figures, without patience: `None` when no manager leads now.
@@ -195,9 +77,9 @@ impl Managers {
             match self.ask_once(&BlockRequest::Status, STATUS_ATTEMPT).await {
                 Ok(BlockReply::Status(status)) => return Ok(Some(status)),
                 Ok(other) => return Err(misfit(&other)),
-                Err(AskError::Final(error)) => return Err(error),
+                Err(AskError::Permanent(error)) => return Err(error),
                 // What was known of the leader may have been old.
-                Err(AskError::Passing(cause)) => tracing::debug!(cause, "no block status"),
+                Err(AskError::Transient(cause)) => tracing::debug!(cause, "no block status"),
             }
         }
         Ok(None)
@@ -206,7 +88,7 @@ impl Managers {
     /// Whether this cluster has had a block manager: when none leads now, its volumes stand still.
     /// Without patience: `None` when no master says so at once.
     pub async fn have_been(&self) -> Option<bool> {
-        let client = &self.0.client;
+        let client = self.client();
         match client.env().timeout(STATUS_ATTEMPT, client.lookup(ROOT)).await {
             Ok(Ok(_)) => Some(true),
             Ok(Err(error)) if error.kind() == Kind::NotFound => Some(false),
@@ -244,7 +126,7 @@ impl Managers {
 
 impl fmt::Debug for Managers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Managers(leader {:?})", self.0.leader.get())
+        write!(f, "Managers({:?})", self.leader)
     }
 }
 
@@ -257,15 +139,6 @@ pub async fn ask_peer(
 ) -> Result<Reply, PeerError<ControlError>> {
     let reply = client.ask_peer(to, request.into(), timeout).await?;
     Reply::try_from(reply).map_err(|error| PeerError::Foreign(format!("{to}: {error}")))
-}
-
-/// Why one attempt brought no answer.
-#[derive(Debug)]
-pub enum AskError {
-    /// Ask again.
-    Passing(String),
-    /// The answer stays the same.
-    Final(Error),
 }
 
 /// An answer of the wrong kind.

@@ -9,9 +9,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
+use block_proto::Managers;
 use block_proto::lease::{BEAT_ATTEMPT, IDLE, PAUSE, RENEW};
 use block_proto::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
-use block_proto::managers::{AskError, Error, Managers};
+use block_proto::managers::Error;
 use block_proto::{
     BlockBeat, BlockReply, BlockRequest, BlockServerId, BlockServerReply, BlockServerRequest,
     Reply, Request, SegmentLoad,
@@ -21,6 +22,7 @@ use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
 use block_volume::once::Origin;
+use client::leader::AskError;
 use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Buf, Class, Duration, Env, Instant, JoinHandle};
@@ -338,13 +340,13 @@ impl Member {
                     }
                 }
                 Ok(Ok(other)) => tracing::warn!(?other, "not an answer to a beat"),
-                Ok(Err(AskError::Final(error))) if error.kind() == Kind::Fenced => {
+                Ok(Err(AskError::Permanent(error))) if error.kind() == Kind::Fenced => {
                     return self.replaced(&error);
                 }
-                Ok(Err(AskError::Final(error))) => {
+                Ok(Err(AskError::Permanent(error))) => {
                     tracing::warn!(%error, "the block manager refuses a beat");
                 }
-                Ok(Err(AskError::Passing(cause))) => {
+                Ok(Err(AskError::Transient(cause))) => {
                     tracing::debug!(cause, "beat not answered");
                     env.sleep(env.jitter(PAUSE)).await;
                     continue;
@@ -373,11 +375,11 @@ impl Member {
                 tracing::warn!(?other, "not an answer to a registration");
                 None
             }
-            Err(AskError::Passing(cause)) => {
+            Err(AskError::Transient(cause)) => {
                 tracing::debug!(cause, "registration not taken");
                 None
             }
-            Err(AskError::Final(error)) => {
+            Err(AskError::Permanent(error)) => {
                 if error.kind() != Kind::Exists {
                     tracing::warn!(%error, "registration refused");
                 } else if !self.0.refused.replace(true) {

@@ -13,6 +13,7 @@ mod error;
 mod extent;
 mod file;
 mod handle;
+pub mod leader;
 pub mod limits;
 mod locate;
 mod namespace;

@@ -25,6 +25,8 @@ enum Settled {
     Bad(Flaw),
     /// It does not answer now.
     Later,
+    /// A fence came before its first byte: none can be made there any more.
+    Barred,
 }
 
 impl<L: Log> Service<L> {
@@ -128,7 +130,7 @@ impl<L: Log> Service<L> {
                 }
                 Settled::Short => short.push(place),
                 Settled::Bad(flaw) => self.found_bad(id, place, flaw),
-                Settled::Later => whole = false,
+                Settled::Later | Settled::Barred => whole = false,
             }
         }
         for place in short {
@@ -137,6 +139,7 @@ impl<L: Log> Service<L> {
             match self.complete_replica(&chunk, place, &sources).await {
                 Settled::Yes => self.note_settled(id, place, len),
                 Settled::Bad(flaw) => self.found_bad(id, place, flaw),
+                Settled::Barred => self.repairs.note_bad(id, place, Flaw::Missing, self.env.now()),
                 Settled::Short | Settled::Later => whole = false,
             }
         }
@@ -146,9 +149,7 @@ impl<L: Log> Service<L> {
 
     pub(super) fn found_bad(&self, chunk: ChunkId, place: Place, flaw: Flaw) {
         tracing::warn!(%chunk, ?place, ?flaw, "a replica is not whole: it will be replaced");
-        if flaw == Flaw::Damaged {
-            self.env.mark("bad replica found");
-        }
+        self.env.mark("bad replica found");
         self.repairs.note_bad(chunk, place, flaw, self.env.now());
     }
 
@@ -186,7 +187,7 @@ impl<L: Log> Service<L> {
             // Nothing can be made where a tombstone is: another place is to have the copy.
             Ok(ReplicaState::Tombstone) => {
                 self.env.mark("place fenced before its first byte");
-                return Settled::Bad(Flaw::Missing);
+                return Settled::Barred;
             }
             Ok(_) | Err(CallError::Data(DataError::NotFound)) => {}
             Err(error) => return settled_later(&error),

@@ -131,7 +131,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "stream recovered",
             "recovery without all votes",
             "chunkstore: fenced replica extended",
-            "bad replica found",
+            "place fenced before its first byte",
             "chunk repaired",
             "chunk moved for balance",
         ],

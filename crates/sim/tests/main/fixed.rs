@@ -10,7 +10,7 @@ use super::check;
 const SEEDS: u64 = 3;
 /// Seeds in which a scenario must reach its marks: a change of the code shifts what a seed draws, and
 /// further ones are run until all are reached.
-const SEEDS_MOST: u64 = 24;
+const SEEDS_MOST: u64 = 48;
 /// Fixed seeds of the one that takes no time.
 const ECHO_SEEDS: u64 = 50;
 

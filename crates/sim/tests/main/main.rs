@@ -6,6 +6,7 @@ mod formations;
 mod fresh;
 mod large;
 mod planted;
+mod service;
 
 use sim::{Outcome, Scenario, run_seed};
 
