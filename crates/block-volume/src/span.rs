@@ -15,14 +15,14 @@ pub const SPANS_MAX: usize = 256;
 pub struct Span {
     /// How many, at least 1.
     pub blocks: u32,
-    /// Where their records are, one behind the other; nothing for zeroes.
+    /// Where their records are, in block order without gaps; nothing for zeroes.
     pub at: Option<RecordPlace>,
 }
 
 /// Where the record of a block is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordPlace {
-    /// What tells the DataFile from others in the segment's directory: who made it, and its
+    /// What distinguishes the DataFile from others in the segment's directory: who made it, and its
     /// number, which is not 0.
     pub file: (u32, u32),
     /// The volume that its records are of; 0 for the segment's own.

@@ -99,6 +99,9 @@ impl Far {
 }
 
 fn mark_reply(env: &Env, reply: &ControlReply) {
+    if !matches!(reply, ControlReply::Service(_)) {
+        return;
+    }
     match Reply::try_from(reply.clone()) {
         Ok(Reply::Block(BlockReply::Attached { epoch, .. })) if epoch > i32::MAX as u64 => {
             env.mark("numbers: an attachment above 2^31");

@@ -136,7 +136,7 @@ fn a_dropped_call_is_cancelled_at_the_peer() {
         assert_eq!(b.server.cancelled.get(), 1);
         let stats = b.endpoint.stats();
         assert_eq!(stats.links[0].serving, 0);
-        assert_eq!(stats.services[1].frames_out, 0, "no answer for nobody");
+        assert_eq!(stats.services[1].frames_out, 0, "no answer without a caller");
     });
     assert!(sim.marks().contains_key("transport: request cancelled"));
 }

@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(15);
 /// The stores here have 6 MiB for metadata. To open the 70 segments takes them 5 MiB, which come back
 /// when rights have run out, 20 s later: where block servers crash three times in as long, there is no
 /// room for a takeover until then, and what was tried in the meantime comes back once more.
-const RESERVE: Duration = Duration::from_secs(45);
+const RESERVE_BACK: Duration = Duration::from_secs(45);
 /// Chunks of what was deleted keep their room for as long as rights to them live, 20 s here.
 const ROOM: Duration = Duration::from_secs(180);
 /// Bytes that are written before the cluster is full.
@@ -130,7 +130,7 @@ impl World {
         let empty = || self.sim().marks().get("chunkstore: the reserve is used up").copied();
         let (began, before) = (self.sim().elapsed(), empty());
         let answer = work.await;
-        let most = if empty() == before { SOON } else { SOON + RESERVE };
+        let most = if empty() == before { SOON } else { SOON + RESERVE_BACK };
         match self.sim().elapsed() - began {
             took if took <= most => Ok(answer),
             took => Err(format!("{what} on a full cluster takes {took:?}")),
