@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use base::{ChunkId, DiskId, Epoch, ServerId, TraceId};
 use chunkserver::{Board, Chunkserver, Config};
-use chunkstore::model::ModelDisk;
 use latent::Latent;
 use runtime::Env;
 use runtime::sim::Sim;
+use testing::chunks::ModelDisk;
 use transport::{ClusterKey, Endpoint, Identity, Limits, Priority, Request, Service, Token};
 use wire::control::{
     ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,

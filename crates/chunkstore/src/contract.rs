@@ -8,6 +8,9 @@ use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId};
 use runtime::Buf;
 use wire::data::{Purpose, ReplicaStat};
 
+/// The fence of a deleted chunk: no epoch may act.
+pub(crate) const DELETED: Epoch = Epoch::new(u64::MAX);
+
 /// One append, see [`ChunkStore::append`].
 #[derive(Clone, Debug)]
 pub struct Append {

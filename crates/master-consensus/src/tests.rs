@@ -1,11 +1,11 @@
 //! openraft's own suite for log and state machine stores, on ours.
 
 use base::DiskId;
-use chunkstore::model::ModelDisk;
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use runtime::sim::Sim;
 use runtime::{Class, Env};
+use testing::chunks::ModelDisk;
 
 use super::log::RaftLog;
 use super::machine::Worker;

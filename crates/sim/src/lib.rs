@@ -9,7 +9,6 @@
 pub mod audit;
 pub mod cluster;
 pub mod fuzz;
-pub mod history;
 mod nemesis;
 mod numbers;
 pub mod oracle;

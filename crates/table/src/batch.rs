@@ -66,6 +66,11 @@ impl Batch {
         self.flaw
     }
 
+    /// Keys that it changes, in its order, with the new value, or none for a deletion.
+    pub fn changes(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        self.ops().into_iter().map(|op| (op.key, op.value))
+    }
+
     pub(crate) fn ops(&self) -> Vec<Op<'_>> {
         read_ops(&self.body, self.count).expect("encoded here")
     }

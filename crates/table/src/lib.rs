@@ -3,8 +3,7 @@
 //! A log-structured merge tree: changes go to a log, group by group, and into memory; full
 //! memtables become sorted files; sorted runs of similar size are merged. A manifest says what a
 //! table consists of and fences its owners off from one another (see the source of `manifest`).
-//! Files are reached through a narrow [`Store`], which [`ClientStore`] implements on the core
-//! and [`model::MemStore`] in memory, with faults.
+//! Files are reached through a narrow [`Store`], which [`ClientStore`] implements on the core.
 //!
 //! Invariant: knows no master, chunk or replica; keeps nothing that is not in its directory.
 
@@ -25,7 +24,6 @@ mod look;
 mod manifest;
 mod memory;
 mod memtable;
-pub mod model;
 mod open;
 mod options;
 mod pick;

@@ -1,8 +1,8 @@
 //! The suite on the store in memory.
 
 use runtime::{Duration, Rng};
-use table::model::conformance;
 use table::{Compression, Options};
+use testing::tables::conformance;
 
 use crate::support::{World, small};
 

@@ -3,7 +3,7 @@
 use futures_util::future::{Either, select};
 use runtime::sim::CrashMode;
 use runtime::{Duration, Rng};
-use table::model::{Oracle, own};
+use testing::tables::{Oracle, own};
 
 use crate::support::{World, on, small};
 

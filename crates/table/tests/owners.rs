@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Rng};
-use table::model::{Oracle, Owned, own};
 use table::{Batch, Cache, Options, Table};
+use testing::tables::{Oracle, Owned, own};
 
 use crate::support::{World, on, small};
 

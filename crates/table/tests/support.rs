@@ -2,8 +2,8 @@
 
 use runtime::Env;
 use runtime::sim::{HostId, Sim};
-use table::model::MemDisk;
 use table::{Cache, Compression, Options, Table};
+use testing::tables::MemDisk;
 
 pub struct World {
     pub sim: Sim,

@@ -11,8 +11,8 @@ use block_manager::{Begun, Machine, Refusal, State};
 use block_proto::BlockRequest;
 use block_volume::ids::VolumeId;
 use runtime::sim::Sim;
-use table::model::MemDisk;
 use table::{Cache, Options, Range, Table};
+use testing::tables::MemDisk;
 
 use super::{Server, at, machine, spec, volume};
 

@@ -1,41 +1,17 @@
 //! Arbitrary messages of the block service.
 
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
-
 use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::qos::VolumeLimits;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use testing::made;
+use testing::messages::{addr, label, name};
 use wire::control::Policy;
 
 use crate::limits::{LEASE_MAX_MS, SEGMENTS_PAGE, VOLUME_BYTES, VOLUMES_PAGE};
 use crate::*;
-
-/// Maps a strategy through a tuple pattern.
-macro_rules! made {
-    ($(($name:pat, $strategy:expr)),+ => $value:expr) => {
-        ($($strategy,)+).prop_map(|($($name,)+)| $value)
-    };
-}
-
-fn addr() -> impl Strategy<Value = SocketAddr> {
-    prop_oneof![
-        any::<([u8; 4], u16)>().prop_map(SocketAddr::from),
-        any::<([u8; 16], u16, u32)>().prop_map(|(ip, port, scope)| {
-            SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into()
-        }),
-    ]
-}
-
-fn name() -> impl Strategy<Value = String> {
-    "[^/]{1,60}".prop_filter("no name", |name| name != "." && name != "..")
-}
-
-fn label() -> impl Strategy<Value = String> {
-    "\\PC{1,20}"
-}
 
 fn policy() -> impl Strategy<Value = Policy> {
     (1..=5u8).prop_flat_map(|copies| {

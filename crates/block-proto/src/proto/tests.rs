@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use wire::control::{ControlReply, ControlRequest, golden};
+use wire::control::{ControlReply, ControlRequest};
 
 use super::arbitrary::{reply, request, server_reply, server_request};
 use super::fuzz_control;
@@ -57,24 +57,14 @@ fn messages_of_the_core_and_of_other_services_pass_through() {
     assert_eq!(Reply::decode(&other.encode()), Ok(Reply::Core(other)));
 }
 
-/// `CRATON_WRITE_GOLDEN=1` makes the file; an old line changes only when a name in its text does.
 fn golden<T: std::fmt::Debug>(
     file: &str,
     drawn: &BoxedStrategy<T>,
     encode: impl Fn(&T) -> Vec<u8>,
     decode: impl Fn(&[u8]) -> Result<T, wire::control::WireError>,
 ) {
-    use proptest::strategy::ValueTree;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(file);
-    if std::env::var_os("CRATON_WRITE_GOLDEN").is_some() {
-        let mut runner = proptest::test_runner::TestRunner::deterministic();
-        let draw = |_| drawn.new_tree(&mut runner).expect("a message").current();
-        let messages: Vec<T> = (0..400).map(draw).collect();
-        std::fs::write(&path, golden::lines(&messages, &encode)).expect("the file can be written");
-    }
-    let text = std::fs::read_to_string(&path).expect("the file is committed");
-    assert!(text.lines().count() >= 100, "{}: too few messages", path.display());
-    golden::check(&text, encode, decode);
+    testing::messages::golden(&path, (drawn, 400), encode, decode);
 }
 
 /// Made by the build before these messages left `wire`.

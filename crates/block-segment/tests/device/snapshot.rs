@@ -13,8 +13,8 @@ use block_volume::ids::Identity;
 use futures_util::future::{Either, select};
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Env, Rng};
-use table::model::MemDisk;
 use table::{Batch, Cache, Table};
+use testing::tables::MemDisk;
 
 use crate::device::support::{BYTES, IDENTITY, World, on, open, shared, small};
 

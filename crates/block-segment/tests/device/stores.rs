@@ -9,8 +9,8 @@ use block_volume::contract::Device;
 use block_volume::geometry::Extent;
 use block_volume::limits::BLOCK;
 use runtime::{Duration, Rng};
-use table::model::MemDisk;
 use table::{Answer, Cache, Names, Source, Store, Writer};
+use testing::tables::MemDisk;
 
 use crate::device::support::{BYTES, IDENTITY, World, on, shared, small};
 

@@ -9,7 +9,7 @@ use block_volume::ids::Identity;
 use runtime::sim::{HostId, Sim};
 use runtime::{Class, Duration, Env};
 use table::Cache;
-use table::model::MemDisk;
+use testing::tables::MemDisk;
 
 /// Bytes of the segment: four index pages.
 pub const BYTES: u64 = 8 << 20;

@@ -7,7 +7,7 @@ use block_volume::geometry::Extent;
 use futures_util::future::join_all;
 use runtime::Env;
 use runtime::sim::CrashMode;
-use table::model::MemDisk;
+use testing::tables::MemDisk;
 
 use super::support::{IDENTITY, World, on, shared, small};
 

@@ -4,7 +4,7 @@ use block_segment::{Change, Has, Options, View};
 use block_volume::contract::Device;
 use block_volume::ids::Identity;
 use runtime::{Duration, Env};
-use table::model::MemDisk;
+use testing::tables::MemDisk;
 
 use super::support::{IDENTITY, World, on, open, small};
 

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use base::limits::SECTOR;
 use base::{ChunkId, ClusterId, Epoch, FormationId};
-use chunkstore::model::ModelStore;
 use chunkstore::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+use testing::chunks::ModelStore;
 use wire::data::ReplicaStat;
 use wire::sector::parse_footer;
 

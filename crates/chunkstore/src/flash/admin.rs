@@ -14,8 +14,8 @@ use super::planted::{Bugs, Planted};
 use super::read::{INDEX_RUNS, encode_index};
 use super::record::{Identity, MapPlace, Record};
 use super::store::Inner;
-use super::table::{Closing, DELETED, Entry, TOMBSTONE, place};
-use crate::contract::StoreError;
+use super::table::{Closing, Entry, TOMBSTONE, place};
+use crate::contract::{DELETED, StoreError};
 use crate::limits::{ADMIN_INFLIGHT_MAX, BATCH_SECTORS_MAX, INLINE_RUNS_MAX};
 use crate::map::Run;
 

@@ -12,14 +12,14 @@ use runtime::{Buf, Class};
 use wire::data::Purpose;
 use wire::sector::{ServerPart, chain, client_crc, parse_footer, set_server_part};
 
-use super::check::check_append;
 use super::layout::Super;
 use super::log::Room;
 use super::planted::{Bugs, Planted};
 use super::record::{Extent, Identity, Record};
 use super::store::{Inner, State};
-use super::table::{Closing, DELETED, Entry, Open, Queued, place};
-use crate::contract::{Append, Appended, StoreError};
+use super::table::{Closing, Entry, Open, Queued, place};
+use crate::check::check_append;
+use crate::contract::{Append, Appended, DELETED, StoreError};
 use crate::limits::{
     AHEAD_MIN_SECTORS, APPEND_BYTES_INFLIGHT_MAX, APPENDS_INFLIGHT_MAX, BATCH_SECTORS_MAX,
     CHUNK_SECTORS_INFLIGHT_MAX, CHUNK_WRITES_MAX, EXTENT_BYTES_MAX, OPEN_CHUNKS_MAX,

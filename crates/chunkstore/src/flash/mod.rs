@@ -10,7 +10,6 @@ mod append;
 pub mod block;
 mod bytes;
 mod cache;
-mod check;
 mod checkpoint;
 mod fsck;
 pub mod layout;
@@ -36,8 +35,6 @@ use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId, GIB, MIB};
 use runtime::{Class, Env, File, OpenOptions, WriteMode};
 use wire::data::ReplicaStat;
 
-#[cfg(test)]
-pub(crate) use check::check_append;
 pub use checkpoint::Header as CheckpointHeader;
 pub use fsck::{ChunkDump, Dump, FsckReport, Problem, SectorDump, dump, dump_chunk, fsck};
 #[cfg(feature = "planted")]

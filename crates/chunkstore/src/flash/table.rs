@@ -9,11 +9,8 @@ use runtime::{Buf, Instant};
 use wire::data::{Purpose, ReplicaStat, ReplicaState};
 
 use super::record::{Extent, Identity, MapPlace, Record};
-use crate::contract::StoreError;
+use crate::contract::{DELETED, StoreError};
 use crate::map::RunMap;
-
-/// The fence of a deleted chunk: no epoch may act.
-pub(crate) const DELETED: Epoch = Epoch::new(u64::MAX);
 
 /// Units of a sealed replica. Nearly all have one extent.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use base::{ChunkId, DiskId, Epoch};
 use chunkstore::flash::{self, Config, FlashStore, FormatOptions, Planted, SyncMode};
-use chunkstore::model::{ModelDisk, ModelStore};
 use chunkstore::{Append, ChunkStore};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, BufPool};
+use testing::chunks::{ModelDisk, ModelStore};
 use wire::data::Purpose;
 use wire::sector::{AppendAt, format_append, sectors_for};
 

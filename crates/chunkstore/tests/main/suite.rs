@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch};
-use chunkstore::model::{ModelDisk, ModelStore};
 use chunkstore::{Append, Appended, ChunkStore, StoreError};
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Duration, Rng};
+use testing::chunks::{ModelDisk, ModelStore};
 use wire::data::{ReplicaStat, ReplicaState};
 use wire::sector::{client_crc, parse_footer, verify_sector};
 

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::DiskId;
-use chunkstore::model::ModelDisk;
 use master_consensus::{
     Checkpoints, DeviceError, Group, GroupConfig, LocalFuture, LogDevice, LogError, LogImage,
     MemoryDevice, NetError, OpenError, PeerSend, Shelf,
 };
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
+use testing::chunks::ModelDisk;
 
 use super::checkers::{Observer, Registers, set_command};
 

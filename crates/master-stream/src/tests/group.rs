@@ -12,7 +12,7 @@ use wire::token::TokenKey;
 
 use super::service::config;
 use super::writer::Cluster;
-use chunkstore::model::ModelDisk;
+use testing::chunks::ModelDisk;
 
 use crate::{ClusterSource, StreamMachine, StreamParts, StreamService};
 use master_consensus::{

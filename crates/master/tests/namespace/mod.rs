@@ -3,5 +3,4 @@
 mod admission;
 mod bytes;
 mod cluster;
-mod history;
 mod scenarios;

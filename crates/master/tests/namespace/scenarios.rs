@@ -16,7 +16,7 @@ use wire::control::{
 };
 
 use super::cluster::{Client, Cluster};
-use super::history::{Did, Ended, Operation, check};
+use testing::history::{Did, Ended, Operation, check};
 
 const ATTRIBUTES: Attributes = Attributes { mode: 0o644, mtime: 5 };
 
@@ -453,7 +453,7 @@ fn run(seed: u64, partitions: u16, disturbances: u64) -> Outcome {
         let history = play.history.take();
         let unknown = history.iter().filter(|it| it.ended == Ended::Unknown).count();
         let operations = history.len();
-        check(history, play.places.len());
+        check(history, play.places.len()).unwrap_or_else(|error| panic!("{error}"));
         (operations, unknown)
     });
     let (operations, unknown) = outcome.expect("a task is always due");

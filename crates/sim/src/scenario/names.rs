@@ -12,9 +12,9 @@ use runtime::{Class, Rng};
 use wire::control::{Node, Place, Policy};
 
 use crate::cluster::{Cluster, Shape};
-use crate::history::{Did, Ended, Operation, check};
 use crate::nemesis::{Faults, Nemesis};
 use crate::tuning::Tuning;
+use testing::history::{Did, Ended, Operation, check};
 
 const CLIENTS: u64 = 3;
 const DIRECTORIES: usize = 4;

@@ -9,8 +9,8 @@ use base::Kind;
 use client::Client;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Rng};
-use table::model::{Oracle, own};
 use table::{Cache, ClientStore, Options, Table};
+use testing::tables::{Oracle, own};
 use wire::control::Policy;
 
 use crate::cluster::{Cluster, Shape};

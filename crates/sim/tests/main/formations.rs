@@ -7,13 +7,13 @@ use base::DiskId;
 use base::limits::SECTOR;
 use chunkserver::Chunkserver;
 use chunkstore::flash::layout::{SUPER_AT, Super};
-use chunkstore::model::ModelDisk;
 use chunkstore::{ChunkStore, StoreOwner};
 use client::Client;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, OpenOptions, WriteMode};
 use sim::cluster::{Cluster, MASTER_DIR, Shape};
 use sim::tuning::Tuning;
+use testing::chunks::ModelDisk;
 use wire::control::{DiskReport, Policy};
 
 const FILES: usize = 24;

@@ -4,7 +4,6 @@ pub mod check;
 mod chunkserver;
 mod cluster;
 mod error;
-pub mod golden;
 pub mod limits;
 mod namespace;
 mod proto;

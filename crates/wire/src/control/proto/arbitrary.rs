@@ -1,7 +1,5 @@
 //! Arbitrary control messages for property tests.
 
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
-
 use base::limits::CHUNK_LEN_MAX;
 use base::{
     ChunkId, ClientId, ClusterId, DirId, DiskId, Epoch, FileId, FormationId, Kind, ServerId,
@@ -10,6 +8,8 @@ use base::{
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use testing::made;
+use testing::messages::{addr, label, name};
 
 use crate::control::limits::{
     CHUNKS_MAX, LIST_MAX, LOCATE_CHUNKS_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MODE_MAX,
@@ -17,30 +17,6 @@ use crate::control::limits::{
 };
 use crate::control::*;
 use crate::data::{Purpose, ReplicaStat, ReplicaState};
-
-/// Maps a strategy through a tuple pattern.
-macro_rules! made {
-    ($(($name:pat, $strategy:expr)),+ => $value:expr) => {
-        ($($strategy,)+).prop_map(|($($name,)+)| $value)
-    };
-}
-
-fn addr() -> impl Strategy<Value = SocketAddr> {
-    prop_oneof![
-        any::<([u8; 4], u16)>().prop_map(SocketAddr::from),
-        any::<([u8; 16], u16, u32)>().prop_map(|(ip, port, scope)| {
-            SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into()
-        }),
-    ]
-}
-
-fn name() -> impl Strategy<Value = String> {
-    "[^/]{1,60}".prop_filter("no name", |name| name != "." && name != "..")
-}
-
-fn label() -> impl Strategy<Value = String> {
-    "\\PC{1,20}"
-}
 
 fn file() -> impl Strategy<Value = FileId> {
     any::<u64>().prop_map(FileId::new)

@@ -190,25 +190,14 @@ fn messages_of_services_are_members_of_the_envelope() {
     assert_eq!([0, 5, 128].map(ServiceTag::new), [None; 3]);
 }
 
-/// Messages of each kind, drawn. `CRATON_WRITE_GOLDEN=1` makes the file; an old line changes only
-/// when a name in its text does.
 fn golden<T: std::fmt::Debug>(
     (file, draws): (&str, usize),
     drawn: &BoxedStrategy<T>,
     encode: impl Fn(&T) -> Vec<u8>,
     decode: impl Fn(&[u8]) -> Result<T, WireError>,
 ) {
-    use proptest::strategy::ValueTree;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(file);
-    if std::env::var_os("CRATON_WRITE_GOLDEN").is_some() {
-        let mut runner = proptest::test_runner::TestRunner::deterministic();
-        let draw = |_| drawn.new_tree(&mut runner).expect("a message").current();
-        let messages: Vec<T> = (0..draws).map(draw).collect();
-        std::fs::write(&path, golden::lines(&messages, &encode)).expect("the file can be written");
-    }
-    let text = std::fs::read_to_string(&path).expect("the file is committed");
-    assert!(text.lines().count() >= 100, "{}: too few messages", path.display());
-    golden::check(&text, encode, decode);
+    testing::messages::golden(&path, (drawn, draws), encode, decode);
 }
 
 #[test]

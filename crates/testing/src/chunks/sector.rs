@@ -3,9 +3,8 @@
 //! model's too.
 
 use base::limits::CHUNK_LEN_MAX;
+use chunkstore::{Append, StoreError};
 use runtime::Buf;
-
-use crate::contract::{Append, StoreError};
 
 /// Bytes of a sector.
 const SIZE: usize = 4096;
@@ -183,7 +182,7 @@ mod tests {
             };
             let model = sectors_of(&append).map(|(_, len)| len);
             refused += u32::from(model.is_err());
-            assert_eq!(model, crate::flash::check_append(&append), "{at:?}");
+            assert_eq!(model, chunkstore::check_append(&append), "{at:?}");
         }
         assert!((1000..3000).contains(&refused), "{refused} of 4000 refused");
     }

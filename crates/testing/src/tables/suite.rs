@@ -3,13 +3,9 @@
 use std::ops::Bound;
 
 use runtime::Rng;
+use table::{Batch, Error, Range, Scan, Snapshot, Table};
 
 use super::oracle::{Node, Oracle, State};
-use crate::batch::Batch;
-use crate::error::Error;
-use crate::scan::{Range, Scan};
-use crate::snapshot::Snapshot;
-use crate::table::Table;
 
 /// Keys: few, so that they meet; of all lengths, with bytes at both ends of the order.
 pub(super) fn key(rng: &mut Rng) -> Vec<u8> {

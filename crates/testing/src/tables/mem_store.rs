@@ -10,8 +10,7 @@ use base::{Fault, Kind};
 use runtime::sim::Sim;
 use runtime::sync::{Notify, oneshot};
 use runtime::{Duration, Env, Rng};
-
-use crate::store::{Answer, Names, Pending, Source, Store, Writer};
+use table::{Answer, Names, Pending, Source, Store, Writer};
 
 /// What goes wrong, in effect until changed. Odds are "one in n", 0 is never.
 #[derive(Clone, Debug)]

@@ -5,8 +5,14 @@ use wire::sector::{AppendAt, FLAG_FIRST, FLAG_LAST, parse_footer, verify_append}
 
 use crate::contract::{Append, StoreError};
 
-/// Checks of an append that need no state; the data bytes.
-pub(crate) fn check_append(append: &Append) -> Result<u32, StoreError> {
+/// Length of an append's data, in bytes, after the checks that need no state: every engine makes
+/// them before it takes an append.
+///
+/// # Errors
+///
+/// [`StoreError::Invalid`] for an append that no store takes, [`StoreError::BadSectors`] with the
+/// index of the first sector that is not what its client formatted.
+pub fn check_append(append: &Append) -> Result<u32, StoreError> {
     if append.create && append.offset != 0 {
         return Err(StoreError::Invalid("a chunk is made by an append at offset 0"));
     }

@@ -13,14 +13,13 @@ use std::rc::Rc;
 
 use base::limits::SECTOR;
 use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId};
-use runtime::{Env, Rng};
-use wire::data::{ReplicaStat, ReplicaState};
-
-use crate::contract::{
+use chunkstore::limits::READ_BYTES_MAX;
+use chunkstore::{
     Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo, StoreOwner,
 };
-use crate::limits::READ_BYTES_MAX;
+use runtime::{Env, Rng};
 use sector::{Sector, sectors_of};
+use wire::data::{ReplicaStat, ReplicaState};
 
 /// The fence of a deleted chunk: no epoch may act.
 const DELETED: Epoch = Epoch::new(u64::MAX);

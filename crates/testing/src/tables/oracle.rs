@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::batch::Batch;
+use table::Batch;
 
 /// Content of a table.
 pub type State = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -55,8 +55,7 @@ impl Oracle {
         let node = facts.changes.len() as Node + 1;
         batch.put(Oracle::MARK, &node.to_le_bytes());
         let owned = |value: &[u8]| value.to_vec();
-        let ops = batch.ops();
-        let ops = ops.iter().map(|op| (op.key.to_vec(), op.value.map(owned))).collect();
+        let ops = batch.changes().map(|(key, value)| (key.to_vec(), value.map(owned))).collect();
         facts.changes.push(Change { parent, owner, ops });
         node
     }

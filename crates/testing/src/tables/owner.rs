@@ -5,11 +5,10 @@ use std::rc::Rc;
 
 use runtime::{Class, Duration, Env, Rng};
 
+use table::{Error, Snapshot, Table};
+
 use super::oracle::{Node, Oracle};
 use super::suite::{batch, has, key, range};
-use crate::error::Error;
-use crate::snapshot::Snapshot;
-use crate::table::Table;
 
 /// What an owner has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,7 +65,7 @@ pub async fn own(
     let Some(mark) = tolerate(found.get(Oracle::MARK).await)? else { return Ok(owned) };
     let base = Oracle::node_of(mark.as_deref())?;
     oracle.opened(owner, base)?;
-    if let Some(entries) = tolerate(found.scan(crate::Range::all()).take(usize::MAX).await)? {
+    if let Some(entries) = tolerate(found.scan(table::Range::all()).take(usize::MAX).await)? {
         oracle.compare(base, &entries, false, |_| true)?;
     }
     drop(found);

@@ -1,0 +1,9 @@
+//! Reference models and judges of the core for tests: chunk stores in memory, a table's files in
+//! memory with faults, its conformance suite and oracle, linearizability of names, golden messages.
+//!
+//! Invariant: no crate but `sim` depends on it, except for its tests.
+
+pub mod chunks;
+pub mod history;
+pub mod messages;
+pub mod tables;
