@@ -15,7 +15,7 @@ use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 /// Files in circles, by crate; a crate that is not named has none. The numbers only go down: a
 /// change that makes one smaller writes the new one here.
 const FILES_IN_CIRCLES: &[(&str, usize)] = &[
-    ("chunkserver", 5),
+    ("chunkserver", 3),
     ("chunkstore", 8),
     ("client", 5),
     ("craton", 46),
@@ -25,7 +25,7 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("master-stream", 3),
     ("roles", 5),
     ("runtime", 17),
-    ("sim", 30),
+    ("sim", 4),
     ("table", 10),
     ("transport", 6),
     ("wire", 8),

@@ -41,8 +41,6 @@ use super::rows::{Row, next_batch};
 use super::state::State;
 use super::uses::FileUses;
 
-/// Status of an answer whose body is a [`ControlError`].
-const STATUS_ERROR: u16 = 1;
 /// Bytes of the table's blocks in memory: it is read once, at takeover.
 const CACHE_BYTES: usize = 1 << 20;
 /// Pause before a write is tried again that the table had no room for.
@@ -691,9 +689,7 @@ impl Handler for Manager {
             };
             incoming.reply.send(match answer {
                 Ok(reply) => Response::ok(reply.encode()),
-                Err(error) => {
-                    Response { status: STATUS_ERROR, body: error.encode(), payload: None }
-                }
+                Err(error) => Response::error(&error),
             });
         });
     }

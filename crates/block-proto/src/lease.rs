@@ -29,6 +29,9 @@ pub const PAUSE: Duration = Duration::from_millis(20);
 /// (`protocols.md` 6.5). The next opener of a segment, after a client that has died, waits as long.
 pub const PLACES_LENT: Duration = Duration::from_millis(300);
 
+/// Epoch of a segment's first owner.
+pub const FIRST_EPOCH: u64 = 1;
+
 /// `span` as another clock may measure it at most.
 pub fn drifted(span: Duration) -> Duration {
     span + span * DRIFT / 1000

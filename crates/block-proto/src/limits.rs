@@ -13,9 +13,9 @@ pub const BUDGET: Duration = Duration::from_secs(10);
 /// is noticed at once, one that is silent by the transport after 0.6 s.
 pub const BLOCK_CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of a volume at least and at most. The smallest is for tests; `craton volume create`
-/// makes none below 1 GiB (B11).
-pub const VOLUME_BYTES: (u64, u64) = (4096, 64 << 40);
+/// Bytes of a volume in a message, at least and at most. Those below 1 GiB are for tests:
+/// [`block_volume::limits::VOLUME_BYTES`] is what a volume may have (B11).
+pub const VOLUME_BYTES_WIRE: (u64, u64) = (4096, 64 << 40);
 /// Volumes in one page of a list: 256 x (4 attachments and two texts of 255 bytes) = 400 KB.
 pub const VOLUMES_PAGE: u32 = 256;
 /// Attachments of one volume at once.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block_proto::lease::{PLACES_LENT, drifted};
+use block_proto::lease::{FIRST_EPOCH, PLACES_LENT, drifted};
 use block_proto::managers::{Managers, misfit};
 use block_proto::paths::segment_path;
 use block_proto::{BlockReply, BlockRequest, SERVICE};
@@ -37,9 +37,6 @@ impl CoreDevices {
         CoreDevices { client: client.clone(), shared, options }
     }
 }
-
-/// The epoch of a segment's first owner.
-const FIRST_EPOCH: u64 = 1;
 
 impl Devices for CoreDevices {
     fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {

@@ -32,8 +32,6 @@ use wire::control::{ControlError, ControlReply, ControlRequest, Policy, TraceRep
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
 use super::tenancy::{Action, Held, Standing, Tenancy};
 
-/// Status of an answer whose body is a [`ControlError`].
-const STATUS_ERROR: u16 = 1;
 /// Bytes of a segment that are looked at in one step: beats go on in between.
 const STEP: u64 = 16 << 20;
 /// Pieces of a segment that are looked at in one step.
@@ -752,9 +750,7 @@ impl Handler for Member {
             };
             incoming.reply.send(match answer {
                 Ok(reply) => Response::ok(reply.encode()),
-                Err(error) => {
-                    Response { status: STATUS_ERROR, body: error.encode(), payload: None }
-                }
+                Err(error) => Response::error(&error),
             });
         });
     }

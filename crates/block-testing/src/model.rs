@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base::{Fault, Kind};
 use block_client::{Attachment, DataFiles, Place, Route};
-use block_proto::lease::drifted;
+use block_proto::lease::{FIRST_EPOCH, drifted};
 use block_server::{Lease, Opened, SegmentOpener, Standing};
 use block_volume::contract::Answer;
 use block_volume::ids::{SegmentId, VolumeId};
@@ -26,9 +26,6 @@ struct Segment {
     /// Epochs of former owners whose leases run, and until when.
     former: BTreeMap<u64, Duration>,
 }
-
-/// Of a segment's first owner.
-const FIRST_EPOCH: u64 = 1;
 
 struct Inner {
     /// The time on which all agree.

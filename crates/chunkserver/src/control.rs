@@ -23,9 +23,6 @@ use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX, 
 use crate::scrub::read_through;
 use crate::server::Chunkserver;
 
-/// Status of an answer whose body is a [`ControlError`].
-pub(crate) const STATUS_ERROR: u16 = 1;
-
 /// What a copy is made of; see [`ChunkserverRequest::Replicate`].
 struct Copy {
     chunk: ChunkId,
@@ -77,11 +74,10 @@ impl<S: ChunkStore> Chunkserver<S> {
             )),
             Err(error) => Err(ControlError::new(Kind::Invalid, error.to_string())),
         };
-        let (status, body, outcome) = match answer {
-            Ok(reply) => (0, reply.encode(), Outcome::Done),
-            Err(error) => (STATUS_ERROR, error.encode(), Outcome::Failed(error.kind)),
-        };
-        (Response { status, body, payload: None }, outcome)
+        match answer {
+            Ok(reply) => (Response::ok(reply.encode()), Outcome::Done),
+            Err(error) => (Response::error(&error), Outcome::Failed(error.kind)),
+        }
     }
 
     async fn serve_control(

@@ -18,7 +18,6 @@ use wire::data::{ChunkRef, DataError, ReplicaState};
 use wire::token::{TokenKey, TokenVerifier};
 
 use crate::config::Config;
-use crate::control::STATUS_ERROR;
 use crate::lane::{Board, Forwarded, News};
 use crate::limits::{DISK_WATCH_PAUSE, JUDGE_PAUSE};
 use crate::owner::{Home, Standing};
@@ -268,11 +267,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     Kind::Invalid,
                     "this is a chunkserver, it holds no Raft group and no volume: ask another",
                 );
-                let work = async {
-                    let body = error.encode();
-                    let response = Response { status: STATUS_ERROR, body, payload: None };
-                    (response, Outcome::Failed(Kind::Invalid))
-                };
+                let work = async { (Response::error(&error), Outcome::Failed(Kind::Invalid)) };
                 self.traced((request.trace, "raft", peer.addr), work).await
             }
         }

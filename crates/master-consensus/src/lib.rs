@@ -7,7 +7,7 @@
 //! delivers them by group number ([`Groups`]).
 //!
 //! Above the groups: [`peers`] carries masters' messages, [`service`] hosts groups and brings
-//! proposals and questions to their leaders, [`replies`] answers a repeated change once, [`tracked`]
+//! proposals and questions to their leaders, [`leader`] has a leader's clock and reads, [`replies`] answers a repeated change once, [`tracked`]
 //! remembers which rows have changed, [`bytes`] is the encoding of commands, answers and snapshots.
 //!
 //! Invariant: no type of `openraft` is seen outside this crate, and it knows no command, name or
@@ -24,6 +24,7 @@ mod format_tests;
 mod fuzz;
 mod group;
 mod incoming;
+pub mod leader;
 pub mod limits;
 mod log;
 mod machine;

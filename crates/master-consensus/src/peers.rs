@@ -13,7 +13,7 @@ use runtime::sync::oneshot;
 use runtime::{Class, Env};
 use transport::{CallError, Endpoint, Priority, Request, Response, Service, Token};
 use wire::control::{ControlError, MasterInfo};
-use wire::frame::BODY_MAX;
+use wire::frame::{BODY_MAX, STATUS_ERROR};
 
 use crate::bytes::{BadBytes, Reader, Writer};
 use crate::messages::{Invitation, Standing};
@@ -44,8 +44,6 @@ pub const OP_PROCESS: u16 = 8;
 /// behind group 0.
 pub const OP_LOST: u16 = 9;
 
-/// Status of an answer whose body is a [`ControlError`].
-pub const STATUS_ERROR: u16 = 1;
 /// The receiver has no such group, or cannot read the message.
 pub const STATUS_NO_GROUP: u16 = 2;
 

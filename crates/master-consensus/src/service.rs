@@ -1,7 +1,7 @@
 //! A group as its services use it: proposals stamped with the group's clock, linearizable reads
 //! that share their quorum, and commands for groups that another master leads.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use base::Kind;
 use metrics::{Fact, Step};
-use runtime::sync::oneshot;
-use runtime::{Class, Env, Instant};
+use runtime::Env;
 use wire::control::{ControlError, Group as GroupName, MasterInfo};
 
+use crate::leader::{GroupClock, ReadGate};
 use crate::peers::{OP_ASK, OP_MEMBERS, OP_PROPOSE, Peers};
 use crate::{
     Group, Leadership, LocalFuture, LogError, MembershipError, ProposeError, ReadError,
@@ -45,18 +45,8 @@ struct Inner<M: Hostable> {
     name: GroupName,
     group: Group<M>,
     peers: Rc<Peers>,
-    clock: Cell<Anchor>,
-    /// Reads that wait for the next confirmation by a quorum.
-    readers: RefCell<Vec<oneshot::Sender<Result<(), ReadError>>>>,
-    confirming: Cell<bool>,
-}
-
-/// The group's clock when this member began to lead: it counts on from there.
-#[derive(Clone, Copy, Default)]
-struct Anchor {
-    term: u64,
-    clock_ms: u64,
-    at: Instant,
+    clock: GroupClock,
+    reads: Rc<ReadGate>,
 }
 
 impl<M: Hostable> Host<M> {
@@ -67,9 +57,8 @@ impl<M: Hostable> Host<M> {
             name,
             group,
             peers,
-            clock: Cell::default(),
-            readers: RefCell::default(),
-            confirming: Cell::new(false),
+            clock: GroupClock::default(),
+            reads: ReadGate::new(env),
         }))
     }
 
@@ -97,15 +86,9 @@ impl<M: Hostable> Host<M> {
     /// never runs faster than time.
     pub fn clock_ms(&self) -> u64 {
         let inner = &*self.0;
-        let term = inner.group.leadership().term;
-        let (now, state) = (inner.env.now(), self.read(M::clock_ms));
-        let mut anchor = inner.clock.get();
-        if anchor.term != term || anchor.at == Instant::default() {
-            anchor = Anchor { term, clock_ms: state, at: now };
-            inner.clock.set(anchor);
-        }
-        let counted = now.since(anchor.at).as_millis() as u64;
-        (anchor.clock_ms + counted).max(state)
+        let leadership = inner.group.leadership();
+        let term = leadership.leading.then_some(leadership.term);
+        inner.clock.at(inner.env.now(), term, self.read(M::clock_ms))
     }
 
     /// Commits what `encode` makes of the group's clock.
@@ -128,39 +111,17 @@ impl<M: Hostable> Host<M> {
         if !self.leads() {
             return Err(self.elsewhere(self.0.group.leader()));
         }
-        let (sender, receiver) = oneshot::channel();
-        self.0.readers.borrow_mut().push(sender);
-        if !self.0.confirming.replace(true) {
-            let this = self.clone();
-            self.0.env.spawn(Class::Foreground, "read index", async move {
-                this.confirm().await;
-            });
-        }
-        let confirmed = receiver.await;
+        let this = self.clone();
+        let confirm = move || {
+            let this = this.clone();
+            async move { this.0.group.read_index().await.map(|_| ()) }
+        };
+        let confirmed = self.0.reads.pass(confirm).await;
         self.0.env.note(Step::Confirmed, Fact::Group(self.0.name.number()));
-        match confirmed {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(ReadError::NotLeader { hint })) => Err(self.elsewhere(hint)),
-            Ok(Err(error)) => {
-                Err(ControlError::new(error.kind(), format!("{}: {error}", self.0.name)))
-            }
-            Err(_) => Err(ControlError::new(Kind::Reroute, "this master stops")),
-        }
-    }
-
-    /// Confirms rounds of reads until none waits.
-    async fn confirm(&self) {
-        loop {
-            let round = self.0.readers.take();
-            if round.is_empty() {
-                self.0.confirming.set(false);
-                return;
-            }
-            let confirmed = self.0.group.read_index().await.map(|_| ());
-            for reader in round {
-                let _ = reader.send(confirmed); // Fails when the reader has gone.
-            }
-        }
+        confirmed.map_err(|error| match error {
+            ReadError::NotLeader { hint } => self.elsewhere(hint),
+            error => ControlError::new(error.kind(), format!("{}: {error}", self.0.name)),
+        })
     }
 
     /// "Ask another": the leader's address, when it is known and is another.

@@ -9,7 +9,6 @@
 //! without a committed command that says so.
 
 mod chunk;
-mod clock;
 mod command;
 pub(crate) mod encoding;
 pub mod limits;

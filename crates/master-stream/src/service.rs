@@ -15,7 +15,6 @@ use wire::data::Purpose;
 use wire::token::{Rights, Token, TokenKey};
 
 use super::chunk::{Chunk, PlaceIndex};
-use super::clock::{GroupClock, ReadGate};
 use super::command::{Action, Command, Outcome, Refusal};
 use super::limits::{
     LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, LOCATE_MANY_CHUNKS_MAX, REPORTS_MAX,
@@ -26,6 +25,7 @@ use super::recover::Flight;
 use super::state::{Stream, StreamMachine};
 use crate::placement::{ClusterView, NoPlace, Place, PlaceState, Wanted, choose};
 use crate::repair::Repairs;
+use master_consensus::leader::{GroupClock, ReadGate};
 use master_consensus::{ProposeError, ReadError};
 
 /// Says whether a namespace grant allows to open a file's stream.
@@ -85,7 +85,7 @@ pub(crate) struct Service<L> {
     grants: GrantCheck,
     pub(crate) config: StreamConfig,
     clock: GroupClock,
-    gate: Rc<ReadGate<L>>,
+    reads: Rc<ReadGate>,
     requests: Semaphore,
     /// Recoveries under way: requests for the same wait for the same.
     pub(super) flights: RefCell<BTreeMap<(FileId, Epoch), Rc<Flight>>>,
@@ -102,7 +102,6 @@ pub(crate) struct Service<L> {
 impl<L: Log> StreamService<L> {
     /// A service that waits for requests. [`StreamService::start_background`] starts its repair.
     pub fn new(env: &Env, parts: StreamParts<L>) -> StreamService<L> {
-        let gate = ReadGate::new(env, &parts.log);
         StreamService(Rc::new(Service {
             env: env.clone(),
             log: parts.log,
@@ -111,8 +110,8 @@ impl<L: Log> StreamService<L> {
             tokens: parts.tokens,
             grants: parts.grants,
             config: parts.config,
-            clock: GroupClock::new(),
-            gate,
+            clock: GroupClock::default(),
+            reads: ReadGate::new(env),
             requests: Semaphore::new(REQUESTS_INFLIGHT_MAX),
             flights: RefCell::default(),
             work: Notify::new(),
@@ -198,7 +197,8 @@ impl<L: Log> StreamService<L> {
 impl<L: Log> Service<L> {
     /// The group's clock.
     pub(crate) fn clock_ms(&self) -> u64 {
-        self.clock.now_ms(&self.env, &self.log)
+        let state_ms = self.log.with_state(|state| state.clock_ms());
+        self.clock.at(self.env.now(), self.log.leading(), state_ms)
     }
 
     /// When rights that are alive now have run out, by the group's clock.
@@ -216,7 +216,12 @@ impl<L: Log> Service<L> {
 
     /// A linearizable read begins.
     pub(crate) async fn read(&self) -> Result<(), ControlError> {
-        self.gate.pass().await.map_err(|error| match error {
+        let log = self.log.clone();
+        let confirm = move || {
+            let log = log.clone();
+            async move { log.read_index().await }
+        };
+        self.reads.pass(confirm).await.map_err(|error| match error {
             ReadError::NotLeader { .. } | ReadError::Stopped => not_leader(),
             error => ControlError::new(error.kind(), error.to_string()),
         })

@@ -35,8 +35,7 @@ use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
 use master_consensus::limits::LOG_SEGMENT_LEN;
 use master_consensus::peers::{
-    OP_ASK, OP_BEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_ERROR, STATUS_NO_GROUP,
-    decode_message,
+    OP_ASK, OP_BEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_NO_GROUP, decode_message,
 };
 use master_consensus::service::{Errand, Host, Hostable, Router};
 use master_consensus::{
@@ -495,7 +494,7 @@ fn answer(result: Result<Vec<u8>, ControlError>) -> Response {
     });
     match result {
         Ok(body) => Response::ok(body),
-        Err(error) => Response { status: STATUS_ERROR, body: error.encode(), payload: None },
+        Err(error) => Response::error(&error),
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod cluster;
+mod contenders;
 pub mod fuzz;
 mod nemesis;
 mod numbers;
@@ -18,6 +19,6 @@ mod run;
 pub mod scenario;
 pub mod tuning;
 
-pub use planted::{Acts, Planted, run_planted};
-pub use run::{Failure, Outcome, elapsed, run_seed, run_seeds};
+pub use planted::{Acts, Planted};
+pub use run::{Failure, Outcome, elapsed, run_planted, run_seed, run_seeds};
 pub use scenario::{SCENARIOS, Scenario, find};

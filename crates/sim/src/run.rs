@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use runtime::sim::Sim;
 
+use crate::planted::{self, Acts, Planted};
 use crate::scenario::Scenario;
 
 /// What a good run was like.
@@ -97,6 +98,17 @@ struct Shared {
     /// The first seed that was not reported yet.
     reported: u64,
     results: BTreeMap<u64, Result<Outcome, Failure>>,
+}
+
+/// Runs a seed with a bug planted that acts one time in `one_in`. Answers also how often it could
+/// have acted, and has.
+pub fn run_planted(
+    scenario: &Scenario,
+    seed: u64,
+    bug: Planted,
+    one_in: u64,
+) -> (Result<Outcome, Failure>, Acts) {
+    planted::with((bug, one_in), seed, || run_seed(scenario, seed))
 }
 
 /// Runs `seeds` on `threads` threads until one fails; calls `each` after every good one, in the

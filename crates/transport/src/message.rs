@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use base::TraceId;
 use runtime::{Buf, Instant};
-use wire::frame::{BODY_MAX, PAYLOAD_MAX, Priority, Service};
+use wire::control::ControlError;
+use wire::frame::{BODY_MAX, PAYLOAD_MAX, Priority, STATUS_ERROR, Service};
 use wire::token::Token;
 
 use crate::error::CallError;
@@ -51,6 +52,11 @@ impl Response {
     /// Success with `body`.
     pub fn ok(body: Vec<u8>) -> Response {
         Response { status: 0, body, payload: None }
+    }
+
+    /// A control or consensus request failed with `error`.
+    pub fn error(error: &ControlError) -> Response {
+        Response { status: STATUS_ERROR, body: error.encode(), payload: None }
     }
 }
 

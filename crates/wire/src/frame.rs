@@ -30,6 +30,9 @@ pub const PART_MAX: usize = 256 << 10;
 const _: () = assert!(PART_MAX <= BODY_MAX && BODY_MAX <= PAYLOAD_MAX);
 const _: () = assert!(base::limits::APPEND_SECTORS_MAX * base::limits::SECTOR <= PAYLOAD_MAX);
 
+/// Status of a response to a control or consensus request: it failed, and the body is a
+/// [`ControlError`](crate::control::ControlError).
+pub const STATUS_ERROR: u16 = 1;
 /// Status of a response: first of the range that belongs to the transport itself.
 /// `docs/formats/wire.md` lists the ranges; a code is never given another meaning.
 pub const STATUS_TRANSPORT: u16 = 0xff00;

@@ -10,7 +10,7 @@ use testing::made;
 use testing::messages::{addr, label, name};
 use wire::control::Policy;
 
-use crate::limits::{LEASE_MAX_MS, SEGMENTS_PAGE, VOLUME_BYTES, VOLUMES_PAGE};
+use crate::limits::{LEASE_MAX_MS, SEGMENTS_PAGE, VOLUME_BYTES_WIRE, VOLUMES_PAGE};
 use crate::*;
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -32,7 +32,7 @@ fn segment() -> impl Strategy<Value = SegmentId> {
 }
 
 fn bytes() -> impl Strategy<Value = u64> {
-    VOLUME_BYTES.0..=VOLUME_BYTES.1
+    VOLUME_BYTES_WIRE.0..=VOLUME_BYTES_WIRE.1
 }
 
 fn epoch() -> impl Strategy<Value = u64> {

@@ -9,7 +9,7 @@ use wire::control::limits::{LABEL_MAX, REASON_MAX};
 
 use super::{Proto, WireError, all, need, pb};
 use crate::limits::{
-    ATTACHMENTS_MAX, LEASE_MAX_MS, LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX, VOLUME_BYTES,
+    ATTACHMENTS_MAX, LEASE_MAX_MS, LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX, VOLUME_BYTES_WIRE,
 };
 use crate::{
     Assignment, Attachment, BlockBeat, BlockGrant, BlockServerId, BlockServerReply,
@@ -24,7 +24,7 @@ fn policy(bytes: Option<Vec<u8>>, field: &'static str) -> Result<Policy, WireErr
 
 /// A volume's length.
 pub(super) fn volume_bytes(bytes: u64, field: &'static str) -> Result<u64, WireError> {
-    range(bytes, VOLUME_BYTES.0..=VOLUME_BYTES.1, field)
+    range(bytes, VOLUME_BYTES_WIRE.0..=VOLUME_BYTES_WIRE.1, field)
 }
 
 /// An epoch of an owner or of an attachment: they count from 1.

@@ -28,9 +28,6 @@ use block_volume::ids::SegmentId;
 use block_volume::limits::BLOCK;
 use runtime::{Duration, Rng};
 
-use crate::run::{Failure, Outcome, run_seed};
-use crate::scenario::Scenario;
-
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
@@ -199,14 +196,13 @@ thread_local! {
     static ACTIVE: RefCell<Option<Active>> = const { RefCell::new(None) };
 }
 
-/// Runs a seed with a bug planted that acts one time in `one_in`. Answers also how often it could
-/// have acted, and has.
-pub fn run_planted(
-    scenario: &Scenario,
+/// Calls `run` with a bug planted that acts one time in `one_in`, as drawn from `seed`. Answers also
+/// how often it could have acted, and has.
+pub(crate) fn with<T>(
+    (bug, one_in): (Planted, u64),
     seed: u64,
-    bug: Planted,
-    one_in: u64,
-) -> (Result<Outcome, Failure>, Acts) {
+    run: impl FnOnce() -> T,
+) -> (T, Acts) {
     ACTIVE.set(Some(Active {
         bug,
         one_in,
@@ -218,7 +214,7 @@ pub fn run_planted(
         sights: sight::Sights::default(),
         uncut: BTreeMap::new(),
     }));
-    let result = run_seed(scenario, seed);
+    let result = run();
     let active = ACTIVE.take();
     (result, active.map(|active| active.acts).unwrap_or_default())
 }

@@ -21,9 +21,6 @@ use wire::control::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const PORT: u16 = 7900;
-/// Status of an answer whose body is a [`ControlError`].
-const STATUS_ERROR: u16 = 1;
-
 /// The counter's data path: a body of no bytes is answered with the sum.
 const DATA: Service = Service::new(30).expect("a service's number");
 /// The counter's control messages.
@@ -102,11 +99,9 @@ impl Handler for Counter {
             DATA => Response::ok(self.sum.get().to_le_bytes().to_vec()),
             Service::CONTROL => match self.add(&request.body) {
                 Ok(answer) => Response::ok(answer.encode()),
-                Err(error) => {
-                    Response { status: STATUS_ERROR, body: error.encode(), payload: None }
-                }
+                Err(error) => Response::error(&error),
             },
-            _ => Response { status: STATUS_ERROR, body: Vec::new(), payload: None },
+            _ => Response::error(&ControlError::new(Kind::Invalid, "this is a counter")),
         });
     }
 }
