@@ -8,22 +8,22 @@ use wire::data::{ChunkRef, Purpose};
 
 /// Where one append stands at one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Copy {
+pub(super) enum SendState {
     /// Not sent yet.
     Unsent,
     /// Sent; an answer may come.
-    Flying,
+    InFlight,
     /// To be sent again then.
-    Waiting(Instant),
+    RetryAt(Instant),
     /// Refused because lower bytes are missing: sent again when they are there.
-    Gapped,
+    BlockedByGap,
     /// Durable.
-    Done,
+    Durable,
 }
 
-#[derive(Clone, core::marker::Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Progress {
-    pub(super) copy: Copy,
+    pub(super) state: SendState,
     pub(super) attempt: u16,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn new(len: u32, purpose: Purpose) -> Slot {
-        let progress = Progress { copy: Copy::Unsent, attempt: 0 };
+        let progress = Progress { state: SendState::Unsent, attempt: 0 };
         Slot { len, purpose, offset: 0, copies: [progress; REPLICAS_MAX] }
     }
 
@@ -59,7 +59,7 @@ pub(super) struct Replica {
     pub(super) next: u64,
     /// First append that was never sent there.
     pub(super) unsent: u64,
-    /// Appends in state [`Copy::Gapped`].
+    /// Appends in state [`SendState::BlockedByGap`].
     pub(super) gapped: u32,
     /// When `durable` last grew, or waiting began.
     pub(super) progress_at: Instant,

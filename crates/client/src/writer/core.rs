@@ -9,7 +9,7 @@ use wire::control::{ChunkPlace, Trouble, WriterGrant};
 use wire::data::{AppendRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
-use super::chunk::{Copy, Ended, OpenChunk, Progress, Slot};
+use super::chunk::{Ended, OpenChunk, Progress, SendState, Slot};
 use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
 use super::ops::OpState;
 use crate::limits::AVOID_MAX;
@@ -315,7 +315,7 @@ impl Writer {
         }
         for seq in replica.next..replica.unsent {
             let progress = self.slots[(seq - self.first) as usize].copies[index];
-            if let Copy::Waiting(until) = progress.copy {
+            if let SendState::RetryAt(until) = progress.state {
                 if until <= now {
                     self.send(seq, index, out);
                 } else {
@@ -330,10 +330,10 @@ impl Writer {
         let current = self.current.as_ref().expect("only appends of the current chunk are sent");
         let slot = &mut self.slots[(seq - self.first) as usize];
         let progress = &mut slot.copies[index];
-        if progress.copy != Copy::Unsent {
+        if progress.state != SendState::Unsent {
             progress.attempt = progress.attempt.saturating_add(1);
         }
-        progress.copy = Copy::Flying;
+        progress.state = SendState::InFlight;
         let committed = current.acked;
         let id = SendId {
             chunk: current.id(),
@@ -410,10 +410,10 @@ impl Writer {
             if slot.end() > len {
                 break;
             }
-            if slot.copies[index].copy == Copy::Gapped {
+            if slot.copies[index].state == SendState::BlockedByGap {
                 replica.gapped -= 1;
             }
-            slot.copies[index].copy = Copy::Done;
+            slot.copies[index].state = SendState::Durable;
             replica.next += 1;
             replica.progress_at = now;
         }
@@ -421,8 +421,8 @@ impl Writer {
             replica.gapped = 0;
             for seq in replica.next..replica.unsent {
                 let progress = &mut self.slots[(seq - self.first) as usize].copies[index];
-                if progress.copy == Copy::Gapped {
-                    progress.copy = Copy::Waiting(now);
+                if progress.state == SendState::BlockedByGap {
+                    progress.state = SendState::RetryAt(now);
                     self.resend_at = Some(now);
                 }
             }
@@ -436,11 +436,11 @@ impl Writer {
         }
         let index = usize::from(id.replica);
         let progress = &mut self.slots[(id.seq - self.first) as usize].copies[index];
-        if progress.copy != Copy::Flying || progress.attempt != id.attempt {
+        if progress.state != SendState::InFlight || progress.attempt != id.attempt {
             return;
         }
         let until = now + self.config.retry_pause * (1 << id.attempt.min(6));
-        progress.copy = Copy::Waiting(until);
+        progress.state = SendState::RetryAt(until);
         self.resend_at = Some(self.resend_at.map_or(until, |at| at.min(until)));
         self.note_trouble(index, trouble);
     }
@@ -512,15 +512,15 @@ impl Writer {
         }
         let lowest = id.seq == replica.next;
         let progress = &mut self.slots[(id.seq - self.first) as usize].copies[index];
-        if progress.copy != Copy::Flying || progress.attempt != id.attempt {
+        if progress.state != SendState::InFlight || progress.attempt != id.attempt {
             return;
         }
         if lowest {
             // The answer was overtaken by one that says that all below is there.
-            progress.copy = Copy::Waiting(now);
+            progress.state = SendState::RetryAt(now);
             self.resend_at = Some(now);
         } else {
-            progress.copy = Copy::Gapped;
+            progress.state = SendState::BlockedByGap;
             replica.gapped += 1;
         }
     }
@@ -591,7 +591,7 @@ impl Writer {
         self.resend_at = None;
         for slot in &mut self.slots {
             slot.offset = 0;
-            slot.copies.fill(Progress { copy: Copy::Unsent, attempt: 0 });
+            slot.copies.fill(Progress { state: SendState::Unsent, attempt: 0 });
         }
     }
 

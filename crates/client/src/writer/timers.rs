@@ -5,7 +5,7 @@ use runtime::Instant;
 use wire::control::Trouble;
 use wire::data::{CommitRequest, DataError};
 
-use super::chunk::{Copy, Replica};
+use super::chunk::{Replica, SendState};
 use super::core::{Life, Writer};
 use super::event::{Action, SendError, WriterError};
 
@@ -117,7 +117,7 @@ impl Writer {
             replica.resent_at = now;
             let seq = replica.next;
             let slot = &self.slots[(seq - self.first) as usize];
-            if slot.copies[index].copy == Copy::Flying {
+            if slot.copies[index].state == SendState::InFlight {
                 self.send(seq, index, out);
             }
         }
