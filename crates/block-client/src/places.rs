@@ -2,7 +2,7 @@
 //! blocks are, for as long as nobody else may change them.
 //!
 //! [`Places`] are what is known; [`Watch`] sees to it that nothing is kept that was changed while
-//! its place was asked for. Who uses them looks at the time ([`block_proto::Located::lent_ms`])
+//! its place was asked for. Who uses them looks at the time ([`block_proto::Located::location_lease_ms`])
 //! and at the session: what was told in one is not used in the next.
 
 use std::cell::RefCell;

@@ -68,7 +68,7 @@ struct Link {
 
 /// Until when places that were told in a session may be used.
 #[derive(Clone, Copy, Default)]
-struct Lent {
+struct LocationLease {
     session: u64,
     until: Instant,
 }
@@ -83,7 +83,7 @@ pub(super) struct Segment {
     changes: Rc<Changes>,
     direct: Rc<Direct>,
     watch: Watch,
-    lent: Cell<Lent>,
+    lease: Cell<LocationLease>,
 }
 
 impl Segment {
@@ -98,7 +98,7 @@ impl Segment {
             changes: Changes::new(),
             direct: Direct::new(shared, id),
             watch: Watch::default(),
-            lent: Cell::default(),
+            lease: Cell::default(),
         })
     }
 
@@ -192,9 +192,9 @@ impl Segment {
 
     /// Where blocks are, while nobody else may change them.
     fn known(&self, blocks: &Range<u64>) -> Option<Vec<Span>> {
-        let (session, lent) = (self.usable()?, self.lent.get());
-        let over = self.shared.over.get() || self.shared.env.now() >= lent.until;
-        if over || session.number != lent.session {
+        let (session, lease) = (self.usable()?, self.lease.get());
+        let over = self.shared.over.get() || self.shared.env.now() >= lease.until;
+        if over || session.number != lease.session {
             return None;
         }
         self.shared.places.find(self.id.index, session.number, blocks.clone())
@@ -205,14 +205,14 @@ impl Segment {
         let (blocks, changed) = question.answered();
         let usable = self.usable().is_some_and(|now| now.number == session);
         // No server begins before what was asked for.
-        if located.lent_ms == 0 || !usable || !blocks.contains(&located.first) {
+        if located.location_lease_ms == 0 || !usable || !blocks.contains(&located.first) {
             return;
         }
-        let mut until = sent + Duration::from_millis(u64::from(located.lent_ms));
-        if self.lent.get().session == session {
-            until = until.max(self.lent.get().until);
+        let mut until = sent + Duration::from_millis(u64::from(located.location_lease_ms));
+        if self.lease.get().session == session {
+            until = until.max(self.lease.get().until);
         }
-        self.lent.set(Lent { session, until });
+        self.lease.set(LocationLease { session, until });
         let (which, told) = ((self.id.index, session), (located.first, &located.spans[..]));
         self.shared.places.keep(which, told, blocks, &changed);
     }

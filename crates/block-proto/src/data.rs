@@ -104,7 +104,7 @@ pub struct Located {
     pub first: u64,
     /// For so long after the request was sent, by the client's clock, nobody else changes these
     /// blocks: milliseconds. 0: they say what was at the answer only.
-    pub lent_ms: u32,
+    pub location_lease_ms: u32,
     /// All blocks that were asked for, and those around them.
     pub spans: Vec<Span>,
 }
@@ -353,11 +353,11 @@ impl BlockAnswer {
                 }
             }
             BlockAnswer::Done => put_u32s(&mut out, &[ANSWER_DONE, 0]),
-            BlockAnswer::Located(Located { first, lent_ms, spans }) => {
+            BlockAnswer::Located(Located { first, location_lease_ms, spans }) => {
                 assert!(spans.len() <= SPANS_MAX, "{} spans in an answer", spans.len());
                 put_u32s(&mut out, &[ANSWER_LOCATED, spans.len() as u32]);
                 put_u64s(&mut out, &[*first]);
-                put_u32s(&mut out, &[*lent_ms, 0]);
+                put_u32s(&mut out, &[*location_lease_ms, 0]);
                 for Span { blocks, at } in spans {
                     let RecordPlace { file, origin, unit } =
                         at.unwrap_or(RecordPlace { file: (0, 0), origin: 0, unit: 0 });
@@ -408,9 +408,9 @@ fn decode_list<T>(
 
 fn decode_located(fields: &mut Fields<'_>) -> Result<Located, DecodeError> {
     let count = decode_count(fields, SPANS_MAX)?;
-    let (first, lent_ms) = (fields.u64()?, fields.u32()?);
+    let (first, location_lease_ms) = (fields.u64()?, fields.u32()?);
     fields.reserved()?;
-    Ok(Located { first, lent_ms, spans: decode_list(fields, count, decode_span)? })
+    Ok(Located { first, location_lease_ms, spans: decode_list(fields, count, decode_span)? })
 }
 
 fn decode_span(fields: &mut Fields<'_>) -> Result<Span, DecodeError> {

@@ -27,7 +27,7 @@ pub const PAUSE: Duration = Duration::from_millis(20);
 /// For how long a client may use places of an answer, from the sending of its question: half of
 /// the block server's own lease, which has twice as much left after a renewal that came in time
 /// (`protocols.md` 6.5). The next opener of a segment, after a client that has died, waits as long.
-pub const PLACES_LENT: Duration = Duration::from_millis(300);
+pub const LOCATION_LEASE: Duration = Duration::from_millis(300);
 
 /// Epoch of a segment's first owner.
 pub const FIRST_EPOCH: u64 = 1;
@@ -38,4 +38,4 @@ pub fn drifted(span: Duration) -> Duration {
 }
 
 const _: () = assert!(RENEW.as_millis() * 4 <= LEASE.as_millis());
-const _: () = assert!(2 * PLACES_LENT.as_millis() <= LEASE.as_millis());
+const _: () = assert!(2 * LOCATION_LEASE.as_millis() <= LEASE.as_millis());

@@ -74,7 +74,11 @@ fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
         Just(BlockAnswer::Read),
         prop::collection::vec(piece, 0..40).prop_map(BlockAnswer::Pieces),
         (any::<(u64, u32)>(), prop::collection::vec(span, 0..40)).prop_map(
-            |((first, lent_ms), spans)| BlockAnswer::Located(Located { first, lent_ms, spans })
+            |((first, location_lease_ms), spans)| BlockAnswer::Located(Located {
+                first,
+                location_lease_ms,
+                spans
+            })
         ),
         Just(BlockAnswer::Done),
     ];
@@ -151,7 +155,7 @@ fn values_that_no_sender_produces_are_refused() {
     // A span of no blocks, and a place in no file.
     let at = Some(RecordPlace { file: (1, 0), origin: 0, unit: 7 });
     for span in [Span { blocks: 0, at: None }, Span { blocks: 1, at }] {
-        let located = Located { first: 0, lent_ms: 0, spans: vec![span] };
+        let located = Located { first: 0, location_lease_ms: 0, spans: vec![span] };
         let (status, body) = encode_answer(&Ok(BlockAnswer::Located(located)));
         assert!(decode_answer(status, &body).is_err(), "{span:?}");
     }
@@ -179,7 +183,7 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
     let piece = |len, hole| Piece { len, hole, zero: hole };
     let at = Some(RecordPlace { file: (2, 9), origin: 5, unit: 66 });
     let spans = vec![Span { blocks: 3, at: None }, Span { blocks: 2, at }];
-    let located = Located { first: 32, lent_ms: 300, spans };
+    let located = Located { first: 32, location_lease_ms: 300, spans };
     for (name, answer) in [
         ("located", Ok(BlockAnswer::Located(located))),
         ("opened", Ok(BlockAnswer::Opened { grant: 1, bytes: 2, last: 3, epoch: 4 })),

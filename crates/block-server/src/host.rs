@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block_proto::lease::{FIRST_EPOCH, PLACES_LENT, drifted};
+use block_proto::lease::{FIRST_EPOCH, LOCATION_LEASE, drifted};
 use block_proto::managers::{Managers, misfit};
 use block_proto::paths::segment_path;
 use block_proto::{BlockReply, BlockRequest, SERVICE};
@@ -119,13 +119,13 @@ impl SegmentOpener for Opener {
     fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
         Box::pin(async move {
             let (device, epoch) = self.0.device(segment).await?;
-            // They lent while they might answer.
-            let lent_before = match self.0.acknowledge_from(segment, epoch) {
-                Some(from) if epoch > FIRST_EPOCH => from + drifted(PLACES_LENT),
+            // They leased locations while they might answer.
+            let location_leases_end = match self.0.acknowledge_from(segment, epoch) {
+                Some(from) if epoch > FIRST_EPOCH => from + drifted(LOCATION_LEASE),
                 _ => Instant::default(),
             };
             let lease = Rc::new(SegmentLease { member: self.0.clone(), segment, epoch });
-            Ok(Opened { device, lease, epoch, lent_before })
+            Ok(Opened { device, lease, epoch, location_leases_end })
         })
     }
 

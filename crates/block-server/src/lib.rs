@@ -13,8 +13,8 @@
 mod admission;
 pub mod host;
 mod late;
-mod lending;
 pub mod limits;
+mod location_leases;
 pub mod member;
 mod requests;
 mod session;
@@ -34,7 +34,7 @@ use base::{Fault, Kind};
 use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_answer};
 use block_volume::contract::{Answer, Owned};
 use block_volume::ids::{SegmentId, VolumeId};
-use lending::{Lending, Lent};
+use location_leases::{LocationLease, LocationLeases};
 use runtime::sync::Mutex;
 use runtime::{Class, Env, Instant};
 use session::Session;
@@ -57,8 +57,8 @@ pub struct Opened {
     pub lease: Rc<dyn Lease>,
     /// Under which epoch.
     pub epoch: u64,
-    /// Clients of former owners may read by places that these have told them until then.
-    pub lent_before: Instant,
+    /// Location leases of previous owners have expired then.
+    pub location_leases_end: Instant,
 }
 
 /// What a block server asks of its manager and of its store.
@@ -82,10 +82,10 @@ pub struct Stats {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Reads answered with places, which the client reads itself.
+    /// Reads answered with locations, which the client reads itself.
     pub located: u64,
-    /// Those of them whose places the client may keep for a while.
-    pub lent: u64,
+    /// Those of them with a location lease.
+    pub leased: u64,
     /// Writes made durable.
     pub writes: u64,
     /// Bytes written.
@@ -111,7 +111,7 @@ pub(crate) struct OpenSegment {
     sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
     /// One session is admitted at a time.
     admission: Mutex<()>,
-    lending: Lending,
+    location_leases: LocationLeases,
     /// It is not served any more.
     released: Cell<bool>,
 }
@@ -127,10 +127,10 @@ pub(crate) struct Inner {
     env: Env,
     opener: Rc<dyn SegmentOpener>,
     slots: RefCell<BTreeMap<SegmentId, Rc<Slot>>>,
-    /// Attachments below are over, as those after them have told.
+    /// Attachments below are over, as later ones have reported.
     fences: RefCell<BTreeMap<VolumeId, u64>>,
-    /// Places of segments that were open here, to whom they were lent and until when.
-    lent: RefCell<BTreeMap<SegmentId, Lent>>,
+    /// Location leases of segments that were open here.
+    location_leases: RefCell<BTreeMap<SegmentId, LocationLease>>,
     /// When the manager was asked about an attachment that was not over.
     verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
     read_bytes: Cell<usize>,
@@ -151,7 +151,7 @@ impl BlockServer {
             opener,
             slots: RefCell::default(),
             fences: RefCell::default(),
-            lent: RefCell::default(),
+            location_leases: RefCell::default(),
             verified: RefCell::default(),
             read_bytes: Cell::new(0),
             write_bytes: Cell::new(0),
@@ -169,7 +169,7 @@ impl BlockServer {
         let hosted = slot.hosted.borrow_mut().take();
         let Some(hosted) = hosted else { return };
         hosted.released.set(true);
-        self.note_lent(segment, &hosted);
+        self.note_location_lease(segment, &hosted);
         let sessions: Vec<_> = hosted.sessions.borrow().values().cloned().collect();
         sessions.iter().for_each(|session| session.close());
         for session in sessions {
@@ -211,14 +211,15 @@ impl BlockServer {
             }
             let since = self.0.env.now();
             match self.0.opener.open(segment).await {
-                Ok(Opened { device, lease, epoch, lent_before }) => {
+                Ok(Opened { device, lease, epoch, location_leases_end }) => {
                     let (sessions, admission) = Default::default();
                     if !self.has_slot(segment, &slot) {
                         // Released meanwhile. What is leased stays noted for the next opening.
                         return Err(BlockError::NotOwner);
                     }
-                    let lent = self.0.lent.borrow_mut().remove(&segment);
-                    let lending = Lending::new(epoch, lent_before, lent.unwrap_or_default());
+                    let leased = self.0.location_leases.borrow_mut().remove(&segment);
+                    let location_leases =
+                        LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default());
                     let released = Cell::new(false);
                     let hosted = OpenSegment {
                         since,
@@ -226,7 +227,7 @@ impl BlockServer {
                         lease,
                         sessions,
                         admission,
-                        lending,
+                        location_leases,
                         released,
                     };
                     let hosted = Rc::new(hosted);
@@ -257,16 +258,16 @@ impl BlockServer {
     }
 
     /// It may be opened here again, and its clients go on reading by places for a while.
-    fn note_lent(&self, segment: SegmentId, hosted: &OpenSegment) {
-        let (now, lent) = (self.0.env.now(), &mut *self.0.lent.borrow_mut());
-        lent.retain(|_, lent| lent.until > now);
-        lent.insert(segment, hosted.lending.lent());
+    fn note_location_lease(&self, segment: SegmentId, hosted: &OpenSegment) {
+        let (now, leases) = (self.0.env.now(), &mut *self.0.location_leases.borrow_mut());
+        leases.retain(|_, lease| lease.until > now);
+        leases.insert(segment, hosted.location_leases.lease());
     }
 
     /// Another owner has the segment.
     fn lose(&self, segment: SegmentId, hosted: &Rc<OpenSegment>) {
         hosted.released.set(true);
-        self.note_lent(segment, hosted);
+        self.note_location_lease(segment, hosted);
         hosted.sessions.borrow().values().for_each(|session| session.close());
         let slots = &mut *self.0.slots.borrow_mut();
         let same = |slot: &Rc<Slot>| {
@@ -364,8 +365,8 @@ impl BlockServer {
         for session in over {
             session.drained().await;
         }
-        let _joining = hosted.lending.join(at.attachment);
-        hosted.lending.settle(&self.0.env, at.attachment, after).await;
+        let _joining = hosted.location_leases.join(at.attachment);
+        hosted.location_leases.await_expiry(&self.0.env, at.attachment, after).await;
         self.check_fence(at)?;
         if hosted.released.get() {
             return Err(BlockError::NotOwner);
@@ -390,7 +391,7 @@ impl BlockServer {
                         return Err(BlockError::Busy);
                     }
                     let grant = self.0.env.random_u64();
-                    let visit = alone.then(|| hosted.lending.visit());
+                    let visit = alone.then(|| hosted.location_leases.visit());
                     sessions.insert(at.attachment, Session::new(at.session, grant, visit));
                     self.count(|stats| stats.sessions += 1);
                     grant
@@ -398,7 +399,7 @@ impl BlockServer {
             }
         };
         let last = hosted.device.last(attachment);
-        let (bytes, epoch) = (hosted.device.bytes(), hosted.lending.epoch());
+        let (bytes, epoch) = (hosted.device.bytes(), hosted.location_leases.epoch());
         Ok(BlockAnswer::Opened { grant, bytes, last, epoch })
     }
 

@@ -32,10 +32,10 @@ impl Drop for Claim<'_> {
 impl OpenSegment {
     /// Whether a session's client is the only one who acts on the segment, and was since the session
     /// began.
-    fn may_lend(&self, at: SessionRef, session: &Session) -> bool {
+    fn may_lease(&self, at: SessionRef, session: &Session) -> bool {
         let sessions = self.sessions.borrow();
         let mut others = sessions.iter().filter(|&(&attachment, _)| attachment != at.attachment);
-        session.visit.is_some_and(|visit| self.lending.is_quiet(visit))
+        session.visit.is_some_and(|visit| self.location_leases.is_quiet(visit))
             && others.all(|(_, other)| other.is_over())
             && !session.is_closed()
             && !self.released.get()
@@ -233,23 +233,23 @@ impl BlockServer {
     /// while, and those around them.
     async fn locate(&self, at: SessionRef, extent: Extent) -> Result<Option<Located>, BlockError> {
         let (hosted, session) = self.session(at)?;
-        let alone = hosted.may_lend(at, &session);
+        let alone = hosted.may_lease(at, &session);
         let located = hosted.device.locate(extent, alone).await;
         let Some(places) = located.map_err(|fault| self.fail(at, &hosted, &fault))? else {
             return Ok(None);
         };
         let lease = self.check_lease(at, &hosted).await?;
         // Nobody else has acted since the places were looked up.
-        let alone = alone && hosted.may_lend(at, &session);
-        let lent_ms = match lease.filter(|_| alone) {
-            Some(lease) => hosted.lending.lend(&self.0.env, at.attachment, lease),
+        let alone = alone && hosted.may_lease(at, &session);
+        let location_lease_ms = match lease.filter(|_| alone) {
+            Some(lease) => hosted.location_leases.renew(&self.0.env, at.attachment, lease),
             None => 0,
         };
         self.count(|stats| {
             stats.located += 1;
-            stats.lent += u64::from(lent_ms > 0);
+            stats.leased += u64::from(location_lease_ms > 0);
         });
-        Ok(Some(Located { first: places.first, lent_ms, spans: places.spans }))
+        Ok(Some(Located { first: places.first, location_lease_ms, spans: places.spans }))
     }
 
     async fn pieces(

@@ -25,7 +25,7 @@ pub(super) enum Arrival {
 pub(super) struct Session {
     pub(super) number: u64,
     pub(super) grant: u64,
-    /// Its visit, when no other attachment may act beside it ([`super::lending`]).
+    /// Its visit, when no other attachment may act beside it ([`super::location_leases`]).
     pub(super) visit: Option<u64>,
     closed: Cell<bool>,
     under_way: Cell<usize>,

@@ -187,12 +187,12 @@ impl SegmentOpener for Opener {
                     .with_archive(&inner.archive, segment);
             let (manager, env) = (self.manager.clone(), self.env.clone());
             let (device, lease) = (Rc::new(device), Held { manager, env, segment, epoch });
-            // Former owners lent within their leases.
-            let lent_before = match epoch {
+            // Previous owners leased locations within their own leases.
+            let location_leases_end = match epoch {
                 FIRST_EPOCH => Instant::default(),
                 _ => self.env.now() + drifted(inner.lease),
             };
-            Ok(Opened { device, lease: Rc::new(lease), epoch, lent_before })
+            Ok(Opened { device, lease: Rc::new(lease), epoch, location_leases_end })
         }
         .boxed_local()
     }

@@ -199,10 +199,10 @@ fn what_is_written_is_read_beside_the_servers() {
     }
 }
 
-/// Somebody may come and go while nothing is lent: what was told before is of no use then, though
-/// the session goes on and is told other places.
+/// Another attachment may come and go while nothing is leased: locations that were sent before are of
+/// no use then, though the session goes on and is sent others.
 #[test]
-fn no_place_is_used_that_was_told_before_somebody_came() {
+fn no_location_is_used_that_was_sent_before_another_attachment_came() {
     let sim = world(6, |world| async move {
         let one = world.manager.attach(VOLUME, false);
         let (env, volume) = world.volume(one, Limits::default());

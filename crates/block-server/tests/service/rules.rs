@@ -326,20 +326,20 @@ fn places_are_lent_to_whoever_acts_alone() {
         let at = raw.open(one, one, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
         let located = raw.locate(at).await;
-        let lent = Duration::from_millis(located.lent_ms.into());
-        assert!(located.first == 0 && lent > LEASE / 2 && lent <= LEASE, "{located:?}");
+        let leased = Duration::from_millis(located.location_lease_ms.into());
+        assert!(located.first == 0 && leased > LEASE / 2 && leased <= LEASE, "{located:?}");
         assert_eq!(located.spans.iter().map(|span| span.blocks).sum::<u32>(), 32);
-        // Another is admitted when all that was lent is over, and from then on nothing is lent.
+        // Another is admitted when the location lease has expired, and from then on there is none.
         let (asked, other) = (env.now(), world.manager.attach(VOLUME, false).epoch);
         let beside = raw.open(other, one, 1).await.expect("it is admitted");
         assert!(env.now() - asked > LEASE / 2, "{:?}", env.now() - asked);
-        assert_eq!(raw.locate(at).await.lent_ms, 0);
-        assert_eq!(raw.locate(beside).await.lent_ms, 0, "others may act beside it");
+        assert_eq!(raw.locate(at).await.location_lease_ms, 0);
+        assert_eq!(raw.locate(beside).await.location_lease_ms, 0, "others may act beside it");
         assert_same(raw.call(BlockIo::Close { at: beside }, None).await, DONE);
         // An answer would renew what was told before the visit: that takes a session that knows none.
-        assert_eq!(raw.locate(at).await.lent_ms, 0, "another has acted since");
+        assert_eq!(raw.locate(at).await.location_lease_ms, 0, "another has acted since");
         let at = raw.open(one, one, 2).await.expect("it is admitted");
-        assert!(raw.locate(at).await.lent_ms > 0);
+        assert!(raw.locate(at).await.location_lease_ms > 0);
         // Another owner: who was admitted by the one before waits for nobody, others do.
         world.manager.assign(segment(0), world.addr(1));
         let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
@@ -349,7 +349,7 @@ fn places_are_lent_to_whoever_acts_alone() {
         let at = next.open_after(again, one, epoch - 1).await.expect("it is admitted");
         assert!(env.now() - asked < LEASE / 2, "{:?}", env.now() - asked);
         // The former owner's lease runs: nothing is told before its end.
-        assert!(next.locate(at).await.lent_ms > 0);
+        assert!(next.locate(at).await.location_lease_ms > 0);
         let (asked, new) = (env.now(), next.world.manager.attach(VOLUME, true).epoch);
         next.open(new, new, 1).await.expect("it is admitted");
         assert!(env.now() - asked > LEASE / 2, "{:?}", env.now() - asked);
@@ -366,7 +366,7 @@ fn places_stay_lent_when_a_segment_is_released_while_it_is_opened() {
         let one = world.manager.attach(VOLUME, true).epoch;
         let at = raw.open(one, one, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
-        assert!(raw.locate(at).await.lent_ms > 0);
+        assert!(raw.locate(at).await.location_lease_ms > 0);
         let leased = env.now();
         let (server, there) = (world.servers.borrow()[&0].clone(), world.server_env(0));
         let release = || {

@@ -1,0 +1,111 @@
+//! Location leases: how long a client may keep the locations of blocks that it was sent (decision 24).
+//!
+//! A client that acts alone on a segment may read at the locations that it has, until a time that counts
+//! from the sending of its question: it knows of every change, since all changes are its own. Before
+//! another attachment is admitted, the lease has expired. Each answer renews the lease of all locations
+//! of the session. A session gets no more leases once another attachment was admitted, even if that one
+//! has detached: the locations that it has may be stale. A previous owner of the segment may have leased
+//! locations, too; that lease counts from the moment at which the segment was taken from the owner.
+
+use std::cell::Cell;
+
+use block_proto::lease::{DRIFT, LOCATION_LEASE, drifted};
+use runtime::{Env, Instant};
+
+/// Holder and expiry of a segment's location lease.
+#[derive(Clone, Copy, Default)]
+pub(super) struct LocationLease {
+    holder: u64,
+    pub(super) until: Instant,
+}
+
+/// The location lease of a segment that is open here.
+pub(super) struct LocationLeases {
+    /// The owner's epoch.
+    epoch: u64,
+    lease: Cell<LocationLease>,
+    /// Leases of previous owners have expired then.
+    before: Instant,
+    /// Sessions that are being admitted: while there are any, nothing is leased.
+    joining: Cell<usize>,
+    /// The attachment that joined last.
+    last: Cell<u64>,
+    /// How often an attachment joined after another one.
+    visits: Cell<u64>,
+}
+
+/// A session that is being admitted.
+pub(super) struct Joining<'a>(&'a LocationLeases);
+
+impl Drop for Joining<'_> {
+    fn drop(&mut self) {
+        self.0.joining.set(self.0.joining.get() - 1);
+    }
+}
+
+impl LocationLeases {
+    /// Of the owner with this epoch. `lease` is what this process granted when it had the segment open
+    /// before, `before` when leases of previous owners have expired.
+    pub(super) fn new(epoch: u64, before: Instant, lease: LocationLease) -> LocationLeases {
+        let (joining, last, visits) = Default::default();
+        LocationLeases { epoch, lease: Cell::new(lease), before, joining, last, visits }
+    }
+
+    /// The owner's epoch.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The lease.
+    pub(super) fn lease(&self) -> LocationLease {
+        self.lease.get()
+    }
+
+    /// An attachment is about to act on the segment; nothing is leased before what it returns is dropped.
+    pub(super) fn join(&self, attachment: u64) -> Joining<'_> {
+        self.joining.set(self.joining.get() + 1);
+        if self.last.replace(attachment) != attachment {
+            self.visits.set(self.visits.get() + 1);
+        }
+        Joining(self)
+    }
+
+    /// Number of the time for which one attachment acts alone: another one's has another number.
+    pub(super) fn visit(&self) -> u64 {
+        self.visits.get()
+    }
+
+    /// Waits until no client but `attachment` holds a location lease. An attachment that was admitted by
+    /// this owner, or by the previous one, with epoch `after`, has waited for the leases before.
+    pub(super) async fn await_expiry(&self, env: &Env, attachment: u64, after: u64) {
+        let LocationLease { holder, until } = self.lease.get();
+        let mut until = if holder == attachment { Instant::default() } else { until };
+        if after == 0 || after.saturating_add(1) < self.epoch {
+            until = until.max(self.before);
+        }
+        if env.now() < until {
+            env.mark("block: waits for places that are lent");
+            env.sleep_until(until).await;
+        }
+    }
+
+    /// True when no session is being admitted, and no other attachment was since this visit began.
+    pub(super) fn is_quiet(&self, visit: u64) -> bool {
+        self.joining.get() == 0 && self.visits.get() == visit
+    }
+
+    /// Renews the lease of the only attachment that acts, within this owner's lease of the segment, which
+    /// lasts until `owned`. Answers for how many milliseconds; 0: the attachment gets none.
+    pub(super) fn renew(&self, env: &Env, attachment: u64, owned: Instant) -> u32 {
+        let (now, lease) = (env.now(), self.lease.get());
+        if now >= owned || lease.holder != attachment && now < lease.until {
+            return 0;
+        }
+        // As long by the client's clock is not longer than the lease by this one.
+        let span = LOCATION_LEASE.min((owned - now) * 1000 / (1000 + DRIFT));
+        let until = now + drifted(span);
+        let until = if lease.holder == attachment { until.max(lease.until) } else { until };
+        self.lease.set(LocationLease { holder: attachment, until });
+        span.as_millis() as u32
+    }
+}
