@@ -13,7 +13,7 @@ mod direct;
 pub mod exports;
 mod files;
 pub mod limits;
-mod places;
+mod location_cache;
 mod ranges;
 mod segment;
 mod session;
@@ -39,7 +39,7 @@ use block_volume::qos::VolumeLimits;
 use files::Trust;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use places::Places;
+use location_cache::LocationCache;
 use runtime::{Buf, BufMut, Env};
 use segment::{Answered, Ask, Segment};
 use shared::Shared;
@@ -93,7 +93,7 @@ impl Volume {
             over: Cell::new(false),
             files: OnceCell::new(),
             trust: Trust::default(),
-            places: Places::default(),
+            locations: LocationCache::default(),
             reads: Cell::default(),
         };
         Volume(Rc::new(Inner {

@@ -20,7 +20,7 @@ use runtime::{Buf, Instant};
 use transport::{CallError, Priority, Request, Token};
 
 use super::direct::{Direct, part_of};
-use super::places::{Watch, Watching};
+use super::location_cache::{Watch, Watching};
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
 use super::shared::{Attachment, Place, Shared};
@@ -122,7 +122,7 @@ impl Segment {
         }
         // From now on nobody here reads what it changes by what was known before.
         let _changing = ask.changes().then(|| {
-            self.shared.places.forget(self.id.index, blocks.clone());
+            self.shared.locations.forget(self.id.index, blocks.clone());
             self.watch.change(blocks.clone())
         });
         loop {
@@ -141,7 +141,7 @@ impl Segment {
                     };
                     match self.direct.read(extent, &spans).await {
                         Some(data) => return Ok((BlockAnswer::Read, Some(data))),
-                        None => self.shared.places.forget(self.id.index, blocks.clone()),
+                        None => self.shared.locations.forget(self.id.index, blocks.clone()),
                     }
                     continue;
                 }
@@ -185,7 +185,7 @@ impl Segment {
                 self.shared.count(|reads| reads.known += 1);
             }
             // It was collected, or is not open yet.
-            None => self.shared.places.forget(self.id.index, blocks.clone()),
+            None => self.shared.locations.forget(self.id.index, blocks.clone()),
         }
         data
     }
@@ -197,7 +197,7 @@ impl Segment {
         if over || session.number != lease.session {
             return None;
         }
-        self.shared.places.find(self.id.index, session.number, blocks.clone())
+        self.shared.locations.find(self.id.index, session.number, blocks.clone())
     }
 
     /// Keeps places that were asked for at `sent`.
@@ -214,7 +214,7 @@ impl Segment {
         }
         self.lease.set(LocationLease { session, until });
         let (which, told) = ((self.id.index, session), (located.first, &located.spans[..]));
-        self.shared.places.keep(which, told, blocks, &changed);
+        self.shared.locations.keep(which, told, blocks, &changed);
     }
 
     async fn attempt(

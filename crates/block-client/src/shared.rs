@@ -14,7 +14,7 @@ use runtime::{BufMut, Env};
 use transport::Endpoint;
 
 use super::files::{DataFiles, Trust};
-use super::places::Places;
+use super::location_cache::LocationCache;
 use crate::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE};
 
 /// Where a segment is served.
@@ -91,7 +91,7 @@ pub(super) struct Shared {
     /// Where reads may go beside the block servers.
     pub(super) files: OnceCell<Rc<dyn DataFiles>>,
     pub(super) trust: Trust,
-    pub(super) places: Places,
+    pub(super) locations: LocationCache,
     pub(super) reads: Cell<Reads>,
 }
 

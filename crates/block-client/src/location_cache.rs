@@ -1,7 +1,7 @@
 //! Places of blocks that an attachment keeps (decision 24): what a block server has said of where
 //! blocks are, for as long as nobody else may change them.
 //!
-//! [`Places`] are what is known; [`Watch`] sees to it that nothing is kept that was changed while
+//! [`LocationCache`] are what is known; [`Watch`] sees to it that nothing is kept that was changed while
 //! its place was asked for. Who uses them looks at the time ([`block_proto::Located::location_lease_ms`])
 //! and at the session: what was told in one is not used in the next.
 
@@ -25,7 +25,7 @@ type Key = (u32, u64);
 
 /// Where a block is.
 #[derive(Clone, Copy, Default)]
-struct Spot {
+struct BlockLocation {
     /// Index into the known files.
     file: u32,
     /// The record's place; 0, where each file has its head, for zeroes.
@@ -33,23 +33,23 @@ struct Spot {
 }
 
 /// What is known of the blocks of a neighbourhood.
-struct Hood {
+struct LocationGroup {
     /// The session in which it was told.
     session: u64,
     /// A bit for each block of which the place is known.
     known: u32,
     /// It was of use since the hand passed it.
     used: bool,
-    spots: [Spot; AROUND],
+    locations: [BlockLocation; AROUND],
 }
 
 /// All that an attachment keeps.
 #[derive(Default)]
-pub(super) struct Places(RefCell<State>);
+pub(super) struct LocationCache(RefCell<State>);
 
 #[derive(Default)]
 struct State {
-    hoods: BTreeMap<Key, Box<Hood>>,
+    groups: BTreeMap<Key, Box<LocationGroup>>,
     /// Files by their indices, and what gives them: the file and the volume of its records.
     files: Vec<((u32, u32), u64)>,
     numbers: BTreeMap<((u32, u32), u64), u32>,
@@ -57,7 +57,7 @@ struct State {
     hand: Key,
 }
 
-impl Places {
+impl LocationCache {
     /// Where blocks of a segment are, if all are known in this session.
     pub(super) fn find(&self, segment: u32, session: u64, blocks: Range<u64>) -> Option<Vec<Span>> {
         let state = &mut *self.0.borrow_mut();
@@ -65,18 +65,18 @@ impl Places {
         let mut block = blocks.start;
         while block < blocks.end {
             let number = block / PLACES_AROUND;
-            let hood = state.hoods.get_mut(&(segment, number))?;
-            if hood.session != session {
+            let group = state.groups.get_mut(&(segment, number))?;
+            if group.session != session {
                 return None;
             }
-            hood.used = true;
+            group.used = true;
             let end = blocks.end.min((number + 1) * PLACES_AROUND);
             for block in block..end {
                 let at = (block % PLACES_AROUND) as usize;
-                if hood.known & 1 << at == 0 {
+                if group.known & 1 << at == 0 {
                     return None;
                 }
-                let Spot { file, unit } = hood.spots[at];
+                let BlockLocation { file, unit } = group.locations[at];
                 let place = (unit != 0).then(|| {
                     let (file, origin) = state.files[file as usize];
                     RecordPlace { file, origin, unit }
@@ -116,10 +116,10 @@ impl Places {
                 };
                 let spoiled = except.iter().any(|range| range.contains(&block));
                 if let Some(unit) = unit.filter(|_| blocks.contains(&block) && !spoiled) {
-                    let hood = state.hood((segment, block / PLACES_AROUND), session);
+                    let group = state.group((segment, block / PLACES_AROUND), session);
                     let at = (block % PLACES_AROUND) as usize;
-                    hood.known |= 1 << at;
-                    hood.spots[at] = Spot { file, unit };
+                    group.known |= 1 << at;
+                    group.locations[at] = BlockLocation { file, unit };
                 }
                 let Some(next) = block.checked_add(1) else { return };
                 block = next;
@@ -132,14 +132,14 @@ impl Places {
         if blocks.is_empty() {
             return;
         }
-        let hoods = &mut self.0.borrow_mut().hoods;
+        let groups = &mut self.0.borrow_mut().groups;
         let (first, last) = (blocks.start / PLACES_AROUND, (blocks.end - 1) / PLACES_AROUND);
-        for (&(_, number), hood) in hoods.range_mut((segment, first)..=(segment, last)) {
+        for (&(_, number), group) in groups.range_mut((segment, first)..=(segment, last)) {
             let start = number * PLACES_AROUND;
             let from = blocks.start.saturating_sub(start).min(PLACES_AROUND);
             let to = (blocks.end - start).min(PLACES_AROUND);
             for at in from..to {
-                hood.known &= !(1 << at);
+                group.known &= !(1 << at);
             }
         }
     }
@@ -162,28 +162,35 @@ impl State {
         number
     }
 
-    fn hood(&mut self, key: Key, session: u64) -> &mut Hood {
-        if !self.hoods.contains_key(&key) && self.hoods.len() >= PLACES_KEPT_MAX {
+    fn group(&mut self, key: Key, session: u64) -> &mut LocationGroup {
+        if !self.groups.contains_key(&key) && self.groups.len() >= PLACES_KEPT_MAX {
             self.drop_one();
         }
-        let fresh = || Box::new(Hood { session, known: 0, used: false, spots: Default::default() });
-        let hood = self.hoods.entry(key).or_insert_with(fresh);
-        if hood.session != session {
-            *hood = fresh();
+        let fresh = || {
+            Box::new(LocationGroup {
+                session,
+                known: 0,
+                used: false,
+                locations: Default::default(),
+            })
+        };
+        let group = self.groups.entry(key).or_insert_with(fresh);
+        if group.session != session {
+            *group = fresh();
         }
-        hood
+        group
     }
 
     /// Drops one that was of no use lately.
     fn drop_one(&mut self) {
         for passed in 0.. {
-            let next = self.hoods.range_mut(self.hand..).next();
-            let Some((&key, hood)) = next else {
+            let next = self.groups.range_mut(self.hand..).next();
+            let Some((&key, group)) = next else {
                 self.hand = Key::default();
                 continue;
             };
-            if !std::mem::take(&mut hood.used) || passed >= LOOK_MAX {
-                self.hoods.remove(&key);
+            if !std::mem::take(&mut group.used) || passed >= LOOK_MAX {
+                self.groups.remove(&key);
                 self.hand = key;
                 return;
             }
