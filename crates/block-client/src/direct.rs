@@ -16,8 +16,8 @@ use base::{Fault, Kind};
 use block_proto::Located;
 use block_volume::geometry::Extent;
 use block_volume::ids::{FileNo, Identity, SegmentId};
+use block_volume::location::{LocationRun, RecordLocation, blocks, part};
 use block_volume::record::{FILE_BYTES, READ_BYTES_MAX, RECORD, RECORD_UNITS, UNIT, read_block};
-use block_volume::span::{RecordPlace, Span, blocks, part};
 use futures_util::future::join_all;
 use runtime::{Buf, Class};
 use table::Source;
@@ -51,7 +51,7 @@ impl Run {
     }
 
     /// True when a record may stand right behind the last one: packed ones are shorter than others.
-    fn goes_on(&self, place: RecordPlace, unit: u32) -> bool {
+    fn goes_on(&self, place: RecordLocation, unit: u32) -> bool {
         let last = self.blocks[self.blocks.len() - 1].1;
         (self.file, self.origin) == (place.file, place.origin)
             && last < unit
@@ -95,7 +95,11 @@ impl Direct {
 
     /// The bytes of a range whose blocks are at `spans`; nothing when the block server is to be
     /// asked for them.
-    pub(super) async fn read(self: &Rc<Direct>, extent: Extent, spans: &[Span]) -> Option<Buf> {
+    pub(super) async fn read(
+        self: &Rc<Direct>,
+        extent: Extent,
+        spans: &[LocationRun],
+    ) -> Option<Buf> {
         let (env, trust) = (&self.shared.env, &self.shared.trust);
         if !trust.is_there(env) {
             return None;
@@ -133,7 +137,11 @@ impl Direct {
         None
     }
 
-    async fn read_spans(self: &Rc<Direct>, extent: Extent, spans: &[Span]) -> Result<Buf, Fault> {
+    async fn read_spans(
+        self: &Rc<Direct>,
+        extent: Extent,
+        spans: &[LocationRun],
+    ) -> Result<Buf, Fault> {
         let runs = runs(extent, spans)?;
         if runs.len() > DIRECT_RUNS_MAX {
             return Err(Fault::new(Kind::Refresh, "the range is in too many pieces"));
@@ -239,7 +247,7 @@ impl Direct {
 }
 
 /// The spans of some blocks; nothing unless all of them were told.
-pub(super) fn part_of(located: &Located, blocks: Range<u64>) -> Option<Vec<Span>> {
+pub(super) fn part_of(located: &Located, blocks: Range<u64>) -> Option<Vec<LocationRun>> {
     let (mut first, mut part) = (located.first, Vec::new());
     for span in &located.spans {
         let end = first.checked_add(u64::from(span.blocks))?;
@@ -250,22 +258,22 @@ pub(super) fn part_of(located: &Located, blocks: Range<u64>) -> Option<Vec<Span>
                 None => None,
                 Some(place) => {
                     let unit = place.unit.checked_add(behind.checked_mul(RECORD_UNITS)?)?;
-                    Some(RecordPlace { unit, ..place })
+                    Some(RecordLocation { unit, ..place })
                 }
             };
-            part.push(Span { blocks: (to - from) as u32, at });
+            part.push(LocationRun { blocks: (to - from) as u32, at });
         }
         first = end;
     }
     (located.first <= blocks.start && blocks.end <= first).then_some(part)
 }
 
-fn count(spans: &[Span]) -> u64 {
+fn count(spans: &[LocationRun]) -> u64 {
     spans.iter().map(|span| u64::from(span.blocks)).sum()
 }
 
 /// The records that a server's spans name, joined where they stand close together.
-fn runs(extent: Extent, spans: &[Span]) -> Result<Vec<Run>, Fault> {
+fn runs(extent: Extent, spans: &[LocationRun]) -> Result<Vec<Run>, Fault> {
     let (covers, _) = blocks(extent);
     if count(spans) != covers.end - covers.start {
         return Err(Fault::new(Kind::Invalid, "places of other blocks than were asked for"));

@@ -30,6 +30,6 @@ pub const DIRECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// most; then one tries again.
 pub const DIRECT_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 /// Neighbourhoods of places that an attachment keeps: 350 bytes each, 11 MiB; 4 GiB of blocks.
-pub const PLACES_KEPT_MAX: usize = 32 << 10;
+pub const LOCATION_GROUPS_MAX: usize = 32 << 10;
 /// DataFiles that they may name: more are not open at a time in 64 segments.
-pub const PLACES_FILES_MAX: usize = 8 << 10;
+pub const LOCATION_FILES_MAX: usize = 8 << 10;

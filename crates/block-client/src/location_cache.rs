@@ -1,42 +1,43 @@
-//! Places of blocks that an attachment keeps (decision 24): what a block server has said of where
-//! blocks are, for as long as nobody else may change them.
+//! Locations of blocks that an attachment keeps while no other attachment may change the blocks
+//! (decision 24).
 //!
-//! [`LocationCache`] are what is known; [`Watch`] sees to it that nothing is kept that was changed while
-//! its place was asked for. Who uses them looks at the time ([`block_proto::Located::location_lease_ms`])
-//! and at the session: what was told in one is not used in the next.
+//! [`LocationCache`] has what block servers have sent; [`Watch`] finds locations that were changed while
+//! they were asked for, so that these are not kept. The caller compares the time with the lease's end
+//! ([`block_proto::Located::location_lease_ms`]), and the session: locations of one are not used in the
+//! next.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use block_volume::limits::PLACES_AROUND;
+use block_volume::limits::LOCATION_GROUP_BLOCKS;
+use block_volume::location::{LocationRun, RecordLocation, push_location};
 use block_volume::record::RECORD_UNITS;
-use block_volume::span::{RecordPlace, Span, push_span};
 
-use crate::limits::{PLACES_FILES_MAX, PLACES_KEPT_MAX};
+use crate::limits::{LOCATION_FILES_MAX, LOCATION_GROUPS_MAX};
 
 /// Blocks that are kept together.
-const AROUND: usize = PLACES_AROUND as usize;
-/// Neighbourhoods that one look for a victim passes at most.
+const AROUND: usize = LOCATION_GROUP_BLOCKS as usize;
+/// Groups that one search for a victim passes, at most.
 const LOOK_MAX: usize = 32;
 
-/// A segment and the number of a neighbourhood in it.
+/// A segment and the number of a group in it.
 type Key = (u32, u64);
 
-/// Where a block is.
+/// Location of a block's record.
 #[derive(Clone, Copy, Default)]
 struct BlockLocation {
     /// Index into the known files.
     file: u32,
-    /// The record's place; 0, where each file has its head, for zeroes.
+    /// Offset of the record; 0, where each file has its head, for zeroes.
     unit: u32,
 }
 
-/// What is known of the blocks of a neighbourhood.
+/// Known locations of a group's blocks.
 struct LocationGroup {
-    /// The session in which it was told.
+    /// The session in which they were sent.
     session: u64,
-    /// A bit for each block of which the place is known.
+    /// A bit for each block whose location is known.
     known: u32,
     /// It was of use since the hand passed it.
     used: bool,
@@ -59,29 +60,34 @@ struct State {
 
 impl LocationCache {
     /// Where blocks of a segment are, if all are known in this session.
-    pub(super) fn find(&self, segment: u32, session: u64, blocks: Range<u64>) -> Option<Vec<Span>> {
+    pub(super) fn find(
+        &self,
+        segment: u32,
+        session: u64,
+        blocks: Range<u64>,
+    ) -> Option<Vec<LocationRun>> {
         let state = &mut *self.0.borrow_mut();
         let mut spans = Vec::new();
         let mut block = blocks.start;
         while block < blocks.end {
-            let number = block / PLACES_AROUND;
+            let number = block / LOCATION_GROUP_BLOCKS;
             let group = state.groups.get_mut(&(segment, number))?;
             if group.session != session {
                 return None;
             }
             group.used = true;
-            let end = blocks.end.min((number + 1) * PLACES_AROUND);
+            let end = blocks.end.min((number + 1) * LOCATION_GROUP_BLOCKS);
             for block in block..end {
-                let at = (block % PLACES_AROUND) as usize;
+                let at = (block % LOCATION_GROUP_BLOCKS) as usize;
                 if group.known & 1 << at == 0 {
                     return None;
                 }
                 let BlockLocation { file, unit } = group.locations[at];
                 let place = (unit != 0).then(|| {
                     let (file, origin) = state.files[file as usize];
-                    RecordPlace { file, origin, unit }
+                    RecordLocation { file, origin, unit }
                 });
-                push_span(&mut spans, place);
+                push_location(&mut spans, place);
             }
             block = end;
         }
@@ -92,7 +98,7 @@ impl LocationCache {
     pub(super) fn keep(
         &self,
         (segment, session): (u32, u64),
-        (first, spans): (u64, &[Span]),
+        (first, spans): (u64, &[LocationRun]),
         blocks: Range<u64>,
         except: &[Range<u64>],
     ) {
@@ -116,8 +122,8 @@ impl LocationCache {
                 };
                 let spoiled = except.iter().any(|range| range.contains(&block));
                 if let Some(unit) = unit.filter(|_| blocks.contains(&block) && !spoiled) {
-                    let group = state.group((segment, block / PLACES_AROUND), session);
-                    let at = (block % PLACES_AROUND) as usize;
+                    let group = state.group((segment, block / LOCATION_GROUP_BLOCKS), session);
+                    let at = (block % LOCATION_GROUP_BLOCKS) as usize;
                     group.known |= 1 << at;
                     group.locations[at] = BlockLocation { file, unit };
                 }
@@ -133,11 +139,12 @@ impl LocationCache {
             return;
         }
         let groups = &mut self.0.borrow_mut().groups;
-        let (first, last) = (blocks.start / PLACES_AROUND, (blocks.end - 1) / PLACES_AROUND);
+        let (first, last) =
+            (blocks.start / LOCATION_GROUP_BLOCKS, (blocks.end - 1) / LOCATION_GROUP_BLOCKS);
         for (&(_, number), group) in groups.range_mut((segment, first)..=(segment, last)) {
-            let start = number * PLACES_AROUND;
-            let from = blocks.start.saturating_sub(start).min(PLACES_AROUND);
-            let to = (blocks.end - start).min(PLACES_AROUND);
+            let start = number * LOCATION_GROUP_BLOCKS;
+            let from = blocks.start.saturating_sub(start).min(LOCATION_GROUP_BLOCKS);
+            let to = (blocks.end - start).min(LOCATION_GROUP_BLOCKS);
             for at in from..to {
                 group.known &= !(1 << at);
             }
@@ -147,12 +154,12 @@ impl LocationCache {
 
 impl State {
     /// The index of a file.
-    fn number(&mut self, place: RecordPlace) -> u32 {
+    fn number(&mut self, place: RecordLocation) -> u32 {
         let file = (place.file, place.origin);
         if let Some(&number) = self.numbers.get(&file) {
             return number;
         }
-        if self.files.len() >= PLACES_FILES_MAX {
+        if self.files.len() >= LOCATION_FILES_MAX {
             // Most of them were collected long ago.
             *self = State::default();
         }
@@ -163,7 +170,7 @@ impl State {
     }
 
     fn group(&mut self, key: Key, session: u64) -> &mut LocationGroup {
-        if !self.groups.contains_key(&key) && self.groups.len() >= PLACES_KEPT_MAX {
+        if !self.groups.contains_key(&key) && self.groups.len() >= LOCATION_GROUPS_MAX {
             self.drop_one();
         }
         let fresh = || {

@@ -14,7 +14,7 @@ use block_volume::contract::Clear;
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
 use block_volume::limits::BLOCK;
-use block_volume::span::{Span, neighbourhood};
+use block_volume::location::{LocationRun, location_group};
 use runtime::sync::Mutex;
 use runtime::{Buf, Instant};
 use transport::{CallError, Priority, Request, Token};
@@ -126,7 +126,7 @@ impl Segment {
             self.watch.change(blocks.clone())
         });
         loop {
-            let question = locate.then(|| self.watch.ask(neighbourhood(&blocks)));
+            let question = locate.then(|| self.watch.ask(location_group(&blocks)));
             let sent = env.now();
             let attempt = self.attempt(extent, &ask, locate, priority, &mut ticket).await;
             let (wait, why) = match attempt {
@@ -191,7 +191,7 @@ impl Segment {
     }
 
     /// Where blocks are, while nobody else may change them.
-    fn known(&self, blocks: &Range<u64>) -> Option<Vec<Span>> {
+    fn known(&self, blocks: &Range<u64>) -> Option<Vec<LocationRun>> {
         let (session, lease) = (self.usable()?, self.lease.get());
         let over = self.shared.over.get() || self.shared.env.now() >= lease.until;
         if over || session.number != lease.session {

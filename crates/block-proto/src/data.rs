@@ -3,7 +3,7 @@
 
 use block_volume::contract::{Clear, PIECES_MAX, Piece};
 use block_volume::ids::{SegmentId, VolumeId};
-use block_volume::span::{RecordPlace, SPANS_MAX, Span};
+use block_volume::location::{LOCATION_RUNS_MAX, LocationRun, RecordLocation};
 use wire::data_codec::{DecodeError, Fields, put_u32s};
 use wire::frame::PAYLOAD_MAX;
 
@@ -106,7 +106,7 @@ pub struct Located {
     /// blocks: milliseconds. 0: they say what was at the answer only.
     pub location_lease_ms: u32,
     /// All blocks that were asked for, and those around them.
-    pub spans: Vec<Span>,
+    pub spans: Vec<LocationRun>,
 }
 
 /// The good answers of a block server.
@@ -354,13 +354,13 @@ impl BlockAnswer {
             }
             BlockAnswer::Done => put_u32s(&mut out, &[ANSWER_DONE, 0]),
             BlockAnswer::Located(Located { first, location_lease_ms, spans }) => {
-                assert!(spans.len() <= SPANS_MAX, "{} spans in an answer", spans.len());
+                assert!(spans.len() <= LOCATION_RUNS_MAX, "{} spans in an answer", spans.len());
                 put_u32s(&mut out, &[ANSWER_LOCATED, spans.len() as u32]);
                 put_u64s(&mut out, &[*first]);
                 put_u32s(&mut out, &[*location_lease_ms, 0]);
-                for Span { blocks, at } in spans {
-                    let RecordPlace { file, origin, unit } =
-                        at.unwrap_or(RecordPlace { file: (0, 0), origin: 0, unit: 0 });
+                for LocationRun { blocks, at } in spans {
+                    let RecordLocation { file, origin, unit } =
+                        at.unwrap_or(RecordLocation { file: (0, 0), origin: 0, unit: 0 });
                     put_u32s(&mut out, &[*blocks, file.0, file.1, unit]);
                     put_u64s(&mut out, &[origin]);
                 }
@@ -407,13 +407,13 @@ fn decode_list<T>(
 }
 
 fn decode_located(fields: &mut Fields<'_>) -> Result<Located, DecodeError> {
-    let count = decode_count(fields, SPANS_MAX)?;
+    let count = decode_count(fields, LOCATION_RUNS_MAX)?;
     let (first, location_lease_ms) = (fields.u64()?, fields.u32()?);
     fields.reserved()?;
     Ok(Located { first, location_lease_ms, spans: decode_list(fields, count, decode_span)? })
 }
 
-fn decode_span(fields: &mut Fields<'_>) -> Result<Span, DecodeError> {
+fn decode_span(fields: &mut Fields<'_>) -> Result<LocationRun, DecodeError> {
     let (blocks, file) = (fields.u32()?, (fields.u32()?, fields.u32()?));
     let (unit, origin) = (fields.u32()?, fields.u64()?);
     if blocks == 0 {
@@ -421,8 +421,8 @@ fn decode_span(fields: &mut Fields<'_>) -> Result<Span, DecodeError> {
     }
     match file.1 {
         0 if (file.0, unit, origin) != (0, 0, 0) => Err(DecodeError::Field("file")),
-        0 => Ok(Span { blocks, at: None }),
-        _ => Ok(Span { blocks, at: Some(RecordPlace { file, origin, unit }) }),
+        0 => Ok(LocationRun { blocks, at: None }),
+        _ => Ok(LocationRun { blocks, at: Some(RecordLocation { file, origin, unit }) }),
     }
 }
 

@@ -9,7 +9,7 @@ use block_proto::{
 };
 use block_volume::contract::{Clear, Piece};
 use block_volume::ids::{SegmentId, VolumeId};
-use block_volume::span::{RecordPlace, Span};
+use block_volume::location::{LocationRun, RecordLocation};
 use proptest::prelude::*;
 use runtime::Rng;
 
@@ -58,12 +58,13 @@ fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
         zero,
     });
     let place = (any::<u32>(), 1..u32::MAX, any::<u64>(), any::<u32>());
-    let place = place.prop_map(|(maker, number, origin, unit)| RecordPlace {
+    let place = place.prop_map(|(maker, number, origin, unit)| RecordLocation {
         file: (maker, number),
         origin,
         unit,
     });
-    let span = (1..u32::MAX, prop::option::of(place)).prop_map(|(blocks, at)| Span { blocks, at });
+    let span =
+        (1..u32::MAX, prop::option::of(place)).prop_map(|(blocks, at)| LocationRun { blocks, at });
     let good = prop_oneof![
         any::<[u64; 4]>().prop_map(|[grant, bytes, last, epoch]| BlockAnswer::Opened {
             grant,
@@ -153,8 +154,8 @@ fn values_that_no_sender_produces_are_refused() {
     assert!(BlockIo::decode(0, &[0; 90]).is_err() && BlockIo::decode(7, &[0; 90]).is_err());
     assert!(decode_answer(0x0300, &[]).is_err() && decode_answer(13, &[]).is_err());
     // A span of no blocks, and a place in no file.
-    let at = Some(RecordPlace { file: (1, 0), origin: 0, unit: 7 });
-    for span in [Span { blocks: 0, at: None }, Span { blocks: 1, at }] {
+    let at = Some(RecordLocation { file: (1, 0), origin: 0, unit: 7 });
+    for span in [LocationRun { blocks: 0, at: None }, LocationRun { blocks: 1, at }] {
         let located = Located { first: 0, location_lease_ms: 0, spans: vec![span] };
         let (status, body) = encode_answer(&Ok(BlockAnswer::Located(located)));
         assert!(decode_answer(status, &body).is_err(), "{span:?}");
@@ -181,8 +182,8 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
         all.push((format!("block_request-{}", io.op()), fuzz_request, bytes));
     }
     let piece = |len, hole| Piece { len, hole, zero: hole };
-    let at = Some(RecordPlace { file: (2, 9), origin: 5, unit: 66 });
-    let spans = vec![Span { blocks: 3, at: None }, Span { blocks: 2, at }];
+    let at = Some(RecordLocation { file: (2, 9), origin: 5, unit: 66 });
+    let spans = vec![LocationRun { blocks: 3, at: None }, LocationRun { blocks: 2, at }];
     let located = Located { first: 32, location_lease_ms: 300, spans };
     for (name, answer) in [
         ("located", Ok(BlockAnswer::Located(located))),

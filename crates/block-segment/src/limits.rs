@@ -64,7 +64,8 @@ pub const FULL_PAUSE: Duration = Duration::from_secs(5);
 /// Blocks of an index page: 2 MiB of a segment. A whole page has 4 KiB in memory and up to 4 KiB
 /// in the table: one data block.
 pub const PAGE_BLOCKS: u32 = 512;
-const _: () = assert!((PAGE_BLOCKS as u64).is_multiple_of(block_volume::limits::PLACES_AROUND));
+const _: () =
+    assert!((PAGE_BLOCKS as u64).is_multiple_of(block_volume::limits::LOCATION_GROUP_BLOCKS));
 /// Memory of a page beside its entries: the struct, a tree node's share, an allocation.
 pub const PAGE_OVERHEAD: usize = 144;
 /// Bytes of the indexes in memory, unless configured: 32 million blocks (128 GiB) of whole pages.

@@ -4,13 +4,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block_volume::contract::{Clear, Piece, Places};
+use block_volume::contract::{BlockLocations, Clear, Piece};
 use block_volume::geometry::Extent;
 use block_volume::ids::FileNo;
 use block_volume::limits::BLOCK;
+use block_volume::location::{
+    LOCATION_RUNS_MAX, RecordLocation, blocks, location_group, part, push_location,
+};
 use block_volume::once::{Origin, Progress, without};
 use block_volume::record::RECORD_UNITS;
-use block_volume::span::{RecordPlace, SPANS_MAX, blocks, neighbourhood, part, push_span};
 use runtime::sync::oneshot;
 use runtime::{Buf, BufMut};
 
@@ -100,30 +102,30 @@ impl Core {
         &self,
         extent: Extent,
         around: bool,
-    ) -> Result<Option<Places>, Fault> {
+    ) -> Result<Option<BlockLocations>, Fault> {
         self.check_extent(extent, REQUEST_BYTES_MAX)?;
         let (covers, _) = blocks(extent);
-        let near = if around { neighbourhood(&covers) } else { covers.clone() };
+        let near = if around { location_group(&covers) } else { covers.clone() };
         let mut before = Vec::new();
         for lba in (near.start..covers.start).rev() {
             let Some(at) = self.told(lba).await? else { break };
             before.push(at);
         }
         let (first, mut spans) = (covers.start - before.len() as u64, Vec::new());
-        before.into_iter().rev().for_each(|at| push_span(&mut spans, at));
+        before.into_iter().rev().for_each(|at| push_location(&mut spans, at));
         for lba in covers.clone() {
             let Some(at) = self.told(lba).await? else { return Ok(None) };
-            push_span(&mut spans, at);
+            push_location(&mut spans, at);
         }
         for lba in covers.end..near.end.min(self.bytes / BLOCK) {
             let Some(at) = self.told(lba).await? else { break };
-            push_span(&mut spans, at);
+            push_location(&mut spans, at);
         }
-        Ok((spans.len() <= SPANS_MAX).then_some(Places { first, spans }))
+        Ok((spans.len() <= LOCATION_RUNS_MAX).then_some(BlockLocations { first, spans }))
     }
 
     /// The place of a block, or that it reads as zeroes; nothing when that cannot be told.
-    async fn told(&self, lba: u64) -> Result<Option<Option<RecordPlace>>, Fault> {
+    async fn told(&self, lba: u64) -> Result<Option<Option<RecordLocation>>, Fault> {
         Ok(match self.locate(lba as u32).await?.place() {
             None => Some(None),
             Some((file, unit)) => self.told_place(file, unit).map(Some),
@@ -133,7 +135,7 @@ impl Core {
     /// A place as others are told it, unless it is among the last appends: replicas show those
     /// when they have heard that they are acknowledged (`protocols.md` 1.6). Nor at the very end of
     /// a file, where whoever reads a whole record's length finds less.
-    fn told_place(&self, number: FileNo, unit: u32) -> Option<RecordPlace> {
+    fn told_place(&self, number: FileNo, unit: u32) -> Option<RecordLocation> {
         if self.member.recent(number, unit).is_some() {
             return None;
         }
@@ -143,7 +145,7 @@ impl Core {
         }
         let state = file.state.get();
         let file = (state.generation, number.get());
-        Some(RecordPlace { file, origin: state.origin, unit })
+        Some(RecordLocation { file, origin: state.origin, unit })
     }
 
     pub(crate) async fn write(

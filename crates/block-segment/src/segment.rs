@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;
 use block_volume::ids::Identity;
@@ -284,7 +284,7 @@ impl Owned for Segment {
         self.0.0.once.borrow_mut().forget(attachments);
     }
 
-    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {
         Box::pin(self.0.0.locate_range(extent, around))
     }
 

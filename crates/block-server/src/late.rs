@@ -12,7 +12,7 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use block_proto::paths::segment_path;
 use block_segment::Segment;
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
 use block_volume::ids::{Identity, SegmentId};
@@ -129,7 +129,7 @@ impl Owned for Late {
         }
     }
 
-    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {
         self.ask(|segment| segment.locate(extent, around))
     }
 

@@ -17,7 +17,7 @@ use block_proto::{
     BlockBeat, BlockReply, BlockRequest, BlockServerId, BlockServerReply, BlockServerRequest,
     Reply, Request, SegmentLoad,
 };
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
@@ -724,7 +724,7 @@ impl Owned for Counted {
         self.device.forget(attachments);
     }
 
-    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {
         Box::pin(async move {
             let located = self.device.locate(extent, around).await?;
             if located.is_some() {

@@ -10,8 +10,8 @@ use base::{Fault, Kind};
 use block_client::DataFiles;
 use block_volume::contract::Answer;
 use block_volume::ids::{FileNo, Identity, SegmentId};
+use block_volume::location::{LocationRun, RecordLocation, push_location};
 use block_volume::record::{RECORD, UNIT, plain_record};
-use block_volume::span::{RecordPlace, Span, push_span};
 use runtime::Env;
 use table::Source;
 
@@ -66,7 +66,7 @@ impl Archive {
         &self,
         segment: SegmentId,
         blocks: impl Iterator<Item = (u32, Option<&'a [u8]>)>,
-    ) -> Vec<Span> {
+    ) -> Vec<LocationRun> {
         let (number, file) = self.0.borrow_mut().open(segment);
         let identity = Identity { volume: segment.volume.get(), segment: segment.index };
         let (bytes, mut spans) = (&mut *file.bytes.borrow_mut(), Vec::new());
@@ -74,9 +74,9 @@ impl Archive {
             let place = data.map(|data| {
                 let unit = (bytes.len() as u64 / UNIT) as u32;
                 bytes.extend(plain_record(identity, number, unit, lba, data));
-                RecordPlace { file: (0, number.get()), origin: 0, unit }
+                RecordLocation { file: (0, number.get()), origin: 0, unit }
             });
-            push_span(&mut spans, place);
+            push_location(&mut spans, place);
         }
         spans
     }

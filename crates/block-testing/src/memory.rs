@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
 use block_volume::limits::{BLOCK, IO_MAX};
+use block_volume::location::location_group;
 use block_volume::once::{Origin, Progress, Windows};
-use block_volume::span::neighbourhood;
 use futures_util::FutureExt;
 use runtime::sync::Mutex;
 use runtime::{Buf, Env};
@@ -295,7 +295,7 @@ impl Owned for MemoryDevice {
         self.memory.0.borrow_mut().once.forget(attachments);
     }
 
-    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {
         async move {
             self.check(extent, true)?;
             let Some((archive, segment)) = &self.archive else { return Ok(None) };
@@ -304,7 +304,7 @@ impl Owned for MemoryDevice {
                 return Ok(None);
             }
             let covers = extent.offset / BLOCK..(extent.offset + extent.len).div_ceil(BLOCK);
-            let near = if around { neighbourhood(&covers) } else { covers };
+            let near = if around { location_group(&covers) } else { covers };
             let near = near.start..near.end.min(self.bytes / BLOCK);
             let spans = || {
                 let stored = &self.memory.0.borrow().blocks;
@@ -312,7 +312,7 @@ impl Owned for MemoryDevice {
                     Some(Stored::Bytes(bytes)) => (block as u32, Some(&bytes[..])),
                     Some(Stored::Zeroes) | None => (block as u32, None),
                 });
-                Places { first: near.start, spans: archive.keep(*segment, content) }
+                BlockLocations { first: near.start, spans: archive.keep(*segment, content) }
             };
             Ok(Some(self.in_turn(spans).await))
         }

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use crate::geometry::Extent;
+use crate::location::LocationRun;
 use crate::once::Origin;
-use crate::span::Span;
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
 use runtime::Buf;
@@ -38,13 +38,13 @@ pub struct Piece {
     pub zero: bool,
 }
 
-/// Where blocks are.
+/// Locations of the records of blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Places {
+pub struct BlockLocations {
     /// Number of the first block.
     pub first: u64,
-    /// One behind the other.
-    pub spans: Vec<Span>,
+    /// In block order, without gaps.
+    pub spans: Vec<LocationRun>,
 }
 
 /// One segment of a volume, byte by byte. The block client gives a whole volume the same face.
@@ -95,13 +95,13 @@ pub trait Owned: Device {
     /// These attachments are over: their changes need not be remembered.
     fn forget(&self, attachments: Range<u32>);
 
-    /// Where the blocks of a range are, for whoever reads the DataFiles himself: what stands there
-    /// is what a read that began when this did may show, for as long as the files are there. With
-    /// `around`, those near them too, as far as they can be told. Nothing when it is to be read
-    /// through the device: replicas may not show all of it yet.
-    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>>;
+    /// Locations of a range's blocks, for a client that reads DataFiles directly. The records there are
+    /// what a read that began when this call did may return, for as long as the files exist. With
+    /// `around`, those of the blocks' groups too, as far as they are known. None when the range is to be
+    /// read through the device: replicas may not return all of it yet.
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>>;
 
-    /// Ends well when nobody else had opened the segment at some moment after the call: what was
-    /// read before is no older than that. `Fenced` when somebody has. It costs an append.
+    /// Succeeds when no other owner had opened the segment at some moment after the call: what was read
+    /// before is no older than that. `Fenced` when another has. Costs an append.
     fn confirm(&self) -> Answer<'_, ()>;
 }

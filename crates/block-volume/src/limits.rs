@@ -42,15 +42,16 @@ const _: () =
 const _: () = assert!(SESSION_CHANGES_MAX.is_multiple_of(8));
 
 const _: () = assert!(
-    IO_MAX as u64 / BLOCK < crate::span::SPANS_MAX as u64,
+    IO_MAX as u64 / BLOCK < crate::location::LOCATION_RUNS_MAX as u64,
     "one more when it is not aligned"
 );
 
 /// Blocks whose places one answer has together: a data sector, so that a table's or file's
 /// neighbours cost one question. 32 spans at most, 768 bytes of an answer; all in one index page.
-pub const PLACES_AROUND: u64 = 32;
+pub const LOCATION_GROUP_BLOCKS: u64 = 32;
 
 const _: () = assert!(
-    IO_MAX as u64 / BLOCK + 1 + 2 * (PLACES_AROUND - 1) <= crate::span::SPANS_MAX as u64,
+    IO_MAX as u64 / BLOCK + 1 + 2 * (LOCATION_GROUP_BLOCKS - 1)
+        <= crate::location::LOCATION_RUNS_MAX as u64,
     "a read that is not aligned, and those around it"
 );

@@ -1,9 +1,9 @@
 //! What an owner says of places, for those who read beside it (decision 23).
 
-use block_volume::contract::{Clear, Device, Owned, Places};
+use block_volume::contract::{BlockLocations, Clear, Device, Owned};
 use block_volume::geometry::Extent;
 use block_volume::limits::BLOCK;
-use block_volume::span::Span;
+use block_volume::location::LocationRun;
 use runtime::Duration;
 use table::Store;
 
@@ -20,7 +20,7 @@ fn at(block: u64, count: u64) -> Extent {
 /// The block at each place, as a file that was read beside the owner shows it: a record's data
 /// stands behind its head. Nothing where the file does not show it: it may be its last append, or
 /// the file may have been collected.
-async fn look(store: &dyn Store, spans: &[Span]) -> Vec<Option<Vec<u8>>> {
+async fn look(store: &dyn Store, spans: &[LocationRun]) -> Vec<Option<Vec<u8>>> {
     let mut seen = Vec::new();
     for span in spans {
         let Some(place) = span.at else {
@@ -61,8 +61,8 @@ fn places_show_what_a_read_shows() {
             assert_eq!(segment.locate(at(0, 1), true).await.unwrap(), None);
             // Nothing was ever there, or was taken away.
             let hole = |first, blocks| {
-                let spans = vec![Span { blocks, at: None }];
-                Some(Places { first, spans })
+                let spans = vec![LocationRun { blocks, at: None }];
+                Some(BlockLocations { first, spans })
             };
             assert_eq!(segment.locate(at(100, 3), false).await.unwrap(), hole(100, 3));
             // Those around it, as far as they can be told.
@@ -84,7 +84,7 @@ fn places_show_what_a_read_shows() {
                 }
                 let range = at(1, BLOCKS - 1);
                 let around = segment.locate(range, true).await.unwrap().expect("they are shown");
-                let Places { first, spans } = around;
+                let BlockLocations { first, spans } = around;
                 // Block 0 is told, and those behind the range are zeroes.
                 assert_eq!(first, 0);
                 let told = spans.iter().map(|span| u64::from(span.blocks)).sum::<u64>();

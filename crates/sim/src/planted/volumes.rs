@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::Fault;
 use block_proto::{BlockIo, Sequence};
 use block_server::{BlockServer, Lease, Opened, SegmentOpener, Standing};
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::limits::IO_MAX;
@@ -136,7 +136,7 @@ struct BuggyDevice {
     opening: Rc<Opening>,
     device: Rc<dyn Owned>,
     /// What it has said of places, by the first byte and the length.
-    places: RefCell<BTreeMap<(Extent, bool), Places>>,
+    places: RefCell<BTreeMap<(Extent, bool), BlockLocations>>,
 }
 
 impl BuggyDevice {
@@ -239,7 +239,7 @@ impl Owned for BuggyDevice {
         self.device.forget(attachments);
     }
 
-    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {
         async move {
             let asked = (extent, around);
             let old = self.places.borrow().get(&asked).cloned();

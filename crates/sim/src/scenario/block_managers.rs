@@ -15,7 +15,7 @@ use block_manager::ManagerConfig;
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_server::tenancy::Held;
 use block_server::{Devices, Member, ServedSegment, Standing};
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
@@ -131,7 +131,7 @@ impl Owned for StandIn {
 
     fn forget(&self, _: Range<u32>) {}
 
-    fn locate(&self, _: Extent, _: bool) -> Answer<'_, Option<Places>> {
+    fn locate(&self, _: Extent, _: bool) -> Answer<'_, Option<BlockLocations>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::{Fault, Kind};
 use block_server::tenancy::Held;
 use block_server::{Devices, ServedSegment};
-use block_volume::contract::{Answer, Clear, Device, Owned, Piece, Places};
+use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::figures::SegmentUsage;
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
@@ -112,7 +112,7 @@ impl Owned for SlowSegment {
         self.hosted.forget(attachments);
     }
 
-    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<Places>> {
+    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {
         self.hosted.locate(extent, around)
     }
 
