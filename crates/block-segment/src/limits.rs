@@ -28,13 +28,13 @@ pub const APPEND_BYTES_SHARED: usize = 2 * RECORD;
 pub const APPEND_BYTES_PACKED: usize = 8 * RECORD;
 /// Requests under way from which on a second append starts beside a full one only, and one waits
 /// for company: with fewer at a time, each is answered soon.
-pub const COMPANY_MIN: usize = 4;
+pub const GROUP_COMMIT_MIN: usize = 4;
 /// Requests for which it waits at most: see [`APPEND_BYTES_PACKED`].
-pub const COMPANY_FULL: usize = 8;
+pub const GROUP_COMMIT_FULL: usize = 8;
 /// How long it waits at most, whatever an append takes: less than a slow disk's seek or two.
-pub const COMPANY_WAIT_MAX: Duration = Duration::from_millis(8);
+pub const GROUP_COMMIT_WAIT_MAX: Duration = Duration::from_millis(8);
 /// Appends without such a wait, at most, after waits that brought too little.
-pub const COMPANY_SKIPS_MAX: u32 = 64;
+pub const GROUP_COMMIT_SKIPS_MAX: u32 = 64;
 /// Appends in flight at most: eight of the largest are the window of the core's writer.
 pub const APPENDS_INFLIGHT_MAX: usize = 8;
 /// Bytes of requests that wait at which more appends than [`APPENDS_INFLIGHT_SMALL`] start.

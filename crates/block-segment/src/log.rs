@@ -24,11 +24,11 @@ use super::core::{Core, Unlogged};
 use super::files::{DataFile, Open};
 use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Mark;
+use super::group_commit::GroupCommitPolicy;
 use super::limits::{
     APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPEND_BYTES_PACKED, APPEND_BYTES_SHARED,
     APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, TXN_BACKLOG_MAX, TXN_UPDATES_MAX,
 };
-use super::pace::Pace;
 use super::queue::{Change, Work};
 use super::types::{Loc, Update, merge};
 
@@ -87,7 +87,7 @@ impl Core {
     }
 
     /// True when an append may start now.
-    fn may_start(&self, inflight: usize, inflight_bytes: usize, pace: &Pace) -> bool {
+    fn may_start(&self, inflight: usize, inflight_bytes: usize, pace: &GroupCommitPolicy) -> bool {
         let waiting = self.queue.borrow().bytes;
         let small = inflight_bytes <= APPEND_BYTES_SHARED && !pace.is_shared();
         let shares = small || waiting >= APPEND_BYTES_PACKED;
@@ -98,7 +98,7 @@ impl Core {
 
     /// Until when an append with what waits should not start yet, for the sake of those that are
     /// about to come.
-    fn company(&self, pace: &Pace, inflight: usize) -> Option<Instant> {
+    fn company(&self, pace: &GroupCommitPolicy, inflight: usize) -> Option<Instant> {
         let queue = self.queue.borrow();
         let has_room = inflight == 0 && (1..APPEND_BYTES_PACKED).contains(&queue.bytes);
         has_room.then(|| pace.holds(self.env.now(), queue.len())).flatten()
@@ -116,7 +116,7 @@ impl Core {
         // An append could not be started: nothing may stand behind the hole.
         let mut broken = false;
         let (mut inflight_bytes, mut inflight_count) = (0, 0);
-        let mut pace = Pace::default();
+        let mut pace = GroupCommitPolicy::default();
         loop {
             if !self.cuts.holds() {
                 held.drain(..).for_each(|group| self.apply(group));

@@ -15,12 +15,13 @@
 use runtime::{Duration, Instant};
 
 use super::limits::{
-    APPEND_BYTES_PACKED, COMPANY_FULL, COMPANY_MIN, COMPANY_SKIPS_MAX, COMPANY_WAIT_MAX,
+    APPEND_BYTES_PACKED, GROUP_COMMIT_FULL, GROUP_COMMIT_MIN, GROUP_COMMIT_SKIPS_MAX,
+    GROUP_COMMIT_WAIT_MAX,
 };
 
 /// Learns from the appends of one log. What it counts are requests: a large one is no company.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct GroupCommitPolicy {
     /// Requests under way as far as they are known here, at the ends of the last appends.
     company: usize,
     /// What the next append waits for, and until when; 0: for nothing.
@@ -37,14 +38,14 @@ pub(crate) struct Pace {
     penalty: u32,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
+impl Default for GroupCommitPolicy {
+    fn default() -> GroupCommitPolicy {
         let (until, took, quick) = (Instant::default(), Duration::ZERO, Duration::MAX);
-        Pace { company: 0, want: 0, until, had: 0, took, quick, skips: 0, penalty: 1 }
+        GroupCommitPolicy { company: 0, want: 0, until, had: 0, took, quick, skips: 0, penalty: 1 }
     }
 }
 
-impl Pace {
+impl GroupCommitPolicy {
     /// An append of `bytes` with the last of `count` requests has ended, which took `took`;
     /// `inflight` others are in appends, and `waiting` wait.
     pub(crate) fn ended(
@@ -69,7 +70,7 @@ impl Pace {
             self.skips -= 1;
             return;
         }
-        self.want = self.company.min(COMPANY_FULL);
+        self.want = self.company.min(GROUP_COMMIT_FULL);
         self.had = waiting;
         self.until = now + self.patience();
     }
@@ -77,12 +78,12 @@ impl Pace {
     /// How long a wait may last.
     fn patience(&self) -> Duration {
         let lost = self.took.saturating_sub(self.quick);
-        (self.took / 2 + 2 * lost).min(2 * self.took).min(COMPANY_WAIT_MAX)
+        (self.took / 2 + 2 * lost).min(2 * self.took).min(GROUP_COMMIT_WAIT_MAX)
     }
 
     /// True when so many ask at a time that packing counts for more than to start at once.
     pub(crate) fn is_shared(&self) -> bool {
-        self.company >= COMPANY_MIN
+        self.company >= GROUP_COMMIT_MIN
     }
 
     /// Until when an append should not start yet with what waits.
@@ -101,7 +102,7 @@ impl Pace {
             self.penalty = 1;
         } else {
             self.skips = self.penalty;
-            self.penalty = (self.penalty * 2).min(COMPANY_SKIPS_MAX);
+            self.penalty = (self.penalty * 2).min(GROUP_COMMIT_SKIPS_MAX);
         }
     }
 }
@@ -118,8 +119,8 @@ mod tests {
     const TOOK: Duration = Duration::from_micros(800);
 
     /// A pace that knows how long appends take.
-    fn warm() -> Pace {
-        let mut pace = Pace::default();
+    fn warm() -> GroupCommitPolicy {
+        let mut pace = GroupCommitPolicy::default();
         (0..64).for_each(|_| pace.ended(at(0), (RECORD, TOOK), 1, (0, 0)));
         pace
     }
@@ -169,7 +170,7 @@ mod tests {
         assert!(pace.took > TOOK && pace.patience() > pace.took, "{pace:?}");
         // Much longer ones bring no wait without end.
         (0..8).for_each(|_| pace.ended(at(0), (RECORD, TOOK * 4), 6, (0, 1)));
-        assert!(pace.patience() <= 2 * pace.took && pace.patience() <= COMPANY_WAIT_MAX);
+        assert!(pace.patience() <= 2 * pace.took && pace.patience() <= GROUP_COMMIT_WAIT_MAX);
         // One of a megabyte is none of them.
         let patience = pace.patience();
         pace.ended(at(0), (1 << 20, TOOK * 100), 6, (0, 1));
