@@ -18,7 +18,7 @@ use runtime::Instant;
 use table::{ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, TransportError};
 
-use super::late::Late;
+use super::lazy::LazySegment;
 use super::member::{Devices, Member, ServedSegment};
 use super::tenancy::{Held, Standing};
 use crate::{BlockServer, Lease, Opened, SegmentOpener};
@@ -42,7 +42,7 @@ impl Devices for CoreDevices {
     fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {
         Box::pin(async move {
             let this = self.clone();
-            let late = Late::new(
+            let late = LazySegment::new(
                 &self.client,
                 held.bytes,
                 Box::new(move || Box::pin(this.clone().segment(segment, held))),

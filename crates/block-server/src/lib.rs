@@ -12,7 +12,7 @@
 
 mod admission;
 pub mod host;
-mod late;
+mod lazy;
 pub mod limits;
 mod location_leases;
 pub mod member;

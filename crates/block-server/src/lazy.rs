@@ -1,4 +1,4 @@
-//! [`Late`]: a segment that is opened when somebody first asks for it. Nobody has been in its
+//! [`LazySegment`]: a segment that is opened when somebody first asks for it. Nobody has been in its
 //! directory, so until then there is nothing to recover, and a volume is made without a single
 //! file (B11).
 //!
@@ -41,11 +41,11 @@ struct Inner {
 
 /// A segment of `bytes` bytes. Clones share it.
 #[derive(Clone)]
-pub(super) struct Late(Rc<Inner>);
+pub(super) struct LazySegment(Rc<Inner>);
 
-impl Late {
-    pub(super) fn new(client: &Client, bytes: u64, opening: Opening) -> Late {
-        Late(Rc::new(Inner {
+impl LazySegment {
+    pub(super) fn new(client: &Client, bytes: u64, opening: Opening) -> LazySegment {
+        LazySegment(Rc::new(Inner {
             client: client.clone(),
             bytes,
             opening,
@@ -84,7 +84,7 @@ impl Late {
     }
 }
 
-impl Device for Late {
+impl Device for LazySegment {
     fn bytes(&self) -> u64 {
         self.0.bytes
     }
@@ -106,7 +106,7 @@ impl Device for Late {
     }
 }
 
-impl Owned for Late {
+impl Owned for LazySegment {
     fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
         self.ask(|segment| segment.write_once(origin, offset, data))
     }
@@ -138,7 +138,7 @@ impl Owned for Late {
     }
 }
 
-impl ServedSegment for Late {
+impl ServedSegment for LazySegment {
     fn ready(&self) -> Answer<'_, ()> {
         Box::pin(self.open())
     }
