@@ -8,7 +8,7 @@ use runtime::Instant;
 
 use super::limits::{BALANCE, REST, SEGMENT_COST};
 use super::machine::Machine;
-use super::owners::Member;
+use super::owners::ServerEntry;
 
 /// Living servers with what they bear, kept up to date while segments are given out.
 struct Spread {
@@ -21,13 +21,13 @@ impl Spread {
     /// Of the servers that this leader has heard of: one that it has only taken over as alive may
     /// be dead. Where there are none, of all.
     fn of(machine: &Machine) -> Spread {
-        let staying = || machine.members.iter().filter(|(_, member)| member.is_staying());
-        let heard = staying().any(|(_, member)| member.is_heard());
-        let alive = staying().filter(|(_, member)| member.is_heard() || !heard);
+        let staying = || machine.servers.iter().filter(|(_, entry)| entry.is_staying());
+        let heard = staying().any(|(_, entry)| entry.is_heard());
+        let alive = staying().filter(|(_, entry)| entry.is_heard() || !heard);
         let cost = |id: BlockServerId, busy: u64| {
             busy + machine.state.owned_count(id) as u64 * SEGMENT_COST
         };
-        let costs = alive.map(|(&id, member)| (id, cost(id, member.busy_cost()))).collect();
+        let costs = alive.map(|(&id, entry)| (id, cost(id, entry.busy_cost()))).collect();
         Spread { costs, counts: BTreeMap::new() }
     }
 
@@ -55,10 +55,10 @@ impl Spread {
 impl Machine {
     /// Gives segments without a living owner to those that live.
     pub(super) fn adopt(&mut self, now: Instant) {
-        if !self.members.values().any(Member::is_staying) {
+        if !self.servers.values().any(ServerEntry::is_staying) {
             return;
         }
-        let gone = self.members.iter().filter(|(_, member)| !member.is_staying());
+        let gone = self.servers.iter().filter(|(_, entry)| !entry.is_staying());
         let left = gone.flat_map(|(&id, _)| self.state.owned(id));
         let orphans: Vec<SegmentId> = self.state.orphans().chain(left).collect();
         if orphans.is_empty() {
@@ -101,11 +101,11 @@ impl Machine {
             return;
         }
         // What leaves both nearer to each other: the costliest that is not more than the gap.
-        let member = &self.members[&from];
+        let entry = &self.servers[&from];
         let fits = |id: &SegmentId| {
-            member.cost(*id) < gap * 3 / 4 && !self.moved.contains_key(id) && self.is_calm(*id)
+            entry.cost(*id) < gap * 3 / 4 && !self.moved.contains_key(id) && self.is_calm(*id)
         };
-        let best = self.state.owned(from).filter(fits).max_by_key(|&id| (member.cost(id), id));
+        let best = self.state.owned(from).filter(fits).max_by_key(|&id| (entry.cost(id), id));
         let Some(id) = best else { return };
         tracing::info!(segment = %id, %from, %to, gap, "moves for balance");
         self.moved.insert(id, now);

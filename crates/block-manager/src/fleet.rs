@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use block_proto::lease::drifted;
 use block_proto::limits::{BLOCK_SERVERS_MAX, SEGMENTS_PAGE};
-use block_proto::{Assignment, BlockBeat, BlockGrant, BlockReply, BlockServerId, Tenure};
+use block_proto::{Assignment, BlockBeat, BlockGrant, BlockReply, BlockServerId, OwnershipGrant};
 use block_volume::ids::SegmentId;
 use runtime::{Duration, Instant};
 
 use super::entity::{Boots, Segment, Server};
 use super::error::Refusal;
 use super::machine::Machine;
-use super::owners::{Hold, Member, Wait};
+use super::owners::{Hold, ServerEntry, Wait};
 use super::rows::{Key, Value};
 
 impl Machine {
@@ -37,8 +37,8 @@ impl Machine {
                 let value = Value::Server(Server { name: name.to_owned(), addr });
                 self.put(Key::Server(server), value);
                 // It has had no lease.
-                let fresh = Member { alive: false, ..Member::unheard(now, now) };
-                self.members.insert(server, fresh);
+                let fresh = ServerEntry { alive: false, ..ServerEntry::unheard(now, now) };
+                self.servers.insert(server, fresh);
                 server
             }
         };
@@ -55,10 +55,8 @@ impl Machine {
         name: &str,
         addr: SocketAddr,
     ) -> Result<(), Refusal> {
-        let lives = self
-            .members
-            .get(&server)
-            .is_some_and(|member| member.is_heard() && member.is_staying());
+        let lives =
+            self.servers.get(&server).is_some_and(|entry| entry.is_heard() && entry.is_staying());
         match self.state.server(server).filter(|known| lives && known.addr != addr) {
             Some(known) => Err(Refusal::Second { name: name.to_owned(), first: known.addr, addr }),
             None => Ok(()),
@@ -80,13 +78,13 @@ impl Machine {
 
     /// A segment's ownership changed for a server: it will be told.
     pub(super) fn note(&mut self, server: BlockServerId, id: SegmentId) -> u64 {
-        let Some(member) = self.members.get_mut(&server) else { return 0 };
-        let number = member.next_change;
-        member.next_change += 1;
-        if let Some(before) = member.numbers.insert(id, number) {
-            member.changes.remove(&before);
+        let Some(entry) = self.servers.get_mut(&server) else { return 0 };
+        let number = entry.next_change;
+        entry.next_change += 1;
+        if let Some(before) = entry.numbers.insert(id, number) {
+            entry.changes.remove(&before);
         }
-        member.changes.insert(number, id);
+        entry.changes.insert(number, id);
         number
     }
 
@@ -107,10 +105,10 @@ impl Machine {
         self.put(Key::Segment(id), Value::Segment(Segment { epoch, owner: to }));
         if let Some(from) = segment.owner {
             let change = self.note(from, id);
-            if let Some(member) = self.members.get(&from)
-                && member.lease_end > now
+            if let Some(entry) = self.servers.get(&from)
+                && entry.lease_end > now
             {
-                let (boot, until) = (member.boot, member.lease_end);
+                let (boot, until) = (entry.boot, entry.lease_end);
                 hold.0.push(Wait { server: from, boot, change, until });
             }
             self.tell(from);
@@ -121,10 +119,10 @@ impl Machine {
         }
         if let Some(to) = to {
             if self.state.owned_count(to) == 1
-                && let Some(member) = self.members.get_mut(&to)
+                && let Some(entry) = self.servers.get_mut(&to)
             {
                 // It beat rarely so far, and is told to beat now.
-                member.heard = member.heard.max(now);
+                entry.heard = entry.heard.max(now);
             }
             if segment.owner != Some(to) {
                 self.note(to, id);
@@ -152,10 +150,10 @@ impl Machine {
             known: true,
         };
         let server = beat.server;
-        let Some(member) = self.members.get_mut(&server) else {
+        let Some(entry) = self.servers.get_mut(&server) else {
             return Ok(BlockGrant { known: false, ..grant });
         };
-        if member.boot == Some(beat.boot) && beat.seq <= member.seq {
+        if entry.boot == Some(beat.boot) && beat.seq <= entry.seq {
             return Ok(grant); // Overtaken by a later one, or come twice.
         }
         let heard = self.state.boots(server).heard;
@@ -163,30 +161,30 @@ impl Machine {
             let name = self.state.server(server).map(|known| known.name.clone());
             return Err(Refusal::Former { name: name.unwrap_or_default() });
         }
-        if member.boot != Some(beat.boot) {
+        if entry.boot != Some(beat.boot) {
             if beat.boot > heard {
                 self.begin_boot(now, server, beat.boot);
             }
-            let member = self.members.get_mut(&server).expect("found above");
-            member.boot = Some(beat.boot);
-            (member.seen, member.seq) = (0, 0);
-            member.loads.clear();
+            let entry = self.servers.get_mut(&server).expect("found above");
+            entry.boot = Some(beat.boot);
+            (entry.seen, entry.seq) = (0, 0);
+            entry.loads.clear();
         }
         let reset = beat.seen.term != term;
         let seen = if reset { 0 } else { beat.seen.change };
-        let member = self.members.get_mut(&server).expect("found above");
-        let stayed = member.is_staying();
-        member.alive = true;
-        (member.heard, member.seq, member.seen) = (now, beat.seq, seen);
-        member.leaving = beat.leaving;
-        let woke = !stayed && member.is_staying();
-        member.unopened = beat.unopened.into_iter().collect();
-        member.unopened_count = beat.unopened_count;
+        let entry = self.servers.get_mut(&server).expect("found above");
+        let stayed = entry.is_staying();
+        entry.alive = true;
+        (entry.heard, entry.seq, entry.seen) = (now, beat.seq, seen);
+        entry.leaving = beat.leaving;
+        let woke = !stayed && entry.is_staying();
+        entry.unopened = beat.unopened.into_iter().collect();
+        entry.unopened_count = beat.unopened_count;
         let boot = beat.boot;
         for load in beat.loads {
             match (load.iops, load.bytes) {
-                (0, 0) => member.loads.remove(&load.segment),
-                load_now => member.loads.insert(load.segment, load_now),
+                (0, 0) => entry.loads.remove(&load.segment),
+                load_now => entry.loads.insert(load.segment, load_now),
             };
         }
         self.settle_holds(server, boot, seen);
@@ -207,18 +205,18 @@ impl Machine {
         if !grant.more && self.leads(now) {
             grant.lease_ms = self.config.lease.as_millis() as u32;
             let until = now + drifted(self.config.lease);
-            let member = self.members.get_mut(&server).expect("found above");
-            member.lease_end = member.lease_end.max(until);
+            let entry = self.servers.get_mut(&server).expect("found above");
+            entry.lease_end = entry.lease_end.max(until);
         }
         Ok(grant)
     }
 
     /// The changes after `seen`.
     fn fill(&self, now: Instant, server: BlockServerId, seen: u64, grant: &mut BlockGrant) {
-        let member = &self.members[&server];
+        let entry = &self.servers[&server];
         let page = SEGMENTS_PAGE as usize;
-        grant.seen.change = member.next_change - 1;
-        for (&number, &segment) in member.changes.range(seen + 1..) {
+        grant.seen.change = entry.next_change - 1;
+        for (&number, &segment) in entry.changes.range(seen + 1..) {
             if grant.changes.len() == page {
                 grant.seen.change = number - 1;
                 grant.more = true;
@@ -228,7 +226,7 @@ impl Machine {
             let tenure = owned.map(|known| {
                 let hold = drifted(self.hold(now, segment)).as_micros().div_ceil(1000);
                 let volume = self.state.volume(segment.volume).expect("it has one");
-                Tenure {
+                OwnershipGrant {
                     epoch: known.epoch,
                     bytes: self.state.segment_bytes(segment),
                     policy: volume.spec.policy,
@@ -265,27 +263,26 @@ impl Machine {
 
     /// Drops what a server need not be told again: segments that it lost and knows to have lost.
     fn forget_changes(&mut self, server: BlockServerId, seen: u64) {
-        let Some(member) = self.members.get_mut(&server) else { return };
+        let Some(entry) = self.servers.get_mut(&server) else { return };
         let state = &self.state;
-        let lost = member.changes.range(..=seen).filter(|&(_, &id)| {
+        let lost = entry.changes.range(..=seen).filter(|&(_, &id)| {
             state.segment(id).and_then(|segment| segment.owner) != Some(server)
         });
         let lost: Vec<(u64, SegmentId)> = lost.map(|(&number, &id)| (number, id)).collect();
         for (number, id) in lost {
-            member.changes.remove(&number);
-            member.numbers.remove(&id);
-            member.loads.remove(&id);
+            entry.changes.remove(&number);
+            entry.numbers.remove(&id);
+            entry.loads.remove(&id);
         }
     }
 
     /// True when a segment's owner has said that it serves it.
     pub(super) fn serves(&self, id: SegmentId, owner: Option<BlockServerId>) -> bool {
-        let Some(member) = owner.and_then(|owner| self.members.get(&owner)) else { return false };
-        let told = member.numbers.get(&id).is_some_and(|&number| number <= member.seen);
-        let listed = member.unopened.len() as u32 >= member.unopened_count;
-        let beyond =
-            !listed && member.unopened.last_key_value().is_some_and(|(&last, _)| id > last);
-        member.alive && told && !beyond && !member.unopened.contains_key(&id)
+        let Some(entry) = owner.and_then(|owner| self.servers.get(&owner)) else { return false };
+        let told = entry.numbers.get(&id).is_some_and(|&number| number <= entry.seen);
+        let listed = entry.unopened.len() as u32 >= entry.unopened_count;
+        let beyond = !listed && entry.unopened.last_key_value().is_some_and(|(&last, _)| id > last);
+        entry.alive && told && !beyond && !entry.unopened.contains_key(&id)
     }
 
     /// Why a segment's owner does not serve it yet, as far as it has told.
@@ -293,8 +290,8 @@ impl Machine {
         let Some(owner) = owner else {
             return "no block server is there for it: start one".to_owned();
         };
-        match self.members.get(&owner) {
-            Some(member) if member.alive => member.unopened.get(&id).cloned().unwrap_or_default(),
+        match self.servers.get(&owner) {
+            Some(entry) if entry.alive => entry.unopened.get(&id).cloned().unwrap_or_default(),
             _ => "its block server is silent".to_owned(),
         }
     }
@@ -302,14 +299,14 @@ impl Machine {
     /// Takes note of servers that have fallen silent.
     pub(super) fn bury(&mut self, now: Instant) {
         let silent = self
-            .members
+            .servers
             .iter()
-            .filter(|&(&id, member)| member.alive && now - member.heard >= self.patience(id));
+            .filter(|&(&id, entry)| entry.alive && now - entry.heard >= self.patience(id));
         let silent: Vec<BlockServerId> = silent.map(|(&id, _)| id).collect();
         for id in silent {
-            let member = self.members.get_mut(&id).expect("just seen");
-            member.alive = false;
-            member.loads.clear();
+            let entry = self.servers.get_mut(&id).expect("just seen");
+            entry.alive = false;
+            entry.loads.clear();
             tracing::warn!(server = %id, "block server is silent: others take its segments");
         }
     }

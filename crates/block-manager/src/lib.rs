@@ -2,7 +2,7 @@
 //!
 //! [`machine`] is the whole protocol without I/O: requests and time in, answers and rows out. Its
 //! rows are one `table` in core files, so a manager that takes over reads them and goes on.
-//! The core's lock service chooses who leads. `block_server::tenancy` is a block server's side of it.
+//! The core's lock service chooses who leads. `block_server::ownership` is a block server's side of it.
 //!
 //! Who owns what is decided twice (`design.md` invariant 6). A segment's files are opened under
 //! the owner's epoch, which fences the writes of every owner before it. Reads are protected by

@@ -22,7 +22,7 @@ use super::error::Refusal;
 use super::limits::{
     PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
 };
-use super::owners::{Hold, Member};
+use super::owners::{Hold, ServerEntry};
 use super::peers::Peers;
 use super::rows::{Key, Row, Value};
 use super::state::State;
@@ -106,7 +106,7 @@ impl Left {
 pub struct Machine {
     pub(super) config: Config,
     pub(super) state: State,
-    pub(super) members: BTreeMap<BlockServerId, Member>,
+    pub(super) servers: BTreeMap<BlockServerId, ServerEntry>,
     /// Segments whose owners must not acknowledge writes yet.
     pub(super) holds: BTreeMap<SegmentId, Hold>,
     /// Leases that a former leader granted are over by then.
@@ -139,12 +139,12 @@ impl Machine {
     /// honoured for a full term.
     pub fn new(config: Config, state: State, now: Instant) -> Machine {
         let former_leases_end = now + drifted(config.lease);
-        let member = |(id, _)| (id, Member::unheard(now, former_leases_end));
-        let members = state.servers().map(member).collect();
+        let entry = |(id, _)| (id, ServerEntry::unheard(now, former_leases_end));
+        let servers = state.servers().map(entry).collect();
         let trashed = state.trash().map(|trash| (trash, now)).collect();
         let mut machine = Machine {
             config,
-            members,
+            servers,
             holds: BTreeMap::new(),
             former_leases_end,
             peers: Peers::default(),
@@ -232,15 +232,15 @@ impl Machine {
     pub fn tick(&mut self, now: Instant) -> Instant {
         if now - self.tick_due > PAUSED {
             // This manager stood still: beats may wait to be read.
-            self.members.values_mut().for_each(|member| member.heard = now);
+            self.servers.values_mut().for_each(|entry| entry.heard = now);
         }
         self.bury(now);
         self.adopt(now);
         self.holds.retain(|_, hold| hold.until() > now);
         self.balance(now);
         self.rest_snapshots(now);
-        let silent = self.members.iter().filter(|(_, member)| member.alive);
-        let next = silent.map(|(&id, member)| member.heard + self.patience(id)).min();
+        let silent = self.servers.iter().filter(|(_, entry)| entry.alive);
+        let next = silent.map(|(&id, entry)| entry.heard + self.patience(id)).min();
         let latest = now + self.config.server_dead;
         self.tick_due = next.unwrap_or(latest).clamp(now + TICK, latest.max(now + TICK));
         self.tick_due
@@ -347,7 +347,7 @@ impl Machine {
     }
 
     pub(super) fn tell(&mut self, server: BlockServerId) {
-        if self.members.get(&server).is_some_and(|member| member.alive) {
+        if self.servers.get(&server).is_some_and(|entry| entry.alive) {
             self.news.insert(server);
         }
     }
@@ -397,20 +397,20 @@ impl Machine {
     fn status(&mut self, now: Instant) -> BlockStatus {
         let peers = self.peers.list(now);
         let server = |(server, known): (BlockServerId, &super::entity::Server)| {
-            let member = self.members.get(&server);
-            let (iops, bytes) = member.map_or((0, 0), Member::load);
+            let entry = self.servers.get(&server);
+            let (iops, bytes) = entry.map_or((0, 0), ServerEntry::load);
             BlockServerStatus {
                 server,
                 name: known.name.clone(),
                 addr: known.addr,
-                alive: member.is_some_and(|member| member.alive),
-                leaving: member.is_some_and(|member| member.leaving),
+                alive: entry.is_some_and(|entry| entry.alive),
+                leaving: entry.is_some_and(|entry| entry.leaving),
                 segments: self.state.owned_count(server) as u32,
                 iops,
                 bytes,
             }
         };
-        let dead = self.members.iter().filter(|(_, member)| !member.alive);
+        let dead = self.servers.iter().filter(|(_, entry)| !entry.alive);
         let left: usize = dead.map(|(&id, _)| self.state.owned_count(id)).sum();
         BlockStatus {
             manager: self.config.name.clone(),

@@ -10,7 +10,7 @@ use super::limits::{BYTES_PER_REQUEST, SEGMENT_COST};
 
 /// A block server as this leader knows it.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct ServerEntry {
     pub(super) alive: bool,
     /// It is about to end, and has said so.
     pub(super) leaving: bool,
@@ -55,15 +55,15 @@ impl Hold {
     }
 }
 
-impl Member {
+impl ServerEntry {
     /// True once a beat of it has come to this leader.
     pub(super) fn is_heard(&self) -> bool {
         self.boot.is_some()
     }
 
     /// A server that this leader has not heard of, and that may have a lease.
-    pub(super) fn unheard(now: Instant, lease_end: Instant) -> Member {
-        Member {
+    pub(super) fn unheard(now: Instant, lease_end: Instant) -> ServerEntry {
+        ServerEntry {
             // Until it has been silent for long, it is taken to be as it was.
             alive: true,
             leaving: false,

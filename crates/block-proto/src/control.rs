@@ -145,12 +145,12 @@ pub struct Assignment {
     /// The segment.
     pub segment: SegmentId,
     /// What it is to be; `None` when it is not this server's any more.
-    pub tenure: Option<Tenure>,
+    pub tenure: Option<OwnershipGrant>,
 }
 
 /// A segment in the hands of a block server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tenure {
+pub struct OwnershipGrant {
     /// The ownership's epoch: larger than all before it for this segment.
     pub epoch: u64,
     /// Bytes of the segment.

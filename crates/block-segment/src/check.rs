@@ -232,10 +232,10 @@ impl Core {
             let lba = self.scrub.get().next;
             if lba as u32 / PAGE_BLOCKS != page {
                 if !was_there {
-                    self.member.forget(page);
+                    self.share.forget(page);
                 }
                 page = lba as u32 / PAGE_BLOCKS;
-                was_there = self.member.index.borrow().has(page);
+                was_there = self.share.index.borrow().has(page);
             }
             let count = (blocks - lba).min(SCRUB_BLOCKS as u64);
             let mut report = SegmentCheck::default();
@@ -259,7 +259,7 @@ impl Core {
                     // Where nothing is stored it goes on at once, but not alone.
                     match read {
                         0 => Duration::ZERO,
-                        read => self.member.shared().scrubbed(self.env.now(), read, rate),
+                        read => self.share.shared().scrubbed(self.env.now(), read, rate),
                     }
                 }
                 Err(_) => RETRY,

@@ -54,7 +54,7 @@ struct Output {
 impl Core {
     /// What may be collected.
     fn candidates(&self) -> Vec<Candidate> {
-        let (files, index) = (self.files.borrow(), self.member.index.borrow());
+        let (files, index) = (self.files.borrow(), self.share.index.borrow());
         let (aside, now) = (self.aside.borrow(), self.env.now());
         let sealed = files.values().filter(|file| file.state.get().sealed);
         let sealed = sealed.filter(|file| !aside.has(file.number, now));
@@ -134,7 +134,7 @@ impl Core {
     async fn collect(&self, number: FileNo, outputs: &mut Outputs) -> Result<(), Fault> {
         let Some(file) = self.files.borrow().get(&number).cloned() else { return Ok(()) };
         let state = file.state.get();
-        let live = i64::from(state.live) + self.member.index.borrow().pending(number);
+        let live = i64::from(state.live) + self.share.index.borrow().pending(number);
         if live > 0 {
             self.copy_live(&file, outputs).await?;
             for class in 0..COLLECT_CLASSES {
@@ -352,7 +352,7 @@ impl Core {
             ))
             .await;
         for times in 0..GIVE_WAY_MAX {
-            let (own, others) = self.member.waiting();
+            let (own, others) = self.share.waiting();
             if own == 0 && (others == 0 || times >= GIVE_WAY_OTHERS) {
                 break;
             }

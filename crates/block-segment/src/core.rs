@@ -24,7 +24,7 @@ use super::limits::QUEUE_BYTES_MAX;
 use super::locks::Locks;
 use super::options::Options;
 use super::queue::Queue;
-use super::shared::{Member, Shared};
+use super::shared::{SegmentShare, Shared};
 use super::types::Update;
 
 /// Updates of one append, which are in the index and not in the TxnFile yet.
@@ -68,7 +68,7 @@ pub(crate) struct Core {
     /// The first of them that is this instance's.
     pub(crate) first_file: u32,
     /// The index, and this segment's part of what it shares with others.
-    pub(crate) member: Rc<Member>,
+    pub(crate) share: Rc<SegmentShare>,
     /// Pages that are being read from the table.
     asked: RefCell<BTreeSet<u32>>,
     answered: Notify,
@@ -153,7 +153,7 @@ impl Core {
             files: RefCell::new(files),
             next_file: Cell::new(state.next_file),
             first_file: state.next_file,
-            member: shared.join(index),
+            share: shared.join(index),
             asked: RefCell::default(),
             answered: Notify::new(),
             locks: Locks::default(),
@@ -244,8 +244,8 @@ impl Core {
             }
         };
         *self.over.borrow_mut() = Some(fault);
-        let background = [&self.member.wake_checkpoint, &self.wake_files, &self.wake_collect];
-        [&self.member.wake_log, &self.wake_txn]
+        let background = [&self.share.wake_checkpoint, &self.wake_files, &self.wake_collect];
+        [&self.share.wake_log, &self.wake_txn]
             .into_iter()
             .chain(background)
             .for_each(Notify::notify_one);
@@ -321,7 +321,7 @@ impl Core {
     pub(crate) async fn meet(&self, page: u32) -> Result<(), Fault> {
         loop {
             let answered = self.answered.notified();
-            if self.member.index.borrow().has_met(page) {
+            if self.share.index.borrow().has_met(page) {
                 return Ok(());
             }
             if self.asked.borrow_mut().insert(page) {
@@ -336,22 +336,22 @@ impl Core {
         self.count(|counts| counts.pages_asked += 1);
         let locs = decode_page(stored.as_deref().unwrap_or_default());
         let locs = locs.map_err(|flaw| self.damage(&format!("index page {page}"), 0, flaw))?;
-        self.member.watch(); // Before, so that whoever asked finds the page.
-        self.member.index.borrow_mut().meet(page, &locs);
-        self.member.grown();
+        self.share.watch(); // Before, so that whoever asked finds the page.
+        self.share.index.borrow_mut().meet(page, &locs);
+        self.share.grown();
         Ok(())
     }
 
     /// Begins checkpoints that are due, and drops pages when there is no room for them.
     pub(crate) fn watch_memory(&self) {
-        self.member.watch();
+        self.share.watch();
         if self.is_checkpoint_due() {
-            self.member.wake_checkpoint.notify_one();
+            self.share.wake_checkpoint.notify_one();
         }
     }
 
     pub(crate) fn is_checkpoint_due(&self) -> bool {
-        self.member.is_store_due() || self.txn_updates.get() >= self.options.checkpoint_updates
+        self.share.is_store_due() || self.txn_updates.get() >= self.options.checkpoint_updates
     }
 }
 

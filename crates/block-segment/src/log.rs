@@ -69,7 +69,7 @@ impl Core {
         }
         let over = self.over.borrow().clone().expect("it has ended");
         let waiting = std::mem::take(&mut *self.queue.borrow_mut()).waiting;
-        self.member.waits(0);
+        self.share.waits(0);
         for change in waiting {
             match change.started {
                 0 => change.fail(&over),
@@ -106,7 +106,7 @@ impl Core {
 
     /// True when writes have to wait for the TxnFile or for a checkpoint.
     fn lags(&self) -> bool {
-        self.unlogged_count.get() >= TXN_BACKLOG_MAX || self.member.is_behind()
+        self.unlogged_count.get() >= TXN_BACKLOG_MAX || self.share.is_behind()
     }
 
     async fn write_groups(self: Rc<Self>, mut open: Open) -> Result<(), Fault> {
@@ -142,7 +142,7 @@ impl Core {
                 }
                 pace.started(self.queue.borrow().len());
                 let group = self.take_group(&mut open, units);
-                self.member.waits(self.queue.borrow().len());
+                self.share.waits(self.queue.borrow().len());
                 let began = self.env.now();
                 inflight_bytes += group.bytes.len();
                 inflight_count += group.last_of.len();
@@ -165,7 +165,7 @@ impl Core {
             let done = {
                 let company = self.company(&pace, inflight.len());
                 let woken = Box::pin(async {
-                    let woken = self.member.wake_log.notified();
+                    let woken = self.share.wake_log.notified();
                     match company {
                         Some(until) => {
                             let wait = until - self.env.now();
@@ -201,7 +201,7 @@ impl Core {
                 }
                 (Err(fault), group, _) => {
                     if fault.kind == Kind::Full {
-                        self.member.shared().note_full(self.env.now());
+                        self.share.shared().note_full(self.env.now());
                     }
                     self.drop_held(held);
                     let fault = self.trouble("append to", &group.file.name, fault);
@@ -309,7 +309,7 @@ impl Core {
         }
         file.end.set(end);
         file.blocks.set(file.blocks.get() + blocks);
-        self.member.remember((file.number, unit), bytes, self.options.recent_bytes);
+        self.share.remember((file.number, unit), bytes, self.options.recent_bytes);
         let mark = Mark { file: file.number, end, blocks: file.blocks.get() };
         self.install(seq, Some(mark), updates);
         for change in last_of {
@@ -322,7 +322,7 @@ impl Core {
     /// Makes changes of the index, which the TxnFile is to learn.
     pub(crate) fn install(&self, seq: Seq, mark: Option<Mark>, updates: Vec<Update>) {
         {
-            let mut index = self.member.index.borrow_mut();
+            let mut index = self.share.index.borrow_mut();
             updates.iter().for_each(|update| index.apply(*update));
         }
         let waiting = &mut *self.unlogged.borrow_mut();

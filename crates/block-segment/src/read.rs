@@ -50,7 +50,7 @@ impl Core {
     /// Where a block is.
     pub(crate) async fn locate(&self, lba: u32) -> Result<Loc, Fault> {
         loop {
-            let found = self.member.index.borrow_mut().get(lba);
+            let found = self.share.index.borrow_mut().get(lba);
             match found {
                 Found::Loc(loc) => return Ok(loc),
                 Found::Ask(page) => self.meet(page).await?,
@@ -183,7 +183,7 @@ impl Core {
             // The last appends are in memory; a replica may not show them yet.
             while out.len() < want {
                 let unit = run.first() + (out.len() as u64 / UNIT) as u32;
-                let Some((bytes, skip)) = self.member.recent(run.file, unit) else { break };
+                let Some((bytes, skip)) = self.share.recent(run.file, unit) else { break };
                 let rest = &bytes[skip..];
                 out.extend_from_slice(&rest[..rest.len().min(want - out.len())]);
             }

@@ -136,7 +136,7 @@ impl Core {
     /// when they have heard that they are acknowledged (`protocols.md` 1.6). Nor at the very end of
     /// a file, where whoever reads a whole record's length finds less.
     fn told_place(&self, number: FileNo, unit: u32) -> Option<RecordLocation> {
-        if self.member.recent(number, unit).is_some() {
+        if self.share.recent(number, unit).is_some() {
             return None;
         }
         let file = self.files.borrow().get(&number)?.clone();
@@ -181,7 +181,7 @@ impl Core {
     /// Refuses blocks while the cluster is full. What clears them is noted in its reserve.
     fn check_room(&self, works: &[(u64, Work)]) -> Result<(), Fault> {
         let writes = works.iter().any(|(_, work)| matches!(work, Work::Write(_)));
-        if writes && self.member.shared().is_full(self.env.now()) {
+        if writes && self.share.shared().is_full(self.env.now()) {
             self.env.mark("segment: a write is refused on a full cluster");
             return Err(self.fault(
                 Kind::Full,
@@ -327,8 +327,8 @@ impl Core {
             queue.push(change);
             queue.len()
         };
-        self.member.waits(waiting);
-        self.member.wake_log.notify_one();
+        self.share.waits(waiting);
+        self.share.wake_log.notify_one();
         Ok(outcome)
     }
 

@@ -176,7 +176,7 @@ impl Segment {
     pub fn stats(&self) -> Stats {
         let core = &self.0.0;
         let (files, counts, index) =
-            (core.files.borrow(), core.counts.get(), core.member.index.borrow());
+            (core.files.borrow(), core.counts.get(), core.share.index.borrow());
         let live = files.iter().map(|(number, file)| {
             (i64::from(file.state.get().live) + index.pending(*number)).max(0) as u64
         });

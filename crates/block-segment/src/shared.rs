@@ -29,7 +29,7 @@ struct Inner {
     room: usize,
     used: Cell<usize>,
     dirty: Cell<usize>,
-    members: RefCell<Vec<Weak<Member>>>,
+    shares: RefCell<Vec<Weak<SegmentShare>>>,
     /// Members that are there still.
     count: Cell<usize>,
     /// A writer was held back since there was room for changes.
@@ -52,7 +52,7 @@ struct RecentSum {
     /// Appends so far: the next one's place among all.
     next: Cell<u64>,
     /// Members by their oldest append.
-    oldest: RefCell<BTreeMap<u64, Weak<Member>>>,
+    oldest: RefCell<BTreeMap<u64, Weak<SegmentShare>>>,
 }
 
 /// Bytes of memory by what they are for.
@@ -100,7 +100,7 @@ impl Shared {
             room: index_memory.clamp(INDEX_MEMORY.0, INDEX_MEMORY.1),
             used: Cell::new(0),
             dirty: Cell::new(0),
-            members: RefCell::default(),
+            shares: RefCell::default(),
             count: Cell::new(0),
             held: Cell::new(false),
             hand: Cell::new(0),
@@ -143,9 +143,9 @@ impl Shared {
     }
 
     /// A segment's part.
-    pub(crate) fn join(&self, index: IndexMap) -> Rc<Member> {
+    pub(crate) fn join(&self, index: IndexMap) -> Rc<SegmentShare> {
         self.0.count.set(self.0.count.get() + 1);
-        let member = Rc::new(Member {
+        let share = Rc::new(SegmentShare {
             index: RefCell::new(index),
             wake_checkpoint: Notify::new(),
             wake_log: Notify::new(),
@@ -154,10 +154,10 @@ impl Shared {
             recent: RefCell::default(),
             shared: self.clone(),
         });
-        let members = &mut *self.0.members.borrow_mut();
-        members.retain(|member| member.strong_count() > 0);
-        members.push(Rc::downgrade(&member));
-        member
+        let shares = &mut *self.0.shares.borrow_mut();
+        shares.retain(|share| share.strong_count() > 0);
+        shares.push(Rc::downgrade(&share));
+        share
     }
 
     /// How long a scrub that has read some bytes rests, so that all together read no more than
@@ -181,9 +181,9 @@ impl Shared {
         if released {
             self.wake_held();
         }
-        for member in inner.members.borrow().iter().filter_map(Weak::upgrade) {
-            if member.is_store_due() {
-                member.wake_checkpoint.notify_one();
+        for share in inner.shares.borrow().iter().filter_map(Weak::upgrade) {
+            if share.is_store_due() {
+                share.wake_checkpoint.notify_one();
             }
         }
     }
@@ -191,8 +191,8 @@ impl Shared {
     /// Has writers look again that were held back.
     fn wake_held(&self) {
         if self.0.held.take() {
-            let members = self.0.members.borrow();
-            members.iter().filter_map(Weak::upgrade).for_each(|one| one.wake_log.notify_one());
+            let shares = self.0.shares.borrow();
+            shares.iter().filter_map(Weak::upgrade).for_each(|one| one.wake_log.notify_one());
         }
     }
 
@@ -203,23 +203,23 @@ impl Shared {
         let mut rounds = 2 * inner.count.get() + 1;
         let has_clean = || inner.used.get() > inner.dirty.get();
         while inner.used.get() > inner.room && has_clean() && rounds > 0 {
-            let member = {
-                let members = &mut *inner.members.borrow_mut();
-                let Some(member) = members.get(inner.hand.get()) else {
+            let share = {
+                let shares = &mut *inner.shares.borrow_mut();
+                let Some(share) = shares.get(inner.hand.get()) else {
                     inner.hand.set(0);
-                    if members.is_empty() {
+                    if shares.is_empty() {
                         return;
                     }
                     continue;
                 };
-                let Some(member) = member.upgrade() else {
-                    members.swap_remove(inner.hand.get());
+                let Some(share) = share.upgrade() else {
+                    shares.swap_remove(inner.hand.get());
                     continue;
                 };
-                member
+                share
             };
-            let ended = member.index.borrow_mut().sweep(inner.used.get() - inner.room);
-            member.note();
+            let ended = share.index.borrow_mut().sweep(inner.used.get() - inner.room);
+            share.note();
             if ended {
                 inner.hand.set(inner.hand.get() + 1);
                 rounds -= 1;
@@ -236,7 +236,7 @@ impl fmt::Debug for Shared {
 }
 
 /// A segment's part of what is shared.
-pub(crate) struct Member {
+pub(crate) struct SegmentShare {
     pub(crate) index: RefCell<IndexMap>,
     /// The segment's checkpoint may be due.
     pub(crate) wake_checkpoint: Notify,
@@ -250,7 +250,7 @@ pub(crate) struct Member {
     shared: Shared,
 }
 
-impl Member {
+impl SegmentShare {
     /// Tells the sums what the index has.
     fn note(&self) {
         let (bytes, dirty) = {
@@ -327,7 +327,7 @@ impl Member {
             self.forget_recent();
         }
         while sum.used.get() > sum.room {
-            let first = sum.oldest.borrow().first_key_value().map(|(_, member)| member.clone());
+            let first = sum.oldest.borrow().first_key_value().map(|(_, share)| share.clone());
             let first = first.expect("bytes are in appends").upgrade();
             first.expect("it takes its own away").forget_recent();
         }
@@ -370,7 +370,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for SegmentShare {
     fn drop(&mut self) {
         let (sum, recent) = (&self.shared.0.recent, &*self.recent.borrow());
         sum.used.set(sum.used.get() - recent.bytes());
@@ -399,27 +399,27 @@ mod tests {
 
     const ROOM: usize = 64 << 10;
 
-    fn dirty(member: &Member) -> usize {
-        member.index.borrow().dirty_bytes()
+    fn dirty(share: &SegmentShare) -> usize {
+        share.index.borrow().dirty_bytes()
     }
 
     /// Makes pages dirty until a member has `most` bytes of them.
-    fn fill(member: &Member, most: usize) {
+    fn fill(share: &SegmentShare, most: usize) {
         let file = FileNo::new(1).expect("not 0");
         for page in 0.. {
-            if dirty(member) >= most {
-                return member.watch();
+            if dirty(share) >= most {
+                return share.watch();
             }
             for block in 0..PAGE_BLOCKS {
                 let at = Loc::new(file, (page * 7919 + block * 131) % 99_991);
                 let lba = page * PAGE_BLOCKS + block;
-                member.index.borrow_mut().apply(Update::Data { lba, count: 1, at });
+                share.index.borrow_mut().apply(Update::Data { lba, count: 1, at });
             }
         }
     }
 
-    fn store(member: &Member) {
-        let index = &mut *member.index.borrow_mut();
+    fn store(share: &SegmentShare) {
+        let index = &mut *share.index.borrow_mut();
         for page in index.dirty_pages() {
             index.meet(page, &decode_page(&[]).expect("a hole"));
             let (_, _, version) = index.take_page(page);
@@ -434,8 +434,8 @@ mod tests {
     #[test]
     fn one_that_cannot_store_takes_its_part_and_stops_nobody() {
         let shared = Shared::new(Cache::new(1 << 20), ROOM);
-        let members: Vec<Rc<Member>> = (0..4).map(|_| shared.join(IndexMap::new())).collect();
-        let [stuck, other, ..] = &members[..] else { unreachable!("four") };
+        let shares: Vec<Rc<SegmentShare>> = (0..4).map(|_| shared.join(IndexMap::new())).collect();
+        let [stuck, other, ..] = &shares[..] else { unreachable!("four") };
         fill(stuck, ROOM);
         assert!(stuck.is_store_due() && stuck.is_behind() && is_woken(&stuck.wake_checkpoint));
         fill(other, 1);
@@ -449,7 +449,7 @@ mod tests {
         other.watch();
         assert!(!other.is_store_due() && !other.is_behind() && dirty(other) == 0);
         assert_eq!(other.index.borrow().bytes(), 0);
-        drop(members);
+        drop(shares);
         assert_eq!((shared.index_bytes(), shared.0.dirty.get()), (0, 0));
     }
 

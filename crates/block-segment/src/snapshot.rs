@@ -128,7 +128,7 @@ impl Core {
         cut.keep_until.set(self.env.now() + CUT_KEEP);
         if let Some((_, since)) = self.cuts.hold.take() {
             cut.held.set(Some(self.env.now() - since));
-            self.member.wake_log.notify_one();
+            self.share.wake_log.notify_one();
             let (core, env, cut) = (Rc::downgrade(self), self.env.clone(), Rc::downgrade(&cut));
             self.env.spawn(Class::Background, "segment: cut", async move {
                 loop {
@@ -157,7 +157,7 @@ impl Core {
     pub(crate) fn give_up(&self) {
         self.cuts.hold.set(None);
         self.cuts.fixed.replace(None);
-        self.member.wake_log.notify_one();
+        self.share.wake_log.notify_one();
         let names = self.cuts.trash.take();
         if !names.is_empty() {
             let (store, env) = (self.store.clone(), self.env.clone());
@@ -208,7 +208,7 @@ impl Core {
         };
         if open(Role::Log) {
             self.cuts.roll.set(true);
-            self.member.wake_log.notify_one();
+            self.share.wake_log.notify_one();
         }
         if open(Role::Collected) {
             self.cuts.seal.set(true);
@@ -235,7 +235,7 @@ impl Core {
     async fn copy_rows(&self, cut: &Cut, target: Rc<dyn Store>, to: Identity) -> Result<(), Fault> {
         let failed = |error: table::Error| self.fault(error.kind(), error);
         let options = table::Options { create: true, ..self.options.table.clone() };
-        let cache = self.member.shared().cache().beside(LINK_CACHE);
+        let cache = self.share.shared().cache().beside(LINK_CACHE);
         let table = Table::open(&self.env, target, &cache, options).await.map_err(failed)?;
         if table.get(SEGMENT_KEY).await.map_err(failed)?.is_none() {
             let files: Vec<_> =
@@ -262,7 +262,7 @@ impl Core {
 
     /// Blocks in files of another volume's making, at least one for each file.
     pub(crate) fn shared(&self) -> u64 {
-        let (files, index) = (self.files.borrow(), self.member.index.borrow());
+        let (files, index) = (self.files.borrow(), self.share.index.borrow());
         let foreign = files.values().filter(|file| file.state.get().origin != 0);
         let live = foreign.map(|file| {
             let live = i64::from(file.state.get().live) + index.pending(file.number);

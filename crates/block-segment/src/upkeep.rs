@@ -112,7 +112,7 @@ impl Core {
         self.unlogged_count.set(self.unlogged_count.get() - weight);
         self.txn_updates.set(self.txn_updates.get() + count);
         self.count(|counts| counts.txns += 1);
-        self.member.wake_log.notify_one();
+        self.share.wake_log.notify_one();
         self.wake_collect.notify_one();
         self.changed.notify_waiters();
         self.watch_memory();
@@ -138,8 +138,8 @@ impl Core {
     pub(crate) async fn checkpoint_always(self: Rc<Self>) {
         while !self.is_over() {
             if !self.is_checkpoint_due() {
-                self.member.wake_log.notify_one(); // Others may have stored enough.
-                self.member.wake_checkpoint.notified().await;
+                self.share.wake_log.notify_one(); // Others may have stored enough.
+                self.share.wake_checkpoint.notified().await;
                 continue;
             }
             match self.checkpoint().await {
@@ -160,7 +160,7 @@ impl Core {
         let (first, end) = (self.first_txn.get(), self.logged_txn.get());
         // What they say is in memory, so the pages that it has changed are dirty or stored.
         let counted = self.txn_updates.get();
-        let pages = self.member.index.borrow().dirty_pages();
+        let pages = self.share.index.borrow().dirty_pages();
         for pages in pages.chunks(CHECKPOINT_PAGES) {
             self.store_pages(pages).await?;
         }
@@ -184,7 +184,7 @@ impl Core {
         self.count(|counts| counts.checkpoints += 1);
         self.env.mark("segment: checkpoint");
         self.watch_memory();
-        self.member.wake_log.notify_one();
+        self.share.wake_log.notify_one();
         self.wake_collect.notify_one();
         self.changed.notify_waiters();
         Ok(())
@@ -201,7 +201,7 @@ impl Core {
         try_join_all(pages.iter().map(|page| self.meet(*page))).await?;
         let mut versions = Vec::new();
         self.commit(|batch| {
-            let index = &mut *self.member.index.borrow_mut();
+            let index = &mut *self.share.index.borrow_mut();
             let mut touched: BTreeMap<FileNo, Rc<DataFile>> = BTreeMap::new();
             for &page in pages {
                 let (bytes, deltas, version) = index.take_page(page);
@@ -226,12 +226,12 @@ impl Core {
         })
         .await?;
         {
-            let index = &mut *self.member.index.borrow_mut();
+            let index = &mut *self.share.index.borrow_mut();
             versions.iter().for_each(|(page, version)| index.stored(*page, *version));
         }
         self.count(|counts| counts.pages_stored += versions.len() as u64);
-        self.member.watch();
-        self.member.wake_log.notify_one();
+        self.share.watch();
+        self.share.wake_log.notify_one();
         Ok(())
     }
 

@@ -18,9 +18,9 @@ use runtime::Instant;
 use table::{ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, TransportError};
 
+use super::agent::{BlockServerAgent, Devices, ServedSegment};
 use super::lazy::LazySegment;
-use super::member::{Devices, Member, ServedSegment};
-use super::tenancy::{Held, Standing};
+use super::ownership::{LeaseState, OwnedSegment};
 use crate::{BlockServer, Lease, Opened, SegmentOpener};
 
 /// Segments on the core, each in its directory.
@@ -39,7 +39,7 @@ impl CoreDevices {
 }
 
 impl Devices for CoreDevices {
-    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {
+    fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>> {
         Box::pin(async move {
             let this = self.clone();
             let late = LazySegment::new(
@@ -58,7 +58,7 @@ impl Devices for CoreDevices {
 
 impl CoreDevices {
     /// False when nobody has had the segment open.
-    async fn is_used(&self, segment: SegmentId, held: Held) -> Result<bool, Fault> {
+    async fn is_used(&self, segment: SegmentId, held: OwnedSegment) -> Result<bool, Fault> {
         if held.epoch == FIRST_EPOCH {
             return Ok(false);
         }
@@ -69,7 +69,7 @@ impl CoreDevices {
         }
     }
 
-    async fn segment(self, segment: SegmentId, held: Held) -> Result<Segment, Fault> {
+    async fn segment(self, segment: SegmentId, held: OwnedSegment) -> Result<Segment, Fault> {
         let path = segment_path(segment);
         let store = ClientStore::new(&self.client, &path, held.policy).await.map_err(fault)?;
         let identity = Identity { volume: segment.volume.get(), segment: segment.index };
@@ -101,19 +101,19 @@ fn fault(error: client::Error) -> Fault {
 
 /// A segment's lease, as it was opened.
 struct SegmentLease {
-    member: Member,
+    agent: BlockServerAgent,
     segment: SegmentId,
     epoch: u64,
 }
 
 impl Lease for SegmentLease {
-    fn standing(&self) -> Standing {
-        self.member.standing(self.segment, self.epoch)
+    fn lease_state(&self) -> LeaseState {
+        self.agent.lease_state(self.segment, self.epoch)
     }
 }
 
 /// What the server opens: segments that the membership has.
-struct Opener(Member);
+struct Opener(BlockServerAgent);
 
 impl SegmentOpener for Opener {
     fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
@@ -124,7 +124,7 @@ impl SegmentOpener for Opener {
                 Some(from) if epoch > FIRST_EPOCH => from + drifted(LOCATION_LEASE),
                 _ => Instant::default(),
             };
-            let lease = Rc::new(SegmentLease { member: self.0.clone(), segment, epoch });
+            let lease = Rc::new(SegmentLease { agent: self.0.clone(), segment, epoch });
             Ok(Opened { device, lease, epoch, location_leases_end })
         })
     }
@@ -143,7 +143,7 @@ impl SegmentOpener for Opener {
 /// A running block server. Clones share it.
 #[derive(Clone)]
 pub struct Host {
-    member: Member,
+    agent: BlockServerAgent,
     server: BlockServer,
 }
 
@@ -157,21 +157,21 @@ impl Host {
         listen: SocketAddr,
     ) -> Result<Host, TransportError> {
         let env = managers.client().env().clone();
-        let member = Member::start(managers, devices, name, listen);
-        let server = BlockServer::new(&env, Rc::new(Opener(member.clone())));
+        let agent = BlockServerAgent::start(managers, devices, name, listen);
+        let server = BlockServer::new(&env, Rc::new(Opener(agent.clone())));
         let released = server.clone();
-        member.on_release(Rc::new(move |segment| {
+        agent.on_release(Rc::new(move |segment| {
             let server = released.clone();
             Box::pin(async move { server.release(segment).await })
         }));
-        let host = Host { member, server };
+        let host = Host { agent, server };
         endpoint.listen(listen, Rc::new(host.clone())).await?;
         Ok(host)
     }
 
     /// Its membership.
-    pub fn member(&self) -> &Member {
-        &self.member
+    pub fn agent(&self) -> &BlockServerAgent {
+        &self.agent
     }
 
     /// What serves its segments.
@@ -182,9 +182,9 @@ impl Host {
     /// Gives its segments to others, and ends. What nobody takes is closed, so that whoever has it
     /// next opens it quickly.
     pub async fn stop(&self) {
-        self.member.leave().await;
-        self.member.stop();
-        self.member.close_all().await;
+        self.agent.leave().await;
+        self.agent.stop();
+        self.agent.close_all().await;
     }
 }
 
@@ -192,13 +192,13 @@ impl Handler for Host {
     fn handle(&self, incoming: Incoming) {
         match incoming.request.service {
             SERVICE => self.server.handle(incoming),
-            _ => self.member.handle(incoming),
+            _ => self.agent.handle(incoming),
         }
     }
 }
 
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Host({:?}, {:?})", self.member, self.server)
+        write!(f, "Host({:?}, {:?})", self.agent, self.server)
     }
 }

@@ -24,7 +24,7 @@ use runtime::{Buf, Duration};
 use table::ClientStore;
 use wire::control::Policy;
 
-use super::member::ServedSegment;
+use super::agent::ServedSegment;
 
 /// Opens the segment: called again after a failure.
 pub(super) type Opening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;

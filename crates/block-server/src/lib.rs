@@ -11,18 +11,18 @@
 //! attachment lives, is its [`SegmentOpener`]'s to say.
 
 mod admission;
+pub mod agent;
 pub mod host;
 mod lazy;
 pub mod limits;
 mod location_leases;
-pub mod member;
+pub mod ownership;
 mod requests;
 mod session;
-pub mod tenancy;
 
+pub use agent::{BlockServerAgent, Devices, ServedSegment};
 pub use host::{CoreDevices, Host};
-pub use member::{Devices, Member, ServedSegment};
-pub use tenancy::{Standing, Tenancy};
+pub use ownership::{LeaseState, OwnershipLease};
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +46,7 @@ use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
 /// (`protocols.md` 6.5).
 pub trait Lease {
     /// What may be answered now.
-    fn standing(&self) -> Standing;
+    fn lease_state(&self) -> LeaseState;
 }
 
 /// A segment that is served here.

@@ -12,8 +12,8 @@ use block_volume::once::Origin;
 use runtime::{Buf, Instant};
 use transport::Priority;
 
+use super::ownership::LeaseState;
 use super::session::{Arrival, Session};
-use super::tenancy::Standing;
 use super::{BlockServer, OpenSegment, attachment, error_of};
 use crate::limits::{SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
 
@@ -166,22 +166,22 @@ impl BlockServer {
     ) -> Result<Option<Instant>, BlockError> {
         let env = &self.0.env;
         loop {
-            match hosted.lease.standing() {
+            match hosted.lease.lease_state() {
                 _ if hosted.released.get() => return Err(BlockError::NotOwner),
-                Standing::Serves(until) => return Ok(Some(until)),
-                Standing::Holds(until) => {
+                LeaseState::Active(until) => return Ok(Some(until)),
+                LeaseState::HoldingAcks(until) => {
                     env.mark("block: read held back");
                     env.sleep_until(until).await;
                 }
-                Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
-                Standing::Lapsed(_) => {
+                LeaseState::Expired(until) if env.now() < until => env.sleep_until(until).await,
+                LeaseState::Expired(_) => {
                     env.mark("block: read confirmed by the core");
                     let confirmed = hosted.device.confirm().await;
                     confirmed.map_err(|fault| self.fail(at, hosted, &fault))?;
                     self.count(|stats| stats.confirmed += 1);
                     return Ok(None);
                 }
-                Standing::Gone => {
+                LeaseState::Revoked => {
                     env.mark("block: segment is gone");
                     return Err(BlockError::NotOwner);
                 }
@@ -195,18 +195,18 @@ impl BlockServer {
     async fn hold(&self, hosted: &OpenSegment) -> Result<(), BlockError> {
         loop {
             let env = &self.0.env;
-            match hosted.lease.standing() {
-                Standing::Serves(_) => return Ok(()),
-                Standing::Holds(until) => {
+            match hosted.lease.lease_state() {
+                LeaseState::Active(_) => return Ok(()),
+                LeaseState::HoldingAcks(until) => {
                     env.mark("block: acknowledgement held back");
                     env.sleep_until(until).await;
                 }
-                Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
-                Standing::Lapsed(_) if !hosted.released.get() => {
+                LeaseState::Expired(until) if env.now() < until => env.sleep_until(until).await,
+                LeaseState::Expired(_) if !hosted.released.get() => {
                     env.mark("block: change acknowledged without a lease");
                     return Ok(());
                 }
-                Standing::Lapsed(_) | Standing::Gone => return Err(BlockError::NotOwner),
+                LeaseState::Expired(_) | LeaseState::Revoked => return Err(BlockError::NotOwner),
             }
         }
     }

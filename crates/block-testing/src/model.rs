@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::{Fault, Kind};
 use block_client::{Attachment, DataFiles, Place, Route};
 use block_proto::lease::{FIRST_EPOCH, drifted};
-use block_server::{Lease, Opened, SegmentOpener, Standing};
+use block_server::{Lease, LeaseState, Opened, SegmentOpener};
 use block_volume::contract::Answer;
 use block_volume::ids::{SegmentId, VolumeId};
 use futures_util::FutureExt;
@@ -186,7 +186,7 @@ impl SegmentOpener for Opener {
                 MemoryDevice::guarded(&self.env, &content, inner.bytes, inner.pause, guard)
                     .with_archive(&inner.archive, segment);
             let (manager, env) = (self.manager.clone(), self.env.clone());
-            let (device, lease) = (Rc::new(device), Held { manager, env, segment, epoch });
+            let (device, lease) = (Rc::new(device), ServedLease { manager, env, segment, epoch });
             // Previous owners leased locations within their own leases.
             let location_leases_end = match epoch {
                 FIRST_EPOCH => Instant::default(),
@@ -208,32 +208,32 @@ impl SegmentOpener for Opener {
 }
 
 /// The lease of one ownership.
-struct Held {
+struct ServedLease {
     manager: Manager,
     env: Env,
     segment: SegmentId,
     epoch: u64,
 }
 
-impl Lease for Held {
-    fn standing(&self) -> Standing {
+impl Lease for ServedLease {
+    fn lease_state(&self) -> LeaseState {
         let inner = &self.manager.0;
         let (segments, now) = (inner.segments.borrow(), (inner.clock)());
-        let Some(segment) = segments.get(&self.segment) else { return Standing::Gone };
+        let Some(segment) = segments.get(&self.segment) else { return LeaseState::Revoked };
         // Of those before this one.
         let former = segment.former.range(..self.epoch).map(|(_, until)| *until).max();
         let former = former.filter(|until| *until > now);
         let free = self.env.now() + former.map_or(Duration::ZERO, |until| until - now);
         if inner.down.get() {
-            return Standing::Lapsed(free);
+            return LeaseState::Expired(free);
         }
         let own = segment.former.get(&self.epoch);
         if segment.place.epoch != self.epoch && own.is_none_or(|until| *until <= now) {
-            return Standing::Gone;
+            return LeaseState::Revoked;
         }
         match former {
-            Some(_) => Standing::Holds(free),
-            None => Standing::Serves(self.env.now() + own.map_or(inner.lease, |end| *end - now)),
+            Some(_) => LeaseState::HoldingAcks(free),
+            None => LeaseState::Active(self.env.now() + own.map_or(inner.lease, |end| *end - now)),
         }
     }
 }

@@ -237,7 +237,7 @@ pub fn block_server(
     ] {
         text.counters(name, help).sample(&[], value as f64);
     }
-    let usage = host.member().usage_total();
+    let usage = host.agent().usage_total();
     for (name, help, value) in [
         ("craton_block_data_files", "DataFiles of open segments.", usage.files),
         ("craton_block_data_file_bytes", "Bytes of them, of one copy.", usage.file_bytes),
@@ -257,7 +257,7 @@ pub fn block_server(
     ] {
         text.gauges(name, help).sample(&[], value as f64);
     }
-    let scrub = host.member().scrubs();
+    let scrub = host.agent().scrubs();
     for (name, help, value) in [
         ("craton_block_scrubs", "Scrubs of segments that are open.", scrub.passes),
         ("craton_block_scrub_done_bytes", "Bytes of segments scrubbed.", scrub.done_bytes),
@@ -278,7 +278,7 @@ pub fn block_server(
     }
     let help = "What they may take together: index_mib, cache_mib and write_mib.";
     text.gauges("craton_block_memory_budget_bytes", help).sample(&[], memory.budget as f64);
-    let open = host.member().open_count() as f64;
+    let open = host.agent().open_count() as f64;
     text.gauges("craton_block_segments", "Segments that are open.").sample(&[], open);
 }
 

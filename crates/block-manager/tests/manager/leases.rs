@@ -7,7 +7,7 @@ use block_manager::limits::TICK;
 use block_manager::{Config, Machine, State};
 use block_proto::lease::{LEASE, RENEW};
 use block_proto::{BlockBeat, BlockGrant, BlockReply, BlockRequest, BlockServerId, Seen};
-use block_server::{Standing, Tenancy};
+use block_server::{LeaseState, OwnershipLease};
 use runtime::{Duration, Instant, Rng};
 
 use super::spec;
@@ -51,12 +51,12 @@ struct Server {
     clock: Clock,
     boot: u64,
     seq: u64,
-    tenancy: Tenancy,
+    ownership: OwnershipLease,
     /// When it beats next, and the beat it waits for with its sending.
     next: u64,
     waits: Option<(u64, u64)>,
     /// A process that was replaced goes on for a while without knowing.
-    ghosts: Vec<(Clock, Tenancy)>,
+    ghosts: Vec<(Clock, OwnershipLease)>,
 }
 
 enum Message {
@@ -86,7 +86,7 @@ impl World {
             clock: Clock::draw(&mut rng),
             boot: 1,
             seq: 0,
-            tenancy: Tenancy::new(),
+            ownership: OwnershipLease::new(),
             next: 0,
             waits: None,
             ghosts: Vec::new(),
@@ -182,7 +182,7 @@ impl World {
         let server = &mut self.servers[index];
         if fresh {
             // The process before goes on for a while, cut off.
-            let old = std::mem::replace(&mut server.tenancy, Tenancy::new());
+            let old = std::mem::replace(&mut server.ownership, OwnershipLease::new());
             server.ghosts.push((server.clock, old));
             (server.clock, server.boot, server.seq) = (clock, server.boot + 1, 0);
             (server.next, server.waits) = (now, None);
@@ -200,7 +200,7 @@ impl World {
             addr: "127.0.0.1:7000".parse().expect("an address"),
             boot: server.boot,
             seq: server.seq,
-            seen: server.tenancy.seen(),
+            seen: server.ownership.seen(),
             unopened: Vec::new(),
             unopened_count: 0,
             loads: Vec::new(),
@@ -249,7 +249,7 @@ impl World {
                     let tenures = grant.changes.iter_mut().filter_map(|c| c.tenure.as_mut());
                     tenures.for_each(|tenure| tenure.hold_ms = 0);
                 }
-                server.tenancy.granted(sent, now, &grant);
+                server.ownership.granted(sent, now, &grant);
             }
         }
     }
@@ -259,13 +259,13 @@ impl World {
         for (id, _) in self.stored.segments().collect::<Vec<_>>() {
             let mut believers = Vec::new();
             for server in &self.servers {
-                let ghosts = server.ghosts.iter().map(|(clock, tenancy)| (*clock, tenancy));
-                for (clock, tenancy) in ghosts.chain([(server.clock, &server.tenancy)]) {
-                    let Some(held) = tenancy.held(id) else { continue };
-                    match tenancy.standing(id, held.epoch, clock.at(self.now)) {
-                        Standing::Serves(_) => believers.push((held.epoch, true)),
-                        Standing::Holds(_) => believers.push((held.epoch, false)),
-                        Standing::Lapsed(_) | Standing::Gone => {}
+                let ghosts = server.ghosts.iter().map(|(clock, ownership)| (*clock, ownership));
+                for (clock, ownership) in ghosts.chain([(server.clock, &server.ownership)]) {
+                    let Some(held) = ownership.held(id) else { continue };
+                    match ownership.lease_state(id, held.epoch, clock.at(self.now)) {
+                        LeaseState::Active(_) => believers.push((held.epoch, true)),
+                        LeaseState::HoldingAcks(_) => believers.push((held.epoch, false)),
+                        LeaseState::Expired(_) | LeaseState::Revoked => {}
                     }
                 }
             }
@@ -277,7 +277,7 @@ impl World {
         }
         for server in &mut self.servers {
             let now = self.now;
-            server.ghosts.retain(|(clock, tenancy)| clock.at(now) < tenancy.lease_end());
+            server.ghosts.retain(|(clock, ownership)| clock.at(now) < ownership.lease_end());
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ fn grant() -> impl Strategy<Value = BlockGrant> {
     let tenure = made!((epoch, epoch()), (bytes, bytes()), (policy, policy()),
         (hold_ms, 0..=LEASE_MAX_MS), (read_only, any::<bool>()),
         (origin, option::of(volume())) => {
-        Tenure { epoch, bytes, policy, hold_ms, read_only, origin }
+        OwnershipGrant { epoch, bytes, policy, hold_ms, read_only, origin }
     });
     let change = made!((segment, segment()), (tenure, option::of(tenure)) => {
         Assignment { segment, tenure }

@@ -13,8 +13,8 @@ use crate::limits::{
 };
 use crate::{
     Assignment, Attachment, BlockBeat, BlockGrant, BlockServerId, BlockServerReply,
-    BlockServerRequest, Seen, SegmentLoad, SegmentPlace, Tenure, VolumeGeometry, VolumeInfo,
-    VolumeSpec,
+    BlockServerRequest, OwnershipGrant, Seen, SegmentLoad, SegmentPlace, VolumeGeometry,
+    VolumeInfo, VolumeSpec,
 };
 
 /// Copies of data, as the core encodes them.
@@ -236,11 +236,11 @@ impl Proto for BlockBeat {
     }
 }
 
-impl Proto for Tenure {
-    type Pb = pb::Tenure;
+impl Proto for OwnershipGrant {
+    type Pb = pb::OwnershipGrant;
 
-    fn to_pb(&self) -> pb::Tenure {
-        pb::Tenure {
+    fn to_pb(&self) -> pb::OwnershipGrant {
+        pb::OwnershipGrant {
             epoch: self.epoch,
             bytes: self.bytes,
             policy: Some(self.policy.encode()),
@@ -250,12 +250,12 @@ impl Proto for Tenure {
         }
     }
 
-    fn from_pb(pb: pb::Tenure) -> Result<Tenure, WireError> {
-        Ok(Tenure {
-            epoch: epoch(pb.epoch, "Tenure.epoch")?,
-            bytes: volume_bytes(pb.bytes, "Tenure.bytes")?,
-            policy: policy(pb.policy, "Tenure.policy")?,
-            hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "Tenure.hold_ms")?,
+    fn from_pb(pb: pb::OwnershipGrant) -> Result<OwnershipGrant, WireError> {
+        Ok(OwnershipGrant {
+            epoch: epoch(pb.epoch, "OwnershipGrant.epoch")?,
+            bytes: volume_bytes(pb.bytes, "OwnershipGrant.bytes")?,
+            policy: policy(pb.policy, "OwnershipGrant.policy")?,
+            hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "OwnershipGrant.hold_ms")?,
             read_only: pb.read_only,
             origin: pb.origin.map(VolumeId::new),
         })

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, ClientId, DiskId, Kind};
-use block_proto::{BlockReply, Reply, Tenure};
+use block_proto::{BlockReply, OwnershipGrant, Reply};
 use client::{DataAnswer, Network, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env, Instant};
@@ -198,7 +198,8 @@ impl Buggy {
                 grant.lease_ms *= 3;
             }
             let tenures = grant.changes.iter_mut().filter_map(|change| change.tenure.as_mut());
-            let holds = |tenure: &&mut Tenure| acts_where(Planted::NoHold, tenure.hold_ms > 0);
+            let holds =
+                |tenure: &&mut OwnershipGrant| acts_where(Planted::NoHold, tenure.hold_ms > 0);
             tenures.filter(holds).for_each(|tenure| tenure.hold_ms = 0);
             Ok(Reply::Block(BlockReply::Grant(grant)).into())
         }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use block_proto::{BlockIo, Sequence};
-use block_server::{BlockServer, Lease, Opened, SegmentOpener, Standing};
+use block_server::{BlockServer, Lease, LeaseState, Opened, SegmentOpener};
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
@@ -106,13 +106,13 @@ struct Endless {
 const NEVER: Instant = Instant::from_nanos(u64::MAX / 2);
 
 impl Lease for Endless {
-    fn standing(&self) -> Standing {
-        let standing = self.lease.standing();
+    fn lease_state(&self) -> LeaseState {
+        let standing = self.lease.lease_state();
         // It is asked right behind a read, for whether what was read may be shown.
         let shows_old = self.opening.shows_old.take();
-        let matters = !matches!(standing, Standing::Serves(_)) && shows_old;
+        let matters = !matches!(standing, LeaseState::Active(_)) && shows_old;
         match acts_where(Planted::EndlessLease, matters) {
-            true => Standing::Serves(NEVER),
+            true => LeaseState::Active(NEVER),
             false => standing,
         }
     }

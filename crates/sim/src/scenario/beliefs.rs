@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use block_server::tenancy::Standing;
+use block_server::ownership::LeaseState;
 use block_volume::ids::SegmentId;
 
 /// An error when two servers could acknowledge changes of a segment, or have one epoch. Otherwise
 /// whether a new owner waits for a former one's lease.
 pub(super) fn compare(
-    beliefs: impl IntoIterator<Item = (usize, (SegmentId, u64, Standing))>,
+    beliefs: impl IntoIterator<Item = (usize, (SegmentId, u64, LeaseState))>,
 ) -> Result<bool, String> {
     let mut believers: BTreeMap<SegmentId, Vec<(u64, bool, usize)>> = BTreeMap::new();
     for (server, (id, epoch, standing)) in beliefs {
         let acknowledges = match standing {
-            Standing::Serves(_) => true,
-            Standing::Holds(_) => false,
-            Standing::Lapsed(_) | Standing::Gone => continue,
+            LeaseState::Active(_) => true,
+            LeaseState::HoldingAcks(_) => false,
+            LeaseState::Expired(_) | LeaseState::Revoked => continue,
         };
         believers.entry(id).or_default().push((epoch, acknowledges, server));
     }

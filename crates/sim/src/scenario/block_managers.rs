@@ -13,8 +13,8 @@ use std::time::Duration;
 use base::{Fault, Kind, MIB};
 use block_manager::ManagerConfig;
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
-use block_server::tenancy::Held;
-use block_server::{Devices, Member, ServedSegment, Standing};
+use block_server::ownership::OwnedSegment;
+use block_server::{BlockServerAgent, Devices, LeaseState, ServedSegment};
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;
@@ -177,7 +177,7 @@ struct StandIns {
 }
 
 impl Devices for StandIns {
-    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {
+    fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>> {
         Box::pin(async move {
             let delay = Duration::from_millis(1 + self.env.random_below(30));
             self.env.sleep(delay).await;
@@ -206,7 +206,7 @@ impl Devices for StandIns {
 /// A block server that runs.
 #[derive(Clone)]
 struct Running {
-    member: Member,
+    agent: BlockServerAgent,
     stand_ins: Rc<StandIns>,
 }
 
@@ -350,12 +350,13 @@ impl World {
             });
             let addr = this.cluster.sim().addr(host, PORT);
             let name = format!("bs{}", index + 1);
-            let member = Member::start(Managers::new(&client), stand_ins.clone(), &name, addr);
+            let agent =
+                BlockServerAgent::start(Managers::new(&client), stand_ins.clone(), &name, addr);
             let endpoint = this.cluster.endpoint(&env);
-            if let Err(error) = endpoint.listen(addr, Rc::new(member.clone())).await {
+            if let Err(error) = endpoint.listen(addr, Rc::new(agent.clone())).await {
                 return this.violation(format!("a block server does not listen: {error}"));
             }
-            let running = Running { member, stand_ins };
+            let running = Running { agent, stand_ins };
             this.running.borrow_mut()[index] = Some(running.clone());
             let work = serve(this, env.clone(), running);
             env.spawn(Class::Foreground, "requests", work);
@@ -392,8 +393,8 @@ impl World {
         let beliefs = {
             let running = self.running.borrow();
             let of = |(index, running): (usize, &Option<Running>)| {
-                let standings = running.as_ref().map(|running| running.member.standings());
-                standings.into_iter().flatten().map(move |standing| (index, standing))
+                let lease_states = running.as_ref().map(|running| running.agent.lease_states());
+                lease_states.into_iter().flatten().map(move |standing| (index, standing))
             };
             running.iter().enumerate().flat_map(of).collect::<Vec<_>>()
         };
@@ -431,12 +432,12 @@ impl World {
             let served: BTreeSet<SegmentId> = {
                 let running = self.running.borrow();
                 let served = running.iter().flatten().flat_map(|running| {
-                    let serves = |&(id, epoch, standing): &(SegmentId, u64, Standing)| {
+                    let serves = |&(id, epoch, standing): &(SegmentId, u64, LeaseState)| {
                         let open = running.stand_ins.open.borrow();
-                        matches!(standing, Standing::Serves(_))
+                        matches!(standing, LeaseState::Active(_))
                             && open.get(&id).is_some_and(|open| open.epoch == epoch)
                     };
-                    running.member.standings().into_iter().filter(serves).collect::<Vec<_>>()
+                    running.agent.lease_states().into_iter().filter(serves).collect::<Vec<_>>()
                 });
                 served.map(|(id, ..)| id).collect()
             };
@@ -603,15 +604,15 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
         }
         let device = open[rng.below(open.len() as u64) as usize].clone();
         let (id, epoch) = (device.id, device.epoch);
-        let member = running.member.clone();
+        let agent = running.agent.clone();
         if rng.one_in(2) {
-            match member.standing(id, epoch) {
-                Standing::Serves(_) | Standing::Holds(_) => read(&world, &device),
-                Standing::Lapsed(_) => {
+            match agent.lease_state(id, epoch) {
+                LeaseState::Active(_) | LeaseState::HoldingAcks(_) => read(&world, &device),
+                LeaseState::Expired(_) => {
                     let (world, device) = (world.clone(), device.clone());
                     env.spawn(Class::Foreground, "read", confirmed_read(world, device));
                 }
-                Standing::Gone => {}
+                LeaseState::Revoked => {}
             }
             continue;
         }
@@ -623,15 +624,15 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
             }
             // As a server does: fencing protects what is durable, with a lease or without.
             loop {
-                match member.standing(id, epoch) {
-                    Standing::Serves(_) => break,
-                    Standing::Holds(until) => env.sleep_until(until).await,
-                    Standing::Lapsed(until) if env.now() < until => env.sleep_until(until).await,
-                    Standing::Lapsed(_) => {
+                match agent.lease_state(id, epoch) {
+                    LeaseState::Active(_) => break,
+                    LeaseState::HoldingAcks(until) => env.sleep_until(until).await,
+                    LeaseState::Expired(until) if env.now() < until => env.sleep_until(until).await,
+                    LeaseState::Expired(_) => {
                         env.mark("block: change acknowledged without a lease");
                         break;
                     }
-                    Standing::Gone => return,
+                    LeaseState::Revoked => return,
                 }
             }
             world.acked.set(world.acked.get() + 1);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block_server::tenancy::Held;
+use block_server::ownership::OwnedSegment;
 use block_server::{Devices, ServedSegment};
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
 use block_volume::figures::SegmentUsage;
@@ -41,7 +41,7 @@ struct Slow {
 }
 
 impl Devices for Slow {
-    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>> {
+    fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>> {
         async move {
             let hosted = self.devices.open(segment, held).await?;
             let env = self.env.clone();

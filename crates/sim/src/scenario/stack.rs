@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use block_manager::ManagerConfig;
 use block_segment::Options;
-use block_server::tenancy::Standing;
+use block_server::ownership::LeaseState;
 use block_volume::ids::SegmentId;
 use roles::block::{SegmentSettings, ServerRole};
 use roles::seams::Seams;
@@ -131,12 +131,12 @@ impl Stack {
     }
 
     /// What every running server believes of its segments.
-    pub(super) fn beliefs(&self) -> Vec<(usize, (SegmentId, u64, Standing))> {
+    pub(super) fn beliefs(&self) -> Vec<(usize, (SegmentId, u64, LeaseState))> {
         let running = self.running.borrow();
         let hosts = running.iter().enumerate();
         let hosts = hosts.filter_map(|(index, host)| host.as_ref().map(|host| (index, host)));
         let of = |(index, role): (usize, &ServerRole)| {
-            role.host().member().standings().into_iter().map(move |standing| (index, standing))
+            role.host().agent().lease_states().into_iter().map(move |state| (index, state))
         };
         hosts.flat_map(of).collect()
     }

@@ -1,8 +1,8 @@
-//! [`Tenancy`]: a block server's side of the lease. It does no I/O.
+//! [`OwnershipLease`]: a block server's side of the lease. It does no I/O.
 //!
 //! One lease is for all segments of the server, and counts from the *sending* of the beat that
-//! was granted. Whoever serves a segment asks for its standing before it begins, and again as it
-//! replies (`protocols.md` 6.5).
+//! was granted. A server asks for a segment's [`LeaseState`] before it serves a request, and again before
+//! it replies (`protocols.md` 6.5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,25 +11,25 @@ use block_volume::ids::{SegmentId, VolumeId};
 use runtime::{Duration, Instant};
 use wire::control::Policy;
 
-/// What a server may do with a segment.
+/// What a server may do with a segment, by its lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// Reads, and acknowledges writes, until then at least.
-    Serves(Instant),
-    /// Neither acknowledges writes nor tells what it has read before this: a former owner's lease
-    /// may last, and it shows what was there before.
-    Holds(Instant),
-    /// The lease has run out; the segment may be another's. Fencing protects writes, which may be
-    /// acknowledged from this time on; what is read may be told when the core says that nobody
-    /// else has opened the segment ([`block_volume::contract::Owned::confirm`]).
-    Lapsed(Instant),
-    /// The segment is another's: the asker needs a new map.
-    Gone,
+pub enum LeaseState {
+    /// The lease is valid until then at least: reads and writes are answered.
+    Active(Instant),
+    /// Answers to reads and writes are held until then: the previous owner's lease may last, and its reads
+    /// return what was there before.
+    HoldingAcks(Instant),
+    /// The lease has expired; another server may own the segment. Fencing protects writes, which may be
+    /// acknowledged from this time on. A read may be answered when the core confirms that no other owner
+    /// has opened the segment ([`block_volume::contract::Owned::confirm`]).
+    Expired(Instant),
+    /// Another server owns the segment: the client needs a new map.
+    Revoked,
 }
 
 /// A segment that a server has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct OwnedSegment {
     /// The ownership's epoch.
     pub epoch: u64,
     /// Bytes of the segment.
@@ -48,25 +48,25 @@ pub struct Held {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Open the segment under this epoch.
-    Open(SegmentId, Held),
+    Open(SegmentId, OwnedSegment),
     /// Close the segment that was opened under this epoch.
     Close(SegmentId, u64),
 }
 
 /// The segments of one server, and its lease.
 #[derive(Debug, Default)]
-pub struct Tenancy {
+pub struct OwnershipLease {
     seen: Seen,
     lease_end: Instant,
-    segments: BTreeMap<SegmentId, Held>,
+    segments: BTreeMap<SegmentId, OwnedSegment>,
     /// Segments of a former leader that the present one has not named yet.
     stale: BTreeSet<SegmentId>,
 }
 
-impl Tenancy {
+impl OwnershipLease {
     /// Nothing yet.
-    pub fn new() -> Tenancy {
-        Tenancy::default()
+    pub fn new() -> OwnershipLease {
+        OwnershipLease::default()
     }
 
     /// Changes that have been made.
@@ -91,7 +91,7 @@ impl Tenancy {
             let ack_from = now + Duration::from_millis(u64::from(tenure.hold_ms));
             let (epoch, bytes, policy) = (tenure.epoch, tenure.bytes, tenure.policy);
             let (read_only, origin) = (tenure.read_only, tenure.origin);
-            let held = Held { epoch, bytes, policy, ack_from, read_only, origin };
+            let held = OwnedSegment { epoch, bytes, policy, ack_from, read_only, origin };
             match self.segments.get_mut(&id) {
                 // Each of the times was safe.
                 Some(known) if known.epoch == epoch => {
@@ -133,28 +133,28 @@ impl Tenancy {
     }
 
     /// What may be done with a segment that was opened under `epoch`.
-    pub fn standing(&self, id: SegmentId, epoch: u64, now: Instant) -> Standing {
+    pub fn lease_state(&self, id: SegmentId, epoch: u64, now: Instant) -> LeaseState {
         match self.segments.get(&id) {
             Some(held) if held.epoch == epoch => {
                 if now >= self.lease_end {
-                    Standing::Lapsed(held.ack_from)
+                    LeaseState::Expired(held.ack_from)
                 } else if now < held.ack_from {
-                    Standing::Holds(held.ack_from)
+                    LeaseState::HoldingAcks(held.ack_from)
                 } else {
-                    Standing::Serves(self.lease_end)
+                    LeaseState::Active(self.lease_end)
                 }
             }
-            _ => Standing::Gone,
+            _ => LeaseState::Revoked,
         }
     }
 
     /// A segment that this server has.
-    pub fn held(&self, id: SegmentId) -> Option<Held> {
+    pub fn held(&self, id: SegmentId) -> Option<OwnedSegment> {
         self.segments.get(&id).copied()
     }
 
     /// All segments that this server has.
-    pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Held)> {
+    pub fn segments(&self) -> impl Iterator<Item = (SegmentId, OwnedSegment)> {
         self.segments.iter().map(|(&id, &held)| (id, held))
     }
 

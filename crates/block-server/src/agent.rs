@@ -1,4 +1,4 @@
-//! [`Member`]: a block server among its managers. It renews the lease, opens the segments that it
+//! [`BlockServerAgent`]: a block server among its managers. It renews the lease, opens the segments that it
 //! is given and closes those that are taken from it.
 
 use std::cell::{Cell, RefCell};
@@ -30,7 +30,7 @@ use transport::{Handler, Incoming, Response, Service};
 use wire::control::{ControlError, ControlReply, ControlRequest, Policy, TraceReply};
 
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
-use super::tenancy::{Action, Held, Standing, Tenancy};
+use super::ownership::{Action, LeaseState, OwnedSegment, OwnershipLease};
 
 /// Bytes of a segment that are looked at in one step: beats go on in between.
 const STEP: u64 = 16 << 20;
@@ -99,7 +99,7 @@ fn uncut() -> Fault {
 pub trait Devices {
     /// The device of a segment, which this process owns from now on: whoever opened it under a
     /// smaller epoch changes nothing any more.
-    fn open(&self, segment: SegmentId, held: Held) -> Answer<'_, Rc<dyn ServedSegment>>;
+    fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>>;
 }
 
 /// Called when a segment is taken away; ends when nothing is under way on its device.
@@ -124,7 +124,7 @@ struct Inner {
     boot: Cell<u64>,
     /// The operator has been shown that another process has its name.
     refused: Cell<bool>,
-    tenancy: RefCell<Tenancy>,
+    ownership: RefCell<OwnershipLease>,
     places: RefCell<BTreeMap<SegmentId, Place>>,
     /// Segments that are being closed.
     closing: RefCell<BTreeMap<SegmentId, JoinHandle<()>>>,
@@ -140,18 +140,18 @@ struct Inner {
 
 /// A block server's membership. Clones share it.
 #[derive(Clone)]
-pub struct Member(Rc<Inner>);
+pub struct BlockServerAgent(Rc<Inner>);
 
-impl Member {
+impl BlockServerAgent {
     /// Begins to renew: the server `name` is reached at `addr`.
     pub fn start(
         managers: Managers,
         devices: Rc<dyn Devices>,
         name: &str,
         addr: SocketAddr,
-    ) -> Member {
+    ) -> BlockServerAgent {
         let env = managers.client().env().clone();
-        let member = Member(Rc::new(Inner {
+        let agent = BlockServerAgent(Rc::new(Inner {
             boot: Cell::new(0),
             refused: Cell::new(false),
             env: env.clone(),
@@ -159,7 +159,7 @@ impl Member {
             devices,
             name: name.to_owned(),
             addr,
-            tenancy: RefCell::new(Tenancy::new()),
+            ownership: RefCell::new(OwnershipLease::new()),
             places: RefCell::default(),
             closing: RefCell::default(),
             release: RefCell::default(),
@@ -170,8 +170,8 @@ impl Member {
             left: Cell::new(false),
             stopped: Cell::new(false),
         }));
-        env.spawn(Class::Control, "block server: beats", member.clone().beats());
-        member
+        env.spawn(Class::Control, "block server: beats", agent.clone().beats());
+        agent
     }
 
     /// Has `release` called for each segment that is taken away.
@@ -227,14 +227,14 @@ impl Member {
     }
 
     /// What may be done with a segment that was opened under `epoch`.
-    pub fn standing(&self, segment: SegmentId, epoch: u64) -> Standing {
-        self.0.tenancy.borrow().standing(segment, epoch, self.0.env.now())
+    pub fn lease_state(&self, segment: SegmentId, epoch: u64) -> LeaseState {
+        self.0.ownership.borrow().lease_state(segment, epoch, self.0.env.now())
     }
 
     /// No write to a segment that was opened under `epoch` is acknowledged before; `None` when
     /// it is another's.
     pub fn acknowledge_from(&self, segment: SegmentId, epoch: u64) -> Option<Instant> {
-        let held = self.0.tenancy.borrow().held(segment)?;
+        let held = self.0.ownership.borrow().held(segment)?;
         (held.epoch == epoch).then_some(held.ack_from)
     }
 
@@ -289,11 +289,12 @@ impl Member {
     }
 
     /// All segments that this server believes to have, with the epoch and what it may do.
-    pub fn standings(&self) -> Vec<(SegmentId, u64, Standing)> {
-        let (tenancy, now) = (self.0.tenancy.borrow(), self.0.env.now());
-        let standing =
-            |(id, held): (SegmentId, Held)| (id, held.epoch, tenancy.standing(id, held.epoch, now));
-        tenancy.segments().map(standing).collect()
+    pub fn lease_states(&self) -> Vec<(SegmentId, u64, LeaseState)> {
+        let (ownership, now) = (self.0.ownership.borrow(), self.0.env.now());
+        let standing = |(id, held): (SegmentId, OwnedSegment)| {
+            (id, held.epoch, ownership.lease_state(id, held.epoch, now))
+        };
+        ownership.segments().map(standing).collect()
     }
 
     async fn beats(self) {
@@ -317,7 +318,7 @@ impl Member {
                 Vec::new()
             };
             let leaving = self.0.leaving.get();
-            let leaves_none = leaving && self.0.tenancy.borrow().segments().next().is_none();
+            let leaves_none = leaving && self.0.ownership.borrow().segments().next().is_none();
             let request = BlockRequest::Beat(self.beat_of(known, seq, loads));
             let asked = self.0.managers.ask_once(&request, BEAT_ATTEMPT);
             match env.timeout(BEAT_ATTEMPT, asked).await {
@@ -326,7 +327,7 @@ impl Member {
                         server = None;
                     }
                     let now = env.now();
-                    let actions = self.0.tenancy.borrow_mut().granted(sent, now, &grant);
+                    let actions = self.0.ownership.borrow_mut().granted(sent, now, &grant);
                     let again = grant.more || !actions.is_empty();
                     actions.into_iter().for_each(|action| self.act(action));
                     if leaves_none && grant.known {
@@ -394,7 +395,7 @@ impl Member {
         self.0.env.mark("block server: replaced by a later process");
         tracing::error!("serves no more: {error}");
         self.0.stopped.set(true);
-        let actions = self.0.tenancy.borrow_mut().end();
+        let actions = self.0.ownership.borrow_mut().end();
         actions.into_iter().for_each(|action| self.act(action));
     }
 
@@ -407,7 +408,7 @@ impl Member {
             addr: self.0.addr,
             boot: self.0.boot.get(),
             seq,
-            seen: self.0.tenancy.borrow().seen(),
+            seen: self.0.ownership.borrow().seen(),
             unopened: first.map(|(&id, place)| (id, place.cause.clone())).collect(),
             unopened_count: unopened().count() as u32,
             loads,
@@ -467,7 +468,7 @@ impl Member {
     }
 
     /// Opens a segment, again and again until it is taken away: also one that has stopped.
-    async fn open(self, id: SegmentId, held: Held) {
+    async fn open(self, id: SegmentId, held: OwnedSegment) {
         let (env, mut pause) = (self.0.env.clone(), OPEN_PAUSE.0);
         let before = self.0.closing.borrow_mut().remove(&id);
         if let Some(before) = before {
@@ -507,7 +508,7 @@ impl Member {
     fn place(
         &self,
         id: SegmentId,
-        held: Held,
+        held: OwnedSegment,
         opened: Result<Rc<dyn ServedSegment>, Fault>,
     ) -> bool {
         let mut places = self.0.places.borrow_mut();
@@ -630,7 +631,7 @@ impl Member {
     }
 }
 
-impl fmt::Debug for Member {
+impl fmt::Debug for BlockServerAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Member({}, {} segments open)", self.0.name, self.open_count())
     }
@@ -739,13 +740,13 @@ impl Owned for Counted {
     }
 }
 
-impl Handler for Member {
+impl Handler for BlockServerAgent {
     /// Control requests only: those to segments go to the server.
     fn handle(&self, incoming: Incoming) {
-        let member = self.clone();
+        let agent = self.clone();
         self.0.env.spawn(Class::Foreground, "block server control", async move {
             let answer = match incoming.request.service {
-                Service::CONTROL => member.answer(&incoming.request.body).await,
+                Service::CONTROL => agent.answer(&incoming.request.body).await,
                 _ => Err(ControlError::new(Kind::Invalid, "this serves control requests only")),
             };
             incoming.reply.send(match answer {
@@ -756,7 +757,7 @@ impl Handler for Member {
     }
 }
 
-impl Member {
+impl BlockServerAgent {
     async fn answer(&self, body: &[u8]) -> Result<Reply, ControlError> {
         match Request::decode(body) {
             Ok(Request::BlockServer(asked)) => Ok(Reply::BlockServer(self.serve(asked).await?)),
