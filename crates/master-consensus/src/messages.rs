@@ -15,7 +15,7 @@ pub struct Invitation {
 
 /// What a master says about itself, and about the one that asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct MemberStatus {
     /// Its number among the masters.
     pub id: u64,
     /// Who has invited it; zero when no master has.
@@ -43,7 +43,7 @@ impl Invitation {
     }
 }
 
-impl Standing {
+impl MemberStatus {
     /// As bytes.
     pub fn encode(self) -> Vec<u8> {
         let mut to = Writer::new();
@@ -52,11 +52,11 @@ impl Standing {
     }
 
     /// From bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Standing, BadBytes> {
+    pub fn decode(bytes: &[u8]) -> Result<MemberStatus, BadBytes> {
         let mut from = Reader::new(bytes);
         let (id, member) = (from.u64()?, DiskId::new(from.u128()?));
-        let standing = Standing { id, member, leads: from.bool()?, voter: from.bool()? };
+        let status = MemberStatus { id, member, leads: from.bool()?, voter: from.bool()? };
         from.end()?;
-        Ok(standing)
+        Ok(status)
     }
 }

@@ -16,7 +16,7 @@ use wire::control::{ControlError, MasterInfo};
 use wire::frame::{BODY_MAX, STATUS_ERROR};
 
 use crate::bytes::{BadBytes, Reader, Writer};
-use crate::messages::{Invitation, Standing};
+use crate::messages::{Invitation, MemberStatus};
 use crate::{Groups, LocalFuture, NetError, PeerSend};
 
 /// Operations of [`Service::RAFT`].
@@ -35,7 +35,7 @@ pub const OP_BEATS: u16 = 5;
 /// master that is meant (0: not said, as by versions that put no number there).
 pub const OP_INVITE: u16 = 6;
 /// Ask how a master stands; the body is the number of the one that asks, behind group 0.
-pub const OP_STANDING: u16 = 7;
+pub const OP_MEMBER_STATUS: u16 = 7;
 
 /// Ask which process this is: the answer is the master's number and what it drew at its start.
 pub const OP_PROCESS: u16 = 8;
@@ -154,9 +154,9 @@ impl Peers {
     }
 
     /// How the master at `addr` stands, and what it says of `id`.
-    pub async fn standing(&self, addr: SocketAddr, id: u64) -> Option<Standing> {
-        let answer = self.ask(addr, OP_STANDING, 0, &id.to_le_bytes(), INVITE_WAIT).await;
-        Standing::decode(&answer.ok()?).ok()
+    pub async fn member_status(&self, addr: SocketAddr, id: u64) -> Option<MemberStatus> {
+        let answer = self.ask(addr, OP_MEMBER_STATUS, 0, &id.to_le_bytes(), INVITE_WAIT).await;
+        MemberStatus::decode(&answer.ok()?).ok()
     }
 
     /// Masters that took no part in a group when they answered last.
@@ -398,8 +398,8 @@ pub fn fuzz_peer_message(bytes: &[u8]) {
     if let Ok(invitation) = Invitation::decode(bytes) {
         assert_eq!(invitation.encode(), bytes);
     }
-    if let Ok(standing) = Standing::decode(bytes) {
-        assert_eq!(standing.encode(), bytes);
+    if let Ok(status) = MemberStatus::decode(bytes) {
+        assert_eq!(status.encode(), bytes);
     }
 }
 
@@ -428,8 +428,8 @@ mod tests {
             prop_assert_eq!(decode_answers(&bytes), Ok(answers));
             let invitation = Invitation { inviter: DiskId::new(disk), joins: one };
             prop_assert_eq!(Invitation::decode(&invitation.encode()), Ok(invitation));
-            let standing = Standing { id, member: DiskId::new(disk), leads: one, voter: other };
-            prop_assert_eq!(Standing::decode(&standing.encode()), Ok(standing));
+            let status = MemberStatus { id, member: DiskId::new(disk), leads: one, voter: other };
+            prop_assert_eq!(MemberStatus::decode(&status.encode()), Ok(status));
         }
 
         #[test]

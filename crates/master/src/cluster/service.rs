@@ -262,7 +262,7 @@ impl ClusterService {
     /// and never answer.
     async fn check_answers(&self, master: &MasterInfo, listed: bool) -> Result<(), ControlError> {
         let MasterInfo { id, addr, .. } = master;
-        match self.0.peers.standing(*addr, self.0.master).await {
+        match self.0.peers.member_status(*addr, self.0.master).await {
             Some(found) if found.id == *id && found.member.get() == 0 && listed => {
                 Err(ControlError::new(
                     Kind::Invalid,

@@ -12,9 +12,9 @@ use wire::control::{ControlError, ControlRequest, Group as GroupName};
 
 use super::{Master, MasterConfig, StartError};
 use master_consensus::MembershipError;
-use master_consensus::messages::{Invitation, Standing};
+use master_consensus::messages::{Invitation, MemberStatus};
 use master_consensus::peers::{
-    OP_BEATS, OP_INVITE, OP_LOST, OP_PROCESS, OP_STANDING, STATUS_NO_GROUP, answer_beats,
+    OP_BEATS, OP_INVITE, OP_LOST, OP_MEMBER_STATUS, OP_PROCESS, STATUS_NO_GROUP, answer_beats,
     decode_beats, decode_message, named,
 };
 
@@ -59,7 +59,7 @@ impl Master {
 
     /// Whether a request is about admission, and not for a group.
     pub(super) fn is_for_admission(&self, op: u16) -> bool {
-        matches!(op, OP_BEATS | OP_STANDING | OP_INVITE | OP_PROCESS | OP_LOST)
+        matches!(op, OP_BEATS | OP_MEMBER_STATUS | OP_INVITE | OP_PROCESS | OP_LOST)
             || !self.0.admission.is_member()
     }
 
@@ -87,7 +87,7 @@ impl Master {
         }
         let Ok((meant, body)) = decode_message(incoming) else { return refused() };
         match op {
-            OP_STANDING => Some(Response::ok(self.standing(&body).await.encode())),
+            OP_MEMBER_STATUS => Some(Response::ok(self.member_status(&body).await.encode())),
             OP_PROCESS => {
                 let id = self.0.cluster.master().to_le_bytes();
                 Some(Response::ok([id, self.0.boot.to_le_bytes()].concat()))
@@ -147,11 +147,11 @@ impl Master {
         for id in self.0.peers.strangers() {
             let listed = cluster.masters().into_iter().find(|master| master.id == id);
             let Some(listed) = listed else { continue };
-            let standing = self.0.peers.standing(listed.addr, cluster.master()).await;
-            if let Some(found) = standing.filter(|found| found.id != id) {
+            let status = self.0.peers.member_status(listed.addr, cluster.master()).await;
+            if let Some(found) = status.filter(|found| found.id != id) {
                 self.0.peers.note_misplaced(&listed, found.id);
             }
-            let empty = standing.is_some_and(|it| it.id == id && it.member.get() == 0);
+            let empty = status.is_some_and(|it| it.id == id && it.member.get() == 0);
             let empty = empty && cluster.host().leads();
             // Who is on record now had been invited before it came there.
             if empty && cluster.host().settle().await.is_ok() && cluster.lists(id) {
@@ -167,17 +167,17 @@ impl Master {
         let others = || config.masters.iter().filter(|other| other.id != config.id);
         if !admission.is_member() {
             let own = self.0.store.info().disk;
-            let asked = others().map(|other| self.0.peers.standing(other.addr, config.id));
-            let standings = join_all(asked.collect::<Vec<_>>()).await;
-            let mut known = standings.iter().flatten();
+            let asked = others().map(|other| self.0.peers.member_status(other.addr, config.id));
+            let statuses = join_all(asked.collect::<Vec<_>>()).await;
+            let mut known = statuses.iter().flatten();
             // A leader that a quorum confirms knows who has a vote.
             if known.any(|it| it.leads && it.voter) && !admission.is_member() {
                 return Err(admission.lost_disk());
             }
-            let empty = |it: &Option<Standing>| {
+            let empty = |it: &Option<MemberStatus>| {
                 it.is_some_and(|it| it.member == own || it.member.get() == 0)
             };
-            if !self.forms(config) || !standings.iter().all(empty) {
+            if !self.forms(config) || !statuses.iter().all(empty) {
                 return Ok(admission.is_member());
             }
             let invitation = Invitation { inviter: own, joins: false };
@@ -206,7 +206,7 @@ impl Master {
     }
 
     /// How this master stands, and what it says of the one that asks.
-    pub(super) async fn standing(&self, body: &[u8]) -> Standing {
+    pub(super) async fn member_status(&self, body: &[u8]) -> MemberStatus {
         let asker = body.try_into().map_or(0, u64::from_le_bytes);
         let cluster = self.0.router.host(GroupName::Cluster.number());
         let (mut leads, mut voter) = (false, false);
@@ -216,7 +216,7 @@ impl Master {
             voter = cluster.voters().contains(&asker) || self.0.cluster.lists(asker);
         }
         let (id, member) = (self.0.cluster.master(), self.0.admission.member());
-        Standing { id, member, leads, voter }
+        MemberStatus { id, member, leads, voter }
     }
 
     /// Forms all groups, on the master with the lowest ID. A repeat after a crash goes on.
