@@ -409,7 +409,9 @@ impl Shared {
                     self.hold(action, !wait);
                 }
             }
-            Action::Tell { replica, to, token, request } => self.tell(replica, to, token, request),
+            Action::NotifyCommitted { replica, to, token, request } => {
+                self.notify_committed(replica, to, token, request)
+            }
             Action::Op(op) => self.start_op(op),
             Action::Acked { below, .. } => self.acknowledge(below),
             Action::Released { below } => self.release(below),
@@ -504,7 +506,13 @@ impl Shared {
         });
     }
 
-    fn tell(self: &Rc<Self>, replica: u8, to: SocketAddr, token: [u8; 16], at: CommitRequest) {
+    fn notify_committed(
+        self: &Rc<Self>,
+        replica: u8,
+        to: SocketAddr,
+        token: [u8; 16],
+        at: CommitRequest,
+    ) {
         let client = &self.file.0.client.0;
         let timeout = client.config.writer.replica_timeout;
         let call = client.peers.data(to, DataRequest::Commit(at), token, None, timeout);
@@ -515,7 +523,12 @@ impl Shared {
                 Ok(_) => Ok(()),
                 Err(error) => Err(send_error(error)),
             };
-            shared.process_unless_abandoned(Event::Told { chunk, replica, committed, result });
+            shared.process_unless_abandoned(Event::CommittedNotified {
+                chunk,
+                replica,
+                committed,
+                result,
+            });
         });
     }
 

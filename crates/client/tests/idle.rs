@@ -44,13 +44,13 @@ fn idle(mute: Option<u8>) -> (u32, Option<(Duration, u32)>) {
         for action in actions {
             match action {
                 Action::Send { id, .. } => events.push(Event::Sent { id, result: Ok(100) }),
-                Action::Tell { replica, request, .. } => {
+                Action::NotifyCommitted { replica, request, .. } => {
                     told += 1;
                     let silent = mute == Some(replica);
                     let result = if silent { Err(SendError::Unreachable) } else { Ok(()) };
                     let (chunk, committed) = (request.at.chunk, request.committed);
                     assert_eq!((chunk, committed), (ChunkId::new(1), 100));
-                    events.push(Event::Told { chunk, replica, committed, result });
+                    events.push(Event::CommittedNotified { chunk, replica, committed, result });
                 }
                 Action::Op(StreamOp::Advance { sealed, len, next, .. }) => {
                     assert_eq!((sealed, next), (ChunkId::new(1), ChunkId::new(2)));
@@ -111,9 +111,14 @@ fn an_idle_writer_leaves_a_chunk_that_is_short_of_copies_once_there_is_a_whole_o
         for action in actions {
             match action {
                 Action::Send { id, .. } => events.push(Event::Sent { id, result: Ok(100) }),
-                Action::Tell { replica, request, .. } => {
+                Action::NotifyCommitted { replica, request, .. } => {
                     let (chunk, committed) = (request.at.chunk, request.committed);
-                    events.push(Event::Told { chunk, replica, committed, result: Ok(()) });
+                    events.push(Event::CommittedNotified {
+                        chunk,
+                        replica,
+                        committed,
+                        result: Ok(()),
+                    });
                 }
                 Action::Op(StreamOp::Extend { avoid, spares, .. }) => {
                     asked.push(now.since(start));

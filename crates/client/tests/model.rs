@@ -48,8 +48,8 @@ struct Chunk {
 enum Message {
     Append { id: SendId, at: AppendAt, request: AppendRequest, server: usize },
     Answer { id: SendId, result: Result<u32, SendError> },
-    Tell { replica: u8, chunk: ChunkId, committed: u32, server: usize },
-    Told { replica: u8, chunk: ChunkId, committed: u32, result: Result<(), SendError> },
+    NotifyCommitted { replica: u8, chunk: ChunkId, committed: u32, server: usize },
+    CommittedNotified { replica: u8, chunk: ChunkId, committed: u32, result: Result<(), SendError> },
     Op(StreamOp),
     OpAnswer(Result<OpDone, OpError>),
 }
@@ -197,12 +197,12 @@ impl Model {
                 let server = server_of(to);
                 self.messages.push(Message::Append { id, at, request, server });
             }
-            Action::Tell { replica, to, request, .. } => {
+            Action::NotifyCommitted { replica, to, request, .. } => {
                 let chunk = request.at.chunk;
                 assert_eq!(u64::from(request.committed), self.acked_in(chunk));
                 let committed = request.committed;
                 let server = server_of(to);
-                self.messages.push(Message::Tell { replica, chunk, committed, server });
+                self.messages.push(Message::NotifyCommitted { replica, chunk, committed, server });
             }
             Action::Op(op) => self.messages.push(Message::Op(op)),
             Action::Acked { below, len } => self.on_acked(below, len),
@@ -378,7 +378,7 @@ impl Model {
                 self.messages.push(Message::Answer { id, result });
             }
             Message::Answer { id, result } => self.give(Event::Sent { id, result }),
-            Message::Tell { replica, chunk, committed, server } => {
+            Message::NotifyCommitted { replica, chunk, committed, server } => {
                 let fenced = self.replicas.get(&(chunk, server)).is_some_and(|r| r.fenced);
                 let result = if !self.alive[server] || lose {
                     Err(SendError::Silent)
@@ -389,10 +389,15 @@ impl Model {
                 } else {
                     Ok(())
                 };
-                self.messages.push(Message::Told { replica, chunk, committed, result });
+                self.messages.push(Message::CommittedNotified {
+                    replica,
+                    chunk,
+                    committed,
+                    result,
+                });
             }
-            Message::Told { replica, chunk, committed, result } => {
-                self.give(Event::Told { replica, chunk, committed, result });
+            Message::CommittedNotified { replica, chunk, committed, result } => {
+                self.give(Event::CommittedNotified { replica, chunk, committed, result });
             }
             Message::Op(op) => {
                 let answer = self.serve_op(op);

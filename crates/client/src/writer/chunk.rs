@@ -70,7 +70,7 @@ pub(super) struct Replica {
     /// Since when there is no connection.
     pub(super) unreachable_since: Option<Instant>,
     /// Committed length that it is known to know.
-    pub(super) told: u32,
+    pub(super) notified: u32,
     /// A commit message is under way.
     pub(super) telling: bool,
     /// No commit message before.
@@ -118,7 +118,7 @@ impl OpenChunk {
             heard_at: now,
             resent_at: now,
             unreachable_since: None,
-            told: 0,
+            notified: 0,
             telling: false,
             tell_after: now,
             mute_since: None,

@@ -183,8 +183,8 @@ impl Writer {
         match event {
             Event::Append { len } => self.on_append(now, len),
             Event::Sent { id, result } => self.on_sent(now, id, result, out),
-            Event::Told { chunk, replica, committed, result } => {
-                self.on_told(now, chunk, replica, committed, result, out);
+            Event::CommittedNotified { chunk, replica, committed, result } => {
+                self.on_committed_notified(now, chunk, replica, committed, result, out);
             }
             Event::Op(result) => self.on_op(now, result, out),
             Event::Close { finish } => {
@@ -224,7 +224,7 @@ impl Writer {
             }
             self.end_current(out);
         }
-        self.tell(now, out);
+        self.notify_committed(now, out);
         self.next_op(now, out);
     }
 
@@ -387,7 +387,7 @@ impl Writer {
     fn on_durable(&mut self, now: Instant, id: SendId, len: u32) {
         let index = usize::from(id.replica);
         let replica = &mut self.current.as_mut().expect("checked").replicas[index];
-        replica.told = replica.told.max(id.committed);
+        replica.notified = replica.notified.max(id.committed);
         self.advance_replica(now, index, len);
         // An answer that does not cover its own append is no success: ask again.
         let replica = &self.current.as_ref().expect("checked").replicas[index];
@@ -659,7 +659,7 @@ impl Writer {
         assert!(current.acked <= current.end && current.id() <= self.youngest);
         assert!(self.ended.is_none() || current.acked == 0, "acknowledged before the switch");
         for replica in current.alive() {
-            assert!(replica.durable <= current.end && replica.told <= current.acked);
+            assert!(replica.durable <= current.end && replica.notified <= current.acked);
             assert!(replica.next <= replica.unsent && replica.unsent <= self.placed);
             assert!(self.first <= replica.next);
         }

@@ -98,7 +98,7 @@ pub enum Event {
         result: Result<u32, SendError>,
     },
     /// A commit message has ended.
-    Told {
+    CommittedNotified {
         /// The chunk.
         chunk: ChunkId,
         /// Index of the replica.
@@ -168,7 +168,7 @@ pub enum Action {
         request: AppendRequest,
     },
     /// Tell an idle replica the committed length.
-    Tell {
+    NotifyCommitted {
         /// Index of the replica.
         replica: u8,
         /// The replica's address.

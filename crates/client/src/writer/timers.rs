@@ -62,7 +62,7 @@ impl Writer {
 
     /// When a replica is to be told the committed length.
     fn tell_at(&self, replica: &Replica, committed: u32) -> Instant {
-        if replica.told < committed {
+        if replica.notified < committed {
             replica.tell_after
         } else {
             replica.tell_after.max(replica.heard_at + self.config.commit_repeat)
@@ -124,7 +124,7 @@ impl Writer {
     }
 
     /// Tells idle replicas what is committed, so that readers of the tail go on.
-    pub(super) fn tell(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn notify_committed(&mut self, now: Instant, out: &mut Vec<Action>) {
         if !self.is_idle() || now < self.progress_at + self.config.commit_idle {
             return;
         }
@@ -146,11 +146,11 @@ impl Writer {
         let request =
             CommitRequest { at: current.replica_ref(index), epoch: self.epoch, committed };
         let (to, token) = (replica.place.addr, current.place.token);
-        out.push(Action::Tell { replica: index as u8, to, token, request });
+        out.push(Action::NotifyCommitted { replica: index as u8, to, token, request });
         self.current.as_mut().expect("checked").replicas[index].telling = true;
     }
 
-    pub(super) fn on_told(
+    pub(super) fn on_committed_notified(
         &mut self,
         now: Instant,
         chunk: ChunkId,
@@ -172,7 +172,7 @@ impl Writer {
         }
         match result {
             Ok(()) => {
-                replica.told = replica.told.max(committed);
+                replica.notified = replica.notified.max(committed);
                 replica.heard_at = now;
                 replica.mute_since = None;
             }
