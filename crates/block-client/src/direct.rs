@@ -35,7 +35,7 @@ enum Known {
 /// Records of one file that stand close together.
 struct Run {
     file: (u32, u32),
-    origin: u64,
+    clone_source: u64,
     /// Numbers of the blocks, and the units of their records.
     blocks: Vec<(u64, u32)>,
 }
@@ -53,7 +53,7 @@ impl Run {
     /// True when a record may stand right behind the last one: packed ones are shorter than others.
     fn goes_on(&self, place: RecordLocation, unit: u32) -> bool {
         let last = self.blocks[self.blocks.len() - 1].1;
-        (self.file, self.origin) == (place.file, place.origin)
+        (self.file, self.clone_source) == (place.file, place.clone_source)
             && last < unit
             && unit - last <= RECORD_UNITS
             && self.len() + RECORD <= READ_BYTES_MAX
@@ -189,9 +189,9 @@ impl Direct {
         lba: u64,
         record: &'a [u8],
     ) -> Result<Cow<'a, [u8]>, Fault> {
-        let volume = match run.origin {
+        let volume = match run.clone_source {
             0 => self.segment.volume.get(),
-            origin => origin,
+            clone_source => clone_source,
         };
         let identity = Identity { volume, segment: self.segment.index };
         let file = FileNo::new(run.file.1).expect("the decoder refuses 0");
@@ -293,8 +293,8 @@ fn runs(extent: Extent, spans: &[LocationRun]) -> Result<Vec<Run>, Fault> {
             match runs.last_mut() {
                 Some(run) if run.goes_on(place, unit) => run.blocks.push((lba, unit)),
                 _ => {
-                    let (file, origin) = (place.file, place.origin);
-                    runs.push(Run { file, origin, blocks: vec![(lba, unit)] });
+                    let (file, clone_source) = (place.file, place.clone_source);
+                    runs.push(Run { file, clone_source, blocks: vec![(lba, unit)] });
                 }
             }
             lba += 1;

@@ -84,8 +84,8 @@ impl LocationCache {
                 }
                 let BlockLocation { file, unit } = group.locations[at];
                 let place = (unit != 0).then(|| {
-                    let (file, origin) = state.files[file as usize];
-                    RecordLocation { file, origin, unit }
+                    let (file, clone_source) = state.files[file as usize];
+                    RecordLocation { file, clone_source, unit }
                 });
                 push_location(&mut spans, place);
             }
@@ -155,7 +155,7 @@ impl LocationCache {
 impl State {
     /// The index of a file.
     fn number(&mut self, place: RecordLocation) -> u32 {
-        let file = (place.file, place.origin);
+        let file = (place.file, place.clone_source);
         if let Some(&number) = self.numbers.get(&file) {
             return number;
         }

@@ -78,8 +78,8 @@ impl Machine {
     fn refuse_cloned(&self, snapshots: &[VolumeId]) -> Result<(), Refusal> {
         let all: BTreeSet<VolumeId> = snapshots.iter().copied().collect();
         let live = self.state.volumes().filter(|(_, one)| one.deleted.is_none());
-        let mut origins = live.filter_map(|(_, one)| one.family.origin);
-        let Some(of) = origins.find(|origin| all.contains(origin)) else {
+        let mut clone_sources = live.filter_map(|(_, one)| one.family.clone_source);
+        let Some(of) = clone_sources.find(|clone_source| all.contains(clone_source)) else {
             return Ok(());
         };
         self.refuse_needed(of, false)
@@ -240,7 +240,7 @@ impl Machine {
     /// Deleted clones of a snapshot that is about to go get owners, who link what they share; false
     /// when there are none.
     pub fn serve_deleted_clones(&mut self, now: Instant, snapshot: VolumeId) -> bool {
-        let is_clone = |volume: &Volume| volume.family.origin == Some(snapshot);
+        let is_clone = |volume: &Volume| volume.family.clone_source == Some(snapshot);
         let clones = self.state.deleted().filter(|(_, volume)| is_clone(volume));
         let clones: Vec<VolumeId> = clones.map(|(id, _)| id).collect();
         for &clone in &clones {
@@ -260,7 +260,7 @@ impl Machine {
         loop {
             let before = known.len();
             for (id, one) in self.state.volumes() {
-                let near = [Some(id), one.family.parent, one.family.origin];
+                let near = [Some(id), one.family.parent, one.family.clone_source];
                 if near.iter().flatten().any(|id| known.contains(id)) {
                     known.extend(near.into_iter().flatten());
                 }

@@ -52,10 +52,10 @@ pub struct Family {
     /// It is a snapshot of this volume.
     pub parent: Option<VolumeId>,
     /// It was cloned from this snapshot, and shares files with it.
-    pub origin: Option<VolumeId>,
+    pub clone_source: Option<VolumeId>,
     /// Segments that the snapshot has: the volume's first ones are linked from it. Programs of
     /// version 1 without this count leave it away.
-    pub origin_segments: Option<u32>,
+    pub clone_source_segments: Option<u32>,
     /// Its directories are being made: it cannot be opened yet.
     pub making: bool,
     /// Of a snapshot: for so long answers were held back for it, microseconds.
@@ -64,9 +64,9 @@ pub struct Family {
 
 impl Family {
     /// It shares nothing any more with the snapshot that it was cloned from.
-    pub(super) fn take_origin(&mut self) -> Option<VolumeId> {
-        self.origin_segments = None;
-        self.origin.take()
+    pub(super) fn take_clone_source(&mut self) -> Option<VolumeId> {
+        self.clone_source_segments = None;
+        self.clone_source.take()
     }
 }
 

@@ -232,7 +232,7 @@ impl Machine {
                     policy: volume.spec.policy,
                     hold_ms: hold as u32,
                     read_only: volume.family.parent.is_some(),
-                    origin: self.state.origin_of(segment),
+                    clone_source: self.state.clone_source_of(segment),
                 }
             });
             grant.changes.push(Assignment { segment, tenure });

@@ -284,12 +284,12 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
         put_text(out, &attached.holder);
     }
     if related {
-        let counted = family.origin_segments.is_some();
+        let counted = family.clone_source_segments.is_some();
         out.push(u8::from(family.making) | u8::from(counted) << 1);
         put_u64(out, family.parent.map_or(0, VolumeId::get));
-        put_u64(out, family.origin.map_or(0, VolumeId::get));
+        put_u64(out, family.clone_source.map_or(0, VolumeId::get));
         put_u64(out, family.hold_us);
-        family.origin_segments.into_iter().for_each(|count| put_u32(out, count));
+        family.clone_source_segments.into_iter().for_each(|count| put_u32(out, count));
     }
     if let Some(Deleted { at_ms, until_ms, left_ms }) = volume.deleted {
         put_u64(out, at_ms);
@@ -381,10 +381,10 @@ impl Input<'_> {
             _ => return None,
         };
         let volume = |id: u64| (id != 0).then_some(VolumeId::new(id));
-        let (parent, origin) = (volume(self.u64()?), volume(self.u64()?));
+        let (parent, clone_source) = (volume(self.u64()?), volume(self.u64()?));
         let hold_us = self.u64()?;
-        let origin_segments = if counted { Some(self.u32()?) } else { None };
-        let family = Family { parent, origin, origin_segments, making, hold_us };
+        let clone_source_segments = if counted { Some(self.u32()?) } else { None };
+        let family = Family { parent, clone_source, clone_source_segments, making, hold_us };
         (family != Family::default()).then_some(family)
     }
 }

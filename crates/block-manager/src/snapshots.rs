@@ -210,8 +210,8 @@ impl Machine {
         }
         name.clone_into(&mut spec.name);
         let count = self.check_room(&spec, 1)?;
-        let (origin, origin_segments) = (Some(snapshot), Some(count));
-        let family = Family { origin, origin_segments, ..Family::default() };
+        let (clone_source, clone_source_segments) = (Some(snapshot), Some(count));
+        let family = Family { clone_source, clone_source_segments, ..Family::default() };
         let id = self.add(nonce, spec, family);
         self.add_segments(now, id, 0..count);
         self.volume_reply(id)
@@ -238,7 +238,8 @@ impl Machine {
     }
 
     fn clones_of(&self, snapshot: VolumeId) -> Vec<VolumeId> {
-        let is_clone = |(_, known): &(VolumeId, &Volume)| known.family.origin == Some(snapshot);
+        let is_clone =
+            |(_, known): &(VolumeId, &Volume)| known.family.clone_source == Some(snapshot);
         self.state.volumes().filter(is_clone).map(|(id, _)| id).collect()
     }
 
@@ -271,8 +272,8 @@ impl Machine {
         let Some(count) = self.state.volume(snapshot).map(segments_of_all) else { return };
         for id in self.clones_of(snapshot) {
             let mut known = self.state.volume(id).cloned().expect("just seen");
-            if known.family.origin_segments.is_none() {
-                known.family.origin_segments = Some(count);
+            if known.family.clone_source_segments.is_none() {
+                known.family.clone_source_segments = Some(count);
                 self.put(Key::Volume(id), Value::Volume(known));
             }
         }
@@ -302,7 +303,7 @@ impl Machine {
         self.begin_cutting(snapshot)?;
         self.serve_snapshot(now, snapshot);
         let policy = spec.policy;
-        let family = Family { origin: Some(snapshot), making: true, ..Family::default() };
+        let family = Family { clone_source: Some(snapshot), making: true, ..Family::default() };
         Ok(Begun::Go((self.add(nonce, spec, family), policy)))
     }
 
@@ -333,8 +334,11 @@ impl Machine {
     /// and what was its content goes.
     pub fn finish_rollback(&mut self, now: Instant, id: VolumeId) -> Result<BlockReply, Refusal> {
         let mut made = self.state.volume(id).cloned().ok_or(Refusal::NoVolume(id))?;
-        let origin = made.family.take_origin().and_then(|origin| self.state.volume(origin));
-        let parent = origin.and_then(|snapshot| snapshot.family.parent);
+        let clone_source = made
+            .family
+            .take_clone_source()
+            .and_then(|clone_source| self.state.volume(clone_source));
+        let parent = clone_source.and_then(|snapshot| snapshot.family.parent);
         let parent = parent.ok_or(Refusal::NoVolume(id))?;
         let former = self.changeable(parent)?.clone();
         self.refuse_attached(now, parent)?;
@@ -404,7 +408,7 @@ impl Machine {
         let snapshots = names(&|family| family.parent == Some(id));
         let clones = match force {
             true => Vec::new(),
-            false => names(&|family| family.origin == Some(id)),
+            false => names(&|family| family.clone_source == Some(id)),
         };
         let name = known.spec.name.clone();
         match (snapshots.is_empty(), clones.is_empty()) {
@@ -417,7 +421,7 @@ impl Machine {
     /// A clone shares nothing any more.
     pub fn flattened(&mut self, id: VolumeId) {
         if let Some(mut known) = self.state.volume(id).cloned()
-            && known.family.take_origin().is_some()
+            && known.family.take_clone_source().is_some()
         {
             self.put(Key::Volume(id), Value::Volume(known));
         }

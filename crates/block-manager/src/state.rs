@@ -248,9 +248,9 @@ impl State {
         let volume = self.volumes.get(&id)?;
         let attached = |one: &Attached| Attachment { epoch: one.epoch, holder: one.holder.clone() };
         let attachments = volume.attached.iter().map(attached).collect();
-        let Family { parent, origin, hold_us, .. } = volume.family;
+        let Family { parent, clone_source, hold_us, .. } = volume.family;
         let spec = volume.spec.clone();
-        Some(VolumeInfo { volume: id, spec, attachments, parent, origin, hold_us })
+        Some(VolumeInfo { volume: id, spec, attachments, parent, clone_source, hold_us })
     }
 
     /// Bytes that a segment has for ever: volumes are thin, and their length is watched where
@@ -264,15 +264,15 @@ impl State {
     ///
     /// It is named also when it is gone: a segment that was not linked before has lost its content,
     /// and opening it fails with `Corrupt`. Without a name it would read as zeroes.
-    pub fn origin_of(&self, id: SegmentId) -> Option<VolumeId> {
+    pub fn clone_source_of(&self, id: SegmentId) -> Option<VolumeId> {
         let family = self.volumes.get(&id.volume)?.family;
-        let origin = family.origin?;
-        let count = match family.origin_segments {
+        let clone_source = family.clone_source?;
+        let count = match family.clone_source_segments {
             Some(count) => count,
             // A row without the count, whose snapshot is gone: every segment was linked before that.
-            None => self.volumes.get(&origin).map_or(0, segments_of_all),
+            None => self.volumes.get(&clone_source).map_or(0, segments_of_all),
         };
-        (id.index < count).then_some(origin)
+        (id.index < count).then_some(clone_source)
     }
 
     /// How many segments a volume has when it has `bytes`: of a group that is begun, all, though

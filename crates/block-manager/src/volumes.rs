@@ -300,7 +300,7 @@ impl Machine {
 
 /// A segment that is made anew would be linked from the snapshot again.
 fn refuse_shared(known: &Volume) -> Result<(), Refusal> {
-    match known.family.origin {
+    match known.family.clone_source {
         Some(_) => Err(Refusal::Shares { name: known.spec.name.clone() }),
         None => Ok(()),
     }

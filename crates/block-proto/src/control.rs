@@ -58,7 +58,7 @@ pub struct VolumeInfo {
     /// It is a snapshot of this volume: it never changes (B10).
     pub parent: Option<VolumeId>,
     /// It was cloned from this snapshot and shares files with it (B11).
-    pub origin: Option<VolumeId>,
+    pub clone_source: Option<VolumeId>,
     /// Of a snapshot: for so long acknowledgements were held back for it, microseconds
     /// (`protocols.md` 6.6).
     pub hold_us: u64,
@@ -164,7 +164,7 @@ pub struct OwnershipGrant {
     pub read_only: bool,
     /// Its content is that of the same segment of this volume, a snapshot, from which whoever
     /// opens it first links it (B11).
-    pub origin: Option<VolumeId>,
+    pub clone_source: Option<VolumeId>,
 }
 
 /// Answer to a [`BlockBeat`].

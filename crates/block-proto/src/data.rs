@@ -359,10 +359,10 @@ impl BlockAnswer {
                 put_u64s(&mut out, &[*first]);
                 put_u32s(&mut out, &[*location_lease_ms, 0]);
                 for LocationRun { blocks, at } in spans {
-                    let RecordLocation { file, origin, unit } =
-                        at.unwrap_or(RecordLocation { file: (0, 0), origin: 0, unit: 0 });
+                    let RecordLocation { file, clone_source, unit } =
+                        at.unwrap_or(RecordLocation { file: (0, 0), clone_source: 0, unit: 0 });
                     put_u32s(&mut out, &[*blocks, file.0, file.1, unit]);
-                    put_u64s(&mut out, &[origin]);
+                    put_u64s(&mut out, &[clone_source]);
                 }
             }
         }
@@ -415,14 +415,14 @@ fn decode_located(fields: &mut Fields<'_>) -> Result<Located, DecodeError> {
 
 fn decode_span(fields: &mut Fields<'_>) -> Result<LocationRun, DecodeError> {
     let (blocks, file) = (fields.u32()?, (fields.u32()?, fields.u32()?));
-    let (unit, origin) = (fields.u32()?, fields.u64()?);
+    let (unit, clone_source) = (fields.u32()?, fields.u64()?);
     if blocks == 0 {
         return Err(DecodeError::Field("blocks"));
     }
     match file.1 {
-        0 if (file.0, unit, origin) != (0, 0, 0) => Err(DecodeError::Field("file")),
+        0 if (file.0, unit, clone_source) != (0, 0, 0) => Err(DecodeError::Field("file")),
         0 => Ok(LocationRun { blocks, at: None }),
-        _ => Ok(LocationRun { blocks, at: Some(RecordLocation { file, origin, unit }) }),
+        _ => Ok(LocationRun { blocks, at: Some(RecordLocation { file, clone_source, unit }) }),
     }
 }
 

@@ -58,9 +58,9 @@ fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
         zero,
     });
     let place = (any::<u32>(), 1..u32::MAX, any::<u64>(), any::<u32>());
-    let place = place.prop_map(|(maker, number, origin, unit)| RecordLocation {
+    let place = place.prop_map(|(maker, number, clone_source, unit)| RecordLocation {
         file: (maker, number),
-        origin,
+        clone_source,
         unit,
     });
     let span =
@@ -154,7 +154,7 @@ fn values_that_no_sender_produces_are_refused() {
     assert!(BlockIo::decode(0, &[0; 90]).is_err() && BlockIo::decode(7, &[0; 90]).is_err());
     assert!(decode_answer(0x0300, &[]).is_err() && decode_answer(13, &[]).is_err());
     // A span of no blocks, and a place in no file.
-    let at = Some(RecordLocation { file: (1, 0), origin: 0, unit: 7 });
+    let at = Some(RecordLocation { file: (1, 0), clone_source: 0, unit: 7 });
     for span in [LocationRun { blocks: 0, at: None }, LocationRun { blocks: 1, at }] {
         let located = Located { first: 0, location_lease_ms: 0, spans: vec![span] };
         let (status, body) = encode_answer(&Ok(BlockAnswer::Located(located)));
@@ -182,7 +182,7 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
         all.push((format!("block_request-{}", io.op()), fuzz_request, bytes));
     }
     let piece = |len, hole| Piece { len, hole, zero: hole };
-    let at = Some(RecordLocation { file: (2, 9), origin: 5, unit: 66 });
+    let at = Some(RecordLocation { file: (2, 9), clone_source: 5, unit: 66 });
     let spans = vec![LocationRun { blocks: 3, at: None }, LocationRun { blocks: 2, at }];
     let located = Located { first: 32, location_lease_ms: 300, spans };
     for (name, answer) in [

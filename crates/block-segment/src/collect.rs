@@ -22,7 +22,7 @@ use super::choice::{Candidate, Lifespan, pick};
 use super::core::Core;
 use super::files::{DataFile, Open};
 use super::format::state::{Role, file_key};
-use super::format::txn::Mark;
+use super::format::txn::Watermark;
 use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE};
 use super::types::{Loc, Update};
 
@@ -264,7 +264,7 @@ impl Core {
         let unit = output.open.next + (output.bytes.len() as u64 / UNIT) as u32;
         let file = output.open.file.number;
         // The data's CRC goes with the data; the copy is this segment's own.
-        let copy = Head { what, file, unit, identity: self.identity, origin: None, ..*head };
+        let copy = Head { what, file, unit, identity: self.identity, tag: None, ..*head };
         put_stored(&mut output.bytes, copy, stored);
         output.moves.push(Update::Move { lba: head.lba, from, to: Loc::new(file, unit) });
         if output.bytes.len() + RECORD > COLLECT_APPEND_BYTES {
@@ -362,6 +362,6 @@ impl Core {
 }
 
 /// How far a file goes.
-fn mark_of(file: &DataFile) -> Mark {
-    Mark { file: file.number, end: file.end.get(), blocks: file.blocks.get() }
+fn mark_of(file: &DataFile) -> Watermark {
+    Watermark { file: file.number, end: file.end.get(), blocks: file.blocks.get() }
 }

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use base::{Fault, Kind};
+use block_volume::dedup::DedupWindows;
 use block_volume::ids::{FileNo, Identity, Seq};
-use block_volume::once::Windows;
 use block_volume::record::Flaw;
 use runtime::sync::{Mutex, Notify, Semaphore};
 use runtime::{Env, Instant};
@@ -18,7 +18,7 @@ use super::cuts::Cuts;
 use super::files::{DataFile, Open};
 use super::format::page::decode_page;
 use super::format::state::{SEGMENT_KEY, ScrubState, SegmentState, page_key};
-use super::format::txn::Mark;
+use super::format::txn::Watermark;
 use super::index::IndexMap;
 use super::limits::QUEUE_BYTES_MAX;
 use super::locks::Locks;
@@ -30,7 +30,7 @@ use super::types::Update;
 /// Updates of one append, which are in the index and not in the TxnFile yet.
 pub(crate) struct Unlogged {
     pub(crate) seq: Seq,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<Watermark>,
     pub(crate) updates: Vec<Update>,
     pub(crate) since: Instant,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Core {
     answered: Notify,
     pub(crate) locks: Locks,
     /// Which changes of clients have happened.
-    pub(crate) once: RefCell<Windows>,
+    pub(crate) dedup: RefCell<DedupWindows>,
     pub(crate) queue: RefCell<Queue>,
     /// Bytes that may wait in the queue.
     pub(crate) room: Arc<Semaphore>,
@@ -129,7 +129,7 @@ pub(crate) struct Start {
     pub(crate) shared: Shared,
     pub(crate) files: BTreeMap<FileNo, Rc<DataFile>>,
     pub(crate) index: IndexMap,
-    pub(crate) once: Windows,
+    pub(crate) dedup: DedupWindows,
     /// Numbers of the oldest TxnFile batch and of the next, and updates in them.
     pub(crate) txns: (u64, u64),
     pub(crate) txn_updates: u64,
@@ -138,7 +138,7 @@ pub(crate) struct Start {
 
 impl Core {
     pub(crate) fn new(env: &Env, start: Start) -> Core {
-        let Start { store, outputs, table, state, options, files, index, once, .. } = start;
+        let Start { store, outputs, table, state, options, files, index, dedup, .. } = start;
         let Start { shared, scrub, txns, txn_updates, logged, .. } = start;
         Core {
             env: env.clone(),
@@ -157,7 +157,7 @@ impl Core {
             asked: RefCell::default(),
             answered: Notify::new(),
             locks: Locks::default(),
-            once: RefCell::new(once),
+            dedup: RefCell::new(dedup),
             queue: RefCell::default(),
             room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
             counter: Cell::new(logged),

@@ -47,7 +47,7 @@ impl DataFile {
     /// What its records say that they are of, in a segment of `own` identity: of another volume
     /// when it was linked from there (B11).
     pub(crate) fn identity(&self, own: Identity) -> Identity {
-        match self.state.get().origin {
+        match self.state.get().clone_source {
             0 => own,
             volume => Identity { volume, ..own },
         }

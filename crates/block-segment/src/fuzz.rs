@@ -68,7 +68,7 @@ pub fn fuzz_state(bytes: &[u8]) {
 
 /// What is known of an attachment's changes.
 pub fn fuzz_origins(bytes: &[u8]) {
-    block_volume::once::fuzz_window(bytes);
+    block_volume::dedup::fuzz_window(bytes);
 }
 
 /// Names of DataFiles.

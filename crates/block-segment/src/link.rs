@@ -99,8 +99,8 @@ impl Opening {
                     return Err(self.fault(Kind::Retry, "its snapshot is being collected"));
                 }
             }
-            if file.origin == 0 {
-                file.origin = of.identity.volume;
+            if file.clone_source == 0 {
+                file.clone_source = of.identity.volume;
             }
             files.push((number, file));
         }

@@ -10,9 +10,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
+use block_volume::dedup::RequestId;
 use block_volume::ids::{FileNo, Seq};
 use block_volume::limits::BLOCK;
-use block_volume::once::Origin;
 use block_volume::record::{self, FILE_HEAD, Head, RECORD, RECORD_UNITS, UNIT, What, file_head};
 use codec::crc32c;
 use futures_util::future::{Either, select};
@@ -23,7 +23,7 @@ use table::Purpose;
 use super::core::{Core, Unlogged};
 use super::files::{DataFile, Open};
 use super::format::state::{FileState, Role, file_key};
-use super::format::txn::Mark;
+use super::format::txn::Watermark;
 use super::group_commit::GroupCommitPolicy;
 use super::limits::{
     APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPEND_BYTES_PACKED, APPEND_BYTES_SHARED,
@@ -46,7 +46,7 @@ struct Group {
     updates: Vec<Update>,
     blocks: u32,
     /// Blocks of clients' changes in it, and whether these are whole with them.
-    done: Vec<(Origin, Range<u64>, bool)>,
+    done: Vec<(RequestId, Range<u64>, bool)>,
     /// Changes whose last record is in it.
     last_of: Vec<Change>,
 }
@@ -242,9 +242,9 @@ impl Core {
                     for (n, data) in rest.chunks_exact(BLOCK as usize).take(fits).enumerate() {
                         seq = self.next_seq();
                         let range = (What::Data, lba + n as u32, 1);
-                        let origin = change.mark(whole && n + 1 == fits);
+                        let tag = change.mark(whole && n + 1 == fits);
                         let place = (file.number, unit);
-                        self.put_record(&mut bytes, place, (seq, origin), range, data);
+                        self.put_record(&mut bytes, place, (seq, tag), range, data);
                     }
                     done.extend(change.part(count, whole));
                     if count > 0 {
@@ -260,8 +260,8 @@ impl Core {
                     if whole {
                         seq = self.next_seq();
                         let what = if *to == Loc::ZERO { What::Zero } else { What::Trim };
-                        let (range, origin) = ((what, change.lba, *count), change.mark(true));
-                        self.put_record(&mut bytes, (file.number, unit), (seq, origin), range, &[]);
+                        let (range, tag) = ((what, change.lba, *count), change.mark(true));
+                        self.put_record(&mut bytes, (file.number, unit), (seq, tag), range, &[]);
                         done.extend(change.part(*count, true));
                         updates.push(Update::Clear { lba: change.lba, count: *count, to: *to });
                         queue.bytes -= UNIT as usize;
@@ -288,14 +288,14 @@ impl Core {
         &self,
         bytes: &mut Vec<u8>,
         (file, first): (FileNo, u32),
-        (seq, origin): (Seq, Option<record::Mark>),
+        (seq, tag): (Seq, Option<record::RequestTag>),
         (what, lba, count): (What, u32, u32),
         data: &[u8],
     ) {
         let unit = first + (bytes.len() as u64 / UNIT) as u32;
         let data_crc = if data.is_empty() { 0 } else { crc32c(data) };
         let identity = self.identity;
-        let head = Head { what, data_crc, identity, file, unit, seq, lba, count, origin };
+        let head = Head { what, data_crc, identity, file, unit, seq, lba, count, tag };
         bytes.extend_from_slice(&head.encode());
         bytes.extend_from_slice(data);
     }
@@ -304,13 +304,13 @@ impl Core {
     fn apply(&self, group: Group) {
         let Group { file, unit, end, bytes, seq, updates, blocks, done, last_of } = group;
         {
-            let once = &mut *self.once.borrow_mut();
-            done.into_iter().for_each(|(origin, blocks, whole)| once.note(origin, blocks, whole));
+            let once = &mut *self.dedup.borrow_mut();
+            done.into_iter().for_each(|(request, blocks, whole)| once.note(request, blocks, whole));
         }
         file.end.set(end);
         file.blocks.set(file.blocks.get() + blocks);
         self.share.remember((file.number, unit), bytes, self.options.recent_bytes);
-        let mark = Mark { file: file.number, end, blocks: file.blocks.get() };
+        let mark = Watermark { file: file.number, end, blocks: file.blocks.get() };
         self.install(seq, Some(mark), updates);
         for change in last_of {
             drop(change.guard);
@@ -320,7 +320,7 @@ impl Core {
     }
 
     /// Makes changes of the index, which the TxnFile is to learn.
-    pub(crate) fn install(&self, seq: Seq, mark: Option<Mark>, updates: Vec<Update>) {
+    pub(crate) fn install(&self, seq: Seq, mark: Option<Watermark>, updates: Vec<Update>) {
         {
             let mut index = self.share.index.borrow_mut();
             updates.iter().for_each(|update| index.apply(*update));
@@ -363,7 +363,7 @@ impl Core {
         old.file.closed.set(true);
         self.changed.notify_waiters();
         let (file, end) = (old.file.number, old.file.end.get());
-        let mark = Mark { file, end, blocks: old.file.blocks.get() };
+        let mark = Watermark { file, end, blocks: old.file.blocks.get() };
         // The batch that covers the last of it says that it is sealed.
         let seq = Seq { epoch: self.epoch, counter: self.counter.get() };
         self.install(seq, Some(mark), Vec::new());
@@ -437,7 +437,7 @@ impl Core {
             blocks: 0,
             live: 0,
             born,
-            origin: 0,
+            clone_source: 0,
         };
         let file = DataFile::new(number, state);
         let store = match role {

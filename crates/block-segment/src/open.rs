@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use base::{Fault, Kind};
+use block_volume::dedup::DedupWindows;
 use block_volume::ids::{FileNo, Identity, Seq, parse_name};
-use block_volume::once::Windows;
 use block_volume::record::{
     FILE_HEAD, Flaw, Next, RECORD, UNIT, What, next_record, read_file_head,
 };
@@ -27,7 +27,7 @@ use super::format::state::{
     FILE_PREFIX, FileState, ORIGIN_PREFIX, Role, SCRUB_KEY, SEGMENT_KEY, ScrubState, SegmentState,
     TXN_PREFIX, file_key, read_key, read_txn_key,
 };
-use super::format::txn::{Mark, Txn};
+use super::format::txn::{Txn, Watermark};
 use super::index::IndexMap;
 use super::limits::{SCAN_BYTES, TXN_UPDATES_MAX};
 use super::options::{LinkFrom, Options};
@@ -44,7 +44,7 @@ pub(super) struct Opening {
 /// What a tail holds.
 struct Tail {
     /// Its records' updates, in pieces, each with how far it goes.
-    pieces: Vec<(Seq, Mark, Vec<Update>)>,
+    pieces: Vec<(Seq, Watermark, Vec<Update>)>,
     /// Units of whole records in the file, and blocks in them.
     units: u32,
     blocks: u32,
@@ -95,7 +95,7 @@ pub(crate) async fn open(
             files,
             shared: shared.clone(),
             index: IndexMap::new(),
-            once: opening.once(&table).await?,
+            dedup: opening.dedup(&table).await?,
             txns: (0, 0),
             txn_updates: 0,
             logged: state.counter,
@@ -205,18 +205,18 @@ impl Opening {
     }
 
     /// What the TxnFile knows of clients' changes.
-    async fn once(&self, table: &Table) -> Result<Windows, Fault> {
-        let mut once = Windows::default();
+    async fn dedup(&self, table: &Table) -> Result<DedupWindows, Fault> {
+        let mut dedup = DedupWindows::default();
         let mut scan = table.scan(Range::prefix(&[ORIGIN_PREFIX]));
         while let Some((key, value)) =
             scan.next().await.map_err(|error| self.fault(error.kind(), error))?
         {
-            if !read_key(&key).is_some_and(|attachment| once.load(attachment, &value)) {
+            if !read_key(&key).is_some_and(|attachment| dedup.load(attachment, &value)) {
                 let flaw = Flaw::Damaged("what is known of an attachment does not decode");
                 return Err(self.damage("its table", 0, flaw));
             }
         }
-        Ok(once)
+        Ok(dedup)
     }
 
     /// Shuts out who writes DataFiles. All at once: the sooner the old owner knows.
@@ -279,7 +279,7 @@ impl Opening {
                 let flaw = Flaw::Damaged("it is shorter than the TxnFile says");
                 return Err(self.damage(&file.name, u64::from(file.end.get()) * UNIT, flaw));
             }
-            let tail = self.scan(&file, &mut last, &mut start.once).await?;
+            let tail = self.scan(&file, &mut last, &mut start.dedup).await?;
             file.end.set(tail.units);
             file.blocks.set(tail.blocks);
             if file.state.get().role == Role::Collected {
@@ -304,7 +304,7 @@ impl Opening {
         &self,
         file: &DataFile,
         last: &mut u64,
-        once: &mut Windows,
+        dedup: &mut DedupWindows,
     ) -> Result<Tail, Fault> {
         let state = file.state.get();
         let (len, mut units, mut blocks) =
@@ -339,10 +339,10 @@ impl Opening {
                             (*last, seq) = (head.seq.counter, head.seq);
                         }
                         let (lba, count) = (head.lba, head.count);
-                        if let Some(mark) = head.origin.filter(|_| state.role == Role::Log) {
-                            let origin = once.complete(mark.attachment, mark.seq);
+                        if let Some(mark) = head.tag.filter(|_| state.role == Role::Log) {
+                            let request = dedup.complete(mark.attachment, mark.seq);
                             let blocks = u64::from(lba)..u64::from(lba) + u64::from(count);
-                            once.note(origin, blocks, mark.last);
+                            dedup.note(request, blocks, mark.last);
                         }
                         let update = match head.what {
                             What::Data | What::Packed(_) => {
@@ -357,7 +357,7 @@ impl Opening {
                         at += head.record_len();
                         // Each piece fits into a batch of the TxnFile.
                         if updates.len() == TXN_UPDATES_MAX {
-                            let mark = Mark { file: file.number, end: units, blocks };
+                            let mark = Watermark { file: file.number, end: units, blocks };
                             pieces.push((seq, mark, std::mem::take(&mut updates)));
                         }
                     }
@@ -365,7 +365,7 @@ impl Opening {
             };
             base += at as u64;
             if !updates.is_empty() {
-                let mark = Mark { file: file.number, end: units, blocks };
+                let mark = Watermark { file: file.number, end: units, blocks };
                 pieces.push((seq, mark, updates));
             }
             if base + need as u64 > len {
@@ -375,7 +375,7 @@ impl Opening {
         if pieces.is_empty() {
             // Nothing new, but the next batch says that it is sealed.
             let seq = Seq { epoch: 0, counter: *last };
-            pieces.push((seq, Mark { file: file.number, end: units, blocks }, Vec::new()));
+            pieces.push((seq, Watermark { file: file.number, end: units, blocks }, Vec::new()));
         }
         Ok(Tail { pieces, units, blocks })
     }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::Fault;
+use block_volume::dedup::RequestId;
 use block_volume::limits::BLOCK;
-use block_volume::once::Origin;
-use block_volume::record::{Mark, RECORD, UNIT};
+use block_volume::record::{RECORD, RequestTag, UNIT};
 use runtime::Buf;
 use runtime::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -29,7 +29,7 @@ pub(crate) struct Change {
     /// Blocks of it that are in appends.
     pub(crate) started: u32,
     /// Whose it is, and whether the client's change is whole with it.
-    pub(crate) origin: Option<(Origin, bool)>,
+    pub(crate) request: Option<(RequestId, bool)>,
     pub(crate) done: oneshot::Sender<Result<(), Fault>>,
     /// Held until the outcome is known, also when its caller has gone.
     pub(crate) guard: Rc<Guard>,
@@ -53,8 +53,8 @@ impl Change {
     }
 
     /// What its next record says of its origin.
-    pub(super) fn mark(&self, is_last: bool) -> Option<Mark> {
-        self.origin.map(|(Origin { attachment, seq }, whole)| Mark {
+    pub(super) fn mark(&self, is_last: bool) -> Option<RequestTag> {
+        self.request.map(|(RequestId { attachment, seq }, whole)| RequestTag {
             attachment,
             seq: seq as u32,
             last: whole && is_last,
@@ -62,10 +62,10 @@ impl Change {
     }
 
     /// What is done of the client's change with its next `count` blocks.
-    pub(super) fn part(&self, count: u32, is_last: bool) -> Option<(Origin, Range<u64>, bool)> {
+    pub(super) fn part(&self, count: u32, is_last: bool) -> Option<(RequestId, Range<u64>, bool)> {
         let start = u64::from(self.lba) + u64::from(self.started);
-        let part = |(origin, whole)| (origin, start..start + u64::from(count), whole && is_last);
-        self.origin.filter(|_| count > 0).map(part)
+        let part = |(request, whole)| (request, start..start + u64::from(count), whole && is_last);
+        self.request.filter(|_| count > 0).map(part)
     }
 
     pub(super) fn fail(self, fault: &Fault) {

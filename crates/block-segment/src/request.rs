@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use block_volume::contract::{BlockLocations, Clear, Piece};
+use block_volume::dedup::{Progress, RequestId, without};
 use block_volume::geometry::Extent;
 use block_volume::ids::FileNo;
 use block_volume::limits::BLOCK;
 use block_volume::location::{
     LOCATION_RUNS_MAX, RecordLocation, blocks, location_group, part, push_location,
 };
-use block_volume::once::{Origin, Progress, without};
 use block_volume::record::RECORD_UNITS;
 use runtime::sync::oneshot;
 use runtime::{Buf, BufMut};
@@ -145,12 +145,12 @@ impl Core {
         }
         let state = file.state.get();
         let file = (state.generation, number.get());
-        Some(RecordLocation { file, origin: state.origin, unit })
+        Some(RecordLocation { file, clone_source: state.clone_source, unit })
     }
 
     pub(crate) async fn write(
         &self,
-        origin: Option<Origin>,
+        request: Option<RequestId>,
         offset: u64,
         data: Buf,
     ) -> Result<(), Fault> {
@@ -163,7 +163,7 @@ impl Core {
         let (covers, whole) = blocks(extent);
         let guard = Rc::new(self.locks.ask(covers.clone()));
         guard.granted().await;
-        let Some(done) = self.done_before(origin)? else { return Ok(()) };
+        let Some(done) = self.done_before(request)? else { return Ok(()) };
         let mut works = Vec::new();
         for lba in edges(&covers, &whole) {
             let (bytes, at) = part(extent, lba);
@@ -175,7 +175,7 @@ impl Core {
             works.push((whole.start, Work::Write(middle)));
         }
         self.check_room(&works)?;
-        self.change(left_of(works, &done), origin, &guard).await
+        self.change(left_of(works, &done), request, &guard).await
     }
 
     /// Refuses blocks while the cluster is full. What clears them is noted in its reserve.
@@ -193,7 +193,7 @@ impl Core {
 
     pub(crate) async fn clear(
         &self,
-        origin: Option<Origin>,
+        request: Option<RequestId>,
         extent: Extent,
         how: Clear,
     ) -> Result<(), Fault> {
@@ -205,7 +205,7 @@ impl Core {
         let (covers, whole) = blocks(extent);
         let guard = Rc::new(self.locks.ask(covers.clone()));
         guard.granted().await;
-        let Some(done) = self.done_before(origin)? else { return Ok(()) };
+        let Some(done) = self.done_before(request)? else { return Ok(()) };
         let mut works = Vec::new();
         for lba in edges(&covers, &whole) {
             let loc = self.locate(lba as u32).await?;
@@ -233,14 +233,14 @@ impl Core {
             lba += u64::from(count);
         }
         self.check_room(&works)?;
-        self.change(left_of(works, &done), origin, &guard).await
+        self.change(left_of(works, &done), request, &guard).await
     }
 
     /// Blocks of a change that an owner before this one, or a session before, has done; nothing
     /// when that is all.
-    fn done_before(&self, origin: Option<Origin>) -> Result<Option<Vec<Range<u64>>>, Fault> {
-        let Some(origin) = origin else { return Ok(Some(Vec::new())) };
-        match self.once.borrow().progress(origin) {
+    fn done_before(&self, request: Option<RequestId>) -> Result<Option<Vec<Range<u64>>>, Fault> {
+        let Some(request) = request else { return Ok(Some(Vec::new())) };
+        match self.dedup.borrow().progress(request) {
             Progress::None => Ok(Some(Vec::new())),
             Progress::Part(done) => {
                 self.env.mark("segment: a change is completed");
@@ -253,7 +253,7 @@ impl Core {
             Progress::Forgotten => {
                 let text = format!(
                     "change {} of attachment {} comes too late: it may have happened",
-                    origin.seq, origin.attachment
+                    request.seq, request.attachment
                 );
                 Err(self.fault(Kind::Invalid, text))
             }
@@ -272,19 +272,19 @@ impl Core {
     async fn change(
         &self,
         works: Vec<(u64, Work)>,
-        origin: Option<Origin>,
+        request: Option<RequestId>,
         guard: &Rc<Guard>,
     ) -> Result<(), Fault> {
         let (several, count) = (works.len() > 1, works.len());
-        if let Some(origin) = origin.filter(|_| count == 0) {
+        if let Some(request) = request.filter(|_| count == 0) {
             // What is left of it changes nothing.
-            self.once.borrow_mut().note(origin, 0..0, true);
+            self.dedup.borrow_mut().note(request, 0..0, true);
         }
         let mut parts = Vec::new();
         let mut outcome = Ok(());
         for (n, (lba, work)) in works.into_iter().enumerate() {
-            let origin = origin.map(|origin| (origin, n + 1 == count));
-            match self.submit((lba, work), origin, guard).await {
+            let request = request.map(|request| (request, n + 1 == count));
+            match self.submit((lba, work), request, guard).await {
                 Ok(part) => parts.push(part),
                 Err(fault) => {
                     outcome = Err(fault);
@@ -309,7 +309,7 @@ impl Core {
     async fn submit(
         &self,
         (lba, work): (u64, Work),
-        origin: Option<(Origin, bool)>,
+        request: Option<(RequestId, bool)>,
         guard: &Rc<Guard>,
     ) -> Result<oneshot::Receiver<Result<(), Fault>>, Fault> {
         let bytes = match &work {
@@ -321,7 +321,7 @@ impl Core {
         self.over.borrow().clone().map_or(Ok(()), Err)?;
         let (done, outcome) = oneshot::channel();
         let (lba, guard) = (lba as u32, guard.clone());
-        let change = Change { lba, work, started: 0, origin, done, guard, permit };
+        let change = Change { lba, work, started: 0, request, done, guard, permit };
         let waiting = {
             let queue = &mut *self.queue.borrow_mut();
             queue.push(change);

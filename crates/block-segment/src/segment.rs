@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;
 use block_volume::ids::Identity;
-use block_volume::once::Origin;
 use block_volume::record::UNIT;
 use runtime::{Buf, Env};
 use table::Store;
@@ -264,24 +264,24 @@ impl Device for Segment {
 }
 
 impl Owned for Segment {
-    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        Box::pin(self.0.0.write(Some(origin), offset, data))
+    fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
+        Box::pin(self.0.0.write(Some(request), offset, data))
     }
 
-    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        Box::pin(self.0.0.clear(Some(origin), extent, how))
+    fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        Box::pin(self.0.0.clear(Some(request), extent, how))
     }
 
     fn last(&self, attachment: u32) -> u64 {
-        self.0.0.once.borrow().last(attachment)
+        self.0.0.dedup.borrow().last(attachment)
     }
 
     fn attachments(&self) -> Vec<u32> {
-        self.0.0.once.borrow().attachments()
+        self.0.0.dedup.borrow().attachments()
     }
 
     fn forget(&self, attachments: Range<u32>) {
-        self.0.0.once.borrow_mut().forget(attachments);
+        self.0.0.dedup.borrow_mut().forget(attachments);
     }
 
     fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {

@@ -91,7 +91,7 @@ impl Core {
                 let (units, blocks) = (file.end.get(), file.blocks.get());
                 (state.sealed, state.units, state.blocks) = (true, units, blocks);
             }
-            state.origin = file.identity(self.identity).volume;
+            state.clone_source = file.identity(self.identity).volume;
             (state.blocks > 0).then(|| (file.clone(), state))
         };
         Ok(Cut {
@@ -263,7 +263,7 @@ impl Core {
     /// Blocks in files of another volume's making, at least one for each file.
     pub(crate) fn shared(&self) -> u64 {
         let (files, index) = (self.files.borrow(), self.share.index.borrow());
-        let foreign = files.values().filter(|file| file.state.get().origin != 0);
+        let foreign = files.values().filter(|file| file.state.get().clone_source != 0);
         let live = foreign.map(|file| {
             let live = i64::from(file.state.get().live) + index.pending(file.number);
             live.max(1) as u64
@@ -287,7 +287,7 @@ impl Core {
             return None;
         }
         let files = self.files.borrow();
-        let foreign = |file: &&Rc<DataFile>| file.state.get().origin != 0;
+        let foreign = |file: &&Rc<DataFile>| file.state.get().clone_source != 0;
         self.cuts.flatten.set(files.values().any(|file| foreign(&file)));
         let found = files.values().filter(foreign).find(|file| !self.is_aside(file.number));
         found.map(|file| file.number)

@@ -10,8 +10,8 @@ use runtime::Duration;
 
 use super::core::Core;
 use super::files::DataFile;
-use super::format::state::{file_key, origin_key, page_key, txn_key};
-use super::format::txn::{Mark, Txn};
+use super::format::state::{dedup_key, file_key, page_key, txn_key};
+use super::format::txn::{Txn, Watermark};
 use super::limits::{CHECKPOINT_PAGES, TXN_MARKS_MAX, TXN_UPDATES_MAX};
 use super::types::merge;
 
@@ -50,7 +50,7 @@ impl Core {
     /// Writes the oldest updates as a batch of the TxnFile (B2).
     async fn log_batch(&self) -> Result<(), Fault> {
         let (mut seq, mut updates) = (Seq::default(), Vec::new());
-        let (mut marks, mut weight) = (BTreeMap::<FileNo, Mark>::new(), 0);
+        let (mut marks, mut weight) = (BTreeMap::<FileNo, Watermark>::new(), 0);
         let mut installs = 0;
         {
             let waiting = &mut *self.unlogged.borrow_mut();
@@ -70,17 +70,17 @@ impl Core {
             }
         }
         let count = updates.len() as u64;
-        let marks: Vec<Mark> = marks.into_values().collect();
+        let marks: Vec<Watermark> = marks.into_values().collect();
         let number = self.next_txn.get();
         self.next_txn.set(number + 1);
         let txn = Txn { seq, marks, updates };
         self.commit(|batch| {
             batch.put(&txn_key(number), &txn.encode());
             // They know of all changes that the batch has: those before it in the index.
-            for (attachment, window) in self.once.borrow_mut().take_changed() {
+            for (attachment, window) in self.dedup.borrow_mut().take_changed() {
                 match window {
-                    Some(window) => batch.put(&origin_key(attachment), &window),
-                    None => batch.delete(&origin_key(attachment)),
+                    Some(window) => batch.put(&dedup_key(attachment), &window),
+                    None => batch.delete(&dedup_key(attachment)),
                 };
             }
             for mark in &txn.marks {

@@ -128,7 +128,7 @@ impl View {
         let ids = ids
             .map_err(|fault| Fault::new(fault.kind, format!("{}: {}", self.name, fault.message)))?;
         for ((number, file), id) in found.into_iter().zip(ids) {
-            let (bytes, linked) = (u64::from(file.units) * UNIT, file.origin != 0);
+            let (bytes, linked) = (u64::from(file.units) * UNIT, file.clone_source != 0);
             let of = |id| FileUse { file: FileId::new(id), bytes, linked };
             self.files.insert(number, id.map(of));
         }

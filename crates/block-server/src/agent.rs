@@ -18,10 +18,10 @@ use block_proto::{
     Reply, Request, SegmentLoad,
 };
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
-use block_volume::once::Origin;
 use client::leader::AskError;
 use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
@@ -697,20 +697,20 @@ impl Device for Counted {
 }
 
 impl Owned for Counted {
-    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+    fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
         self.count(data.len() as u64);
         if self.read_only {
             return Box::pin(std::future::ready(Err(unchanging())));
         }
-        self.device.write_once(origin, offset, data)
+        self.device.write_dedup(request, offset, data)
     }
 
-    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+    fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
         self.count(0);
         if self.read_only {
             return Box::pin(std::future::ready(Err(unchanging())));
         }
-        self.device.clear_once(origin, extent, how)
+        self.device.clear_dedup(request, extent, how)
     }
 
     fn last(&self, attachment: u32) -> u64 {

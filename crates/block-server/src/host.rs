@@ -80,7 +80,7 @@ impl CoreDevices {
         // stay what they are, by which differences between snapshots are found.
         options.read_only = held.read_only;
         let client = self.client.clone();
-        let origin = held.origin.map(|volume| -> LinkFrom {
+        let clone_source = held.clone_source.map(|volume| -> LinkFrom {
             Box::new(move || {
                 let client = client.clone();
                 Box::pin(async move {
@@ -91,7 +91,7 @@ impl CoreDevices {
             })
         });
         let stores = (store.clone() as Rc<dyn Store>, store as Rc<dyn Store>);
-        Segment::open_from(env, stores, &self.shared, which, (options, origin)).await
+        Segment::open_from(env, stores, &self.shared, which, (options, clone_source)).await
     }
 }
 

@@ -13,10 +13,10 @@ use base::{Fault, Kind};
 use block_proto::paths::segment_path;
 use block_segment::Segment;
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
 use block_volume::ids::{Identity, SegmentId};
-use block_volume::once::Origin;
 use client::Client;
 use futures_util::future::{LocalBoxFuture, ready};
 use runtime::sync::{Mutex, Notify};
@@ -107,12 +107,12 @@ impl Device for LazySegment {
 }
 
 impl Owned for LazySegment {
-    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
-        self.ask(|segment| segment.write_once(origin, offset, data))
+    fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
+        self.ask(|segment| segment.write_dedup(request, offset, data))
     }
 
-    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        self.ask(|segment| segment.clear_once(origin, extent, how))
+    fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
+        self.ask(|segment| segment.clear_dedup(request, extent, how))
     }
 
     fn last(&self, attachment: u32) -> u64 {

@@ -41,7 +41,7 @@ pub struct OwnedSegment {
     /// It takes no changes: it is of a snapshot.
     pub read_only: bool,
     /// Whoever opens it first links it from this snapshot (B11).
-    pub origin: Option<VolumeId>,
+    pub clone_source: Option<VolumeId>,
 }
 
 /// What is to be done about a grant.
@@ -90,8 +90,8 @@ impl OwnershipLease {
             };
             let ack_from = now + Duration::from_millis(u64::from(tenure.hold_ms));
             let (epoch, bytes, policy) = (tenure.epoch, tenure.bytes, tenure.policy);
-            let (read_only, origin) = (tenure.read_only, tenure.origin);
-            let held = OwnedSegment { epoch, bytes, policy, ack_from, read_only, origin };
+            let (read_only, clone_source) = (tenure.read_only, tenure.clone_source);
+            let held = OwnedSegment { epoch, bytes, policy, ack_from, read_only, clone_source };
             match self.segments.get_mut(&id) {
                 // Each of the times was safe.
                 Some(known) if known.epoch == epoch => {

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use base::Fault;
 use block_proto::{BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef};
 use block_volume::contract::{Clear, Piece};
+use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
-use block_volume::once::Origin;
 use runtime::{Buf, Instant};
 use transport::Priority;
 
@@ -275,8 +275,8 @@ impl BlockServer {
         let (hosted, session) = self.session(at)?;
         let bytes = data.len();
         let _claim = self.claim(&self.0.write_bytes, bytes, SERVER_WRITE_BYTES_MAX)?;
-        let origin = Origin { attachment: attachment(at)?, seq: sequence.seq };
-        let change = hosted.device.write_once(origin, offset, data);
+        let request = RequestId { attachment: attachment(at)?, seq: sequence.seq };
+        let change = hosted.device.write_dedup(request, offset, data);
         if self.change(at, &hosted, &session, sequence, change).await? {
             self.count(|stats| {
                 stats.writes += 1;
@@ -294,8 +294,8 @@ impl BlockServer {
         how: Clear,
     ) -> Result<(), BlockError> {
         let (hosted, session) = self.session(at)?;
-        let origin = Origin { attachment: attachment(at)?, seq: sequence.seq };
-        let change = hosted.device.clear_once(origin, extent, how);
+        let request = RequestId { attachment: attachment(at)?, seq: sequence.seq };
+        let change = hosted.device.clear_dedup(request, extent, how);
         if self.change(at, &hosted, &session, sequence, change).await? {
             self.count(|stats| stats.clears += 1);
         }

@@ -74,7 +74,7 @@ impl Archive {
             let place = data.map(|data| {
                 let unit = (bytes.len() as u64 / UNIT) as u32;
                 bytes.extend(plain_record(identity, number, unit, lba, data));
-                RecordLocation { file: (0, number.get()), origin: 0, unit }
+                RecordLocation { file: (0, number.get()), clone_source: 0, unit }
             });
             push_location(&mut spans, place);
         }

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use base::{Fault, Kind};
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::dedup::{DedupWindows, Progress, RequestId};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
 use block_volume::limits::{BLOCK, IO_MAX};
 use block_volume::location::location_group;
-use block_volume::once::{Origin, Progress, Windows};
 use futures_util::FutureExt;
 use runtime::sync::Mutex;
 use runtime::{Buf, Env};
@@ -29,7 +29,7 @@ pub struct Memory(Rc<RefCell<Content>>);
 #[derive(Clone, Default)]
 struct Content {
     blocks: BTreeMap<u64, Stored>,
-    once: Windows,
+    dedup: DedupWindows,
 }
 
 /// A block that is no hole.
@@ -69,7 +69,7 @@ impl Memory {
 
     /// Attachments whose changes are remembered.
     pub fn attachments(&self) -> Vec<u32> {
-        self.0.borrow().once.attachments()
+        self.0.borrow().dedup.attachments()
     }
 
     /// True when both are one.
@@ -118,16 +118,16 @@ impl Memory {
     }
 
     /// Does a change that has not happened under its origin.
-    fn once(&self, origin: Origin, change: impl FnOnce()) -> Result<(), Fault> {
-        let progress = self.0.borrow().once.progress(origin);
+    fn once(&self, request: RequestId, change: impl FnOnce()) -> Result<(), Fault> {
+        let progress = self.0.borrow().dedup.progress(request);
         match progress {
             Progress::Done => Ok(()),
             Progress::None | Progress::Part(_) => {
                 change();
-                self.0.borrow_mut().once.note(origin, 0..0, true);
+                self.0.borrow_mut().dedup.note(request, 0..0, true);
                 Ok(())
             }
-            Progress::Forgotten => Err(Fault::new(Kind::Invalid, format!("late: {origin:?}"))),
+            Progress::Forgotten => Err(Fault::new(Kind::Invalid, format!("late: {request:?}"))),
         }
     }
 
@@ -265,34 +265,34 @@ impl Device for MemoryDevice {
 }
 
 impl Owned for MemoryDevice {
-    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+    fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
         async move {
             self.check(Extent { offset, len: data.len() as u64 }, true)?;
             let write = || self.memory.write(offset, &data);
-            self.in_turn(|| (self.guard)().and_then(|()| self.memory.once(origin, write))).await
+            self.in_turn(|| (self.guard)().and_then(|()| self.memory.once(request, write))).await
         }
         .boxed_local()
     }
 
-    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+    fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
         async move {
             self.check(extent, false)?;
             let clear = || self.memory.clear(extent, how);
-            self.in_turn(|| (self.guard)().and_then(|()| self.memory.once(origin, clear))).await
+            self.in_turn(|| (self.guard)().and_then(|()| self.memory.once(request, clear))).await
         }
         .boxed_local()
     }
 
     fn last(&self, attachment: u32) -> u64 {
-        self.memory.0.borrow().once.last(attachment)
+        self.memory.0.borrow().dedup.last(attachment)
     }
 
     fn attachments(&self) -> Vec<u32> {
-        self.memory.0.borrow().once.attachments()
+        self.memory.0.borrow().dedup.attachments()
     }
 
     fn forget(&self, attachments: Range<u32>) {
-        self.memory.0.borrow_mut().once.forget(attachments);
+        self.memory.0.borrow_mut().dedup.forget(attachments);
     }
 
     fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {

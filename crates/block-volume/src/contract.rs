@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
+use crate::dedup::RequestId;
 use crate::geometry::Extent;
 use crate::location::LocationRun;
-use crate::once::Origin;
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
 use runtime::Buf;
@@ -81,10 +81,10 @@ pub trait Owned: Device {
     /// good at once. Of a change that an owner before this one has done in part, the rest is
     /// done. No two changes of one origin are under way at a time. `Invalid` for an origin that
     /// is older than all that may come again.
-    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()>;
+    fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()>;
 
-    /// Makes a range read as zeroes, once as [`Owned::write_once`].
-    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()>;
+    /// Makes a range read as zeroes, once as [`Owned::write_dedup`].
+    fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()>;
 
     /// The highest number of an attachment's changes of which something has happened; 0 for none.
     fn last(&self, attachment: u32) -> u64;

@@ -6,6 +6,7 @@
 
 pub mod buffer;
 pub mod contract;
+pub mod dedup;
 pub mod diff;
 pub mod export;
 pub mod figures;
@@ -13,7 +14,6 @@ pub mod geometry;
 pub mod ids;
 pub mod limits;
 pub mod location;
-pub mod once;
 pub mod qos;
 pub mod record;
 pub mod space;

@@ -107,12 +107,12 @@ pub struct Head {
     pub count: u32,
     /// The client's change that it is of; none for changes that no client has asked for, and for
     /// copies.
-    pub origin: Option<Mark>,
+    pub tag: Option<RequestTag>,
 }
 
 /// A client's change, as its records name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub struct RequestTag {
     /// The attachment's epoch, not 0.
     pub attachment: u32,
     /// The low 32 bits of the change's number.
@@ -159,7 +159,7 @@ impl Head {
         out[40..48].copy_from_slice(&self.seq.counter.to_le_bytes());
         out[48..52].copy_from_slice(&self.lba.to_le_bytes());
         out[52..56].copy_from_slice(&self.count.to_le_bytes());
-        if let Some(Mark { attachment, seq, last }) = self.origin {
+        if let Some(RequestTag { attachment, seq, last }) = self.tag {
             out[9] = if last { LAST } else { 0 };
             out[56..60].copy_from_slice(&attachment.to_le_bytes());
             out[60..64].copy_from_slice(&seq.to_le_bytes());
@@ -182,14 +182,14 @@ impl Head {
             let seq = Seq { epoch: input.u64()?, counter: input.u64()? };
             let (lba, count) = (input.u32()?, input.u32()?);
             let (attachment, low) = (input.u32()?, input.u32()?);
-            let mark = Mark { attachment, seq: low, last: flags == LAST };
-            let origin = (attachment != 0).then_some(mark);
-            let marked = origin.is_some() && flags <= LAST || flags == 0 && low == 0;
+            let mark = RequestTag { attachment, seq: low, last: flags == LAST };
+            let tag = (attachment != 0).then_some(mark);
+            let marked = tag.is_some() && flags <= LAST || flags == 0 && low == 0;
             let clean = crc == crc32c(&bytes[4..]) && marked;
             let what = What::from_code(code, packed).filter(|_| clean)?;
             let identity = Identity { volume, segment };
             let file = FileNo::new(file)?;
-            Some(Head { what, data_crc, identity, file, unit, seq, lba, count, origin })
+            Some(Head { what, data_crc, identity, file, unit, seq, lba, count, tag })
         })();
         let head = parsed.ok_or(damaged)?;
         let sound = match head.what {
@@ -295,7 +295,7 @@ pub fn put_stored(out: &mut Vec<u8>, head: Head, stored: &[u8]) {
 /// The record of a block as a segment in memory makes it: it has no place in a history.
 pub fn plain_record(identity: Identity, file: FileNo, unit: u32, lba: u32, data: &[u8]) -> Vec<u8> {
     let (what, seq, data_crc) = (What::Data, Seq::default(), crc32c(data));
-    let head = Head { what, data_crc, identity, file, unit, seq, lba, count: 1, origin: None };
+    let head = Head { what, data_crc, identity, file, unit, seq, lba, count: 1, tag: None };
     let mut out = Vec::with_capacity(RECORD);
     put_stored(&mut out, head, data);
     out

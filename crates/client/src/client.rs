@@ -11,8 +11,8 @@ use runtime::{Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, ControlReply,
-    ControlRequest, Group, OpId, StreamChange, StreamReply, StreamRequest, TraceReply,
-    TraceRequest, Trouble, stream_partition,
+    ControlRequest, Group, OpId, ReplicaFault, StreamChange, StreamReply, StreamRequest,
+    TraceReply, TraceRequest, stream_partition,
 };
 
 use crate::config::Config;
@@ -264,7 +264,13 @@ impl Client {
     }
 
     /// Tells the stream service that a replica did not serve, once a second at most for each.
-    pub(crate) fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, trouble: Trouble) {
+    pub(crate) fn report(
+        &self,
+        file: FileId,
+        chunk: ChunkId,
+        server: ServerId,
+        trouble: ReplicaFault,
+    ) {
         let now = self.0.env.now();
         {
             let reports = &mut *self.0.reports.borrow_mut();

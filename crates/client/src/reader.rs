@@ -8,7 +8,7 @@ use base::limits::{CHUNK_LEN_MAX, SECTOR_DATA_MAX};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use metrics::{Fact, Step};
 use runtime::{Duration, Instant};
-use wire::control::{ChunkPlace, ReplicaPlace, StreamView, Trouble};
+use wire::control::{ChunkPlace, ReplicaFault, ReplicaPlace, StreamView};
 use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest};
 
 use crate::cache::holds;
@@ -78,8 +78,8 @@ enum Answer {
         sealed: bool,
     },
     /// It has other data, or none: the view may be stale.
-    Stale(Trouble),
-    Bad(Trouble),
+    Stale(ReplicaFault),
+    Bad(ReplicaFault),
     /// It can not say now.
     Later,
 }
@@ -343,7 +343,7 @@ impl Reader {
                     if chunk.sealed.is_none_or(|len| len <= offset) {
                         return Round::Piece(Piece::End(ChunkEnd::Sealed));
                     }
-                    Some(Trouble::Missing)
+                    Some(ReplicaFault::Missing)
                 }
                 Answer::End { sealed: false } => {
                     ended = Some(ChunkEnd::Open);
@@ -351,7 +351,7 @@ impl Reader {
                 }
                 Answer::Stale(trouble) => sure.then_some(trouble),
                 Answer::Bad(trouble) => {
-                    damaged += u32::from(trouble == Trouble::Corrupt);
+                    damaged += u32::from(trouble == ReplicaFault::Corrupt);
                     Some(trouble)
                 }
                 Answer::Later => None,
@@ -399,24 +399,24 @@ impl Reader {
                     }
                     Err(_) => {
                         client.env().mark("reader: damaged sectors");
-                        Answer::Bad(Trouble::Corrupt)
+                        Answer::Bad(ReplicaFault::Corrupt)
                     }
                 };
             }
-            Ok(_) => return Answer::Bad(Trouble::Corrupt),
+            Ok(_) => return Answer::Bad(ReplicaFault::Corrupt),
             Err(error) => error,
         };
         match error {
             PeerError::Unreachable(_) | PeerError::Silent(_) | PeerError::Foreign(_) => {
-                Answer::Bad(Trouble::Unreachable)
+                Answer::Bad(ReplicaFault::Unreachable)
             }
             PeerError::Busy => Answer::Later,
             PeerError::Refused(error) => match error {
                 // A chunk is made with its first bytes (C9): an open one may have none yet.
                 DataError::NotFound if chunk.sealed.is_none() => Answer::End { sealed: false },
-                DataError::NotFound | DataError::WrongDisk => Answer::Stale(Trouble::Missing),
-                DataError::DiskFailed => Answer::Bad(Trouble::DiskFailed),
-                DataError::Corrupt { .. } => Answer::Bad(Trouble::Corrupt),
+                DataError::NotFound | DataError::WrongDisk => Answer::Stale(ReplicaFault::Missing),
+                DataError::DiskFailed => Answer::Bad(ReplicaFault::DiskFailed),
+                DataError::Corrupt { .. } => Answer::Bad(ReplicaFault::Corrupt),
                 _ => Answer::Later,
             },
         }

@@ -7,7 +7,7 @@ use base::Kind;
 use client::{Client, Config, Error, FlatLogFile};
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
-use wire::control::{Attributes, Node, Policy, Trouble};
+use wire::control::{Attributes, Node, Policy, ReplicaFault};
 
 use crate::fake::{Fake, Health};
 
@@ -322,7 +322,7 @@ fn damaged_replicas_are_passed_over_and_reported() {
         }
         client.env().sleep(Duration::from_millis(10)).await;
         fake.with(|state| {
-            assert!(state.reports.iter().any(|report| report.2 == Trouble::Corrupt));
+            assert!(state.reports.iter().any(|report| report.2 == ReplicaFault::Corrupt));
             for replica in state.replicas.values_mut() {
                 replica.sectors[3].1[100] = !replica.sectors[3].1[100];
             }

@@ -8,8 +8,8 @@ use base::{ChunkId, DiskId, Epoch, FileId, Kind, ServerId};
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Duration, Env, Instant};
 use wire::control::{
-    ChunkPlace, ControlError, OpId, Policy, RepairStatus, ReplicaPlace, StoppedCollection,
-    StreamChange, StreamReply, StreamRequest, StreamView, Trouble, WriterGrant,
+    ChunkPlace, ControlError, OpId, Policy, RepairStatus, ReplicaFault, ReplicaPlace,
+    StoppedCollection, StreamChange, StreamReply, StreamRequest, StreamView, WriterGrant,
 };
 use wire::data::Purpose;
 use wire::token::{Rights, Token, TokenKey};
@@ -562,7 +562,7 @@ impl<L: Log> Service<L> {
         replica_place(&self.cluster.view(), place.server, place.disk)
     }
 
-    fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, trouble: Trouble) {
+    fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, trouble: ReplicaFault) {
         let places = self.log.with_state(|state| {
             let (owner, _, chunk) = state.chunk(chunk)?;
             let places = chunk.slots().map(|slot| state.place(slot.place));

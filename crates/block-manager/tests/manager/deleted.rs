@@ -102,7 +102,7 @@ fn volume_whose_snapshot_has_a_clone_is_deleted_by_force_only() {
     assert!(matches!(refused, Err(Refusal::HasClones { .. })), "{refused:?}");
     delete(&mut machine, 3, id, (true, true)).expect("the clone keeps its origin");
     assert_eq!(listed(&machine), [id, of]);
-    assert_eq!(find(&mut machine, "c").expect("it is not deleted").origin, Some(of));
+    assert_eq!(find(&mut machine, "c").expect("it is not deleted").clone_source, Some(of));
     assert!(machine.state().segments_of(clone, 0).count() > 0);
     volume(undelete(&mut machine, id, None));
     assert_eq!(find(&mut machine, "a@s").expect("it is back").volume, of);

@@ -30,8 +30,8 @@ fn rows() -> Vec<(&'static str, Row)> {
     };
     let parent = Some(VolumeId::new(7));
     let snapshot = Family { parent, hold_us: 1500, ..Family::default() };
-    let clone = Family { origin: Some(VolumeId::new(8)), making: true, ..Family::default() };
-    let counted = Family { origin_segments: Some(4), ..clone };
+    let clone = Family { clone_source: Some(VolumeId::new(8)), making: true, ..Family::default() };
+    let counted = Family { clone_source_segments: Some(4), ..clone };
     let of = |family: Family| Value::Volume(Volume { family, ..volume.clone() });
     let deleted =
         Some(Deleted { at_ms: 1_700_000_000_000, until_ms: 1_700_086_400_000, left_ms: None });

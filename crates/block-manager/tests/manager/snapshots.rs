@@ -174,21 +174,22 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     let (mut machine, mut server, id) = world();
     let made = snapshot(&mut machine, 7, id, "s");
     let copy = volume(machine.clone_of(at(1), 8, made.volume, "c"));
-    assert_eq!((copy.origin, copy.parent), (Some(made.volume), None));
+    assert_eq!((copy.clone_source, copy.parent), (Some(made.volume), None));
     let again = machine.clone_of(at(1), 8, made.volume, "c");
     assert_eq!(again, Ok(BlockReply::Volume(copy.clone())));
     // Whoever opens its segments is told where their content is; of the snapshot nothing is used.
     let grant = server.beat(&mut machine, at(1));
     let tenures: Vec<_> = grant.changes.iter().filter_map(|change| change.tenure).collect();
     assert_eq!(tenures.len(), 4);
-    assert!(tenures.iter().all(|tenure| tenure.origin == Some(made.volume)));
+    assert!(tenures.iter().all(|tenure| tenure.clone_source == Some(made.volume)));
     assert_eq!(machine.state().segments_of(made.volume, 0).count(), 0);
     let grow = BlockRequest::Resize { volume: copy.volume, bytes: 8 * GIB, force: false };
     volume(machine.handle(at(1), grow));
     let count = machine.state().segments_of(copy.volume, 0).count() as u32;
-    let origins = (0..count).map(|index| SegmentId { volume: copy.volume, index });
-    let origins = origins.filter(|&id| machine.state().origin_of(id).is_some()).count();
-    assert!(count > 4 && origins == 4, "{origins} of {count}: the rest is its own");
+    let clone_sources = (0..count).map(|index| SegmentId { volume: copy.volume, index });
+    let clone_sources =
+        clone_sources.filter(|&id| machine.state().clone_source_of(id).is_some()).count();
+    assert!(count > 4 && clone_sources == 4, "{clone_sources} of {count}: the rest is its own");
     let smaller = BlockRequest::Resize { volume: copy.volume, bytes: GIB, force: true };
     let refused = machine.handle(at(1), smaller).expect_err("what is cut off could come back");
     assert!(matches!(refused, Refusal::Shares { .. }), "{refused}");
@@ -207,7 +208,7 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     machine.end_parting(made.volume);
     machine.flattened(copy.volume);
     let segment = SegmentId { volume: copy.volume, index: 0 };
-    assert_eq!(machine.state().origin_of(segment), None);
+    assert_eq!(machine.state().clone_source_of(segment), None);
     assert_eq!(remove(&mut machine, made.volume, false), Ok(BlockReply::Done));
     assert_eq!(remove(&mut machine, id, false), Ok(BlockReply::Done));
     assert!(find(&mut machine, "c").is_ok());
@@ -266,10 +267,10 @@ fn a_clone_whose_snapshot_is_gone_still_names_it() {
     let next = next_leader(&machine);
     for state in [machine.state(), next.state()] {
         let count = state.segments_of(copy, 0).count() as u32;
-        let origin = |index| state.origin_of(SegmentId { volume: copy, index });
-        assert!((0..4).all(|index| origin(index) == Some(made)), "they were linked from it");
+        let clone_source = |index| state.clone_source_of(SegmentId { volume: copy, index });
+        assert!((0..4).all(|index| clone_source(index) == Some(made)), "they were linked from it");
         assert!(
-            count > 4 && (4..count).all(|index| origin(index).is_none()),
+            count > 4 && (4..count).all(|index| clone_source(index).is_none()),
             "the rest is its own"
         );
     }
@@ -286,7 +287,7 @@ fn a_clone_of_an_older_program_gets_its_count_when_its_snapshot_goes() {
         let mut state = State::default();
         for mut row in machine.state().rows() {
             if let Some(Value::Volume(volume)) = &mut row.value {
-                volume.family.origin_segments = None;
+                volume.family.clone_source_segments = None;
             }
             if without.is_none_or(|gone| row.key != Key::Volume(gone)) {
                 state.apply(row);
@@ -296,13 +297,13 @@ fn a_clone_of_an_older_program_gets_its_count_when_its_snapshot_goes() {
     };
     let segment = SegmentId { volume: copy, index: 3 };
     let mut kept = older(None);
-    assert_eq!(kept.state().origin_of(segment), Some(made));
+    assert_eq!(kept.state().clone_source_of(segment), Some(made));
     kept.begin_parting(made);
     kept.parted(made, &[copy]);
     assert_eq!(remove(&mut kept, made, true), Ok(BlockReply::Done));
-    assert_eq!(kept.state().origin_of(segment), Some(made));
-    assert_eq!(kept.state().origin_of(SegmentId { index: 4, ..segment }), None);
-    assert_eq!(older(Some(made)).state().origin_of(segment), None);
+    assert_eq!(kept.state().clone_source_of(segment), Some(made));
+    assert_eq!(kept.state().clone_source_of(SegmentId { index: 4, ..segment }), None);
+    assert_eq!(older(Some(made)).state().clone_source_of(segment), None);
 }
 
 #[test]
@@ -319,7 +320,7 @@ fn a_rollback_takes_the_name_and_the_snapshots() {
     machine.handle(at(1), BlockRequest::Detach { volume: id, epoch }).expect("it is done");
     let rolled = rollback(&mut machine, &mut server, 9, first.volume).expect("it is made");
     assert_eq!((rolled.spec.name.as_str(), rolled.spec.bytes), ("a", GIB));
-    assert_eq!((rolled.origin, rolled.parent), (None, None));
+    assert_eq!((rolled.clone_source, rolled.parent), (None, None));
     assert_ne!(rolled.volume, id);
     assert_eq!(rollback(&mut machine, &mut server, 9, first.volume), Ok(rolled.clone()));
     assert!(machine.state().volume(id).is_none());

@@ -61,8 +61,8 @@ fn spec() -> impl Strategy<Value = VolumeSpec> {
 fn info() -> impl Strategy<Value = VolumeInfo> {
     let attachment = made!((epoch, epoch()), (holder, label()) => Attachment { epoch, holder });
     made!((volume, volume()), (spec, spec()), (attachments, vec(attachment, 0..3)),
-        (parent, option::of(volume())), (origin, option::of(volume())), (hold_us, any::<u64>()) => {
-        VolumeInfo { volume, spec, attachments, parent, origin, hold_us }
+        (parent, option::of(volume())), (clone_source, option::of(volume())), (hold_us, any::<u64>()) => {
+        VolumeInfo { volume, spec, attachments, parent, clone_source, hold_us }
     })
 }
 
@@ -98,8 +98,8 @@ fn beat() -> impl Strategy<Value = BlockBeat> {
 fn grant() -> impl Strategy<Value = BlockGrant> {
     let tenure = made!((epoch, epoch()), (bytes, bytes()), (policy, policy()),
         (hold_ms, 0..=LEASE_MAX_MS), (read_only, any::<bool>()),
-        (origin, option::of(volume())) => {
-        OwnershipGrant { epoch, bytes, policy, hold_ms, read_only, origin }
+        (clone_source, option::of(volume())) => {
+        OwnershipGrant { epoch, bytes, policy, hold_ms, read_only, clone_source }
     });
     let change = made!((segment, segment()), (tenure, option::of(tenure)) => {
         Assignment { segment, tenure }

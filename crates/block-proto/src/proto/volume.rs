@@ -110,7 +110,7 @@ impl Proto for VolumeInfo {
             spec: Some(self.spec.to_pb()),
             attachments: all(&self.attachments),
             parent: self.parent.map(VolumeId::get),
-            origin: self.origin.map(VolumeId::get),
+            clone_source: self.clone_source.map(VolumeId::get),
             hold_us: self.hold_us,
         }
     }
@@ -122,7 +122,7 @@ impl Proto for VolumeInfo {
             spec: need(pb.spec, "VolumeInfo.spec")?,
             attachments: each(pb.attachments, ATTACHMENTS_MAX, field, Proto::from_pb)?,
             parent: pb.parent.map(VolumeId::new),
-            origin: pb.origin.map(VolumeId::new),
+            clone_source: pb.clone_source.map(VolumeId::new),
             hold_us: pb.hold_us,
         })
     }
@@ -246,7 +246,7 @@ impl Proto for OwnershipGrant {
             policy: Some(self.policy.encode()),
             hold_ms: self.hold_ms,
             read_only: self.read_only,
-            origin: self.origin.map(VolumeId::get),
+            clone_source: self.clone_source.map(VolumeId::get),
         }
     }
 
@@ -257,7 +257,7 @@ impl Proto for OwnershipGrant {
             policy: policy(pb.policy, "OwnershipGrant.policy")?,
             hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "OwnershipGrant.hold_ms")?,
             read_only: pb.read_only,
-            origin: pb.origin.map(VolumeId::new),
+            clone_source: pb.clone_source.map(VolumeId::new),
         })
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn file_key(file: FileNo) -> [u8; 5] {
 }
 
 /// Key of an attachment's changes.
-pub(crate) fn origin_key(attachment: u32) -> [u8; 5] {
+pub(crate) fn dedup_key(attachment: u32) -> [u8; 5] {
     key(ORIGIN_PREFIX, attachment)
 }
 
@@ -161,7 +161,7 @@ pub(crate) struct FileState {
     /// Counter of the segment's changes when it was made: its age.
     pub(crate) born: u64,
     /// The volume that its records are of; 0 when that is the segment's own.
-    pub(crate) origin: u64,
+    pub(crate) clone_source: u64,
 }
 
 impl FileState {
@@ -170,14 +170,14 @@ impl FileState {
             Role::Log => 0,
             Role::Collected => 1,
         };
-        let linked = u8::from(self.origin != 0);
+        let linked = u8::from(self.clone_source != 0);
         let mut out = vec![linked << 2 | role << 1 | u8::from(self.sealed)];
         for number in [self.generation, self.units, self.blocks, self.live] {
             put_varint(&mut out, u64::from(number));
         }
         put_varint(&mut out, self.born);
-        if self.origin != 0 {
-            put_varint(&mut out, self.origin);
+        if self.clone_source != 0 {
+            put_varint(&mut out, self.clone_source);
         }
         out
     }
@@ -196,8 +196,9 @@ impl FileState {
             let (generation, units) = (input.varint32()?, input.varint32()?);
             let (blocks, live, born) = (input.varint32()?, input.varint32()?, input.varint()?);
             let sealed = code & 1 == 1;
-            let origin = if linked { input.varint().filter(|origin| *origin != 0)? } else { 0 };
-            Some(FileState { generation, role, sealed, units, blocks, live, born, origin })
+            let clone_source =
+                if linked { input.varint().filter(|clone_source| *clone_source != 0)? } else { 0 };
+            Some(FileState { generation, role, sealed, units, blocks, live, born, clone_source })
         })();
         let state = state.filter(|_| input.is_empty());
         state.ok_or(Flaw::Damaged("a DataFile's entry does not decode"))

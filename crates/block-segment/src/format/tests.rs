@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::fuzz::{self, FILE, IDENTITY};
+use block_volume::dedup::{DedupWindows, RequestId};
 use block_volume::ids::{FileNo, Identity, Seq};
 use block_volume::limits::BLOCK;
-use block_volume::once::{Origin, Windows};
 use block_volume::record;
 use block_volume::record::{
     FILE_HEAD, Head, MAGIC, Next, PACKED_MAX, RECORD, RECORD_HEAD, RECORD_UNITS, UNIT, What,
@@ -18,7 +18,7 @@ use runtime::Rng;
 
 use super::page::{Locs, decode_page, encode_page};
 use super::state::{FileState, Role, SegmentState};
-use super::txn::{Mark, Txn};
+use super::txn::{Txn, Watermark};
 use crate::limits::{PAGE_BLOCKS, TXN_UPDATES_MAX};
 use crate::types::{Loc, Update};
 
@@ -31,8 +31,8 @@ fn file(number: u32) -> FileNo {
 fn head(what: What, unit: u32, counter: u64, lba: u32, count: u32, data: &[u8]) -> Head {
     let data_crc = if data.is_empty() { 0 } else { crc32c(data) };
     let seq = Seq { epoch: 9, counter };
-    let (identity, file, origin) = (IDENTITY, FILE, None);
-    Head { what, data_crc, identity, file, unit, seq, lba, count, origin }
+    let (identity, file, tag) = (IDENTITY, FILE, None);
+    Head { what, data_crc, identity, file, unit, seq, lba, count, tag }
 }
 
 /// A DataFile of a block, a trim and zeroes.
@@ -64,16 +64,16 @@ fn packed_file() -> Vec<u8> {
 
 /// The head of a record that is the last one of a client's change.
 fn marked_head() -> Head {
-    let origin = Some(record::Mark { attachment: 12, seq: 3_000_000_000, last: true });
-    Head { origin, ..head(What::Zero, 77, 300, 5, 9, &[]) }
+    let tag = Some(record::RequestTag { attachment: 12, seq: 3_000_000_000, last: true });
+    Head { tag, ..head(What::Zero, 77, 300, 5, 9, &[]) }
 }
 
 /// What is known of an attachment that has done some changes, and one in part.
 fn origins() -> Vec<u8> {
-    let mut windows = Windows::default();
-    let origin = |seq| Origin { attachment: 12, seq };
-    (1000..1100).for_each(|seq| windows.note(origin(seq), 0..1, seq % 7 != 0));
-    windows.note(origin(1050), 4..9, false);
+    let mut windows = DedupWindows::default();
+    let request = |seq| RequestId { attachment: 12, seq };
+    (1000..1100).for_each(|seq| windows.note(request(seq), 0..1, seq % 7 != 0));
+    windows.note(request(1050), 4..9, false);
     let (_, bytes) = windows.take_changed().pop().expect("it has changed");
     bytes.expect("it is known")
 }
@@ -93,7 +93,7 @@ fn txn() -> Txn {
     let at = Loc::new(file(5), 66);
     Txn {
         seq: Seq { epoch: 9, counter: 1 << 40 },
-        marks: vec![Mark { file: file(5), end: 1000, blocks: 15 }],
+        marks: vec![Watermark { file: file(5), end: 1000, blocks: 15 }],
         updates: vec![
             Update::Data { lba: 17, count: 3, at },
             Update::Clear { lba: 0, count: u32::MAX, to: Loc::HOLE },
@@ -115,7 +115,7 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
         blocks: 123_000,
         live: 99_000,
         born: 500_000,
-        origin: 0,
+        clone_source: 0,
     };
     let whole = data_file();
     vec![
@@ -133,7 +133,7 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
         (
             "device_state-linked",
             fuzz::fuzz_state,
-            FileState { origin: 0x1122_3344_5566_7788, ..state }.encode(),
+            FileState { clone_source: 0x1122_3344_5566_7788, ..state }.encode(),
         ),
         ("device_name", fuzz::fuzz_name, FILE.name(4).into_bytes()),
         ("device_record_head-origin", fuzz::fuzz_record_head, marked_head().encode().to_vec()),
@@ -323,7 +323,7 @@ proptest! {
         marks in prop::collection::vec((1u32..=u32::MAX, any::<u32>(), any::<u32>()), 0..3),
         (epoch, counter) in any::<(u64, u64)>(),
     ) {
-        let marks = marks.into_iter().map(|(n, end, blocks)| Mark { file: file(n), end, blocks });
+        let marks = marks.into_iter().map(|(n, end, blocks)| Watermark { file: file(n), end, blocks });
         let txn = Txn { seq: Seq { epoch, counter }, marks: marks.collect(), updates };
         let bytes = txn.encode();
         // What bounds a batch bounds its bytes.
@@ -370,7 +370,7 @@ fn the_page_tells_what_the_source_has() {
     let later = Seq { epoch: 9, counter: u64::MAX };
     let volume = Identity { volume: u64::MAX, ..IDENTITY };
     let segment = Identity { segment: u32::MAX, ..IDENTITY };
-    let mark = record::Mark { attachment: u32::MAX, seq: 0, last: false };
+    let mark = record::RequestTag { attachment: u32::MAX, seq: 0, last: false };
     let fields = [
         ("data CRC", Head { data_crc: u32::MAX, ..base }),
         ("kind", Head { what: What::Trim, ..base }),
@@ -383,7 +383,7 @@ fn the_page_tells_what_the_source_has() {
         ("counter", Head { seq: later, ..base }),
         ("LBA", Head { lba: u32::MAX, ..base }),
         ("count", Head { count: u32::MAX, ..base }),
-        ("attachment", Head { origin: Some(mark), ..base }),
+        ("attachment", Head { tag: Some(mark), ..base }),
     ];
     let mut found = 0;
     for row in rows {

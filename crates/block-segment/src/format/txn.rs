@@ -8,7 +8,7 @@ use crate::types::{Loc, Update};
 
 /// How far the TxnFile covers a DataFile that takes records: its watermark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct Watermark {
     pub(crate) file: FileNo,
     /// Unit behind the last record that is covered.
     pub(crate) end: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Mark {
 pub(crate) struct Txn {
     /// The last change that it and those before it cover.
     pub(crate) seq: Seq,
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) marks: Vec<Watermark>,
     pub(crate) updates: Vec<Update>,
 }
 
@@ -87,7 +87,7 @@ impl Txn {
         let mut marks = Vec::new();
         for _ in 0..count {
             let file = FileNo::new(input.varint32()?)?;
-            marks.push(Mark { file, end: input.varint32()?, blocks: input.varint32()? });
+            marks.push(Watermark { file, end: input.varint32()?, blocks: input.varint32()? });
         }
         let mut updates = Vec::new();
         // Older programs wrote more than a batch may have now; a value of the table bounds them.

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use base::Kind;
 use block_segment::Segment;
 use block_volume::contract::{Clear, Device, Owned};
+use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
-use block_volume::once::Origin;
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Env, Rng};
 
@@ -25,7 +25,7 @@ const TELLING: u64 = 8;
 /// A change without an answer.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
-    origin: Origin,
+    request: RequestId,
     extent: Extent,
     /// What it writes; none for a clear.
     tag: Option<u64>,
@@ -52,9 +52,9 @@ async fn send(env: &Env, segment: &Segment, what: Pending) -> Result<(), base::F
         Some(tag) => {
             let data = env.pool().copy_of(&content(tag, what.extent));
             let data = data.expect("within the budget");
-            segment.write_once(what.origin, what.extent.offset, data).await
+            segment.write_dedup(what.request, what.extent.offset, data).await
         }
-        None => segment.clear_once(what.origin, what.extent, Clear::Zero).await,
+        None => segment.clear_dedup(what.request, what.extent, Clear::Zero).await,
     }
 }
 
@@ -67,9 +67,9 @@ async fn lane(env: Env, segment: Segment, book: Rc<Book>, lane: u64, mut rng: Rn
             _ => rng.between(1, (SPAN - 20) * BLOCK),
         };
         book.next.set(book.next.get() + 1);
-        let origin = Origin { attachment: 1, seq: book.next.get() };
-        let tag = if rng.one_in(5) { None } else { Some(origin.seq) };
-        let what = Pending { origin, extent: Extent { offset: start, len }, tag };
+        let request = RequestId { attachment: 1, seq: book.next.get() };
+        let tag = if rng.one_in(5) { None } else { Some(request.seq) };
+        let what = Pending { request, extent: Extent { offset: start, len }, tag };
         book.pending.borrow_mut().insert(lane, what);
         if send(&env, &segment, what).await.is_err() {
             return;
@@ -120,7 +120,7 @@ async fn judge(env: Env, segment: Segment, book: Rc<Book>) -> Result<(u64, u64),
         let seq = segment.last(2) + 1;
         let newer = (1 << 31) | seq;
         let over = Pending {
-            origin: Origin { attachment: 2, seq },
+            request: RequestId { attachment: 2, seq },
             extent: what.extent,
             tag: Some(newer),
         };
@@ -138,7 +138,7 @@ async fn judge(env: Env, segment: Segment, book: Rc<Book>) -> Result<(u64, u64),
                 _ => return Err(format!("{what:?}, at {part:?}: it came back, or is half")),
             }
         }
-        book.pending.borrow_mut().retain(|_, one| one.origin != what.origin);
+        book.pending.borrow_mut().retain(|_, one| one.request != what.request);
     }
     Ok((before, after))
 }
@@ -202,15 +202,15 @@ fn attachments_are_remembered_until_they_are_over() {
                 for attachment in 1..=4u32 {
                     assert_eq!(segment.last(attachment), round * 300);
                     for seq in round * 300 + 1..=round * 300 + 300 {
-                        let origin = Origin { attachment, seq };
+                        let request = RequestId { attachment, seq };
                         let extent = Extent { offset: seq % 64 * BLOCK, len: BLOCK };
-                        let what = Pending { origin, extent, tag: Some(seq) };
+                        let what = Pending { request, extent, tag: Some(seq) };
                         send(&at, &segment, what).await.expect("all is well");
                     }
                     // Long ago: it cannot be told any more, so it is refused.
-                    let origin = Origin { attachment, seq: round * 300 + 1 };
+                    let request = RequestId { attachment, seq: round * 300 + 1 };
                     let extent = Extent { offset: 0, len: 1 };
-                    let late = send(&at, &segment, Pending { origin, extent, tag: Some(1) });
+                    let late = send(&at, &segment, Pending { request, extent, tag: Some(1) });
                     assert_eq!(late.await.unwrap_err().kind, Kind::Invalid);
                 }
                 segment.confirm().await.expect("nobody else is there");

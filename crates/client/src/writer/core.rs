@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, Epoch, ServerId};
 use runtime::{Duration, Instant};
-use wire::control::{ChunkPlace, Trouble, WriterGrant};
+use wire::control::{ChunkPlace, ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
@@ -372,7 +372,7 @@ impl Writer {
         match result {
             Ok(len) if len > current.end => {
                 let text = format!("a replica of {} has {len} bytes of {}", id.chunk, current.end);
-                self.fail_replica(now, index, Some(Trouble::Corrupt), text, out);
+                self.fail_replica(now, index, Some(ReplicaFault::Corrupt), text, out);
             }
             Ok(len) => self.on_durable(now, id, len),
             Err(SendError::Data(error)) => self.on_refused(now, id, &error, out),
@@ -480,9 +480,9 @@ impl Writer {
                 self.tokens_stale = true;
                 None
             }
-            DataError::NotFound | DataError::WrongDisk => Some(Trouble::Missing),
-            DataError::DiskFailed => Some(Trouble::DiskFailed),
-            DataError::Corrupt { .. } | DataError::Conflict => Some(Trouble::Corrupt),
+            DataError::NotFound | DataError::WrongDisk => Some(ReplicaFault::Missing),
+            DataError::DiskFailed => Some(ReplicaFault::DiskFailed),
+            DataError::Corrupt { .. } | DataError::Conflict => Some(ReplicaFault::Corrupt),
             DataError::Full | DataError::BadSectors { .. } | DataError::Invalid => None,
         };
         let avoid = !matches!(error.kind(), base::Kind::Refresh | base::Kind::Fenced);
@@ -498,12 +498,12 @@ impl Writer {
         let current = self.current.as_ref().expect("checked");
         if len > current.end {
             let text = format!("a replica of {} has {len} bytes of {}", id.chunk, current.end);
-            return self.fail_replica(now, index, Some(Trouble::Corrupt), text, out);
+            return self.fail_replica(now, index, Some(ReplicaFault::Corrupt), text, out);
         }
         if len < id.known {
             // It had acknowledged more before this was sent.
             let text = format!("has lost bytes {len} to {} of {}", id.known, id.chunk);
-            return self.fail_replica(now, index, Some(Trouble::Missing), text, out);
+            return self.fail_replica(now, index, Some(ReplicaFault::Missing), text, out);
         }
         self.advance_replica(now, index, len);
         let replica = &mut self.current.as_mut().expect("checked").replicas[index];
@@ -529,7 +529,7 @@ impl Writer {
         &mut self,
         now: Instant,
         index: usize,
-        trouble: Option<Trouble>,
+        trouble: Option<ReplicaFault>,
         text: String,
         out: &mut Vec<Action>,
     ) {
@@ -541,7 +541,7 @@ impl Writer {
         &mut self,
         now: Instant,
         index: usize,
-        trouble: Option<Trouble>,
+        trouble: Option<ReplicaFault>,
         text: String,
         avoid: bool,
         out: &mut Vec<Action>,

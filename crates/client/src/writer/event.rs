@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use base::{ChunkId, ServerId};
 use runtime::Duration;
-use wire::control::{Trouble, WriterGrant};
+use wire::control::{ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
@@ -199,7 +199,7 @@ pub enum Action {
         /// The replica's server.
         server: ServerId,
         /// How.
-        trouble: Trouble,
+        trouble: ReplicaFault,
     },
     /// The writer has ended well.
     Closed {

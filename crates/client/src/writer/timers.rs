@@ -2,7 +2,7 @@
 
 use base::ChunkId;
 use runtime::Instant;
-use wire::control::Trouble;
+use wire::control::ReplicaFault;
 use wire::data::{CommitRequest, DataError};
 
 use super::chunk::{Replica, SendState};
@@ -110,7 +110,7 @@ impl Writer {
             None
         };
         if let Some(text) = failed {
-            let trouble = Some(Trouble::Unreachable);
+            let trouble = Some(ReplicaFault::Unreachable);
             return self.fail_replica(now, index, trouble, text.to_owned(), out);
         }
         if now >= silent.max(replica.resent_at) + config.resend_after {
@@ -183,15 +183,15 @@ impl Writer {
                 if replica.durable > 0 =>
             {
                 let text = "has lost the chunk".to_owned();
-                self.fail_replica(now, index, Some(Trouble::Missing), text, out);
+                self.fail_replica(now, index, Some(ReplicaFault::Missing), text, out);
             }
             Err(SendError::Data(DataError::Corrupt { .. })) => {
                 let text = "holds a damaged replica".to_owned();
-                self.fail_replica(now, index, Some(Trouble::Corrupt), text, out);
+                self.fail_replica(now, index, Some(ReplicaFault::Corrupt), text, out);
             }
             Err(SendError::Data(DataError::DiskFailed)) => {
                 let text = "its disk has failed".to_owned();
-                self.fail_replica(now, index, Some(Trouble::DiskFailed), text, out);
+                self.fail_replica(now, index, Some(ReplicaFault::DiskFailed), text, out);
             }
             // The next append finds out; until then readers use the other replicas. Without a
             // next append the writer moves on, so that others can restore the redundancy.
@@ -200,7 +200,7 @@ impl Writer {
                 replica.tell_after = now + self.config.replica_timeout;
                 if now >= since.max(replica.heard_at) + self.config.idle_timeout {
                     let text = "does not answer an idle writer".to_owned();
-                    self.fail_replica(now, index, Some(Trouble::Unreachable), text, out);
+                    self.fail_replica(now, index, Some(ReplicaFault::Unreachable), text, out);
                 }
             }
             // Its right has run out, by the replica's clock. One that renewal does not help is

@@ -15,7 +15,7 @@ use client::{DataAnswer, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Duration, Env};
 use wire::control::{
-    ControlError, ControlReply, ControlRequest, Node, Place, Policy, ReplicaPlace, Trouble,
+    ControlError, ControlReply, ControlRequest, Node, Place, Policy, ReplicaFault, ReplicaPlace,
 };
 use wire::data::{DataError, DataRequest};
 use wire::token::Token;
@@ -94,7 +94,7 @@ pub struct State {
     pub replies: BTreeMap<(ClientId, u64), Result<ControlReply, ControlError>>,
     pub next_file: u64,
     pub next_chunk: u64,
-    pub reports: Vec<(ChunkId, ServerId, Trouble)>,
+    pub reports: Vec<(ChunkId, ServerId, ReplicaFault)>,
     /// Requests lost, one in n; answers lost, one in n; 0 is never.
     pub lose_one_in: u64,
     /// Longest latency of one way, microseconds.

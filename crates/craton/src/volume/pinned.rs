@@ -25,7 +25,7 @@ fn family(volume: VolumeId, all: &[VolumeInfo]) -> Vec<&VolumeInfo> {
         let before = known.len();
         for info in all {
             let near: Vec<VolumeId> =
-                [Some(info.volume), info.parent, info.origin].into_iter().flatten().collect();
+                [Some(info.volume), info.parent, info.clone_source].into_iter().flatten().collect();
             if near.iter().any(|id| known.contains(id)) {
                 known.extend(near);
             }

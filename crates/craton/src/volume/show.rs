@@ -86,14 +86,14 @@ fn snapshots_of<'a>(
 }
 
 /// The snapshot that a volume shares files with.
-fn origin_of(info: &VolumeInfo, all: &[VolumeInfo]) -> Option<String> {
-    let origin = info.origin?;
-    let known = all.iter().find(|one| one.volume == origin);
+fn clone_source_of(info: &VolumeInfo, all: &[VolumeInfo]) -> Option<String> {
+    let clone_source = info.clone_source?;
+    let known = all.iter().find(|one| one.volume == clone_source);
     Some(known.map_or_else(|| "a removed snapshot".to_owned(), |one| one.spec.name.clone()))
 }
 
 fn with_family(mut shown: Value, info: &VolumeInfo, all: &[VolumeInfo]) -> Value {
-    shown["origin"] = origin_of(info, all).into();
+    shown["origin"] = clone_source_of(info, all).into();
     shown["snapshots"] = snapshots_of(info, all).map(super::snapshot::shown).collect();
     shown
 }
@@ -118,9 +118,17 @@ pub async fn ls(managers: &Managers, json: bool) -> Done {
         let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
         let policy = format!("rep{}", info.spec.policy.copies);
         let snapshots = snapshots_of(info, &all).count().to_string();
-        let origin = origin_of(info, &all).unwrap_or_else(|| "-".to_owned());
+        let clone_source = clone_source_of(info, &all).unwrap_or_else(|| "-".to_owned());
         let size = bytes(info.spec.bytes);
-        out.add_row([info.spec.name.clone(), size, policy, snapshots, origin, holders, health]);
+        out.add_row([
+            info.spec.name.clone(),
+            size,
+            policy,
+            snapshots,
+            clone_source,
+            holders,
+            health,
+        ]);
     }
     print_table(out, &[1, 3])
 }
@@ -189,8 +197,8 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
             bytes(pinned.alone)
         ))?;
     }
-    if let Some(origin) = origin_of(&info, &all) {
-        print_line(&format!("clone of  {origin}"))?;
+    if let Some(clone_source) = clone_source_of(&info, &all) {
+        print_line(&format!("clone of  {clone_source}"))?;
     }
     for one in snapshots_of(&info, &all) {
         print_line(&format!("snapshot  {}", one.spec.name))?;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use base::{ChunkId, FileId, ServerId};
 use runtime::sim::Sim;
 use runtime::{Class, Duration};
-use wire::control::{Policy, StreamChange, StreamRequest, Trouble};
+use wire::control::{Policy, ReplicaFault, StreamChange, StreamRequest};
 use wire::data::ReplicaState;
 
 use super::writer::{Client, Cluster, Writer};
@@ -94,7 +94,7 @@ async fn load(cluster: Rc<Cluster>, number: u64) {
                 let chunks = view.map_or_else(Vec::new, |view| view.chunks);
                 if let Some(chunk) = chunks.first() {
                     let (chunk, server) = (chunk.chunk, chunk.replicas[0].server);
-                    let trouble = Trouble::Unreachable;
+                    let trouble = ReplicaFault::Unreachable;
                     let report = StreamRequest::ReportBad { file, chunk, server, trouble };
                     let _ = Client::new(&cluster).ask(report).await;
                 }

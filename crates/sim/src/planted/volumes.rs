@@ -9,10 +9,10 @@ use base::Fault;
 use block_proto::{BlockIo, Sequence};
 use block_server::{BlockServer, Lease, LeaseState, Opened, SegmentOpener};
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::limits::IO_MAX;
-use block_volume::once::Origin;
 use futures_util::FutureExt;
 use runtime::{Buf, Instant};
 use transport::{Handler, Incoming};
@@ -142,11 +142,11 @@ struct BuggyDevice {
 impl BuggyDevice {
     /// Whether a change that begins is taken for one that has not happened. In the rare form, only
     /// where clients see that it happens again.
-    fn forgets(&self, origin: Origin, offset: u64, data: &[u8]) -> bool {
+    fn forgets(&self, request: RequestId, offset: u64, data: &[u8]) -> bool {
         if planted() != Some(Planted::ForgetChanges) {
             return false;
         }
-        let change = (u64::from(origin.attachment), origin.seq);
+        let change = (u64::from(request.attachment), request.seq);
         let matters = change_begins(self.opening.segment, change, offset, data);
         acts_where(Planted::ForgetChanges, matters)
     }
@@ -201,12 +201,12 @@ impl Device for BuggyDevice {
 }
 
 impl Owned for BuggyDevice {
-    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+    fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
         // When it is polled: what the session knows as done never is.
         async move {
-            match self.forgets(origin, offset, &data) {
+            match self.forgets(request, offset, &data) {
                 true => self.device.write(offset, data.clone()).await?,
-                false => self.device.write_once(origin, offset, data.clone()).await?,
+                false => self.device.write_dedup(request, offset, data.clone()).await?,
             }
             self.note_written(offset, &data);
             Ok(())
@@ -214,12 +214,12 @@ impl Owned for BuggyDevice {
         .boxed_local()
     }
 
-    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+    fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
         async move {
             let zeroes = vec![0; extent.len.min(IO_MAX as u64) as usize];
-            match self.forgets(origin, extent.offset, &zeroes) {
+            match self.forgets(request, extent.offset, &zeroes) {
                 true => self.device.clear(extent, how).await?,
-                false => self.device.clear_once(origin, extent, how).await?,
+                false => self.device.clear_dedup(request, extent, how).await?,
             }
             self.note_written(extent.offset, &zeroes);
             Ok(())

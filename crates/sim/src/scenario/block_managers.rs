@@ -16,10 +16,10 @@ use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec
 use block_server::ownership::OwnedSegment;
 use block_server::{BlockServerAgent, Devices, LeaseState, ServedSegment};
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
-use block_volume::once::Origin;
 use block_volume::qos::VolumeLimits;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
@@ -113,11 +113,11 @@ impl Device for StandIn {
 }
 
 impl Owned for StandIn {
-    fn write_once(&self, _: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+    fn write_dedup(&self, _: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
         self.write(offset, data)
     }
 
-    fn clear_once(&self, _: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+    fn clear_dedup(&self, _: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
         self.clear(extent, how)
     }
 

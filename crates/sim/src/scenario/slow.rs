@@ -9,10 +9,10 @@ use base::{Fault, Kind};
 use block_server::ownership::OwnedSegment;
 use block_server::{Devices, ServedSegment};
 use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::dedup::RequestId;
 use block_volume::figures::SegmentUsage;
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
-use block_volume::once::Origin;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use runtime::{Buf, Env};
@@ -79,22 +79,22 @@ impl Device for SlowSegment {
 }
 
 impl Owned for SlowSegment {
-    fn write_once(&self, origin: Origin, offset: u64, data: Buf) -> Answer<'_, ()> {
+    fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
         // When it is polled: what the session knows as done never is.
         async move {
             match acts(Planted::ForgetChanges) {
                 true => self.hosted.write(offset, data).await,
-                false => self.hosted.write_once(origin, offset, data).await,
+                false => self.hosted.write_dedup(request, offset, data).await,
             }
         }
         .boxed_local()
     }
 
-    fn clear_once(&self, origin: Origin, extent: Extent, how: Clear) -> Answer<'_, ()> {
+    fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
         async move {
             match acts(Planted::ForgetChanges) {
                 true => self.hosted.clear(extent, how).await,
-                false => self.hosted.clear_once(origin, extent, how).await,
+                false => self.hosted.clear_dedup(request, extent, how).await,
             }
         }
         .boxed_local()

@@ -96,7 +96,7 @@ pub enum StreamRequest {
         /// The replica.
         server: ServerId,
         /// What went wrong.
-        trouble: Trouble,
+        trouble: ReplicaFault,
     },
     /// A change.
     Change {
@@ -109,7 +109,7 @@ pub enum StreamRequest {
 
 /// Why a replica is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trouble {
+pub enum ReplicaFault {
     /// No answer, or no connection.
     Unreachable,
     /// Stored bytes do not verify.

@@ -296,10 +296,10 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
 fn stream_request() -> impl Strategy<Value = StreamRequest> {
     let limit = 1..=LOCATE_CHUNKS_MAX;
     let trouble = prop_oneof![
-        Just(Trouble::Unreachable),
-        Just(Trouble::Corrupt),
-        Just(Trouble::Missing),
-        Just(Trouble::DiskFailed),
+        Just(ReplicaFault::Unreachable),
+        Just(ReplicaFault::Corrupt),
+        Just(ReplicaFault::Missing),
+        Just(ReplicaFault::DiskFailed),
     ];
     prop_oneof![
         made!((file, file()), (offset, any::<u64>()), (limit, limit.clone()) => {

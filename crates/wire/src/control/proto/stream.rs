@@ -12,7 +12,7 @@ use crate::control::limits::{
     AVOID_MAX, LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, PLACES_MAX, SPARES_MAX,
 };
 use crate::control::{
-    ChunkPlace, ReplicaPlace, StreamChange, StreamReply, StreamRequest, StreamView, Trouble,
+    ChunkPlace, ReplicaFault, ReplicaPlace, StreamChange, StreamReply, StreamRequest, StreamView,
     WriterGrant,
 };
 use crate::data::Purpose;
@@ -174,20 +174,20 @@ impl Proto for StreamChange {
     }
 }
 
-const TROUBLES: [(Trouble, pb::Trouble); 4] = [
-    (Trouble::Unreachable, pb::Trouble::Unreachable),
-    (Trouble::Corrupt, pb::Trouble::Corrupt),
-    (Trouble::Missing, pb::Trouble::Missing),
-    (Trouble::DiskFailed, pb::Trouble::DiskFailed),
+const FAULTS: [(ReplicaFault, pb::ReplicaFault); 4] = [
+    (ReplicaFault::Unreachable, pb::ReplicaFault::Unreachable),
+    (ReplicaFault::Corrupt, pb::ReplicaFault::Corrupt),
+    (ReplicaFault::Missing, pb::ReplicaFault::Missing),
+    (ReplicaFault::DiskFailed, pb::ReplicaFault::DiskFailed),
 ];
 
-fn trouble_number(trouble: Trouble) -> i32 {
-    let found = TROUBLES.iter().find(|(ours, _)| *ours == trouble);
+fn trouble_number(trouble: ReplicaFault) -> i32 {
+    let found = FAULTS.iter().find(|(ours, _)| *ours == trouble);
     found.map_or(0, |(_, theirs)| i32::from(*theirs))
 }
 
-fn trouble(number: i32) -> Result<Trouble, WireError> {
-    let found = TROUBLES.iter().find(|(_, theirs)| i32::from(*theirs) == number);
+fn trouble(number: i32) -> Result<ReplicaFault, WireError> {
+    let found = FAULTS.iter().find(|(_, theirs)| i32::from(*theirs) == number);
     found.map(|(ours, _)| *ours).ok_or(WireError::OutOfRange {
         field: "StreamRequest.ReportBad.trouble",
         value: u64::from(number as u32),

@@ -20,7 +20,7 @@ const BITS: usize = SESSION_CHANGES_MAX / 8;
 
 /// What a change is known by on its segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Origin {
+pub struct RequestId {
     /// The attachment's epoch; 0 is none.
     pub attachment: u32,
     /// Counts the attachment's changes on the segment, from 1.
@@ -118,24 +118,24 @@ impl Window {
 
 /// The windows of all attachments that have changed a segment. 8 KiB for 64 of them.
 #[derive(Clone, Debug, Default)]
-pub struct Windows {
+pub struct DedupWindows {
     windows: BTreeMap<u32, Window>,
     /// Attachments whose windows were changed, or dropped, since they were stored.
     changed: BTreeSet<u32>,
 }
 
-impl Windows {
+impl DedupWindows {
     /// Notes that `blocks` of a change are durable, and with `whole` that no others of it come.
-    pub fn note(&mut self, origin: Origin, blocks: Range<u64>, whole: bool) {
-        let window = self.windows.entry(origin.attachment).or_default();
-        window.reach(origin.seq);
-        let Some(distance) = window.distance(origin.seq) else { return };
-        self.changed.insert(origin.attachment);
+    pub fn note(&mut self, request: RequestId, blocks: Range<u64>, whole: bool) {
+        let window = self.windows.entry(request.attachment).or_default();
+        window.reach(request.seq);
+        let Some(distance) = window.distance(request.seq) else { return };
+        self.changed.insert(request.attachment);
         if whole {
             window.bits[(distance / 8) as usize] |= 1 << (distance % 8);
-            window.parts.remove(&origin.seq);
+            window.parts.remove(&request.seq);
         } else if !window.has(distance) {
-            let parts = window.parts.entry(origin.seq).or_default();
+            let parts = window.parts.entry(request.seq).or_default();
             match parts.last_mut() {
                 Some(last) if last.end == blocks.start => last.end = blocks.end,
                 _ => parts.push(blocks),
@@ -144,15 +144,15 @@ impl Windows {
     }
 
     /// What has happened of a change.
-    pub fn progress(&self, origin: Origin) -> Progress {
-        let Some(window) = self.windows.get(&origin.attachment) else { return Progress::None };
-        if origin.seq > window.last {
+    pub fn progress(&self, request: RequestId) -> Progress {
+        let Some(window) = self.windows.get(&request.attachment) else { return Progress::None };
+        if request.seq > window.last {
             return Progress::None;
         }
-        match window.distance(origin.seq) {
+        match window.distance(request.seq) {
             None => Progress::Forgotten,
             Some(distance) if window.has(distance) => Progress::Done,
-            Some(_) => match window.parts.get(&origin.seq) {
+            Some(_) => match window.parts.get(&request.seq) {
                 Some(blocks) => Progress::Part(blocks.clone()),
                 None => Progress::None,
             },
@@ -161,10 +161,10 @@ impl Windows {
 
     /// The number that ends in these 32 bits, next to the attachment's last one: those that are
     /// under way are far nearer to it than 2^31.
-    pub fn complete(&self, attachment: u32, low: u32) -> Origin {
+    pub fn complete(&self, attachment: u32, low: u32) -> RequestId {
         let last = self.last(attachment);
         let ahead = low.wrapping_sub(last as u32) as i32;
-        Origin { attachment, seq: last.saturating_add_signed(i64::from(ahead)) }
+        RequestId { attachment, seq: last.saturating_add_signed(i64::from(ahead)) }
     }
 
     /// The highest number of an attachment's changes of which something has happened; 0 for none.
@@ -231,8 +231,8 @@ mod tests {
 
     use super::*;
 
-    fn origin(seq: u64) -> Origin {
-        Origin { attachment: 7, seq }
+    fn request(seq: u64) -> RequestId {
+        RequestId { attachment: 7, seq }
     }
 
     /// The same without a bound, and as slow as it likes.
@@ -248,13 +248,13 @@ mod tests {
         fn windows_know_what_a_plain_list_knows(
             steps in prop::collection::vec((0u64..600, 0u64..6, 1u64..4, any::<bool>()), 1..60),
         ) {
-            let (mut windows, mut plain) = (Windows::default(), Plain::default());
+            let (mut windows, mut plain) = (DedupWindows::default(), Plain::default());
             let mut base = 1u64;
             for (at, start, len, whole) in steps {
                 // Numbers wander upwards, as a client's do.
                 let seq = base + at;
                 base = base.max(seq.saturating_sub(300)).max(1);
-                windows.note(origin(seq), start..start + len, whole);
+                windows.note(request(seq), start..start + len, whole);
                 plain.last = plain.last.max(seq);
                 if seq + WINDOW > plain.last {
                     if whole {
@@ -265,7 +265,7 @@ mod tests {
                 }
                 let (_, bytes) = windows.take_changed().pop().unwrap_or((7, None));
                 if let Some(bytes) = bytes {
-                    let mut again = Windows::default();
+                    let mut again = DedupWindows::default();
                     prop_assert!(again.load(7, &bytes));
                     prop_assert_eq!(&again.windows, &windows.windows);
                 }
@@ -274,9 +274,9 @@ mod tests {
                 if seq == 0 {
                     continue;
                 }
-                let known = windows.progress(origin(seq));
+                let known = windows.progress(request(seq));
                 let low = windows.complete(7, seq as u32);
-                prop_assert_eq!(low, origin(seq));
+                prop_assert_eq!(low, request(seq));
                 if seq + WINDOW <= plain.last {
                     prop_assert_eq!(known, Progress::Forgotten);
                 } else if plain.done.contains(&seq) {
@@ -299,16 +299,16 @@ mod tests {
 
     #[test]
     fn the_ends_of_numbers_are_told_apart() {
-        let mut windows = Windows::default();
+        let mut windows = DedupWindows::default();
         let far = (1 << 33) - 5;
-        windows.note(origin(far), 0..1, true);
+        windows.note(request(far), 0..1, true);
         for seq in far - 200..far + 200 {
-            assert_eq!(windows.complete(7, seq as u32), origin(seq));
+            assert_eq!(windows.complete(7, seq as u32), request(seq));
         }
-        windows.note(origin(far + 9), 4..5, false);
-        assert_eq!(windows.progress(origin(far)), Progress::Done);
+        windows.note(request(far + 9), 4..5, false);
+        assert_eq!(windows.progress(request(far)), Progress::Done);
         assert_eq!(
-            windows.progress(origin(far + 9)),
+            windows.progress(request(far + 9)),
             Progress::Part(std::iter::once(4..5).collect())
         );
         windows.forget(0..7);
