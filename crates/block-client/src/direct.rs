@@ -61,7 +61,7 @@ impl Run {
 }
 
 /// The DataFiles of one segment.
-pub(super) struct Direct {
+pub(super) struct DirectReader {
     shared: Rc<Shared>,
     segment: SegmentId,
     files: RefCell<BTreeMap<(u32, u32), Known>>,
@@ -69,10 +69,10 @@ pub(super) struct Direct {
     session: Cell<u64>,
 }
 
-impl Direct {
-    pub(super) fn new(shared: &Rc<Shared>, segment: SegmentId) -> Rc<Direct> {
+impl DirectReader {
+    pub(super) fn new(shared: &Rc<Shared>, segment: SegmentId) -> Rc<DirectReader> {
         let (shared, files, session) = (shared.clone(), RefCell::default(), Cell::default());
-        Rc::new(Direct { shared, segment, files, session })
+        Rc::new(DirectReader { shared, segment, files, session })
     }
 
     /// True when the block server may answer with places.
@@ -96,7 +96,7 @@ impl Direct {
     /// The bytes of a range whose blocks are at `spans`; nothing when the block server is to be
     /// asked for them.
     pub(super) async fn read(
-        self: &Rc<Direct>,
+        self: &Rc<DirectReader>,
         extent: Extent,
         spans: &[LocationRun],
     ) -> Option<Buf> {
@@ -138,7 +138,7 @@ impl Direct {
     }
 
     async fn read_spans(
-        self: &Rc<Direct>,
+        self: &Rc<DirectReader>,
         extent: Extent,
         spans: &[LocationRun],
     ) -> Result<Buf, Fault> {
@@ -202,7 +202,7 @@ impl Direct {
     }
 
     /// A file, when it is open. One that is not is opened, for those who come later.
-    fn source(self: &Rc<Direct>, file: (u32, u32)) -> Option<Rc<dyn Source>> {
+    fn source(self: &Rc<DirectReader>, file: (u32, u32)) -> Option<Rc<dyn Source>> {
         let files = &mut *self.files.borrow_mut();
         match files.get(&file) {
             Some(Known::Open(source)) => return Some(source.clone()),
@@ -220,7 +220,7 @@ impl Direct {
         None
     }
 
-    async fn open(self: Rc<Direct>, file: (u32, u32), session: u64) {
+    async fn open(self: Rc<DirectReader>, file: (u32, u32), session: u64) {
         let env = &self.shared.env;
         let found = self.shared.files.get().expect("places are asked for with it only");
         let name = FileNo::new(file.1).expect("the decoder refuses 0").name(file.0);

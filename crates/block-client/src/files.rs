@@ -21,7 +21,7 @@ pub trait DataFiles {
 /// How the core has answered so far. After a failure all reads of a volume go through the block
 /// servers for a while, and then one of them tries again.
 #[derive(Default)]
-pub(super) struct Trust {
+pub(super) struct DirectReadBackoff {
     not_before: Cell<Instant>,
     /// Backoff after the last failed read; zero after a success.
     pause: Cell<Duration>,
@@ -30,7 +30,7 @@ pub(super) struct Trust {
 }
 
 /// A read under way.
-pub(super) struct Try<'a>(&'a Trust);
+pub(super) struct Try<'a>(&'a DirectReadBackoff);
 
 impl Drop for Try<'_> {
     fn drop(&mut self) {
@@ -38,7 +38,7 @@ impl Drop for Try<'_> {
     }
 }
 
-impl Trust {
+impl DirectReadBackoff {
     pub(super) fn is_there(&self, env: &Env) -> bool {
         let tried = self.tries.get() > 0 && !self.pause.get().is_zero();
         env.now() >= self.not_before.get() && !tried

@@ -36,7 +36,7 @@ use block_volume::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
 use block_volume::ids::VolumeId;
 use block_volume::limits::IO_MAX;
 use block_volume::qos::VolumeLimits;
-use files::Trust;
+use files::DirectReadBackoff;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use location_cache::LocationCache;
@@ -92,7 +92,7 @@ impl Volume {
             attachment,
             over: Cell::new(false),
             files: OnceCell::new(),
-            trust: Trust::default(),
+            trust: DirectReadBackoff::default(),
             locations: LocationCache::default(),
             reads: Cell::default(),
         };

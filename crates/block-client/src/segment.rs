@@ -19,7 +19,7 @@ use runtime::sync::Mutex;
 use runtime::{Buf, Instant};
 use transport::{CallError, Priority, Request, Token};
 
-use super::direct::{Direct, part_of};
+use super::direct::{DirectReader, part_of};
 use super::location_cache::{Watch, Watching};
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
@@ -81,7 +81,7 @@ pub(super) struct Segment {
     turn: Mutex<()>,
     link: RefCell<Link>,
     changes: Rc<Changes>,
-    direct: Rc<Direct>,
+    direct: Rc<DirectReader>,
     watch: Watch,
     lease: Cell<LocationLease>,
 }
@@ -96,7 +96,7 @@ impl Segment {
             turn: Mutex::new(()),
             link: RefCell::new(Link { next: 1, ..Link::default() }),
             changes: Changes::new(),
-            direct: Direct::new(shared, id),
+            direct: DirectReader::new(shared, id),
             watch: Watch::default(),
             lease: Cell::default(),
         })

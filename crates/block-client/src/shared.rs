@@ -13,7 +13,7 @@ use block_volume::ids::{SegmentId, VolumeId};
 use runtime::{BufMut, Env};
 use transport::Endpoint;
 
-use super::files::{DataFiles, Trust};
+use super::files::{DataFiles, DirectReadBackoff};
 use super::location_cache::LocationCache;
 use crate::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE};
 
@@ -90,7 +90,7 @@ pub(super) struct Shared {
     pub(super) over: Cell<bool>,
     /// Where reads may go beside the block servers.
     pub(super) files: OnceCell<Rc<dyn DataFiles>>,
-    pub(super) trust: Trust,
+    pub(super) trust: DirectReadBackoff,
     pub(super) locations: LocationCache,
     pub(super) reads: Cell<Reads>,
 }
