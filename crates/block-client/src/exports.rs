@@ -23,7 +23,7 @@ use runtime::{Buf, Class, Env};
 use table::{ClientStore, Source, Store};
 use transport::Endpoint;
 
-use crate::{Attachment, DataFiles, Limits, Place, Reads, Route, Shape, Volume};
+use crate::{Attachment, DataFiles, Limits, Reads, Route, SegmentOwner, Shape, Volume};
 
 struct Inner {
     env: Env,
@@ -60,7 +60,7 @@ struct Map {
     managers: Managers,
     volume: VolumeId,
     over: Cell<bool>,
-    places: RefCell<BTreeMap<u32, Place>>,
+    places: RefCell<BTreeMap<u32, SegmentOwner>>,
 }
 
 /// DataFiles in the core's namespace.
@@ -276,7 +276,7 @@ impl Device for Attached {
 }
 
 impl Route for Map {
-    fn place(&self, segment: SegmentId, doubt: Option<Place>) -> Answer<'_, Place> {
+    fn place(&self, segment: SegmentId, doubt: Option<SegmentOwner>) -> Answer<'_, SegmentOwner> {
         Box::pin(async move {
             if self.over.get() {
                 return Err(Fault::new(Kind::Fenced, "the attachment is over"));
@@ -293,7 +293,7 @@ impl Route for Map {
                 other => return Err(misfit(&other).into()),
             };
             let place = |found: &SegmentPlace| {
-                Some((found.index, Place { addr: found.addr?, epoch: found.epoch }))
+                Some((found.index, SegmentOwner { addr: found.addr?, epoch: found.epoch }))
             };
             self.places.borrow_mut().extend(found.iter().filter_map(place));
             let now = found.first().filter(|found| found.index == segment.index);

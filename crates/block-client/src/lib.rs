@@ -22,7 +22,7 @@ mod throttle;
 
 pub use exports::VolumeExports;
 pub use files::DataFiles;
-pub use shared::{Attachment, Limits, Place, Reads, Route};
+pub use shared::{Attachment, Limits, Reads, Route, SegmentOwner};
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;

@@ -23,7 +23,7 @@ use super::direct::{DirectReader, part_of};
 use super::location_cache::{Watch, Watching};
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
-use super::shared::{Attachment, Place, Shared};
+use super::shared::{Attachment, SegmentOwner, Shared};
 
 /// What is asked of a segment.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ enum Ended {
 #[derive(Default)]
 struct Link {
     /// A place that did not answer as it should: the route is asked before it is used again.
-    doubt: Option<Place>,
+    doubt: Option<SegmentOwner>,
     next: u64,
     /// The next session is begun no earlier.
     not_before: Instant,
@@ -301,7 +301,7 @@ impl Segment {
         SessionRef { segment: self.id, attachment: self.shared.attachment.epoch, session, grant }
     }
 
-    fn doubt(&self, place: Place) {
+    fn doubt(&self, place: SegmentOwner) {
         self.link.borrow_mut().doubt = Some(place);
     }
 
@@ -389,7 +389,7 @@ impl Segment {
 
     async fn call(
         &self,
-        place: Place,
+        place: SegmentOwner,
         request: BlockIo,
         payload: Option<Buf>,
         (priority, timeout): (Priority, Duration),

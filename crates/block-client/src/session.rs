@@ -8,20 +8,20 @@ use block_proto::Sequence;
 use block_volume::limits::SESSION_CHANGES_MAX;
 use runtime::sync::Notify;
 
-use super::shared::Place;
+use super::shared::SegmentOwner;
 
 /// A session that a server has admitted.
 pub(super) struct Session {
     pub(super) number: u64,
     pub(super) grant: u64,
-    pub(super) place: Place,
+    pub(super) place: SegmentOwner,
     /// It is not used any more: the server does not have it, or a change of it was given up,
     /// which must not happen later.
     lost: Cell<bool>,
 }
 
 impl Session {
-    pub(super) fn new(number: u64, grant: u64, place: Place) -> Rc<Session> {
+    pub(super) fn new(number: u64, grant: u64, place: SegmentOwner) -> Rc<Session> {
         Rc::new(Session { number, grant, place, lost: Cell::new(false) })
     }
 

@@ -19,7 +19,7 @@ use crate::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE};
 
 /// Where a segment is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct SegmentOwner {
     /// The block server.
     pub addr: SocketAddr,
     /// The ownership's epoch.
@@ -31,7 +31,7 @@ pub trait Route {
     /// The place of a segment. `doubt` is a place that did not answer as its owner should: then
     /// the answer is to be newer than that experience, though it may be the same. `Fenced`: the
     /// attachment is over. `NotFound`: the volume is no more. Other errors: ask again.
-    fn place(&self, segment: SegmentId, doubt: Option<Place>) -> Answer<'_, Place>;
+    fn place(&self, segment: SegmentId, doubt: Option<SegmentOwner>) -> Answer<'_, SegmentOwner>;
 }
 
 /// What the block manager has given to the client that opened the volume (`protocols.md` 6.2).

@@ -106,7 +106,7 @@ pub trait Devices {
 pub type Release = Rc<dyn Fn(SegmentId) -> LocalBoxFuture<'static, ()>>;
 
 /// A segment that this server was given.
-struct Place {
+struct HostedSegment {
     epoch: u64,
     device: Option<Rc<Counted>>,
     /// Why it is not open yet.
@@ -125,7 +125,7 @@ struct Inner {
     /// The operator has been shown that another process has its name.
     refused: Cell<bool>,
     ownership: RefCell<OwnershipLease>,
-    places: RefCell<BTreeMap<SegmentId, Place>>,
+    places: RefCell<BTreeMap<SegmentId, HostedSegment>>,
     /// Segments that are being closed.
     closing: RefCell<BTreeMap<SegmentId, JoinHandle<()>>>,
     release: RefCell<Option<Release>>,
@@ -248,7 +248,7 @@ impl BlockServerAgent {
                     let text = format!("{segment} is not served by block server {}", self.0.name);
                     return Err(Fault::new(Kind::Reroute, text));
                 }
-                Some(Place { device, epoch, .. }) => device.clone().zip(Some(*epoch)),
+                Some(HostedSegment { device, epoch, .. }) => device.clone().zip(Some(*epoch)),
             };
             if let Some((device, epoch)) = found {
                 device.device.ready().await?;
@@ -420,7 +420,7 @@ impl BlockServerAgent {
     fn loads(&self, time: runtime::Duration) -> Vec<SegmentLoad> {
         let millis = time.as_millis().max(1) as u64;
         let places = self.0.places.borrow();
-        let load = |(&segment, place): (&SegmentId, &Place)| {
+        let load = |(&segment, place): (&SegmentId, &HostedSegment)| {
             let (requests, bytes) = place.device.as_ref()?.take();
             let iops = u32::try_from(requests * 1000 / millis).unwrap_or(u32::MAX);
             Some(SegmentLoad { segment, iops, bytes: bytes.saturating_mul(1000) / millis })
@@ -438,7 +438,7 @@ impl BlockServerAgent {
                 let task = self.clone().open(id, held);
                 let task = self.0.env.spawn(Class::Foreground, "block server: open", task);
                 let (epoch, cause) = (held.epoch, "it is being opened".to_owned());
-                let place = Place { epoch, device: None, cause, task };
+                let place = HostedSegment { epoch, device: None, cause, task };
                 self.0.places.borrow_mut().insert(id, place);
             }
             Action::Close(id, epoch) => {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block_client::{Attachment, DataFiles, Place, Route};
+use block_client::{Attachment, DataFiles, Route, SegmentOwner};
 use block_proto::lease::{FIRST_EPOCH, drifted};
 use block_server::{Lease, LeaseState, Opened, SegmentOpener};
 use block_volume::contract::Answer;
@@ -21,7 +21,7 @@ use crate::archive::Archive;
 use crate::memory::{Memory, MemoryDevice};
 
 struct Segment {
-    place: Place,
+    place: SegmentOwner,
     memory: Memory,
     /// Epochs of former owners whose leases run, and until when.
     former: BTreeMap<u64, Duration>,
@@ -80,10 +80,10 @@ impl Manager {
         if let Some(kept) = segments.get_mut(&segment) {
             kept.former.retain(|_, until| *until > now);
             kept.former.insert(kept.place.epoch, now + self.0.lease);
-            kept.place = Place { addr, epoch: kept.place.epoch + 1 };
+            kept.place = SegmentOwner { addr, epoch: kept.place.epoch + 1 };
             return;
         }
-        let (place, memory) = (Place { addr, epoch: FIRST_EPOCH }, Memory::new());
+        let (place, memory) = (SegmentOwner { addr, epoch: FIRST_EPOCH }, Memory::new());
         segments.insert(segment, Segment { place, memory, former: BTreeMap::new() });
     }
 
@@ -139,13 +139,13 @@ impl Manager {
         self.0.segments.borrow().get(&segment).map(|segment| segment.memory.clone())
     }
 
-    fn place_of(&self, segment: SegmentId) -> Option<Place> {
+    fn place_of(&self, segment: SegmentId) -> Option<SegmentOwner> {
         self.0.segments.borrow().get(&segment).map(|segment| segment.place)
     }
 }
 
 impl Route for Manager {
-    fn place(&self, segment: SegmentId, _: Option<Place>) -> Answer<'_, Place> {
+    fn place(&self, segment: SegmentId, _: Option<SegmentOwner>) -> Answer<'_, SegmentOwner> {
         let place = self.place_of(segment);
         let none = move || Fault::new(Kind::NotFound, format!("there is no segment {segment}"));
         async move { place.ok_or_else(none) }.boxed_local()

@@ -58,7 +58,7 @@ impl Run {
 
 /// A place in a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct ChunkPosition {
     /// The sector, as index in the chunk.
     pub sector: u32,
     /// Offset in the chunk of the sector's first byte.
@@ -66,7 +66,7 @@ pub struct Place {
 }
 
 /// The place of `offset` in `runs`, if they hold it.
-pub fn locate(runs: &[Run], offset: u32) -> Option<Place> {
+pub fn locate(runs: &[Run], offset: u32) -> Option<ChunkPosition> {
     let run = runs[..runs.partition_point(|run| run.start <= offset)].last()?;
     if u64::from(offset) >= run.end() {
         return None;
@@ -74,7 +74,7 @@ pub fn locate(runs: &[Run], offset: u32) -> Option<Place> {
     let within = offset - run.start;
     let (piece, rest) = (within / run.stride, within % run.stride);
     let inner = rest / FULL;
-    Some(Place {
+    Some(ChunkPosition {
         sector: run.sector + piece * run.span() + inner,
         offset: run.start + piece * run.stride + inner * FULL,
     })

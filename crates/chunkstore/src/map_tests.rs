@@ -36,7 +36,7 @@ proptest! {
         prop_assert_eq!(map.sectors() as usize, places.len());
         prop_assert!(is_sound(map.runs(), map.len()));
         for (sector, &(at, len)) in places.iter().enumerate() {
-            let want = Some(Place { sector: sector as u32, offset: at });
+            let want = Some(ChunkPosition { sector: sector as u32, offset: at });
             prop_assert_eq!(locate(map.runs(), at), want);
             prop_assert_eq!(locate(map.runs(), at + u32::from(len) - 1), want);
         }

@@ -7,7 +7,7 @@ use base::{ChunkId, Epoch};
 
 use super::encoding::Encode;
 use super::limits::SLOTS_MAX;
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use master_consensus::bytes::{BadBytes, Reader, Writer};
 
 /// A place by its number in the partition's table: 4 bytes instead of 20.
@@ -17,13 +17,13 @@ pub struct PlaceIndex(pub u32);
 /// Places that the partition has ever used, numbered in the order of their first use.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Places {
-    list: Vec<Place>,
-    index: BTreeMap<Place, PlaceIndex>,
+    list: Vec<ReplicaLocation>,
+    index: BTreeMap<ReplicaLocation, PlaceIndex>,
 }
 
 impl Places {
     /// The number of `place`, a new one when it has none.
-    pub fn intern(&mut self, place: Place) -> PlaceIndex {
+    pub fn intern(&mut self, place: ReplicaLocation) -> PlaceIndex {
         if let Some(&index) = self.index.get(&place) {
             return index;
         }
@@ -34,17 +34,17 @@ impl Places {
     }
 
     /// The number of `place`, if it has one.
-    pub fn find(&self, place: Place) -> Option<PlaceIndex> {
+    pub fn find(&self, place: ReplicaLocation) -> Option<PlaceIndex> {
         self.index.get(&place).copied()
     }
 
     /// The place with a number.
-    pub fn get(&self, index: PlaceIndex) -> Place {
+    pub fn get(&self, index: PlaceIndex) -> ReplicaLocation {
         self.list[index.0 as usize]
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = Place> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = ReplicaLocation> + '_ {
         self.list.iter().copied()
     }
 
@@ -66,7 +66,7 @@ impl Encode for Places {
 
     fn take(from: &mut Reader<'_>) -> Result<Places, BadBytes> {
         let mut places = Places::default();
-        for place in Vec::<Place>::take(from)? {
+        for place in Vec::<ReplicaLocation>::take(from)? {
             places.intern(place);
         }
         Ok(places)

@@ -5,7 +5,7 @@ use base::{ChunkId, Epoch, FileId};
 use wire::control::{OpId, Policy};
 
 use super::encoding::{decode, encode, encode_enum, encode_struct};
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use master_consensus::bytes::BadBytes;
 
 /// Version of the encoding of commands.
@@ -43,7 +43,7 @@ impl Command {
 pub enum Action {
     /// Takes the next epoch. Grants at once when nothing of older writers is open; else recovery
     /// follows, and [`Action::Finish`].
-    Open { op: OpId, file: FileId, policy: Policy, fresh: Vec<Vec<Place>> },
+    Open { op: OpId, file: FileId, policy: Policy, fresh: Vec<Vec<ReplicaLocation>> },
     /// Takes the next epoch for nobody, when something is open.
     Seal { op: OpId, file: FileId },
     /// Seals the tail of a stream in recovery. Carries its evidence: the fenced replicas that
@@ -53,8 +53,8 @@ pub enum Action {
         epoch: Epoch,
         chunk: ChunkId,
         len: u32,
-        votes: Vec<(Place, u32)>,
-        holders: Vec<Place>,
+        votes: Vec<(ReplicaLocation, u32)>,
+        holders: Vec<ReplicaLocation>,
         delete_at_ms: u64,
     },
     /// Ends a recovery: drops the spares of older writers, all of which are fenced, and grants
@@ -64,7 +64,7 @@ pub enum Action {
         file: FileId,
         epoch: Epoch,
         fenced: Vec<ChunkId>,
-        fresh: Vec<Vec<Place>>,
+        fresh: Vec<Vec<ReplicaLocation>>,
         delete_at_ms: u64,
     },
     /// Ends the writer's chunk and goes on in `next` (C15). `drop` are spares that are no use.
@@ -76,7 +76,7 @@ pub enum Action {
         len: u32,
         next: ChunkId,
         drop: Vec<ChunkId>,
-        fresh: Vec<Vec<Place>>,
+        fresh: Vec<Vec<ReplicaLocation>>,
         delete_at_ms: u64,
     },
     /// More spares; `drop` are spares that are no use.
@@ -85,7 +85,7 @@ pub enum Action {
         file: FileId,
         epoch: Epoch,
         drop: Vec<ChunkId>,
-        fresh: Vec<Vec<Place>>,
+        fresh: Vec<Vec<ReplicaLocation>>,
         delete_at_ms: u64,
     },
     /// Ends the writer.
@@ -99,20 +99,25 @@ pub enum Action {
     },
     /// Records replicas that are to be made, before the command to make them goes out
     /// (`protocols.md` 2.4). `epoch` is the recovery's for an open chunk.
-    AddReplicas { chunk: ChunkId, epoch: Epoch, places: Vec<Place> },
+    AddReplicas { chunk: ChunkId, epoch: Epoch, places: Vec<ReplicaLocation> },
     /// Replicas that are sealed at the length given.
-    Settle { replicas: Vec<(ChunkId, Place, u32)> },
+    Settle { replicas: Vec<(ChunkId, ReplicaLocation, u32)> },
     /// Takes a replica off a sealed chunk; `remaining` are settled and stay.
-    DropReplica { chunk: ChunkId, place: Place, remaining: Vec<Place>, delete_at_ms: u64 },
+    DropReplica {
+        chunk: ChunkId,
+        place: ReplicaLocation,
+        remaining: Vec<ReplicaLocation>,
+        delete_at_ms: u64,
+    },
     /// Removes a stream for ever.
     Delete { op: OpId, file: FileId, delete_at_ms: u64, file_memory_ms: u64 },
     /// Records replicas that servers hold and nobody refers to as dead.
-    Condemn { replicas: Vec<(ChunkId, Place)>, delete_at_ms: u64 },
+    Condemn { replicas: Vec<(ChunkId, ReplicaLocation)>, delete_at_ms: u64 },
     /// Dead replicas that their servers have deleted.
-    Deleted { replicas: Vec<(ChunkId, Place)>, forget_at_ms: u64 },
+    Deleted { replicas: Vec<(ChunkId, ReplicaLocation)>, forget_at_ms: u64 },
     /// Ends the record of dead replicas: deleted and forgotten by their servers, or on disks that
     /// are gone (`gone`).
-    Forget { replicas: Vec<(ChunkId, Place)>, gone: bool },
+    Forget { replicas: Vec<(ChunkId, ReplicaLocation)>, gone: bool },
 }
 
 encode_enum!(Action {

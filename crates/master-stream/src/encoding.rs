@@ -4,7 +4,7 @@
 use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 use wire::control::{OpId, Policy};
 
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use master_consensus::bytes::{BadBytes, Reader, Writer};
 
 /// A value that has a form in bytes.
@@ -82,14 +82,14 @@ impl Encode for Policy {
     }
 }
 
-impl Encode for Place {
+impl Encode for ReplicaLocation {
     fn put(&self, to: &mut Writer) {
         self.server.put(to);
         self.disk.put(to);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Place, BadBytes> {
-        Ok(Place { server: ServerId::take(from)?, disk: DiskId::take(from)? })
+    fn take(from: &mut Reader<'_>) -> Result<ReplicaLocation, BadBytes> {
+        Ok(ReplicaLocation { server: ServerId::take(from)?, disk: DiskId::take(from)? })
     }
 }
 

@@ -11,7 +11,7 @@ use wire::data::{DataError, ReplicaStat};
 use wire::token::Token;
 
 use super::state::StreamMachine;
-use crate::placement::{ClusterView, Place};
+use crate::placement::{ClusterView, ReplicaLocation};
 use master_consensus::{Group, LocalFuture, ProposeError, ReadError};
 
 /// The replicated log of one stream partition, as its leader uses it.
@@ -185,6 +185,7 @@ pub trait ClusterSource {
 
 /// A replica's address on the wire; unspecified while its server is unknown.
 pub(crate) fn replica_place(view: &ClusterView, server: ServerId, disk: DiskId) -> ReplicaPlace {
-    let addr = view.addr(Place { server, disk }).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let addr =
+        view.addr(ReplicaLocation { server, disk }).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
     ReplicaPlace { server, disk, addr }
 }

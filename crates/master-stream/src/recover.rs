@@ -19,7 +19,7 @@ use super::planted::{Planted, planted};
 use super::ports::{CallError, CopyOrder, Log};
 use super::service::{Service, refusal};
 use super::votes::{Vote, judge, sealed_len, votes_needed};
-use crate::placement::{Place, Wanted, choose};
+use crate::placement::{ReplicaLocation, Wanted, choose};
 
 /// A recovery under way.
 pub(crate) struct Flight {
@@ -30,7 +30,7 @@ pub(crate) struct Flight {
 /// A fenced replica's answer.
 #[derive(Clone, Copy)]
 struct Answer {
-    place: Place,
+    place: ReplicaLocation,
     stat: ReplicaStat,
     vote: Vote,
 }
@@ -106,7 +106,7 @@ impl<L: Log> Service<L> {
     }
 
     /// The replicas of a chunk that take part in acknowledgements.
-    fn voters(&self, chunk: &Chunk) -> Vec<Place> {
+    fn voters(&self, chunk: &Chunk) -> Vec<ReplicaLocation> {
         self.log.with_state(|state| {
             let voters = chunk.slots().filter(|slot| !slot.target);
             voters.map(|slot| state.place(slot.place)).collect()
@@ -167,7 +167,7 @@ impl<L: Log> Service<L> {
     /// Fences one replica. `None` when it cannot be reached in time, or is not there any more.
     async fn fence_one(
         &self,
-        place: Place,
+        place: ReplicaLocation,
         chunk: &Chunk,
         epoch: Epoch,
         deadline: Instant,
@@ -227,7 +227,7 @@ impl<L: Log> Service<L> {
         deadline: Instant,
     ) -> Result<(), ControlError> {
         let answers = self.fence_quorum(tail, epoch, deadline).await?;
-        let votes: Vec<(Place, u32)> = answers
+        let votes: Vec<(ReplicaLocation, u32)> = answers
             .iter()
             .filter_map(|answer| match answer.vote {
                 Vote::Len(len) => Some((answer.place, len)),
@@ -280,11 +280,11 @@ impl<L: Log> Service<L> {
         epoch: Epoch,
         tail: &Chunk,
         len: u32,
-        votes: &[(Place, u32)],
-        holders: &mut Vec<Place>,
+        votes: &[(ReplicaLocation, u32)],
+        holders: &mut Vec<ReplicaLocation>,
     ) -> Result<(), ControlError> {
         let sources = holders.clone();
-        let copy = |place: Place| self.copy_fenced(place, tail, len, &sources);
+        let copy = |place: ReplicaLocation| self.copy_fenced(place, tail, len, &sources);
         let shorter = votes.iter().filter(|vote| vote.1 < len).map(|vote| vote.0);
         let done = join_all(shorter.map(copy)).await;
         holders.extend(done.into_iter().flatten());
@@ -315,8 +315,8 @@ impl<L: Log> Service<L> {
         epoch: Epoch,
         tail: &Chunk,
         len: u32,
-        holders: &[Place],
-    ) -> Result<Vec<Place>, ControlError> {
+        holders: &[ReplicaLocation],
+    ) -> Result<Vec<ReplicaLocation>, ControlError> {
         let (slots, dead) = self.log.with_state(|state| {
             let slots = state.chunk(tail.id).map_or_else(Vec::new, |(_, _, chunk)| {
                 chunk.slots().map(|slot| (state.place(slot.place), slot.target)).collect()
@@ -351,11 +351,11 @@ impl<L: Log> Service<L> {
     /// Copies to one place. `None` when it did not work out.
     async fn copy_fenced(
         &self,
-        place: Place,
+        place: ReplicaLocation,
         tail: &Chunk,
         len: u32,
-        sources: &[Place],
-    ) -> Option<Place> {
+        sources: &[ReplicaLocation],
+    ) -> Option<ReplicaLocation> {
         let order = CopyOrder {
             chunk: tail.id,
             epoch: tail.epoch,

@@ -23,7 +23,7 @@ use super::limits::{
 use super::ports::{ChunkserverCalls, ClusterSource, Log, replica_place};
 use super::recover::Flight;
 use super::state::{Stream, StreamMachine};
-use crate::placement::{ClusterView, NoPlace, Place, PlaceState, Wanted, choose};
+use crate::placement::{ClusterView, NoPlace, PlaceState, ReplicaLocation, Wanted, choose};
 use crate::repair::Repairs;
 use master_consensus::leader::{GroupClock, ReadGate};
 use master_consensus::{ProposeError, ReadError};
@@ -92,7 +92,7 @@ pub(crate) struct Service<L> {
     /// There are chunks to settle, or reports to look into.
     pub(crate) work: Notify,
     /// Replicas reported as bad, to be looked into.
-    pub(crate) reports: RefCell<BTreeSet<(ChunkId, Place)>>,
+    pub(crate) reports: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
     pub(crate) repair: Cell<RepairStatus>,
     /// Under-replicated and lost chunks at the last scan.
     pub(crate) ailing: Cell<(u64, u64)>,
@@ -155,12 +155,12 @@ impl<L: Log> StreamService<L> {
     }
 
     /// A chunkserver says that a replica is damaged or lost.
-    pub fn report_damaged(&self, place: Place, chunk: ChunkId) {
+    pub fn report_damaged(&self, place: ReplicaLocation, chunk: ChunkId) {
         self.0.note_report(chunk, place);
     }
 
     /// A chunkserver said at `at` that the writer of an open replica is not heard of any more.
-    pub fn report_quiet(&self, place: Place, chunk: ChunkId, at: Instant) {
+    pub fn report_quiet(&self, place: ReplicaLocation, chunk: ChunkId, at: Instant) {
         self.0.repairs.note_quiet(chunk, place, at);
     }
 
@@ -388,7 +388,7 @@ impl<L: Log> Service<L> {
         demand: Demand,
         count: usize,
         avoid: &[ServerId],
-    ) -> Result<Vec<Vec<Place>>, ControlError> {
+    ) -> Result<Vec<Vec<ReplicaLocation>>, ControlError> {
         let view = self.cluster.view();
         let first = self.place(&view, demand, avoid);
         let first = first.map_err(|why| self.no_place(why))?;
@@ -407,11 +407,12 @@ impl<L: Log> Service<L> {
         count: usize,
         avoid: &[ServerId],
         used: &mut Vec<ServerId>,
-        chunks: &mut Vec<Vec<Place>>,
+        chunks: &mut Vec<Vec<ReplicaLocation>>,
     ) {
         while chunks.len() < count {
             let apart: Vec<_> = avoid.iter().chain(&*used).copied().collect();
-            let whole = |places: &Vec<Place>| places.len() == usize::from(demand.policy.copies);
+            let whole =
+                |places: &Vec<ReplicaLocation>| places.len() == usize::from(demand.policy.copies);
             let elsewhere = self.place(view, demand, &apart).ok().filter(whole);
             let places = elsewhere.or_else(|| self.place(view, demand, avoid).ok());
             let Some(places) = places else { return };
@@ -425,7 +426,7 @@ impl<L: Log> Service<L> {
         view: &ClusterView,
         demand: Demand,
         avoid: &[ServerId],
-    ) -> Result<Vec<Place>, NoPlace> {
+    ) -> Result<Vec<ReplicaLocation>, NoPlace> {
         let floor = self.config.copies_floor;
         let Demand { policy: Policy { copies, .. }, purpose } = demand;
         let wanted = Wanted { copies, have: &[], never: &[], avoid, floor, need: 0, purpose };
@@ -442,7 +443,7 @@ impl<L: Log> Service<L> {
         (wanted, purpose): (u8, Purpose),
     ) -> Spares {
         let view = self.cluster.view();
-        let is_bad = |place: Place| {
+        let is_bad = |place: ReplicaLocation| {
             avoid.contains(&place.server) || !matches!(view.state(place), PlaceState::Good(_))
         };
         // Made while servers were missing: of no use once there are places for all copies.
@@ -558,7 +559,7 @@ impl<L: Log> Service<L> {
     }
 
     /// A place on the wire.
-    pub(crate) fn address(&self, place: Place) -> ReplicaPlace {
+    pub(crate) fn address(&self, place: ReplicaLocation) -> ReplicaPlace {
         replica_place(&self.cluster.view(), place.server, place.disk)
     }
 
@@ -575,7 +576,7 @@ impl<L: Log> Service<L> {
         }
     }
 
-    pub(crate) fn note_report(&self, chunk: ChunkId, place: Place) {
+    pub(crate) fn note_report(&self, chunk: ChunkId, place: ReplicaLocation) {
         let mut reports = self.reports.borrow_mut();
         if reports.len() < REPORTS_MAX && self.log.leading().is_some() {
             reports.insert((chunk, place));
@@ -620,7 +621,7 @@ struct Spares {
     /// Those that are no use to it.
     drop: Vec<ChunkId>,
     /// Places for new ones.
-    fresh: Vec<Vec<Place>>,
+    fresh: Vec<Vec<ReplicaLocation>>,
     /// None is left and the disks are full.
     full: bool,
 }

@@ -8,7 +8,7 @@ use wire::control::{OpId, Policy};
 use super::chunk::{Chunk, PlaceIndex, Places};
 use super::command::{Outcome, Refusal};
 use super::encoding::encode_struct;
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use master_consensus::replies::{ReplyTable, Seen};
 use master_consensus::tracked::Tracked;
 
@@ -208,12 +208,12 @@ impl StreamMachine {
     }
 
     /// The place with a number.
-    pub fn place(&self, index: PlaceIndex) -> Place {
+    pub fn place(&self, index: PlaceIndex) -> ReplicaLocation {
         self.places.get(index)
     }
 
     /// True when a stream refers to the replica of `chunk` at `place`.
-    pub fn refers_to(&self, chunk: ChunkId, place: Place) -> bool {
+    pub fn refers_to(&self, chunk: ChunkId, place: ReplicaLocation) -> bool {
         let Some(index) = self.places.find(place) else { return false };
         self.chunk(chunk).is_some_and(|(_, _, chunk)| chunk.slot(index).is_some())
     }
@@ -224,7 +224,7 @@ impl StreamMachine {
     }
 
     /// The dead record of a replica.
-    pub fn dead(&self, chunk: ChunkId, place: Place) -> Option<Dead> {
+    pub fn dead(&self, chunk: ChunkId, place: ReplicaLocation) -> Option<Dead> {
         self.dead.get(&(self.places.find(place)?, chunk)).copied()
     }
 
@@ -240,7 +240,7 @@ impl StreamMachine {
     }
 
     /// Places ever used, with their numbers.
-    pub fn places(&self) -> impl Iterator<Item = (PlaceIndex, Place)> + '_ {
+    pub fn places(&self) -> impl Iterator<Item = (PlaceIndex, ReplicaLocation)> + '_ {
         let all = 0..u32::try_from(self.places.len()).expect("fewer than 2^32 disks");
         all.map(PlaceIndex).map(|index| (index, self.places.get(index)))
     }
@@ -309,7 +309,7 @@ impl StreamMachine {
     }
 
     /// Makes a chunk. The leader has chosen the places, the caller has seen that a number is left.
-    pub(super) fn make_chunk(&mut self, file: FileId, places: &[Place]) -> Chunk {
+    pub(super) fn make_chunk(&mut self, file: FileId, places: &[ReplicaLocation]) -> Chunk {
         let id = ChunkId::compose(self.partition, self.next_chunk);
         self.next_chunk += 1;
         let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
@@ -350,7 +350,7 @@ pub(super) fn refused(why: Refusal) -> Outcome {
 }
 
 /// True when the leader's choice of replicas for new chunks is well formed.
-pub(super) fn well_placed(policy: Policy, fresh: &[Vec<Place>]) -> bool {
+pub(super) fn well_placed(policy: Policy, fresh: &[Vec<ReplicaLocation>]) -> bool {
     fresh.iter().all(|places| {
         let distinct: BTreeSet<_> = places.iter().collect();
         let most = usize::from(policy.copies);

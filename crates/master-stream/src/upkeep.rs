@@ -7,7 +7,7 @@ use super::command::{Outcome, Refusal};
 use super::limits::SLOTS_MAX;
 use super::planted::{Planted, planted};
 use super::state::{StreamMachine, refused};
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 
 const DONE: Outcome = Outcome::Done { len: 0 };
 
@@ -16,7 +16,7 @@ impl StreamMachine {
         &mut self,
         chunk: ChunkId,
         epoch: Epoch,
-        places: &[Place],
+        places: &[ReplicaLocation],
     ) -> Outcome {
         let Some((file, stream, found)) = self.chunk(chunk) else {
             return refused(Refusal::NotFound);
@@ -27,8 +27,9 @@ impl StreamMachine {
                 return refused(Refusal::Stale);
             }
         }
-        let known =
-            |place: Place| self.refers_to(chunk, place) || self.dead(chunk, place).is_some();
+        let known = |place: ReplicaLocation| {
+            self.refers_to(chunk, place) || self.dead(chunk, place).is_some()
+        };
         let twice = (1..places.len()).any(|at| places[..at].contains(&places[at]));
         if twice || found.len_slots() + places.len() > SLOTS_MAX || places.iter().any(|&p| known(p))
         {
@@ -45,7 +46,7 @@ impl StreamMachine {
         DONE
     }
 
-    pub(super) fn settle(&mut self, replicas: &[(ChunkId, Place, u32)]) -> Outcome {
+    pub(super) fn settle(&mut self, replicas: &[(ChunkId, ReplicaLocation, u32)]) -> Outcome {
         for &(chunk, place, len) in replicas {
             let (Some(&file), Some(place)) = (self.owners.get(&chunk), self.places.find(place))
             else {
@@ -66,17 +67,17 @@ impl StreamMachine {
     pub(super) fn drop_replica(
         &mut self,
         chunk: ChunkId,
-        place: Place,
-        remaining: &[Place],
+        place: ReplicaLocation,
+        remaining: &[ReplicaLocation],
         delete_at_ms: u64,
     ) -> Outcome {
         let Some(index) = self.places.find(place) else { return refused(Refusal::NotFound) };
-        let slot_at = |machine: &StreamMachine, place: Place| -> Option<Slot> {
+        let slot_at = |machine: &StreamMachine, place: ReplicaLocation| -> Option<Slot> {
             let index = machine.places.find(place)?;
             machine.chunk(chunk)?.2.slot(index)
         };
         let Some(slot) = slot_at(self, place) else { return refused(Refusal::NotFound) };
-        let stay = |&other: &Place| {
+        let stay = |&other: &ReplicaLocation| {
             other != place && slot_at(self, other).is_some_and(|slot| slot.settled)
         };
         // What is being made is no redundancy yet; anything else leaves settled replicas behind.
@@ -129,7 +130,11 @@ impl StreamMachine {
         }
     }
 
-    pub(super) fn condemn(&mut self, replicas: &[(ChunkId, Place)], delete_at_ms: u64) -> Outcome {
+    pub(super) fn condemn(
+        &mut self,
+        replicas: &[(ChunkId, ReplicaLocation)],
+        delete_at_ms: u64,
+    ) -> Outcome {
         for &(chunk, place) in replicas {
             let kept = self.refers_to(chunk, place) && !planted(Planted::CondemnReferenced);
             if kept || !self.may_have_made(chunk) || self.dead(chunk, place).is_some() {
@@ -141,7 +146,11 @@ impl StreamMachine {
         DONE
     }
 
-    pub(super) fn deleted(&mut self, replicas: &[(ChunkId, Place)], forget_at_ms: u64) -> Outcome {
+    pub(super) fn deleted(
+        &mut self,
+        replicas: &[(ChunkId, ReplicaLocation)],
+        forget_at_ms: u64,
+    ) -> Outcome {
         for &(chunk, place) in replicas {
             let Some(index) = self.places.find(place) else { continue };
             if let Some(dead) = self.dead.get_mut(&(index, chunk)) {
@@ -151,7 +160,11 @@ impl StreamMachine {
         DONE
     }
 
-    pub(super) fn forget(&mut self, replicas: &[(ChunkId, Place)], gone: bool) -> Outcome {
+    pub(super) fn forget(
+        &mut self,
+        replicas: &[(ChunkId, ReplicaLocation)],
+        gone: bool,
+    ) -> Outcome {
         for &(chunk, place) in replicas {
             let Some(index) = self.places.find(place) else { continue };
             let record = self.dead.get(&(index, chunk));

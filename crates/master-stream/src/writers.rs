@@ -12,22 +12,22 @@ use super::limits::SPARES_MAX;
 use super::planted::{Planted, planted};
 use super::state::{Stream, StreamMachine, refused, well_placed};
 use super::votes::sealed_len;
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 
 /// The parts of [`super::Action::SealTail`].
 pub(super) struct TailSeal {
     pub epoch: Epoch,
     pub chunk: ChunkId,
     pub len: u32,
-    pub votes: Vec<(Place, u32)>,
-    pub holders: Vec<Place>,
+    pub votes: Vec<(ReplicaLocation, u32)>,
+    pub holders: Vec<ReplicaLocation>,
     pub delete_at_ms: u64,
 }
 
 /// What a writer asks to do with its spares.
 pub(super) struct SpareChange<'a> {
     pub drop: &'a [ChunkId],
-    pub fresh: &'a [Vec<Place>],
+    pub fresh: &'a [Vec<ReplicaLocation>],
     pub delete_at_ms: u64,
 }
 
@@ -37,7 +37,7 @@ impl StreamMachine {
         op: &OpId,
         file: FileId,
         policy: Policy,
-        fresh: &[Vec<Place>],
+        fresh: &[Vec<ReplicaLocation>],
     ) -> Outcome {
         if self.dead_files.contains_key(&file) {
             return refused(Refusal::Dead);
@@ -68,7 +68,7 @@ impl StreamMachine {
     }
 
     /// Gives the stream's epoch to a writer, with a chunk to write and spares.
-    fn grant(&mut self, file: FileId, fresh: &[Vec<Place>]) -> Outcome {
+    fn grant(&mut self, file: FileId, fresh: &[Vec<ReplicaLocation>]) -> Outcome {
         let mut chunks: Vec<_> = fresh.iter().map(|places| self.make_chunk(file, places)).collect();
         self.spares += chunks.len() as u64 - 1;
         let stream = self.streams.get_mut(&file).expect("the caller has it");
@@ -133,7 +133,7 @@ impl StreamMachine {
     fn check_evidence(&self, tail: &Chunk, seal: &TailSeal) -> Result<(), Refusal> {
         let slot = |place| self.places.find(place).and_then(|index| tail.slot(index));
         let voters: BTreeSet<_> = seal.votes.iter().map(|&(place, _)| place).collect();
-        let vote = |place: &Place| slot(*place).is_some_and(|slot| !slot.target);
+        let vote = |place: &ReplicaLocation| slot(*place).is_some_and(|slot| !slot.target);
         let lens: Vec<_> = seal.votes.iter().map(|&(_, len)| len).collect();
         if voters.len() != lens.len() || !voters.iter().all(vote) {
             return Err(Refusal::Stale);
@@ -169,7 +169,7 @@ impl StreamMachine {
         file: FileId,
         epoch: Epoch,
         fenced: &[ChunkId],
-        fresh: &[Vec<Place>],
+        fresh: &[Vec<ReplicaLocation>],
         delete_at_ms: u64,
     ) -> Outcome {
         let left = self.numbers_left();

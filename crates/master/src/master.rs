@@ -44,7 +44,7 @@ use master_consensus::{
 };
 use master_namespace::grant::GrantKey;
 use master_namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
-use master_stream::placement::Place;
+use master_stream::placement::ReplicaLocation;
 use master_stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
 
 /// What a master is told at its start.
@@ -382,10 +382,10 @@ impl Master {
         for (partition, number) in partitions.filter(|(partition, _)| partition.host.leads()) {
             let liveness = self.0.cluster.liveness();
             for (chunk, server, disk) in liveness.take_damaged(number, DAMAGED_MAX) {
-                partition.service.report_damaged(Place { server, disk }, chunk);
+                partition.service.report_damaged(ReplicaLocation { server, disk }, chunk);
             }
             for (chunk, server, disk, at) in liveness.take_quiet(number) {
-                partition.service.report_quiet(Place { server, disk }, chunk, at);
+                partition.service.report_quiet(ReplicaLocation { server, disk }, chunk, at);
             }
         }
     }

@@ -31,7 +31,7 @@ impl Run {
 }
 
 /// Where a cursor stands.
-struct Place {
+struct CursorPosition {
     file: usize,
     opened: Rc<Opened>,
     part: usize,
@@ -44,7 +44,7 @@ struct Place {
 /// A position in a run.
 pub(crate) struct RunCursor {
     run: Rc<Run>,
-    place: Option<Place>,
+    place: Option<CursorPosition>,
     key: Vec<u8>,
     /// Blocks read ahead, the first of them behind the present one.
     ahead: VecDeque<Rc<Block>>,
@@ -106,7 +106,8 @@ impl RunCursor {
         if entry == data.len() {
             return Err(broken());
         }
-        self.place = Some(Place { file: number, opened, part, partition, block, data, entry });
+        self.place =
+            Some(CursorPosition { file: number, opened, part, partition, block, data, entry });
         self.note_key();
         Ok(())
     }
@@ -242,7 +243,8 @@ impl RunCursor {
             self.ahead.pop_front().expect("at least the one asked for")
         };
         let entry = if at_end { data.len() - 1 } else { 0 };
-        self.place = Some(Place { file: number, opened, part, partition, block, data, entry });
+        self.place =
+            Some(CursorPosition { file: number, opened, part, partition, block, data, entry });
         Ok(())
     }
 }

@@ -31,13 +31,13 @@ struct View {
 
 enum MapRef {
     /// The sectors of the range asked for: the map is resident.
-    Places(Option<(crate::map::Place, u32)>),
+    Places(Option<(crate::map::ChunkPosition, u32)>),
     Runs(Rc<[Run]>),
     Stored(MapPlace),
 }
 
 /// First place and last sector of the range, in `runs`.
-fn range(runs: &[Run], offset: u32, end: u32) -> Option<(crate::map::Place, u32)> {
+fn range(runs: &[Run], offset: u32, end: u32) -> Option<(crate::map::ChunkPosition, u32)> {
     let first = locate(runs, offset)?;
     let last = locate(runs, end - 1)?;
     Some((first, last.sector))

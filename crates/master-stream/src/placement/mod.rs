@@ -16,7 +16,7 @@ mod tests;
 
 /// A disk incarnation of a server: where a replica is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct ReplicaLocation {
     /// The chunkserver.
     pub server: ServerId,
     /// The disk incarnation.
@@ -81,7 +81,7 @@ pub struct ClusterView {
 
 #[derive(Clone, Debug)]
 struct Candidate {
-    place: Place,
+    place: ReplicaLocation,
     room: u64,
     /// Appends under way per disk of the server.
     load: u64,
@@ -127,7 +127,7 @@ impl ClusterView {
                     continue;
                 }
                 room_to_here = room_to_here.saturating_add(room);
-                let place = Place { server: server.server, disk: disk.disk };
+                let place = ReplicaLocation { server: server.server, disk: disk.disk };
                 view.candidates.push(Candidate { place, room, load, room_to_here });
             }
         }
@@ -147,7 +147,7 @@ impl ClusterView {
     }
 
     /// What is known of a place.
-    pub fn state(&self, place: Place) -> PlaceState {
+    pub fn state(&self, place: ReplicaLocation) -> PlaceState {
         let Some(server) = self.server(place.server).filter(|server| server.alive) else {
             return PlaceState::Silent;
         };
@@ -162,7 +162,7 @@ impl ClusterView {
     }
 
     /// Where calls for a place go, whether its server is alive or not.
-    pub fn addr(&self, place: Place) -> Option<SocketAddr> {
+    pub fn addr(&self, place: ReplicaLocation) -> Option<SocketAddr> {
         let server = self.server(place.server)?;
         let disk = server.disks.iter().find(|disk| disk.disk == place.disk);
         Some(disk.and_then(|disk| disk.addr).unwrap_or(server.addr))
@@ -204,9 +204,9 @@ pub struct Wanted<'a> {
     /// Copies the chunk is to have.
     pub copies: u8,
     /// Replicas it has: the new ones are placed apart from them.
-    pub have: &'a [Place],
+    pub have: &'a [ReplicaLocation],
     /// Places that must not be used.
-    pub never: &'a [Place],
+    pub never: &'a [ReplicaLocation],
     /// Servers that failed somebody: used only where the floor is not reached without them.
     pub avoid: &'a [ServerId],
     /// Fewest replicas to answer with, those in `have` included; fewer when the cluster has
@@ -234,7 +234,7 @@ pub fn choose(
     view: &ClusterView,
     wanted: &Wanted<'_>,
     random: &mut dyn FnMut(u64) -> u64,
-) -> Result<Vec<Place>, NoPlace> {
+) -> Result<Vec<ReplicaLocation>, NoPlace> {
     match choose_among(view, wanted, random) {
         // Seldom, so a view of its own is no matter.
         Err(NoPlace::Full) if wanted.purpose != Purpose::Data => {
@@ -250,7 +250,7 @@ fn choose_among(
     view: &ClusterView,
     wanted: &Wanted<'_>,
     random: &mut dyn FnMut(u64) -> u64,
-) -> Result<Vec<Place>, NoPlace> {
+) -> Result<Vec<ReplicaLocation>, NoPlace> {
     let mut choice = Choice::new(view, wanted);
     let copies = usize::from(wanted.copies);
     while choice.taken.len() < copies && choice.add(&wanted.avoid.iter().collect(), random) {}
@@ -275,7 +275,7 @@ struct Choice<'a> {
     wanted: &'a Wanted<'a>,
     spread: Spread,
     /// Replicas that are there and those chosen.
-    taken: Vec<Place>,
+    taken: Vec<ReplicaLocation>,
 }
 
 impl<'a> Choice<'a> {

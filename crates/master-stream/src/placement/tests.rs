@@ -36,13 +36,17 @@ fn wanted(copies: u8) -> Wanted<'static> {
     Wanted { copies, have: &[], never: &[], avoid: &[], floor: 2, need: 0, purpose: Purpose::Data }
 }
 
-fn chosen(servers: &[ServerView], wanted: &Wanted<'_>, seed: u64) -> Result<Vec<Place>, NoPlace> {
+fn chosen(
+    servers: &[ServerView],
+    wanted: &Wanted<'_>,
+    seed: u64,
+) -> Result<Vec<ReplicaLocation>, NoPlace> {
     let mut rng = Rng::new(seed);
     choose(&ClusterView::new(servers.to_vec()), wanted, &mut |bound| rng.below(bound))
 }
 
 /// Servers of the replicas of one choice, sorted.
-fn servers_of(places: &[Place]) -> Vec<u32> {
+fn servers_of(places: &[ReplicaLocation]) -> Vec<u32> {
     let mut ids: Vec<_> = places.iter().map(|place| place.server.get()).collect();
     ids.sort_unstable();
     ids
@@ -106,7 +110,10 @@ fn servers_that_failed_are_used_for_the_floor_only() {
 #[test]
 fn repair_places_apart_from_what_is_there() {
     let servers = plain(5, 1);
-    let at = |id: u32| Place { server: ServerId::new(id), disk: DiskId::new(u128::from(id) * 10) };
+    let at = |id: u32| ReplicaLocation {
+        server: ServerId::new(id),
+        disk: DiskId::new(u128::from(id) * 10),
+    };
     let (have, never) = ([at(1), at(2)], [at(3)]);
     let want = Wanted { have: &have, never: &never, ..wanted(3) };
     for seed in 0..100 {
@@ -165,7 +172,10 @@ fn a_place_is_judged_by_what_its_server_says() {
     let mut failed = servers.clone();
     failed[0].disks[0].failed = true;
     let view = ClusterView::new(servers.clone());
-    let at = |id: u32, disk: u128| Place { server: ServerId::new(id), disk: DiskId::new(disk) };
+    let at = |id: u32, disk: u128| ReplicaLocation {
+        server: ServerId::new(id),
+        disk: DiskId::new(disk),
+    };
     assert_eq!(view.state(at(1, 10)), PlaceState::Good(servers[0].addr));
     assert_eq!(view.state(at(1, 11)), PlaceState::Absent);
     assert_eq!(view.state(at(2, 20)), PlaceState::Silent);

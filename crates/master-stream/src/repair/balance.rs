@@ -19,7 +19,7 @@ use wire::data::Purpose;
 
 use super::scan::{Judged, is_complete};
 use crate::limits::{SCAN_SLICE, SLOTS_MAX};
-use crate::placement::{ClusterView, Place, Wanted, choose};
+use crate::placement::{ClusterView, ReplicaLocation, Wanted, choose};
 use crate::{Action, Chunk, Log, Outcome, Service};
 
 /// Rounds without a move stretch the pause between them up to so many times.
@@ -32,8 +32,8 @@ const TRIES_MAX: usize = 64;
 struct Move {
     chunk: ChunkId,
     len: u64,
-    from: Place,
-    to: Place,
+    from: ReplicaLocation,
+    to: ReplicaLocation,
 }
 
 /// What looking at a slice of the chunks came to.
@@ -48,7 +48,7 @@ enum Look {
 /// What each disk holds and takes: all disks that serve.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
-    disks: BTreeMap<Place, Disk>,
+    disks: BTreeMap<ReplicaLocation, Disk>,
     held: u64,
     capacity: u64,
 }
@@ -61,11 +61,11 @@ struct Disk {
 
 impl Shares {
     /// Of the disks that serve, with what the partition has on each.
-    pub(super) fn new(view: &ClusterView, held: &BTreeMap<Place, u64>) -> Shares {
+    pub(super) fn new(view: &ClusterView, held: &BTreeMap<ReplicaLocation, u64>) -> Shares {
         let mut shares = Shares::default();
         for server in view.servers().iter().filter(|server| server.alive) {
             for disk in server.disks.iter().filter(|disk| !disk.failed && disk.capacity > 0) {
-                let place = Place { server: server.server, disk: disk.disk };
+                let place = ReplicaLocation { server: server.server, disk: disk.disk };
                 let held = held.get(&place).copied().unwrap_or(0);
                 shares.disks.insert(place, Disk { held, capacity: disk.capacity });
                 shares.held += held;
@@ -90,16 +90,16 @@ impl Shares {
     }
 
     /// True when `len` bytes more leave a disk within its share.
-    fn takes(&self, place: Place, len: u64) -> bool {
+    fn takes(&self, place: ReplicaLocation, len: u64) -> bool {
         self.disks.get(&place).is_some_and(|disk| disk.held + len <= self.share(disk))
     }
 
     /// True when a disk keeps its share without `len` bytes.
-    fn spares(&self, place: Place, len: u64) -> bool {
+    fn spares(&self, place: ReplicaLocation, len: u64) -> bool {
         self.disks.get(&place).is_some_and(|disk| disk.held >= self.share(disk) + len)
     }
 
-    fn moved(&mut self, from: Place, to: Place, len: u64) {
+    fn moved(&mut self, from: ReplicaLocation, to: ReplicaLocation, len: u64) {
         if let Some(disk) = self.disks.get_mut(&from) {
             disk.held -= len.min(disk.held);
         }
@@ -164,7 +164,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Bytes of sealed chunks on each disk.
-    async fn held(&self) -> BTreeMap<Place, u64> {
+    async fn held(&self) -> BTreeMap<ReplicaLocation, u64> {
         let (mut held, mut after) = (BTreeMap::new(), None);
         loop {
             let more = self.log.with_state(|state| {
@@ -211,11 +211,11 @@ impl<L: Log> Service<L> {
                 if !whole || self.repairs.busy.borrow().contains(&id) {
                     continue;
                 }
-                let dead = |&place: &Place| state.dead(id, place).is_some();
-                let unfit = |place: &Place| !shares.takes(*place, len) || dead(place);
-                let stay: Vec<Place> =
+                let dead = |&place: &ReplicaLocation| state.dead(id, place).is_some();
+                let unfit = |place: &ReplicaLocation| !shares.takes(*place, len) || dead(place);
+                let stay: Vec<ReplicaLocation> =
                     replicas.iter().map(|r| r.place).filter(|&place| place != from).collect();
-                let never: Vec<Place> =
+                let never: Vec<ReplicaLocation> =
                     shares.disks.keys().copied().filter(unfit).chain([from]).collect();
                 let wanted = Wanted {
                     copies: stream.policy.copies,
@@ -236,7 +236,12 @@ impl<L: Log> Service<L> {
     }
 
     /// Makes a replica at `to`, then drops the one at `from`. False when it did not come to that.
-    async fn move_chunk(&self, id: ChunkId, from: Place, to: Place) -> Result<bool, ControlError> {
+    async fn move_chunk(
+        &self,
+        id: ChunkId,
+        from: ReplicaLocation,
+        to: ReplicaLocation,
+    ) -> Result<bool, ControlError> {
         if !self.repairs.busy.borrow_mut().insert(id) {
             return Ok(false);
         }
@@ -250,8 +255,8 @@ impl<L: Log> Service<L> {
     async fn make_then_drop(
         &self,
         id: ChunkId,
-        from: Place,
-        to: Place,
+        from: ReplicaLocation,
+        to: ReplicaLocation,
     ) -> Result<bool, ControlError> {
         let Some((Chunk { epoch, .. }, _, _)) = self.judged(id) else { return Ok(false) };
         let places = vec![to];
@@ -262,7 +267,7 @@ impl<L: Log> Service<L> {
         self.fill_targets(id).await?;
         let Some((_, copies, replicas)) = self.judged(id) else { return Ok(false) };
         let others = replicas.iter().filter(|replica| replica.is_source() && replica.place != from);
-        let remaining: Vec<Place> = others.map(|replica| replica.place).collect();
+        let remaining: Vec<ReplicaLocation> = others.map(|replica| replica.place).collect();
         if !remaining.contains(&to) || remaining.len() < usize::from(copies) {
             return Ok(false); // Repair sees to it.
         }
@@ -297,8 +302,8 @@ mod tests {
         ClusterView::new(capacities.iter().enumerate().map(server).collect())
     }
 
-    fn place(at: u32) -> Place {
-        Place { server: ServerId::new(at), disk: DiskId::new(u128::from(at)) }
+    fn place(at: u32) -> ReplicaLocation {
+        ReplicaLocation { server: ServerId::new(at), disk: DiskId::new(u128::from(at)) }
     }
 
     #[test]
@@ -320,7 +325,7 @@ mod tests {
         for seed in 0..50 {
             let mut rng = runtime::Rng::new(seed);
             let capacities: Vec<u64> = (0..5).map(|_| rng.between(1, 9) * GIB).collect();
-            let mut chunks: Vec<(Place, u64)> =
+            let mut chunks: Vec<(ReplicaLocation, u64)> =
                 (0..200).map(|_| (place(rng.between(1, 2) as u32), rng.between(1, 64))).collect();
             let mut held = BTreeMap::new();
             chunks.iter().for_each(|&(at, len)| *held.entry(at).or_default() += len);

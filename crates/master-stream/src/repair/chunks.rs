@@ -16,7 +16,7 @@ use super::scan::{Judged, Worth, is_complete};
 use super::settle::{RETRY, is_whole};
 use super::{Flaw, Setback};
 use crate::limits::{SLOTS_MAX, TORN_COPIES_MAX};
-use crate::placement::{Place, PlaceState, Wanted, choose};
+use crate::placement::{PlaceState, ReplicaLocation, Wanted, choose};
 use crate::{Action, Chunk, Log, Outcome, Service};
 
 /// What looking for places for missing replicas came to.
@@ -138,8 +138,8 @@ impl<L: Log> Service<L> {
     async fn fill_target(
         &self,
         chunk: &Chunk,
-        place: Place,
-        sources: &[Place],
+        place: ReplicaLocation,
+        sources: &[ReplicaLocation],
     ) -> Result<u64, ControlError> {
         let (id, len) = (chunk.id, chunk.sealed().expect("judged chunks are sealed"));
         self.keep_pace(u64::from(len)).await;
@@ -204,7 +204,7 @@ impl<L: Log> Service<L> {
         if missing == 0 || !has_source {
             return Ok(Missing::None);
         }
-        let dead: Vec<Place> = self.log.with_state(|state| {
+        let dead: Vec<ReplicaLocation> = self.log.with_state(|state| {
             let places = state.places().map(|(_, place)| place);
             places.filter(|&place| state.dead(id, place).is_some()).collect()
         });
@@ -234,7 +234,7 @@ impl<L: Log> Service<L> {
         let Some((chunk, copies, replicas)) = self.judged(id) else { return Ok(()) };
         let full = chunk.len_slots() == SLOTS_MAX;
         // A place is about to be free.
-        let freed = |place: &Place| {
+        let freed = |place: &ReplicaLocation| {
             let good = matches!(self.cluster.view().state(*place), PlaceState::Good(_));
             good && self.log.with_state(|state| state.dead(id, *place).is_some())
         };
@@ -268,7 +268,7 @@ impl<L: Log> Service<L> {
 
     /// The whole replicas of a chunk, each read to its end. `None` when one of them is not whole,
     /// or could not be read now.
-    async fn verified_sources(&self, id: ChunkId) -> Option<Vec<Place>> {
+    async fn verified_sources(&self, id: ChunkId) -> Option<Vec<ReplicaLocation>> {
         let (chunk, _, replicas) = self.judged(id)?;
         let len = chunk.sealed().expect("judged chunks are sealed");
         for replica in replicas.iter().filter(|replica| replica.is_source()) {
@@ -342,11 +342,12 @@ impl<L: Log> Service<L> {
     }
 
     /// Of whole replicas one too many, that which spreads them least, or is on the fullest disk.
-    fn most_crowded(&self, good: &[Place]) -> Place {
+    fn most_crowded(&self, good: &[ReplicaLocation]) -> ReplicaLocation {
         let view = self.cluster.view();
-        let domain = |place: &Place| view.server(place.server).map(|server| &server.domain);
-        let crowd = |place: &&Place| {
-            let near = |other: &&Place| domain(other) == domain(place);
+        let domain =
+            |place: &ReplicaLocation| view.server(place.server).map(|server| &server.domain);
+        let crowd = |place: &&ReplicaLocation| {
+            let near = |other: &&ReplicaLocation| domain(other) == domain(place);
             let server = view.server(place.server);
             let disk = server.and_then(|it| it.disks.iter().find(|it| it.disk == place.disk));
             let full = disk.map_or(0, |disk| disk.used.saturating_mul(100) / disk.capacity.max(1));
@@ -361,8 +362,8 @@ impl<L: Log> Service<L> {
     pub(super) async fn drop_replica(
         &self,
         chunk: ChunkId,
-        place: Place,
-        remaining: Vec<Place>,
+        place: ReplicaLocation,
+        remaining: Vec<ReplicaLocation>,
     ) -> Result<(), ControlError> {
         let delete_at_ms = self.rights_end_ms();
         let action = Action::DropReplica { chunk, place, remaining, delete_at_ms };

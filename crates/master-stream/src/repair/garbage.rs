@@ -13,7 +13,7 @@ use wire::data::ReplicaState;
 use super::settle::is_whole;
 use super::unknown::Comparison;
 use crate::limits::BATCH_MAX;
-use crate::placement::{Place, PlaceState};
+use crate::placement::{PlaceState, ReplicaLocation};
 use crate::{Action, Dead, Listing, Log, PlaceIndex, Service};
 
 /// Disks that are worked on at the same time at most.
@@ -46,7 +46,7 @@ impl<L: Log> Service<L> {
         }
     }
 
-    fn due(&self, index: PlaceIndex, place: Place) -> Option<Due> {
+    fn due(&self, index: PlaceIndex, place: ReplicaLocation) -> Option<Due> {
         let now = self.clock_ms();
         let pick = |due: &dyn Fn(&Dead) -> bool| -> Vec<ChunkId> {
             self.log.with_state(|state| {
@@ -71,7 +71,7 @@ impl<L: Log> Service<L> {
         (!due.delete.is_empty() || !due.forget.is_empty() || !due.gone.is_empty()).then_some(due)
     }
 
-    async fn collect(&self, index: PlaceIndex, place: Place) -> Result<(), ControlError> {
+    async fn collect(&self, index: PlaceIndex, place: ReplicaLocation) -> Result<(), ControlError> {
         // Counted from before the read: what is dead now stays dead until the order has run out.
         let not_after_s = self.orders_end_s();
         // Only a leader that a quorum confirms deletes: what it sees as dead is dead.
@@ -105,7 +105,7 @@ impl<L: Log> Service<L> {
 
     /// Compares what disks hold with what streams refer to, one disk after the other.
     pub(super) async fn compare_disks(self: Rc<Self>) {
-        let mut done: BTreeSet<Place> = BTreeSet::new();
+        let mut done: BTreeSet<ReplicaLocation> = BTreeSet::new();
         loop {
             let places = self.good_places();
             let pause = self.config.list_interval / (places.len().max(1) as u32);
@@ -124,15 +124,18 @@ impl<L: Log> Service<L> {
         }
     }
 
-    fn good_places(&self) -> Vec<Place> {
+    fn good_places(&self) -> Vec<ReplicaLocation> {
         let view = self.cluster.view();
         let disks = view.servers().iter().flat_map(|server| {
-            server.disks.iter().map(|disk| Place { server: server.server, disk: disk.disk })
+            server
+                .disks
+                .iter()
+                .map(|disk| ReplicaLocation { server: server.server, disk: disk.disk })
         });
         disks.filter(|&place| matches!(view.state(place), PlaceState::Good(_))).collect()
     }
 
-    async fn compare_disk(&self, place: Place) -> Result<(), ControlError> {
+    async fn compare_disk(&self, place: ReplicaLocation) -> Result<(), ControlError> {
         let partition = self.log.with_state(|state| state.partition());
         let mut after = ChunkId::compose(partition, 0);
         let mut comparison = Comparison::new(place);
@@ -168,7 +171,7 @@ impl<L: Log> Service<L> {
 
     fn compare_page(
         &self,
-        place: Place,
+        place: ReplicaLocation,
         after: ChunkId,
         (page, more): &Listing,
         comparison: &mut Comparison,

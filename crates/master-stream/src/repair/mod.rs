@@ -27,7 +27,7 @@ use wire::control::OpId;
 use unknown::Unknown;
 
 use crate::limits::REPORTS_MAX;
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use crate::{Log, PlaceIndex, Service, StreamService};
 
 /// Chunks that are settled at the same time at most.
@@ -49,14 +49,14 @@ pub(crate) struct Repairs {
     /// Chunks moved for balance.
     pub(crate) moves: Cell<u64>,
     /// Replicas that were looked at and are not whole, and since when that is known.
-    bad: RefCell<BTreeMap<(ChunkId, Place), (Flaw, Instant)>>,
+    bad: RefCell<BTreeMap<(ChunkId, ReplicaLocation), (Flaw, Instant)>>,
     /// Replicas that were read to their end, or just made and read back, in the repair of their
     /// chunk that is under way.
-    verified: RefCell<BTreeSet<(ChunkId, Place)>>,
+    verified: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
     /// Chunks whose repair brought nothing, and when it is tried again.
     setbacks: RefCell<BTreeMap<ChunkId, Setback>>,
     /// Open replicas whose servers do not hear of the writer, and when they have said so.
-    quiet: RefCell<BTreeMap<(ChunkId, Place), Instant>>,
+    quiet: RefCell<BTreeMap<(ChunkId, ReplicaLocation), Instant>>,
     /// Places that are not good, and since when.
     absent: RefCell<BTreeMap<PlaceIndex, Instant>>,
     /// Streams in recovery, and since when.
@@ -65,13 +65,13 @@ pub(crate) struct Repairs {
     settling: RefCell<BTreeMap<ChunkId, Retry>>,
     settle_permits: Arc<Semaphore>,
     /// Replicas that are settled, to be committed together.
-    settled: RefCell<Vec<(ChunkId, Place, u32)>>,
+    settled: RefCell<Vec<(ChunkId, ReplicaLocation, u32)>>,
     settled_some: Notify,
     queued_some: Notify,
     /// Disks with more unknown replicas than are condemned unasked.
     pub(crate) unknown: Unknown,
     /// Bytes of replicas that no stream refers to, by the last comparison with each disk.
-    pub(crate) unreferenced: RefCell<BTreeMap<Place, u64>>,
+    pub(crate) unreferenced: RefCell<BTreeMap<ReplicaLocation, u64>>,
     /// When the next copy may start, by the pace.
     next_copy: Cell<Instant>,
     /// The session under which the leader seals abandoned chunks.
@@ -155,7 +155,7 @@ impl Repairs {
         OpId { client: self.session, seq: self.seq.get(), acked_below: self.seq.get() }
     }
 
-    fn note_bad(&self, chunk: ChunkId, place: Place, flaw: Flaw, now: Instant) {
+    fn note_bad(&self, chunk: ChunkId, place: ReplicaLocation, flaw: Flaw, now: Instant) {
         let mut bad = self.bad.borrow_mut();
         self.verified.borrow_mut().remove(&(chunk, place));
         if bad.len() < REPORTS_MAX || bad.contains_key(&(chunk, place)) {
@@ -163,7 +163,7 @@ impl Repairs {
         }
     }
 
-    pub(crate) fn note_quiet(&self, chunk: ChunkId, place: Place, at: Instant) {
+    pub(crate) fn note_quiet(&self, chunk: ChunkId, place: ReplicaLocation, at: Instant) {
         let mut quiet = self.quiet.borrow_mut();
         if quiet.len() < REPORTS_MAX || quiet.contains_key(&(chunk, place)) {
             quiet.insert((chunk, place), at);

@@ -8,7 +8,7 @@ use runtime::{Class, Duration, Instant};
 
 use super::Flaw;
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
-use crate::placement::{ClusterView, Place, PlaceState};
+use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
 use crate::{Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine};
 
 /// What a place is worth.
@@ -27,7 +27,7 @@ pub(super) enum Worth {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     pub slot: Slot,
-    pub place: Place,
+    pub place: ReplicaLocation,
     pub worth: Worth,
     /// It was looked at and is not whole.
     pub bad: Option<Flaw>,
@@ -114,7 +114,8 @@ impl<L: Log> Service<L> {
                     absent.entry(index).or_insert(now);
                 }
             }
-            let known = |&(chunk, place): &(ChunkId, Place)| state.refers_to(chunk, place);
+            let known =
+                |&(chunk, place): &(ChunkId, ReplicaLocation)| state.refers_to(chunk, place);
             self.repairs.bad.borrow_mut().retain(|key, _| known(key));
             let fresh = |at: Instant| now.since(at) < QUIET_FRESH;
             self.repairs.quiet.borrow_mut().retain(|key, at| known(key) && fresh(*at));
@@ -192,8 +193,9 @@ impl<L: Log> Service<L> {
             tally.under_replicated += 1;
         }
         // Servers that were not heard of since this master's start are no loss yet.
-        let unheard =
-            |place: Place| view.server(place.server).is_none_or(|server| server.disks.is_empty());
+        let unheard = |place: ReplicaLocation| {
+            view.server(place.server).is_none_or(|server| server.disks.is_empty())
+        };
         let hoped = |replica: &Judged| replica.worth == Worth::Hoped && unheard(replica.place);
         // Damaged ones may have every byte between them, until a copy finds that they do not.
         let torn = || {

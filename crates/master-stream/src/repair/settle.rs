@@ -11,7 +11,7 @@ use wire::token::Rights;
 
 use super::{Flaw, Retry};
 use crate::limits::{BATCH_MAX, SETTLE_QUEUE_MAX};
-use crate::placement::{Place, PlaceState};
+use crate::placement::{PlaceState, ReplicaLocation};
 use crate::{Action, CallError, Chunk, CopyOrder, Log, Service};
 
 /// Pauses between two tries to settle a chunk: first and longest.
@@ -89,13 +89,13 @@ impl<L: Log> Service<L> {
         }
     }
 
-    pub(super) fn note_settled(&self, chunk: ChunkId, place: Place, len: u32) {
+    pub(super) fn note_settled(&self, chunk: ChunkId, place: ReplicaLocation, len: u32) {
         self.repairs.settled.borrow_mut().push((chunk, place, len));
         self.repairs.settled_some.notify_one();
     }
 
     /// A sealed chunk with the places of its replicas.
-    pub(super) fn sealed_chunk(&self, chunk: ChunkId) -> Option<(Chunk, Vec<Place>)> {
+    pub(super) fn sealed_chunk(&self, chunk: ChunkId) -> Option<(Chunk, Vec<ReplicaLocation>)> {
         self.log.with_state(|state| {
             let (_, _, found) = state.chunk(chunk)?;
             found.sealed()?;
@@ -147,13 +147,13 @@ impl<L: Log> Service<L> {
         whole && waiting.len() == slots.iter().filter(|(slot, _)| !slot.settled).count()
     }
 
-    pub(super) fn found_bad(&self, chunk: ChunkId, place: Place, flaw: Flaw) {
+    pub(super) fn found_bad(&self, chunk: ChunkId, place: ReplicaLocation, flaw: Flaw) {
         tracing::warn!(%chunk, ?place, ?flaw, "a replica is not whole: it will be replaced");
         self.env.mark("bad replica found");
         self.repairs.note_bad(chunk, place, flaw, self.env.now());
     }
 
-    async fn seal_replica(&self, chunk: ChunkId, place: Place, len: u32) -> Settled {
+    async fn seal_replica(&self, chunk: ChunkId, place: ReplicaLocation, len: u32) -> Settled {
         let token = self.chunk_token(chunk, Rights::ALL, base::Epoch::new(u64::MAX));
         let call = self.calls.seal(self.address(place), chunk, len, token);
         let answer = self.env.timeout(self.config.call_timeout, call).await;
@@ -166,7 +166,12 @@ impl<L: Log> Service<L> {
     }
 
     /// Copies what a replica lacks. It is fenced first: its writer is done with it.
-    async fn complete_replica(&self, chunk: &Chunk, place: Place, sources: &[Place]) -> Settled {
+    async fn complete_replica(
+        &self,
+        chunk: &Chunk,
+        place: ReplicaLocation,
+        sources: &[ReplicaLocation],
+    ) -> Settled {
         let len = chunk.sealed().expect("sealed");
         if sources.is_empty() {
             return Settled::Later;
@@ -205,8 +210,8 @@ impl<L: Log> Service<L> {
     pub(super) async fn copy(
         &self,
         chunk: &Chunk,
-        place: Place,
-        sources: &[Place],
+        place: ReplicaLocation,
+        sources: &[ReplicaLocation],
     ) -> Result<(ReplicaStat, u64), CallError> {
         let order = CopyOrder {
             chunk: chunk.id,
@@ -241,7 +246,12 @@ impl<L: Log> Service<L> {
 
     /// What a replica's server says is wrong with it. A server without the disk says nothing of
     /// the replica: that is for the state of the place to tell.
-    async fn look_at(&self, chunk: ChunkId, place: Place, sealed: Option<u32>) -> Option<Flaw> {
+    async fn look_at(
+        &self,
+        chunk: ChunkId,
+        place: ReplicaLocation,
+        sealed: Option<u32>,
+    ) -> Option<Flaw> {
         let token = self.chunk_token(chunk, Rights::ALL, base::Epoch::new(u64::MAX));
         let call = self.calls.stat(self.address(place), chunk, token);
         let answer = self.env.timeout(self.config.call_timeout, call).await;
@@ -256,7 +266,7 @@ impl<L: Log> Service<L> {
 
     /// Where a chunk's bytes can be copied from for the replica at `to`: whole replicas first, then
     /// those that are not known to be whole, of which each byte that verifies is right.
-    pub(super) fn sources(&self, id: ChunkId, to: Place) -> Vec<Place> {
+    pub(super) fn sources(&self, id: ChunkId, to: ReplicaLocation) -> Vec<ReplicaLocation> {
         let Some((_, _, replicas)) = self.judged(id) else { return Vec::new() };
         let whole = replicas.iter().filter(|replica| replica.is_source());
         let rest = replicas.iter().filter(|replica| replica.is_last_resort());

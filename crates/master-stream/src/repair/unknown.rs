@@ -10,13 +10,13 @@ use base::{ChunkId, DiskId};
 use wire::control::StoppedCollection;
 
 use crate::limits::{UNKNOWN_HELD_MAX, UNKNOWN_PART, UNKNOWN_REPLICAS_MAX};
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 
 /// What the leader of one partition knows of them. Soft state: the next leader compares, and
 /// asks, again.
 #[derive(Default)]
 pub(crate) struct Unknown {
-    stopped: RefCell<BTreeMap<Place, Counted>>,
+    stopped: RefCell<BTreeMap<ReplicaLocation, Counted>>,
     permitted: RefCell<BTreeSet<DiskId>>,
 }
 
@@ -28,7 +28,7 @@ struct Counted {
 
 /// One comparison with a disk.
 pub(super) struct Comparison {
-    place: Place,
+    place: ReplicaLocation,
     counted: Counted,
     /// Those that are condemned if they are few.
     held: Vec<ChunkId>,
@@ -39,7 +39,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    pub(super) fn new(place: Place) -> Comparison {
+    pub(super) fn new(place: ReplicaLocation) -> Comparison {
         let counted = Counted { unknown: 0, reported: 0 };
         Comparison { place, counted, held: Vec::new(), more: false, unreferenced_bytes: 0 }
     }
@@ -103,7 +103,7 @@ impl Unknown {
     /// Disks that wait for an operator.
     pub(crate) fn stopped(&self, partition: u16) -> Vec<StoppedCollection> {
         let stopped = self.stopped.borrow();
-        let report = |(&Place { server, disk }, &Counted { unknown, reported })| {
+        let report = |(&ReplicaLocation { server, disk }, &Counted { unknown, reported })| {
             StoppedCollection { partition, server, disk, unknown, reported }
         };
         stopped.iter().map(report).collect()

@@ -3,9 +3,9 @@
 use base::{ChunkId, DiskId, ServerId};
 
 use super::{Comparison, Unknown};
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 
-const PLACE: Place = Place { server: ServerId::new(1), disk: DiskId::new(7) };
+const PLACE: ReplicaLocation = ReplicaLocation { server: ServerId::new(1), disk: DiskId::new(7) };
 
 /// Replicas that a comparison condemns, and how many disks wait then.
 fn judge(unknown: &Unknown, reported: u64, count: u64) -> (usize, usize) {

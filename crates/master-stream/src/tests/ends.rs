@@ -4,7 +4,7 @@
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
 use wire::control::{OpId, Policy};
 
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use crate::*;
 use master_consensus::RowCopy;
 
@@ -77,11 +77,13 @@ impl Bed {
     }
 }
 
-fn places() -> Vec<Place> {
-    (1..=3).map(|n| Place { server: ServerId::new(n), disk: DiskId::new(n.into()) }).collect()
+fn places() -> Vec<ReplicaLocation> {
+    (1..=3)
+        .map(|n| ReplicaLocation { server: ServerId::new(n), disk: DiskId::new(n.into()) })
+        .collect()
 }
 
-fn fresh(chunks: usize) -> Vec<Vec<Place>> {
+fn fresh(chunks: usize) -> Vec<Vec<ReplicaLocation>> {
     vec![places(); chunks]
 }
 

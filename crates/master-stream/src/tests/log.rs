@@ -9,7 +9,7 @@ use base::{ChunkId, FileId};
 use runtime::Duration;
 use runtime::sim::Sim;
 
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use crate::*;
 use master_consensus::{ProposeError, ReadError, RowCopy, StateMachine};
 
@@ -120,7 +120,7 @@ impl World {
     }
 
     /// Copies go to places on record only.
-    pub fn check_copy(&self, chunk: ChunkId, place: Place) {
+    pub fn check_copy(&self, chunk: ChunkId, place: ReplicaLocation) {
         let state = self.state.borrow();
         let known = state.refers_to(chunk, place) || state.dead(chunk, place).is_some();
         if !known && state.chunk(chunk).is_some() {
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// Deletion never removes what a file refers to.
-    pub fn check_delete(&self, chunk: ChunkId, place: Place) {
+    pub fn check_delete(&self, chunk: ChunkId, place: ReplicaLocation) {
         if self.state.borrow().refers_to(chunk, place) {
             self.violate(format!("5: {chunk} at {place:?} is deleted, and referred to"));
         }

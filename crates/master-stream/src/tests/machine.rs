@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use runtime::Rng;
 use wire::control::{OpId, Policy};
 
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use crate::planted::{Planted, plant};
 use crate::*;
 use master_consensus::{RowCopy, StateMachine};
@@ -82,12 +82,15 @@ impl Driver {
         OpId { client: ClientId::new(client), seq, acked_below: seq.saturating_sub(5) }
     }
 
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> ReplicaLocation {
         let server = self.rng.between(1, 6);
-        Place { server: ServerId::new(server as u32), disk: DiskId::new(u128::from(server)) }
+        ReplicaLocation {
+            server: ServerId::new(server as u32),
+            disk: DiskId::new(u128::from(server)),
+        }
     }
 
-    fn places(&mut self) -> Vec<Place> {
+    fn places(&mut self) -> Vec<ReplicaLocation> {
         let count = self.rng.between(1, 3) as usize;
         let mut places: Vec<_> = (0..count).map(|_| self.place()).collect();
         if !self.rng.one_in(20) {
@@ -97,7 +100,7 @@ impl Driver {
         places
     }
 
-    fn fresh(&mut self, most: u64) -> Vec<Vec<Place>> {
+    fn fresh(&mut self, most: u64) -> Vec<Vec<ReplicaLocation>> {
         (0..self.rng.between(0, most)).map(|_| self.places()).collect()
     }
 
@@ -148,7 +151,7 @@ impl Driver {
         Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms: self.clock_ms }
     }
 
-    fn replicas(&mut self) -> Vec<(ChunkId, Place)> {
+    fn replicas(&mut self) -> Vec<(ChunkId, ReplicaLocation)> {
         let referred: Vec<_> = self.state.chunk_ids(None).collect();
         (0..self.rng.between(1, 6))
             .map(|_| {

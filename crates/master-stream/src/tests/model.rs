@@ -13,7 +13,7 @@ use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Token;
 
 use super::log::World;
-use crate::placement::{ClusterView, DiskView, Place, ServerView};
+use crate::placement::{ClusterView, DiskView, ReplicaLocation, ServerView};
 use crate::*;
 use master_consensus::LocalFuture;
 
@@ -69,7 +69,7 @@ pub struct Model {
     /// Servers whose disks take no new replicas, of which the masters know nothing yet.
     pub full: RefCell<BTreeSet<ServerId>>,
     /// Replicas whose holes were met by a read, for a test to report.
-    pub met: RefCell<BTreeSet<(Place, ChunkId)>>,
+    pub met: RefCell<BTreeSet<(ReplicaLocation, ChunkId)>>,
     /// Deletions that were ordered, with the second up to which each may be carried out.
     pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
     /// Short fenced replicas can be extended where they are.
@@ -201,7 +201,7 @@ impl Model {
     fn gather(&self, order: &CopyOrder) -> Vec<u8> {
         let byte = |at: u32| {
             order.sources.iter().find_map(|source| {
-                let place = Place { server: source.server, disk: source.disk };
+                let place = ReplicaLocation { server: source.server, disk: source.disk };
                 let found = self.on(place, |server| {
                     let replica = server.replicas.get_mut(&(place.disk, order.chunk));
                     let Some(replica) = replica else { return Ok(None) };
@@ -221,7 +221,7 @@ impl Model {
     }
 
     /// Cuts durable bytes off every replica of a server's first disk.
-    pub fn damage(&self, id: ServerId) -> Vec<(Place, ChunkId)> {
+    pub fn damage(&self, id: ServerId) -> Vec<(ReplicaLocation, ChunkId)> {
         let mut servers = self.servers.borrow_mut();
         let server = servers.get_mut(&id).expect("a server");
         let disk = server.disks[0];
@@ -230,7 +230,7 @@ impl Model {
             if at == disk && replica.durable > 0 && self.sim.with_rng(|rng| rng.one_in(2)) {
                 let len = self.draw(u64::from(replica.durable)) as usize;
                 replica.bytes.truncate(len);
-                damaged.push((Place { server: id, disk }, chunk));
+                damaged.push((ReplicaLocation { server: id, disk }, chunk));
             }
         }
         damaged
@@ -247,7 +247,7 @@ impl Model {
 
     fn on<T>(
         &self,
-        to: Place,
+        to: ReplicaLocation,
         act: impl FnOnce(&mut Server) -> Result<T, DataError>,
     ) -> Result<T, CallError> {
         let mut servers = self.servers.borrow_mut();
@@ -263,9 +263,9 @@ impl Model {
     async fn call<T>(
         &self,
         to: ReplicaPlace,
-        act: impl AsyncFnOnce(Place) -> Result<T, CallError>,
+        act: impl AsyncFnOnce(ReplicaLocation) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
-        let place = Place { server: to.server, disk: to.disk };
+        let place = ReplicaLocation { server: to.server, disk: to.disk };
         self.pause(500).await;
         let lost = |model: &Model| {
             let odds = model.loss_one_in.get();
@@ -286,7 +286,7 @@ impl Model {
     }
 
     /// Appends at one replica; retries what came out of order.
-    pub async fn append(&self, to: Place, append: &Append) -> Result<u32, CallError> {
+    pub async fn append(&self, to: ReplicaLocation, append: &Append) -> Result<u32, CallError> {
         for _ in 0..8 {
             self.pause(300).await;
             match self.append_once(to, append).await {
@@ -297,7 +297,7 @@ impl Model {
         Err(CallError::Unreachable)
     }
 
-    async fn append_once(&self, to: Place, append: &Append) -> Result<u32, CallError> {
+    async fn append_once(&self, to: ReplicaLocation, append: &Append) -> Result<u32, CallError> {
         let end = append.offset + append.bytes.len() as u32;
         let check = |replica: &Replica| match replica.state {
             ReplicaState::Open if replica.epoch == append.epoch => Ok(()),

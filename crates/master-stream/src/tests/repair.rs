@@ -9,7 +9,7 @@ use wire::control::{Policy, ReplicaPlace, StreamChange, StreamReply, StreamView}
 
 use super::writer::{Client, Cluster, Writer};
 use crate::limits::LOCATE_CHUNKS_MAX;
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use crate::{CallError, ChunkserverCalls};
 
 const FILE: FileId = FileId::new(1);
@@ -120,7 +120,7 @@ fn scrub(cluster: &Cluster, id: ServerId) {
     for (&(disk, chunk), replica) in &mut server.replicas {
         if !replica.holes.is_empty() {
             replica.noticed = true;
-            cluster.model.met.borrow_mut().insert((Place { server: id, disk }, chunk));
+            cluster.model.met.borrow_mut().insert((ReplicaLocation { server: id, disk }, chunk));
         }
     }
 }
@@ -197,7 +197,7 @@ fn a_replica_that_repair_drops_is_deleted_when_no_right_to_it_is_alive() {
         let held = closed_file(&cluster).await;
         let view = cluster.locate(FILE, 0).await.unwrap();
         let replica = view.chunks[0].replicas[0];
-        let place = Place { server: replica.server, disk: replica.disk };
+        let place = ReplicaLocation { server: replica.server, disk: replica.disk };
         cluster.model.rot(held[0], 10);
         scrub(&cluster, held[0]);
         for _ in 0..600 {
@@ -320,7 +320,7 @@ fn a_tail_whose_writer_is_not_heard_of_is_sealed() {
         writer.append(&[1; 100]).await.unwrap();
         let chunk = writer.current.chunk;
         let report = |replica: &ReplicaPlace| {
-            let place = Place { server: replica.server, disk: replica.disk };
+            let place = ReplicaLocation { server: replica.server, disk: replica.disk };
             let now = cluster.model.env.borrow().now();
             cluster.services[0].report_quiet(place, chunk, now);
         };

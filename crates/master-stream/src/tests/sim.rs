@@ -14,7 +14,7 @@ use wire::control::{Policy, ReplicaFault, StreamChange, StreamRequest};
 use wire::data::ReplicaState;
 
 use super::writer::{Client, Cluster, Writer};
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 use crate::planted::{Planted, plant};
 
 const FILES: u64 = 4;
@@ -141,8 +141,9 @@ async fn check_quiet(cluster: Rc<Cluster>) -> Result<(), String> {
 /// What holds at the end of the quiet phase.
 fn whole(cluster: &Rc<Cluster>) -> Result<(), String> {
     let (state, servers) = (cluster.world.state.borrow(), cluster.model.servers.borrow());
-    let replica =
-        |place: Place, chunk: ChunkId| servers[&place.server].replicas.get(&(place.disk, chunk));
+    let replica = |place: ReplicaLocation, chunk: ChunkId| {
+        servers[&place.server].replicas.get(&(place.disk, chunk))
+    };
     for (file, stream) in state.streams() {
         if stream.needs_recovery() {
             return Err(format!("{file} is in recovery"));
@@ -170,7 +171,7 @@ fn whole(cluster: &Rc<Cluster>) -> Result<(), String> {
     }
     for server in servers.values() {
         for &(disk, chunk) in server.replicas.keys() {
-            let place = Place { server: server.id, disk };
+            let place = ReplicaLocation { server: server.id, disk };
             if !state.refers_to(chunk, place) {
                 return Err(format!("5: {chunk} at {place:?} is left, and nobody's"));
             }

@@ -16,7 +16,7 @@ use wire::data::Purpose;
 use super::log::{MemoryLog, World};
 use super::model::{Append, Model};
 use crate::StreamService;
-use crate::placement::Place;
+use crate::placement::ReplicaLocation;
 
 /// Masters, chunkservers and the oracle, for writers and tests.
 pub struct Cluster {
@@ -125,7 +125,7 @@ impl Writer {
         for replica in &chunk.replicas {
             let (model, sender) = (cluster.model.clone(), sender.clone());
             let (append, server) = (append.clone(), replica.server);
-            let place = Place { server, disk: replica.disk };
+            let place = ReplicaLocation { server, disk: replica.disk };
             cluster.sim.spawn("replica append", async move {
                 let result = model.append(place, &append).await;
                 let _ = sender.send((server, result.is_ok())).await;
