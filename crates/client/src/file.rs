@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use base::{DirId, FileId, Kind};
 use wire::control::{
-    Attributes, Place, Policy, StreamChange, StreamReply, StreamView, WriterGrant,
+    Attributes, NameKey, Policy, StreamChange, StreamReply, StreamView, WriterGrant,
 };
 use wire::data::Purpose;
 
@@ -23,7 +23,7 @@ pub(crate) struct Inner {
     pub(crate) client: Client,
     /// As the caller named it, for messages.
     pub(crate) path: String,
-    pub(crate) place: Place,
+    pub(crate) place: NameKey,
     pub(crate) file: FileId,
     pub(crate) policy: Policy,
     pub(crate) attributes: Attributes,
@@ -34,7 +34,7 @@ impl FlatLogFile {
     pub(crate) fn new(
         client: &Client,
         path: &str,
-        place: Place,
+        place: NameKey,
         file: FileId,
         policy: Policy,
         attributes: Attributes,

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use base::{DirId, FileId};
 use futures_util::future::join_all;
 use wire::control::{
-    Attributes, ControlReply, ControlRequest, Group, NamedNode, NamespaceChange, NamespaceReply,
-    NamespaceRequest, Node, Place, Policy, dir_id, namespace_partition,
+    Attributes, ControlReply, ControlRequest, Group, NameKey, NamedNode, NamespaceChange,
+    NamespaceReply, NamespaceRequest, Node, Policy, dir_id, namespace_partition,
 };
 
 use crate::client::Client;
@@ -20,7 +20,7 @@ use crate::session::{Question, Refusal, misfit};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Its place; absent for the root directory.
-    pub place: Option<Place>,
+    pub place: Option<NameKey>,
     /// What it is.
     pub node: Node,
     /// For a file: the right to open its stream.
@@ -112,13 +112,13 @@ impl Client {
             .iter()
             .take(count)
             .zip(&parents)
-            .map(|(name, &parent)| self.lookup_place(Place { parent, name: name.clone() }));
+            .map(|(name, &parent)| self.lookup_place(NameKey { parent, name: name.clone() }));
         let answers = join_all(asked).await;
         for (index, answer) in answers.into_iter().enumerate() {
             let (node, grant) = answer.map_err(|error| error.about("look up", walk.path))?;
             let name = walk.names.pop_front().expect("as many as answers");
             let last = walk.names.is_empty();
-            let place = Place { parent: parents[index], name };
+            let place = NameKey { parent: parents[index], name };
             self.check_hidden(&place, walk.path)?;
             match node {
                 Node::Dir { dir, .. } if !last => {
@@ -158,11 +158,11 @@ impl Client {
     }
 
     /// The place of a name that may not exist yet.
-    pub async fn place_of(&self, path: &str) -> Result<Place, Error> {
+    pub async fn place_of(&self, path: &str) -> Result<NameKey, Error> {
         let (parents, name) = split_last(path)?;
         let parent = self.operation("look up", self.walk_to_dir(path, parents)).await?;
         self.env().note(metrics::Step::Resolved, metrics::Fact::None);
-        let place = Place { parent, name };
+        let place = NameKey { parent, name };
         self.check_hidden(&place, path)?;
         Ok(place)
     }
@@ -172,7 +172,7 @@ impl Client {
     }
 
     /// Refuses a path that goes through what this client does not show, or ends there.
-    fn check_hidden(&self, place: &Place, path: &str) -> Result<(), Error> {
+    fn check_hidden(&self, place: &NameKey, path: &str) -> Result<(), Error> {
         match self.is_hidden(place.parent, &place.name) {
             true => Err(Error::invalid(path, format!("/{} is kept from this client", place.name))),
             false => Ok(()),
@@ -203,7 +203,7 @@ impl Client {
                 match self.walk_to_dir(path, done.clone()).await {
                     Ok(found) => dir = found,
                     Err(Error::NotFound { .. }) => {
-                        match self.mkdir_at(Place { parent: dir, name }, mode).await {
+                        match self.mkdir_at(NameKey { parent: dir, name }, mode).await {
                             Ok(made) => dir = made,
                             // Somebody was faster.
                             Err(error) if error.kind == base::Kind::Exists => {
@@ -239,7 +239,7 @@ impl Client {
     /// As [`Client::create`], in a directory that was resolved before; `path` is for messages.
     pub async fn create_at(
         &self,
-        place: Place,
+        place: NameKey,
         path: &str,
         policy: Policy,
         mode: u32,
@@ -313,7 +313,7 @@ impl Client {
     }
 
     /// Gives files further names: all or none of those in directories of one partition.
-    pub async fn link_many(&self, links: Vec<(FileId, Place)>) -> Result<(), Error> {
+    pub async fn link_many(&self, links: Vec<(FileId, NameKey)>) -> Result<(), Error> {
         let work = async {
             let (partitions, _) = self.0.session.partitions();
             let mut groups: std::collections::BTreeMap<u16, Vec<_>> = Default::default();
@@ -372,8 +372,8 @@ impl Client {
     /// As [`Client::rename`], in directories that were resolved before; `path` is for messages.
     pub async fn rename_at(
         &self,
-        from: Place,
-        to: Place,
+        from: NameKey,
+        to: NameKey,
         replace: bool,
         path: &str,
     ) -> Result<(), Error> {
@@ -383,7 +383,7 @@ impl Client {
     }
 
     /// As [`Client::unlink`], in a directory that was resolved before; `path` is for messages.
-    pub async fn unlink_at(&self, place: Place, path: &str) -> Result<(), Error> {
+    pub async fn unlink_at(&self, place: NameKey, path: &str) -> Result<(), Error> {
         let parent = place.parent;
         let done = self.change_done(parent, NamespaceChange::Unlink { place }).await;
         done.map_err(|error| error.about("remove", path))
@@ -401,7 +401,7 @@ impl Client {
 
     pub(crate) async fn set_attributes_at(
         &self,
-        place: Place,
+        place: NameKey,
         attributes: Attributes,
         len: Option<u64>,
     ) -> Result<(), Refusal> {
@@ -483,7 +483,7 @@ impl Client {
     }
 
     /// What stands at a place; used with directories resolved before.
-    pub async fn lookup_at(&self, place: Place, path: &str) -> Result<Found, Error> {
+    pub async fn lookup_at(&self, place: NameKey, path: &str) -> Result<Found, Error> {
         let work = async {
             let found = self.lookup_place(place.clone()).await;
             let (node, grant) = found.map_err(|error| error.about("look up", path))?;
@@ -492,12 +492,12 @@ impl Client {
         self.operation("look up", work).await
     }
 
-    async fn lookup_place(&self, place: Place) -> Result<(Node, [u8; 16]), Refusal> {
+    async fn lookup_place(&self, place: NameKey) -> Result<(Node, [u8; 16]), Refusal> {
         let parent = place.parent;
         node_of(self.ask_namespace(parent, NamespaceRequest::Lookup { place }).await?)
     }
 
-    async fn mkdir_at(&self, place: Place, mode: u32) -> Result<DirId, Refusal> {
+    async fn mkdir_at(&self, place: NameKey, mode: u32) -> Result<DirId, Refusal> {
         let attributes = Attributes { mode, mtime: self.0.env.unix_time().as_nanos() };
         let parent = place.parent;
         match self.change_node(parent, NamespaceChange::Mkdir { place, attributes }).await? {

@@ -3,7 +3,7 @@
 use base::{DirId, Kind};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{StreamExt, iter};
-use wire::control::{NamespaceChange, Node, Place};
+use wire::control::{NameKey, NamespaceChange, Node};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -41,7 +41,7 @@ impl Client {
     fn remove_dir<'a>(
         &'a self,
         dir: DirId,
-        place: Place,
+        place: NameKey,
         path: &'a str,
     ) -> LocalBoxFuture<'a, Result<u64, Error>> {
         Box::pin(async move {
@@ -57,7 +57,7 @@ impl Client {
                 }
                 let removals = page.entries.into_iter().map(|entry| async move {
                     let path = child_path(path, &entry.name);
-                    let place = Place { parent: dir, name: entry.name };
+                    let place = NameKey { parent: dir, name: entry.name };
                     match entry.node {
                         Node::Dir { dir, .. } => self.remove_dir(dir, place, &path).await,
                         Node::File { .. } | Node::Symlink { .. } => {
@@ -79,7 +79,7 @@ impl Client {
         })
     }
 
-    async fn remove_name(&self, place: Place, path: &str) -> Result<u64, Error> {
+    async fn remove_name(&self, place: NameKey, path: &str) -> Result<u64, Error> {
         let parent = place.parent;
         match self.change_done(parent, NamespaceChange::Unlink { place }).await {
             Ok(()) => Ok(1),

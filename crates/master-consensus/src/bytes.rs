@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use base::{ClientId, DirId, FileId};
 use codec::cursor::Cursor;
 use codec::{crc32c, crc32c_extend};
-use wire::control::{OpId, Place};
+use wire::control::{NameKey, OpId};
 
 /// The bytes end early, go on too long, or hold a value that their writer never wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +103,7 @@ impl Writer {
     }
 
     /// A place for a name.
-    pub fn place(&mut self, place: &Place) -> &mut Writer {
+    pub fn place(&mut self, place: &NameKey) -> &mut Writer {
         self.dir(place.parent).str(&place.name)
     }
 
@@ -230,8 +230,8 @@ impl<'a> Reader<'a> {
     }
 
     /// A place for a name.
-    pub fn place(&mut self) -> Result<Place, BadBytes> {
-        Ok(Place { parent: self.dir()?, name: self.str()?.to_owned() })
+    pub fn place(&mut self) -> Result<NameKey, BadBytes> {
+        Ok(NameKey { parent: self.dir()?, name: self.str()?.to_owned() })
     }
 
     /// A mutation's identity.

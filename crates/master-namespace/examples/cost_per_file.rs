@@ -25,7 +25,7 @@ use master_consensus::{
 };
 use master_namespace::{Command, Namespace, decode_outcome, encode_command};
 use runtime::{Class, Env, Handle, Runtime, RuntimeConfig};
-use wire::control::{Attributes, NamespaceChange, OpId, Place, Policy, dir_id};
+use wire::control::{Attributes, NameKey, NamespaceChange, OpId, Policy, dir_id};
 
 const INFLIGHT: u64 = 64;
 const SIZES: [u64; 5] = [10_000, 30_000, 100_000, 300_000, 1_000_000];
@@ -148,7 +148,7 @@ async fn create(group: &Group<Namespace>, dirs: u64, number: u64) {
         1 => DirId::ROOT,
         _ => dir_id(DirId::ROOT, &format!("d{}", number % dirs), 0),
     };
-    let place = Place { parent, name: format!("file-{number:09}") };
+    let place = NameKey { parent, name: format!("file-{number:09}") };
     let attributes = Attributes::default();
     let change =
         NamespaceChange::Create { place, policy: Policy::rep(3), attributes, exclusive: true };
@@ -189,7 +189,7 @@ async fn run(env: Env, handle: Handle, dir: PathBuf, most: u64) -> Result<Vec<Ro
             }
             if have == 0 && dirs > 1 {
                 for number in 0..dirs {
-                    let place = Place { parent: DirId::ROOT, name: format!("d{number}") };
+                    let place = NameKey { parent: DirId::ROOT, name: format!("d{number}") };
                     let attributes = Attributes::default();
                     propose(&group, number, NamespaceChange::Mkdir { place, attributes }).await;
                 }

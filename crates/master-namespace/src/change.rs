@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use base::{FileId, ID_COUNTER_END};
-use wire::control::{Attributes, NamespaceChange, Node, OpId, Place, Policy};
+use wire::control::{Attributes, NameKey, NamespaceChange, Node, OpId, Policy};
 
 use super::state::{Dir, Entry, Found, Inode, is_name};
 use super::{Answer, Namespace, Outcome, Refusal};
@@ -106,7 +106,7 @@ impl Namespace {
         }
     }
 
-    fn mkdir(&mut self, place: &Place, attributes: Attributes) -> Outcome {
+    fn mkdir(&mut self, place: &NameKey, attributes: Attributes) -> Outcome {
         let (dir, version) = self.new_dir_id(place)?;
         if self.dirs.contains_key(&dir) {
             return Err(Refusal::Full); // Two names hashed alike, once in ages.
@@ -119,7 +119,7 @@ impl Namespace {
 
     fn create(
         &mut self,
-        place: &Place,
+        place: &NameKey,
         policy: Policy,
         attributes: Attributes,
         exclusive: bool,
@@ -142,7 +142,7 @@ impl Namespace {
     }
 
     /// Files and places of this partition; the places are free and distinct.
-    fn link(&mut self, links: &[(FileId, Place)]) -> Outcome {
+    fn link(&mut self, links: &[(FileId, NameKey)]) -> Outcome {
         for (file, _) in links {
             let inode = self.inodes.get(file).ok_or(Refusal::NoFile)?;
             if inode.links > FILE_LINKS_MAX - LINKS_MAX as u32 {
@@ -156,7 +156,7 @@ impl Namespace {
         Ok(Answer::Done)
     }
 
-    fn rmdir(&mut self, place: &Place) -> Outcome {
+    fn rmdir(&mut self, place: &NameKey) -> Outcome {
         let Entry::Dir { dir, .. } = *self.entry(place)? else { return Err(Refusal::NotDir) };
         self.check_removable(dir)?;
         self.remove(place);
@@ -164,7 +164,7 @@ impl Namespace {
         Ok(Answer::Done)
     }
 
-    fn rename(&mut self, from: &Place, to: &Place, replace: bool) -> Outcome {
+    fn rename(&mut self, from: &NameKey, to: &NameKey, replace: bool) -> Outcome {
         let entry = self.entry(from)?.clone();
         let replaced = self.check_target(to, &entry, replace)?;
         if replaced.as_ref().is_some_and(|replaced| *replaced == entry && is_same(from, to, &entry))
@@ -192,7 +192,7 @@ impl Namespace {
 
     fn set_attributes(
         &mut self,
-        place: &Place,
+        place: &NameKey,
         attributes: Attributes,
         len: Option<u64>,
     ) -> Outcome {
@@ -212,7 +212,7 @@ impl Namespace {
 }
 
 /// Two names of one thing: a rename of one to the other does nothing, as POSIX has it.
-fn is_same(from: &Place, to: &Place, entry: &Entry) -> bool {
+fn is_same(from: &NameKey, to: &NameKey, entry: &Entry) -> bool {
     from == to || matches!(entry, Entry::File(_))
 }
 

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{DirId, FileId};
-use wire::control::{Attributes, NamespaceChange, Node, OpId, Place, namespace_partition};
+use wire::control::{Attributes, NameKey, NamespaceChange, Node, OpId, namespace_partition};
 
 use super::state::{Dir, Entry};
 use super::{Answer, Namespace, Outcome, Refusal};
@@ -33,7 +33,7 @@ pub enum Action {
     /// A name appears.
     Put {
         /// The name.
-        place: Place,
+        place: NameKey,
         /// What it stands for.
         entry: Entry,
         /// It may replace another.
@@ -42,14 +42,14 @@ pub enum Action {
     /// A name goes.
     Take {
         /// The name.
-        place: Place,
+        place: NameKey,
         /// What it stood for when the intent was recorded.
         entry: Entry,
     },
     /// A name stays as it is until the intent is over.
     Hold {
         /// The name.
-        place: Place,
+        place: NameKey,
     },
     /// A directory comes into being.
     NewDir {
@@ -161,7 +161,7 @@ impl Cross {
         self.names.get(&dir)?.get(name).copied()
     }
 
-    fn lock_name(&mut self, intent: IntentId, place: &Place) -> Result<(), Refusal> {
+    fn lock_name(&mut self, intent: IntentId, place: &NameKey) -> Result<(), Refusal> {
         if self.name_holder(place.parent, &place.name).is_some() {
             return Err(Refusal::Locked);
         }
@@ -169,7 +169,7 @@ impl Cross {
         Ok(())
     }
 
-    fn unlock_name(&mut self, intent: IntentId, place: &Place) {
+    fn unlock_name(&mut self, intent: IntentId, place: &NameKey) {
         let Some(names) = self.names.get_mut(&place.parent) else { return };
         if names.get(&*place.name) == Some(&intent) {
             names.remove(&*place.name);
@@ -228,7 +228,7 @@ impl Namespace {
     }
 
     /// Fails while an intent holds the name or its directory.
-    pub(super) fn check_writable(&self, place: &Place) -> Result<(), Refusal> {
+    pub(super) fn check_writable(&self, place: &NameKey) -> Result<(), Refusal> {
         let dir_held = self.cross.dirs.contains_key(&place.parent);
         if dir_held || self.cross.name_holder(place.parent, &place.name).is_some() {
             return Err(Refusal::Locked);
@@ -445,7 +445,7 @@ impl Namespace {
     /// Fails unless `entry` can be put at `place`; what it replaces.
     pub(super) fn check_target(
         &self,
-        place: &Place,
+        place: &NameKey,
         entry: &Entry,
         replace: bool,
     ) -> Result<Option<Entry>, Refusal> {

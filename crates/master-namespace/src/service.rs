@@ -9,8 +9,8 @@ use base::{DirId, FileId, Kind};
 use runtime::Env;
 use runtime::sync::Notify;
 use wire::control::{
-    ControlError, Group as GroupName, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest,
-    Node, OpId, Place, namespace_partition,
+    ControlError, Group as GroupName, NameKey, NamedNode, NamespaceChange, NamespaceReply,
+    NamespaceRequest, Node, OpId, namespace_partition,
 };
 
 use super::question::{Question, decode_nodes};
@@ -159,7 +159,7 @@ impl NamespaceService {
     /// What `place` stands for. A file of another partition may be gone when that partition is
     /// asked: its last name was removed, or a rename has put something else there. In the
     /// second case the name was there all the time, so a further look decides.
-    async fn lookup(&self, place: &Place) -> Result<Node, ControlError> {
+    async fn lookup(&self, place: &NameKey) -> Result<Node, ControlError> {
         let deadline = self.0.env.now() + self.0.timing.lock_patience;
         let mut gone = None;
         loop {
@@ -212,7 +212,7 @@ impl NamespaceService {
 
     /// Fails fast for a client that has the wrong number of partitions.
     fn check_place(&self, change: &NamespaceChange) -> Result<(), ControlError> {
-        let here = |place: &Place| {
+        let here = |place: &NameKey| {
             namespace_partition(place.parent, self.0.partitions) == self.0.partition
         };
         let good = match change {
@@ -325,7 +325,7 @@ impl NamespaceService {
                     Some(node) => Some(node),
                     // Gone since the page was read: the name too, or it stands for another now.
                     None => {
-                        let place = Place { parent: dir, name: name.clone() };
+                        let place = NameKey { parent: dir, name: name.clone() };
                         match self.lookup(&place).await {
                             Err(error) if error.kind == Kind::NotFound => None,
                             found => Some(found?),

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use base::limits::NAME_MAX;
 use base::{DirId, FileId};
-use wire::control::{Attributes, Node, Place, Policy, dir_id, namespace_partition};
+use wire::control::{Attributes, NameKey, Node, Policy, dir_id, namespace_partition};
 
 use super::{Namespace, Refusal};
 use crate::limits::{
@@ -110,7 +110,7 @@ pub fn is_name(name: &str) -> bool {
 
 impl Namespace {
     /// What `place` stands for.
-    pub fn lookup(&self, place: &Place) -> Result<Found, Refusal> {
+    pub fn lookup(&self, place: &NameKey) -> Result<Found, Refusal> {
         self.check_readable(place.parent, Some(&place.name))?;
         Ok(self.found(self.entry(place)?))
     }
@@ -219,11 +219,11 @@ impl Namespace {
         if self.is_home(dir) { Refusal::NoDir } else { Refusal::Elsewhere }
     }
 
-    pub(super) fn entry(&self, place: &Place) -> Result<&Entry, Refusal> {
+    pub(super) fn entry(&self, place: &NameKey) -> Result<&Entry, Refusal> {
         self.dir(place.parent)?.entries.get(&*place.name).ok_or(Refusal::NoName)
     }
 
-    pub(super) fn entry_mut(&mut self, place: &Place) -> Result<&mut Entry, Refusal> {
+    pub(super) fn entry_mut(&mut self, place: &NameKey) -> Result<&mut Entry, Refusal> {
         self.dir_mut(place.parent)?.entries.get_mut(&*place.name).ok_or(Refusal::NoName)
     }
 
@@ -241,7 +241,7 @@ impl Namespace {
     }
 
     /// Fails unless a new name can be put at `place`.
-    pub(super) fn check_free(&self, place: &Place) -> Result<(), Refusal> {
+    pub(super) fn check_free(&self, place: &NameKey) -> Result<(), Refusal> {
         if !is_name(&place.name) {
             return Err(Refusal::BadName);
         }
@@ -255,14 +255,14 @@ impl Namespace {
         if self.names >= NAMES_MAX { Err(Refusal::Full) } else { Ok(()) }
     }
 
-    pub(super) fn insert(&mut self, place: &Place, entry: Entry) {
+    pub(super) fn insert(&mut self, place: &NameKey, entry: Entry) {
         let dir = self.dirs.get_mut(&place.parent).expect("checked by the caller");
         if dir.entries.insert(place.name.as_str().into(), entry).is_none() {
             self.names += 1;
         }
     }
 
-    pub(super) fn remove(&mut self, place: &Place) -> Option<Entry> {
+    pub(super) fn remove(&mut self, place: &NameKey) -> Option<Entry> {
         let removed = self.dirs.get_mut(&place.parent)?.entries.remove(&*place.name);
         self.names -= u64::from(removed.is_some());
         removed
@@ -276,7 +276,7 @@ impl Namespace {
     }
 
     /// The identity of a new directory at `place`, and its version.
-    pub(super) fn new_dir_id(&self, place: &Place) -> Result<(DirId, u32), Refusal> {
+    pub(super) fn new_dir_id(&self, place: &NameKey) -> Result<(DirId, u32), Refusal> {
         let version = self.dir(place.parent)?.version(&place.name);
         if version == u32::MAX {
             return Err(Refusal::Full);

@@ -94,7 +94,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     use master::cluster;
     use master_consensus::{RowCopy, StateMachine};
     use wire::control::{
-        Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration,
+        Attributes, MasterInfo, NameKey, NamespaceChange, OpId, Policy, Registration,
     };
     use wire::sector::{AppendAt, format_append};
     use wire::token::{Rights, TokenKey};
@@ -141,7 +141,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     let text = text.replace("master 2", "master 3") + "crc 0d4496a1\n";
     add("identity-checked", text.into_bytes());
 
-    let place = Place { parent: DirId::ROOT, name: "name".to_owned() };
+    let place = NameKey { parent: DirId::ROOT, name: "name".to_owned() };
     let attributes = Attributes { mode: 0o755, mtime: 12 };
     let op = |seq| OpId { client: ClientId::new(3), seq, acked_below: 1 };
     let policy = Policy::rep(3);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use base::{DirId, Fault, Kind};
 use client::{Appender, Client, Error, FlatLogFile, Reader};
 use futures_util::future::join_all;
-use wire::control::{Node, Place, Policy};
+use wire::control::{NameKey, Node, Policy};
 use wire::data::Purpose;
 
 use crate::limits::{LINK_BATCH, LIST_PAGE};
@@ -46,8 +46,8 @@ impl ClientStore {
         Ok(ClientStore { client: client.clone(), dir, path, policy: Policy::rep(3) })
     }
 
-    fn place(&self, name: &str) -> Place {
-        Place { parent: self.dir, name: name.to_owned() }
+    fn place(&self, name: &str) -> NameKey {
+        NameKey { parent: self.dir, name: name.to_owned() }
     }
 
     fn path(&self, name: &str) -> String {
@@ -142,7 +142,7 @@ impl Store for ClientStore {
             for names in names.chunks(LINK_BATCH) {
                 let found = names.iter().map(|name| async move {
                     let id = self.file(name).await?.id();
-                    let place = Place { parent: dir, name: name.clone() };
+                    let place = NameKey { parent: dir, name: name.clone() };
                     let is_there = match self.client.lookup_at(place.clone(), to).await {
                         Ok(_) => true,
                         Err(error) if error.kind() == Kind::NotFound => false,

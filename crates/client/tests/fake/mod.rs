@@ -15,7 +15,7 @@ use client::{DataAnswer, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Duration, Env};
 use wire::control::{
-    ControlError, ControlReply, ControlRequest, Node, Place, Policy, ReplicaFault, ReplicaPlace,
+    ControlError, ControlReply, ControlRequest, NameKey, Node, Policy, ReplicaFault, ReplicaPlace,
 };
 use wire::data::{DataError, DataRequest};
 use wire::token::Token;
@@ -75,8 +75,8 @@ pub struct State {
     pub masters_alive: Vec<bool>,
     /// Index of the leader of all groups.
     pub leader: Option<usize>,
-    pub names: BTreeMap<Place, Node>,
-    pub versions: BTreeMap<Place, u32>,
+    pub names: BTreeMap<NameKey, Node>,
+    pub versions: BTreeMap<NameKey, u32>,
     pub streams: BTreeMap<FileId, Stream>,
     pub health: Vec<Health>,
     /// Where the chunkservers are reached.

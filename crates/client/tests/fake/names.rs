@@ -2,7 +2,8 @@
 
 use base::{DirId, FileId, Kind};
 use wire::control::{
-    ControlError, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest, Node, Place, dir_id,
+    ControlError, NameKey, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest, Node,
+    dir_id,
 };
 
 use super::State;
@@ -22,11 +23,11 @@ impl State {
                 Ok(NamespaceReply::Node { node, grant: [3; 16] })
             }
             NamespaceRequest::List { dir, after, limit } => {
-                let from = Place { parent: dir, name: after.clone().unwrap_or_default() };
+                let from = NameKey { parent: dir, name: after.clone().unwrap_or_default() };
                 let inside = self.names.range(from..).filter(|(place, _)| {
                     place.parent == dir && after.as_ref().is_none_or(|after| place.name > *after)
                 });
-                let named = |(place, node): (&Place, &Node)| NamedNode {
+                let named = |(place, node): (&NameKey, &Node)| NamedNode {
                     name: place.name.clone(),
                     node: node.clone(),
                 };
@@ -53,7 +54,7 @@ impl State {
         !self.names.keys().any(|place| place.parent == dir)
     }
 
-    fn free(&self, place: &Place) -> Result<(), ControlError> {
+    fn free(&self, place: &NameKey) -> Result<(), ControlError> {
         if !self.dir_exists(place.parent) {
             return Err(not_found());
         }
@@ -63,7 +64,7 @@ impl State {
         Ok(())
     }
 
-    fn insert(&mut self, place: Place, node: Node) -> NamespaceReply {
+    fn insert(&mut self, place: NameKey, node: Node) -> NamespaceReply {
         self.names.insert(place, node.clone());
         NamespaceReply::Node { node, grant: [3; 16] }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use client::{Client, Found, child_path};
 use futures_util::StreamExt;
-use wire::control::{Attributes, Node, Place};
+use wire::control::{Attributes, NameKey, Node};
 
 use super::beneath::{Beneath, set_mode};
 use super::content::{cat, read_pieces};
@@ -129,7 +129,7 @@ async fn walk(client: &Client, root: Item) -> Result<Vec<Item>, Failure> {
                 }
                 let remote = child_path(&remote, &entry.name);
                 let (local, rel) = (local.join(&entry.name), rel.join(&entry.name));
-                let place = Some(Place { parent: dir, name: entry.name });
+                let place = Some(NameKey { parent: dir, name: entry.name });
                 // Grants are for those who append.
                 let found = Found { place, node: entry.node, grant: [0; 16] };
                 items.push(Item { remote, local, rel, found });

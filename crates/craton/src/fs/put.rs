@@ -9,7 +9,7 @@ use base::DirId;
 use client::{Client, Error, child_path};
 use futures_util::StreamExt;
 use wire::control::limits::TARGET_MAX;
-use wire::control::{Attributes, Node, Place, Policy};
+use wire::control::{Attributes, NameKey, Node, Policy};
 
 use super::content::{Source, copy_in};
 use super::names::{DIR_MODE, FILE_MODE, base_name, destination};
@@ -381,7 +381,7 @@ async fn lookup(
 ) -> Result<Option<Node>, Failure> {
     let found = match item.remote.rsplit_once('/').and_then(|(dir, name)| {
         let made = dirs.get(dir)?;
-        Some((*made, Place { parent: made.id, name: name.to_owned() }))
+        Some((*made, NameKey { parent: made.id, name: name.to_owned() }))
     }) {
         Some((Made { new: true, .. }, _)) => return Ok(None),
         Some((_, place)) => client.lookup_at(place, &item.remote).await,

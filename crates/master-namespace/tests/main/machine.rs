@@ -8,7 +8,7 @@ use master_namespace::{
     Answer, Command, Found, Namespace, Outcome, Refusal, decode_outcome, encode_command,
 };
 use runtime::Rng;
-use wire::control::{Attributes, NamespaceChange, Node, OpId, Place, Policy};
+use wire::control::{Attributes, NameKey, NamespaceChange, Node, OpId, Policy};
 
 use super::model::{Model, No, Path, Thing};
 
@@ -45,7 +45,7 @@ impl Checked {
 
     fn dir(&self, path: &[String]) -> Option<DirId> {
         path.iter().try_fold(DirId::ROOT, |parent, name| {
-            match self.state.lookup(&Place { parent, name: name.clone() }) {
+            match self.state.lookup(&NameKey { parent, name: name.clone() }) {
                 Ok(Found::Node(Node::Dir { dir, .. })) => Some(dir),
                 _ => None,
             }
@@ -53,9 +53,9 @@ impl Checked {
     }
 
     /// A path that is not there has a parent that never was.
-    fn place(&self, path: &Path) -> Place {
+    fn place(&self, path: &Path) -> NameKey {
         let (name, dirs) = path.split_last().expect("not the root");
-        Place { parent: self.dir(dirs).unwrap_or(DirId::new(99)), name: name.clone() }
+        NameKey { parent: self.dir(dirs).unwrap_or(DirId::new(99)), name: name.clone() }
     }
 
     fn thing(&self, node: &Node) -> Thing {
@@ -249,7 +249,7 @@ fn a_directory_that_comes_again_has_another_identity() {
         let gone = if version % 2 == 0 {
             it.change(NamespaceChange::Rmdir { place })
         } else {
-            let to = Place { parent: DirId::ROOT, name: format!("moved{version}") };
+            let to = NameKey { parent: DirId::ROOT, name: format!("moved{version}") };
             it.change(NamespaceChange::Rename { from: place, to, replace: false })
         };
         assert_eq!(gone, Ok(Answer::Done));

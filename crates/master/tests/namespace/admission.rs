@@ -7,14 +7,14 @@ use base::DirId;
 use runtime::Duration;
 use runtime::sim::{CrashMode, Sim};
 use wire::control::{
-    Attributes, ClusterReply, ClusterRequest, ControlReply, ControlRequest, MemberChange,
-    NamespaceChange, Place, Policy,
+    Attributes, ClusterReply, ClusterRequest, ControlReply, ControlRequest, MemberChange, NameKey,
+    NamespaceChange, Policy,
 };
 
 use super::cluster::{CLUSTER, Client, Cluster};
 
 fn create(name: &str) -> NamespaceChange {
-    let place = Place { parent: DirId::ROOT, name: name.to_owned() };
+    let place = NameKey { parent: DirId::ROOT, name: name.to_owned() };
     let attributes = Attributes::default();
     NamespaceChange::Create { place, policy: Policy::rep(3), attributes, exclusive: true }
 }

@@ -8,10 +8,10 @@ use master_namespace::{
 };
 use proptest::prelude::*;
 use runtime::Rng;
-use wire::control::{Attributes, MasterInfo, NamespaceChange, OpId, Place, Policy, Registration};
+use wire::control::{Attributes, MasterInfo, NameKey, NamespaceChange, OpId, Policy, Registration};
 
 fn samples() -> Vec<Vec<u8>> {
-    let place = Place { parent: DirId::ROOT, name: "name".to_owned() };
+    let place = NameKey { parent: DirId::ROOT, name: "name".to_owned() };
     let attributes = Attributes { mode: 0o755, mtime: 12 };
     let op = OpId { client: ClientId::new(3), seq: 4, acked_below: 2 };
     let intent = IntentId { partition: 0, index: 1 };

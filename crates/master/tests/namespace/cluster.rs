@@ -12,8 +12,8 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Duration, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits, Priority, Request, Service, Token};
 use wire::control::{
-    ControlError, ControlReply, ControlRequest, MasterInfo, NamespaceChange, NamespaceReply,
-    NamespaceRequest, Node, OpId, Place,
+    ControlError, ControlReply, ControlRequest, MasterInfo, NameKey, NamespaceChange,
+    NamespaceReply, NamespaceRequest, Node, OpId,
 };
 
 pub const CLUSTER: ClusterId = ClusterId::new(0xc1);
@@ -277,7 +277,7 @@ impl Client {
         OpId { client: self.0.session, seq, acked_below }
     }
 
-    pub async fn lookup(&self, place: &Place) -> Result<Option<(Node, [u8; 16])>, ControlError> {
+    pub async fn lookup(&self, place: &NameKey) -> Result<Option<(Node, [u8; 16])>, ControlError> {
         match self.namespace(NamespaceRequest::Lookup { place: place.clone() }).await {
             Ok(NamespaceReply::Node { node, grant }) => Ok(Some((node, grant))),
             Err(error) if error.kind == Kind::NotFound => Ok(None),

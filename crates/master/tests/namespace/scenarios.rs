@@ -11,7 +11,7 @@ use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Duration, Env};
 use wire::control::{
     Attributes, ClusterReply, ClusterRequest, ControlReply, ControlRequest, LockChange,
-    MemberChange, NamespaceChange, NamespaceReply, NamespaceRequest, Node, Place, Policy,
+    MemberChange, NameKey, NamespaceChange, NamespaceReply, NamespaceRequest, Node, Policy,
     namespace_partition,
 };
 
@@ -20,16 +20,16 @@ use testing::history::{Did, Ended, Operation, check};
 
 const ATTRIBUTES: Attributes = Attributes { mode: 0o644, mtime: 5 };
 
-fn root(name: &str) -> Place {
-    Place { parent: DirId::ROOT, name: name.to_owned() }
+fn root(name: &str) -> NameKey {
+    NameKey { parent: DirId::ROOT, name: name.to_owned() }
 }
 
-fn create(place: Place, mtime: u64) -> NamespaceChange {
+fn create(place: NameKey, mtime: u64) -> NamespaceChange {
     let (policy, attributes) = (Policy::rep(3), Attributes { mtime, ..ATTRIBUTES });
     NamespaceChange::Create { place, policy, attributes, exclusive: true }
 }
 
-async fn mkdir(client: &Client, place: Place) -> DirId {
+async fn mkdir(client: &Client, place: NameKey) -> DirId {
     match client.change(NamespaceChange::Mkdir { place, attributes: ATTRIBUTES }).await {
         Ok(NamespaceReply::Node { node: Node::Dir { dir, .. }, .. }) => dir,
         other => panic!("not a new directory: {other:?}"),
@@ -58,7 +58,7 @@ fn one_master_serves_and_comes_back() {
     let cluster = Cluster::new(&sim, 1, 1, 1);
     let (world, masters) = (sim.clone(), cluster.clone());
     with_client(&sim, &cluster, |client| async move {
-        let place = Place { parent: mkdir(&client, root("d")).await, name: "f".to_owned() };
+        let place = NameKey { parent: mkdir(&client, root("d")).await, name: "f".to_owned() };
         client.change(create(place.clone(), 1)).await.unwrap();
         let (node, grant) = client.lookup(&place).await.unwrap().unwrap();
         assert_ne!(grant, [0; 16]);
@@ -146,7 +146,7 @@ fn a_master_joins_and_another_leaves() {
         masters.crash(1, CrashMode::Power);
         // Three of four voters would do; of the three that are left one may go.
         masters.crash(2, CrashMode::Power);
-        client.change(create(Place { parent: dir, name: "f".into() }, 1)).await.unwrap();
+        client.change(create(NameKey { parent: dir, name: "f".into() }, 1)).await.unwrap();
         while !masters.master(4).is_some_and(|master| master.is_ready()) {
             world.sleep(Duration::from_millis(10)).await;
         }
@@ -168,7 +168,7 @@ async fn members_of(client: &Client) -> Vec<u64> {
 struct Play {
     sim: Sim,
     cluster: Rc<Cluster>,
-    places: Vec<Place>,
+    places: Vec<NameKey>,
     dirs: Vec<DirId>,
     history: RefCell<Vec<Operation>>,
     /// Files by value, as far as somebody was told.
@@ -255,7 +255,7 @@ impl Play {
             let dirs = (*rng.pick(&self.dirs), *rng.pick(&self.dirs));
             (rng.below(6), dirs.0, dirs.1, [rng.below(3), rng.below(3)])
         });
-        let place = |parent, at: usize| Place { parent, name: format!("sub{}", names[at]) };
+        let place = |parent, at: usize| NameKey { parent, name: format!("sub{}", names[at]) };
         let (mut from, mut to) = (place(from, 0), place(to, 1));
         // Half of the time one level deeper, so that cycles are tried.
         for side in [&mut from, &mut to] {
@@ -429,7 +429,7 @@ fn run(seed: u64, partitions: u16, disturbances: u64) -> Outcome {
         let places = dirs
             .iter()
             .take(2)
-            .flat_map(|&parent| ["a", "b"].map(|name| Place { parent, name: name.to_owned() }));
+            .flat_map(|&parent| ["a", "b"].map(|name| NameKey { parent, name: name.to_owned() }));
         let play = Rc::new(Play {
             sim: sim.clone(),
             cluster: cluster.clone(),
@@ -514,12 +514,12 @@ fn a_page_is_what_a_directory_holds() {
         let dirs = [mkdir(&client, root("x")).await, mkdir(&client, root("y")).await];
         for number in 0..25 {
             let name = format!("n{number:02}");
-            client.change(create(Place { parent: dirs[0], name }, number)).await.unwrap();
+            client.change(create(NameKey { parent: dirs[0], name }, number)).await.unwrap();
         }
         // Their files stay in the partition that made them.
         for number in (0..25).step_by(2) {
-            let from = Place { parent: dirs[0], name: format!("n{number:02}") };
-            let to = Place { parent: dirs[1], name: format!("n{number:02}") };
+            let from = NameKey { parent: dirs[0], name: format!("n{number:02}") };
+            let to = NameKey { parent: dirs[1], name: format!("n{number:02}") };
             let change = NamespaceChange::Rename { from, to, replace: false };
             client.change(change).await.unwrap();
         }
@@ -568,7 +568,7 @@ fn name_that_renames_replace_is_always_found() {
     let (world, readers) = (sim.clone(), cluster.clone());
     with_client(&sim, &cluster, |client| async move {
         let [here, there] = dirs_apart(&client, 3).await;
-        let at = |parent, name: &str| Place { parent, name: name.to_owned() };
+        let at = |parent, name: &str| NameKey { parent, name: name.to_owned() };
         let name = at(there, "name");
         client.change(create(name.clone(), 0)).await.unwrap();
         let stop = Rc::new(Cell::new(false));
@@ -619,8 +619,8 @@ fn rename_of_a_file_onto_its_own_name_changes_nothing() {
     let cluster = Cluster::new(&sim, 1, 1, 3);
     with_client(&sim, &cluster, |client| async move {
         let [here, there] = dirs_apart(&client, 3).await;
-        let from = Place { parent: here, name: "f".to_owned() };
-        let to = Place { parent: there, name: "f".to_owned() };
+        let from = NameKey { parent: here, name: "f".to_owned() };
+        let to = NameKey { parent: there, name: "f".to_owned() };
         client.change(create(from.clone(), 7)).await.unwrap();
         // The file stays in the partition of its first name.
         let rename = NamespaceChange::Rename { from, to: to.clone(), replace: true };

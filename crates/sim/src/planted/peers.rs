@@ -12,8 +12,8 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
-    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange,
-    NamespaceChange, NamespaceReply, NamespaceRequest, Place,
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, NameKey,
+    NamespaceChange, NamespaceReply, NamespaceRequest,
 };
 use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
@@ -45,7 +45,7 @@ struct Buggy {
     network: Rc<Network>,
     env: Env,
     /// An answer to each look-up: the first, or the last.
-    seen: Rc<RefCell<BTreeMap<Place, ControlReply>>>,
+    seen: Rc<RefCell<BTreeMap<NameKey, ControlReply>>>,
     /// When a master answered last.
     heard: Rc<Cell<Instant>>,
     /// First answer about each replica of an open chunk.
@@ -56,7 +56,7 @@ impl Buggy {
     fn stale_lookup(
         &self,
         to: SocketAddr,
-        place: Place,
+        place: NameKey,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
         if let Some(known) = self.seen.borrow().get(&place)

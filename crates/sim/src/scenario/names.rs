@@ -9,7 +9,7 @@ use base::{FileId, Kind};
 use client::{Client, Error};
 use runtime::sim::Sim;
 use runtime::{Class, Rng};
-use wire::control::{Node, Place, Policy};
+use wire::control::{NameKey, Node, Policy};
 
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
@@ -26,7 +26,7 @@ const OPERATIONS: u64 = 90;
 
 struct Load {
     sim: Sim,
-    places: Vec<Place>,
+    places: Vec<NameKey>,
     stop: Cell<bool>,
     history: RefCell<Vec<Operation>>,
     /// Numbers given to files: their mode tells them apart.
@@ -46,7 +46,7 @@ pub(super) async fn run(sim: Sim, shape: Shape, faults: Faults) -> Result<(), St
     }
     let places = (0..NAMES).map(|index| {
         let (parent, name) = (places[index % DIRECTORIES], format!("n{}", index / DIRECTORIES));
-        Place { parent, name }
+        NameKey { parent, name }
     });
     let load = Rc::new(Load {
         sim: sim.clone(),

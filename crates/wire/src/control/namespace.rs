@@ -57,7 +57,7 @@ pub struct NamedNode {
 
 /// A place for a name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
+pub struct NameKey {
     /// The directory.
     pub parent: DirId,
     /// The name in it: 1 to 255 bytes, no '/', not '.' or '..'.
@@ -71,7 +71,7 @@ pub enum NamespaceRequest {
     /// What a name stands for.
     Lookup {
         /// The name.
-        place: Place,
+        place: NameKey,
     },
     /// Names of a directory in byte order.
     List {
@@ -102,7 +102,7 @@ pub enum NamespaceChange {
     /// Makes a directory.
     Mkdir {
         /// Its name.
-        place: Place,
+        place: NameKey,
         /// Its attributes.
         attributes: Attributes,
     },
@@ -110,7 +110,7 @@ pub enum NamespaceChange {
     /// file that is there.
     Create {
         /// Its name.
-        place: Place,
+        place: NameKey,
         /// How it is stored.
         policy: Policy,
         /// Its attributes.
@@ -121,7 +121,7 @@ pub enum NamespaceChange {
     /// Makes a symbolic link.
     Symlink {
         /// Its name.
-        place: Place,
+        place: NameKey,
         /// Where it points, 1 to 4095 bytes.
         target: String,
         /// Its attributes.
@@ -130,31 +130,31 @@ pub enum NamespaceChange {
     /// Gives a file further names, all of them or none per partition.
     Link {
         /// File and new name of each.
-        links: Vec<(FileId, Place)>,
+        links: Vec<(FileId, NameKey)>,
     },
     /// Takes a name of a file or symbolic link away. The file dies with its last name.
     Unlink {
         /// The name.
-        place: Place,
+        place: NameKey,
     },
     /// Removes an empty directory.
     Rmdir {
         /// Its name.
-        place: Place,
+        place: NameKey,
     },
     /// Moves a name, atomically replacing a file (or an empty directory by a directory).
     Rename {
         /// The name now.
-        from: Place,
+        from: NameKey,
         /// The name then.
-        to: Place,
+        to: NameKey,
         /// False: fail when `to` exists.
         replace: bool,
     },
     /// Sets attributes of what a name stands for; for a file its closed length too.
     SetAttributes {
         /// The name.
-        place: Place,
+        place: NameKey,
         /// New attributes.
         attributes: Attributes,
         /// Closed length of the file.

@@ -188,8 +188,8 @@ fn attributes() -> impl Strategy<Value = Attributes> {
     made!((mode, 0..=MODE_MAX), (mtime, any::<u64>()) => Attributes { mode, mtime })
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    made!((parent, dir()), (name, name()) => Place { parent, name })
+fn place() -> impl Strategy<Value = NameKey> {
+    made!((parent, dir()), (name, name()) => NameKey { parent, name })
 }
 
 fn node() -> impl Strategy<Value = Node> {

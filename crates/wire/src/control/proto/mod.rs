@@ -31,7 +31,7 @@ crate::protobuf! {
     ClusterInfo, ServerStatus, RepairStatus, ClusterStatus,
     NamespaceRequest, NamespaceReply, NamespaceChange,
     Attributes, Policy, Node, NamedNode,
-    Place,
+    NameKey,
     StreamRequest, StreamReply, StreamChange, ReplicaPlace,
     ChunkPlace, WriterGrant, StreamView,
     ChunkserverRequest, ChunkserverReply,

@@ -8,7 +8,7 @@ use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{each, name, range_u8, range_u32, secret, text, u128_bytes, u128_from};
 use crate::control::limits::{LINKS_MAX, LIST_MAX, MODE_MAX, TARGET_MAX};
 use crate::control::{
-    Attributes, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest, Node, Place, Policy,
+    Attributes, NameKey, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest, Node, Policy,
 };
 
 impl Proto for Attributes {
@@ -109,17 +109,17 @@ impl Proto for NamedNode {
     }
 }
 
-impl Proto for Place {
-    type Pb = pb::Place;
+impl Proto for NameKey {
+    type Pb = pb::NameKey;
 
-    fn to_pb(&self) -> pb::Place {
-        pb::Place { parent: u128_bytes(self.parent.get()), name: self.name.clone() }
+    fn to_pb(&self) -> pb::NameKey {
+        pb::NameKey { parent: u128_bytes(self.parent.get()), name: self.name.clone() }
     }
 
-    fn from_pb(pb: pb::Place) -> Result<Place, WireError> {
-        Ok(Place {
-            parent: DirId::new(u128_from(&pb.parent, "Place.parent")?),
-            name: name(pb.name, "Place.name")?,
+    fn from_pb(pb: pb::NameKey) -> Result<NameKey, WireError> {
+        Ok(NameKey {
+            parent: DirId::new(u128_from(&pb.parent, "NameKey.parent")?),
+            name: name(pb.name, "NameKey.name")?,
         })
     }
 }
@@ -150,7 +150,7 @@ impl Proto for NamespaceChange {
                 attributes: Some(attributes.to_pb()),
             }),
             NamespaceChange::Link { links } => {
-                let new_name = |(file, place): &(FileId, Place)| NewName {
+                let new_name = |(file, place): &(FileId, NameKey)| NewName {
                     file: file.get(),
                     place: Some(place.to_pb()),
                 };

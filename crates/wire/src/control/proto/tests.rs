@@ -54,8 +54,8 @@ proptest! {
     }
 }
 
-fn place(name: &str) -> Place {
-    Place { parent: DirId::ROOT, name: name.to_owned() }
+fn place(name: &str) -> NameKey {
+    NameKey { parent: DirId::ROOT, name: name.to_owned() }
 }
 
 fn refused<T: std::fmt::Debug>(result: Result<T, WireError>, want: &str) {
@@ -66,11 +66,11 @@ fn refused<T: std::fmt::Debug>(result: Result<T, WireError>, want: &str) {
 #[test]
 fn names_are_checked() {
     for good in ["a", "...", ".a", "ä", &"x".repeat(255)] {
-        assert_eq!(Place::decode(&place(good).encode()), Ok(place(good)));
+        assert_eq!(NameKey::decode(&place(good).encode()), Ok(place(good)));
     }
     for bad in ["", ".", "..", "a/b", "/", &"x".repeat(256)] {
-        let want = WireError::BadName { field: "Place.name" };
-        assert_eq!(Place::decode(&place(bad).encode()), Err(want));
+        let want = WireError::BadName { field: "NameKey.name" };
+        assert_eq!(NameKey::decode(&place(bad).encode()), Err(want));
     }
 }
 
@@ -118,8 +118,8 @@ fn missing_and_unknown_parts_are_named() {
     refused(NamedNode::from_pb(no_place), "NamedNode.node");
     let no_kind = pb::ControlError { kind: 77, message: String::new(), leader: None };
     refused(ControlError::from_pb(no_kind), "ControlError.kind");
-    let short = pb::Place { parent: vec![0; 15], name: "a".into() };
-    refused(Place::from_pb(short), "Place.parent");
+    let short = pb::NameKey { parent: vec![0; 15], name: "a".into() };
+    refused(NameKey::from_pb(short), "NameKey.parent");
     assert_eq!(ControlReply::decode(&[0xff; 9]), Err(WireError::Malformed));
 }
 
