@@ -13,7 +13,7 @@ use block_proto::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use block_proto::managers::{Managers, misfit};
 use block_proto::paths::segment_path;
 use block_proto::{BlockReply, BlockRequest, BlockRole, SegmentPlace, VolumeInfo, geometry};
-use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::contract::{AllocationExtent, Answer, Clear, Device};
 use block_volume::export::{About, Exports, Names};
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
@@ -270,7 +270,7 @@ impl Device for Attached {
         self.volume.clear(extent, how)
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         self.volume.pieces(extent, most)
     }
 }

@@ -31,7 +31,7 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use block_proto::BlockAnswer;
-use block_volume::contract::{Answer, Clear, Device, PIECES_MAX, Piece};
+use block_volume::contract::{AllocationExtent, Answer, Clear, Device, PIECES_MAX};
 use block_volume::geometry::{Extent, Geometry, SegmentIndex, SegmentRequest};
 use block_volume::ids::VolumeId;
 use block_volume::limits::IO_MAX;
@@ -247,7 +247,7 @@ impl Device for Volume {
         .boxed_local()
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         async move {
             self.check(extent, u64::MAX)?;
             // What is beyond is asked for when the client gets there.
@@ -269,7 +269,11 @@ impl Device for Volume {
 }
 
 /// Pieces of segments, in the order of the volume, up to where one of the segments says no more.
-fn merge(parts: &[SegmentRequest], lists: &[Vec<Piece>], most: usize) -> Vec<Piece> {
+fn merge(
+    parts: &[SegmentRequest],
+    lists: &[Vec<AllocationExtent>],
+    most: usize,
+) -> Vec<AllocationExtent> {
     // All parts in the order of the request; of one segment they are in its order, too.
     let mut order: Vec<(Extent, usize)> = Vec::new();
     for (index, part) in parts.iter().enumerate() {
@@ -277,7 +281,7 @@ fn merge(parts: &[SegmentRequest], lists: &[Vec<Piece>], most: usize) -> Vec<Pie
     }
     order.sort_unstable();
     let mut at: Vec<(usize, u64)> = vec![(0, 0); parts.len()];
-    let mut found: Vec<Piece> = Vec::new();
+    let mut found: Vec<AllocationExtent> = Vec::new();
     for (extent, index) in order {
         let mut left = extent.len;
         while left > 0 {
@@ -293,7 +297,7 @@ fn merge(parts: &[SegmentRequest], lists: &[Vec<Piece>], most: usize) -> Vec<Pie
             match found.last_mut() {
                 Some(last) if (last.hole, last.zero) == (now.hole, now.zero) => last.len += len,
                 _ if full => return found,
-                _ => found.push(Piece { len, hole: now.hole, zero: now.zero }),
+                _ => found.push(AllocationExtent { len, hole: now.hole, zero: now.zero }),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Messages of a block server's data path (`protocols.md` 6.2): raw fixed layouts (C22), as in
 //! [`wire::data`]. A payload is plain bytes of a volume. Tables: `docs/formats/wire.md`.
 
-use block_volume::contract::{Clear, PIECES_MAX, Piece};
+use block_volume::contract::{AllocationExtent, Clear, PIECES_MAX};
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::location::{LOCATION_RUNS_MAX, LocationRun, RecordLocation};
 use wire::data_codec::{DecodeError, Fields, put_u32s};
@@ -130,7 +130,7 @@ pub enum BlockAnswer {
     /// changed, so what stands there is what the blocks had at the answer.
     Located(Located),
     /// To `Pieces`, from the range's start on; may end early.
-    Pieces(Vec<Piece>),
+    Pieces(Vec<AllocationExtent>),
     /// To the others: done, and durable.
     Done,
 }
@@ -426,7 +426,7 @@ fn decode_span(fields: &mut Fields<'_>) -> Result<LocationRun, DecodeError> {
     }
 }
 
-fn decode_piece(fields: &mut Fields<'_>) -> Result<Piece, DecodeError> {
+fn decode_piece(fields: &mut Fields<'_>) -> Result<AllocationExtent, DecodeError> {
     let (len, flags) = (fields.u64()?, fields.u32()?);
     fields.reserved()?;
     if len == 0 {
@@ -435,7 +435,7 @@ fn decode_piece(fields: &mut Fields<'_>) -> Result<Piece, DecodeError> {
     if flags & !(PIECE_HOLE | PIECE_ZERO) != 0 {
         return Err(DecodeError::Field("flags"));
     }
-    Ok(Piece { len, hole: flags & PIECE_HOLE != 0, zero: flags & PIECE_ZERO != 0 })
+    Ok(AllocationExtent { len, hole: flags & PIECE_HOLE != 0, zero: flags & PIECE_ZERO != 0 })
 }
 
 impl BlockError {

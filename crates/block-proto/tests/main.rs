@@ -7,7 +7,7 @@ use block_proto::{
     BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef, decode_answer, encode_answer,
     fuzz_answer, fuzz_request,
 };
-use block_volume::contract::{Clear, Piece};
+use block_volume::contract::{AllocationExtent, Clear};
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::location::{LocationRun, RecordLocation};
 use proptest::prelude::*;
@@ -52,11 +52,8 @@ fn any_io() -> impl Strategy<Value = BlockIo> {
 }
 
 fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
-    let piece = (1..u64::MAX, any::<bool>(), any::<bool>()).prop_map(|(len, hole, zero)| Piece {
-        len,
-        hole,
-        zero,
-    });
+    let piece = (1..u64::MAX, any::<bool>(), any::<bool>())
+        .prop_map(|(len, hole, zero)| AllocationExtent { len, hole, zero });
     let place = (any::<u32>(), 1..u32::MAX, any::<u64>(), any::<u32>());
     let place = place.prop_map(|(maker, number, clone_source, unit)| RecordLocation {
         file: (maker, number),
@@ -181,7 +178,7 @@ fn seeds() -> Vec<(String, Target, Vec<u8>)> {
         let bytes = [&io.op().to_le_bytes()[..], &io.encode()].concat();
         all.push((format!("block_request-{}", io.op()), fuzz_request, bytes));
     }
-    let piece = |len, hole| Piece { len, hole, zero: hole };
+    let piece = |len, hole| AllocationExtent { len, hole, zero: hole };
     let at = Some(RecordLocation { file: (2, 9), clone_source: 5, unit: 66 });
     let spans = vec![LocationRun { blocks: 3, at: None }, LocationRun { blocks: 2, at }];
     let located = Located { first: 32, location_lease_ms: 300, spans };

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block_volume::contract::{BlockLocations, Clear, Piece};
+use block_volume::contract::{AllocationExtent, BlockLocations, Clear};
 use block_volume::dedup::{Progress, RequestId, without};
 use block_volume::geometry::Extent;
 use block_volume::ids::FileNo;
@@ -332,12 +332,16 @@ impl Core {
         Ok(outcome)
     }
 
-    pub(crate) async fn pieces(&self, extent: Extent, most: usize) -> Result<Vec<Piece>, Fault> {
+    pub(crate) async fn pieces(
+        &self,
+        extent: Extent,
+        most: usize,
+    ) -> Result<Vec<AllocationExtent>, Fault> {
         self.check_extent(extent, u64::MAX)?;
         let (covers, _) = blocks(extent);
         let page = u64::from(PAGE_BLOCKS);
         let stop = (covers.start / page + u64::from(PIECES_PAGES_MAX)) * page;
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<AllocationExtent> = Vec::new();
         for lba in covers.start..covers.end.min(stop) {
             let loc = self.locate(lba as u32).await?;
             let (hole, zero) = (loc == Loc::HOLE, loc.place().is_none());
@@ -346,7 +350,7 @@ impl Core {
             match pieces.last_mut() {
                 Some(piece) if (piece.hole, piece.zero) == (hole, zero) => piece.len += len,
                 _ if count == most => break,
-                _ => pieces.push(Piece { len, hole, zero }),
+                _ => pieces.push(AllocationExtent { len, hole, zero }),
             }
         }
         Ok(pieces)

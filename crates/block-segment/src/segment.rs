@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;
@@ -258,7 +258,7 @@ impl Device for Segment {
         Box::pin(self.0.0.clear(None, extent, how))
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         Box::pin(self.0.0.pieces(extent, most))
     }
 }

@@ -17,7 +17,7 @@ use block_proto::{
     BlockBeat, BlockReply, BlockRequest, BlockServerId, BlockServerReply, BlockServerRequest,
     Reply, Request, SegmentLoad,
 };
-use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
@@ -691,7 +691,7 @@ impl Device for Counted {
         self.device.clear(extent, how)
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         self.device.pieces(extent, most)
     }
 }

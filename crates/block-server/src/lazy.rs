@@ -12,7 +12,7 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use block_proto::paths::segment_path;
 use block_segment::Segment;
-use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
@@ -101,7 +101,7 @@ impl Device for LazySegment {
         self.ask(|segment| segment.clear(extent, how))
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         self.ask(|segment| segment.pieces(extent, most))
     }
 }

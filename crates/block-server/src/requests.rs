@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use block_proto::{BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef};
-use block_volume::contract::{Clear, Piece};
+use block_volume::contract::{AllocationExtent, Clear};
 use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
@@ -257,7 +257,7 @@ impl BlockServer {
         at: SessionRef,
         extent: Extent,
         most: usize,
-    ) -> Result<Vec<Piece>, BlockError> {
+    ) -> Result<Vec<AllocationExtent>, BlockError> {
         let (hosted, _) = self.session(at)?;
         let pieces = hosted.device.pieces(extent, most).await;
         let pieces = pieces.map_err(|fault| self.fail(at, &hosted, &fault))?;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
-use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::{DedupWindows, Progress, RequestId};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
@@ -131,9 +131,9 @@ impl Memory {
         }
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Vec<Piece> {
+    fn pieces(&self, extent: Extent, most: usize) -> Vec<AllocationExtent> {
         let stored = &self.0.borrow().blocks;
-        let mut found: Vec<Piece> = Vec::new();
+        let mut found: Vec<AllocationExtent> = Vec::new();
         for (block, within, _) in blocks(extent) {
             let (hole, zero) = match stored.get(&block) {
                 None => (true, true),
@@ -145,7 +145,7 @@ impl Memory {
             match found.last_mut() {
                 Some(last) if (last.hole, last.zero) == (hole, zero) => last.len += len,
                 _ if full => break,
-                _ => found.push(Piece { len, hole, zero }),
+                _ => found.push(AllocationExtent { len, hole, zero }),
             }
         }
         found
@@ -255,7 +255,7 @@ impl Device for MemoryDevice {
         .boxed_local()
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         async move {
             self.check(extent, false)?;
             Ok(self.in_turn(|| self.memory.pieces(extent, most)).await)

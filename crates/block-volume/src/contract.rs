@@ -29,7 +29,7 @@ pub enum Clear {
 
 /// A piece of a segment, for block status (NBD `base:allocation`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
+pub struct AllocationExtent {
     /// Bytes.
     pub len: u64,
     /// True for a hole: never written, or trimmed.
@@ -71,7 +71,7 @@ pub trait Device {
     fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()>;
 
     /// What a range is made of, from its start on: `most` pieces at most, which may end early.
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>>;
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>>;
 }
 
 /// A segment as its owner serves it: changes happen once, whichever owner they meet first and

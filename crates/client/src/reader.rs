@@ -40,7 +40,7 @@ pub struct Reader {
 
 /// Bytes of one chunk, or where it ends.
 #[derive(Debug)]
-enum Piece {
+enum ReadPart {
     Bytes(Extent),
     /// No replica shows the byte.
     End(ChunkEnd),
@@ -226,7 +226,7 @@ impl Reader {
             }
             let Some((len, piece)) = pieces.next().await else { return Ok(None) };
             match piece? {
-                Piece::Bytes(extent) => {
+                ReadPart::Bytes(extent) => {
                     extent.copy_to(out);
                     done += extent.len() as u32;
                     if extent.len() < len as usize {
@@ -235,7 +235,7 @@ impl Reader {
                         next = done;
                     }
                 }
-                Piece::End(ended) => return Ok(Some(ended)),
+                ReadPart::End(ended) => return Ok(Some(ended)),
             }
         }
     }
@@ -290,7 +290,7 @@ impl Reader {
 
     /// A piece of a chunk from the first replica that serves it. Less than `len` bytes where no
     /// replica has all of them undamaged.
-    async fn piece(&self, chunk: &ChunkPlace, offset: u32, len: u32) -> Result<Piece, Error> {
+    async fn piece(&self, chunk: &ChunkPlace, offset: u32, len: u32) -> Result<ReadPart, Error> {
         let mut fresh: Option<Rc<ChunkPlace>> = None;
         let mut budget = Budget::start(self.client());
         let mut want = len;
@@ -298,7 +298,7 @@ impl Reader {
             let view = fresh.as_deref().unwrap_or(chunk);
             let round = self.ask_replicas(view, offset, want, fresh.is_some()).await;
             let damaged = match round {
-                Round::Piece(piece) => return Ok(piece),
+                Round::ReadPart(piece) => return Ok(piece),
                 Round::None { damaged } => damaged,
             };
             if damaged && fresh.is_some() && want > 1 {
@@ -318,11 +318,11 @@ impl Reader {
             }
             self.client().0.locator.forget(self.file.id(), chunk.base);
             let Some(view) = self.locate(at).await? else {
-                return Ok(Piece::End(ChunkEnd::Open));
+                return Ok(ReadPart::End(ChunkEnd::Open));
             };
             fresh = chunk_in(&view, at);
             if fresh.as_ref().is_none_or(|fresh| fresh.chunk != chunk.chunk) {
-                return Ok(Piece::End(ChunkEnd::Sealed));
+                return Ok(ReadPart::End(ChunkEnd::Sealed));
             }
         }
     }
@@ -336,12 +336,12 @@ impl Reader {
         for (index, replica) in replicas.iter().enumerate() {
             add(&client.0.counters.read_failovers, u64::from(index > 0));
             let trouble = match self.ask_replica(chunk, replica, offset, len).await {
-                Answer::Bytes(extent) => return Round::Piece(Piece::Bytes(extent)),
+                Answer::Bytes(extent) => return Round::ReadPart(ReadPart::Bytes(extent)),
                 Answer::End { sealed: true } => {
                     // A replica's seal is the stream's; but it must not be below what the
                     // stream service says.
                     if chunk.sealed.is_none_or(|len| len <= offset) {
-                        return Round::Piece(Piece::End(ChunkEnd::Sealed));
+                        return Round::ReadPart(ReadPart::End(ChunkEnd::Sealed));
                     }
                     Some(ReplicaFault::Missing)
                 }
@@ -362,7 +362,7 @@ impl Reader {
             }
         }
         match ended {
-            Some(ended) => Round::Piece(Piece::End(ended)),
+            Some(ended) => Round::ReadPart(ReadPart::End(ended)),
             None => Round::None { damaged: damaged as usize == replicas.len() && damaged > 0 },
         }
     }
@@ -424,7 +424,7 @@ impl Reader {
 }
 
 enum Round {
-    Piece(Piece),
+    ReadPart(ReadPart),
     /// No replica served; `damaged` when every one of them has bad bytes.
     None {
         damaged: bool,

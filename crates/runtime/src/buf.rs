@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::limits::{BUF_ALIGN, BUF_MAX, BUF_MIN, FREE_LIST_BYTES_MAX};
-use crate::slab::{Piece, Slabs};
+use crate::slab::{SlabRegion, Slabs};
 
 /// Size classes: powers of two from [`BUF_MIN`] to [`BUF_MAX`].
 pub(crate) const CLASSES: usize = (BUF_MAX.ilog2() - BUF_MIN.ilog2() + 1) as usize;
@@ -128,7 +128,7 @@ impl Drop for Loan {
             Memory::Slabs(slabs) => {
                 let (start, slab) = (region.start, region.slab.expect("a piece of a slab"));
                 std::mem::forget(region); // Its memory is the slab's.
-                slabs.lock().expect("no panic inside").give(Piece { start, slab });
+                slabs.lock().expect("no panic inside").give(SlabRegion { start, slab });
             }
         }
         // Last, so that who sees the budget sees the memory too.
@@ -182,7 +182,7 @@ impl BufPool {
             }
             Memory::Slabs(slabs) => {
                 let piece = slabs.lock().expect("no panic inside").take(class);
-                let region = |piece: Piece| {
+                let region = |piece: SlabRegion| {
                     let (start, slab) = (piece.start, Some(piece.slab));
                     Region { start, capacity, slab }
                 };

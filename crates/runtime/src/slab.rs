@@ -19,7 +19,7 @@ const _: () = assert!(SLAB >= BUF_MAX && SLAB.is_multiple_of(HUGE_PAGE));
 const _: () = assert!(SLAB / BUF_MIN <= 1 << u16::BITS);
 
 /// A piece of a slab.
-pub(crate) struct Piece {
+pub(crate) struct SlabRegion {
     pub(crate) start: NonNull<u8>,
     pub(crate) slab: u32,
 }
@@ -70,7 +70,7 @@ impl Slabs {
     }
 
     /// A piece of `BUF_MIN << class` bytes, initialised. `None` when all slabs are in use.
-    pub(crate) fn take(&mut self, class: usize) -> Option<Piece> {
+    pub(crate) fn take(&mut self, class: usize) -> Option<SlabRegion> {
         let slab = match self.partial[class].last() {
             Some(&slab) => slab,
             None => {
@@ -91,11 +91,11 @@ impl Slabs {
         if from.used == from.pieces() {
             self.partial[class].pop();
         }
-        Some(Piece { start, slab })
+        Some(SlabRegion { start, slab })
     }
 
     /// Takes a piece back.
-    pub(crate) fn give(&mut self, piece: Piece) {
+    pub(crate) fn give(&mut self, piece: SlabRegion) {
         let to = &mut self.slabs[piece.slab as usize];
         let size = BUF_MIN << to.class;
         let offset = piece.start.as_ptr() as usize - to.base.as_ptr() as usize;

@@ -11,7 +11,7 @@ use wire::handshake::{Agreed, ClusterKey, Hello, REFUSE_MAX, Side, Transcript, a
 use crate::limits::Limits;
 use crate::link::Opened;
 use crate::message::PeerInfo;
-use crate::queue::{Body, Piece};
+use crate::queue::{Body, FramePart};
 use crate::receive::{Inbound, ReceiveError, Receiver};
 use crate::writer::send_now;
 
@@ -60,7 +60,7 @@ impl Connection<'_> {
         let header = Header { body_len: body.len() as u32, ..Header::empty(kind) };
         let body = Body::Whole(body);
         let piece =
-            Piece { header, service: None, body, payload: None, deadline: None, span: None };
+            FramePart { header, service: None, body, payload: None, deadline: None, span: None };
         Ok(send_now(self.own.env, &mut self.write, piece).await?)
     }
 

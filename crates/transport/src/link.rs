@@ -16,7 +16,7 @@ use wire::frame::{
 use crate::error::CallError;
 use crate::limits::Limits;
 use crate::message::{Handler, Incoming, PeerInfo, Reply, Request, Response, Target};
-use crate::queue::{Outgoing, Piece, SendQueue};
+use crate::queue::{FramePart, Outgoing, SendQueue};
 use crate::receive::{Inbound, Receiver, Room, Unfinished};
 use crate::slot::Slot;
 use crate::stats::{COUNTED, Counters, LinkStats, ServiceStats};
@@ -220,7 +220,7 @@ impl Link {
     }
 
     /// The next frame for the writer.
-    pub(crate) fn next_piece(&self) -> Option<Piece> {
+    pub(crate) fn next_piece(&self) -> Option<FramePart> {
         let piece = self.queue.borrow_mut().pop(&self.limits);
         if piece.is_some() {
             self.moved.set(self.env.now());

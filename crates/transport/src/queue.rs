@@ -98,7 +98,7 @@ impl std::ops::Deref for Body {
 }
 
 /// One frame to be sent. `body_crc` and the deadline of its header are set by the writer.
-pub(crate) struct Piece {
+pub(crate) struct FramePart {
     pub(crate) header: Header,
     /// Whose message it is (of): parts do not say.
     pub(crate) service: Option<Service>,
@@ -109,7 +109,7 @@ pub(crate) struct Piece {
     pub(crate) span: Option<Span>,
 }
 
-impl Piece {
+impl FramePart {
     pub(crate) fn len(&self) -> usize {
         HEADER + self.header.following()
     }
@@ -213,7 +213,7 @@ impl SendQueue {
     }
 
     /// The next frame to send. What nobody waits for is skipped.
-    pub(crate) fn pop(&mut self, limits: &Limits) -> Option<Piece> {
+    pub(crate) fn pop(&mut self, limits: &Limits) -> Option<FramePart> {
         loop {
             let highest = (0..self.classes.len()).find(|&i| self.may_pop(i, limits))?;
             let lower = (highest + 1..self.classes.len()).find(|&i| self.may_pop(i, limits));
@@ -235,7 +235,7 @@ impl SendQueue {
     }
 
     /// The next frame of a class, or `None` when what stood there was cancelled.
-    fn pop_class(&mut self, index: usize, limits: &Limits) -> Option<Piece> {
+    fn pop_class(&mut self, index: usize, limits: &Limits) -> Option<FramePart> {
         let class = &mut self.classes[index];
         let parts = self.parts_inflight < limits.parts_inflight_max;
         let large_waits = class.large_waits() && parts;
@@ -256,7 +256,7 @@ impl SendQueue {
     }
 
     /// `None` when nobody waits for it any more.
-    fn send_whole(&mut self, index: usize, out: Outgoing) -> Option<Piece> {
+    fn send_whole(&mut self, index: usize, out: Outgoing) -> Option<FramePart> {
         self.bytes -= out.cost();
         self.frames -= 1;
         if out.is_cancelled() {
@@ -268,11 +268,11 @@ impl SendQueue {
         }
         let Outgoing { header, body, payload, deadline, span, .. } = out;
         let service = header.service;
-        Some(Piece { header, service, body: Body::Whole(body), payload, deadline, span })
+        Some(FramePart { header, service, body: Body::Whole(body), payload, deadline, span })
     }
 
     /// `None` when nobody waits for it any more.
-    fn start_split(&mut self, index: usize, out: Outgoing) -> Option<Piece> {
+    fn start_split(&mut self, index: usize, out: Outgoing) -> Option<FramePart> {
         if out.is_cancelled() {
             self.bytes -= out.cost();
             self.frames -= 1;
@@ -295,10 +295,10 @@ impl SendQueue {
         });
         let body = Body::Whole(Vec::new());
         let (service, deadline) = (header.service, out.deadline);
-        Some(Piece { header, service, body, payload: None, deadline, span: None })
+        Some(FramePart { header, service, body, payload: None, deadline, span: None })
     }
 
-    fn continue_split(&mut self, index: usize, limits: &Limits) -> Option<Piece> {
+    fn continue_split(&mut self, index: usize, limits: &Limits) -> Option<FramePart> {
         let class = &mut self.classes[index];
         let progress = class.progress.as_mut()?;
         let body_len = progress.body.len();
@@ -311,7 +311,7 @@ impl SendQueue {
             self.bytes -= HEADER + total;
             self.frames -= 1;
             let body = Body::Whole(Vec::new());
-            return Some(Piece {
+            return Some(FramePart {
                 header: cancel,
                 service: None,
                 body,
@@ -349,6 +349,6 @@ impl SendQueue {
             self.bytes -= HEADER + total;
             self.frames -= 1;
         }
-        Some(Piece { header, service, body, payload, deadline: None, span })
+        Some(FramePart { header, service, body, payload, deadline: None, span })
     }
 }

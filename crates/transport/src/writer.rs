@@ -8,7 +8,7 @@ use runtime::{Buf, BufPool, Env, OutOfMemory, WriteHalf};
 use wire::frame::HEADER;
 
 use crate::link::Link;
-use crate::queue::Piece;
+use crate::queue::FramePart;
 
 /// Payloads up to this size are copied behind their headers; a piece of their own in the
 /// vector would cost about as much.
@@ -46,7 +46,7 @@ pub(crate) async fn run(link: Rc<Link>, mut write: WriteHalf) {
     }
 }
 
-fn take_batch(link: &Link) -> Vec<Piece> {
+fn take_batch(link: &Link) -> Vec<FramePart> {
     let mut pieces = Vec::new();
     let mut bytes = 0;
     let mut now = None;
@@ -72,8 +72,8 @@ fn take_batch(link: &Link) -> Vec<Piece> {
 }
 
 /// Headers, bodies and small payloads in one new buffer; larger payloads as they are.
-fn encode(pool: &BufPool, pieces: &mut [Piece]) -> Result<Vec<Buf>, OutOfMemory> {
-    let inline = |piece: &Piece| {
+fn encode(pool: &BufPool, pieces: &mut [FramePart]) -> Result<Vec<Buf>, OutOfMemory> {
+    let inline = |piece: &FramePart| {
         piece.payload.as_ref().filter(|payload| payload.len() <= INLINE_MAX).map_or(0, |p| p.len())
     };
     let len = pieces.iter().map(|piece| HEADER + piece.body.len() + inline(piece)).sum();
@@ -115,7 +115,7 @@ fn encode(pool: &BufPool, pieces: &mut [Piece]) -> Result<Vec<Buf>, OutOfMemory>
 pub(crate) async fn send_now(
     env: &Env,
     write: &mut WriteHalf,
-    mut piece: Piece,
+    mut piece: FramePart,
 ) -> std::io::Result<()> {
     let bufs = encode(env.pool(), std::slice::from_mut(&mut piece))
         .map_err(|error| std::io::Error::other(error.to_string()))?;

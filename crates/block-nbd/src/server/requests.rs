@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block_volume::contract::{Clear, Piece};
+use block_volume::contract::{AllocationExtent, Clear};
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
 use runtime::sync::{OwnedSemaphorePermit, mpsc};
@@ -315,7 +315,7 @@ impl Connection {
         let found = self.device.pieces(extent, most).await?;
         let mut extents = Vec::with_capacity(found.len());
         let mut left = extent.len;
-        for Piece { len, hole, zero } in found.into_iter().take(most) {
+        for AllocationExtent { len, hole, zero } in found.into_iter().take(most) {
             let len = len.min(left);
             left -= len;
             let flag = |on: bool, flag: u32| if on { flag } else { 0 };

@@ -14,7 +14,7 @@ use block_nbd::protocol::{
     export_flags, request_flags,
 };
 use block_nbd::server::{Frontend, Limits, ListenError};
-use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::contract::{AllocationExtent, Answer, Clear, Device};
 use block_volume::export::{About, Exports, Names};
 use block_volume::geometry::Extent;
 use client::{Client, InMemory};
@@ -465,8 +465,9 @@ impl Device for Failing {
         async { Err(Fault::new(Kind::Full, "no room")) }.boxed_local()
     }
 
-    fn pieces(&self, extent: Extent, _: usize) -> Answer<'_, Vec<Piece>> {
-        async move { Ok(vec![Piece { len: extent.len, hole: false, zero: false }]) }.boxed_local()
+    fn pieces(&self, extent: Extent, _: usize) -> Answer<'_, Vec<AllocationExtent>> {
+        async move { Ok(vec![AllocationExtent { len: extent.len, hole: false, zero: false }]) }
+            .boxed_local()
     }
 }
 

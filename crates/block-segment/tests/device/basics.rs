@@ -3,7 +3,7 @@
 use base::Kind;
 use block_segment::{Options, Segment};
 use block_testing::device::{load, whole};
-use block_volume::contract::{Clear, Device, Piece};
+use block_volume::contract::{AllocationExtent, Clear, Device};
 use block_volume::geometry::Extent;
 use block_volume::ids::Identity;
 use runtime::{Duration, Rng};
@@ -98,7 +98,7 @@ fn pieces_tell_holes_zeroes_and_data() {
             // Part of a hole is zeroed: all of it is zero, and data.
             segment.clear(Extent { offset: 20 * k + 5, len: 9 }, Clear::Zero).await.unwrap();
             segment.clear(Extent { offset: 30 * k + 5, len: 9 }, Clear::Trim).await.unwrap();
-            let piece = |len, hole, zero| Piece { len: len * k, hole, zero };
+            let piece = |len, hole, zero| AllocationExtent { len: len * k, hole, zero };
             let all = segment.pieces(Extent { offset: 0, len: BYTES }, 100).await.unwrap();
             let want = [
                 piece(10, true, true),
@@ -113,7 +113,7 @@ fn pieces_tell_holes_zeroes_and_data() {
             let some = segment.pieces(Extent { offset: 10 * k + 7, len: 4 * k }, 2).await.unwrap();
             assert_eq!(
                 some,
-                [Piece { len: k - 7, hole: false, zero: false }, piece(1, true, true)]
+                [AllocationExtent { len: k - 7, hole: false, zero: false }, piece(1, true, true)]
             );
         };
         on(&env, work).await.unwrap();

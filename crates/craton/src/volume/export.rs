@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use block_nbd::protocol::limits::NBD_EXTENTS_MAX;
-use block_volume::contract::{Device, Piece};
+use block_volume::contract::{AllocationExtent, Device};
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
 use futures_util::StreamExt;
@@ -96,7 +96,9 @@ impl Copy<'_> {
         while at < len {
             let rest = Extent { offset: at, len: len - at };
             let pieces = self.device.pieces(rest, NBD_EXTENTS_MAX).await;
-            for Piece { len, zero, .. } in pieces.map_err(|fault| failure(self.name, &fault))? {
+            for AllocationExtent { len, zero, .. } in
+                pieces.map_err(|fault| failure(self.name, &fault))?
+            {
                 let end = at + len;
                 while at < end {
                     // Of zeroes nothing is read: they can be long.

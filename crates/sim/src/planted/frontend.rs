@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use block_volume::contract::{Answer, Clear, Device, Piece};
+use block_volume::contract::{AllocationExtent, Answer, Clear, Device};
 use block_volume::export::{About, Exports, Names};
 use block_volume::geometry::Extent;
 use futures_util::FutureExt;
@@ -94,7 +94,7 @@ impl Device for EarlyDevice {
         self.device.clear(extent, how)
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         self.device.pieces(extent, most)
     }
 }

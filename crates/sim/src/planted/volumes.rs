@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::Fault;
 use block_proto::{BlockIo, Sequence};
 use block_server::{BlockServer, Lease, LeaseState, Opened, SegmentOpener};
-use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
@@ -195,7 +195,7 @@ impl Device for BuggyDevice {
         self.device.clear(extent, how)
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         self.device.pieces(extent, most)
     }
 }

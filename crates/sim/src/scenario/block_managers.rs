@@ -15,7 +15,7 @@ use block_manager::ManagerConfig;
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_server::ownership::OwnedSegment;
 use block_server::{BlockServerAgent, Devices, LeaseState, ServedSegment};
-use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub};
 use block_volume::geometry::Extent;
@@ -106,8 +106,8 @@ impl Device for StandIn {
         Box::pin(async { Ok(()) })
     }
 
-    fn pieces(&self, extent: Extent, _: usize) -> Answer<'_, Vec<Piece>> {
-        let hole = Piece { len: extent.len, hole: true, zero: true };
+    fn pieces(&self, extent: Extent, _: usize) -> Answer<'_, Vec<AllocationExtent>> {
+        let hole = AllocationExtent { len: extent.len, hole: true, zero: true };
         Box::pin(async move { Ok(vec![hole]) })
     }
 }

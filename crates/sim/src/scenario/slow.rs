@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::{Fault, Kind};
 use block_server::ownership::OwnedSegment;
 use block_server::{Devices, ServedSegment};
-use block_volume::contract::{Answer, BlockLocations, Clear, Device, Owned, Piece};
+use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::figures::SegmentUsage;
 use block_volume::geometry::Extent;
@@ -73,7 +73,7 @@ impl Device for SlowSegment {
         self.hosted.clear(extent, how)
     }
 
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<Piece>> {
+    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         self.hosted.pieces(extent, most)
     }
 }
