@@ -14,7 +14,7 @@ use runtime::sync::oneshot;
 #[derive(Default)]
 struct State {
     next: u64,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, RangeLock>,
     /// Who asked last: pieces by their first block, with their end and the request.
     last: BTreeMap<u64, (u64, u64)>,
     /// The same by request and first block.
@@ -26,7 +26,7 @@ struct State {
 
 /// A range that was asked for, and has to be waited for.
 #[derive(Default)]
-struct Held {
+struct RangeLock {
     /// How many requests it waits for.
     before: usize,
     /// Those that wait for it.
@@ -118,7 +118,7 @@ impl Locks {
         for of in &before {
             state.held.get_mut(of).expect("its pieces go with it").after.push(id);
         }
-        state.held.insert(id, Held { before: before.len(), ..Held::default() });
+        state.held.insert(id, RangeLock { before: before.len(), ..RangeLock::default() });
         Guard { locks: self.clone(), id }
     }
 

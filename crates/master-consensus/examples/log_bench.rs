@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chunkstore::ChunkStore;
 use chunkstore::flash::{self, SyncMode};
-use master_consensus::{EngineDevice, FileDevice, LogDevice, Shelf, store_options};
+use master_consensus::{EngineDevice, FileDevice, GroupStore, LogDevice, store_options};
 use runtime::{Class, Env, Instant, Runtime, RuntimeConfig};
 
 const RECORD: usize = 1024;
@@ -105,7 +105,7 @@ async fn engine(
     flash::format(env, &path, &flash::FormatOptions { force: true, ..store_options() }).await?;
     let config = flash::Config { sync, serial: true, ..flash::Config::default() };
     let store = flash::open_with(env, &path, config).await?;
-    let device = |group| EngineDevice::new(Shelf::new(env, store.clone(), group), SEGMENT);
+    let device = |group| EngineDevice::new(GroupStore::new(env, store.clone(), group), SEGMENT);
     let devices = (0..row.groups as u32).map(device).collect();
     measure(env, row, span, devices).await?;
     let counters = store.counters();

@@ -14,10 +14,10 @@ use runtime::sync::Mutex;
 use runtime::{Class, Env};
 
 use super::error::{DeviceError, LogError};
+use super::group_store::{GroupStore, Kind};
 use super::limits::{MERGE_MIN_RUNS, PIECE_BYTES, RUN_CHUNK_LEN, RUN_PARTS_MAX};
 use super::manifest::{self, RunFacts};
 use super::rows::{Merge, Rows, Step};
-use super::shelf::{Kind, Shelf};
 use super::types::SnapshotMeta;
 
 /// A run. Its chunks go once no checkpoint and no reader has it.
@@ -52,7 +52,7 @@ struct Live {
 pub struct Checkpoints(Rc<Inner>);
 
 struct Inner {
-    shelf: Shelf,
+    shelf: GroupStore,
     live: RefCell<Live>,
     next_run: Cell<u64>,
     /// Snapshots of other members that have replaced everything.
@@ -97,7 +97,7 @@ impl SnapshotData {
 
 impl Checkpoints {
     /// Reads the newest manifest of `shelf`'s group, and removes what is left of others.
-    pub async fn open(shelf: Shelf) -> Result<Checkpoints, LogError> {
+    pub async fn open(shelf: GroupStore) -> Result<Checkpoints, LogError> {
         let manifests = shelf.list(Kind::Manifest);
         let newest = manifests.iter().rev().find(|held| held.sealed);
         let mut live = Live::default();
@@ -376,7 +376,7 @@ fn mergeable(lens: &[u64]) -> usize {
 }
 
 /// A chunk of a checkpoint that does not verify, or another failure.
-fn lost(shelf: &Shelf, error: DeviceError) -> LogError {
+fn lost(shelf: &GroupStore, error: DeviceError) -> LogError {
     match error {
         DeviceError::Damaged { .. } => {
             shelf.env().mark("checkpoint: damage met");

@@ -9,11 +9,11 @@ use runtime::Class;
 
 use super::device::{LogDevice, LogImage};
 use super::error::DeviceError;
-use super::shelf::{Held, Kind, Shelf};
+use super::group_store::{GroupStore, Kind, StoredChunk};
 
-/// A [`LogDevice`] on a [`Shelf`].
+/// A [`LogDevice`] on a [`GroupStore`].
 pub struct EngineDevice {
-    shelf: Shelf,
+    shelf: GroupStore,
     segment_len: u64,
     /// Number of the first segment that is kept.
     first: u64,
@@ -24,14 +24,14 @@ pub struct EngineDevice {
 impl EngineDevice {
     /// The log of `shelf`'s group. `segment_len` is rounded down to whole sectors' data, and must
     /// be what the log was made with.
-    pub fn new(shelf: Shelf, segment_len: u64) -> EngineDevice {
+    pub fn new(shelf: GroupStore, segment_len: u64) -> EngineDevice {
         let segment_len = segment_len / SECTOR_DATA_MAX as u64 * SECTOR_DATA_MAX as u64;
         assert!(segment_len > 0 && segment_len < u64::from(u32::MAX));
         EngineDevice { shelf, segment_len, first: 0, tail: None }
     }
 
-    async fn read_segment(&self, held: Held) -> Result<Vec<u8>, DeviceError> {
-        let Held { number, len, sealed, damaged } = held;
+    async fn read_segment(&self, held: StoredChunk) -> Result<Vec<u8>, DeviceError> {
+        let StoredChunk { number, len, sealed, damaged } = held;
         if damaged || u64::from(len) > self.segment_len {
             let chunk = self.shelf.id(Kind::Segment, number);
             return Err(DeviceError::Damaged { chunk, offset: len });
@@ -55,7 +55,7 @@ impl LogDevice for EngineDevice {
 
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
         let mut held = self.shelf.list(Kind::Segment);
-        if let Some(&Held { number, len: 0, damaged: false, .. }) = held.last() {
+        if let Some(&StoredChunk { number, len: 0, damaged: false, .. }) = held.last() {
             // The first append of an opening was torn.
             self.shelf.delete(Kind::Segment, number).await?;
             held.pop();

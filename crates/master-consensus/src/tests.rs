@@ -10,7 +10,7 @@ use testing::chunks::ModelDisk;
 use super::log::RaftLog;
 use super::machine::Worker;
 use super::types::Types;
-use super::{BadCommand, BadSnapshot, Checkpoints, MemoryDevice, Rows, Shelf, StateMachine};
+use super::{BadCommand, BadSnapshot, Checkpoints, GroupStore, MemoryDevice, Rows, StateMachine};
 
 /// Counts commands.
 struct Counter(u64);
@@ -46,7 +46,7 @@ impl StoreBuilder<Types, RaftLog, Worker<Counter>> for Stores {
     async fn build(&self) -> Result<((), RaftLog, Worker<Counter>), StorageError<Types>> {
         let log = RaftLog::open(&Env::current(), MemoryDevice::new(64 << 10)).await;
         let store = ModelDisk::new(DiskId::new(1)).open(None);
-        let checkpoints = Checkpoints::open(Shelf::new(&Env::current(), store, 1)).await;
+        let checkpoints = Checkpoints::open(GroupStore::new(&Env::current(), store, 1)).await;
         let worker = Worker::open(Counter(0), checkpoints.expect("empty"), None).await;
         Ok(((), log.expect("an empty log"), worker.expect("no snapshot")))
     }

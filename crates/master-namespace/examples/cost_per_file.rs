@@ -20,7 +20,7 @@ use chunkstore::ChunkStore;
 use chunkstore::flash;
 use master_consensus::limits::SESSION_REPLIES_MAX;
 use master_consensus::{
-    Checkpoints, EngineDevice, Group, GroupConfig, LocalFuture, NetError, PeerSend, Shelf,
+    Checkpoints, EngineDevice, Group, GroupConfig, GroupStore, LocalFuture, NetError, PeerSend,
     open_store, store_options,
 };
 use master_namespace::{Command, Namespace, decode_outcome, encode_command};
@@ -125,7 +125,7 @@ fn memory() -> u64 {
 
 async fn open(env: &Env, path: &Path) -> Result<(Group<Namespace>, flash::FlashStore), Failure> {
     let store = open_store(env, path).await?;
-    let shelf = Shelf::new(env, store.clone(), 1);
+    let shelf = GroupStore::new(env, store.clone(), 1);
     let checkpoints = Checkpoints::open(shelf.clone()).await?;
     let device = EngineDevice::new(shelf, 8 << 20);
     let (config, state) = (GroupConfig::new(1, 1), Namespace::new(0, 1));

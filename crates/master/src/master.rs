@@ -39,8 +39,8 @@ use master_consensus::peers::{
 };
 use master_consensus::service::{Errand, Host, Hostable, Router};
 use master_consensus::{
-    Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, MembershipError, OpenError,
-    Shelf, store_options,
+    Checkpoints, EngineDevice, Group, GroupConfig, GroupStore, Groups, LocalFuture,
+    MembershipError, OpenError, store_options,
 };
 use master_namespace::grant::GrantKey;
 use master_namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
@@ -590,7 +590,7 @@ impl<'a> Opening<'a> {
     async fn host<M: Hostable>(&self, name: GroupName, state: M) -> Result<Host<M>, StartError> {
         let (env, timing) = (self.env, &self.config.timing);
         let failed = |error| StartError::Group(name, OpenError::Log(error));
-        let shelf = Shelf::new(env, self.store.clone(), name.number());
+        let shelf = GroupStore::new(env, self.store.clone(), name.number());
         let checkpoints = Checkpoints::open(shelf.clone()).await.map_err(failed)?;
         let device = EngineDevice::new(shelf, timing.log_segment_len);
         let config = GroupConfig {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::error::Error;
-use crate::file::{Shelf, put_filter};
+use crate::file::{TableFiles, put_filter};
 use crate::format::block::{BlockBuilder, Version};
 use crate::format::edit::FileInfo;
 use crate::format::filter;
@@ -42,7 +42,7 @@ pub(crate) struct Builder {
 impl Builder {
     /// Makes the file.
     pub(crate) async fn create(
-        shelf: &Shelf,
+        shelf: &TableFiles,
         file: FileNo,
         options: &Options,
     ) -> Result<Builder, Error> {

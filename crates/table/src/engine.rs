@@ -10,7 +10,7 @@ use runtime::sync::{Mutex, Notify};
 use crate::commit::Queue;
 use crate::cursor::Run;
 use crate::error::Error;
-use crate::file::{Shelf, SortedFile};
+use crate::file::{SortedFile, TableFiles};
 use crate::format::edit::{Change, RunInfo};
 use crate::format::filter;
 use crate::layout::Layout;
@@ -57,7 +57,7 @@ pub(crate) struct Counts {
 /// An open table.
 pub(crate) struct Engine {
     pub(crate) env: Env,
-    pub(crate) shelf: Rc<Shelf>,
+    pub(crate) shelf: Rc<TableFiles>,
     pub(crate) options: Options,
     pub(crate) generation: u32,
     /// Counter of the next file.
@@ -105,7 +105,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(
         env: &Env,
-        shelf: Rc<Shelf>,
+        shelf: Rc<TableFiles>,
         options: Options,
         manifest: Manifest,
         recovered: Memtable,
@@ -119,7 +119,7 @@ impl Engine {
     /// and takes no writes.
     pub(crate) fn of(
         env: &Env,
-        shelf: Rc<Shelf>,
+        shelf: Rc<TableFiles>,
         options: Options,
         (number, layout, manifest): (u32, &Layout, Option<Manifest>),
         (recovered, last): (Memtable, Seq),
@@ -336,7 +336,7 @@ impl Engine {
     }
 }
 
-fn make_run(shelf: &Rc<Shelf>, info: &Rc<RunInfo>) -> Rc<Run> {
+fn make_run(shelf: &Rc<TableFiles>, info: &Rc<RunInfo>) -> Rc<Run> {
     let file = |file: &crate::format::edit::FileInfo| Rc::new(SortedFile::new(shelf, file.clone()));
     Rc::new(Run { info: info.clone(), files: info.files.iter().map(file).collect() })
 }

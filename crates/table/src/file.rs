@@ -20,7 +20,7 @@ use crate::trash::Trash;
 use crate::types::{FileNo, Name, Seq};
 
 /// What all files of one open table share.
-pub(crate) struct Shelf {
+pub(crate) struct TableFiles {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) cache: Cache,
     /// The table's number in the cache.
@@ -28,7 +28,7 @@ pub(crate) struct Shelf {
     pub(crate) trash: Rc<Trash>,
 }
 
-impl Shelf {
+impl TableFiles {
     /// Removes a file that could not be made, of which the name may be there, without waiting for
     /// it. Nothing names it; if it cannot be removed now, the next opening's sweep does.
     pub(crate) fn discard(self: &Rc<Self>, env: &Env, name: Name) {
@@ -57,7 +57,7 @@ pub(crate) struct Partition {
 /// A sorted file. Opened when it is first read; its bytes go when it is obsolete and nobody
 /// reads it any more.
 pub(crate) struct SortedFile {
-    shelf: Rc<Shelf>,
+    shelf: Rc<TableFiles>,
     pub(crate) info: FileInfo,
     opened: RefCell<Option<Rc<Opened>>>,
     opening: Mutex<()>,
@@ -75,7 +75,7 @@ pub(crate) struct Opened {
 pub(crate) type Owned = (Seq, Option<Vec<u8>>);
 
 impl SortedFile {
-    pub(crate) fn new(shelf: &Rc<Shelf>, info: FileInfo) -> SortedFile {
+    pub(crate) fn new(shelf: &Rc<TableFiles>, info: FileInfo) -> SortedFile {
         SortedFile {
             shelf: shelf.clone(),
             info,

@@ -16,7 +16,7 @@ use runtime::Env;
 use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::file::Shelf;
+use crate::file::TableFiles;
 use crate::layout::Layout;
 use crate::limits::{LOOK_PAUSE, LOOKS_MAX};
 use crate::manifest;
@@ -33,7 +33,7 @@ pub(crate) async fn look(
     cache: &Cache,
 ) -> Result<Snapshot, Error> {
     let (cache, table) = (cache.clone(), cache.register());
-    let shelf = Rc::new(Shelf { store, cache, table, trash: Rc::new(Trash::default()) });
+    let shelf = Rc::new(TableFiles { store, cache, table, trash: Rc::new(Trash::default()) });
     let mut looks = 0;
     let (number, layout, recovered) = loop {
         match glance(&shelf).await {
@@ -53,7 +53,7 @@ pub(crate) async fn look(
     Ok(Snapshot { pin: Pin::new(&engine) })
 }
 
-async fn glance(shelf: &Shelf) -> Result<(u32, Layout, Recovered), Error> {
+async fn glance(shelf: &TableFiles) -> Result<(u32, Layout, Recovered), Error> {
     let table = || shelf.store.name().to_owned();
     let Some(number) = manifest::highest(&*shelf.store).await? else {
         return Err(Error::NotFound { table: table() });

@@ -49,7 +49,7 @@ use base::{Fault, Kind};
 use runtime::Env;
 
 use crate::error::Error;
-use crate::file::Shelf;
+use crate::file::TableFiles;
 use crate::format::Flaw;
 use crate::format::edit::{Change, put_change, read_changes};
 use crate::format::frame::{
@@ -63,7 +63,7 @@ use crate::types::{FileNo, Name};
 /// The manifest of the instance that owns the table.
 pub(crate) struct Manifest {
     env: Env,
-    shelf: Rc<Shelf>,
+    shelf: Rc<TableFiles>,
     number: u32,
     writer: Box<dyn Writer>,
     /// Number of the next edit.
@@ -105,7 +105,7 @@ pub(crate) async fn highest(store: &dyn Store) -> Result<Option<u32>, Error> {
 }
 
 /// The owner that a manifest names, as far as that can be seen without disturbing anybody.
-pub(crate) async fn owner(shelf: &Shelf, number: u32) -> Option<u64> {
+pub(crate) async fn owner(shelf: &TableFiles, number: u32) -> Option<u64> {
     let source = shelf.store.open(&Name::Manifest(number).to_string()).await.ok()?;
     let head = source.read_at(0, FILE_HEAD).await.ok()?;
     let (file, owner) = read_manifest_head(&head).ok()?;
@@ -113,7 +113,7 @@ pub(crate) async fn owner(shelf: &Shelf, number: u32) -> Option<u64> {
 }
 
 /// Seals a manifest and reads it. Nothing when it is gone: a higher one is live.
-pub(crate) async fn read(shelf: &Shelf, number: u32) -> Result<Option<Layout>, Error> {
+pub(crate) async fn read(shelf: &TableFiles, number: u32) -> Result<Option<Layout>, Error> {
     let name = Name::Manifest(number);
     let path = shelf.path(name);
     let text = name.to_string();
@@ -137,7 +137,7 @@ pub(crate) async fn read(shelf: &Shelf, number: u32) -> Result<Option<Layout>, E
 }
 
 /// What a manifest shows at present, without sealing it: its owner may be about to change it.
-pub(crate) async fn peek(shelf: &Shelf, number: u32) -> Result<Layout, Error> {
+pub(crate) async fn peek(shelf: &TableFiles, number: u32) -> Result<Layout, Error> {
     let name = Name::Manifest(number);
     let bytes = crate::recover::read_shown(shelf, name).await?;
     layout_of(number, &bytes, shelf.path(name))
@@ -198,7 +198,7 @@ impl Manifest {
     /// Nothing when another was faster.
     pub(crate) async fn take_over(
         env: &Env,
-        shelf: &Rc<Shelf>,
+        shelf: &Rc<TableFiles>,
         before: u32,
         mut layout: Layout,
         roll_bytes: u64,
@@ -285,7 +285,7 @@ impl Manifest {
 /// else has gone on.
 async fn publish_draft(
     env: &Env,
-    shelf: &Shelf,
+    shelf: &TableFiles,
     (draft, writer): (Name, &dyn Writer),
     (number, layout): (u32, &Layout),
 ) -> Result<Option<u64>, Error> {
@@ -312,7 +312,7 @@ async fn publish_draft(
 /// Steps 3 to 5 of the module's text.
 async fn publish(
     env: &Env,
-    shelf: &Rc<Shelf>,
+    shelf: &Rc<TableFiles>,
     number: u32,
     layout: Layout,
     roll_bytes: u64,

@@ -8,7 +8,7 @@ use runtime::{Class, Env};
 use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::file::Shelf;
+use crate::file::TableFiles;
 use crate::layout::Layout;
 use crate::manifest::{self, Manifest};
 use crate::memtable::Memtable;
@@ -27,7 +27,7 @@ pub(crate) async fn open(
 ) -> Result<Rc<Engine>, Error> {
     let options = options.clamped();
     let (cache, table) = (cache.clone(), cache.register());
-    let shelf = Rc::new(Shelf { store, cache, table, trash: Rc::new(Trash::default()) });
+    let shelf = Rc::new(TableFiles { store, cache, table, trash: Rc::new(Trash::default()) });
     let (manifest, recovered) = loop {
         let Found { number, layout, recovered } =
             find(&shelf, options.create, options.owner).await?;
@@ -64,7 +64,7 @@ struct Found {
 }
 
 /// Seals and reads the live manifest and the logs that it names.
-async fn find(shelf: &Shelf, create: bool, owner: u64) -> Result<Found, Error> {
+async fn find(shelf: &TableFiles, create: bool, owner: u64) -> Result<Found, Error> {
     let table = || shelf.store.name().to_owned();
     loop {
         let Some(number) = manifest::highest(&*shelf.store).await? else {
@@ -114,7 +114,7 @@ async fn find(shelf: &Shelf, create: bool, owner: u64) -> Result<Found, Error> {
 }
 
 /// All names of ours in the directory.
-pub(crate) async fn names(shelf: &Shelf) -> Result<Vec<Name>, Error> {
+pub(crate) async fn names(shelf: &TableFiles) -> Result<Vec<Name>, Error> {
     let store = &shelf.store;
     let mut found = Vec::new();
     let mut after = String::new();

@@ -5,7 +5,7 @@ use std::future::ready;
 use base::Kind;
 
 use crate::error::Error;
-use crate::file::Shelf;
+use crate::file::TableFiles;
 use crate::format::Flaw;
 use crate::format::frame::{Content, FILE_HEAD, Next, RECORD_HEAD, next_record, read_file_head};
 use crate::format::ops::read_ops;
@@ -28,7 +28,7 @@ pub(crate) struct Recovered {
 
 /// Shuts out who writes the logs, and reads them. Nothing when one is gone: the manifest that
 /// named it may not be the live one any more.
-pub(crate) async fn logs(shelf: &Shelf, layout: &Layout) -> Result<Option<Recovered>, Error> {
+pub(crate) async fn logs(shelf: &TableFiles, layout: &Layout) -> Result<Option<Recovered>, Error> {
     // All are sealed before any is read: the sooner the old owner knows.
     let mut lens = Vec::new();
     for &file in &layout.logs {
@@ -58,7 +58,7 @@ pub(crate) async fn logs(shelf: &Shelf, layout: &Layout) -> Result<Option<Recove
 }
 
 /// What the logs show at present, without shutting out who writes them.
-pub(crate) async fn peek(shelf: &Shelf, layout: &Layout) -> Result<Recovered, Error> {
+pub(crate) async fn peek(shelf: &TableFiles, layout: &Layout) -> Result<Recovered, Error> {
     let (mut last, memtable) = (layout.flushed(), Memtable::new(Vec::new()));
     for &file in &layout.logs {
         let bytes = read_shown(shelf, Name::Log(file)).await?;
@@ -72,7 +72,7 @@ pub(crate) async fn peek(shelf: &Shelf, layout: &Layout) -> Result<Recovered, Er
 }
 
 /// All that a file shows at present.
-pub(crate) async fn read_shown(shelf: &Shelf, name: Name) -> Result<Vec<u8>, Error> {
+pub(crate) async fn read_shown(shelf: &TableFiles, name: Name) -> Result<Vec<u8>, Error> {
     let path = shelf.path(name);
     let trouble = |fault| Error::of_store(fault, "read", &path);
     let source = shelf.store.open(&name.to_string()).await.map_err(trouble)?;
@@ -99,7 +99,7 @@ impl Source for Shown {
 
 /// Replays one log of `len` bytes behind the change `last`.
 async fn replay(
-    shelf: &Shelf,
+    shelf: &TableFiles,
     file: FileNo,
     len: u64,
     memtable: &Memtable,
@@ -112,7 +112,7 @@ async fn replay(
 }
 
 async fn replay_from(
-    shelf: &Shelf,
+    shelf: &TableFiles,
     source: &dyn Source,
     (file, len): (FileNo, u64),
     memtable: &Memtable,

@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use chunkstore::flash::{self, FormatOptions, MountError};
 use master_consensus::{
-    Checkpoints, DeviceError, EngineDevice, Group, GroupConfig, Groups, LogDevice, LogImage,
-    OpenError, ProposeError, Shelf, open_store,
+    Checkpoints, DeviceError, EngineDevice, Group, GroupConfig, GroupStore, Groups, LogDevice,
+    LogImage, OpenError, ProposeError, open_store,
 };
 use runtime::sim::{CrashMode, DiskFaults, HostId, Sim};
 use runtime::{Class, Duration, Env};
@@ -177,7 +177,7 @@ impl Cluster {
         let env = self.sim.boot(self.host(node));
         let inspect = env.clone();
         let found = env.spawn(Class::Control, "inspect", async move {
-            let chunks = (0..).map(|number| Shelf::segment_chunk(GROUP, number));
+            let chunks = (0..).map(|number| GroupStore::segment_chunk(GROUP, number));
             for chunk in chunks.take(1000) {
                 let dump = flash::dump_chunk(&inspect, Path::new(STORE), chunk).await;
                 if let Some((_, sectors)) = dump.expect("a store") {
@@ -199,7 +199,7 @@ impl Cluster {
             flash::format(env, path, &FormatOptions::tiny()).await.expect("an empty disk");
         }
         let store = open_store(env, path).await.expect("a sound store");
-        let shelf = Shelf::new(env, store, GROUP);
+        let shelf = GroupStore::new(env, store, GROUP);
         let checkpoints = Checkpoints::open(shelf.clone()).await?;
         let inner = EngineDevice::new(shelf, self.segment_len);
         let device = Lying { inner, withheld: VecDeque::new(), limit: self.withheld };

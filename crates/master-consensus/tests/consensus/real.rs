@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use chunkstore::flash;
 use master_consensus::{
-    Checkpoints, EngineDevice, Group, GroupConfig, Groups, LocalFuture, NetError, PeerSend, Shelf,
-    open_store, store_options,
+    Checkpoints, EngineDevice, Group, GroupConfig, GroupStore, Groups, LocalFuture, NetError,
+    PeerSend, open_store, store_options,
 };
 use runtime::{Class, Duration, Env, Runtime, RuntimeConfig};
 
@@ -50,7 +50,7 @@ async fn open(env: &Env, dir: &Path) -> Process {
     for group in GROUPS {
         let observer: Rc<Observer> = Rc::default();
         for node in MEMBERS {
-            let shelf = Shelf::new(env, stores[&node].clone(), group);
+            let shelf = GroupStore::new(env, stores[&node].clone(), group);
             let checkpoints = Checkpoints::open(shelf.clone()).await.expect("opens");
             let device = EngineDevice::new(shelf, SEGMENT);
             let peers = Rc::new(Loopback(members.clone()));

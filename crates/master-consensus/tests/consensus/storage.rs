@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use base::DiskId;
 use master_consensus::{
-    Checkpoints, DeviceError, Group, GroupConfig, LocalFuture, LogDevice, LogError, LogImage,
-    MemoryDevice, NetError, OpenError, PeerSend, Shelf,
+    Checkpoints, DeviceError, Group, GroupConfig, GroupStore, LocalFuture, LogDevice, LogError,
+    LogImage, MemoryDevice, NetError, OpenError, PeerSend,
 };
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
@@ -32,7 +32,7 @@ fn disk() -> ModelDisk {
 }
 
 async fn checkpoints(env: &Env, disk: &ModelDisk) -> Result<Checkpoints, LogError> {
-    Checkpoints::open(Shelf::new(env, disk.open(None), 1)).await
+    Checkpoints::open(GroupStore::new(env, disk.open(None), 1)).await
 }
 
 async fn open(

@@ -16,7 +16,7 @@ use testing::chunks::ModelDisk;
 
 use crate::{ClusterSource, StreamMachine, StreamParts, StreamService};
 use master_consensus::{
-    Checkpoints, Group, GroupConfig, LocalFuture, MemoryDevice, NetError, PeerSend, Shelf,
+    Checkpoints, Group, GroupConfig, GroupStore, LocalFuture, MemoryDevice, NetError, PeerSend,
 };
 
 /// A member without peers.
@@ -41,7 +41,7 @@ fn a_real_group_serves_streams() {
         let env = cluster.model.env.borrow().clone();
         let device = MemoryDevice::new(8 << 20);
         let store = ModelDisk::new(base::DiskId::new(1)).open(None);
-        let snapshots = Checkpoints::open(Shelf::new(&env, store, 1)).await.unwrap();
+        let snapshots = Checkpoints::open(GroupStore::new(&env, store, 1)).await.unwrap();
         let (config_of_group, machine) = (GroupConfig::new(1, 1), StreamMachine::new(0));
         let group = Group::open(&env, config_of_group, device, snapshots, Rc::new(Alone), machine);
         let group = group.await.unwrap();

@@ -57,7 +57,7 @@ pub(super) enum Kind {
 
 /// A chunk, as the store tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Held {
+pub(super) struct StoredChunk {
     pub(super) number: u64,
     /// Bytes that can be read.
     pub(super) len: u32,
@@ -103,17 +103,17 @@ impl<S: ChunkStore> AnyStore for S {
 
 /// The chunks of one group. Clones share them.
 #[derive(Clone)]
-pub struct Shelf {
+pub struct GroupStore {
     env: Env,
     store: Rc<dyn AnyStore>,
     group: u32,
 }
 
-impl Shelf {
+impl GroupStore {
     /// The chunks of the group numbered `group`, below 2^24, in `store`.
-    pub fn new(env: &Env, store: impl ChunkStore, group: u32) -> Shelf {
+    pub fn new(env: &Env, store: impl ChunkStore, group: u32) -> GroupStore {
         assert!(group < 1 << (64 - GROUP_AT), "group number {group}");
-        Shelf { env: env.clone(), store: Rc::new(store), group }
+        GroupStore { env: env.clone(), store: Rc::new(store), group }
     }
 
     /// The identity of a log segment, for tools and tests.
@@ -130,7 +130,7 @@ impl Shelf {
     }
 
     /// All chunks of a kind, by number.
-    pub(super) fn list(&self, kind: Kind) -> Vec<Held> {
+    pub(super) fn list(&self, kind: Kind) -> Vec<StoredChunk> {
         let first = self.id(kind, 0).get();
         let mut after = first.checked_sub(1).map(ChunkId::new);
         let mut held = Vec::new();
@@ -145,7 +145,7 @@ impl Shelf {
                 if stat.state == ReplicaState::Tombstone {
                     continue;
                 }
-                held.push(Held {
+                held.push(StoredChunk {
                     number: chunk.get() - first,
                     len: stat.len,
                     sealed: stat.state == ReplicaState::Sealed,
