@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use base::{Fault, Kind};
 use block_proto::lease::{HERE, HERE_FIRST, KEEP};
 use block_proto::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
-use block_proto::managers::{Managers, misfit};
+use block_proto::managers::{Managers, unexpected_reply};
 use block_proto::paths::segment_path;
 use block_proto::{BlockReply, BlockRequest, BlockRole, SegmentPlace, VolumeInfo, geometry};
 use block_volume::contract::{AllocationExtent, Answer, Clear, Device};
@@ -148,7 +148,7 @@ impl VolumeExports {
         };
         let (info, epoch) = match inner.managers.ask(request).await? {
             BlockReply::Attached { volume, epoch } => (volume, epoch),
-            other => return Err(misfit(&other).into()),
+            other => return Err(unexpected_reply(&other).into()),
         };
         let map = Rc::new(Map {
             managers: inner.managers.clone(),
@@ -184,7 +184,7 @@ impl Exports for VolumeExports {
                     let names = volumes.into_iter().map(|info| info.spec.name).collect();
                     Ok(Names { names, more })
                 }
-                other => Err(misfit(&other).into()),
+                other => Err(unexpected_reply(&other).into()),
             }
         })
     }
@@ -290,7 +290,7 @@ impl Route for Map {
             let request = BlockRequest::Map { volume: self.volume, from: segment.index, limit };
             let found = match self.managers.ask(request).await? {
                 BlockReply::Map { segments, .. } => segments,
-                other => return Err(misfit(&other).into()),
+                other => return Err(unexpected_reply(&other).into()),
             };
             let place = |found: &SegmentPlace| {
                 Some((found.index, SegmentOwner { addr: found.addr?, epoch: found.epoch }))

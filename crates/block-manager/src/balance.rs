@@ -22,8 +22,8 @@ impl Spread {
     /// be dead. Where there are none, of all.
     fn of(machine: &Machine) -> Spread {
         let staying = || machine.servers.iter().filter(|(_, entry)| entry.is_staying());
-        let heard = staying().any(|(_, entry)| entry.is_heard());
-        let alive = staying().filter(|(_, entry)| entry.is_heard() || !heard);
+        let heard = staying().any(|(_, entry)| entry.has_heartbeat());
+        let alive = staying().filter(|(_, entry)| entry.has_heartbeat() || !heard);
         let cost = |id: BlockServerId, busy: u64| {
             busy + machine.state.owned_count(id) as u64 * SEGMENT_COST
         };

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use block_proto::lease::drifted;
 use block_proto::limits::{BLOCK_SERVERS_MAX, SEGMENTS_PAGE};
-use block_proto::{Assignment, BlockBeat, BlockGrant, BlockReply, BlockServerId, OwnershipGrant};
+use block_proto::{
+    Assignment, BlockGrant, BlockHeartbeat, BlockReply, BlockServerId, OwnershipGrant,
+};
 use block_volume::ids::SegmentId;
 use runtime::{Duration, Instant};
 
@@ -37,7 +39,7 @@ impl Machine {
                 let value = Value::Server(Server { name: name.to_owned(), addr });
                 self.put(Key::Server(server), value);
                 // It has had no lease.
-                let fresh = ServerEntry { alive: false, ..ServerEntry::unheard(now, now) };
+                let fresh = ServerEntry { alive: false, ..ServerEntry::silent(now, now) };
                 self.servers.insert(server, fresh);
                 server
             }
@@ -55,8 +57,10 @@ impl Machine {
         name: &str,
         addr: SocketAddr,
     ) -> Result<(), Refusal> {
-        let lives =
-            self.servers.get(&server).is_some_and(|entry| entry.is_heard() && entry.is_staying());
+        let lives = self
+            .servers
+            .get(&server)
+            .is_some_and(|entry| entry.has_heartbeat() && entry.is_staying());
         match self.state.server(server).filter(|known| lives && known.addr != addr) {
             Some(known) => Err(Refusal::Second { name: name.to_owned(), first: known.addr, addr }),
             None => Ok(()),
@@ -122,7 +126,7 @@ impl Machine {
                 && let Some(entry) = self.servers.get_mut(&to)
             {
                 // It beat rarely so far, and is told to beat now.
-                entry.heard = entry.heard.max(now);
+                entry.last_heartbeat = entry.last_heartbeat.max(now);
             }
             if segment.owner != Some(to) {
                 self.note(to, id);
@@ -139,49 +143,53 @@ impl Machine {
     }
 
     /// A server that beats: what it owns, and its lease.
-    pub(super) fn beat(&mut self, now: Instant, beat: BlockBeat) -> Result<BlockGrant, Refusal> {
+    pub(super) fn heartbeat(
+        &mut self,
+        now: Instant,
+        heartbeat: BlockHeartbeat,
+    ) -> Result<BlockGrant, Refusal> {
         let term = self.config.term;
         let mut grant = BlockGrant {
             lease_ms: 0,
             reset: false,
             changes: Vec::new(),
-            seen: beat.seen,
+            seen: heartbeat.seen,
             more: false,
             known: true,
         };
-        let server = beat.server;
+        let server = heartbeat.server;
         let Some(entry) = self.servers.get_mut(&server) else {
             return Ok(BlockGrant { known: false, ..grant });
         };
-        if entry.boot == Some(beat.boot) && beat.seq <= entry.seq {
+        if entry.boot == Some(heartbeat.boot) && heartbeat.seq <= entry.seq {
             return Ok(grant); // Overtaken by a later one, or come twice.
         }
         let heard = self.state.boots(server).heard;
-        if beat.boot < heard {
+        if heartbeat.boot < heard {
             let name = self.state.server(server).map(|known| known.name.clone());
             return Err(Refusal::Former { name: name.unwrap_or_default() });
         }
-        if entry.boot != Some(beat.boot) {
-            if beat.boot > heard {
-                self.begin_boot(now, server, beat.boot);
+        if entry.boot != Some(heartbeat.boot) {
+            if heartbeat.boot > heard {
+                self.begin_boot(now, server, heartbeat.boot);
             }
             let entry = self.servers.get_mut(&server).expect("found above");
-            entry.boot = Some(beat.boot);
+            entry.boot = Some(heartbeat.boot);
             (entry.seen, entry.seq) = (0, 0);
             entry.loads.clear();
         }
-        let reset = beat.seen.term != term;
-        let seen = if reset { 0 } else { beat.seen.change };
+        let reset = heartbeat.seen.term != term;
+        let seen = if reset { 0 } else { heartbeat.seen.change };
         let entry = self.servers.get_mut(&server).expect("found above");
         let stayed = entry.is_staying();
         entry.alive = true;
-        (entry.heard, entry.seq, entry.seen) = (now, beat.seq, seen);
-        entry.leaving = beat.leaving;
+        (entry.last_heartbeat, entry.seq, entry.seen) = (now, heartbeat.seq, seen);
+        entry.leaving = heartbeat.leaving;
         let woke = !stayed && entry.is_staying();
-        entry.unopened = beat.unopened.into_iter().collect();
-        entry.unopened_count = beat.unopened_count;
-        let boot = beat.boot;
-        for load in beat.loads {
+        entry.unopened = heartbeat.unopened.into_iter().collect();
+        entry.unopened_count = heartbeat.unopened_count;
+        let boot = heartbeat.boot;
+        for load in heartbeat.loads {
             match (load.iops, load.bytes) {
                 (0, 0) => entry.loads.remove(&load.segment),
                 load_now => entry.loads.insert(load.segment, load_now),
@@ -189,11 +197,11 @@ impl Machine {
         }
         self.settle_holds(server, boot, seen);
         self.forget_changes(server, seen);
-        if self.state.server(server).is_some_and(|known| known.addr != beat.addr) {
+        if self.state.server(server).is_some_and(|known| known.addr != heartbeat.addr) {
             let name = self.state.server(server).expect("just seen").name.clone();
-            self.put(Key::Server(server), Value::Server(Server { name, addr: beat.addr }));
+            self.put(Key::Server(server), Value::Server(Server { name, addr: heartbeat.addr }));
         }
-        if beat.leaving {
+        if heartbeat.leaving {
             self.evacuate(now, server);
         }
         if woke {
@@ -301,7 +309,7 @@ impl Machine {
         let silent = self
             .servers
             .iter()
-            .filter(|&(&id, entry)| entry.alive && now - entry.heard >= self.patience(id));
+            .filter(|&(&id, entry)| entry.alive && now - entry.last_heartbeat >= self.patience(id));
         let silent: Vec<BlockServerId> = silent.map(|(&id, _)| id).collect();
         for id in silent {
             let entry = self.servers.get_mut(&id).expect("just seen");

@@ -139,7 +139,7 @@ impl Machine {
     /// honoured for a full term.
     pub fn new(config: Config, state: State, now: Instant) -> Machine {
         let former_leases_end = now + drifted(config.lease);
-        let entry = |(id, _)| (id, ServerEntry::unheard(now, former_leases_end));
+        let entry = |(id, _)| (id, ServerEntry::silent(now, former_leases_end));
         let servers = state.servers().map(entry).collect();
         let trashed = state.trash().map(|trash| (trash, now)).collect();
         let mut machine = Machine {
@@ -218,7 +218,9 @@ impl Machine {
             BlockRequest::Keep { attachments } => Ok(self.keep(now, attachments)),
             BlockRequest::Detach { volume, epoch } => Ok(self.detach(volume, epoch)),
             BlockRequest::Register { name, addr } => self.register(now, &name, addr),
-            BlockRequest::Beat(beat) => self.beat(now, beat).map(BlockReply::Grant),
+            BlockRequest::Heartbeat(heartbeat) => {
+                self.heartbeat(now, heartbeat).map(BlockReply::Grant)
+            }
             BlockRequest::Here { role, name, addr } => {
                 self.peers.heard(now, role, name, addr);
                 Ok(BlockReply::Done)
@@ -232,7 +234,7 @@ impl Machine {
     pub fn tick(&mut self, now: Instant) -> Instant {
         if now - self.tick_due > PAUSED {
             // This manager stood still: beats may wait to be read.
-            self.servers.values_mut().for_each(|entry| entry.heard = now);
+            self.servers.values_mut().for_each(|entry| entry.last_heartbeat = now);
         }
         self.bury(now);
         self.adopt(now);
@@ -240,7 +242,7 @@ impl Machine {
         self.balance(now);
         self.rest_snapshots(now);
         let silent = self.servers.iter().filter(|(_, entry)| entry.alive);
-        let next = silent.map(|(&id, entry)| entry.heard + self.patience(id)).min();
+        let next = silent.map(|(&id, entry)| entry.last_heartbeat + self.patience(id)).min();
         let latest = now + self.config.server_dead;
         self.tick_due = next.unwrap_or(latest).clamp(now + TICK, latest.max(now + TICK));
         self.tick_due

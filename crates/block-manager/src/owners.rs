@@ -15,7 +15,7 @@ pub(super) struct ServerEntry {
     /// It is about to end, and has said so.
     pub(super) leaving: bool,
     /// When the last beat came.
-    pub(super) heard: Instant,
+    pub(super) last_heartbeat: Instant,
     /// The process that beats, once this leader has heard of one.
     pub(super) boot: Option<u64>,
     pub(super) seq: u64,
@@ -57,17 +57,17 @@ impl Hold {
 
 impl ServerEntry {
     /// True once a beat of it has come to this leader.
-    pub(super) fn is_heard(&self) -> bool {
+    pub(super) fn has_heartbeat(&self) -> bool {
         self.boot.is_some()
     }
 
     /// A server that this leader has not heard of, and that may have a lease.
-    pub(super) fn unheard(now: Instant, lease_end: Instant) -> ServerEntry {
+    pub(super) fn silent(now: Instant, lease_end: Instant) -> ServerEntry {
         ServerEntry {
             // Until it has been silent for long, it is taken to be as it was.
             alive: true,
             leaving: false,
-            heard: now,
+            last_heartbeat: now,
             boot: None,
             seq: 0,
             lease_end,

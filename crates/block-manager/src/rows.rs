@@ -68,14 +68,14 @@ pub struct Row {
 
 /// A row that this program cannot read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BadRow {
+pub struct DecodeError {
     /// Its key.
     pub key: Vec<u8>,
     /// The version of its form, when that is the trouble.
     pub version: Option<u8>,
 }
 
-impl fmt::Display for BadRow {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the row {:02x?} of the block manager's table ", self.key)?;
         match self.version {
@@ -89,7 +89,7 @@ impl fmt::Display for BadRow {
     }
 }
 
-impl std::error::Error for BadRow {}
+impl std::error::Error for DecodeError {}
 
 impl Row {
     /// A row with its content.
@@ -141,8 +141,8 @@ impl Row {
     }
 
     /// A row of the table.
-    pub fn decode(key: &[u8], value: &[u8]) -> Result<Row, BadRow> {
-        let bad = |version| BadRow { key: key.to_vec(), version };
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<Row, DecodeError> {
+        let bad = |version| DecodeError { key: key.to_vec(), version };
         match value.first() {
             Some(&VERSION) => {}
             version => return Err(bad(version.copied())),

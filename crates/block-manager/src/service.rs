@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::Kind;
-use block_proto::lease::{BEAT_ATTEMPT, DRIFT, HERE, HERE_FIRST, IDLE, RENEW};
+use block_proto::lease::{DRIFT, HEARTBEAT_ATTEMPT, HERE, HERE_FIRST, IDLE, RENEW};
 use block_proto::limits::ATTEMPT;
 use block_proto::managers::ask_peer;
 use block_proto::paths::{LOCK, ROOT, segment_path};
@@ -453,9 +453,9 @@ impl Manager {
                     (self.0.client.clone(), lead.clone(), lead.queued.get());
                 self.0.env.spawn(Class::Control, "block manager: news", async move {
                     if lead.stored(ticket).await.is_ok() {
-                        let request = Request::BlockServer(BlockServerRequest::BeatNow);
+                        let request = Request::BlockServer(BlockServerRequest::HeartbeatNow);
                         // It beats soon in any case.
-                        let _ = ask_peer(&client, addr, request, BEAT_ATTEMPT).await;
+                        let _ = ask_peer(&client, addr, request, HEARTBEAT_ATTEMPT).await;
                     }
                     lead.telling.borrow_mut().remove(&addr);
                 });

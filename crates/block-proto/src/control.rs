@@ -118,7 +118,7 @@ pub struct Seen {
 
 /// Sent by a block server every renewal interval: it asks for its lease (`protocols.md` 6.5).
 #[derive(Clone, PartialEq, Debug)]
-pub struct BlockBeat {
+pub struct BlockHeartbeat {
     /// The server, as registered.
     pub server: BlockServerId,
     /// Where it is reached.
@@ -167,7 +167,7 @@ pub struct OwnershipGrant {
     pub clone_source: Option<VolumeId>,
 }
 
-/// Answer to a [`BlockBeat`].
+/// Answer to a [`BlockHeartbeat`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockGrant {
     /// The lease, ms from the *sending* of the beat; 0 when none is granted. It is for what the
@@ -327,7 +327,7 @@ pub enum BlockRequest {
         addr: SocketAddr,
     },
     /// A block server renews its lease.
-    Beat(BlockBeat),
+    Heartbeat(BlockHeartbeat),
     /// A process that has no lease says that it is there: sent every second, for the picture that
     /// people get.
     Here {
@@ -373,7 +373,7 @@ impl BlockRequest {
             BlockRequest::Keep { .. } => "keep attachments",
             BlockRequest::Detach { .. } => "detach volume",
             BlockRequest::Register { .. } => "register block server",
-            BlockRequest::Beat(_) => "block server beat",
+            BlockRequest::Heartbeat(_) => "block server beat",
             BlockRequest::Here { .. } => "block service sign of life",
             BlockRequest::Status => "block status",
         }
@@ -495,7 +495,7 @@ pub enum BlockReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockServerRequest {
     /// Send a beat now: there is news for you.
-    BeatNow,
+    HeartbeatNow,
     /// Is there data in a part of a segment?
     HasData {
         /// The segment.
@@ -563,7 +563,7 @@ impl BlockServerRequest {
     /// What it is called where its time is shown.
     pub fn name(&self) -> &'static str {
         match self {
-            BlockServerRequest::BeatNow => "beat now",
+            BlockServerRequest::HeartbeatNow => "beat now",
             BlockServerRequest::HasData { .. } => "has data",
             BlockServerRequest::Check { .. } => "check segment",
             BlockServerRequest::Scrub { .. } => "scrub progress",

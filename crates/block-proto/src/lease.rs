@@ -21,7 +21,7 @@ pub const HERE: Duration = Duration::from_secs(3);
 /// The same until the first one has come through: a new cluster shows all its roles at once.
 pub const HERE_FIRST: Duration = Duration::from_millis(300);
 /// Wait for the answer to one beat: three fit into a lease.
-pub const BEAT_ATTEMPT: Duration = Duration::from_millis(200);
+pub const HEARTBEAT_ATTEMPT: Duration = Duration::from_millis(200);
 /// Between two attempts, at first; eight times that later on.
 pub const PAUSE: Duration = Duration::from_millis(20);
 /// For how long a client may use places of an answer, from the sending of its question: half of

@@ -76,7 +76,7 @@ impl Managers {
         for _ in 0..2 {
             match self.ask_once(&BlockRequest::Status, STATUS_ATTEMPT).await {
                 Ok(BlockReply::Status(status)) => return Ok(Some(status)),
-                Ok(other) => return Err(misfit(&other)),
+                Ok(other) => return Err(unexpected_reply(&other)),
                 Err(AskError::Permanent(error)) => return Err(error),
                 // What was known of the leader may have been old.
                 Err(AskError::Transient(cause)) => tracing::debug!(cause, "no block status"),
@@ -100,7 +100,7 @@ impl Managers {
     pub async fn volume(&self, name: &str) -> Result<VolumeInfo, Error> {
         match self.ask(BlockRequest::Find { name: name.to_owned() }).await? {
             BlockReply::Volume(info) => Ok(info),
-            other => Err(misfit(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -118,7 +118,7 @@ impl Managers {
                         return Ok(found);
                     }
                 }
-                other => return Err(misfit(&other)),
+                other => return Err(unexpected_reply(&other)),
             }
         }
     }
@@ -142,7 +142,7 @@ pub async fn ask_peer(
 }
 
 /// An answer of the wrong kind.
-pub fn misfit(reply: &BlockReply) -> Error {
+pub fn unexpected_reply(reply: &BlockReply) -> Error {
     let message = format!("the block manager answered something else: {reply:?}");
     Error::Refused { kind: Kind::Invalid, message }
 }

@@ -14,7 +14,9 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use block_volume::ids::{FileNo, Seq};
-use block_volume::record::{Flaw, Head, Next, RECORD, UNIT, What, next_head, put_stored, repack};
+use block_volume::record::{
+    DecodeError, Head, Next, RECORD, UNIT, What, next_head, put_stored, repack,
+};
 use runtime::Duration;
 
 use super::aside::pause;
@@ -196,7 +198,11 @@ impl Core {
             }
             if at == 0 {
                 // What was under way when its writer ended is not counted in its length.
-                return Err(self.damage(&file.name, offset, Flaw::Damaged("a record is cut off")));
+                return Err(self.damage(
+                    &file.name,
+                    offset,
+                    DecodeError::Damaged("a record is cut off"),
+                ));
             }
             for (head, copy) in self.repack(live, bytes).await {
                 let flaw = |flaw| self.damage(&file.name, u64::from(head.unit) * UNIT, flaw);
@@ -219,7 +225,7 @@ impl Core {
         &self,
         blocks: Vec<(Head, Range<usize>)>,
         bytes: Vec<u8>,
-    ) -> Vec<(Head, Result<(What, Vec<u8>), Flaw>)> {
+    ) -> Vec<(Head, Result<(What, Vec<u8>), DecodeError>)> {
         if blocks.is_empty() {
             return Vec::new();
         }

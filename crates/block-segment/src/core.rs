@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::{Fault, Kind};
 use block_volume::dedup::DedupWindows;
 use block_volume::ids::{FileNo, Identity, Seq};
-use block_volume::record::Flaw;
+use block_volume::record::DecodeError;
 use runtime::sync::{Mutex, Notify, Semaphore};
 use runtime::{Env, Instant};
 use table::{Batch, Store, Table};
@@ -201,10 +201,10 @@ impl Core {
     }
 
     /// What a damaged file means.
-    pub(crate) fn damage(&self, file: &str, offset: u64, flaw: Flaw) -> Fault {
+    pub(crate) fn damage(&self, file: &str, offset: u64, flaw: DecodeError) -> Fault {
         let (kind, what) = match flaw {
-            Flaw::Damaged(what) => (Kind::Corrupt, what.to_owned()),
-            Flaw::Version(seen) => {
+            DecodeError::Damaged(what) => (Kind::Corrupt, what.to_owned()),
+            DecodeError::Version(seen) => {
                 (Kind::Invalid, format!("format version {seen}; use the program that wrote it"))
             }
         };

@@ -8,7 +8,7 @@
 
 use base::{Fault, Kind};
 use block_volume::ids::FileNo;
-use block_volume::record::Flaw;
+use block_volume::record::DecodeError;
 use runtime::Env;
 use table::{Batch, Cache, Range, Snapshot, Table};
 
@@ -86,7 +86,7 @@ impl Opening {
         let mut files = Vec::new();
         let mut scan = rows.scan(Range::prefix(&[FILE_PREFIX]));
         while let Some((key, value)) = scan.next().await.map_err(of_origin)? {
-            let flaw = Flaw::Damaged("a DataFile's key is none");
+            let flaw = DecodeError::Damaged("a DataFile's key is none");
             let number = read_key(&key).and_then(FileNo::new);
             let number = number.ok_or_else(|| self.damage("its snapshot's table", 0, flaw))?;
             let file = FileState::decode(&value);

@@ -15,7 +15,7 @@ use base::{Fault, Kind};
 use block_volume::dedup::DedupWindows;
 use block_volume::ids::{FileNo, Identity, Seq, parse_name};
 use block_volume::record::{
-    FILE_HEAD, Flaw, Next, RECORD, UNIT, What, next_record, read_file_head,
+    DecodeError, FILE_HEAD, Next, RECORD, UNIT, What, next_record, read_file_head,
 };
 use futures_util::future::join_all;
 use runtime::{Class, Env};
@@ -142,12 +142,12 @@ impl Opening {
         Fault::new(kind, format!("{} in {}: {text}", self.identity, self.store.name()))
     }
 
-    pub(super) fn damage(&self, what: &str, offset: u64, flaw: Flaw) -> Fault {
+    pub(super) fn damage(&self, what: &str, offset: u64, flaw: DecodeError) -> Fault {
         match flaw {
-            Flaw::Damaged(flaw) => {
+            DecodeError::Damaged(flaw) => {
                 self.fault(Kind::Corrupt, format!("{what}, about offset {offset}: {flaw}"))
             }
-            Flaw::Version(seen) => {
+            DecodeError::Version(seen) => {
                 let text = format!("{what} has format version {seen}");
                 self.fault(Kind::Invalid, format!("{text}; use the program that wrote it"))
             }
@@ -194,7 +194,7 @@ impl Opening {
         while let Some((key, value)) =
             scan.next().await.map_err(|error| self.fault(error.kind(), error))?
         {
-            let flaw = Flaw::Damaged("a DataFile's key is none");
+            let flaw = DecodeError::Damaged("a DataFile's key is none");
             let number = read_key(&key).and_then(FileNo::new);
             let number = number.ok_or_else(|| self.damage("its table", 0, flaw))?;
             let state = FileState::decode(&value);
@@ -212,7 +212,7 @@ impl Opening {
             scan.next().await.map_err(|error| self.fault(error.kind(), error))?
         {
             if !read_key(&key).is_some_and(|attachment| dedup.load(attachment, &value)) {
-                let flaw = Flaw::Damaged("what is known of an attachment does not decode");
+                let flaw = DecodeError::Damaged("what is known of an attachment does not decode");
                 return Err(self.damage("its table", 0, flaw));
             }
         }
@@ -241,7 +241,7 @@ impl Opening {
         while let Some((key, value)) =
             scan.next().await.map_err(|error| self.fault(error.kind(), error))?
         {
-            let damage = |what| self.damage("its TxnFile", 0, Flaw::Damaged(what));
+            let damage = |what| self.damage("its TxnFile", 0, DecodeError::Damaged(what));
             let number = read_txn_key(&key).ok_or_else(|| damage("a batch's key is none"))?;
             if next.is_some_and(|next| next != number) {
                 return Err(damage("a batch is missing"));
@@ -276,7 +276,7 @@ impl Opening {
         let mut last = start.logged;
         for file in open {
             if file.end.get() < file.state.get().units {
-                let flaw = Flaw::Damaged("it is shorter than the TxnFile says");
+                let flaw = DecodeError::Damaged("it is shorter than the TxnFile says");
                 return Err(self.damage(&file.name, u64::from(file.end.get()) * UNIT, flaw));
             }
             let tail = self.scan(&file, &mut last, &mut start.dedup).await?;
@@ -315,7 +315,7 @@ impl Opening {
             let head = self.read(file, &*source, 0, FILE_HEAD).await?;
             let head = read_file_head(&head).map_err(|flaw| self.damage(&file.name, 0, flaw))?;
             if (head.0, head.1) != (self.identity, file.number) {
-                let flaw = Flaw::Damaged("its head is of another file");
+                let flaw = DecodeError::Damaged("its head is of another file");
                 return Err(self.damage(&file.name, 0, flaw));
             }
         }
@@ -333,7 +333,7 @@ impl Opening {
                     Next::Record(head, _) => {
                         if state.role == Role::Log {
                             if head.seq.counter <= *last {
-                                let flaw = Flaw::Damaged("a record's sequence goes back");
+                                let flaw = DecodeError::Damaged("a record's sequence goes back");
                                 return Err(self.damage(&file.name, offset, flaw));
                             }
                             (*last, seq) = (head.seq.counter, head.seq);
@@ -390,7 +390,7 @@ impl Opening {
         let bytes = source.read_at(at, len).await;
         let bytes = bytes.map_err(|fault| self.trouble("read", &file.name, fault))?;
         if bytes.len() != len {
-            let flaw = Flaw::Damaged("it is shorter than its length");
+            let flaw = DecodeError::Damaged("it is shorter than its length");
             return Err(self.damage(&file.name, at + bytes.len() as u64, flaw));
         }
         Ok(bytes)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base::{Fault, Kind};
 use block_volume::ids::FileNo;
-use block_volume::record::{Flaw, READ_BYTES_MAX, RECORD_UNITS, UNIT, read_block};
+use block_volume::record::{DecodeError, READ_BYTES_MAX, RECORD_UNITS, UNIT, read_block};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::Duration;
 
@@ -159,7 +159,7 @@ impl Core {
         let len = self.store.seal(&file.name).await;
         let len = len.map_err(|fault| self.trouble("seal", &file.name, fault))?;
         if len < u64::from(file.end.get()) * UNIT {
-            let flaw = Flaw::Damaged("it is shorter than what was acknowledged of it");
+            let flaw = DecodeError::Damaged("it is shorter than what was acknowledged of it");
             return Err(self.damage(&file.name, len, flaw));
         }
         file.ended.set(true);
@@ -171,7 +171,7 @@ impl Core {
         let file = self.files.borrow().get(&run.file).cloned();
         let offset = u64::from(run.first()) * UNIT;
         let Some(file) = file else {
-            let flaw = Flaw::Damaged("the index names a DataFile that is not there");
+            let flaw = DecodeError::Damaged("the index names a DataFile that is not there");
             return Err(self.damage(&format!("DataFile {:?}", run.file), offset, flaw));
         };
         // The last record may be shorter than others, and the file's last.
@@ -207,7 +207,7 @@ impl Core {
                 return Ok(out);
             }
             if all_shown {
-                return Err(self.damage(&file.name, at, Flaw::Damaged("it is too short")));
+                return Err(self.damage(&file.name, at, DecodeError::Damaged("it is too short")));
             }
             if file.closed.get() {
                 // Its writer may have died before it sealed the file, or is about to.

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use block_volume::ids::{FileId, FileNo};
-use block_volume::record::{Flaw, UNIT};
+use block_volume::record::{DecodeError, UNIT};
 use runtime::Env;
 use table::{Cache, Range, Snapshot, Store, Table};
 
@@ -102,10 +102,12 @@ impl View {
         Ok(view)
     }
 
-    fn damage(&self, flaw: Flaw) -> Fault {
+    fn damage(&self, flaw: DecodeError) -> Fault {
         match flaw {
-            Flaw::Damaged(what) => Fault::new(Kind::Corrupt, format!("{}: {what}", self.name)),
-            Flaw::Version(seen) => Fault::new(
+            DecodeError::Damaged(what) => {
+                Fault::new(Kind::Corrupt, format!("{}: {what}", self.name))
+            }
+            DecodeError::Version(seen) => Fault::new(
                 Kind::Invalid,
                 format!("{}: format version {seen}; use the program that wrote it", self.name),
             ),
@@ -118,7 +120,7 @@ impl View {
         while let Some((key, value)) =
             scan.next().await.map_err(|error| trouble(&self.name, &error))?
         {
-            let flaw = Flaw::Damaged("a DataFile's key is none");
+            let flaw = DecodeError::Damaged("a DataFile's key is none");
             let number = read_key(&key).and_then(FileNo::new).ok_or_else(|| self.damage(flaw))?;
             let file = FileState::decode(&value).map_err(|flaw| self.damage(flaw))?;
             names.push(number.name(file.generation));
@@ -153,7 +155,7 @@ impl View {
         self.pages.extend(self.index.dirty_pages());
         let mut scan = self.rows.scan(Range::prefix(&[PAGE_PREFIX]));
         while let Some((key, _)) = scan.next().await.map_err(|error| trouble(&self.name, &error))? {
-            let flaw = Flaw::Damaged("an index page's key is none");
+            let flaw = DecodeError::Damaged("an index page's key is none");
             self.pages.insert(read_key(&key).ok_or_else(|| self.damage(flaw))?);
         }
         Ok(())
@@ -188,7 +190,7 @@ impl View {
             };
             spots.push(match (loc, loc.place()) {
                 (_, Some((file, unit))) => {
-                    let flaw = Flaw::Damaged("a block is in a file that is not there");
+                    let flaw = DecodeError::Damaged("a block is in a file that is not there");
                     let known = self.files.get(&file).ok_or_else(|| self.damage(flaw))?;
                     let known = known.ok_or_else(|| {
                         let text = format!("{}: a DataFile went while it was read", self.name);

@@ -10,11 +10,11 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use block_proto::Managers;
-use block_proto::lease::{BEAT_ATTEMPT, IDLE, PAUSE, RENEW};
+use block_proto::lease::{HEARTBEAT_ATTEMPT, IDLE, PAUSE, RENEW};
 use block_proto::limits::{LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX};
 use block_proto::managers::Error;
 use block_proto::{
-    BlockBeat, BlockReply, BlockRequest, BlockServerId, BlockServerReply, BlockServerRequest,
+    BlockHeartbeat, BlockReply, BlockRequest, BlockServerId, BlockServerReply, BlockServerRequest,
     Reply, Request, SegmentLoad,
 };
 use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
@@ -130,7 +130,7 @@ struct Inner {
     closing: RefCell<BTreeMap<SegmentId, JoinHandle<()>>>,
     release: RefCell<Option<Release>>,
     opens: Semaphore,
-    beat: Notify,
+    heartbeat: Notify,
     changed: Notify,
     /// It is about to end, and a beat without segments has been answered since.
     leaving: Cell<bool>,
@@ -164,13 +164,13 @@ impl BlockServerAgent {
             closing: RefCell::default(),
             release: RefCell::default(),
             opens: Semaphore::new(OPENS_MAX),
-            beat: Notify::new(),
+            heartbeat: Notify::new(),
             changed: Notify::new(),
             leaving: Cell::new(false),
             left: Cell::new(false),
             stopped: Cell::new(false),
         }));
-        env.spawn(Class::Control, "block server: beats", agent.clone().beats());
+        env.spawn(Class::Control, "block server: beats", agent.clone().heartbeats());
         agent
     }
 
@@ -184,7 +184,7 @@ impl BlockServerAgent {
     pub async fn leave(&self) {
         let (env, end) = (&self.0.env, self.0.env.now() + LEAVE_MAX);
         self.0.leaving.set(true);
-        self.0.beat.notify_one();
+        self.0.heartbeat.notify_one();
         loop {
             let changed = self.0.changed.notified();
             let closing = !self.0.closing.borrow().is_empty();
@@ -200,7 +200,7 @@ impl BlockServerAgent {
     /// Beats no more. What it has is another's when the lease has run out.
     pub fn stop(&self) {
         self.0.stopped.set(true);
-        self.0.beat.notify_one();
+        self.0.heartbeat.notify_one();
     }
 
     /// Closes all segments; whoever has them next opens them quickly.
@@ -297,7 +297,7 @@ impl BlockServerAgent {
         ownership.segments().map(standing).collect()
     }
 
-    async fn beats(self) {
+    async fn heartbeats(self) {
         let env = self.0.env.clone();
         let (mut server, mut seq, mut told) = (None, 0, env.now());
         while !self.0.stopped.get() {
@@ -319,9 +319,9 @@ impl BlockServerAgent {
             };
             let leaving = self.0.leaving.get();
             let leaves_none = leaving && self.0.ownership.borrow().segments().next().is_none();
-            let request = BlockRequest::Beat(self.beat_of(known, seq, loads));
-            let asked = self.0.managers.ask_once(&request, BEAT_ATTEMPT);
-            match env.timeout(BEAT_ATTEMPT, asked).await {
+            let request = BlockRequest::Heartbeat(self.heartbeat_of(known, seq, loads));
+            let asked = self.0.managers.ask_once(&request, HEARTBEAT_ATTEMPT);
+            match env.timeout(HEARTBEAT_ATTEMPT, asked).await {
                 Ok(Ok(BlockReply::Grant(grant))) => {
                     if !grant.known {
                         server = None;
@@ -354,14 +354,14 @@ impl BlockServerAgent {
             }
             let idle = self.0.places.borrow().is_empty();
             let next = (sent + RENEW * if idle { IDLE } else { 1 }) - env.now();
-            let _ = env.timeout(next, self.0.beat.notified()).await; // Either is a reason.
+            let _ = env.timeout(next, self.0.heartbeat.notified()).await; // Either is a reason.
         }
     }
 
     async fn register(&self) -> Option<BlockServerId> {
         let (name, addr) = (self.0.name.clone(), self.0.addr);
         let request = BlockRequest::Register { name, addr };
-        match self.0.managers.ask_once(&request, BEAT_ATTEMPT * 5).await {
+        match self.0.managers.ask_once(&request, HEARTBEAT_ATTEMPT * 5).await {
             Ok(BlockReply::Registered { server, boot }) => {
                 // The number that it began with stays: it is no later process.
                 if self.0.boot.get() == 0 {
@@ -399,11 +399,16 @@ impl BlockServerAgent {
         actions.into_iter().for_each(|action| self.act(action));
     }
 
-    fn beat_of(&self, server: BlockServerId, seq: u64, loads: Vec<SegmentLoad>) -> BlockBeat {
+    fn heartbeat_of(
+        &self,
+        server: BlockServerId,
+        seq: u64,
+        loads: Vec<SegmentLoad>,
+    ) -> BlockHeartbeat {
         let places = self.0.places.borrow();
         let unopened = || places.iter().filter(|(_, place)| place.device.is_none());
         let first = unopened().take(UNOPENED_MAX);
-        BlockBeat {
+        BlockHeartbeat {
             server,
             addr: self.0.addr,
             boot: self.0.boot.get(),
@@ -486,7 +491,7 @@ impl BlockServerAgent {
                         return;
                     }
                     env.mark("block server: segment open");
-                    self.0.beat.notify_one();
+                    self.0.heartbeat.notify_one();
                     let fault = stopped.await;
                     env.mark("block server: segment stopped");
                     self.release(id).await;
@@ -536,8 +541,8 @@ impl BlockServerAgent {
     /// What the manager asks.
     pub async fn serve(&self, asked: BlockServerRequest) -> Result<BlockServerReply, ControlError> {
         match asked {
-            BlockServerRequest::BeatNow => {
-                self.0.beat.notify_one();
+            BlockServerRequest::HeartbeatNow => {
+                self.0.heartbeat.notify_one();
                 Ok(BlockServerReply::Done)
             }
             BlockServerRequest::HasData { segment, from, to } => {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use block_proto::lease::{FIRST_EPOCH, LOCATION_LEASE, drifted};
-use block_proto::managers::{Managers, misfit};
+use block_proto::managers::{Managers, unexpected_reply};
 use block_proto::paths::segment_path;
 use block_proto::{BlockReply, BlockRequest, SERVICE};
 use block_segment::{LinkFrom, Options, Segment, Shared};
@@ -134,7 +134,7 @@ impl SegmentOpener for Opener {
             let request = BlockRequest::Keep { attachments: vec![(volume, epoch)] };
             match self.0.managers().ask(request).await? {
                 BlockReply::Kept { over } => Ok(over.is_empty()),
-                other => Err(misfit(&other).into()),
+                other => Err(unexpected_reply(&other).into()),
             }
         })
     }

@@ -29,7 +29,7 @@ pub const VERSION: u32 = 1;
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Flaw {
+pub enum DecodeError {
     /// Another version wrote it.
     Version(u32),
     /// What does not fit.
@@ -169,9 +169,9 @@ impl Head {
         out
     }
 
-    /// A stored head. [`Flaw::Damaged`] when its checksum or a field is wrong.
-    pub fn decode(bytes: &[u8; RECORD_HEAD]) -> Result<Head, Flaw> {
-        let damaged = Flaw::Damaged("a record's head does not verify");
+    /// A stored head. [`DecodeError::Damaged`] when its checksum or a field is wrong.
+    pub fn decode(bytes: &[u8; RECORD_HEAD]) -> Result<Head, DecodeError> {
+        let damaged = DecodeError::Damaged("a record's head does not verify");
         let mut input = Cursor(bytes);
         let parsed = (|| {
             let crc = input.u32()?;
@@ -200,7 +200,7 @@ impl Head {
                     && u64::from(head.lba) + u64::from(head.count) <= 1 << 32
             }
         };
-        if sound { Ok(head) } else { Err(Flaw::Damaged("a record's range makes no sense")) }
+        if sound { Ok(head) } else { Err(DecodeError::Damaged("a record's range makes no sense")) }
     }
 }
 
@@ -220,7 +220,7 @@ pub fn next_head(
     file: FileNo,
     unit: u32,
     bytes: &[u8],
-) -> Result<Next<'_>, Flaw> {
+) -> Result<Next<'_>, DecodeError> {
     frame(identity, file, unit, bytes)
 }
 
@@ -230,7 +230,7 @@ pub fn next_record(
     file: FileNo,
     unit: u32,
     bytes: &[u8],
-) -> Result<Next<'_>, Flaw> {
+) -> Result<Next<'_>, DecodeError> {
     let next = frame(identity, file, unit, bytes)?;
     if let Next::Record(head, stored) = next
         && head.what.has_data()
@@ -241,25 +241,30 @@ pub fn next_record(
 }
 
 /// The same, with its data not verified.
-fn frame(identity: Identity, file: FileNo, unit: u32, bytes: &[u8]) -> Result<Next<'_>, Flaw> {
+fn frame(
+    identity: Identity,
+    file: FileNo,
+    unit: u32,
+    bytes: &[u8],
+) -> Result<Next<'_>, DecodeError> {
     let Some(head) = bytes.first_chunk() else { return Ok(Next::Partial(RECORD_HEAD)) };
     let head = Head::decode(head)?;
     if head.identity != identity || (head.file, head.unit) != (file, unit) {
-        return Err(Flaw::Damaged("a record belongs elsewhere"));
+        return Err(DecodeError::Damaged("a record belongs elsewhere"));
     }
     let Some(rest) = bytes.get(RECORD_HEAD..head.record_len()) else {
         return Ok(Next::Partial(head.record_len()));
     };
     let (stored, padding) = rest.split_at(head.stored_len());
     if padding.iter().any(|byte| *byte != 0) {
-        return Err(Flaw::Damaged("a record's padding is not zero"));
+        return Err(DecodeError::Damaged("a record's padding is not zero"));
     }
     Ok(Next::Record(head, stored))
 }
 
 /// The block in a record, unpacked and verified.
-pub fn content<'a>(head: &Head, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, Flaw> {
-    let damaged = Flaw::Damaged("a block's data does not verify");
+pub fn content<'a>(head: &Head, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, DecodeError> {
+    let damaged = DecodeError::Damaged("a block's data does not verify");
     let data = match head.what {
         What::Packed(_) => {
             let block = lz4_flex::block::decompress(stored, BLOCK as usize);
@@ -273,7 +278,7 @@ pub fn content<'a>(head: &Head, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, Flaw>
 
 /// A block's data as a copy of it is stored: verified, and packed if that is asked for and saves
 /// an eighth. It takes microseconds: not for a thread that serves requests (B13).
-pub fn repack(head: &Head, stored: &[u8], compress: bool) -> Result<(What, Vec<u8>), Flaw> {
+pub fn repack(head: &Head, stored: &[u8], compress: bool) -> Result<(What, Vec<u8>), DecodeError> {
     let data = content(head, stored)?;
     if compress && head.what == What::Data {
         let packed = lz4_flex::block::compress(&data);
@@ -308,13 +313,13 @@ pub fn read_block(
     unit: u32,
     lba: u32,
     bytes: &[u8],
-) -> Result<Cow<'_, [u8]>, Flaw> {
+) -> Result<Cow<'_, [u8]>, DecodeError> {
     match frame(identity, file, unit, bytes)? {
         Next::Record(head, stored) if head.what.has_data() && head.lba == lba => {
             content(&head, stored)
         }
-        Next::Record(..) => Err(Flaw::Damaged("a record is of another block")),
-        Next::Partial(_) => Err(Flaw::Damaged("a record is cut off")),
+        Next::Record(..) => Err(DecodeError::Damaged("a record is of another block")),
+        Next::Partial(_) => Err(DecodeError::Damaged("a record is cut off")),
     }
 }
 
@@ -333,12 +338,12 @@ pub fn file_head(identity: Identity, file: FileNo, epoch: u64) -> [u8; FILE_HEAD
 }
 
 /// What a DataFile's head says: of what it is, its number, the epoch of its maker.
-pub fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), Flaw> {
+pub fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), DecodeError> {
     let Some(head) = bytes.first_chunk::<FILE_HEAD>() else {
-        return Err(Flaw::Damaged("it ends within its head"));
+        return Err(DecodeError::Damaged("it ends within its head"));
     };
     if head[..8] != MAGIC {
-        return Err(Flaw::Damaged("it does not begin as a DataFile does"));
+        return Err(DecodeError::Damaged("it does not begin as a DataFile does"));
     }
     let mut input = Cursor(&head[8..]);
     let parsed = (|| {
@@ -349,13 +354,13 @@ pub fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), Flaw> {
     let (version, crc, identity, file, epoch) = parsed.expect("its length");
     // The place of the version is the same in all versions; the rest may not be.
     if version != VERSION {
-        return Err(Flaw::Version(version));
+        return Err(DecodeError::Version(version));
     }
     let mut zeroed = *head;
     zeroed[12..16].fill(0);
     let reserved = input.0.iter().any(|&byte| byte != 0);
     let file = FileNo::new(file).filter(|_| crc32c(&zeroed) == crc && !reserved);
-    Ok((identity, file.ok_or(Flaw::Damaged("its head does not verify"))?, epoch))
+    Ok((identity, file.ok_or(DecodeError::Damaged("its head does not verify"))?, epoch))
 }
 
 const _: () = assert!(RECORD == RECORD_HEAD + BLOCK as usize);

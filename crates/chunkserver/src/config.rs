@@ -23,9 +23,9 @@ pub struct Config {
     pub token_key: Option<TokenKey>,
     /// Bytes a second that scrub reads at most, all disks together (C26); 0 turns it off.
     pub scrub_rate: u64,
-    /// Executors that serve its disks, one [`Board`](crate::Board) between them; bounds and the
+    /// Executors that serve its disks, one [`ShardDirectory`](crate::ShardDirectory) between them; bounds and the
     /// scrub rate are shared out.
-    pub lanes: u32,
+    pub shards: u32,
     /// Pause between two passes of scrub over all disks.
     pub scrub_pause: Duration,
     /// A writer not heard of for so long is reported as gone: several times the pause between two
@@ -48,7 +48,7 @@ impl Config {
             heartbeat: Duration::from_millis(250),
             token_key: None,
             scrub_rate: 8 << 20,
-            lanes: 1,
+            shards: 1,
             scrub_pause: Duration::from_secs(60),
             writer_quiet: Duration::from_secs(30),
             left_out: Vec::new(),

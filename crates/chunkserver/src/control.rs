@@ -138,7 +138,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 let disk = self.0.disks.borrow().get(&disk).cloned();
                 let disk = disk.ok_or_else(|| refused(DataError::WrongDisk))?;
                 disk.failed.set(failed);
-                self.beat_soon();
+                self.heartbeat_soon();
                 Ok(ChunkserverReply::Done)
             }
         }

@@ -1,7 +1,7 @@
 //! The chunkserver: serves chunk replicas on its disks (C10, D8; `protocols.md` 1, 2).
 //!
 //! Requests run to completion on the executor that received them: from the network to the
-//! medium and back without a hand-over; a server has one or several [lanes](lane). What a master asks of it ([`ControlRequest::Chunkserver`])
+//! medium and back without a hand-over; a server has one or several [shards](shard). What a master asks of it ([`ControlRequest::Chunkserver`])
 //! and heartbeats run beside them at their own priorities.
 //!
 //! Invariant: never decides what a chunk's length is, or whether it may go: the owning stream
@@ -9,17 +9,17 @@
 //!
 //! [`ControlRequest::Chunkserver`]: wire::control::ControlRequest
 
-mod beat;
 mod config;
 mod control;
 mod data;
-mod lane;
+mod heartbeat;
 pub mod limits;
 mod owner;
 mod quiet;
 mod scrub;
 mod server;
+mod shard;
 
 pub use config::Config;
-pub use lane::Board;
 pub use server::{Chunkserver, Stats};
+pub use shard::ShardDirectory;

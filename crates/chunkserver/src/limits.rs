@@ -11,7 +11,7 @@ const _: () = assert!(
     APPEND_BYTES_INFLIGHT_MAX + READ_BYTES_INFLIGHT_MAX <= runtime::limits::POOL_BYTES_DEFAULT / 2
 );
 
-/// Requests handed over between lanes and not yet taken at most; beyond it the answer is busy.
+/// Requests handed over between shards and not yet taken at most; beyond it the answer is busy.
 pub const FORWARDED_MAX: usize = 1024;
 
 /// Bytes that one read answers at most: 256 sectors of data.
@@ -40,7 +40,7 @@ pub const DISK_WATCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pause between two questions to masters about a disk that they do not know.
 pub const IDENTIFY_PAUSE: Duration = Duration::from_secs(2);
-/// Pause between two looks whether another lane has judged its disks.
+/// Pause between two looks whether another shard has judged its disks.
 pub const JUDGE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Answer of a master to a heartbeat or registration is awaited this long.

@@ -87,7 +87,7 @@ fn judge(owner: StoreOwner, holds: bool, home: Home) -> Verdict {
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
-    /// Judges the disks of this lane that are not judged yet for the cluster that was joined;
+    /// Judges the disks of this shard that are not judged yet for the cluster that was joined;
     /// asks `masters` about those that do not say whose they are.
     pub(crate) async fn judge_disks(&self, home: Home, masters: &[SocketAddr]) {
         let disks = self.disks();
@@ -122,7 +122,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
         }
         self.0.judged.set(Some(home));
-        self.0.board.post(self.addr(), self.news());
+        self.0.directory.post(self.addr(), self.report());
     }
 
     async fn join(&self, disk: &Disk<S>, home: Home, formation: FormationId) -> Standing {

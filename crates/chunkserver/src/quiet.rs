@@ -43,7 +43,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 let key = (disk.id, replica.chunk);
                 let heard = *self.0.heard.borrow_mut().entry(key).or_insert(now);
                 if now.since(heard) >= self.0.config.writer_quiet {
-                    self.0.board.add_quiet(disk.id, replica.chunk);
+                    self.0.directory.add_quiet(disk.id, replica.chunk);
                 }
             }
             self.0.env.sleep(QUIET_PAGE_PAUSE).await;

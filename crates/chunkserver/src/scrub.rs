@@ -51,7 +51,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         if stat.len < stat.durable_bound {
             return self.note_damaged(disk.id, chunk);
         }
-        let rate = (self.0.config.scrub_rate / u64::from(self.0.config.lanes.max(1))).max(1);
+        let rate = (self.0.config.scrub_rate / u64::from(self.0.config.shards.max(1))).max(1);
         let pace = async |bytes: u64| {
             self.count(|stats| stats.scrubbed_bytes += bytes);
             self.0.env.sleep(Duration::from_nanos(bytes * 1_000_000_000 / rate)).await;

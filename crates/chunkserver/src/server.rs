@@ -18,9 +18,9 @@ use wire::data::{ChunkRef, DataError, ReplicaState};
 use wire::token::{TokenKey, TokenVerifier};
 
 use crate::config::Config;
-use crate::lane::{Board, Forwarded, News};
 use crate::limits::{DISK_WATCH_PAUSE, JUDGE_PAUSE};
 use crate::owner::{Home, Standing};
+use crate::shard::{Forwarded, ShardDirectory, ShardReport};
 
 /// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,12 +47,12 @@ pub struct Stats {
     pub scrubbed_bytes: u64,
     /// Passes of scrub over all disks.
     pub scrub_passes: u64,
-    /// Requests handed to the lane that has their disk.
+    /// Requests handed to the shard that has their disk.
     pub forwarded: u64,
 }
 
 impl Stats {
-    /// The sum of two lanes' counters.
+    /// The sum of two shards' counters.
     pub(crate) fn plus(self, other: &Stats) -> Stats {
         Stats {
             appends: self.appends + other.appends,
@@ -102,8 +102,8 @@ pub(crate) struct Inner<S> {
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
     pub(crate) stats: Cell<Stats>,
     pub(crate) addr: Cell<Option<SocketAddr>>,
-    pub(crate) board: Board,
-    /// The cluster for which this lane's disks were judged.
+    pub(crate) directory: ShardDirectory,
+    /// The cluster for which this shard's disks were judged.
     pub(crate) judged: Cell<Option<Home>>,
     /// It was logged that another process has the server's name.
     pub(crate) refused: Cell<bool>,
@@ -120,26 +120,26 @@ impl<S> Clone for Chunkserver<S> {
 
 impl<S: ChunkStore> Chunkserver<S> {
     /// Starts serving `disks` (path for people, opened store) and joins the cluster, with one
-    /// lane.
+    /// shard.
     pub async fn start(
         env: &Env,
         endpoint: Endpoint,
         config: Config,
         disks: Vec<(String, S)>,
     ) -> Result<Chunkserver<S>, TransportError> {
-        let server = Self::lane(env, endpoint, config, disks, &Board::default()).await?;
+        let server = Self::shard(env, endpoint, config, disks, &ShardDirectory::default()).await?;
         server.speak();
         Ok(server)
     }
 
-    /// Starts a lane: it serves `disks` on this executor, at the address in `config`. One lane
+    /// Starts a shard: it serves `disks` on this executor, at the address in `config`. One shard
     /// of a board [speaks](Chunkserver::speak) for the server, once all have started.
-    pub async fn lane(
+    pub async fn shard(
         env: &Env,
         endpoint: Endpoint,
         config: Config,
         disks: Vec<(String, S)>,
-        board: &Board,
+        directory: &ShardDirectory,
     ) -> Result<Chunkserver<S>, TransportError> {
         let listen = config.listen;
         let disks = disks.into_iter().map(|(path, store)| {
@@ -164,34 +164,34 @@ impl<S: ChunkStore> Chunkserver<S> {
             replicating: RefCell::default(),
             stats: Cell::default(),
             addr: Cell::new(None),
-            board: board.clone(),
+            directory: directory.clone(),
             judged: Cell::new(None),
             refused: Cell::new(false),
         }));
         let addr = endpoint.listen(listen, Rc::new(server.clone())).await?;
         server.0.addr.set(Some(addr));
-        let forwarded = board.join(addr, server.news());
+        let forwarded = directory.join(addr, server.report());
         env.spawn(Class::Foreground, "forwarded requests", server.clone().run_inbox(forwarded));
-        env.spawn(Class::Control, "lane news", server.clone().run_news());
+        env.spawn(Class::Control, "shard news", server.clone().run_news());
         env.spawn(Class::Background, "scrub", server.clone().run_scrub());
         env.spawn(Class::Background, "quiet watch", server.clone().run_quiet_watch());
         env.spawn(Class::Background, "disk watch", server.clone().run_disk_watch());
         Ok(server)
     }
 
-    /// Registers the server, as reached at this lane, and sends heartbeats for all lanes.
+    /// Registers the server, as reached at this shard, and sends heartbeats for all shards.
     pub fn speak(&self) {
         self.0.env.spawn(Class::Control, "heartbeats", self.clone().run_heartbeats());
     }
 
-    /// This lane's share of a bound of the server.
+    /// This shard's share of a bound of the server.
     pub(crate) fn share(&self, bound: usize) -> usize {
-        bound / self.0.config.lanes.max(1) as usize
+        bound / self.0.config.shards.max(1) as usize
     }
 
-    /// What this lane tells the others.
-    pub(crate) fn news(&self) -> News {
-        News {
+    /// What this shard tells the others.
+    pub(crate) fn report(&self) -> ShardReport {
+        ShardReport {
             disks: self.disk_reports(),
             load: u32::try_from(self.0.append_bytes.get() >> 12).unwrap_or(u32::MAX),
             stats: self.0.stats.get(),
@@ -200,22 +200,22 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 
     /// Something that masters should hear of soon.
-    pub(crate) fn beat_soon(&self) {
-        self.0.board.post(self.addr(), self.news());
-        self.0.board.beat_soon();
+    pub(crate) fn heartbeat_soon(&self) {
+        self.0.directory.post(self.addr(), self.report());
+        self.0.directory.heartbeat_soon();
     }
 
     async fn run_news(self) {
         loop {
-            let home = self.0.board.home();
+            let home = self.0.directory.home();
             if let Some((home, masters)) = &home {
                 self.judge_disks(*home, masters).await;
             }
-            let judged = self.0.config.lanes <= 1 || self.0.judged.get() == home.map(|it| it.0);
+            let judged = self.0.config.shards <= 1 || self.0.judged.get() == home.map(|it| it.0);
             let pause = self.0.config.heartbeat / 2;
             let pause = if judged { pause } else { pause.min(JUDGE_PAUSE) };
             self.0.env.sleep(pause).await;
-            self.0.board.post(self.addr(), self.news());
+            self.0.directory.post(self.addr(), self.report());
         }
     }
 
@@ -228,12 +228,12 @@ impl<S: ChunkStore> Chunkserver<S> {
             };
             self.0.env.spawn(class, "forwarded request", async move {
                 let (response, _) = server.answer(request, &peer).await;
-                let _ = reply.send(response); // The lane may be gone.
+                let _ = reply.send(response); // The shard may be gone.
             });
         }
     }
 
-    /// Has the lane with this disk answer, if it is not this one. `None`: no other has it.
+    /// Has the shard with this disk answer, if it is not this one. `None`: no other has it.
     pub(crate) async fn forward(
         &self,
         disk: DiskId,
@@ -243,7 +243,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         if self.0.disks.borrow().contains_key(&disk) {
             return None;
         }
-        let inbox = self.0.board.lane_of(disk, self.addr())?;
+        let inbox = self.0.directory.shard_of(disk, self.addr())?;
         self.count(|stats| stats.forwarded += 1);
         let (reply, answer) = oneshot::channel();
         let forwarded = Forwarded { request: request.clone(), peer: peer.clone(), reply };
@@ -253,7 +253,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let response = answer.await.map_err(|_| Kind::Retry);
         Some(response.map(|response| match response.status {
             0 => (response, Outcome::Done),
-            // The other lane's operation says why.
+            // The other shard's operation says why.
             _ => (response, Outcome::Failed(Kind::Unknown)),
         }))
     }
@@ -296,14 +296,14 @@ impl<S: ChunkStore> Chunkserver<S> {
         self.0.addr.get().expect("set before start returns")
     }
 
-    /// Counters since the start, of all lanes; those of the others are half a heartbeat old at
+    /// Counters since the start, of all shards; those of the others are half a heartbeat old at
     /// most.
     pub fn stats(&self) -> Stats {
-        let others = self.0.board.others(self.addr());
-        others.iter().fold(self.0.stats.get(), |sum, lane| sum.plus(&lane.stats))
+        let others = self.0.directory.others(self.addr());
+        others.iter().fold(self.0.stats.get(), |sum, shard| sum.plus(&shard.stats))
     }
 
-    /// This lane's disks, as heartbeats tell them.
+    /// This shard's disks, as heartbeats tell them.
     pub fn disk_reports(&self) -> Vec<DiskReport> {
         let report = |disk: &Rc<Disk<S>>| {
             if let Some(report) = self.left_alone(disk) {
@@ -351,7 +351,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let disk = Rc::new(Disk { id, path, store, failed, standing });
         self.0.disks.borrow_mut().insert(id, disk);
         self.0.env.mark("chunkserver: absent disk is back");
-        self.beat_soon();
+        self.heartbeat_soon();
         Ok(())
     }
 
@@ -414,10 +414,10 @@ impl<S: ChunkStore> Chunkserver<S> {
         if stat.is_some_and(|stat| stat.state == ReplicaState::Open) {
             self.0.unsound.borrow_mut().insert((disk, chunk));
         }
-        if self.0.board.add_damaged(disk, chunk) {
+        if self.0.directory.add_damaged(disk, chunk) {
             tracing::warn!(%disk, %chunk, "replica is damaged: reported for repair");
             self.count(|stats| stats.damaged += 1);
-            self.beat_soon();
+            self.heartbeat_soon();
         }
     }
 
@@ -429,7 +429,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 let before = disk.store.info().failed;
                 disk.store.check_medium().await;
                 if disk.store.info().failed && !before {
-                    self.beat_soon();
+                    self.heartbeat_soon();
                 }
             }
         }
@@ -451,7 +451,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             StoreError::BadSectors { index } => DataError::BadSectors { index },
             StoreError::Busy => DataError::Busy,
             StoreError::Failed => {
-                self.beat_soon();
+                self.heartbeat_soon();
                 DataError::DiskFailed
             }
             StoreError::Invalid(why) => {

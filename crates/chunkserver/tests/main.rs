@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::{ChunkId, DiskId, Epoch, ServerId, TraceId};
-use chunkserver::{Board, Chunkserver, Config};
+use chunkserver::{Chunkserver, Config, ShardDirectory};
 use latent::Latent;
 use runtime::Env;
 use runtime::sim::Sim;
@@ -73,10 +73,11 @@ impl Bed {
         Bed { env, endpoint, key, servers, stores }
     }
 
-    /// One server of two lanes, with a disk each.
-    async fn lanes(sim: &Sim) -> Bed {
+    /// One server of two shards, with a disk each.
+    async fn shards(sim: &Sim) -> Bed {
         let key = TokenKey::derive(&ClusterKey::new([7; 32]));
-        let (board, mut servers, mut stores) = (Board::default(), Vec::new(), Vec::new());
+        let (directory, mut servers, mut stores) =
+            (ShardDirectory::default(), Vec::new(), Vec::new());
         let host = sim.add_host("cs0");
         let env = sim.boot(host);
         for index in 0..2 {
@@ -87,10 +88,11 @@ impl Bed {
             let addr = sim.addr(host, PORT + index);
             let mut config = Config::new("cs0", addr, Vec::new());
             config.token_key = Some(key.clone());
-            config.lanes = 2;
+            config.shards = 2;
             let disks = vec![("/disk".to_owned(), store)];
-            let lane = Chunkserver::lane(&env, endpoint, config, disks, &board).await.unwrap();
-            servers.push((addr, disk, lane));
+            let shard =
+                Chunkserver::shard(&env, endpoint, config, disks, &directory).await.unwrap();
+            servers.push((addr, disk, shard));
         }
         servers[0].2.speak();
         let env = sim.boot(sim.add_host("caller"));
@@ -495,14 +497,14 @@ fn a_failed_disk_is_out_and_the_process_stays() {
 }
 
 #[test]
-fn a_lane_hands_over_what_another_lane_has() {
+fn a_shard_hands_over_what_another_shard_has() {
     let sim = Sim::new(1);
     sim.run(async {
-        let mut bed = Bed::lanes(&sim).await;
+        let mut bed = Bed::shards(&sim).await;
         assert_eq!(bed.append(0, 0, &[1; 100], 100).await, Ok(100));
         assert_eq!(bed.append(1, 0, &[2; 5000], 5000).await, Ok(5000));
         assert_eq!(bed.servers[0].2.stats().forwarded, 0);
-        // The second disk, asked for at the first lane's address.
+        // The second disk, asked for at the first shard's address.
         bed.servers[0].1 = bed.servers[1].1;
         assert_eq!(bed.append(0, 5000, &[3; 100], 5100).await, Ok(5100));
         assert_eq!(bed.read(0, false).await, Ok((5100, 3 * 4096)));
@@ -515,7 +517,7 @@ fn a_lane_hands_over_what_another_lane_has() {
         bed.env.sleep(Duration::from_secs(1)).await;
         let stats = bed.servers[0].2.stats();
         assert_eq!((stats.forwarded, stats.appends, stats.reads), (3, 3, 1));
-        // No lane has this one.
+        // No shard has this one.
         let elsewhere = ChunkRef { chunk: CHUNK, disk: DiskId::new(999) };
         let asked = bed.data(0, DataRequest::Stat(elsewhere), None).await;
         assert_eq!(asked, Err(DataError::WrongDisk));

@@ -22,7 +22,7 @@ use crate::limits::REPORTS_MAX;
 use crate::locate::Locator;
 use crate::network::Network;
 use crate::peers::{PeerError, Peers};
-use crate::session::{Question, Refusal, Session, misfit};
+use crate::session::{Question, Refusal, Session, unexpected_reply};
 
 /// A session with a cluster. Cheap to clone; clones share the session, its caches and counters.
 /// Stays on its thread: see [`crate::BlockingClient`] for one that does not.
@@ -160,7 +160,7 @@ impl Client {
         for (addr, answer) in futures_util::future::join_all(asked).await {
             match answer {
                 Ok(ControlReply::Cluster(reply)) => found.push((addr, reply)),
-                Ok(other) => cause = misfit(&other).message,
+                Ok(other) => cause = unexpected_reply(&other).message,
                 Err(error) => cause = error.to_string(),
             }
         }
@@ -196,7 +196,7 @@ impl Client {
             async move {
                 let answer = match call.await {
                     Ok(ControlReply::Trace(reply)) => Ok(reply),
-                    Ok(other) => Err(format!("{name}: {}", misfit(&other).message)),
+                    Ok(other) => Err(format!("{name}: {}", unexpected_reply(&other).message)),
                     Err(error) => Err(format!("{name}: {error}")),
                 };
                 (addr, answer)
@@ -254,7 +254,7 @@ impl Client {
         let build = |op| ControlRequest::Stream(StreamRequest::Change { op, change });
         match self.0.session.change(group, attempt, build).await? {
             ControlReply::Stream(reply) => Ok(reply),
-            other => Err(misfit(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -322,6 +322,6 @@ impl fmt::Debug for Client {
 fn cluster_reply(reply: Result<ControlReply, Refusal>) -> Result<ClusterReply, Refusal> {
     match reply? {
         ControlReply::Cluster(reply) => Ok(reply),
-        other => Err(misfit(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }

@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::counters::{Counters, add};
 use crate::error::Error;
 use crate::limits::LOCATE_BATCH_MAX;
-use crate::session::{Question, Refusal, Session, misfit};
+use crate::session::{Question, Refusal, Session, unexpected_reply};
 
 /// Why a look-up failed, as every waiter of its batch gets it.
 #[derive(Clone, Debug)]
@@ -165,7 +165,7 @@ impl Locator {
         };
         match self.0.session.ask(question, false).await? {
             ControlReply::Stream(StreamReply::Views(views)) => Ok(views),
-            other => Err(misfit(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 

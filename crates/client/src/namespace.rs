@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::file::FlatLogFile;
 use crate::limits::{LIST_MAX, RESOLVE_PARALLEL_MAX, SYMLINKS_MAX, TARGET_MAX};
 use crate::path::{join, names_of, relative_names, split_last};
-use crate::session::{Question, Refusal, misfit};
+use crate::session::{Question, Refusal, unexpected_reply};
 
 /// What a path stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -585,7 +585,7 @@ impl Walk<'_> {
 fn namespace_reply(reply: ControlReply) -> Result<NamespaceReply, Refusal> {
     match reply {
         ControlReply::Namespace(reply) => Ok(reply),
-        other => Err(misfit(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 

@@ -151,7 +151,7 @@ impl Session {
                 self.learn(&info);
                 Ok(info)
             }
-            other => Err(misfit(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -340,7 +340,7 @@ fn may_have_happened(error: &PeerError<ControlError>) -> bool {
 }
 
 /// An answer of the wrong kind.
-pub(crate) fn misfit(reply: &ControlReply) -> Refusal {
+pub(crate) fn unexpected_reply(reply: &ControlReply) -> Refusal {
     let message = format!("a master answered something else: {reply:?}");
     Refusal { kind: Kind::Invalid, message, waited: Duration::ZERO, unknown: false }
 }

@@ -10,15 +10,15 @@ use wire::control::{NameKey, OpId};
 
 /// The bytes end early, go on too long, or hold a value that their writer never wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BadBytes;
+pub struct DecodeError;
 
-impl fmt::Display for BadBytes {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the bytes are of another format")
     }
 }
 
-impl std::error::Error for BadBytes {}
+impl std::error::Error for DecodeError {}
 
 /// Appends values to a vector.
 #[derive(Default, Debug)]
@@ -128,10 +128,10 @@ pub fn row_key<const N: usize>(table: u8, id: [u8; N], name: &str) -> Vec<u8> {
 }
 
 /// The table, identity and name of [`row_key`].
-pub fn split_key<const N: usize>(key: &[u8]) -> Result<([u8; N], &str), BadBytes> {
-    let (_, rest) = key.split_first().ok_or(BadBytes)?;
-    let (id, name) = rest.split_first_chunk().ok_or(BadBytes)?;
-    Ok((*id, std::str::from_utf8(name).map_err(|_| BadBytes)?))
+pub fn split_key<const N: usize>(key: &[u8]) -> Result<([u8; N], &str), DecodeError> {
+    let (_, rest) = key.split_first().ok_or(DecodeError)?;
+    let (id, name) = rest.split_first_chunk().ok_or(DecodeError)?;
+    Ok((*id, std::str::from_utf8(name).map_err(|_| DecodeError)?))
 }
 
 /// Takes values from a slice, in the order in which they were written.
@@ -145,8 +145,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Fails unless everything was taken.
-    pub fn end(self) -> Result<(), BadBytes> {
-        if self.0.is_empty() { Ok(()) } else { Err(BadBytes) }
+    pub fn end(self) -> Result<(), DecodeError> {
+        if self.0.is_empty() { Ok(()) } else { Err(DecodeError) }
     }
 
     /// What was not taken yet.
@@ -155,94 +155,94 @@ impl<'a> Reader<'a> {
     }
 
     /// `len` bytes.
-    pub fn raw(&mut self, len: usize) -> Result<&'a [u8], BadBytes> {
-        self.0.take(len).ok_or(BadBytes)
+    pub fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        self.0.take(len).ok_or(DecodeError)
     }
 
     /// One byte.
-    pub fn u8(&mut self) -> Result<u8, BadBytes> {
-        self.0.u8().ok_or(BadBytes)
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+        self.0.u8().ok_or(DecodeError)
     }
 
     /// 0 or 1.
-    pub fn bool(&mut self) -> Result<bool, BadBytes> {
+    pub fn bool(&mut self) -> Result<bool, DecodeError> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(BadBytes),
+            _ => Err(DecodeError),
         }
     }
 
     /// Two bytes.
-    pub fn u16(&mut self) -> Result<u16, BadBytes> {
-        self.0.u16().ok_or(BadBytes)
+    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.0.u16().ok_or(DecodeError)
     }
 
     /// Four bytes.
-    pub fn u32(&mut self) -> Result<u32, BadBytes> {
-        self.0.u32().ok_or(BadBytes)
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.0.u32().ok_or(DecodeError)
     }
 
     /// Eight bytes.
-    pub fn u64(&mut self) -> Result<u64, BadBytes> {
-        self.0.u64().ok_or(BadBytes)
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.0.u64().ok_or(DecodeError)
     }
 
     /// Sixteen bytes.
-    pub fn u128(&mut self) -> Result<u128, BadBytes> {
-        self.0.u128().ok_or(BadBytes)
+    pub fn u128(&mut self) -> Result<u128, DecodeError> {
+        self.0.u128().ok_or(DecodeError)
     }
 
     /// A number of things that follow, each of at least one byte.
-    pub fn count(&mut self) -> Result<usize, BadBytes> {
+    pub fn count(&mut self) -> Result<usize, DecodeError> {
         let count = self.u32()? as usize;
-        if count > self.0.0.len() { Err(BadBytes) } else { Ok(count) }
+        if count > self.0.0.len() { Err(DecodeError) } else { Ok(count) }
     }
 
     /// Length and bytes.
-    pub fn bytes(&mut self) -> Result<&'a [u8], BadBytes> {
+    pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.count()?;
         self.raw(len)
     }
 
     /// Length and UTF-8.
-    pub fn str(&mut self) -> Result<&'a str, BadBytes> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| BadBytes)
+    pub fn str(&mut self) -> Result<&'a str, DecodeError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError)
     }
 
     /// `count` things.
     pub fn list<T>(
         &mut self,
-        mut take: impl FnMut(&mut Reader<'a>) -> Result<T, BadBytes>,
-    ) -> Result<Vec<T>, BadBytes> {
+        mut take: impl FnMut(&mut Reader<'a>) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, DecodeError> {
         let count = self.count()?;
         (0..count).map(|_| take(self)).collect()
     }
 
     /// A directory's identity.
-    pub fn dir(&mut self) -> Result<DirId, BadBytes> {
+    pub fn dir(&mut self) -> Result<DirId, DecodeError> {
         self.u128().map(DirId::new)
     }
 
     /// A file's identity.
-    pub fn file(&mut self) -> Result<FileId, BadBytes> {
+    pub fn file(&mut self) -> Result<FileId, DecodeError> {
         self.u64().map(FileId::new)
     }
 
     /// A place for a name.
-    pub fn place(&mut self) -> Result<NameKey, BadBytes> {
+    pub fn place(&mut self) -> Result<NameKey, DecodeError> {
         Ok(NameKey { parent: self.dir()?, name: self.str()?.to_owned() })
     }
 
     /// A mutation's identity.
-    pub fn op(&mut self) -> Result<OpId, BadBytes> {
+    pub fn op(&mut self) -> Result<OpId, DecodeError> {
         let client = ClientId::new(self.u64()?);
         Ok(OpId { client, seq: self.u64()?, acked_below: self.u64()? })
     }
 
     /// An address.
-    pub fn addr(&mut self) -> Result<SocketAddr, BadBytes> {
-        self.str()?.parse().map_err(|_| BadBytes)
+    pub fn addr(&mut self) -> Result<SocketAddr, DecodeError> {
+        self.str()?.parse().map_err(|_| DecodeError)
     }
 }
 
@@ -274,14 +274,14 @@ pub fn seal_snapshot(magic: [u8; 4], version: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// The version and body of a snapshot, verified.
-pub fn open_snapshot(magic: [u8; 4], bytes: &[u8]) -> Result<(u8, &[u8]), BadBytes> {
+pub fn open_snapshot(magic: [u8; 4], bytes: &[u8]) -> Result<(u8, &[u8]), DecodeError> {
     let mut reader = Reader::new(bytes);
     if reader.raw(4)? != magic {
-        return Err(BadBytes);
+        return Err(DecodeError);
     }
     let (version, crc) = (reader.u8()?, reader.u32()?);
     let body = reader.rest();
-    if checksum(version, body) == crc { Ok((version, body)) } else { Err(BadBytes) }
+    if checksum(version, body) == crc { Ok((version, body)) } else { Err(DecodeError) }
 }
 
 fn checksum(version: u8, body: &[u8]) -> u32 {

@@ -48,7 +48,7 @@ pub struct GroupConfig {
     pub heartbeat: Duration,
     /// A proposal or read without an outcome by then is given up.
     pub request_timeout: Duration,
-    /// The owner calls [`Group::beat`] at that pace, for all its groups at once, so that their
+    /// The owner calls [`Group::heartbeat`] at that pace, for all its groups at once, so that their
     /// messages go together. Otherwise the group keeps time itself.
     pub beats_together: bool,
     /// Entries after which a snapshot is taken.
@@ -356,7 +356,7 @@ impl<M: StateMachine> Group<M> {
     }
 
     /// Sends a heartbeat to all members now, if this one leads.
-    pub async fn beat(&self) {
+    pub async fn heartbeat(&self) {
         if self.leadership().leading {
             // Fails only when the member has stopped.
             let _ = self.0.raft.trigger().heartbeat().await;

@@ -10,7 +10,7 @@
 //! | - | - | last entry and membership, encoded by postcard |
 
 use super::types::SnapshotMeta;
-use crate::bytes::{BadBytes, Reader, begin_snapshot, end_snapshot, open_snapshot};
+use crate::bytes::{DecodeError, Reader, begin_snapshot, end_snapshot, open_snapshot};
 
 const MAGIC: [u8; 4] = *b"CRck";
 const VERSION: u8 = 1;
@@ -38,19 +38,19 @@ pub(super) fn encode(meta: &SnapshotMeta, runs: &[RunFacts]) -> Vec<u8> {
 }
 
 /// What a manifest says.
-pub(super) fn decode(bytes: &[u8]) -> Result<(SnapshotMeta, Vec<RunFacts>), BadBytes> {
+pub(super) fn decode(bytes: &[u8]) -> Result<(SnapshotMeta, Vec<RunFacts>), DecodeError> {
     let (version, body) = open_snapshot(MAGIC, bytes)?;
     if version != VERSION {
-        return Err(BadBytes);
+        return Err(DecodeError);
     }
     let mut from = Reader::new(body);
     let take = |from: &mut Reader<'_>| {
         Ok(RunFacts { id: from.u64()?, len: from.u64()?, crc: from.u32()? })
     };
     let runs = from.list(take)?;
-    let (meta, rest) = postcard::take_from_bytes(from.rest()).map_err(|_| BadBytes)?;
+    let (meta, rest) = postcard::take_from_bytes(from.rest()).map_err(|_| DecodeError)?;
     if !rest.is_empty() || runs.iter().any(|run| run.len > super::limits::SNAPSHOT_LEN_MAX) {
-        return Err(BadBytes);
+        return Err(DecodeError);
     }
     Ok((meta, runs))
 }

@@ -2,7 +2,7 @@
 
 use base::DiskId;
 
-use crate::bytes::{BadBytes, Reader, Writer};
+use crate::bytes::{DecodeError, Reader, Writer};
 
 /// An invitation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ impl Invitation {
     }
 
     /// From bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Invitation, BadBytes> {
+    pub fn decode(bytes: &[u8]) -> Result<Invitation, DecodeError> {
         let mut from = Reader::new(bytes);
         let invitation = Invitation { inviter: DiskId::new(from.u128()?), joins: from.bool()? };
         from.end()?;
@@ -52,7 +52,7 @@ impl MemberStatus {
     }
 
     /// From bytes.
-    pub fn decode(bytes: &[u8]) -> Result<MemberStatus, BadBytes> {
+    pub fn decode(bytes: &[u8]) -> Result<MemberStatus, DecodeError> {
         let mut from = Reader::new(bytes);
         let (id, member) = (from.u64()?, DiskId::new(from.u128()?));
         let status = MemberStatus { id, member, leads: from.bool()?, voter: from.bool()? };

@@ -196,8 +196,8 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Reply, CallError> {
         let rpc = encode_request(request, self.target);
-        let beat = matches!(request, Request::Append(append) if append.entries.is_empty());
-        let answer = match beat {
+        let heartbeat = matches!(request, Request::Append(append) if append.entries.is_empty());
+        let answer = match heartbeat {
             true => self.peers.send_beat(self.target, self.group, rpc),
             false => self.peers.send(self.target, self.group, rpc),
         };
@@ -220,12 +220,12 @@ impl Connection {
         let request = Request::Append(request);
         match self.call(RPCTypes::AppendEntries, &request, self.append_timeout).await? {
             Reply::Append(response) => Ok(response),
-            _ => self.confused(),
+            _ => self.unexpected_reply(),
         }
     }
 
     /// The peer answered something else.
-    fn confused<T>(&self) -> Result<T, CallError> {
+    fn unexpected_reply<T>(&self) -> Result<T, CallError> {
         Err(CallError::Unreachable(Unreachable::new(&NetError::NoGroup)))
     }
 
@@ -250,7 +250,7 @@ impl Connection {
             match self.call(RPCTypes::InstallSnapshot, &request, wait).await? {
                 Reply::SnapshotDone(response) => return Ok(response),
                 Reply::SnapshotWants(next) if next <= data.len() => offset = next,
-                _ => return self.confused(),
+                _ => return self.unexpected_reply(),
             }
         }
     }
@@ -279,7 +279,7 @@ impl RaftNetworkV2<Types> for Connection {
     ) -> Result<VoteResponse<Types>, CallError> {
         match self.call(RPCTypes::Vote, &Request::Vote(request), option.soft_ttl()).await? {
             Reply::Vote(response) => Ok(response),
-            _ => self.confused(),
+            _ => self.unexpected_reply(),
         }
     }
 
@@ -290,7 +290,7 @@ impl RaftNetworkV2<Types> for Connection {
     ) -> Result<VoteResponse<Types>, CallError> {
         match self.call(RPCTypes::Vote, &Request::PreVote(request), option.soft_ttl()).await? {
             Reply::Vote(response) => Ok(response),
-            _ => self.confused(),
+            _ => self.unexpected_reply(),
         }
     }
 
@@ -317,7 +317,7 @@ impl RaftNetworkV2<Types> for Connection {
         let request = Request::TransferLeader(request);
         match self.call(RPCTypes::TransferLeader, &request, option.soft_ttl()).await? {
             Reply::TransferLeader(response) => Ok(response),
-            _ => self.confused(),
+            _ => self.unexpected_reply(),
         }
     }
 }

@@ -15,7 +15,7 @@ use transport::{CallError, Endpoint, Priority, Request, Response, Service, Token
 use wire::control::{ControlError, MasterInfo};
 use wire::frame::{BODY_MAX, STATUS_ERROR};
 
-use crate::bytes::{BadBytes, Reader, Writer};
+use crate::bytes::{DecodeError, Reader, Writer};
 use crate::messages::{Invitation, MemberStatus};
 use crate::{Groups, LocalFuture, NetError, PeerSend};
 
@@ -29,7 +29,7 @@ pub const OP_ASK: u16 = 3;
 pub const OP_MEMBERS: u16 = 4;
 
 /// Raft messages without entries, of several groups.
-pub const OP_BEATS: u16 = 5;
+pub const OP_HEARTBEATS: u16 = 5;
 
 /// Invite a master whose directory is empty; the body is an invitation, behind the number of the
 /// master that is meant (0: not said, as by versions that put no number there).
@@ -50,7 +50,7 @@ pub const STATUS_NO_GROUP: u16 = 2;
 /// A Raft call's answer takes at most this long; its caller gives up far earlier.
 const RAFT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the answer to the heartbeats of several groups waits for the slowest of them.
-const BEATS_WAIT: Duration = Duration::from_millis(20);
+const HEARTBEATS_WAIT: Duration = Duration::from_millis(20);
 /// How long a master may take to answer an invitation, with its disk.
 const INVITE_WAIT: Duration = Duration::from_secs(1);
 /// Raft messages above this size let smaller ones pass.
@@ -62,7 +62,7 @@ pub struct Peers {
     endpoint: Endpoint,
     addrs: RefCell<BTreeMap<u64, SocketAddr>>,
     /// Heartbeats that leave with the next message, by master.
-    beats: RefCell<BTreeMap<u64, Vec<Beat>>>,
+    heartbeats: RefCell<BTreeMap<u64, Vec<GroupHeartbeat>>>,
     /// Masters that did not answer last: told once, not with each message.
     silent: RefCell<BTreeSet<u64>>,
     /// Masters that took no part in a group when they answered last: they may have lost their disk.
@@ -75,7 +75,7 @@ pub struct Peers {
 type RaftAnswer = Result<Vec<u8>, NetError>;
 
 /// A heartbeat on its way, and who waits for its answer.
-struct Beat {
+struct GroupHeartbeat {
     group: u32,
     rpc: Vec<u8>,
     answer: oneshot::Sender<RaftAnswer>,
@@ -89,7 +89,7 @@ impl Peers {
             env: env.clone(),
             endpoint,
             addrs: RefCell::new(addrs),
-            beats: RefCell::default(),
+            heartbeats: RefCell::default(),
             silent: RefCell::default(),
             strangers: RefCell::default(),
             misplaced: RefCell::default(),
@@ -194,9 +194,9 @@ impl Peers {
     async fn send_with_others(&self, to: u64, group: u32, rpc: Vec<u8>) -> RaftAnswer {
         let (sender, receiver) = oneshot::channel();
         let first = {
-            let mut beats = self.beats.borrow_mut();
-            let waiting = beats.entry(to).or_default();
-            waiting.push(Beat { group, rpc, answer: sender });
+            let mut heartbeats = self.heartbeats.borrow_mut();
+            let waiting = heartbeats.entry(to).or_default();
+            waiting.push(GroupHeartbeat { group, rpc, answer: sender });
             waiting.len() == 1
         };
         if first && let Some(this) = self.weak.upgrade() {
@@ -211,26 +211,28 @@ impl Peers {
     }
 
     async fn flush_beats(&self, to: u64) {
-        let mut beats = self.beats.borrow_mut().remove(&to).unwrap_or_default();
-        if beats.len() == 1 {
-            let Beat { group, rpc, answer } = beats.remove(0);
+        let mut heartbeats = self.heartbeats.borrow_mut().remove(&to).unwrap_or_default();
+        if heartbeats.len() == 1 {
+            let GroupHeartbeat { group, rpc, answer } = heartbeats.remove(0);
             // Fails when nobody waits any more; so below.
             let _ = answer.send(self.send_raft(to, group, rpc).await);
             return;
         }
         self.env.mark("peers: heartbeats go together");
-        let body = encode_beats(beats.iter().map(|beat| (beat.group, &beat.rpc[..])));
-        let answers = self.call_raft(to, request(OP_BEATS, Priority::Control, body)).await;
+        let body = encode_heartbeats(
+            heartbeats.iter().map(|heartbeat| (heartbeat.group, &heartbeat.rpc[..])),
+        );
+        let answers = self.call_raft(to, request(OP_HEARTBEATS, Priority::Control, body)).await;
         let answers = answers.map(|body| decode_answers(&body).unwrap_or_default());
         let mut answers = match answers {
             Ok(answers) => {
                 answers.into_iter().map(|answer| answer.ok_or(NetError::NoGroup)).collect()
             }
-            Err(error) => vec![Err(error); beats.len()],
+            Err(error) => vec![Err(error); heartbeats.len()],
         };
-        answers.resize(beats.len(), Err(NetError::NoGroup));
-        for (beat, answer) in beats.into_iter().zip(answers) {
-            let _ = beat.answer.send(answer);
+        answers.resize(heartbeats.len(), Err(NetError::NoGroup));
+        for (heartbeat, answer) in heartbeats.into_iter().zip(answers) {
+            let _ = heartbeat.answer.send(answer);
         }
     }
 
@@ -323,28 +325,32 @@ fn encode_message(group: u32, body: &[u8]) -> Vec<u8> {
     to.finish()
 }
 
-fn encode_beats<'a>(beats: impl ExactSizeIterator<Item = (u32, &'a [u8])>) -> Vec<u8> {
+fn encode_heartbeats<'a>(heartbeats: impl ExactSizeIterator<Item = (u32, &'a [u8])>) -> Vec<u8> {
     let mut to = Writer::new();
-    to.count(beats.len());
-    for (group, rpc) in beats {
+    to.count(heartbeats.len());
+    for (group, rpc) in heartbeats {
         to.u32(group).bytes(rpc);
     }
     to.finish()
 }
 
-/// The groups and messages of [`OP_BEATS`]; none when the body is damaged.
-pub fn decode_beats(body: &[u8]) -> Vec<(u32, Vec<u8>)> {
+/// The groups and messages of [`OP_HEARTBEATS`]; none when the body is damaged.
+pub fn decode_heartbeats(body: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let mut from = Reader::new(body);
-    let beats = from.list(|from| Ok((from.u32()?, from.bytes()?.to_vec())));
-    beats.ok().filter(|_| from.end().is_ok()).unwrap_or_default()
+    let heartbeats = from.list(|from| Ok((from.u32()?, from.bytes()?.to_vec())));
+    heartbeats.ok().filter(|_| from.end().is_ok()).unwrap_or_default()
 }
 
 /// Has each group answer its heartbeat. One that takes long is left out: it must not delay the
 /// others' leaders.
-pub async fn answer_beats(env: &Env, groups: &Groups, beats: Vec<(u32, Vec<u8>)>) -> Vec<u8> {
-    let answers = beats.into_iter().map(|(group, rpc)| async move {
+pub async fn answer_heartbeats(
+    env: &Env,
+    groups: &Groups,
+    heartbeats: Vec<(u32, Vec<u8>)>,
+) -> Vec<u8> {
+    let answers = heartbeats.into_iter().map(|(group, rpc)| async move {
         let answer = groups.deliver(group, rpc);
-        env.timeout(BEATS_WAIT, answer).await.ok().and_then(Result::ok)
+        env.timeout(HEARTBEATS_WAIT, answer).await.ok().and_then(Result::ok)
     });
     let answers = join_all(answers.collect::<Vec<_>>()).await;
     encode_answers(answers.iter().map(Option::as_deref))
@@ -359,7 +365,7 @@ fn encode_answers<'a>(answers: impl ExactSizeIterator<Item = Option<&'a [u8]>>) 
     to.finish()
 }
 
-fn decode_answers(body: &[u8]) -> Result<Vec<Option<Vec<u8>>>, BadBytes> {
+fn decode_answers(body: &[u8]) -> Result<Vec<Option<Vec<u8>>>, DecodeError> {
     let mut from = Reader::new(body);
     let answers = from.list(|from| {
         let (there, bytes) = (from.bool()?, from.bytes()?);
@@ -370,7 +376,7 @@ fn decode_answers(body: &[u8]) -> Result<Vec<Option<Vec<u8>>>, BadBytes> {
 }
 
 /// Group number and content of a message between masters.
-pub fn decode_message(request: &Request) -> Result<(u32, Vec<u8>), BadBytes> {
+pub fn decode_message(request: &Request) -> Result<(u32, Vec<u8>), DecodeError> {
     let mut from = Reader::new(&request.body);
     let group = from.u32()?;
     let content = match &request.payload {
@@ -387,9 +393,12 @@ pub fn fuzz_peer_message(bytes: &[u8]) {
     if let Ok((group, content)) = decode_message(&request) {
         assert_eq!(encode_message(group, &content), bytes);
     }
-    let beats = decode_beats(bytes);
-    if !beats.is_empty() {
-        assert_eq!(encode_beats(beats.iter().map(|(group, rpc)| (*group, &rpc[..]))), bytes);
+    let heartbeats = decode_heartbeats(bytes);
+    if !heartbeats.is_empty() {
+        assert_eq!(
+            encode_heartbeats(heartbeats.iter().map(|(group, rpc)| (*group, &rpc[..]))),
+            bytes
+        );
     }
     if let Ok(answers) = decode_answers(bytes) {
         let again = encode_answers(answers.iter().map(Option::as_deref));
@@ -418,12 +427,12 @@ mod tests {
 
         #[test]
         fn messages_come_back_as_they_went(
-            beats in prop::collection::vec((any::<u32>(), any::<Vec<u8>>()), 0..8),
+            heartbeats in prop::collection::vec((any::<u32>(), any::<Vec<u8>>()), 0..8),
             answers in prop::collection::vec(any::<Option<Vec<u8>>>(), 0..8),
             (id, disk, one, other) in any::<(u64, u128, bool, bool)>(),
         ) {
-            let bytes = encode_beats(beats.iter().map(|(group, rpc)| (*group, &rpc[..])));
-            prop_assert_eq!(decode_beats(&bytes), beats);
+            let bytes = encode_heartbeats(heartbeats.iter().map(|(group, rpc)| (*group, &rpc[..])));
+            prop_assert_eq!(decode_heartbeats(&bytes), heartbeats);
             let bytes = encode_answers(answers.iter().map(Option::as_deref));
             prop_assert_eq!(decode_answers(&bytes), Ok(answers));
             let invitation = Invitation { inviter: DiskId::new(disk), joins: one };

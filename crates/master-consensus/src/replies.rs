@@ -10,7 +10,7 @@ use base::ClientId;
 use wire::control::OpId;
 
 use crate::Rows;
-use crate::bytes::{BadBytes, Reader, Writer, row_key, split_key};
+use crate::bytes::{DecodeError, Reader, Writer, row_key, split_key};
 use crate::limits::{REPLY_BYTES_MAX, SESSION_IDLE, SESSION_REPLIES_MAX, SESSIONS_MAX};
 use crate::tracked::Tracked;
 
@@ -152,8 +152,8 @@ impl ReplyTable {
     }
 
     /// Adds a row of [`ReplyTable::take_changes`].
-    pub fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadBytes> {
-        let (client, "") = split_key(key)? else { return Err(BadBytes) };
+    pub fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), DecodeError> {
+        let (client, "") = split_key(key)? else { return Err(DecodeError) };
         let client = ClientId::new(u64::from_be_bytes(client));
         let mut from = Reader::new(value);
         let session = Session::decode(&mut from)?;
@@ -162,7 +162,7 @@ impl ReplyTable {
         self.by_use.insert((session.used, client));
         match self.sessions.load(client, session) {
             None => Ok(()),
-            Some(_) => Err(BadBytes),
+            Some(_) => Err(DecodeError),
         }
     }
 
@@ -180,14 +180,14 @@ impl ReplyTable {
     }
 
     /// Reads what [`ReplyTable::encode`] wrote.
-    pub fn decode(from: &mut Reader<'_>) -> Result<ReplyTable, BadBytes> {
+    pub fn decode(from: &mut Reader<'_>) -> Result<ReplyTable, DecodeError> {
         let mut table = ReplyTable::default();
         let take = |from: &mut Reader<'_>| Ok((ClientId::new(from.u64()?), Session::decode(from)?));
         for (client, session) in from.list(take)? {
             table.bytes += session.replies.values().map(Vec::len).sum::<usize>();
             table.by_use.insert((session.used, client));
             if table.sessions.load(client, session).is_some() {
-                return Err(BadBytes);
+                return Err(DecodeError);
             }
         }
         Ok(table)
@@ -202,7 +202,7 @@ impl Session {
         }
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Session, BadBytes> {
+    fn decode(from: &mut Reader<'_>) -> Result<Session, DecodeError> {
         let (used, acked_below) = (from.u64()?, from.u64()?);
         let replies = from.list(|from| Ok((from.u64()?, from.bytes()?.to_vec())))?;
         Ok(Session { used, acked_below, replies: replies.into_iter().collect() })

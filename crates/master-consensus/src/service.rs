@@ -187,7 +187,7 @@ pub trait Hosted {
     /// Forms the group of `members`, unless it has been formed.
     fn form(&self, members: BTreeSet<u64>) -> LocalFuture<'_, Result<(), MembershipError>>;
     /// Sends a heartbeat, if this member leads.
-    fn beat(&self) -> LocalFuture<'_, ()>;
+    fn heartbeat(&self) -> LocalFuture<'_, ()>;
     /// Stops this member.
     fn shutdown(&self) -> LocalFuture<'_, ()>;
 }
@@ -259,8 +259,8 @@ impl<M: Hostable> Hosted for Host<M> {
         Box::pin(async move { self.0.group.bootstrap(&members).await })
     }
 
-    fn beat(&self) -> LocalFuture<'_, ()> {
-        Box::pin(self.0.group.beat())
+    fn heartbeat(&self) -> LocalFuture<'_, ()> {
+        Box::pin(self.0.group.heartbeat())
     }
 
     fn shutdown(&self) -> LocalFuture<'_, ()> {

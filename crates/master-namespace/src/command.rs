@@ -6,7 +6,7 @@ use wire::control::{NamespaceChange, OpId};
 use super::cross::{Action, IntentId};
 use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
 use super::{Outcome, decode_outcome, encode_outcome};
-use master_consensus::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{DecodeError, Reader, Writer};
 
 /// Version of commands.
 const VERSION: u8 = 1;
@@ -99,10 +99,10 @@ pub fn encode_command(clock_ms: u64, command: &Command) -> Vec<u8> {
 }
 
 /// Clock and command of bytes from the log.
-pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
+pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), DecodeError> {
     let from = &mut Reader::new(bytes);
     if from.u8()? != VERSION {
-        return Err(BadBytes);
+        return Err(DecodeError);
     }
     let clock_ms = from.u64()?;
     let command = match from.u8()? {
@@ -126,7 +126,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
             commit: from.bool()?,
         },
         6 => Command::Forget { intent: IntentId::decode(from)? },
-        _ => return Err(BadBytes),
+        _ => return Err(DecodeError),
     };
     from.clone().end()?;
     Ok((clock_ms, command))
@@ -169,7 +169,7 @@ pub(super) fn put_change(to: &mut Writer, change: &NamespaceChange) {
 }
 
 /// Reads a change.
-pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, BadBytes> {
+pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, DecodeError> {
     Ok(match from.u8()? {
         1 => NamespaceChange::Mkdir { place: from.place()?, attributes: take_attributes(from)? },
         2 => NamespaceChange::Create {
@@ -199,6 +199,6 @@ pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, BadB
                 present.then_some(len)
             },
         },
-        _ => return Err(BadBytes),
+        _ => return Err(DecodeError),
     })
 }

@@ -7,7 +7,7 @@ use base::{FileId, Kind};
 use wire::control::{Attributes, ControlError, Node, Policy};
 
 use super::{Entry, IntentId};
-use master_consensus::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{DecodeError, Reader, Writer};
 
 /// What a change came to.
 pub type Outcome = Result<Answer, Refusal>;
@@ -171,7 +171,7 @@ pub(super) fn put_attributes(to: &mut Writer, attributes: &Attributes) {
 }
 
 /// Reads attributes.
-pub(super) fn take_attributes(from: &mut Reader<'_>) -> Result<Attributes, BadBytes> {
+pub(super) fn take_attributes(from: &mut Reader<'_>) -> Result<Attributes, DecodeError> {
     Ok(Attributes { mode: from.u32()?, mtime: from.u64()? })
 }
 
@@ -181,7 +181,7 @@ pub(super) fn put_policy(to: &mut Writer, policy: Policy) {
 }
 
 /// Reads a policy, which may be an invalid one.
-pub(super) fn take_policy(from: &mut Reader<'_>) -> Result<Policy, BadBytes> {
+pub(super) fn take_policy(from: &mut Reader<'_>) -> Result<Policy, DecodeError> {
     Ok(Policy { copies: from.u8()?, acks: from.u8()? })
 }
 
@@ -204,7 +204,7 @@ pub(super) fn put_node(to: &mut Writer, node: &Node) {
     }
 }
 
-pub(super) fn take_node(from: &mut Reader<'_>) -> Result<Node, BadBytes> {
+pub(super) fn take_node(from: &mut Reader<'_>) -> Result<Node, DecodeError> {
     Ok(match from.u8()? {
         1 => {
             let (file, policy) = (from.file()?, take_policy(from)?);
@@ -213,7 +213,7 @@ pub(super) fn take_node(from: &mut Reader<'_>) -> Result<Node, BadBytes> {
         }
         2 => Node::Dir { dir: from.dir()?, attributes: take_attributes(from)? },
         3 => Node::Symlink { target: from.str()?.to_owned(), attributes: take_attributes(from)? },
-        _ => return Err(BadBytes),
+        _ => return Err(DecodeError),
     })
 }
 
@@ -241,7 +241,7 @@ pub fn encode_outcome(outcome: &Outcome) -> Vec<u8> {
 }
 
 /// The outcome of bytes that [`encode_outcome`] made.
-pub fn decode_outcome(bytes: &[u8]) -> Result<Outcome, BadBytes> {
+pub fn decode_outcome(bytes: &[u8]) -> Result<Outcome, DecodeError> {
     let from = &mut Reader::new(bytes);
     let outcome = match from.u8()? {
         0 => Ok(Answer::Done),
@@ -250,8 +250,8 @@ pub fn decode_outcome(bytes: &[u8]) -> Result<Outcome, BadBytes> {
         3 => Ok(Answer::Pending(IntentId::decode(from)?)),
         4 => Ok(Answer::Prepared(None)),
         5 => Ok(Answer::Prepared(Some(Entry::decode(from)?))),
-        0xff => Err(Refusal::from_number(from.u8()?).ok_or(BadBytes)?),
-        _ => return Err(BadBytes),
+        0xff => Err(Refusal::from_number(from.u8()?).ok_or(DecodeError)?),
+        _ => return Err(DecodeError),
     };
     from.clone().end()?;
     Ok(outcome)

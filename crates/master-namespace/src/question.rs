@@ -5,7 +5,7 @@ use wire::control::Node;
 
 use super::outcome::{decode_outcome, encode_outcome, put_node, take_node};
 use super::{IntentId, Namespace};
-use master_consensus::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{DecodeError, Reader, Writer};
 
 /// A question. Its answer is linearizable.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,13 +49,13 @@ impl Question {
         writer.finish()
     }
 
-    fn decode(bytes: &[u8]) -> Result<Question, BadBytes> {
+    fn decode(bytes: &[u8]) -> Result<Question, DecodeError> {
         let from = &mut Reader::new(bytes);
         Ok(match from.u8()? {
             1 => Question::Nodes(from.list(Reader::file)?),
             2 => Question::Parent(from.dir()?),
             3 => Question::Fate(IntentId::decode(from)?),
-            _ => return Err(BadBytes),
+            _ => return Err(DecodeError),
         })
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn answer(state: &Namespace, question: &[u8]) -> Vec<u8> {
 }
 
 /// The answer to [`Question::Nodes`].
-pub fn decode_nodes(bytes: &[u8]) -> Result<Vec<Option<Node>>, BadBytes> {
+pub fn decode_nodes(bytes: &[u8]) -> Result<Vec<Option<Node>>, DecodeError> {
     let mut from = Reader::new(bytes);
     let nodes = from.list(|from| Ok(if from.bool()? { Some(take_node(from)?) } else { None }))?;
     from.end()?;
@@ -101,7 +101,7 @@ pub fn decode_nodes(bytes: &[u8]) -> Result<Vec<Option<Node>>, BadBytes> {
 }
 
 /// The answer to [`Question::Parent`].
-pub fn decode_parent(bytes: &[u8]) -> Result<Option<DirId>, BadBytes> {
+pub fn decode_parent(bytes: &[u8]) -> Result<Option<DirId>, DecodeError> {
     let mut from = Reader::new(bytes);
     let (present, dir) = (from.bool()?, from.dir()?);
     from.end()?;
@@ -109,12 +109,12 @@ pub fn decode_parent(bytes: &[u8]) -> Result<Option<DirId>, BadBytes> {
 }
 
 /// The answer to [`Question::Fate`].
-pub fn decode_fate(bytes: &[u8]) -> Result<Fate, BadBytes> {
+pub fn decode_fate(bytes: &[u8]) -> Result<Fate, DecodeError> {
     match bytes {
         [0] => Ok(Fate::Open),
         [1] => Ok(Fate::Committed),
         [2] => Ok(Fate::Over),
-        _ => Err(BadBytes),
+        _ => Err(DecodeError),
     }
 }
 

@@ -7,7 +7,7 @@ use super::cross::{Action, Cross, Intent, IntentId, Prepared};
 use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
 use super::state::{Dir, Entry, Inode};
 use super::{Answer, Namespace, decode_outcome, encode_command, encode_outcome};
-use master_consensus::bytes::{BadBytes, Reader, Writer, row_key, split_key};
+use master_consensus::bytes::{DecodeError, Reader, Writer, row_key, split_key};
 use master_consensus::{RowCopy, Rows, StateMachine};
 
 /// Facts of the partition, and intents.
@@ -30,7 +30,7 @@ impl IntentId {
         to.u16(self.partition).u64(self.index);
     }
 
-    pub(super) fn decode(from: &mut Reader<'_>) -> Result<IntentId, BadBytes> {
+    pub(super) fn decode(from: &mut Reader<'_>) -> Result<IntentId, DecodeError> {
         Ok(IntentId { partition: from.u16()?, index: from.u64()? })
     }
 }
@@ -48,12 +48,12 @@ impl Entry {
         }
     }
 
-    pub(super) fn decode(from: &mut Reader<'_>) -> Result<Entry, BadBytes> {
+    pub(super) fn decode(from: &mut Reader<'_>) -> Result<Entry, DecodeError> {
         Ok(match from.u8()? {
             1 => Entry::File(from.file()?),
             2 => Entry::Dir { dir: from.dir()?, attributes: take_attributes(from)? },
             3 => Entry::Symlink { target: from.str()?.into(), attributes: take_attributes(from)? },
-            _ => return Err(BadBytes),
+            _ => return Err(DecodeError),
         })
     }
 }
@@ -97,7 +97,7 @@ impl Action {
         }
     }
 
-    pub(super) fn decode(from: &mut Reader<'_>) -> Result<Action, BadBytes> {
+    pub(super) fn decode(from: &mut Reader<'_>) -> Result<Action, DecodeError> {
         Ok(match from.u8()? {
             1 => Action::Put {
                 place: from.place()?,
@@ -120,7 +120,7 @@ impl Action {
                 },
             },
             10 => Action::RenameTurn,
-            _ => return Err(BadBytes),
+            _ => return Err(DecodeError),
         })
     }
 }
@@ -132,7 +132,7 @@ impl Inode {
         to.u32(self.links).u64(self.len);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Inode, BadBytes> {
+    fn decode(from: &mut Reader<'_>) -> Result<Inode, DecodeError> {
         let (policy, attributes) = (take_policy(from)?, take_attributes(from)?);
         Ok(Inode { policy, attributes, links: from.u32()?, len: from.u64()? })
     }
@@ -154,10 +154,10 @@ impl Intent {
         }
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Intent, BadBytes> {
+    fn decode(from: &mut Reader<'_>) -> Result<Intent, DecodeError> {
         let op = from.op()?;
         let plan = from.list(|from| Ok((from.u16()?, from.list(Action::decode)?)))?;
-        let answer: Answer = decode_outcome(from.bytes()?)?.map_err(|_| BadBytes)?;
+        let answer: Answer = decode_outcome(from.bytes()?)?.map_err(|_| DecodeError)?;
         let fate = if from.bool()? { Some((from.bool()?, from.list(Reader::u16)?)) } else { None };
         Ok(Intent { op, plan, answer, fate })
     }
@@ -201,7 +201,7 @@ impl Cross {
         self.resolved.iter().for_each(|intent| intent.encode(to));
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Cross, BadBytes> {
+    fn decode(from: &mut Reader<'_>) -> Result<Cross, DecodeError> {
         let mut cross = Cross::default();
         let intents = from.list(|from| Ok((from.u64()?, Intent::decode(from)?)))?;
         cross.intents = intents.into_iter().collect();
@@ -320,27 +320,27 @@ impl Namespace {
     }
 
     /// Adds a row to a blank state. Rows come in the order of their keys.
-    pub(super) fn load_row(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadBytes> {
+    pub(super) fn load_row(&mut self, key: &[u8], value: &[u8]) -> Result<(), DecodeError> {
         let from = &mut Reader::new(value);
         let file = || {
-            let (file, "") = split_key(key)? else { return Err(BadBytes) };
+            let (file, "") = split_key(key)? else { return Err(DecodeError) };
             Ok(FileId::new(u64::from_be_bytes(file)))
         };
         let named = || {
             let (dir, name) = split_key(key)?;
             Ok((DirId::new(u128::from_be_bytes(dir)), name))
         };
-        match *key.first().ok_or(BadBytes)? {
+        match *key.first().ok_or(DecodeError)? {
             HEAD if key.len() == 1 => {
                 if (from.u16()?, from.u16()?) != (self.partition, self.partitions) {
-                    return Err(BadBytes);
+                    return Err(DecodeError);
                 }
                 (self.applied, self.clock_ms) = (from.u64()?, from.u64()?);
                 self.next_file = from.u64()?;
                 self.cross = Cross::decode(from)?;
             }
             DIR => {
-                let (id, "") = named()? else { return Err(BadBytes) };
+                let (id, "") = named()? else { return Err(DecodeError) };
                 let mut dir = Dir::new(from.dir()?);
                 dir.versions_floor = from.u32()?;
                 self.dirs.load(id, dir);
@@ -348,14 +348,14 @@ impl Namespace {
             NAME => {
                 let (id, name) = named()?;
                 let entry = Entry::decode(from)?;
-                let dir = self.dirs.loaded_mut(&id).ok_or(BadBytes)?;
+                let dir = self.dirs.loaded_mut(&id).ok_or(DecodeError)?;
                 if dir.entries.load(name.into(), entry).is_none() {
                     self.names += 1;
                 }
             }
             VERSION_OF => {
                 let (id, name) = named()?;
-                let dir = self.dirs.loaded_mut(&id).ok_or(BadBytes)?;
+                let dir = self.dirs.loaded_mut(&id).ok_or(DecodeError)?;
                 dir.versions.load(name.into(), from.u32()?);
             }
             INODE => {
@@ -365,7 +365,7 @@ impl Namespace {
                 self.orphans.load(file()?, ());
             }
             SESSION => return self.replies.load(key, value),
-            _ => return Err(BadBytes),
+            _ => return Err(DecodeError),
         }
         from.clone().end()
     }

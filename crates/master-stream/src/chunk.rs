@@ -8,7 +8,7 @@ use base::{ChunkId, Epoch};
 use super::encoding::Encode;
 use super::limits::SLOTS_MAX;
 use crate::placement::ReplicaLocation;
-use master_consensus::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{DecodeError, Reader, Writer};
 
 /// A place by its number in the partition's table: 4 bytes instead of 20.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -64,7 +64,7 @@ impl Encode for Places {
         self.list.put(to);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Places, BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<Places, DecodeError> {
         let mut places = Places::default();
         for place in Vec::<ReplicaLocation>::take(from)? {
             places.intern(place);
@@ -215,17 +215,17 @@ impl Encode for Chunk {
         });
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Chunk, BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<Chunk, DecodeError> {
         let (id, epoch) = (ChunkId::take(from)?, Epoch::take(from)?);
         let (base, len, acks) = (from.u64()?, from.u32()?, from.u8()?);
         let (count, settled, target) = (from.u8()?, from.u8()?, from.u8()?);
         let mut slots = [PlaceIndex::default(); SLOTS_MAX];
         if usize::from(count) > SLOTS_MAX || u64::from(len) > CHUNK_LEN_MAX {
-            return Err(BadBytes);
+            return Err(DecodeError);
         }
         let beyond = !((1u16 << count) - 1) as u8;
         if (settled | target) & beyond != 0 || settled & target != 0 {
-            return Err(BadBytes);
+            return Err(DecodeError);
         }
         for slot in &mut slots[..usize::from(count)] {
             *slot = PlaceIndex(from.u32()?);

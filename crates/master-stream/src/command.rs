@@ -6,7 +6,7 @@ use wire::control::{OpId, Policy};
 
 use super::encoding::{decode, encode, encode_enum, encode_struct};
 use crate::placement::ReplicaLocation;
-use master_consensus::bytes::BadBytes;
+use master_consensus::bytes::DecodeError;
 
 /// Version of the encoding of commands.
 const COMMAND_VERSION: u8 = 1;
@@ -31,7 +31,7 @@ impl Command {
     }
 
     /// From its form in the log.
-    pub fn decode(bytes: &[u8]) -> Result<Command, BadBytes> {
+    pub fn decode(bytes: &[u8]) -> Result<Command, DecodeError> {
         decode(COMMAND_VERSION, bytes)
     }
 }
@@ -165,7 +165,7 @@ impl Outcome {
     }
 
     /// From its form.
-    pub fn decode(bytes: &[u8]) -> Result<Outcome, BadBytes> {
+    pub fn decode(bytes: &[u8]) -> Result<Outcome, DecodeError> {
         decode(OUTCOME_VERSION, bytes)
     }
 }

@@ -5,14 +5,14 @@ use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 use wire::control::{OpId, Policy};
 
 use crate::placement::ReplicaLocation;
-use master_consensus::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{DecodeError, Reader, Writer};
 
 /// A value that has a form in bytes.
 pub trait Encode: Sized {
     /// Appends its form.
     fn put(&self, to: &mut Writer);
     /// Takes its form.
-    fn take(from: &mut Reader<'_>) -> Result<Self, BadBytes>;
+    fn take(from: &mut Reader<'_>) -> Result<Self, DecodeError>;
 }
 
 /// The form of `value` behind a version byte.
@@ -24,10 +24,10 @@ pub fn encode<T: Encode>(version: u8, value: &T) -> Vec<u8> {
 }
 
 /// The value of a form with this version, and nothing behind it.
-pub fn decode<T: Encode>(version: u8, bytes: &[u8]) -> Result<T, BadBytes> {
+pub fn decode<T: Encode>(version: u8, bytes: &[u8]) -> Result<T, DecodeError> {
     let mut from = Reader::new(bytes);
     if from.u8()? != version {
-        return Err(BadBytes);
+        return Err(DecodeError);
     }
     let value = T::take(&mut from)?;
     from.end()?;
@@ -42,7 +42,7 @@ macro_rules! encode_as {
                 to.$method(get(*self));
             }
 
-            fn take(from: &mut Reader<'_>) -> Result<$type, BadBytes> {
+            fn take(from: &mut Reader<'_>) -> Result<$type, DecodeError> {
                 from.$method().map($from)
             }
         }
@@ -67,7 +67,7 @@ impl Encode for OpId {
         to.op(self);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<OpId, BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<OpId, DecodeError> {
         from.op()
     }
 }
@@ -77,7 +77,7 @@ impl Encode for Policy {
         to.u8(self.copies).u8(self.acks);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Policy, BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<Policy, DecodeError> {
         Ok(Policy { copies: from.u8()?, acks: from.u8()? })
     }
 }
@@ -88,7 +88,7 @@ impl Encode for ReplicaLocation {
         self.disk.put(to);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<ReplicaLocation, BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<ReplicaLocation, DecodeError> {
         Ok(ReplicaLocation { server: ServerId::take(from)?, disk: DiskId::take(from)? })
     }
 }
@@ -99,7 +99,7 @@ impl<T: Encode> Encode for Vec<T> {
         self.iter().for_each(|item| item.put(to));
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Vec<T>, BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<Vec<T>, DecodeError> {
         from.list(T::take)
     }
 }
@@ -112,7 +112,7 @@ impl<T: Encode> Encode for Option<T> {
         }
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Option<T>, BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<Option<T>, DecodeError> {
         Ok(if from.bool()? { Some(T::take(from)?) } else { None })
     }
 }
@@ -123,7 +123,7 @@ impl<A: Encode, B: Encode> Encode for (A, B) {
         self.1.put(to);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<(A, B), BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<(A, B), DecodeError> {
         Ok((A::take(from)?, B::take(from)?))
     }
 }
@@ -135,7 +135,7 @@ impl<A: Encode, B: Encode, C: Encode> Encode for (A, B, C) {
         self.2.put(to);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<(A, B, C), BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<(A, B, C), DecodeError> {
         Ok((A::take(from)?, B::take(from)?, C::take(from)?))
     }
 }
@@ -150,7 +150,7 @@ macro_rules! encode_struct {
 
             fn take(
                 from: &mut ::master_consensus::bytes::Reader<'_>,
-            ) -> Result<$type, ::master_consensus::bytes::BadBytes> {
+            ) -> Result<$type, ::master_consensus::bytes::DecodeError> {
                 $( let $field = $crate::encoding::Encode::take(from)?; )*
                 Ok($type { $($field),* })
             }
@@ -173,13 +173,13 @@ macro_rules! encode_enum {
 
             fn take(
                 from: &mut ::master_consensus::bytes::Reader<'_>,
-            ) -> Result<$type, ::master_consensus::bytes::BadBytes> {
+            ) -> Result<$type, ::master_consensus::bytes::DecodeError> {
                 Ok(match from.u8()? {
                     $( $tag => {
                         $( let $field = $crate::encoding::Encode::take(from)?; )*
                         $type::$variant { $($field),* }
                     } )*
-                    _ => return Err(::master_consensus::bytes::BadBytes),
+                    _ => return Err(::master_consensus::bytes::DecodeError),
                 })
             }
         }

@@ -9,7 +9,7 @@ use super::command::{Action, Command, Outcome};
 use super::encoding::Encode;
 use super::state::{Dead, Stream, StreamMachine};
 use super::writers::{SpareChange, TailSeal};
-use master_consensus::bytes::{BadBytes, Reader, Writer, row_key, split_key};
+use master_consensus::bytes::{DecodeError, Reader, Writer, row_key, split_key};
 use master_consensus::limits::SHED_ROWS;
 use master_consensus::service::Hostable;
 use master_consensus::{BadCommand, BadSnapshot, RowCopy, Rows, StateMachine};
@@ -69,13 +69,14 @@ impl StreamMachine {
     }
 
     /// Rebuilds what follows from a stream.
-    fn index_stream(&mut self, file: FileId, stream: &Stream) -> Result<(), BadBytes> {
+    fn index_stream(&mut self, file: FileId, stream: &Stream) -> Result<(), DecodeError> {
         for chunk in stream.chunks.iter().chain(&stream.spares) {
             if self.owners.insert(chunk.id, file).is_some() {
-                return Err(BadBytes);
+                return Err(DecodeError);
             }
             let Some(len) = chunk.sealed() else { continue };
-            self.logical_bytes = self.logical_bytes.checked_add(u64::from(len)).ok_or(BadBytes)?;
+            self.logical_bytes =
+                self.logical_bytes.checked_add(u64::from(len)).ok_or(DecodeError)?;
             if !chunk.is_settled() {
                 self.unsettled.insert(chunk.id);
             }
@@ -177,20 +178,20 @@ fn put_row<T: Encode>(rows: &mut Rows, key: &[u8], value: Option<&T>) {
 }
 
 impl StreamMachine {
-    fn load_row(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadBytes> {
+    fn load_row(&mut self, key: &[u8], value: &[u8]) -> Result<(), DecodeError> {
         let mut from = Reader::new(value);
         let file = || {
-            let (file, "") = split_key(key)? else { return Err(BadBytes) };
+            let (file, "") = split_key(key)? else { return Err(DecodeError) };
             Ok(FileId::new(u64::from_be_bytes(file)))
         };
-        match *key.first().ok_or(BadBytes)? {
+        match *key.first().ok_or(DecodeError)? {
             HEAD if key.len() == 1 => {
                 if from.u16()? != self.partition {
-                    return Err(BadBytes);
+                    return Err(DecodeError);
                 }
                 (self.next_chunk, self.clock_ms) = (from.u64()?, from.u64()?);
                 if self.next_chunk > ID_COUNTER_END {
-                    return Err(BadBytes);
+                    return Err(DecodeError);
                 }
                 self.places = Places::take(&mut from)?;
             }
@@ -200,10 +201,10 @@ impl StreamMachine {
                 self.streams.load(file, stream);
             }
             DEAD => {
-                let ids: [u8; 12] = key[1..].try_into().map_err(|_| BadBytes)?;
+                let ids: [u8; 12] = key[1..].try_into().map_err(|_| DecodeError)?;
                 let (place, chunk) = ids.split_at(4);
-                let place = u32::from_be_bytes(place.try_into().map_err(|_| BadBytes)?);
-                let chunk = u64::from_be_bytes(chunk.try_into().map_err(|_| BadBytes)?);
+                let place = u32::from_be_bytes(place.try_into().map_err(|_| DecodeError)?);
+                let chunk = u64::from_be_bytes(chunk.try_into().map_err(|_| DecodeError)?);
                 let key = (super::chunk::PlaceIndex(place), ChunkId::new(chunk));
                 self.dead.load(key, Dead::take(&mut from)?);
             }
@@ -213,7 +214,7 @@ impl StreamMachine {
                 self.dead_files_by_time.insert((until, file));
             }
             SESSION => return self.replies.load(key, value),
-            _ => return Err(BadBytes),
+            _ => return Err(DecodeError),
         }
         from.end()
     }
@@ -230,7 +231,7 @@ impl Encode for Stream {
         self.spares.put(to);
     }
 
-    fn take(from: &mut Reader<'_>) -> Result<Stream, BadBytes> {
+    fn take(from: &mut Reader<'_>) -> Result<Stream, DecodeError> {
         let mut stream = Stream::new(Encode::take(from)?);
         stream.epoch = Epoch::take(from)?;
         stream.writing = from.bool()?;

@@ -57,9 +57,9 @@ impl TransportCalls {
         let answer = self.call(to, request).await?;
         match decode_answer(answer.status, &answer.body) {
             Ok(Ok(DataReply::Stat(stat))) => Ok(stat),
-            Ok(Ok(_)) => Err(confused("an answer to another question")),
+            Ok(Ok(_)) => Err(unexpected_reply("an answer to another question")),
             Ok(Err(error)) => Err(CallError::Data(error)),
-            Err(error) => Err(confused(&error.to_string())),
+            Err(error) => Err(unexpected_reply(&error.to_string())),
         }
     }
 
@@ -81,24 +81,26 @@ impl TransportCalls {
         let answer = self.call(to, request).await?;
         if answer.status != 0 {
             let error = ControlError::decode(&answer.body);
-            return Err(error.map_or_else(|it| confused(&it.to_string()), CallError::Control));
+            return Err(
+                error.map_or_else(|it| unexpected_reply(&it.to_string()), CallError::Control)
+            );
         }
         match ControlReply::decode(&answer.body) {
             Ok(ControlReply::Chunkserver(reply)) => Ok(reply),
-            Ok(_) => Err(confused("an answer of another service")),
-            Err(error) => Err(confused(&error.to_string())),
+            Ok(_) => Err(unexpected_reply("an answer of another service")),
+            Err(error) => Err(unexpected_reply(&error.to_string())),
         }
     }
 
     async fn order(&self, to: ReplicaPlace, order: ChunkserverRequest) -> Result<(), CallError> {
         match self.control(to, order).await? {
             ChunkserverReply::Done => Ok(()),
-            _ => Err(confused("an answer to another question")),
+            _ => Err(unexpected_reply("an answer to another question")),
         }
     }
 }
 
-fn confused(what: &str) -> CallError {
+fn unexpected_reply(what: &str) -> CallError {
     CallError::Control(ControlError::new(Kind::Invalid, format!("the chunkserver sent {what}")))
 }
 
@@ -146,7 +148,7 @@ impl ChunkserverCalls for TransportCalls {
         Box::pin(async move {
             match self.control(to, order).await? {
                 ChunkserverReply::Replicated { stat, bytes } => Ok((stat, bytes)),
-                _ => Err(confused("an answer to another question")),
+                _ => Err(unexpected_reply("an answer to another question")),
             }
         })
     }
@@ -181,7 +183,7 @@ impl ChunkserverCalls for TransportCalls {
             let request = ChunkserverRequest::List { disk: to.disk, after, limit };
             match self.control(to, request).await? {
                 ChunkserverReply::List { replicas, more } => Ok((replicas, more)),
-                _ => Err(confused("an answer to another question")),
+                _ => Err(unexpected_reply("an answer to another question")),
             }
         })
     }

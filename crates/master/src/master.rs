@@ -35,7 +35,7 @@ use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
 use master_consensus::limits::LOG_SEGMENT_LEN;
 use master_consensus::peers::{
-    OP_ASK, OP_BEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_NO_GROUP, decode_message,
+    OP_ASK, OP_HEARTBEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_NO_GROUP, decode_message,
 };
 use master_consensus::service::{Errand, Host, Hostable, Router};
 use master_consensus::{
@@ -520,7 +520,7 @@ impl Handler for Entrance {
         let Some(master) = self.master.get().cloned() else { return incoming.reply.busy() };
         let Incoming { request, reply, peer, .. } = incoming;
         let (class, name) = match (request.service, request.op) {
-            (Service::RAFT, OP_RAFT | OP_BEATS) => (Class::Control, "raft request"),
+            (Service::RAFT, OP_RAFT | OP_HEARTBEATS) => (Class::Control, "raft request"),
             (Service::RAFT, _) => (Class::Foreground, "peer request"),
             (Service::CONTROL, _) => (Class::Foreground, "control request"),
             _ => {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::DiskId;
-use chunkserver::{Board, Chunkserver};
+use chunkserver::{Chunkserver, ShardDirectory};
 use chunkstore::flash::{Counters, FlashStore};
 use chunkstore::{ChunkStore, StoreInfo};
 use metrics::Exposition;
@@ -27,18 +27,18 @@ use crate::{check_ports, config, prepare_tracer, probe};
 pub const WARNING: &str = "craton: warning: ";
 
 /// Executors that the server runs on: never more than it has disks, or the machine cores.
-pub fn lane_count(config: &config::Chunkserver) -> usize {
+pub fn shard_count(config: &config::Chunkserver) -> usize {
     let most = std::thread::available_parallelism().map_or(1, usize::from);
-    let lanes = (config.cores as usize).min(config.stores.len()).min(most).max(1);
-    if lanes < config.cores as usize {
+    let shards = (config.cores as usize).min(config.stores.len()).min(most).max(1);
+    if shards < config.cores as usize {
         let (asked, disks) = (config.cores, config.stores.len());
-        tracing::warn!(asked, lanes, disks, cores = most, "fewer executors than asked for");
+        tracing::warn!(asked, shards, disks, cores = most, "fewer executors than asked for");
     }
-    lanes
+    shards
 }
 
-/// Where lane `index` listens: each on the next port.
-fn lane_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
+/// Where shard `index` listens: each on the next port.
+fn shard_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
     let mut listen = config.listen;
     if listen.port() != 0 {
         listen.set_port(listen.port().saturating_add(index as u16));
@@ -48,16 +48,16 @@ fn lane_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
 
 /// A running chunkserver with what is needed to look at it.
 pub struct Role<S = FlashStore> {
-    /// The first lane, which speaks for the server.
+    /// The first shard, which speaks for the server.
     pub server: Chunkserver<S>,
     /// Its links.
     pub endpoint: Endpoint,
-    /// The stores of the lanes on this executor.
+    /// The stores of the shards on this executor.
     pub stores: Vec<S>,
-    /// The stores of all lanes.
+    /// The stores of all shards.
     pub disks: Disks,
-    lanes: Vec<OtherLane>,
-    /// Lanes beside the first on this executor.
+    shards: Vec<OtherShard>,
+    /// Shards beside the first on this executor.
     here: Vec<Chunkserver<S>>,
 }
 
@@ -69,9 +69,9 @@ pub struct Start {
     /// Serves even when all its disks are absent: they were there once, and are served when they
     /// are back. Otherwise the configuration is taken for wrong.
     pub without_disks: bool,
-    /// Lanes that share the first one's executor, each with an address of its own: what the
-    /// simulator, which has one executor, has for lanes on others.
-    pub lanes_here: usize,
+    /// Shards that share the first one's executor, each with an address of its own: what the
+    /// simulator, which has one executor, has for shards on others.
+    pub shards_here: usize,
 }
 
 /// Between two looks for a disk that was not there at the start. A look is one attempt to open
@@ -84,44 +84,44 @@ impl<S: ChunkStore> Role<S> {
         self.disks.left_out()
     }
 
-    /// The stores that are served now by lanes on this executor, by disk.
+    /// The stores that are served now by shards on this executor, by disk.
     pub fn served(&self) -> Vec<(DiskId, S)>
     where
         S: Clone,
     {
-        let lanes = [&self.server].into_iter().chain(&self.here);
-        lanes.flat_map(Chunkserver::stores).collect()
+        let shards = [&self.server].into_iter().chain(&self.here);
+        shards.flat_map(Chunkserver::stores).collect()
     }
 
     /// Checkpoints and closes every store.
     pub async fn stop(&self) {
-        for lane in &self.lanes {
-            lane.stop.send_replace(true);
+        for shard in &self.shards {
+            shard.stop.send_replace(true);
         }
-        for lane in [&self.server].into_iter().chain(&self.here) {
-            lane.stop().await;
+        for shard in [&self.server].into_iter().chain(&self.here) {
+            shard.stop().await;
         }
-        for lane in &self.lanes {
-            let mut stopped = lane.stopped.clone();
+        for shard in &self.shards {
+            let mut stopped = shard.stopped.clone();
             let _ = stopped.wait_for(|stopped| *stopped).await; // Ended, or its thread has.
         }
     }
 }
 
-/// A lane on another executor.
-struct OtherLane {
+/// A shard on another executor.
+struct OtherShard {
     stop: watch::Sender<bool>,
     stopped: watch::Receiver<bool>,
 }
 
-/// One lane, on its own executor.
-struct Lane<S> {
+/// One shard, on its own executor.
+struct Shard<S> {
     server: Chunkserver<S>,
     stores: Vec<S>,
     endpoint: Endpoint,
 }
 
-/// What the lanes of a server start from.
+/// What the shards of a server start from.
 #[derive(Clone)]
 struct Setup<S, T> {
     config: config::Chunkserver,
@@ -129,8 +129,8 @@ struct Setup<S, T> {
     tune: T,
     key: Option<ClusterKey>,
     how: Start,
-    lanes: usize,
-    board: Board,
+    shards: usize,
+    directory: ShardDirectory,
     disks: Disks,
 }
 
@@ -161,27 +161,27 @@ pub async fn start_with<S: Stores>(
         tune,
         key: seams.key(config.key_file.as_deref())?,
         how,
-        lanes: others.len() + 1 + how.lanes_here,
-        board: Board::default(),
+        shards: others.len() + 1 + how.shards_here,
+        directory: ShardDirectory::default(),
         disks: Disks::default(),
     };
-    let lanes = (0..setup.lanes).map(|index| lane_addr(config, index));
-    check_ports(env, lanes.chain(config.metrics)).await?;
-    let (mut failed, mut lanes) = (Vec::new(), Vec::new());
+    let shards = (0..setup.shards).map(|index| shard_addr(config, index));
+    check_ports(env, shards.chain(config.metrics)).await?;
+    let (mut failed, mut shards) = (Vec::new(), Vec::new());
     for (index, handle) in others.iter().enumerate() {
-        let (lane, up) = start_beside(handle, setup.clone(), index + 1);
+        let (shard, up) = start_beside(handle, setup.clone(), index + 1);
         failed.extend(up.await.map_err(|_| Failure::failed("an executor ended"))??);
-        lanes.push(lane);
+        shards.push(shard);
     }
     let mut here = Vec::new();
     let mut stores = Vec::new();
-    for index in others.len() + 1..setup.lanes {
-        let (lane, left_out) = setup.start_lane(env, index).await?;
+    for index in others.len() + 1..setup.shards {
+        let (shard, left_out) = setup.start_shard(env, index).await?;
         failed.extend(left_out);
-        stores.extend(lane.stores);
-        here.push(lane.server);
+        stores.extend(shard.stores);
+        here.push(shard.server);
     }
-    let (first, left_out) = setup.start_lane(env, 0).await?;
+    let (first, left_out) = setup.start_shard(env, 0).await?;
     failed.extend(left_out);
     stores.extend(first.stores);
     let may_wait = how.without_disks && failed.iter().any(|unopened| unopened.is_absent);
@@ -195,27 +195,27 @@ pub async fn start_with<S: Stores>(
             writeln!(std::io::stderr(), "{WARNING}{}: a disk is left out: {failure}", config.id);
     }
     first.server.speak();
-    let Lane { server, endpoint, .. } = first;
-    Ok(Role { server, endpoint, stores, disks: setup.disks, lanes, here })
+    let Shard { server, endpoint, .. } = first;
+    Ok(Role { server, endpoint, stores, disks: setup.disks, shards, here })
 }
 
 type Up = oneshot::Receiver<Result<Vec<Unopened>, Failure>>;
 
-/// Runs lane `index` on another executor until it is stopped.
+/// Runs shard `index` on another executor until it is stopped.
 fn start_beside<S: Stores>(
     handle: &Handle,
     setup: Setup<S, impl Fn(&mut chunkserver::Config) + Clone + Send + 'static>,
     index: usize,
-) -> (OtherLane, Up) {
+) -> (OtherShard, Up) {
     let (stop, mut asked) = watch::channel(false);
     let (ended, stopped) = watch::channel(false);
     let (started, up) = oneshot::channel();
     let _running = handle.spawn(async move |env| {
-        match setup.start_lane(&env, index).await {
-            Ok((lane, left_out)) => {
+        match setup.start_shard(&env, index).await {
+            Ok((shard, left_out)) => {
                 let _ = started.send(Ok(left_out)); // The one who started it may have given up.
                 let _ = asked.wait_for(|asked| *asked).await;
-                lane.server.stop().await;
+                shard.server.stop().await;
             }
             Err(failure) => {
                 let _ = started.send(Err(failure));
@@ -223,21 +223,21 @@ fn start_beside<S: Stores>(
         }
         ended.send_replace(true);
     });
-    (OtherLane { stop, stopped }, up)
+    (OtherShard { stop, stopped }, up)
 }
 
 impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
-    /// Starts a lane with its share of the stores; those that do not open come back.
-    async fn start_lane(
+    /// Starts a shard with its share of the stores; those that do not open come back.
+    async fn start_shard(
         &self,
         env: &Env,
         index: usize,
-    ) -> Result<(Lane<S::Store>, Vec<Unopened>), Failure> {
+    ) -> Result<(Shard<S::Store>, Vec<Unopened>), Failure> {
         let config = &self.config;
         prepare_tracer(env.tracer(), &config.log);
         let (mut engines, mut opened) = (Vec::new(), Vec::new());
         let (mut failed, mut left_out, mut absent) = (Vec::new(), Vec::new(), Vec::new());
-        for store in config.stores.iter().skip(index).step_by(self.lanes) {
+        for store in config.stores.iter().skip(index).step_by(self.shards) {
             match self.stores.open(env, store).await {
                 Ok((engine, disk)) => {
                     engines.push((store.path.display().to_string(), engine));
@@ -256,26 +256,26 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
         let name = format!("chunkserver {}", config.id);
         let identity = Identity { cluster, key: self.key.clone(), name };
         let endpoint = Endpoint::new(env, identity, Limits::default());
-        let listen = lane_addr(config, index);
+        let listen = shard_addr(config, index);
         let mut settings = chunkserver::Config::new(&config.id, listen, config.masters.clone());
         settings.domain = config.domain.clone().unwrap_or_else(|| config.id.clone());
         settings.heartbeat = Duration::from_millis(config.heartbeat_ms);
         settings.token_key = self.key.as_ref().map(TokenKey::derive);
         settings.scrub_rate = config::mib(config.scrub_mib_per_second) as u64;
         settings.fault_injection = self.how.fault_injection;
-        settings.lanes = self.lanes as u32;
+        settings.shards = self.shards as u32;
         settings.left_out = left_out;
         (self.tune)(&mut settings);
         self.disks.follow(env, engines);
         let stores = opened.iter().map(|(_, store)| store.clone()).collect();
         let server =
-            Chunkserver::lane(env, endpoint.clone(), settings, opened, &self.board).await?;
+            Chunkserver::shard(env, endpoint.clone(), settings, opened, &self.directory).await?;
         self.disks.leave_out(failed.len());
         if !absent.is_empty() {
             let waits = self.clone().wait_for(env.clone(), server.clone(), absent);
             env.spawn(Class::Background, "absent disks", waits);
         }
-        Ok((Lane { server, stores, endpoint }, failed))
+        Ok((Shard { server, stores, endpoint }, failed))
     }
 
     /// Serves disks that were absent at the start, each once it is there.

@@ -589,8 +589,8 @@ impl Cluster {
         let (config, seams) = (parse(&text), self.seams());
         // All its disks were there once.
         let how =
-            Start { fault_injection: true, without_disks: true, lanes_here: self.0.lanes - 1 };
-        if how.lanes_here > 0 {
+            Start { fault_injection: true, without_disks: true, shards_here: self.0.lanes - 1 };
+        if how.shards_here > 0 {
             self.0.sim.mark("cluster: servers of more than one lane");
         }
         let started = roles::chunkserver::start_with(env, &config, how, &seams, disks, tune, &[]);

@@ -9,7 +9,7 @@ use runtime::{Class, Env};
 
 use crate::cache::{Cache, Cached};
 use crate::error::Error;
-use crate::format::Flaw;
+use crate::format::DecodeError;
 use crate::format::block::Block;
 use crate::format::edit::FileInfo;
 use crate::format::filter;
@@ -94,16 +94,16 @@ impl SortedFile {
         self.info.file
     }
 
-    fn flaw(&self, flaw: Flaw, offset: u64) -> Error {
+    fn flaw(&self, flaw: DecodeError, offset: u64) -> Error {
         let file = self.shelf.path(Name::Sorted(self.file()));
         match flaw {
-            Flaw::Version(seen) => Error::Version { file, seen },
-            Flaw::Damaged(what) => Error::Corrupt { file, offset, what },
+            DecodeError::Version(seen) => Error::Version { file, seen },
+            DecodeError::Damaged(what) => Error::Corrupt { file, offset, what },
         }
     }
 
     pub(crate) fn damaged(&self, what: &'static str, offset: u64) -> Error {
-        self.flaw(Flaw::Damaged(what), offset)
+        self.flaw(DecodeError::Damaged(what), offset)
     }
 
     async fn read(&self, source: &dyn Source, part: Part) -> Result<Vec<u8>, Error> {
@@ -298,11 +298,12 @@ pub(crate) fn put_filter(out: &mut Vec<u8>, file: FileNo, offset: u64, filter: &
 }
 
 /// See [`put_filter`].
-pub(crate) fn read_filter(file: FileNo, offset: u64, bytes: &[u8]) -> Result<&[u8], Flaw> {
-    let (crc, filter) =
-        bytes.split_first_chunk::<4>().ok_or(Flaw::Damaged("a filter ends within its CRC"))?;
+pub(crate) fn read_filter(file: FileNo, offset: u64, bytes: &[u8]) -> Result<&[u8], DecodeError> {
+    let (crc, filter) = bytes
+        .split_first_chunk::<4>()
+        .ok_or(DecodeError::Damaged("a filter ends within its CRC"))?;
     if placed_crc(file, offset, filter) != u32::from_le_bytes(*crc) {
-        return Err(Flaw::Damaged("a filter does not verify"));
+        return Err(DecodeError::Damaged("a filter does not verify"));
     }
     Ok(filter)
 }

@@ -50,7 +50,7 @@ use runtime::Env;
 
 use crate::error::Error;
 use crate::file::TableFiles;
-use crate::format::Flaw;
+use crate::format::DecodeError;
 use crate::format::edit::{Change, put_change, read_changes};
 use crate::format::frame::{
     FILE_HEAD, Next, manifest_head, next_record, put_record, read_manifest_head,
@@ -145,24 +145,24 @@ pub(crate) async fn peek(shelf: &TableFiles, number: u32) -> Result<Layout, Erro
 
 fn layout_of(number: u32, bytes: &[u8], path: String) -> Result<Layout, Error> {
     decode(number, bytes).map_err(|(flaw, offset)| match flaw {
-        Flaw::Version(seen) => Error::Version { file: path, seen },
-        Flaw::Damaged(what) => Error::Corrupt { file: path, offset, what },
+        DecodeError::Version(seen) => Error::Version { file: path, seen },
+        DecodeError::Damaged(what) => Error::Corrupt { file: path, offset, what },
     })
 }
 
 /// The layout that a manifest's bytes tell; else what does not fit, and where.
-pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (Flaw, u64)> {
+pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (DecodeError, u64)> {
     let file = FileNo::manifest(number);
     let (head, owner) = read_manifest_head(bytes).map_err(|flaw| (flaw, 0))?;
     // A manifest is drafted before it is known to get its number; a draft has it all the same.
     if head != file {
-        return Err((Flaw::Damaged("its head has another number than its name"), 0));
+        return Err((DecodeError::Damaged("its head has another number than its name"), 0));
     }
     let mut layout = Layout { owner, ..Layout::default() };
     let mut at = FILE_HEAD;
     let mut expected = 0;
     loop {
-        let damaged = |what| (Flaw::Damaged(what), at as u64);
+        let damaged = |what| (DecodeError::Damaged(what), at as u64);
         let record = match next_record(file, &bytes[at..], EDIT_BYTES_MAX) {
             Ok(Next::Record(record)) => record,
             // The first edit was durable before the file had its name.

@@ -6,7 +6,7 @@ use base::Kind;
 
 use crate::error::Error;
 use crate::file::TableFiles;
-use crate::format::Flaw;
+use crate::format::DecodeError;
 use crate::format::frame::{Content, FILE_HEAD, Next, RECORD_HEAD, next_record, read_file_head};
 use crate::format::ops::read_ops;
 use crate::layout::Layout;
@@ -124,8 +124,8 @@ async fn replay_from(
     let mut base = 0u64;
     fill(source, &path, base, len, FILE_HEAD, &mut bytes).await?;
     let flawed = |flaw, offset| match flaw {
-        Flaw::Version(seen) => Error::Version { file: path.clone(), seen },
-        Flaw::Damaged(what) => Error::Corrupt { file: path.clone(), offset, what },
+        DecodeError::Version(seen) => Error::Version { file: path.clone(), seen },
+        DecodeError::Damaged(what) => Error::Corrupt { file: path.clone(), offset, what },
     };
     // A log is named in the manifest only when its head is durable.
     let head = read_file_head(Content::Log, &bytes).map_err(|flaw| flawed(flaw, 0))?;
@@ -140,7 +140,10 @@ async fn replay_from(
             Next::Record(record) => {
                 let next = last.plus(1);
                 if record.seq != next.get() {
-                    return Err(flawed(Flaw::Damaged("changes are missing before it"), offset));
+                    return Err(flawed(
+                        DecodeError::Damaged("changes are missing before it"),
+                        offset,
+                    ));
                 }
                 let ops = read_ops(record.body, record.count).map_err(|f| flawed(f, offset))?;
                 for op in ops {

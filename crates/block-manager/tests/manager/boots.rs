@@ -4,14 +4,14 @@
 use base::GIB;
 use block_manager::limits::SERVER_DEAD;
 use block_manager::{Machine, Refusal, State};
-use block_proto::{BlockBeat, BlockReply, BlockRequest};
+use block_proto::{BlockHeartbeat, BlockReply, BlockRequest};
 
 use super::snapshots::next_leader;
 use super::{Server, at, machine, spec, volume};
 
-fn beat_of(server: &mut Server) -> BlockBeat {
+fn heartbeat_of(server: &mut Server) -> BlockHeartbeat {
     server.seq += 1;
-    BlockBeat {
+    BlockHeartbeat {
         server: server.id,
         addr: "127.0.0.1:7000".parse().expect("an address"),
         boot: server.boot,
@@ -25,8 +25,8 @@ fn beat_of(server: &mut Server) -> BlockBeat {
 }
 
 /// True when a beat is answered with a lease or with what the server has to know before it.
-fn is_granted(machine: &mut Machine, ms: u64, beat: BlockBeat) -> bool {
-    match machine.handle(at(ms), BlockRequest::Beat(beat)) {
+fn is_granted(machine: &mut Machine, ms: u64, heartbeat: BlockHeartbeat) -> bool {
+    match machine.handle(at(ms), BlockRequest::Heartbeat(heartbeat)) {
         Ok(BlockReply::Grant(grant)) => grant.known && (grant.lease_ms > 0 || grant.more),
         _ => false,
     }
@@ -36,13 +36,13 @@ fn is_granted(machine: &mut Machine, ms: u64, beat: BlockBeat) -> bool {
 fn replaced() -> (Machine, Server, Server) {
     let mut machine = machine(State::default(), 1, at(0));
     let mut former = Server::join(&mut machine, at(0), "bs1");
-    former.beat(&mut machine, at(0));
+    former.heartbeat(&mut machine, at(0));
     let create = BlockRequest::Create { nonce: 1, spec: spec("a", GIB) };
     volume(machine.handle(at(1), create));
-    former.beat(&mut machine, at(2));
+    former.heartbeat(&mut machine, at(2));
     let mut live = Server::join(&mut machine, at(10), "bs1");
-    live.beat(&mut machine, at(11));
-    live.beat(&mut machine, at(12));
+    live.heartbeat(&mut machine, at(11));
+    live.heartbeat(&mut machine, at(12));
     (machine, former, live)
 }
 
@@ -54,19 +54,25 @@ fn epochs(machine: &Machine) -> Vec<u64> {
 fn beat_of_a_former_process_takes_nothing_from_the_live_one() {
     let (machine, mut former, mut live) = replaced();
     let mut machine = next_leader(&machine);
-    assert!(is_granted(&mut machine, 5000, beat_of(&mut live)));
+    assert!(is_granted(&mut machine, 5000, heartbeat_of(&mut live)));
     let before = epochs(&machine);
-    assert!(!is_granted(&mut machine, 5001, beat_of(&mut former)), "a former process has a lease");
+    assert!(
+        !is_granted(&mut machine, 5001, heartbeat_of(&mut former)),
+        "a former process has a lease"
+    );
     assert_eq!(epochs(&machine), before, "segments were given again");
-    assert!(is_granted(&mut machine, 5002, beat_of(&mut live)), "the live process is refused");
+    assert!(is_granted(&mut machine, 5002, heartbeat_of(&mut live)), "the live process is refused");
 }
 
 #[test]
 fn beat_of_a_former_process_that_a_new_leader_hears_first_is_refused() {
     let (machine, mut former, mut live) = replaced();
     let mut machine = next_leader(&machine);
-    assert!(!is_granted(&mut machine, 5000, beat_of(&mut former)), "a former process has a lease");
-    assert!(is_granted(&mut machine, 5001, beat_of(&mut live)), "the live process is refused");
+    assert!(
+        !is_granted(&mut machine, 5000, heartbeat_of(&mut former)),
+        "a former process has a lease"
+    );
+    assert!(is_granted(&mut machine, 5001, heartbeat_of(&mut live)), "the live process is refused");
 }
 
 #[test]
@@ -74,10 +80,13 @@ fn beat_of_a_former_process_is_refused_after_any_number_of_others() {
     let (mut machine, mut former, mut live) = replaced();
     for _ in 0..20 {
         live = Server { boot: live.boot + 1, seq: 0, seen: block_proto::Seen::default(), ..live };
-        assert!(is_granted(&mut machine, 20, beat_of(&mut live)));
+        assert!(is_granted(&mut machine, 20, heartbeat_of(&mut live)));
     }
-    assert!(!is_granted(&mut machine, 21, beat_of(&mut former)), "a former process has a lease");
-    assert!(is_granted(&mut machine, 22, beat_of(&mut live)), "the live process is refused");
+    assert!(
+        !is_granted(&mut machine, 21, heartbeat_of(&mut former)),
+        "a former process has a lease"
+    );
+    assert!(is_granted(&mut machine, 22, heartbeat_of(&mut live)), "the live process is refused");
 }
 
 #[test]
@@ -93,7 +102,7 @@ fn second_process_elsewhere_is_refused_while_the_first_is_heard() {
     let again = machine.handle(at(21), register("127.0.0.1:7000"));
     assert!(matches!(again, Ok(BlockReply::Registered { boot, .. }) if boot > live.boot));
     // A number alone changes nothing: its process may have ended before it beat.
-    assert!(is_granted(&mut machine, 22, beat_of(&mut live)));
+    assert!(is_granted(&mut machine, 22, heartbeat_of(&mut live)));
     let silent = 22 + SERVER_DEAD.as_millis() as u64;
     (22..silent).step_by(50).for_each(|ms| {
         machine.tick(at(ms));
@@ -110,15 +119,15 @@ fn second_process_elsewhere_is_refused_while_the_first_is_heard() {
 fn process_of_which_a_part_was_stored_is_given_all_again() {
     let mut machine = machine(State::default(), 1, at(0));
     let mut former = Server::join(&mut machine, at(0), "bs1");
-    former.beat(&mut machine, at(0));
+    former.heartbeat(&mut machine, at(0));
     volume(machine.handle(at(1), BlockRequest::Create { nonce: 1, spec: spec("a", GIB) }));
-    former.beat(&mut machine, at(2));
+    former.heartbeat(&mut machine, at(2));
     let owned: Vec<(_, u64)> =
         machine.state().segments().map(|(id, segment)| (id, segment.epoch)).collect();
     let mut live = Server::join(&mut machine, at(10), "bs1");
     let before = machine.state().clone();
     machine.take_rows();
-    live.beat(&mut machine, at(11));
+    live.heartbeat(&mut machine, at(11));
     let rows = machine.take_rows();
     assert!(rows.len() > owned.len());
     for stored in 0..rows.len() {
@@ -126,9 +135,9 @@ fn process_of_which_a_part_was_stored_is_given_all_again() {
         rows[..stored].iter().cloned().for_each(|row| state.apply(row));
         let mut next = super::machine(state, 2, at(5000));
         let mut live = Server { seq: 0, seen: block_proto::Seen::default(), ..live };
-        assert!(is_granted(&mut next, 5000, beat_of(&mut live)));
+        assert!(is_granted(&mut next, 5000, heartbeat_of(&mut live)));
         let again = |(id, epoch): &(_, u64)| next.state().segment(*id).unwrap().epoch > *epoch;
         assert!(owned.iter().all(again), "with {stored} rows an epoch has two processes");
-        assert!(!is_granted(&mut next, 5001, beat_of(&mut former)));
+        assert!(!is_granted(&mut next, 5001, heartbeat_of(&mut former)));
     }
 }

@@ -27,7 +27,7 @@ fn with_one_left() -> (Machine, Server) {
     let mut machine = machine(state, 2, at(5000));
     let mut server = Server::join(&mut machine, at(5000), "bs1");
     for ms in 5001..5200 {
-        server.beat(&mut machine, at(ms));
+        server.heartbeat(&mut machine, at(ms));
         machine.tick(at(ms));
     }
     (machine, server)
@@ -44,7 +44,7 @@ fn segment_whose_epochs_are_used_up_has_no_owner() {
     // Another process of the server gets what the former had, under a later epoch: there is none.
     let mut live = Server::join(&mut machine, at(5210), "bs1");
     for ms in 5211..5400 {
-        live.beat(&mut machine, at(ms));
+        live.heartbeat(&mut machine, at(ms));
         machine.tick(at(ms));
         assert!(all_have(&machine, None));
     }

@@ -6,7 +6,7 @@ use base::GIB;
 use block_manager::limits::TICK;
 use block_manager::{Config, Machine, State};
 use block_proto::lease::{LEASE, RENEW};
-use block_proto::{BlockBeat, BlockGrant, BlockReply, BlockRequest, BlockServerId, Seen};
+use block_proto::{BlockGrant, BlockHeartbeat, BlockReply, BlockRequest, BlockServerId, Seen};
 use block_server::{LeaseState, OwnershipLease};
 use runtime::{Duration, Instant, Rng};
 
@@ -60,7 +60,7 @@ struct Server {
 }
 
 enum Message {
-    Beat(usize, BlockBeat),
+    Beat(usize, BlockHeartbeat),
     Grant(usize, u64, u64, BlockGrant),
 }
 
@@ -195,7 +195,7 @@ impl World {
         }
         server.seq += 1;
         (server.next, server.waits) = (now + RENEW.as_micros() as u64, Some((server.seq, now)));
-        let beat = BlockBeat {
+        let heartbeat = BlockHeartbeat {
             server: server.id,
             addr: "127.0.0.1:7000".parse().expect("an address"),
             boot: server.boot,
@@ -211,19 +211,19 @@ impl World {
             self.servers[index].next += self.rng.below(1_500_000);
         }
         if let Some(at) = self.delay() {
-            self.messages.push((at, Message::Beat(index, beat.clone())));
+            self.messages.push((at, Message::Beat(index, heartbeat.clone())));
             if self.rng.one_in(20) {
-                self.messages.push((at + 30_000, Message::Beat(index, beat)));
+                self.messages.push((at + 30_000, Message::Beat(index, heartbeat)));
             }
         }
     }
 
     fn deliver(&mut self, message: Message) {
         match message {
-            Message::Beat(index, beat) => {
+            Message::Beat(index, heartbeat) => {
                 let Some((machine, clock)) = &mut self.leader else { return };
-                let (boot, seq) = (beat.boot, beat.seq);
-                let reply = machine.handle(clock.at(self.now), BlockRequest::Beat(beat));
+                let (boot, seq) = (heartbeat.boot, heartbeat.seq);
+                let reply = machine.handle(clock.at(self.now), BlockRequest::Heartbeat(heartbeat));
                 let Ok(BlockReply::Grant(mut grant)) = reply else { return };
                 if self.planted == Planted::NoHonour && grant.seen != Seen::default() {
                     grant.lease_ms = LEASE.as_millis() as u32;

@@ -12,7 +12,8 @@ mod stored;
 use base::GIB;
 use block_manager::{Config, Machine, State};
 use block_proto::{
-    BlockBeat, BlockGrant, BlockReply, BlockRequest, Seen, VolumeGeometry, VolumeInfo, VolumeSpec,
+    BlockGrant, BlockHeartbeat, BlockReply, BlockRequest, Seen, VolumeGeometry, VolumeInfo,
+    VolumeSpec,
 };
 use block_volume::qos::VolumeLimits;
 use runtime::{Duration, Instant};
@@ -63,9 +64,9 @@ impl Server {
         Server { id, boot, seq: 0, seen: Seen::default(), leaving: false }
     }
 
-    pub fn beat(&mut self, machine: &mut Machine, now: Instant) -> BlockGrant {
+    pub fn heartbeat(&mut self, machine: &mut Machine, now: Instant) -> BlockGrant {
         self.seq += 1;
-        let beat = BlockBeat {
+        let heartbeat = BlockHeartbeat {
             server: self.id,
             addr: "127.0.0.1:7000".parse().expect("an address"),
             boot: self.boot,
@@ -76,7 +77,8 @@ impl Server {
             loads: Vec::new(),
             leaving: self.leaving,
         };
-        let Ok(BlockReply::Grant(grant)) = machine.handle(now, BlockRequest::Beat(beat)) else {
+        let Ok(BlockReply::Grant(grant)) = machine.handle(now, BlockRequest::Heartbeat(heartbeat))
+        else {
             panic!("no grant");
         };
         self.seen = grant.seen;

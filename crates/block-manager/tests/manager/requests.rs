@@ -3,7 +3,7 @@
 use base::{GIB, Kind};
 use block_manager::entity::Trash;
 use block_manager::{Machine, Refusal, State};
-use block_proto::{BlockBeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeSpec};
+use block_proto::{BlockHeartbeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeSpec};
 use block_volume::ids::VolumeId;
 use block_volume::qos::VolumeLimits;
 use runtime::{Duration, Rng};
@@ -63,7 +63,7 @@ fn bad_input_is_refused_with_a_way_out() {
 fn shrinking_needs_force_and_epochs_grow_through_it() {
     let mut machine = machine(State::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
-    server.beat(&mut machine, at(0));
+    server.heartbeat(&mut machine, at(0));
     let id = volume(create(&mut machine, 1, spec("a", 8 * GIB))).volume;
     assert_eq!(machine.state().segments_of(id, 0).count(), 8);
     let shrink = BlockRequest::Resize { volume: id, bytes: 2 * GIB, force: false };
@@ -156,14 +156,14 @@ fn orphans_spread_and_a_dead_servers_segments_move() {
     assert_eq!(machine.state().orphans().count(), 12);
     let mut servers: Vec<Server> =
         (1..=3).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
-    servers[0].beat(&mut machine, at(1));
+    servers[0].heartbeat(&mut machine, at(1));
     assert_eq!(machine.state().owned_count(servers[0].id), 12);
-    servers[1].beat(&mut machine, at(2));
-    servers[2].beat(&mut machine, at(3));
+    servers[1].heartbeat(&mut machine, at(2));
+    servers[2].heartbeat(&mut machine, at(3));
     // Balance: one move every two seconds until the counts are even.
     for ms in (50..60_000).step_by(50) {
         if ms % 150 == 0 {
-            servers.iter_mut().for_each(|server| drop(server.beat(&mut machine, at(ms))));
+            servers.iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(ms))));
         }
         machine.tick(at(ms));
     }
@@ -172,7 +172,7 @@ fn orphans_spread_and_a_dead_servers_segments_move() {
     // One falls silent: the others have it all, evenly, in less than half a second.
     for ms in (60_000..60_600).step_by(50) {
         if ms % 150 == 0 {
-            servers[1..].iter_mut().for_each(|server| drop(server.beat(&mut machine, at(ms))));
+            servers[1..].iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(ms))));
         }
         machine.tick(at(ms));
     }
@@ -188,13 +188,13 @@ fn segments_go_to_servers_that_the_leader_has_heard_of() {
     create(&mut machine, 1, spec("a", 4 * GIB)).expect("it is made");
     let mut servers: Vec<Server> =
         (1..=3).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
-    servers.iter_mut().for_each(|server| drop(server.beat(&mut machine, at(1))));
+    servers.iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(1))));
     assert_eq!(machine.state().owned_count(servers[0].id), 4);
     // The leader dies, and with it the owner and another server, which has no segments.
     let mut machine = next_leader(&machine);
     for ms in (50..700).step_by(50) {
         if ms % 150 == 0 {
-            servers[2].beat(&mut machine, at(ms));
+            servers[2].heartbeat(&mut machine, at(ms));
         }
         machine.tick(at(ms));
         assert_eq!(machine.state().owned_count(servers[1].id), 0, "a dead server has segments");
@@ -207,7 +207,7 @@ fn load_moves_the_busy_segment_away() {
     let mut machine = machine(State::default(), 1, at(0));
     let mut servers: Vec<Server> =
         (1..=2).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
-    servers.iter_mut().for_each(|server| drop(server.beat(&mut machine, at(0))));
+    servers.iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(0))));
     create(&mut machine, 1, spec("a", 8 * GIB)).expect("it is made");
     let busy: Vec<_> = machine.state().owned(servers[0].id).take(2).collect();
     for ms in (50..5000).step_by(50) {
@@ -217,7 +217,7 @@ fn load_moves_the_busy_segment_away() {
             let loads = busy.iter().map(|&segment| SegmentLoad { segment, iops: 9000, bytes: 0 });
             let loads = loads
                 .filter(|load| machine.state().owned(server.id).any(|owned| owned == load.segment));
-            let beat = block_proto::BlockBeat {
+            let heartbeat = block_proto::BlockHeartbeat {
                 server: server.id,
                 addr: "127.0.0.1:7000".parse().expect("an address"),
                 boot: server.boot,
@@ -228,7 +228,7 @@ fn load_moves_the_busy_segment_away() {
                 loads: loads.collect(),
                 leaving: false,
             };
-            let reply = machine.handle(at(ms), BlockRequest::Beat(beat));
+            let reply = machine.handle(at(ms), BlockRequest::Heartbeat(heartbeat));
             let Ok(BlockReply::Grant(grant)) = reply else { panic!("no grant") };
             server.seen = grant.seen;
         }
@@ -244,8 +244,8 @@ fn load_moves_the_busy_segment_away() {
 fn a_manager_that_stood_still_buries_nobody() {
     let mut machine = machine(State::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
-    Server::join(&mut machine, at(0), "bs2").beat(&mut machine, at(0));
-    server.beat(&mut machine, at(0));
+    Server::join(&mut machine, at(0), "bs2").heartbeat(&mut machine, at(0));
+    server.heartbeat(&mut machine, at(0));
     create(&mut machine, 1, spec("a", 4 * GIB)).expect("it is made");
     machine.take_rows();
     for ms in [50, 100, 3000, 3050] {
@@ -293,7 +293,7 @@ fn any_requests_leave_a_sound_state_that_its_rows_rebuild() {
                         if rng.one_in(9) {
                             (server.boot, server.seen) = (server.boot + 1, Default::default());
                         }
-                        server.beat(&mut machine, at(now));
+                        server.heartbeat(&mut machine, at(now));
                     }
                     BlockRequest::Status
                 }
@@ -337,40 +337,40 @@ fn a_server_that_leaves_hands_over_at_once() {
     let mut machine = machine(State::default(), 1, at(0));
     let mut stays = Server::join(&mut machine, at(0), "bs1");
     let mut leaves = Server::join(&mut machine, at(0), "bs2");
-    stays.beat(&mut machine, at(0));
-    leaves.beat(&mut machine, at(0));
+    stays.heartbeat(&mut machine, at(0));
+    leaves.heartbeat(&mut machine, at(0));
     let made = create(&mut machine, 1, spec("a", 4 * GIB)).expect("it is made");
     let owned = |machine: &Machine, server: &Server| machine.state().owned(server.id).count();
     for ms in [50, 200, 350, 500, 650] {
         machine.tick(at(ms));
-        stays.beat(&mut machine, at(ms));
-        leaves.beat(&mut machine, at(ms));
+        stays.heartbeat(&mut machine, at(ms));
+        leaves.heartbeat(&mut machine, at(ms));
     }
     let before = owned(&machine, &leaves);
     assert!(before > 0, "{made:?}");
     // The beat that says so is told what was taken.
     leaves.leaving = true;
-    let told = leaves.beat(&mut machine, at(700));
+    let told = leaves.heartbeat(&mut machine, at(700));
     assert_eq!(told.changes.iter().filter(|change| change.tenure.is_none()).count(), before);
     assert_eq!(owned(&machine, &leaves), 0);
-    let given = stays.beat(&mut machine, at(701));
+    let given = stays.heartbeat(&mut machine, at(701));
     assert_eq!(given.changes.len(), before);
     assert!(given.changes.iter().all(|change| change.tenure.is_some_and(|it| it.hold_ms > 0)));
     // Once it says that it has let go, nobody waits for its lease.
-    leaves.beat(&mut machine, at(702));
-    let free = stays.beat(&mut machine, at(703));
+    leaves.heartbeat(&mut machine, at(702));
+    let free = stays.heartbeat(&mut machine, at(703));
     assert_eq!(free.changes.len(), before);
     assert!(free.changes.iter().all(|change| change.tenure.is_some_and(|it| it.hold_ms == 0)));
     // It gets none while it is there, and the last one's are nobody's.
     create(&mut machine, 2, spec("b", 4 * GIB)).expect("it is made");
     assert_eq!(owned(&machine, &leaves), 0);
     stays.leaving = true;
-    stays.beat(&mut machine, at(710));
+    stays.heartbeat(&mut machine, at(710));
     assert_eq!(owned(&machine, &stays), 0);
     assert_eq!(machine.state().orphans().count(), machine.state().segment_count());
     // Its next life has them again.
     (stays.boot, stays.seq, stays.seen, stays.leaving) = (7, 0, Seen::default(), false);
-    stays.beat(&mut machine, at(720));
+    stays.heartbeat(&mut machine, at(720));
     assert_eq!(machine.state().orphans().count(), 0);
 }
 
@@ -380,13 +380,13 @@ fn a_server_that_leaves_hands_over_at_once() {
 fn a_page_of_long_causes_is_cut_to_what_an_answer_may_have() {
     let mut machine = machine(State::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
-    server.beat(&mut machine, at(0));
+    server.heartbeat(&mut machine, at(0));
     let request = BlockRequest::Create { nonce: 1, spec: spec("a", 2000 * GIB) };
     let id = volume(machine.handle(at(0), request)).volume;
-    (0..3).for_each(|_| drop(server.beat(&mut machine, at(1))));
+    (0..3).for_each(|_| drop(server.heartbeat(&mut machine, at(1))));
     let segments = machine.state().segments_of(id, 0).map(|(id, _)| id).collect::<Vec<_>>();
     assert!(segments.len() >= 2000);
-    let beat = BlockBeat {
+    let heartbeat = BlockHeartbeat {
         server: server.id,
         addr: "127.0.0.1:7000".parse().unwrap(),
         boot: server.boot,
@@ -397,7 +397,7 @@ fn a_page_of_long_causes_is_cut_to_what_an_answer_may_have() {
         loads: Vec::new(),
         leaving: false,
     };
-    machine.handle(at(2), BlockRequest::Beat(beat)).expect("a grant");
+    machine.handle(at(2), BlockRequest::Heartbeat(heartbeat)).expect("a grant");
     let (mut from, mut pages) = (0, 0);
     loop {
         let request = BlockRequest::Map { volume: id, from, limit: 4096 };

@@ -14,7 +14,7 @@ use super::{Server, at, machine, spec, volume};
 pub fn world() -> (Machine, Server, VolumeId) {
     let mut machine = machine(State::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
-    server.beat(&mut machine, at(0));
+    server.heartbeat(&mut machine, at(0));
     let request = BlockRequest::Create { nonce: 1, spec: spec("a", GIB) };
     let id = volume(machine.handle(at(0), request)).volume;
     open(&mut machine, &mut server);
@@ -23,7 +23,7 @@ pub fn world() -> (Machine, Server, VolumeId) {
 
 /// The server takes all that it was given, and says so.
 pub fn open(machine: &mut Machine, server: &mut Server) {
-    (0..3).for_each(|_| drop(server.beat(machine, at(1))));
+    (0..3).for_each(|_| drop(server.heartbeat(machine, at(1))));
 }
 
 fn cut(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> Vec<Part> {
@@ -105,7 +105,7 @@ fn a_snapshot_is_a_volume_that_never_changes() {
         };
         epochs.push(epoch);
     }
-    let grant = server.beat(&mut machine, at(1));
+    let grant = server.heartbeat(&mut machine, at(1));
     let tenures: Vec<_> = grant.changes.iter().filter_map(|change| change.tenure).collect();
     assert_eq!(tenures.len(), 4);
     assert!(tenures.iter().all(|tenure| tenure.read_only));
@@ -116,7 +116,7 @@ fn a_snapshot_is_a_volume_that_never_changes() {
     }
     machine.tick(at(3));
     assert_eq!(machine.state().segments_of(made.volume, 0).count(), 4, "it rests later");
-    server.beat(&mut machine, at(20_000));
+    server.heartbeat(&mut machine, at(20_000));
     machine.tick(at(20_000));
     assert_eq!(machine.state().segments_of(made.volume, 0).count(), 0);
     // Owners that come later have larger epochs.
@@ -135,7 +135,7 @@ fn a_cut_counts_only_if_no_segment_has_moved() {
     // Another process of the same server, and so another owner.
     let mut other = Server::join(&mut machine, at(2), "bs1");
     other.boot += 1;
-    other.beat(&mut machine, at(2));
+    other.heartbeat(&mut machine, at(2));
     let refused = machine.commit_snapshot(7, id, "s", &parts).expect_err("an owner has changed");
     assert_eq!(refused.kind(), Kind::Retry, "{refused}");
     machine.end_cutting(at(2), id);
@@ -178,7 +178,7 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     let again = machine.clone_of(at(1), 8, made.volume, "c");
     assert_eq!(again, Ok(BlockReply::Volume(copy.clone())));
     // Whoever opens its segments is told where their content is; of the snapshot nothing is used.
-    let grant = server.beat(&mut machine, at(1));
+    let grant = server.heartbeat(&mut machine, at(1));
     let tenures: Vec<_> = grant.changes.iter().filter_map(|change| change.tenure).collect();
     assert_eq!(tenures.len(), 4);
     assert!(tenures.iter().all(|tenure| tenure.clone_source == Some(made.volume)));

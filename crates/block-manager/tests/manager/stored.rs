@@ -83,15 +83,15 @@ fn large(machine: &mut Machine, stored: &mut Stored, count: u64) -> Vec<VolumeId
 /// Time passes in which only this server beats.
 fn pass(machine: &mut Machine, server: &mut Server, ms: std::ops::Range<u64>) {
     for ms in ms.step_by(50) {
-        server.beat(machine, at(ms));
+        server.heartbeat(machine, at(ms));
         machine.tick(at(ms));
     }
 }
 
 /// Has a server take all that it was given.
 fn settle(machine: &mut Machine, server: &mut Server, ms: u64) {
-    while server.beat(machine, at(ms)).more {}
-    server.beat(machine, at(ms));
+    while server.heartbeat(machine, at(ms)).more {}
+    server.heartbeat(machine, at(ms));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_dead_servers_81_920_segments_are_stored_in_batches_that_fit() {
     let mut stored = Stored::new();
     let mut machine = machine(State::default(), 1, at(0));
     let mut first = Server::join(&mut machine, at(0), "bs1");
-    first.beat(&mut machine, at(0));
+    first.heartbeat(&mut machine, at(0));
     large(&mut machine, &mut stored, 5);
     assert_eq!(machine.state().owned_count(first.id), 81_920);
     let mut second = Server::join(&mut machine, at(0), "bs2");
@@ -110,12 +110,12 @@ fn a_dead_servers_81_920_segments_are_stored_in_batches_that_fit() {
     // It comes back as another process, leaves, and the third has all.
     second.boot += 1;
     second.seen = block_proto::Seen::default();
-    second.beat(&mut machine, at(700));
+    second.heartbeat(&mut machine, at(700));
     stored.store(&mut machine);
     let mut third = Server::join(&mut machine, at(700), "bs3");
-    third.beat(&mut machine, at(700));
+    third.heartbeat(&mut machine, at(700));
     second.leaving = true;
-    second.beat(&mut machine, at(701));
+    second.heartbeat(&mut machine, at(701));
     assert_eq!(machine.state().owned_count(third.id), 81_920);
     stored.store(&mut machine);
     assert!(stored.read().rows() == machine.state().rows(), "the next leader reads something else");
@@ -126,7 +126,7 @@ fn snapshots_that_rest_at_once_are_stored_in_batches_that_fit() {
     let mut stored = Stored::new();
     let mut machine = machine(State::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
-    server.beat(&mut machine, at(0));
+    server.heartbeat(&mut machine, at(0));
     for (nonce, id) in (100..).zip(large(&mut machine, &mut stored, 5)) {
         settle(&mut machine, &mut server, 1);
         let Ok(Begun::Go(parts)) = machine.begin_snapshot(nonce, id, "s") else {
@@ -153,7 +153,7 @@ fn snapshots_that_rest_at_once_are_stored_in_batches_that_fit() {
 fn rollback_of_more_snapshots_than_a_batch_takes_is_refused() {
     let mut machine = machine(State::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
-    server.beat(&mut machine, at(0));
+    server.heartbeat(&mut machine, at(0));
     let request = BlockRequest::Create { nonce: 1, spec: spec("a", GIB) };
     let id = volume(machine.handle(at(0), request)).volume;
     settle(&mut machine, &mut server, 1);

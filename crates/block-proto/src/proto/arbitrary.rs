@@ -84,14 +84,14 @@ fn seen() -> impl Strategy<Value = Seen> {
     any::<(u64, u64)>().prop_map(|(term, change)| Seen { term, change })
 }
 
-fn beat() -> impl Strategy<Value = BlockBeat> {
+fn heartbeat() -> impl Strategy<Value = BlockHeartbeat> {
     let load = made!((segment, segment()), (iops, any::<u32>()), (bytes, any::<u64>()) => {
         SegmentLoad { segment, iops, bytes }
     });
     made!((server, server()), (addr, addr()), (boot, any::<u64>()), (seq, 1..=u64::MAX),
         (seen, seen()), (unopened, vec((segment(), "\\PC{0,20}"), 0..3)),
         (unopened_count, any::<u32>()), (loads, vec(load, 0..3)), (leaving, any::<bool>()) => {
-        BlockBeat { server, addr, boot, seq, seen, unopened, unopened_count, loads, leaving }
+        BlockHeartbeat { server, addr, boot, seq, seen, unopened, unopened_count, loads, leaving }
     })
 }
 
@@ -177,7 +177,7 @@ pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
         vec((volume(), epoch()), 0..4).prop_map(|attachments| BlockRequest::Keep { attachments }),
         made!((volume, volume()), (epoch, epoch()) => BlockRequest::Detach { volume, epoch }),
         made!((name, label()), (addr, addr()) => BlockRequest::Register { name, addr }),
-        beat().prop_map(BlockRequest::Beat),
+        heartbeat().prop_map(BlockRequest::Heartbeat),
         made!((role, role()), (name, label()), (addr, addr()) => {
             BlockRequest::Here { role, name, addr }
         }),
@@ -209,7 +209,7 @@ pub(super) fn reply() -> impl Strategy<Value = BlockReply> {
 
 pub(super) fn server_request() -> impl Strategy<Value = BlockServerRequest> {
     prop_oneof![
-        Just(BlockServerRequest::BeatNow),
+        Just(BlockServerRequest::HeartbeatNow),
         made!((segment, segment()), (from, any::<u64>()), (to, any::<u64>()) => {
             BlockServerRequest::HasData { segment, from, to }
         }),

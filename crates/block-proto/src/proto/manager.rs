@@ -82,7 +82,7 @@ impl Proto for BlockRequest {
             BlockRequest::Register { name, addr } => {
                 Ask::Register(Register { name: name.clone(), addr: addr_bytes(*addr) })
             }
-            BlockRequest::Beat(beat) => Ask::Beat(beat.to_pb()),
+            BlockRequest::Heartbeat(heartbeat) => Ask::Heartbeat(heartbeat.to_pb()),
             BlockRequest::Here { role, name, addr } => Ask::Here(Here {
                 role: role_code(*role),
                 name: name.clone(),
@@ -171,7 +171,7 @@ impl Proto for BlockRequest {
                 name: label(pb.name, "BlockRequest.Register.name")?,
                 addr: addr_from(&pb.addr, "BlockRequest.Register.addr")?,
             },
-            Ask::Beat(pb) => BlockRequest::Beat(Proto::from_pb(pb)?),
+            Ask::Heartbeat(pb) => BlockRequest::Heartbeat(Proto::from_pb(pb)?),
             Ask::Here(pb) => BlockRequest::Here {
                 role: role(pb.role, "BlockRequest.Here.role")?,
                 name: label(pb.name, "BlockRequest.Here.name")?,

@@ -21,7 +21,7 @@ mod pb {
 
 wire::protobuf! {
     BlockRequest, BlockReply, BlockServerRequest, BlockServerReply,
-    VolumeSpec, VolumeInfo, BlockBeat, BlockGrant, SegmentPlace, BlockStatus,
+    VolumeSpec, VolumeInfo, BlockHeartbeat, BlockGrant, SegmentPlace, BlockStatus,
 }
 
 /// Fuzz target: any bytes are a message or a typed error, never a panic.

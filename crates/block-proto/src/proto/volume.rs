@@ -12,7 +12,7 @@ use crate::limits::{
     ATTACHMENTS_MAX, LEASE_MAX_MS, LOADS_MAX, SEGMENTS_PAGE, UNOPENED_MAX, VOLUME_BYTES_WIRE,
 };
 use crate::{
-    Assignment, Attachment, BlockBeat, BlockGrant, BlockServerId, BlockServerReply,
+    Assignment, Attachment, BlockGrant, BlockHeartbeat, BlockServerId, BlockServerReply,
     BlockServerRequest, OwnershipGrant, Seen, SegmentLoad, SegmentPlace, VolumeGeometry,
     VolumeInfo, VolumeSpec,
 };
@@ -197,15 +197,15 @@ impl Proto for Seen {
     }
 }
 
-impl Proto for BlockBeat {
-    type Pb = pb::BlockBeat;
+impl Proto for BlockHeartbeat {
+    type Pb = pb::BlockHeartbeat;
 
-    fn to_pb(&self) -> pb::BlockBeat {
-        let unopened = |(segment, cause): &(SegmentId, String)| pb::block_beat::Unopened {
+    fn to_pb(&self) -> pb::BlockHeartbeat {
+        let unopened = |(segment, cause): &(SegmentId, String)| pb::block_heartbeat::Unopened {
             segment: Some(segment.to_pb()),
             cause: cut(cause, REASON_MAX).to_owned(),
         };
-        pb::BlockBeat {
+        pb::BlockHeartbeat {
             server: self.server.get(),
             addr: addr_bytes(self.addr),
             boot: self.boot,
@@ -218,19 +218,19 @@ impl Proto for BlockBeat {
         }
     }
 
-    fn from_pb(pb: pb::BlockBeat) -> Result<BlockBeat, WireError> {
-        Ok(BlockBeat {
+    fn from_pb(pb: pb::BlockHeartbeat) -> Result<BlockHeartbeat, WireError> {
+        Ok(BlockHeartbeat {
             server: BlockServerId::new(pb.server),
-            addr: addr_from(&pb.addr, "BlockBeat.addr")?,
+            addr: addr_from(&pb.addr, "BlockHeartbeat.addr")?,
             boot: pb.boot,
-            seq: range(pb.seq, 1..=u64::MAX, "BlockBeat.seq")?,
-            seen: need(pb.seen, "BlockBeat.seen")?,
-            unopened: each(pb.unopened, UNOPENED_MAX, "BlockBeat.unopened", |one| {
-                let segment = need(one.segment, "BlockBeat.Unopened.segment")?;
-                Ok((segment, text(one.cause, 0..=REASON_MAX, "BlockBeat.Unopened.cause")?))
+            seq: range(pb.seq, 1..=u64::MAX, "BlockHeartbeat.seq")?,
+            seen: need(pb.seen, "BlockHeartbeat.seen")?,
+            unopened: each(pb.unopened, UNOPENED_MAX, "BlockHeartbeat.unopened", |one| {
+                let segment = need(one.segment, "BlockHeartbeat.Unopened.segment")?;
+                Ok((segment, text(one.cause, 0..=REASON_MAX, "BlockHeartbeat.Unopened.cause")?))
             })?,
             unopened_count: pb.unopened_count,
-            loads: each(pb.loads, LOADS_MAX, "BlockBeat.loads", Proto::from_pb)?,
+            loads: each(pb.loads, LOADS_MAX, "BlockHeartbeat.loads", Proto::from_pb)?,
             leaving: pb.leaving,
         })
     }
@@ -313,7 +313,7 @@ impl Proto for BlockServerRequest {
         let part =
             |segment: &SegmentId, from, to| Range { segment: Some(segment.to_pb()), from, to };
         let ask = match self {
-            BlockServerRequest::BeatNow => Ask::BeatNow(pb::Empty {}),
+            BlockServerRequest::HeartbeatNow => Ask::HeartbeatNow(pb::Empty {}),
             BlockServerRequest::HasData { segment, from, to } => {
                 Ask::HasData(part(segment, *from, *to))
             }
@@ -347,7 +347,7 @@ impl Proto for BlockServerRequest {
             Ok((need(pb.segment, "BlockServerRequest.segment")?, pb.from, pb.to))
         };
         Ok(match pb.ask.ok_or(WireError::Missing { field: "BlockServerRequest.ask" })? {
-            Ask::BeatNow(_) => BlockServerRequest::BeatNow,
+            Ask::HeartbeatNow(_) => BlockServerRequest::HeartbeatNow,
             Ask::HasData(pb) => {
                 let (segment, from, to) = part(pb)?;
                 BlockServerRequest::HasData { segment, from, to }

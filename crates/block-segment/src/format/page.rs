@@ -1,7 +1,7 @@
 //! Index pages in the table: runs of blocks.
 
 use block_volume::ids::FileNo;
-use block_volume::record::{Flaw, RECORD_UNITS};
+use block_volume::record::{DecodeError, RECORD_UNITS};
 use codec::cursor::{Cursor, put_varint};
 
 use crate::limits::PAGE_BLOCKS;
@@ -59,8 +59,8 @@ pub(crate) fn encode_page(locs: &Locs) -> Vec<u8> {
 }
 
 /// The places in a page.
-pub(crate) fn decode_page(bytes: &[u8]) -> Result<Box<Locs>, Flaw> {
-    let damaged = Flaw::Damaged("an index page does not decode");
+pub(crate) fn decode_page(bytes: &[u8]) -> Result<Box<Locs>, DecodeError> {
+    let damaged = DecodeError::Damaged("an index page does not decode");
     let mut locs = Box::new([Loc::HOLE; PAGE_BLOCKS as usize]);
     let (mut input, mut at) = (Cursor(bytes), 0u64);
     while !input.is_empty() {

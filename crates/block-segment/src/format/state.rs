@@ -1,7 +1,7 @@
 //! What the table says of the segment and of each DataFile; the table's keys.
 
 use block_volume::ids::{FileNo, Identity};
-use block_volume::record::{Flaw, VERSION};
+use block_volume::record::{DecodeError, VERSION};
 use codec::cursor::{Cursor, put_varint};
 
 /// Key of what the segment is.
@@ -81,12 +81,12 @@ impl SegmentState {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentState, Flaw> {
-        let damaged = Flaw::Damaged("the segment's entry does not decode");
+    pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentState, DecodeError> {
+        let damaged = DecodeError::Damaged("the segment's entry does not decode");
         let mut input = Cursor(bytes);
         let version = input.u32().ok_or(damaged)?;
         if version != VERSION {
-            return Err(Flaw::Version(version));
+            return Err(DecodeError::Version(version));
         }
         let state = (|| {
             let identity = Identity { volume: input.varint()?, segment: input.varint32()? };
@@ -123,7 +123,7 @@ impl ScrubState {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<ScrubState, Flaw> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ScrubState, DecodeError> {
         let mut input = Cursor(bytes);
         let state = (|| {
             let (passes, next, begun) = (input.varint()?, input.varint()?, input.varint()?);
@@ -131,7 +131,7 @@ impl ScrubState {
             Some(ScrubState { passes, next, begun, damaged, damaged_before })
         })();
         let state = state.filter(|_| input.is_empty());
-        state.ok_or(Flaw::Damaged("the scrub's entry does not decode"))
+        state.ok_or(DecodeError::Damaged("the scrub's entry does not decode"))
     }
 }
 
@@ -182,7 +182,7 @@ impl FileState {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<FileState, Flaw> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<FileState, DecodeError> {
         let mut input = Cursor(bytes);
         let state = (|| {
             let code = input.u8()?;
@@ -201,6 +201,6 @@ impl FileState {
             Some(FileState { generation, role, sealed, units, blocks, live, born, clone_source })
         })();
         let state = state.filter(|_| input.is_empty());
-        state.ok_or(Flaw::Damaged("a DataFile's entry does not decode"))
+        state.ok_or(DecodeError::Damaged("a DataFile's entry does not decode"))
     }
 }

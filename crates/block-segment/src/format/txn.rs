@@ -1,7 +1,7 @@
 //! Batches of the TxnFile: updates of the index, and how far they cover the DataFiles.
 
 use block_volume::ids::{FileNo, Seq};
-use block_volume::record::Flaw;
+use block_volume::record::DecodeError;
 use codec::cursor::{Cursor, put_varint};
 
 use crate::types::{Loc, Update};
@@ -75,10 +75,10 @@ impl Txn {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Txn, Flaw> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Txn, DecodeError> {
         let mut input = Cursor(bytes);
         let txn = Txn::read(&mut input).filter(|_| input.is_empty());
-        txn.ok_or(Flaw::Damaged("a TxnFile batch does not decode"))
+        txn.ok_or(DecodeError::Damaged("a TxnFile batch does not decode"))
     }
 
     fn read(input: &mut Cursor<'_>) -> Option<Txn> {

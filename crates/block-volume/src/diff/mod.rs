@@ -30,7 +30,7 @@ pub const DATA_MAX: usize = 1 << 20;
 
 /// What is wrong with a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Flaw {
+pub enum DecodeError {
     /// It is no such stream.
     Foreign,
     /// Another version of this program wrote it.
@@ -41,24 +41,24 @@ pub enum Flaw {
     Truncated,
 }
 
-impl fmt::Display for Flaw {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Flaw::Foreign => f.write_str(
+            DecodeError::Foreign => f.write_str(
                 "it is no difference of snapshots; 'craton volume export-diff' writes such files",
             ),
-            Flaw::Version(seen) => write!(
+            DecodeError::Version(seen) => write!(
                 f,
                 "it has format version {seen}, this program reads {VERSION}; use the program that \
                  wrote it"
             ),
-            Flaw::Damaged(what) => write!(f, "it is damaged: {what}; export it again"),
-            Flaw::Truncated => f.write_str("it ends too early; export it again"),
+            DecodeError::Damaged(what) => write!(f, "it is damaged: {what}; export it again"),
+            DecodeError::Truncated => f.write_str("it ends too early; export it again"),
         }
     }
 }
 
-impl std::error::Error for Flaw {}
+impl std::error::Error for DecodeError {}
 
 /// What a stream is of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,39 +101,39 @@ impl Head {
 
     /// The head that a stream begins with, and its length; nothing when more bytes are needed, of
     /// which [`HEAD_MAX`] are enough.
-    pub fn decode(bytes: &[u8]) -> Result<Option<(Head, usize)>, Flaw> {
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Head, usize)>, DecodeError> {
         let seen = bytes.len().min(MAGIC.len());
         if bytes[..seen] != MAGIC[..seen] {
-            return Err(Flaw::Foreign);
+            return Err(DecodeError::Foreign);
         }
         let Some(fixed) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
         let version = u32_at(fixed, 8);
         if version != VERSION {
-            return Err(Flaw::Version(version));
+            return Err(DecodeError::Version(version));
         }
         let lens = [u16_at(fixed, 32), u16_at(fixed, 34)].map(usize::from);
         if lens.iter().any(|&len| len > NAME_MAX) {
-            return Err(Flaw::Damaged("a name in its head is too long"));
+            return Err(DecodeError::Damaged("a name in its head is too long"));
         }
         let len = HEAD + lens[0] + lens[1];
         let Some(whole) = bytes.get(..len) else { return Ok(None) };
         let mut zeroed = whole.to_vec();
         zeroed[12..16].fill(0);
         if crc32c(&zeroed) != u32_at(fixed, 12) {
-            return Err(Flaw::Damaged("its head does not have its CRC"));
+            return Err(DecodeError::Damaged("its head does not have its CRC"));
         }
         let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
         let (base, snapshot) = whole[HEAD..].split_at(lens[0]);
         let names = text(base).zip(text(snapshot)).filter(|(base, snapshot)| {
             (base.is_empty() || is_name(base)) && is_name(snapshot) && base != snapshot
         });
-        let (base, snapshot) = names.ok_or(Flaw::Damaged("a name in its head is none"))?;
+        let (base, snapshot) = names.ok_or(DecodeError::Damaged("a name in its head is none"))?;
         let bytes = u64_at(fixed, 24);
         if !bytes.is_multiple_of(BLOCK) || bytes == 0 || bytes > VOLUME_BYTES.1 {
-            return Err(Flaw::Damaged("no volume has the length in its head"));
+            return Err(DecodeError::Damaged("no volume has the length in its head"));
         }
         if fixed[36..].iter().any(|&byte| byte != 0) {
-            return Err(Flaw::Damaged("reserved bytes of its head are in use"));
+            return Err(DecodeError::Damaged("reserved bytes of its head are in use"));
         }
         let base = (!base.is_empty()).then_some(base);
         Ok(Some((Head { id: u64_at(fixed, 16), bytes, base, snapshot }, len)))
@@ -262,15 +262,15 @@ impl Reader {
     }
 
     /// The next record; [`Reader::check`] has to see its data before these are used.
-    pub fn record(&mut self, bytes: &[u8; RECORD]) -> Result<Item, Flaw> {
+    pub fn record(&mut self, bytes: &[u8; RECORD]) -> Result<Item, DecodeError> {
         if self.ended {
-            return Err(Flaw::Damaged("there is something behind its last record"));
+            return Err(DecodeError::Damaged("there is something behind its last record"));
         }
         if self.passed.crc(&bytes[4..]) != u32_at(bytes, 0) {
-            return Err(Flaw::Damaged("a record does not have its CRC"));
+            return Err(DecodeError::Damaged("a record does not have its CRC"));
         }
         if u32_at(bytes, 12) != self.passed.records as u32 {
-            return Err(Flaw::Damaged("records are missing or not in their order"));
+            return Err(DecodeError::Damaged("records are missing or not in their order"));
         }
         let (offset, len) = (u64_at(bytes, 16), u64_at(bytes, 24));
         let item = match bytes[8] {
@@ -278,18 +278,18 @@ impl Reader {
             2 => Item::Hole { offset, len },
             3 => Item::Zero { offset, len },
             4 => Item::End { records: offset, data: len },
-            _ => return Err(Flaw::Damaged("a record is of no known kind")),
+            _ => return Err(DecodeError::Damaged("a record is of no known kind")),
         };
         self.crc = u32_at(bytes, 4);
         let is_data = matches!(item, Item::Data { .. });
         if bytes[9..12] != [0; 3] || !is_data && self.crc != 0 {
-            return Err(Flaw::Damaged("reserved bytes of a record are in use"));
+            return Err(DecodeError::Damaged("reserved bytes of a record are in use"));
         }
         if let Item::End { records, data } = item {
             self.ended = (records, data) == (self.passed.records, self.passed.data);
             return match self.ended {
                 true => Ok(item),
-                false => Err(Flaw::Damaged("its last record counts other records")),
+                false => Err(DecodeError::Damaged("its last record counts other records")),
             };
         }
         let fits = len > 0
@@ -298,17 +298,17 @@ impl Reader {
             && offset.checked_add(len).is_some_and(|end| end <= self.bytes)
             && !(is_data && len > DATA_MAX as u64);
         if !fits {
-            return Err(Flaw::Damaged("a record is of no part of the volume"));
+            return Err(DecodeError::Damaged("a record is of no part of the volume"));
         }
         self.passed.count(item);
         Ok(item)
     }
 
     /// Whether these are the data of the last record.
-    pub fn check(&self, data: &[u8]) -> Result<(), Flaw> {
+    pub fn check(&self, data: &[u8]) -> Result<(), DecodeError> {
         match self.passed.crc(data) == self.crc {
             true => Ok(()),
-            false => Err(Flaw::Damaged("data do not have their CRC")),
+            false => Err(DecodeError::Damaged("data do not have their CRC")),
         }
     }
 

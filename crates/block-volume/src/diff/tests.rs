@@ -41,15 +41,15 @@ fn stream(head: &Head, items: &[Item]) -> (Vec<u8>, Vec<usize>) {
 }
 
 /// Reads a whole stream.
-fn read(bytes: &[u8]) -> Result<(Head, Vec<Item>), Flaw> {
-    let (head, len) = Head::decode(bytes)?.ok_or(Flaw::Truncated)?;
+fn read(bytes: &[u8]) -> Result<(Head, Vec<Item>), DecodeError> {
+    let (head, len) = Head::decode(bytes)?.ok_or(DecodeError::Truncated)?;
     let (mut reader, mut rest, mut items) = (Reader::new(&head), &bytes[len..], Vec::new());
     while !reader.ended() {
-        let (record, behind) = rest.split_first_chunk().ok_or(Flaw::Truncated)?;
+        let (record, behind) = rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
         let item = reader.record(record)?;
         rest = behind;
         if let Item::Data { len, .. } = item {
-            let data = rest.get(..len as usize).ok_or(Flaw::Truncated)?;
+            let data = rest.get(..len as usize).ok_or(DecodeError::Truncated)?;
             reader.check(data)?;
             rest = &rest[data.len()..];
         }
@@ -57,7 +57,7 @@ fn read(bytes: &[u8]) -> Result<(Head, Vec<Item>), Flaw> {
     }
     match rest.is_empty() {
         true => Ok((head, items)),
-        false => Err(Flaw::Damaged("behind")),
+        false => Err(DecodeError::Damaged("behind")),
     }
 }
 
@@ -85,7 +85,7 @@ fn no_byte_of_a_stream_can_be_changed_or_left_out() {
         }
     }
     for len in 0..whole.len() {
-        assert_eq!(read(&whole[..len]), Err(Flaw::Truncated), "{len} bytes");
+        assert_eq!(read(&whole[..len]), Err(DecodeError::Truncated), "{len} bytes");
     }
     assert!(read(&[&whole[..], b"x"].concat()).is_err());
     for (n, pair) in starts.windows(2).enumerate() {
@@ -97,7 +97,7 @@ fn no_byte_of_a_stream_can_be_changed_or_left_out() {
     let (other, _) = stream(&other, &items());
     let mixed = [&whole[..starts[2]], &other[starts[2]..]].concat();
     assert!(read(&mixed).is_err());
-    assert_eq!(read(b"QFI\xfb and so on"), Err(Flaw::Foreign));
+    assert_eq!(read(b"QFI\xfb and so on"), Err(DecodeError::Foreign));
 }
 
 #[test]
@@ -113,11 +113,11 @@ fn parts_that_no_volume_has_are_refused() {
         Item::End { records: 7, data: 0 },
     ] {
         let (bytes, _) = stream(&head(None), &[bad]);
-        assert!(matches!(read(&bytes), Err(Flaw::Damaged(_))), "{bad:?}");
+        assert!(matches!(read(&bytes), Err(DecodeError::Damaged(_))), "{bad:?}");
     }
     let mut newer = head(None).encode();
     newer[8] = 2;
-    assert_eq!(Head::decode(&newer), Err(Flaw::Version(2)));
+    assert_eq!(Head::decode(&newer), Err(DecodeError::Version(2)));
     for (base, snapshot, bytes) in [
         (None, "", bytes),
         (None, "a@b", bytes),
@@ -129,7 +129,7 @@ fn parts_that_no_volume_has_are_refused() {
     ] {
         let (base, snapshot) = (base.map(str::to_owned), snapshot.to_owned());
         let bad = Head { id: 1, bytes, base, snapshot };
-        assert!(matches!(Head::decode(&bad.encode()), Err(Flaw::Damaged(_))), "{bad:?}");
+        assert!(matches!(Head::decode(&bad.encode()), Err(DecodeError::Damaged(_))), "{bad:?}");
     }
 }
 

@@ -79,10 +79,10 @@ pub fn run_chunkserver(args: &RoleArgs) -> Done {
 fn serve_chunkserver(config: &config::Chunkserver, how: chunkserver::Start) -> Done {
     let stop = Stop::install()?;
     let runtime = executor(&config.id, config.memory_mib, &config.log)?;
-    let lanes = chunkserver::lane_count(config);
+    let shards = chunkserver::shard_count(config);
     // Before the first task: an executor's thread must not wait for another's start.
-    let beside = runtime.beside(&config.id, lanes - 1).map_err(|error| {
-        Failure::setup(format!("cannot start {lanes} executors ({error}): lower 'cores'"))
+    let beside = runtime.beside(&config.id, shards - 1).map_err(|error| {
+        Failure::setup(format!("cannot start {shards} executors ({error}): lower 'cores'"))
     })?;
     let mut executors = vec![runtime.handle()];
     executors.extend(beside.handles().iter().cloned());

@@ -13,7 +13,7 @@ use wire::control::Policy;
 
 use super::args::{CreateArgs, LimitArgs};
 use super::open::{self, Site};
-use super::{deleted, misfit, show};
+use super::{deleted, show, unexpected_reply};
 use crate::exit::{Code, Done, Failure};
 use crate::fs::policy;
 use crate::output::{bytes, print_json, print_line};
@@ -50,7 +50,7 @@ impl LimitArgs {
 pub async fn change(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo, Failure> {
     match managers.ask(request).await? {
         BlockReply::Volume(info) => Ok(info),
-        other => Err(misfit(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -203,7 +203,7 @@ pub async fn resize(site: &Site<'_>, name: &str, size: u64, force: bool, json: b
     };
     let info = match info {
         Ok(BlockReply::Volume(info)) => info,
-        Ok(other) => return Err(misfit(&other)),
+        Ok(other) => return Err(unexpected_reply(&other)),
         Err(Error::Refused { kind: base::Kind::Exists, .. }) if force => {
             let text =
                 format!("{name}: somebody has written past {size} bytes meanwhile; try again");
@@ -295,7 +295,7 @@ pub async fn rm(
                     ))?;
                 }
             }
-            other => return Err(misfit(&other)),
+            other => return Err(unexpected_reply(&other)),
         }
         removed.push(shown);
     }

@@ -9,7 +9,7 @@ use roles::uses::uses;
 use serde_json::json;
 
 use super::change::{change, check_name, wait_open};
-use super::{misfit, show};
+use super::{show, unexpected_reply};
 use crate::exit::{Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table};
 
@@ -26,7 +26,7 @@ async fn all(managers: &Managers) -> Result<Vec<DeletedVolume>, Failure> {
                     return Ok(found);
                 }
             }
-            other => return Err(misfit(&other)),
+            other => return Err(unexpected_reply(&other)),
         }
     }
 }
@@ -147,6 +147,6 @@ pub async fn remove(managers: &Managers, what: &str) -> Result<Option<VolumeInfo
     let request = BlockRequest::Remove { volume: known.volume, force: true };
     match managers.ask(request).await? {
         BlockReply::Done => Ok(Some(known)),
-        other => Err(misfit(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }

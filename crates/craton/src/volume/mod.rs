@@ -106,6 +106,6 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
     })
 }
 
-fn misfit(reply: &block_proto::BlockReply) -> Failure {
-    block_proto::managers::misfit(reply).into()
+fn unexpected_reply(reply: &block_proto::BlockReply) -> Failure {
+    block_proto::managers::unexpected_reply(reply).into()
 }

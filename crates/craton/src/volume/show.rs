@@ -7,8 +7,8 @@ use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::qos::VolumeLimits;
 use serde_json::{Value, json};
 
-use super::misfit;
 use super::space::Space;
+use super::unexpected_reply;
 use crate::exit::{Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table};
 
@@ -70,7 +70,7 @@ pub async fn all(managers: &Managers) -> Result<Vec<VolumeInfo>, Failure> {
                     return Ok(found);
                 }
             }
-            other => return Err(misfit(&other)),
+            other => return Err(unexpected_reply(&other)),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::args::SnapshotCommand;
 use super::change::{change, check_name, wait_open};
-use super::{misfit, show};
+use super::{show, unexpected_reply};
 use crate::exit::{Code, Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table};
 
@@ -119,7 +119,7 @@ async fn ls(managers: &Managers, volume: &str, json: bool) -> Done {
 async fn remove(managers: &Managers, info: &VolumeInfo, force: bool) -> Done {
     match managers.ask(BlockRequest::Remove { volume: info.volume, force }).await? {
         BlockReply::Done => Ok(()),
-        other => Err(misfit(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -176,7 +176,7 @@ pub async fn flatten(managers: &Managers, name: &str, json: bool) -> Done {
     loop {
         let left = match managers.ask(BlockRequest::Flatten { volume: info.volume }).await? {
             BlockReply::Shared(left) => left,
-            other => return Err(misfit(&other)),
+            other => return Err(unexpected_reply(&other)),
         };
         let shared = *first.get_or_insert(left);
         if left == 0 {

@@ -60,11 +60,11 @@ impl State {
         for disk in disks.iter_mut().filter(|disk| disk.disk != DiskId::default()) {
             let id = disk.disk;
             let others = self.servers.iter_mut().filter(|(other, _)| **other != server);
-            for (&other, beat) in others {
-                if now.since(beat.at) >= self.dead_after {
+            for (&other, heartbeat) in others {
+                if now.since(heartbeat.at) >= self.dead_after {
                     continue;
                 }
-                let Some(same) = beat.disks.iter_mut().find(|it| it.disk == id) else {
+                let Some(same) = heartbeat.disks.iter_mut().find(|it| it.disk == id) else {
                     continue;
                 };
                 let first = !young || other < server;
@@ -103,26 +103,26 @@ impl Liveness {
     }
 
     /// A heartbeat of a registered server came at `now`.
-    pub fn hear(&self, beat: Heartbeat, now: Instant, registered: &ClusterMachine) {
+    pub fn hear(&self, heartbeat: Heartbeat, now: Instant, registered: &ClusterMachine) {
         let state = &mut *self.0.borrow_mut();
-        for (disk, chunk) in beat.damaged {
+        for (disk, chunk) in heartbeat.damaged {
             if state.damaged.len() < DAMAGED_MAX {
-                state.damaged.insert((chunk, beat.server, disk));
+                state.damaged.insert((chunk, heartbeat.server, disk));
             }
         }
-        if state.quiet.len() + beat.quiet.len() > DAMAGED_MAX {
+        if state.quiet.len() + heartbeat.quiet.len() > DAMAGED_MAX {
             state.quiet.clear(); // Reported again while it lasts.
         }
-        for (disk, chunk) in beat.quiet {
-            state.quiet.insert((chunk, beat.server, disk), now);
+        for (disk, chunk) in heartbeat.quiet {
+            state.quiet.insert((chunk, heartbeat.server, disk), now);
         }
-        let known = state.servers.get(&beat.server);
-        if known.is_some_and(|known| known.boot == beat.boot && known.seq >= beat.seq) {
+        let known = state.servers.get(&heartbeat.server);
+        if known.is_some_and(|known| known.boot == heartbeat.boot && known.seq >= heartbeat.seq) {
             return; // Overtaken by a later one.
         }
-        let mut disks = beat.disks;
+        let mut disks = heartbeat.disks;
         disks.truncate(DISKS_MAX);
-        let Heartbeat { server, boot, seq, load, .. } = beat;
+        let Heartbeat { server, boot, seq, load, .. } = heartbeat;
         state.refuse_copies(server, &mut disks, now, registered);
         state.servers.insert(server, Beat { at: now, boot, seq, load, disks });
     }
@@ -130,19 +130,22 @@ impl Liveness {
     /// True while heartbeats of `server` come.
     pub fn is_alive(&self, server: ServerId, now: Instant) -> bool {
         let state = self.0.borrow();
-        state.servers.get(&server).is_some_and(|beat| now.since(beat.at) < state.dead_after)
+        state
+            .servers
+            .get(&server)
+            .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after)
     }
 
     /// When the last heartbeat of `server` came here.
     pub fn heard_at(&self, server: ServerId) -> Option<Instant> {
-        self.0.borrow().servers.get(&server).map(|beat| beat.at)
+        self.0.borrow().servers.get(&server).map(|heartbeat| heartbeat.at)
     }
 
     /// All registered servers with what their heartbeats say, for placement and repair.
     pub fn view(&self, registered: &ClusterMachine, now: Instant) -> ClusterView {
         let state = self.0.borrow();
         let view = |(id, server): (ServerId, &super::Server)| {
-            let beat = state.servers.get(&id);
+            let heartbeat = state.servers.get(&id);
             let opened = |disk: &&DiskReport| disk.disk != DiskId::default();
             let disk = |disk: &DiskReport| DiskView {
                 disk: disk.disk,
@@ -155,10 +158,11 @@ impl Liveness {
                 server: id,
                 addr: server.addr,
                 domain: server.domain.clone(),
-                alive: beat.is_some_and(|beat| now.since(beat.at) < state.dead_after),
-                load: beat.map_or(0, |beat| beat.load),
-                disks: beat.map_or(Vec::new(), |beat| {
-                    beat.disks.iter().filter(opened).map(disk).collect()
+                alive: heartbeat
+                    .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after),
+                load: heartbeat.map_or(0, |heartbeat| heartbeat.load),
+                disks: heartbeat.map_or(Vec::new(), |heartbeat| {
+                    heartbeat.disks.iter().filter(opened).map(disk).collect()
                 }),
             }
         };
@@ -169,14 +173,15 @@ impl Liveness {
     pub fn status(&self, registered: &ClusterMachine, now: Instant) -> Vec<ServerStatus> {
         let state = self.0.borrow();
         let status = |(server, known): (ServerId, &super::Server)| {
-            let beat = state.servers.get(&server);
+            let heartbeat = state.servers.get(&server);
             ServerStatus {
                 server,
                 name: known.name.clone(),
                 addr: known.addr,
                 domain: known.domain.clone(),
-                alive: beat.is_some_and(|beat| now.since(beat.at) < state.dead_after),
-                disks: beat.map_or(Vec::new(), |beat| beat.disks.clone()),
+                alive: heartbeat
+                    .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after),
+                disks: heartbeat.map_or(Vec::new(), |heartbeat| heartbeat.disks.clone()),
             }
         };
         registered.servers().map(status).collect()

@@ -34,14 +34,14 @@ impl Bed {
         Bed { liveness, registered, now: Instant::default(), seq: 0 }
     }
 
-    fn beat(&mut self, server: u32, disk: DiskId) {
+    fn heartbeat(&mut self, server: u32, disk: DiskId) {
         self.now = self.now + Duration::from_millis(100);
         self.seq += 1;
         let (addr, path) = (([127, 0, 0, 1], server as u16).into(), "/d".to_owned());
         let (failed, reason) = (false, String::new());
         let report =
             DiskReport { disk, path, capacity: 1, used: 0, chunks: 0, failed, reason, addr: None };
-        let beat = Heartbeat {
+        let heartbeat = Heartbeat {
             server: ServerId::new(server),
             addr,
             boot: 1,
@@ -51,7 +51,7 @@ impl Bed {
             quiet: Vec::new(),
             load: 0,
         };
-        self.liveness.hear(beat, self.now, &self.registered);
+        self.liveness.hear(heartbeat, self.now, &self.registered);
     }
 
     /// Servers that have the disk, and what is said of the others'.
@@ -68,21 +68,21 @@ impl Bed {
 fn copy_of_a_live_servers_store_is_refused() {
     for (first, second) in [(1, 2), (2, 1)] {
         let mut bed = Bed::new();
-        bed.beat(first, DISK);
+        bed.heartbeat(first, DISK);
         // Long enough for every server to have been heard.
         for _ in 0..40 {
-            bed.beat(first, DISK);
+            bed.heartbeat(first, DISK);
         }
         for _ in 0..3 {
-            bed.beat(second, DISK);
-            bed.beat(first, DISK);
+            bed.heartbeat(second, DISK);
+            bed.heartbeat(first, DISK);
             let (own, reasons) = bed.owners();
             assert_eq!(own, [first]);
             assert!(reasons[0].contains(&format!("'cs{first}' serves the same disk")));
         }
         // The first one is gone: the disk was moved.
         bed.now = bed.now + DEAD_AFTER;
-        bed.beat(second, DISK);
+        bed.heartbeat(second, DISK);
         assert!(bed.owners().0.contains(&second));
     }
 }
@@ -90,9 +90,9 @@ fn copy_of_a_live_servers_store_is_refused() {
 #[test]
 fn copy_that_is_heard_first_after_a_masters_start_gives_way() {
     let mut bed = Bed::new();
-    bed.beat(2, DISK);
+    bed.heartbeat(2, DISK);
     assert_eq!(bed.owners().0, [2]);
-    bed.beat(1, DISK);
-    bed.beat(2, DISK);
+    bed.heartbeat(1, DISK);
+    bed.heartbeat(2, DISK);
     assert_eq!(bed.owners().0, [1]);
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use base::{Kind, ServerId};
 use wire::control::ControlError;
 
-use master_consensus::bytes::{BadBytes, Reader, Writer};
+use master_consensus::bytes::{DecodeError, Reader, Writer};
 
 /// What a command came to.
 pub type Outcome = Result<Answer, Refusal>;
@@ -136,17 +136,17 @@ pub fn encode_outcome(outcome: &Outcome) -> Vec<u8> {
 }
 
 /// The outcome of bytes that [`encode_outcome`] made.
-pub fn decode_outcome(bytes: &[u8]) -> Result<Outcome, BadBytes> {
+pub fn decode_outcome(bytes: &[u8]) -> Result<Outcome, DecodeError> {
     let mut from = Reader::new(bytes);
     let outcome = match from.u8()? {
         0 => Ok(Answer::Done),
         1 => Ok(Answer::Registered(ServerId::new(from.u32()?))),
         2 => Ok(Answer::Lock(from.u64()?)),
         0xff => {
-            let place = usize::from(from.u8()?).checked_sub(1).ok_or(BadBytes)?;
-            Err(*Refusal::ALL.get(place).ok_or(BadBytes)?)
+            let place = usize::from(from.u8()?).checked_sub(1).ok_or(DecodeError)?;
+            Err(*Refusal::ALL.get(place).ok_or(DecodeError)?)
         }
-        _ => return Err(BadBytes),
+        _ => return Err(DecodeError),
     };
     from.end()?;
     Ok(outcome)

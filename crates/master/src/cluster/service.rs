@@ -145,7 +145,7 @@ impl ClusterService {
                     _ => Err(Refusal::BadCommand.into()),
                 }
             }
-            ClusterRequest::Heartbeat(beat) => Ok(self.hear(beat)),
+            ClusterRequest::Heartbeat(heartbeat) => Ok(self.hear(heartbeat)),
             ClusterRequest::Status => Ok(ClusterReply::Status(self.status(led()))),
             ClusterRequest::Lock { op, change } => {
                 match self.commit(Command::Lock { op, change }).await? {
@@ -225,14 +225,13 @@ impl ClusterService {
         ClusterInfo { cluster, masters, namespace_partitions, stream_partitions, leaders }
     }
 
-    fn hear(&self, beat: Heartbeat) -> ClusterReply {
-        let known = self
-            .0
-            .host
-            .read(|state| state.server(beat.server).is_some_and(|server| server.addr == beat.addr));
+    fn hear(&self, heartbeat: Heartbeat) -> ClusterReply {
+        let known = self.0.host.read(|state| {
+            state.server(heartbeat.server).is_some_and(|server| server.addr == heartbeat.addr)
+        });
         if known {
             let now = self.0.env.now();
-            self.0.host.read(|state| self.0.liveness.hear(beat, now, state));
+            self.0.host.read(|state| self.0.liveness.hear(heartbeat, now, state));
         }
         ClusterReply::Beat { masters: self.masters(), known }
     }

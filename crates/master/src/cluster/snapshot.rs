@@ -7,7 +7,7 @@ use super::machine::{ClusterMachine, Command, Formed, Lock, Server};
 use super::outcome::{decode_outcome, encode_outcome};
 use master_consensus::StateMachine;
 use master_consensus::bytes::{
-    BadBytes, Reader, Writer, begin_snapshot, end_snapshot, open_snapshot, seal_snapshot,
+    DecodeError, Reader, Writer, begin_snapshot, end_snapshot, open_snapshot, seal_snapshot,
 };
 use master_consensus::replies::ReplyTable;
 
@@ -25,7 +25,7 @@ fn put_formed(to: &mut Writer, formed: &Formed) {
     to.u16(formed.namespace_partitions).u16(formed.stream_partitions);
 }
 
-fn take_formed(from: &mut Reader<'_>) -> Result<Formed, BadBytes> {
+fn take_formed(from: &mut Reader<'_>) -> Result<Formed, DecodeError> {
     Ok(Formed {
         cluster: ClusterId::new(from.u128()?),
         namespace_partitions: from.u16()?,
@@ -34,7 +34,7 @@ fn take_formed(from: &mut Reader<'_>) -> Result<Formed, BadBytes> {
     })
 }
 
-fn take_new_formed(from: &mut Reader<'_>) -> Result<Formed, BadBytes> {
+fn take_new_formed(from: &mut Reader<'_>) -> Result<Formed, DecodeError> {
     let formed = take_formed(from)?;
     Ok(Formed { formation: FormationId::new(from.u128()?), ..formed })
 }
@@ -43,7 +43,7 @@ fn put_master(to: &mut Writer, master: &MasterInfo) {
     to.u64(master.id).str(&master.name).addr(master.addr);
 }
 
-fn take_master(from: &mut Reader<'_>) -> Result<MasterInfo, BadBytes> {
+fn take_master(from: &mut Reader<'_>) -> Result<MasterInfo, DecodeError> {
     Ok(MasterInfo { id: from.u64()?, name: from.str()?.to_owned(), addr: from.addr()? })
 }
 
@@ -86,11 +86,11 @@ pub fn encode_command(clock_ms: u64, command: &Command) -> Vec<u8> {
 }
 
 /// Clock and command of bytes from the log.
-pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
+pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), DecodeError> {
     let mut reader = Reader::new(bytes);
     let from = &mut reader;
     if from.u8()? != COMMAND_VERSION {
-        return Err(BadBytes);
+        return Err(DecodeError);
     }
     let clock_ms = from.u64()?;
     let command = match from.u8()? {
@@ -111,14 +111,14 @@ pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), BadBytes> {
                 }
                 2 => LockChange::Renew { name, fencing: from.u64()?, ttl_ms: from.u64()? },
                 3 => LockChange::Release { name, fencing: from.u64()? },
-                _ => return Err(BadBytes),
+                _ => return Err(DecodeError),
             };
             Command::Lock { op, change }
         }
         4 => Command::AddMaster(take_master(from)?),
         5 => Command::RemoveMaster(from.u64()?),
         6 => Command::Form { formed: take_new_formed(from)?, masters: from.list(take_master)? },
-        _ => return Err(BadBytes),
+        _ => return Err(DecodeError),
     };
     reader.end()?;
     Ok((clock_ms, command))
@@ -150,12 +150,12 @@ impl ClusterMachine {
         end_snapshot(MAGIC, SNAPSHOT_VERSION, writer)
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<ClusterMachine, BadBytes> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<ClusterMachine, DecodeError> {
         let (version, body) = open_snapshot(MAGIC, bytes)?;
         let take_formed = match version {
             SNAPSHOT_VERSION | SNAPSHOT_VERSION_2 => take_new_formed,
             SNAPSHOT_VERSION_1 => take_formed,
-            _ => return Err(BadBytes),
+            _ => return Err(DecodeError),
         };
         let mut reader = Reader::new(body);
         let from = &mut reader;

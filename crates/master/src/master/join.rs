@@ -14,8 +14,8 @@ use super::{Master, MasterConfig, StartError};
 use master_consensus::MembershipError;
 use master_consensus::messages::{Invitation, MemberStatus};
 use master_consensus::peers::{
-    OP_BEATS, OP_INVITE, OP_LOST, OP_MEMBER_STATUS, OP_PROCESS, STATUS_NO_GROUP, answer_beats,
-    decode_beats, decode_message, named,
+    OP_HEARTBEATS, OP_INVITE, OP_LOST, OP_MEMBER_STATUS, OP_PROCESS, STATUS_NO_GROUP,
+    answer_heartbeats, decode_heartbeats, decode_message, named,
 };
 
 /// Pause between two tries to become a member.
@@ -30,7 +30,7 @@ impl Master {
             loop {
                 this.0.env.sleep_until(next).await;
                 for host in this.0.router.hosts() {
-                    host.beat().await;
+                    host.heartbeat().await;
                 }
                 // A late round is no reason for two in a row.
                 next = (next + pause).max(this.0.env.now() + pause / 2);
@@ -59,7 +59,7 @@ impl Master {
 
     /// Whether a request is about admission, and not for a group.
     pub(super) fn is_for_admission(&self, op: u16) -> bool {
-        matches!(op, OP_BEATS | OP_MEMBER_STATUS | OP_INVITE | OP_PROCESS | OP_LOST)
+        matches!(op, OP_HEARTBEATS | OP_MEMBER_STATUS | OP_INVITE | OP_PROCESS | OP_LOST)
             || !self.0.admission.is_member()
     }
 
@@ -80,9 +80,9 @@ impl Master {
     pub(super) async fn serve_admission(&self, op: u16, incoming: &Request) -> Option<Response> {
         let refused = || Some(Response { status: STATUS_NO_GROUP, ..Response::default() });
         let member = self.0.admission.is_member();
-        if op == OP_BEATS && member {
-            let beats = decode_beats(&incoming.body);
-            let answer = answer_beats(&self.0.env, &self.0.groups, beats).await;
+        if op == OP_HEARTBEATS && member {
+            let heartbeats = decode_heartbeats(&incoming.body);
+            let answer = answer_heartbeats(&self.0.env, &self.0.groups, heartbeats).await;
             return Some(Response::ok(answer));
         }
         let Ok((meant, body)) = decode_message(incoming) else { return refused() };

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::Flaw;
+use super::DecodeError;
 use super::frame::placed_crc;
 use super::ops::{put_value, take_value};
 use crate::limits::{BLOCK_RAW_MAX, KEY_MAX};
@@ -140,31 +140,31 @@ pub(crate) fn encode(
 }
 
 /// Stored content, verified and unpacked.
-pub(crate) fn decode(file: FileNo, offset: u64, stored: &[u8]) -> Result<Vec<u8>, Flaw> {
+pub(crate) fn decode(file: FileNo, offset: u64, stored: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let mut input = Cursor(stored);
-    let crc = input.u32().ok_or(Flaw::Damaged("a block ends within its head"))?;
+    let crc = input.u32().ok_or(DecodeError::Damaged("a block ends within its head"))?;
     if placed_crc(file, offset, input.0) != crc {
-        return Err(Flaw::Damaged("a block does not verify"));
+        return Err(DecodeError::Damaged("a block does not verify"));
     }
     let head = input.u32().zip(input.u32());
     let Some((codec, len)) = head else {
-        return Err(Flaw::Damaged("a block ends within its head"));
+        return Err(DecodeError::Damaged("a block ends within its head"));
     };
     if len as usize > BLOCK_RAW_MAX {
-        return Err(Flaw::Damaged("a block is larger than any may be"));
+        return Err(DecodeError::Damaged("a block is larger than any may be"));
     }
     match u8::try_from(codec).ok().and_then(Compression::from_code) {
         Some(Compression::None) if input.0.len() == len as usize => Ok(input.0.to_vec()),
         Some(Compression::Lz4) => {
             // LZ4 makes 255 bytes of one at most: no block claims memory it does not fill.
             if (len as usize) / 255 > input.0.len() {
-                return Err(Flaw::Damaged("a block does not unpack"));
+                return Err(DecodeError::Damaged("a block does not unpack"));
             }
             let content = lz4_flex::block::decompress(input.0, len as usize);
             let content = content.ok().filter(|content| content.len() == len as usize);
-            content.ok_or(Flaw::Damaged("a block does not unpack"))
+            content.ok_or(DecodeError::Damaged("a block does not unpack"))
         }
-        _ => Err(Flaw::Damaged("a block's coding or length is not one")),
+        _ => Err(DecodeError::Damaged("a block's coding or length is not one")),
     }
 }
 
@@ -181,14 +181,15 @@ pub(crate) struct Block {
 
 impl Block {
     /// From the bytes at `offset` of `file`.
-    pub(crate) fn decode(file: FileNo, offset: u64, stored: &[u8]) -> Result<Block, Flaw> {
+    pub(crate) fn decode(file: FileNo, offset: u64, stored: &[u8]) -> Result<Block, DecodeError> {
         Block::parse(decode(file, offset, stored)?)
     }
 
     /// Checks all of a block's content once, so that looking into it cannot fail.
-    pub(crate) fn parse(content: Vec<u8>) -> Result<Block, Flaw> {
-        let block = Block::frame(content).ok_or(Flaw::Damaged("a block's frame does not fit"))?;
-        block.check().ok_or(Flaw::Damaged("a block's entries do not fit"))?;
+    pub(crate) fn parse(content: Vec<u8>) -> Result<Block, DecodeError> {
+        let block =
+            Block::frame(content).ok_or(DecodeError::Damaged("a block's frame does not fit"))?;
+        block.check().ok_or(DecodeError::Damaged("a block's entries do not fit"))?;
         Ok(block)
     }
 

@@ -1,6 +1,6 @@
 //! Edits: what a manifest's records say.
 
-use super::Flaw;
+use super::DecodeError;
 use crate::limits::{FILES_MAX, KEY_MAX};
 use crate::types::{FileNo, Seq};
 use codec::cursor::{Cursor, put_bytes, put_varint};
@@ -84,15 +84,17 @@ fn put_number(out: &mut Vec<u8>, code: u8, file: FileNo) {
 }
 
 /// The changes of a record, `count` in number.
-pub(crate) fn read_changes(body: &[u8], count: u32) -> Result<Vec<Change>, Flaw> {
+pub(crate) fn read_changes(body: &[u8], count: u32) -> Result<Vec<Change>, DecodeError> {
     let mut input = Cursor(body);
     let mut changes = Vec::new();
     for _ in 0..count {
         let change = take_change(&mut input);
-        changes.push(change.ok_or(Flaw::Damaged("an edit does not have the changes it counts"))?);
+        changes.push(
+            change.ok_or(DecodeError::Damaged("an edit does not have the changes it counts"))?,
+        );
     }
     if !input.is_empty() {
-        return Err(Flaw::Damaged("an edit goes on behind its last change"));
+        return Err(DecodeError::Damaged("an edit goes on behind its last change"));
     }
     Ok(changes)
 }

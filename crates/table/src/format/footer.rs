@@ -1,7 +1,7 @@
 //! The end of a sorted file.
 
 use super::frame::placed_crc;
-use super::{Flaw, VERSION};
+use super::{DecodeError, VERSION};
 use crate::types::FileNo;
 use codec::cursor::Cursor;
 
@@ -37,23 +37,23 @@ impl Footer {
     }
 
     /// From the bytes at `offset` of `file`.
-    pub(crate) fn decode(file: FileNo, offset: u64, bytes: &[u8]) -> Result<Footer, Flaw> {
+    pub(crate) fn decode(file: FileNo, offset: u64, bytes: &[u8]) -> Result<Footer, DecodeError> {
         let bytes: &[u8; FOOTER] =
-            bytes.try_into().map_err(|_| Flaw::Damaged("it ends within its footer"))?;
+            bytes.try_into().map_err(|_| DecodeError::Damaged("it ends within its footer"))?;
         if bytes[..8] != MAGIC {
-            return Err(Flaw::Damaged("it does not end as such a file does"));
+            return Err(DecodeError::Damaged("it does not end as such a file does"));
         }
         let footer = Footer::fields(&bytes[8..]);
-        let (version, footer) = footer.ok_or(Flaw::Damaged("it ends within its footer"))?;
+        let (version, footer) = footer.ok_or(DecodeError::Damaged("it ends within its footer"))?;
         if version != VERSION {
-            return Err(Flaw::Version(version));
+            return Err(DecodeError::Version(version));
         }
         if footer.encode(file, offset) != *bytes {
-            return Err(Flaw::Damaged("its footer does not verify"));
+            return Err(DecodeError::Damaged("its footer does not verify"));
         }
         let end = footer.top_at.checked_add(u64::from(footer.top_len));
         if end != Some(offset) || footer.keys == 0 || footer.versions < footer.keys {
-            return Err(Flaw::Damaged("its footer names what cannot be"));
+            return Err(DecodeError::Damaged("its footer names what cannot be"));
         }
         Ok(footer)
     }

@@ -3,7 +3,7 @@
 use codec::cursor::Cursor;
 use codec::{crc32c, crc32c_extend};
 
-use super::{Flaw, VERSION};
+use super::{DecodeError, VERSION};
 use crate::types::FileNo;
 
 /// Bytes of a file's head.
@@ -51,36 +51,36 @@ fn head_of(content: Content, file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
 }
 
 /// The number in the head of a log or sorted file.
-pub(crate) fn read_file_head(content: Content, bytes: &[u8]) -> Result<FileNo, Flaw> {
+pub(crate) fn read_file_head(content: Content, bytes: &[u8]) -> Result<FileNo, DecodeError> {
     match read_head(content, bytes)? {
         (file, 0) => Ok(file),
-        _ => Err(Flaw::Damaged("its head does not verify")),
+        _ => Err(DecodeError::Damaged("its head does not verify")),
     }
 }
 
 /// The number and the owner in a manifest's head.
-pub(crate) fn read_manifest_head(bytes: &[u8]) -> Result<(FileNo, u64), Flaw> {
+pub(crate) fn read_manifest_head(bytes: &[u8]) -> Result<(FileNo, u64), DecodeError> {
     read_head(Content::Manifest, bytes)
 }
 
-fn read_head(content: Content, bytes: &[u8]) -> Result<(FileNo, u64), Flaw> {
+fn read_head(content: Content, bytes: &[u8]) -> Result<(FileNo, u64), DecodeError> {
     let Some(head) = bytes.get(..FILE_HEAD) else {
-        return Err(Flaw::Damaged("it ends within its head"));
+        return Err(DecodeError::Damaged("it ends within its head"));
     };
     if head[..8] != content.magic() {
-        return Err(Flaw::Damaged("it does not begin as such a file does"));
+        return Err(DecodeError::Damaged("it does not begin as such a file does"));
     }
     let mut input = Cursor(&head[8..]);
     let parsed = (|| Some((input.u32()?, input.u32()?, input.u64()?, input.u64()?)))();
     let (version, crc, raw, owner) = parsed.expect("its length");
     // The place of the version is the same in all versions; the rest may not be.
     if version != VERSION {
-        return Err(Flaw::Version(version));
+        return Err(DecodeError::Version(version));
     }
     let mut zeroed: [u8; FILE_HEAD] = head.try_into().expect("its length");
     zeroed[12..16].fill(0);
     if crc32c(&zeroed) != crc {
-        return Err(Flaw::Damaged("its head does not verify"));
+        return Err(DecodeError::Damaged("its head does not verify"));
     }
     Ok((FileNo::from_raw(raw), owner))
 }
@@ -120,7 +120,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, file: FileNo, seq: u64, count: u32, 
 }
 
 /// The record at the start of `bytes`, whose body has `max` bytes at most.
-pub(crate) fn next_record(file: FileNo, bytes: &[u8], max: usize) -> Result<Next<'_>, Flaw> {
+pub(crate) fn next_record(file: FileNo, bytes: &[u8], max: usize) -> Result<Next<'_>, DecodeError> {
     let Some((head, rest)) = bytes.split_at_checked(RECORD_HEAD) else {
         return Ok(Next::Partial(RECORD_HEAD));
     };
@@ -130,19 +130,19 @@ pub(crate) fn next_record(file: FileNo, bytes: &[u8], max: usize) -> Result<Next
     let mut long = || input.u64().expect("within the head");
     let (seq, owner) = (long(), FileNo::from_raw(long()));
     if crc32c(&head[4..]) != head_crc {
-        return Err(Flaw::Damaged("a record's head does not verify"));
+        return Err(DecodeError::Damaged("a record's head does not verify"));
     }
     if owner != file {
-        return Err(Flaw::Damaged("a record is of another file"));
+        return Err(DecodeError::Damaged("a record is of another file"));
     }
     if len > max {
-        return Err(Flaw::Damaged("a record is longer than any may be"));
+        return Err(DecodeError::Damaged("a record is longer than any may be"));
     }
     let Some(body) = rest.get(..len) else {
         return Ok(Next::Partial(RECORD_HEAD + len));
     };
     if crc32c(body) != body_crc {
-        return Err(Flaw::Damaged("a record's content does not verify"));
+        return Err(DecodeError::Damaged("a record's content does not verify"));
     }
     Ok(Next::Record(Record { seq, count, body }))
 }
@@ -184,10 +184,10 @@ mod tests {
     fn heads_tell_content_version_and_file() {
         let head = file_head(Content::Log, FILE);
         assert_eq!(read_file_head(Content::Log, &head), Ok(FILE));
-        assert!(matches!(read_file_head(Content::Sorted, &head), Err(Flaw::Damaged(_))));
+        assert!(matches!(read_file_head(Content::Sorted, &head), Err(DecodeError::Damaged(_))));
         let mut newer = head;
         newer[8] = 2;
-        assert_eq!(read_file_head(Content::Log, &newer), Err(Flaw::Version(2)));
+        assert_eq!(read_file_head(Content::Log, &newer), Err(DecodeError::Version(2)));
         for bit in 0..head.len() * 8 {
             let mut bad = head;
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flaw {
+pub(crate) enum DecodeError {
     /// Another version wrote it.
     Version(u32),
     /// What does not fit.

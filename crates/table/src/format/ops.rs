@@ -1,6 +1,6 @@
 //! Operations of a batch, as the log holds them.
 
-use super::Flaw;
+use super::DecodeError;
 use crate::limits::{KEY_MAX, VALUE_MAX};
 use codec::cursor::{Cursor, put_bytes, put_varint};
 
@@ -39,16 +39,16 @@ pub(crate) fn op_len(op: Op<'_>) -> usize {
 }
 
 /// The operations of a record, `count` in number.
-pub(crate) fn read_ops(body: &[u8], count: u32) -> Result<Vec<Op<'_>>, Flaw> {
+pub(crate) fn read_ops(body: &[u8], count: u32) -> Result<Vec<Op<'_>>, DecodeError> {
     let mut input = Cursor(body);
     let mut ops = Vec::new();
     for _ in 0..count {
         let op = input.bytes(KEY_MAX).filter(|key| !key.is_empty());
         let op = op.and_then(|key| Some(Op { key, value: take_value(&mut input)? }));
-        ops.push(op.ok_or(Flaw::Damaged("a batch does not have the operations it counts"))?);
+        ops.push(op.ok_or(DecodeError::Damaged("a batch does not have the operations it counts"))?);
     }
     if !input.is_empty() {
-        return Err(Flaw::Damaged("a batch goes on behind its last operation"));
+        return Err(DecodeError::Damaged("a batch goes on behind its last operation"));
     }
     Ok(ops)
 }

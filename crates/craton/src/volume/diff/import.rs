@@ -10,7 +10,7 @@ use block_proto::paths::AT;
 use block_proto::{BlockRequest, VolumeInfo};
 use block_segment::Has;
 use block_volume::contract::{Clear, Device};
-use block_volume::diff::{Flaw, HEAD, HEAD_MAX, Head, Item, RECORD, Reader};
+use block_volume::diff::{DecodeError, HEAD, HEAD_MAX, Head, Item, RECORD, Reader};
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
 use futures_util::StreamExt;
@@ -220,23 +220,23 @@ async fn is_changed(site: &Site<'_>, now: &VolumeInfo, base: &str) -> Result<boo
 
 /// Why a stream is not imported.
 enum Trouble {
-    Flaw(Flaw),
+    DecodeError(DecodeError),
     Failed(Failure),
 }
 
-impl From<Flaw> for Trouble {
-    fn from(flaw: Flaw) -> Trouble {
-        Trouble::Flaw(flaw)
+impl From<DecodeError> for Trouble {
+    fn from(flaw: DecodeError) -> Trouble {
+        Trouble::DecodeError(flaw)
     }
 }
 
 impl Trouble {
     fn told(self, path: &str) -> Failure {
         match self {
-            Trouble::Flaw(flaw @ Flaw::Damaged(_)) => {
+            Trouble::DecodeError(flaw @ DecodeError::Damaged(_)) => {
                 Failure::new(Code::Damage, format!("{path}: {flaw}"))
             }
-            Trouble::Flaw(flaw) => Failure::failed(format!("{path}: {flaw}")),
+            Trouble::DecodeError(flaw) => Failure::failed(format!("{path}: {flaw}")),
             Trouble::Failed(failure) => failure,
         }
     }
@@ -280,13 +280,13 @@ impl Input {
                 return Ok((head, reader));
             }
             if bytes.len() < HEAD {
-                return Err(Flaw::Truncated.into());
+                return Err(DecodeError::Truncated.into());
             }
             let len = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
             let want = (HEAD + len(32) + len(34)).min(HEAD_MAX) - bytes.len();
             let more = self.read(want).await?;
             if want == 0 || more.len() < want {
-                return Err(Flaw::Truncated.into());
+                return Err(DecodeError::Truncated.into());
             }
             bytes.extend(more);
         }
@@ -295,7 +295,7 @@ impl Input {
     /// The next record with its data, which are good; nothing behind the last.
     async fn next(&mut self, reader: &mut Reader) -> Result<Option<(Item, Vec<u8>)>, Trouble> {
         let record = self.read(RECORD).await?;
-        let record: [u8; RECORD] = record.try_into().map_err(|_| Flaw::Truncated)?;
+        let record: [u8; RECORD] = record.try_into().map_err(|_| DecodeError::Truncated)?;
         let item = reader.record(&record)?;
         let data = match item {
             Item::End { .. } => return Ok(None),
@@ -303,7 +303,7 @@ impl Input {
             Item::Data { len, .. } => {
                 let data = self.read(len as usize).await?;
                 if data.len() as u64 != len {
-                    return Err(Flaw::Truncated.into());
+                    return Err(DecodeError::Truncated.into());
                 }
                 reader.check(&data)?;
                 data
@@ -316,7 +316,7 @@ impl Input {
     async fn behind(&mut self) -> Result<(), Trouble> {
         match self.read(1).await?.is_empty() {
             true => Ok(()),
-            false => Err(Flaw::Damaged("there is something behind its last record").into()),
+            false => Err(DecodeError::Damaged("there is something behind its last record").into()),
         }
     }
 }

@@ -41,15 +41,15 @@ impl<S: ChunkStore> Chunkserver<S> {
                     }
                 },
             };
-            if let Some((home, masters)) = self.0.board.home() {
+            if let Some((home, masters)) = self.0.directory.home() {
                 self.judge_disks(home, &masters).await;
             }
             seq += 1;
-            let beat = self.heartbeat(known, boot, seq);
+            let heartbeat = self.heartbeat(known, boot, seq);
             let calls = masters.iter().map(|&master| {
-                let (this, beat) = (self.clone(), beat.clone());
+                let (this, heartbeat) = (self.clone(), heartbeat.clone());
                 env.spawn(Class::Control, "heartbeat", async move {
-                    this.ask(master, ClusterRequest::Heartbeat(beat)).await
+                    this.ask(master, ClusterRequest::Heartbeat(heartbeat)).await
                 })
             });
             let mut delivered = false;
@@ -64,14 +64,14 @@ impl<S: ChunkStore> Chunkserver<S> {
                 masters.extend(now.iter().map(|master| master.addr));
             }
             if delivered {
-                self.drop_reported(&beat);
+                self.drop_reported(&heartbeat);
             }
             while masters.len() > MASTERS_MAX {
                 masters.pop_first();
             }
             let pause = env.jitter(self.0.config.heartbeat);
             // A fresh piece of news does not wait for the next beat.
-            let _ = env.timeout(pause, self.0.board.asked_to_beat()).await;
+            let _ = env.timeout(pause, self.0.directory.asked_to_beat()).await;
         }
     }
 
@@ -114,35 +114,35 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// for one that is gone.
     async fn join_home(&self, home: Home, masters: &BTreeSet<SocketAddr>) {
         let masters: Vec<_> = masters.iter().copied().collect();
-        self.0.board.set_home(home, masters.clone());
+        self.0.directory.set_home(home, masters.clone());
         self.judge_disks(home, &masters).await;
-        while !self.0.board.all_judged(home) {
+        while !self.0.directory.all_judged(home) {
             self.0.env.sleep(JUDGE_PAUSE).await;
         }
     }
 
     fn heartbeat(&self, server: ServerId, boot: u64, seq: u64) -> Heartbeat {
-        let mut news = self.news();
-        for lane in self.0.board.others(self.addr()) {
-            news.disks.extend(lane.disks);
-            news.load = news.load.saturating_add(lane.load);
+        let mut report = self.report();
+        for shard in self.0.directory.others(self.addr()) {
+            report.disks.extend(shard.disks);
+            report.load = report.load.saturating_add(shard.load);
         }
         Heartbeat {
             server,
             addr: self.addr(),
             boot,
             seq,
-            disks: news.disks,
-            damaged: self.0.board.damaged(DAMAGED_PER_BEAT_MAX),
-            load: news.load,
-            quiet: self.0.board.take_quiet(QUIET_PER_BEAT_MAX),
+            disks: report.disks,
+            damaged: self.0.directory.damaged(DAMAGED_PER_BEAT_MAX),
+            load: report.load,
+            quiet: self.0.directory.take_quiet(QUIET_PER_BEAT_MAX),
         }
     }
 
     /// Forgets damage that a master has been told of. Scrub and reads report again what is
     /// still there later.
-    fn drop_reported(&self, beat: &Heartbeat) {
-        self.0.board.drop_damaged(beat.damaged.len());
+    fn drop_reported(&self, heartbeat: &Heartbeat) {
+        self.0.directory.drop_damaged(heartbeat.damaged.len());
     }
 
     pub(crate) async fn ask(

@@ -1,10 +1,10 @@
-//! Lanes: the parts of one server that run on executors of their own, one a core (C10).
+//! Shards: the parts of one server that run on executors of their own, one a core (C10).
 //!
-//! Each lane has its own disks, its own endpoint and its own address, which heartbeats tell with
+//! Each shard has its own disks, its own endpoint and its own address, which heartbeats tell with
 //! each disk: clients and masters call the executor that has the disk, so a request runs to
-//! completion on the core that received it. The first lane speaks for the server. A request that
-//! reaches a lane without its disk (an address learned before a restart, or the server's own)
-//! is handed to the lane that has it: never wrong, only slower.
+//! completion on the core that received it. The first shard speaks for the server. A request that
+//! reaches a shard without its disk (an address learned before a restart, or the server's own)
+//! is handed to the shard that has it: never wrong, only slower.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,60 +19,60 @@ use crate::limits::{DAMAGED_MAX, FORWARDED_MAX, QUIET_MAX};
 use crate::owner::Home;
 use crate::server::Stats;
 
-/// A request on its way to the lane that has its disk.
+/// A request on its way to the shard that has its disk.
 pub(crate) struct Forwarded {
     pub(crate) request: Request,
     pub(crate) peer: PeerInfo,
     pub(crate) reply: oneshot::Sender<Response>,
 }
 
-/// What a lane has told the others.
+/// What a shard has told the others.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct ShardReport {
     pub(crate) disks: Vec<DiskReport>,
     pub(crate) load: u32,
     pub(crate) stats: Stats,
-    /// The cluster for which the lane's disks were judged.
+    /// The cluster for which the shard's disks were judged.
     pub(crate) judged: Option<Home>,
 }
 
-struct Lane {
+struct Shard {
     addr: SocketAddr,
     inbox: mpsc::Sender<Forwarded>,
-    news: News,
+    report: ShardReport,
 }
 
-/// What the lanes of one server share. Clones share it, on any thread.
+/// What the shards of one server share. Clones share it, on any thread.
 #[derive(Clone, Default)]
-pub struct Board(Arc<Shared>);
+pub struct ShardDirectory(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    lanes: Mutex<Vec<Lane>>,
+    shards: Mutex<Vec<Shard>>,
     damaged: Mutex<VecDeque<(DiskId, ChunkId)>>,
     quiet: Mutex<VecDeque<(DiskId, ChunkId)>>,
     /// The cluster that the server has joined, and its masters.
     home: Mutex<Option<(Home, Vec<SocketAddr>)>>,
-    beat_soon: Notify,
+    heartbeat_soon: Notify,
 }
 
-/// A poisoned lock means that a lane's thread has died: what it told last still holds.
+/// A poisoned lock means that a shard's thread has died: what it told last still holds.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Board {
-    /// Adds a lane; what it is handed comes out of the queue.
-    pub(crate) fn join(&self, addr: SocketAddr, news: News) -> mpsc::Receiver<Forwarded> {
+impl ShardDirectory {
+    /// Adds a shard; what it is handed comes out of the queue.
+    pub(crate) fn join(&self, addr: SocketAddr, report: ShardReport) -> mpsc::Receiver<Forwarded> {
         let (inbox, forwarded) = mpsc::channel(FORWARDED_MAX);
-        lock(&self.0.lanes).push(Lane { addr, inbox, news });
+        lock(&self.0.shards).push(Shard { addr, inbox, report });
         forwarded
     }
 
-    /// Notes what the lane at `addr` tells.
-    pub(crate) fn post(&self, addr: SocketAddr, news: News) {
-        if let Some(lane) = lock(&self.0.lanes).iter_mut().find(|lane| lane.addr == addr) {
-            lane.news = news;
+    /// Notes what the shard at `addr` tells.
+    pub(crate) fn post(&self, addr: SocketAddr, report: ShardReport) {
+        if let Some(shard) = lock(&self.0.shards).iter_mut().find(|shard| shard.addr == addr) {
+            shard.report = report;
         }
     }
 
@@ -86,27 +86,27 @@ impl Board {
         lock(&self.0.home).clone()
     }
 
-    /// True once every lane has judged its disks for `home`.
+    /// True once every shard has judged its disks for `home`.
     pub(crate) fn all_judged(&self, home: Home) -> bool {
-        lock(&self.0.lanes).iter().all(|lane| lane.news.judged == Some(home))
+        lock(&self.0.shards).iter().all(|shard| shard.report.judged == Some(home))
     }
 
-    /// What all lanes but the one at `addr` told last.
-    pub(crate) fn others(&self, addr: SocketAddr) -> Vec<News> {
-        let lanes = lock(&self.0.lanes);
-        lanes.iter().filter(|lane| lane.addr != addr).map(|lane| lane.news.clone()).collect()
+    /// What all shards but the one at `addr` told last.
+    pub(crate) fn others(&self, addr: SocketAddr) -> Vec<ShardReport> {
+        let shards = lock(&self.0.shards);
+        shards.iter().filter(|shard| shard.addr != addr).map(|shard| shard.report.clone()).collect()
     }
 
-    /// The way to the lane that has a disk, other than the one at `addr`.
-    pub(crate) fn lane_of(
+    /// The way to the shard that has a disk, other than the one at `addr`.
+    pub(crate) fn shard_of(
         &self,
         disk: DiskId,
         addr: SocketAddr,
     ) -> Option<mpsc::Sender<Forwarded>> {
-        let lanes = lock(&self.0.lanes);
-        let has = |lane: &&Lane| lane.news.disks.iter().any(|report| report.disk == disk);
-        let lane = lanes.iter().filter(|lane| lane.addr != addr).find(has)?;
-        Some(lane.inbox.clone())
+        let shards = lock(&self.0.shards);
+        let has = |shard: &&Shard| shard.report.disks.iter().any(|report| report.disk == disk);
+        let shard = shards.iter().filter(|shard| shard.addr != addr).find(has)?;
+        Some(shard.inbox.clone())
     }
 
     /// Adds an open replica whose writer is not heard of, for the next heartbeat. What does not fit
@@ -149,18 +149,18 @@ impl Board {
     }
 
     /// The next heartbeat does not wait for its time.
-    pub(crate) fn beat_soon(&self) {
-        self.0.beat_soon.notify_one();
+    pub(crate) fn heartbeat_soon(&self) {
+        self.0.heartbeat_soon.notify_one();
     }
 
-    /// Completes after [`Board::beat_soon`].
+    /// Completes after [`ShardDirectory::heartbeat_soon`].
     pub(crate) async fn asked_to_beat(&self) {
-        self.0.beat_soon.notified().await;
+        self.0.heartbeat_soon.notified().await;
     }
 }
 
-impl std::fmt::Debug for Board {
+impl std::fmt::Debug for ShardDirectory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Board({} lanes)", lock(&self.0.lanes).len())
+        write!(f, "ShardDirectory({} shards)", lock(&self.0.shards).len())
     }
 }
