@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use base::{Fault, Kind};
-use block_proto::lease::{HERE, HERE_FIRST, KEEP};
+use block_proto::lease::{ANNOUNCE_INTERVAL, ANNOUNCE_INTERVAL_FIRST, KEEPALIVE_INTERVAL};
 use block_proto::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use block_proto::managers::{Managers, unexpected_reply};
 use block_proto::paths::segment_path;
@@ -100,20 +100,20 @@ impl VolumeExports {
         exports
     }
 
-    /// Reports to the managers every [`HERE`], while this lives, that the front end `name` takes
-    /// connections at `addr`; until the first report has come through, every [`HERE_FIRST`].
+    /// Reports to the managers every [`ANNOUNCE_INTERVAL`], while this lives, that the front end `name` takes
+    /// connections at `addr`; until the first report has come through, every [`ANNOUNCE_INTERVAL_FIRST`].
     pub fn announce(&self, name: &str, addr: SocketAddr) {
         let (exports, name) = (Rc::downgrade(&self.0), name.to_owned());
         self.0.env.spawn(Class::Control, "frontend: here", async move {
-            let mut pause = HERE_FIRST;
+            let mut pause = ANNOUNCE_INTERVAL_FIRST;
             while let Some(inner) = exports.upgrade() {
                 let (env, managers) = (inner.env.clone(), inner.managers.clone());
                 drop(inner);
                 let role = BlockRole::Frontend;
                 let here = BlockRequest::Here { role, name: name.clone(), addr };
                 // It is shown as down when this is lost often.
-                if managers.ask_once(&here, HERE).await.is_ok() {
-                    pause = HERE;
+                if managers.ask_once(&here, ANNOUNCE_INTERVAL).await.is_ok() {
+                    pause = ANNOUNCE_INTERVAL;
                 }
                 env.sleep(env.jitter(pause)).await;
             }
@@ -330,7 +330,7 @@ async fn keep(exports: Weak<Inner>) {
                 open.volume.set_limits(info.spec.limits, info.attachments.len());
             }
         }
-        env.sleep(env.jitter(KEEP)).await;
+        env.sleep(env.jitter(KEEPALIVE_INTERVAL)).await;
     }
 }
 

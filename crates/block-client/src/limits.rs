@@ -11,7 +11,7 @@ pub const LIMIT_BURST: Duration = Duration::from_millis(100);
 pub const BLOCK_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A request fails when it is not done after this long: an operator has had the time to bring
 /// servers back, and guests' own timeouts (30 s on Linux) begin again with each of their tries.
-pub const BLOCK_PATIENCE: Duration = Duration::from_secs(120);
+pub const BLOCK_REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 /// First and longest pause between two tries of a request. A takeover is to be noticed within a
 /// small part of the second that it may take.
 pub const BLOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));

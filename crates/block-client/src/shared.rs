@@ -15,7 +15,7 @@ use transport::Endpoint;
 
 use super::files::{DataFiles, DirectReadBackoff};
 use super::location_cache::LocationCache;
-use crate::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PATIENCE, BLOCK_PAUSE};
+use crate::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PAUSE, BLOCK_REQUEST_DEADLINE};
 
 /// Where a segment is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +61,7 @@ impl Default for Limits {
         Limits {
             call_timeout: BLOCK_CALL_TIMEOUT,
             open_timeout: BLOCK_OPEN_TIMEOUT,
-            patience: BLOCK_PATIENCE,
+            patience: BLOCK_REQUEST_DEADLINE,
             pause: BLOCK_PAUSE,
         }
     }

@@ -6,7 +6,7 @@ use block_proto::BlockServerId;
 use block_volume::ids::{SegmentId, VolumeId};
 use runtime::Instant;
 
-use super::limits::{BALANCE, REST, SEGMENT_COST};
+use super::limits::{BALANCE, REBALANCE_COOLDOWN, SEGMENT_COST};
 use super::machine::Machine;
 use super::owners::ServerEntry;
 
@@ -90,7 +90,7 @@ impl Machine {
             return;
         }
         self.balanced = now;
-        self.moved.retain(|_, at| now - *at < REST);
+        self.moved.retain(|_, at| now - *at < REBALANCE_COOLDOWN);
         let costs = Spread::of(self).costs;
         let busiest = costs.iter().max_by_key(|&(&id, &cost)| (cost, id));
         let idlest = costs.iter().min_by_key(|&(&id, &cost)| (cost, id));

@@ -28,13 +28,13 @@ use super::limits::{
     CUT_ATTEMPT, FLATTEN_ATTEMPT, HOLD_MAX, KEEP_CUTS, LINK_ATTEMPT, LINKS_INFLIGHT, SERVE_MAX,
     SERVE_PAUSE,
 };
-use super::service::{Lead, Manager};
+use super::service::{LeaderTerm, Manager};
 
 impl Manager {
     /// Makes a snapshot of a volume.
     pub(super) async fn snapshot(
         &self,
-        lead: &Rc<Lead>,
+        lead: &Rc<LeaderTerm>,
         (nonce, volume, name): (u64, VolumeId, String),
     ) -> Result<BlockReply, ControlError> {
         let begun = lead.machine.borrow_mut().begin_snapshot(nonce, volume, &name)?;
@@ -55,7 +55,7 @@ impl Manager {
 
     async fn snapshot_of(
         &self,
-        lead: &Rc<Lead>,
+        lead: &Rc<LeaderTerm>,
         (nonce, volume, name): (u64, VolumeId, &str),
         parts: &[Part],
         cut: u64,
@@ -150,7 +150,7 @@ impl Manager {
     /// Makes a volume with the content of a snapshot. Nothing is linked before somebody uses it.
     pub(super) async fn clone_of(
         &self,
-        lead: &Rc<Lead>,
+        lead: &Rc<LeaderTerm>,
         (nonce, snapshot, name): (u64, VolumeId, String),
     ) -> Result<BlockReply, ControlError> {
         let now = self.env().now();
@@ -161,7 +161,7 @@ impl Manager {
     }
 
     /// Has all segments of a snapshot's clones opened, so that none needs the snapshot any more.
-    pub(super) async fn part(&self, clones: &[VolumeId], lead: &Lead) -> Result<(), Refusal> {
+    pub(super) async fn part(&self, clones: &[VolumeId], lead: &LeaderTerm) -> Result<(), Refusal> {
         let deadline = self.env().now() + SERVE_MAX;
         for &clone in clones {
             let parts = loop {
@@ -188,7 +188,7 @@ impl Manager {
     /// Gives a snapshot's volume the content of the snapshot again.
     pub(super) async fn rollback(
         &self,
-        lead: &Rc<Lead>,
+        lead: &Rc<LeaderTerm>,
         (nonce, snapshot): (u64, VolumeId),
     ) -> Result<BlockReply, ControlError> {
         let now = self.env().now();
@@ -222,7 +222,7 @@ impl Manager {
 
     async fn link_rollback(
         &self,
-        lead: &Rc<Lead>,
+        lead: &Rc<LeaderTerm>,
         snapshot: VolumeId,
         made: (VolumeId, Policy),
         deadline: Instant,
@@ -256,7 +256,7 @@ impl Manager {
     /// Has a clone copy what it shares; answers how many blocks are left.
     pub(super) async fn flatten(
         &self,
-        lead: &Rc<Lead>,
+        lead: &Rc<LeaderTerm>,
         volume: VolumeId,
     ) -> Result<BlockReply, ControlError> {
         let parts = lead.machine.borrow().flatten_parts(volume)?;

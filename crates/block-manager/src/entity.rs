@@ -119,7 +119,7 @@ pub struct Counters {
 
 /// Files that are to be removed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Trash {
+pub struct PendingDelete {
     /// The volume.
     pub volume: VolumeId,
     /// One segment of it; all of it when there is none.

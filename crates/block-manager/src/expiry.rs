@@ -11,7 +11,7 @@ use runtime::Instant;
 use wire::control::{ClusterReply, ClusterRequest, ControlError};
 
 use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON};
-use super::service::{Lead, Manager};
+use super::service::{LeaderTerm, Manager};
 
 impl Manager {
     /// Milliseconds of Unix time.
@@ -22,7 +22,7 @@ impl Manager {
     /// Frees a volume's name. Snapshots alone go at once, and all does where nothing is kept.
     pub(super) async fn delete(
         &self,
-        lead: &Rc<Lead>,
+        lead: &Rc<LeaderTerm>,
         volume: VolumeId,
         (force, snapshots): (bool, bool),
     ) -> Result<BlockReply, ControlError> {
@@ -48,14 +48,14 @@ impl Manager {
     }
 
     /// Whether clones have to get their files, or snapshots to go, before a volume can be removed.
-    pub(super) fn needs_parting(&self, lead: &Lead, volume: VolumeId, force: bool) -> bool {
+    pub(super) fn needs_parting(&self, lead: &LeaderTerm, volume: VolumeId, force: bool) -> bool {
         let machine = &mut *lead.machine.borrow_mut();
         let has_clones = machine.serve_deleted_clones(self.env().now(), volume);
         force || has_clones || machine.is_deleted(volume)
     }
 
     /// Snapshots that go with a deleted volume.
-    pub(super) fn deleted_snapshots(&self, lead: &Lead, volume: VolumeId) -> Vec<VolumeId> {
+    pub(super) fn deleted_snapshots(&self, lead: &LeaderTerm, volume: VolumeId) -> Vec<VolumeId> {
         let machine = lead.machine.borrow();
         match machine.is_deleted(volume) {
             true => machine.deleted_snapshots(volume),
@@ -64,7 +64,7 @@ impl Manager {
     }
 
     /// Removes deleted volumes in their time.
-    pub(super) async fn expire(self, lead: Rc<Lead>) {
+    pub(super) async fn expire(self, lead: Rc<LeaderTerm>) {
         let env = self.env();
         let is_idle = || lead.machine.borrow().deleted_volumes(env.now()).is_empty();
         if self.undelete().is_zero() && is_idle() {
@@ -136,7 +136,7 @@ impl Manager {
     }
 
     /// What the removal of a deleted volume with its snapshots gives back.
-    async fn alone(&self, lead: &Lead, volume: VolumeId) -> Option<u64> {
+    async fn alone(&self, lead: &LeaderTerm, volume: VolumeId) -> Option<u64> {
         let (family, own) = {
             let machine = lead.machine.borrow();
             let mut own = machine.deleted_snapshots(volume);

@@ -305,11 +305,10 @@ impl Machine {
     }
 
     /// Takes note of servers that have fallen silent.
-    pub(super) fn bury(&mut self, now: Instant) {
-        let silent = self
-            .servers
-            .iter()
-            .filter(|&(&id, entry)| entry.alive && now - entry.last_heartbeat >= self.patience(id));
+    pub(super) fn condemn(&mut self, now: Instant) {
+        let silent = self.servers.iter().filter(|&(&id, entry)| {
+            entry.alive && now - entry.last_heartbeat >= self.dead_after(id)
+        });
         let silent: Vec<BlockServerId> = silent.map(|(&id, _)| id).collect();
         for id in silent {
             let entry = self.servers.get_mut(&id).expect("just seen");

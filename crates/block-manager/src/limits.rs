@@ -42,7 +42,7 @@ pub const FREED_SOON: Duration = Duration::from_secs(300);
 /// Between two moves for balance.
 pub const BALANCE: Duration = Duration::from_secs(2);
 /// A segment that was moved for balance stays for so long.
-pub const REST: Duration = Duration::from_secs(30);
+pub const REBALANCE_COOLDOWN: Duration = Duration::from_secs(30);
 /// Load of an idle segment, in requests a second: what it costs a server to have it.
 pub const SEGMENT_COST: u64 = 10;
 /// Bytes that count as one request: a large request costs as much as several small ones.
@@ -109,7 +109,7 @@ pub const NAMES_SHOWN: usize = 5;
 /// How often a manager that does not lead looks whether it may. Segments are away for less than a
 /// second after a leader's death, also when a block server's link to the next one is dead:
 /// docs/simulation.md has the sum.
-pub const LOOK: Duration = Duration::from_millis(50);
+pub const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Pause of a manager that has the lock and cannot lead, at first and at most. Each try makes files:
 /// on a full cluster they hold the reserve for metadata until rights to them have run out.
 pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));

@@ -17,7 +17,7 @@ use block_volume::ids::{SegmentId, VolumeId};
 use runtime::{Duration, Instant};
 
 use super::cut::Snapshots;
-use super::entity::{Counters, Trash};
+use super::entity::{Counters, PendingDelete};
 use super::error::Refusal;
 use super::limits::{
     PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
@@ -123,7 +123,7 @@ pub struct Machine {
     pub(super) left: BTreeMap<VolumeId, Left>,
     pub(super) balanced: Instant,
     /// Since when this leader knows of trash.
-    trashed: BTreeMap<Trash, Instant>,
+    pending_since: BTreeMap<PendingDelete, Instant>,
     /// When [`Machine::tick`] is due.
     tick_due: Instant,
     /// Until then this manager leads for certain.
@@ -141,7 +141,8 @@ impl Machine {
         let former_leases_end = now + drifted(config.lease);
         let entry = |(id, _)| (id, ServerEntry::silent(now, former_leases_end));
         let servers = state.servers().map(entry).collect();
-        let trashed = state.trash().map(|trash| (trash, now)).collect();
+        let pending_since =
+            state.pending_deletes().map(|pending_delete| (pending_delete, now)).collect();
         let mut machine = Machine {
             config,
             servers,
@@ -154,7 +155,7 @@ impl Machine {
             snapshots: Snapshots::default(),
             left: BTreeMap::new(),
             balanced: now,
-            trashed,
+            pending_since,
             tick_due: now,
             leads_until: now,
             rows: Vec::new(),
@@ -236,20 +237,20 @@ impl Machine {
             // This manager stood still: beats may wait to be read.
             self.servers.values_mut().for_each(|entry| entry.last_heartbeat = now);
         }
-        self.bury(now);
+        self.condemn(now);
         self.adopt(now);
         self.holds.retain(|_, hold| hold.until() > now);
         self.balance(now);
         self.rest_snapshots(now);
         let silent = self.servers.iter().filter(|(_, entry)| entry.alive);
-        let next = silent.map(|(&id, entry)| entry.last_heartbeat + self.patience(id)).min();
+        let next = silent.map(|(&id, entry)| entry.last_heartbeat + self.dead_after(id)).min();
         let latest = now + self.config.server_dead;
         self.tick_due = next.unwrap_or(latest).clamp(now + TICK, latest.max(now + TICK));
         self.tick_due
     }
 
     /// How long a server may be silent before it is dead. One that has no segments beats rarely.
-    pub(super) fn patience(&self, id: BlockServerId) -> Duration {
+    pub(super) fn dead_after(&self, id: BlockServerId) -> Duration {
         let idle = self.state.owned_count(id) == 0;
         self.config.server_dead * if idle { IDLE } else { 1 }
     }
@@ -299,9 +300,9 @@ impl Machine {
     }
 
     /// Files that may be removed now.
-    pub fn due_trash(&self, now: Instant) -> Vec<Trash> {
-        let due = self.trashed.iter().filter(|&(_, &since)| now - since >= PURGE_AFTER);
-        due.map(|(&trash, _)| trash).collect()
+    pub fn due_deletes(&self, now: Instant) -> Vec<PendingDelete> {
+        let due = self.pending_since.iter().filter(|&(_, &since)| now - since >= PURGE_AFTER);
+        due.map(|(&pending_delete, _)| pending_delete).collect()
     }
 
     /// Of volumes that have directories: those that are gone become trash. IDs are not reused.
@@ -311,15 +312,15 @@ impl Machine {
             let is_known = self.state.volume(volume).is_some() || self.state.has_trash(volume);
             if !is_known && volume.get() < next {
                 tracing::warn!(%volume, "files of a volume that is gone: they are removed");
-                self.discard(now, Trash { volume, segment: None }, 0);
+                self.discard(now, PendingDelete { volume, segment: None }, 0);
             }
         }
     }
 
     /// The files are gone.
-    pub fn purged(&mut self, trash: Trash) {
-        if self.trashed.remove(&trash).is_some() {
-            self.change(Row::delete(Key::Trash(trash)));
+    pub fn purged(&mut self, pending_delete: PendingDelete) {
+        if self.pending_since.remove(&pending_delete).is_some() {
+            self.change(Row::delete(Key::PendingDelete(pending_delete)));
         }
     }
 
@@ -337,9 +338,9 @@ impl Machine {
         self.change(Row::put(key, value));
     }
 
-    pub(super) fn discard(&mut self, now: Instant, trash: Trash, nonce: u64) {
-        self.put(Key::Trash(trash), Value::Trash { nonce });
-        self.trashed.insert(trash, now);
+    pub(super) fn discard(&mut self, now: Instant, pending_delete: PendingDelete, nonce: u64) {
+        self.put(Key::PendingDelete(pending_delete), Value::PendingDelete { nonce });
+        self.pending_since.insert(pending_delete, now);
     }
 
     pub(super) fn count(&mut self, change: impl FnOnce(&mut Counters)) {
@@ -418,7 +419,7 @@ impl Machine {
             manager: self.config.name.clone(),
             term: self.config.term,
             volumes: self.state.named_count() as u64,
-            removing: self.state.trash().count() as u64,
+            removing: self.state.pending_deletes().count() as u64,
             orphans: (self.state.orphans().count() + left) as u64,
             moves: self.moves,
             servers: self.state.servers().map(server).collect(),

@@ -12,7 +12,9 @@ use codec::cursor::Cursor;
 use table::Batch;
 use wire::control::Policy;
 
-use super::entity::{Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume};
+use super::entity::{
+    Attached, Boots, Counters, Deleted, Family, PendingDelete, Segment, Server, Volume,
+};
 use super::limits::{ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
 
 /// Version of the rows' form: the first byte of each value.
@@ -32,7 +34,7 @@ pub enum Key {
     /// A segment.
     Segment(SegmentId),
     /// Files to be removed.
-    Trash(Trash),
+    PendingDelete(PendingDelete),
     /// A volume.
     Volume(VolumeId),
 }
@@ -48,8 +50,8 @@ pub enum Value {
     Boots(Boots),
     /// Of [`Key::Segment`].
     Segment(Segment),
-    /// Of [`Key::Trash`].
-    Trash {
+    /// Of [`Key::PendingDelete`].
+    PendingDelete {
         /// The creation of the volume.
         nonce: u64,
     },
@@ -109,7 +111,9 @@ impl Row {
             Key::Server(id) => [b"b".as_slice(), &id.get().to_be_bytes()].concat(),
             Key::Boots(id) => [b"p".as_slice(), &id.get().to_be_bytes()].concat(),
             Key::Segment(id) => segment_key(b"s", id.volume, id.index),
-            Key::Trash(trash) => segment_key(b"t", trash.volume, trash.segment.unwrap_or(WHOLE)),
+            Key::PendingDelete(pending_delete) => {
+                segment_key(b"t", pending_delete.volume, pending_delete.segment.unwrap_or(WHOLE))
+            }
             Key::Volume(id) => [b"v".as_slice(), &id.get().to_be_bytes()].concat(),
         }
     }
@@ -134,7 +138,7 @@ impl Row {
                 put_u64(&mut out, segment.epoch);
                 put_u32(&mut out, segment.owner.map_or(0, BlockServerId::get));
             }
-            Value::Trash { nonce } => put_u64(&mut out, *nonce),
+            Value::PendingDelete { nonce } => put_u64(&mut out, *nonce),
             Value::Volume(volume) => put_volume(&mut out, volume),
         }
         Some(out)
@@ -167,7 +171,7 @@ impl Row {
                     let owner = (owner != 0).then_some(BlockServerId::new(owner));
                     Value::Segment(Segment { epoch, owner })
                 }
-                Key::Trash(_) => Value::Trash { nonce: input.u64()? },
+                Key::PendingDelete(_) => Value::PendingDelete { nonce: input.u64()? },
                 Key::Volume(_) => Value::Volume(input.volume()?),
             };
             Some(Row::put(key, value))
@@ -223,7 +227,7 @@ fn decode_key(key: &[u8]) -> Option<Key> {
         }
         b't' => {
             let (volume, index) = pair(rest)?;
-            Key::Trash(Trash { volume, segment: (index != WHOLE).then_some(index) })
+            Key::PendingDelete(PendingDelete { volume, segment: (index != WHOLE).then_some(index) })
         }
         b'v' => Key::Volume(VolumeId::new(number(rest)?)),
         _ => return None,

@@ -12,7 +12,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::Kind;
-use block_proto::lease::{DRIFT, HEARTBEAT_ATTEMPT, HERE, HERE_FIRST, IDLE, RENEW};
+use block_proto::lease::{
+    ANNOUNCE_INTERVAL, ANNOUNCE_INTERVAL_FIRST, DRIFT, HEARTBEAT_ATTEMPT, IDLE, RENEW,
+};
 use block_proto::limits::ATTEMPT;
 use block_proto::managers::ask_peer;
 use block_proto::paths::{LOCK, ROOT, segment_path};
@@ -33,9 +35,11 @@ use wire::control::{
     TraceReply, missing,
 };
 
-use super::entity::Trash;
+use super::entity::PendingDelete;
 use super::error::Refusal;
-use super::limits::{CONTENT_ATTEMPT, LEAD_PAUSE, LINKS_INFLIGHT, LOOK, PURGE_AFTER, SWEEP};
+use super::limits::{
+    CONTENT_ATTEMPT, LEAD_PAUSE, LEADER_POLL_INTERVAL, LINKS_INFLIGHT, PURGE_AFTER, SWEEP,
+};
 use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
 use super::state::State;
@@ -80,7 +84,7 @@ struct Inner {
     uses: Rc<dyn FileUses>,
     config: ManagerConfig,
     addr: Cell<SocketAddr>,
-    lead: RefCell<Option<Rc<Lead>>>,
+    lead: RefCell<Option<Rc<LeaderTerm>>>,
     /// Who leads, as last heard.
     leader: Cell<Option<SocketAddr>>,
     /// Why this manager, which had the lock last, does not lead.
@@ -95,7 +99,7 @@ struct Inner {
 pub struct Manager(Rc<Inner>);
 
 /// A manager's time as leader.
-pub(super) struct Lead {
+pub(super) struct LeaderTerm {
     pub(super) machine: RefCell<Machine>,
     table: Table,
     /// Rows of changes that are not stored yet.
@@ -165,14 +169,14 @@ impl Manager {
         }
     }
 
-    fn lead(&self) -> Option<Rc<Lead>> {
+    fn lead(&self) -> Option<Rc<LeaderTerm>> {
         self.0.lead.borrow().clone().filter(|lead| !lead.over.get())
     }
 
     /// Reports to the leader that this manager is there, also when it is the leader itself.
     async fn announce(self) {
         let env = &self.0.env;
-        let mut pause = HERE_FIRST;
+        let mut pause = ANNOUNCE_INTERVAL_FIRST;
         while !self.0.stopping.get() {
             let (role, name) = (BlockRole::Manager, self.0.config.name.clone());
             let here = BlockRequest::Here { role, name, addr: self.addr() };
@@ -180,13 +184,13 @@ impl Manager {
                 (Some(lead), _) => {
                     let answer = lead.machine.borrow_mut().handle(env.now(), here);
                     answer.expect("a sign of life is not refused");
-                    pause = HERE;
+                    pause = ANNOUNCE_INTERVAL;
                 }
                 (None, Some(leader)) if leader != self.addr() => {
                     // It is shown as down when this is lost often.
                     let request = Request::Block(here);
                     if ask_peer(&self.0.client, leader, request, ATTEMPT).await.is_ok() {
-                        pause = HERE;
+                        pause = ANNOUNCE_INTERVAL;
                     }
                 }
                 _ => {}
@@ -219,7 +223,7 @@ impl Manager {
                     }
                 }
             }
-            self.pause(env.jitter(LOOK)).await;
+            self.pause(env.jitter(LEADER_POLL_INTERVAL)).await;
         }
         self.0.stopped.set(true);
     }
@@ -317,7 +321,7 @@ impl Manager {
         // The lock was free: what a former leader granted, it granted before now.
         let mut machine = Machine::new(config, state, inner.env.now());
         machine.lead_until(end);
-        let lead = Rc::new(Lead {
+        let lead = Rc::new(LeaderTerm {
             machine: RefCell::new(machine),
             table,
             queue: RefCell::default(),
@@ -426,7 +430,7 @@ impl Manager {
         Ok((table, state))
     }
 
-    async fn watch(self, lead: Rc<Lead>) {
+    async fn watch(self, lead: Rc<LeaderTerm>) {
         let env = &self.0.env;
         while !lead.over.get() {
             let due = lead.machine.borrow_mut().tick(env.now());
@@ -437,7 +441,7 @@ impl Manager {
 
     /// Queues rows for storage and tells servers that there is news; answers what an answer has
     /// to wait for.
-    pub(super) fn after(&self, lead: &Rc<Lead>) -> u64 {
+    pub(super) fn after(&self, lead: &Rc<LeaderTerm>) -> u64 {
         let (changes, news) = {
             let machine = &mut *lead.machine.borrow_mut();
             (machine.take_changes(), machine.take_news())
@@ -465,25 +469,30 @@ impl Manager {
     }
 
     /// Removes the files of what is gone.
-    async fn purge(self, lead: Rc<Lead>) {
+    async fn purge(self, lead: Rc<LeaderTerm>) {
         let env = &self.0.env;
         while !lead.over.get() {
             env.sleep(env.jitter(PURGE_AFTER / 6)).await;
-            let due = lead.machine.borrow().due_trash(env.now());
+            let due = lead.machine.borrow().due_deletes(env.now());
             // While the removal is not durable, the next leader may have the volume still.
             if due.is_empty() || lead.stored(self.after(&lead)).await.is_err() {
                 continue;
             }
             // Under a successor a segment of a volume that grows may be made anew there.
             let leads = || lead.machine.borrow().leads(env.now());
-            for trash in due {
-                match self.0.client.remove_tree_while(&trash_path(trash), leads).await {
+            for pending_delete in due {
+                match self
+                    .0
+                    .client
+                    .remove_tree_while(&pending_delete_path(pending_delete), leads)
+                    .await
+                {
                     Err(error) if error.kind() != Kind::NotFound => {
-                        tracing::warn!(?trash, %error, "files of a volume were not removed yet");
+                        tracing::warn!(?pending_delete, %error, "files of a volume were not removed yet");
                     }
                     _ if !leads() => {}
                     _ => {
-                        lead.machine.borrow_mut().purged(trash);
+                        lead.machine.borrow_mut().purged(pending_delete);
                         self.after(&lead);
                     }
                 }
@@ -495,13 +504,18 @@ impl Manager {
     }
 
     /// Looks for directories of volumes that are gone, again and again.
-    async fn sweep(self, lead: Rc<Lead>) {
+    async fn sweep(self, lead: Rc<LeaderTerm>) {
         let env = &self.0.env;
         env.sleep(env.jitter(PURGE_AFTER)).await;
         while !lead.over.get() {
             // What is being removed now may be gone from the rows, and not from the list.
-            let going: BTreeSet<VolumeId> =
-                lead.machine.borrow().state().trash().map(|trash| trash.volume).collect();
+            let going: BTreeSet<VolumeId> = lead
+                .machine
+                .borrow()
+                .state()
+                .pending_deletes()
+                .map(|pending_delete| pending_delete.volume)
+                .collect();
             let pause = match self.0.client.list_all(ROOT).await {
                 Ok(entries) => {
                     let found = entries.into_iter().filter_map(|entry| entry.name.parse().ok());
@@ -574,7 +588,11 @@ impl Manager {
     }
 
     /// What may be answered once all that the machine has changed is durable.
-    pub(super) async fn durable<T>(&self, lead: &Rc<Lead>, answer: T) -> Result<T, ControlError> {
+    pub(super) async fn durable<T>(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        answer: T,
+    ) -> Result<T, ControlError> {
         let ticket = self.after(lead);
         lead.stored(ticket).await.map(|()| answer).map_err(|()| self.not_leading())
     }
@@ -605,12 +623,12 @@ impl Manager {
     /// manager that was stopped could come when the volume has grown again.
     async fn before_cut(
         &self,
-        lead: &Lead,
+        lead: &LeaderTerm,
         volume: VolumeId,
         bytes: u64,
         force: bool,
     ) -> Result<(), ControlError> {
-        let attached = |lead: &Lead| {
+        let attached = |lead: &LeaderTerm| {
             let machine = lead.machine.borrow();
             machine
                 .state()
@@ -639,7 +657,7 @@ impl Manager {
     /// Whether a part of a segment has data.
     async fn has_data(
         &self,
-        lead: &Lead,
+        lead: &LeaderTerm,
         segment: SegmentId,
         Range { start: from, end: to }: Range<u64>,
     ) -> Result<bool, Refusal> {
@@ -701,7 +719,7 @@ impl fmt::Debug for Manager {
     }
 }
 
-impl Lead {
+impl LeaderTerm {
     pub(super) fn is_over(&self) -> bool {
         self.over.get()
     }
@@ -759,10 +777,12 @@ fn boxed(
 }
 
 /// Directory of a segment's files; of all segments of its volume without one.
-fn trash_path(trash: Trash) -> String {
-    match trash.segment {
-        Some(index) => segment_path(block_volume::ids::SegmentId { volume: trash.volume, index }),
-        None => format!("{ROOT}/{}", trash.volume),
+fn pending_delete_path(pending_delete: PendingDelete) -> String {
+    match pending_delete.segment {
+        Some(index) => {
+            segment_path(block_volume::ids::SegmentId { volume: pending_delete.volume, index })
+        }
+        None => format!("{ROOT}/{}", pending_delete.volume),
     }
 }
 

@@ -17,7 +17,7 @@ use runtime::Instant;
 use wire::control::Policy;
 
 use super::cut::{Begun, Part};
-use super::entity::{Family, Trash, Volume, segments_of_all};
+use super::entity::{Family, PendingDelete, Volume, segments_of_all};
 use super::error::Refusal;
 use super::limits::{
     FAMILY_ROWS_BYTES_MAX, LINK_ATTEMPT, NAMES_SHOWN, ROW_OVERHEAD, SEGMENTS_MAX, SNAPSHOT_REST,
@@ -185,7 +185,7 @@ impl Machine {
         }
         self.next_change();
         self.change(Row::delete(Key::Volume(id)));
-        self.discard(now + LINK_ATTEMPT, Trash { volume: id, segment: None }, 0);
+        self.discard(now + LINK_ATTEMPT, PendingDelete { volume: id, segment: None }, 0);
     }
 
     /// Makes a clone of a snapshot, in the rows alone: its segments are linked when they are

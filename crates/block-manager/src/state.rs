@@ -8,7 +8,7 @@ use block_volume::geometry::SegmentIndex;
 use block_volume::ids::{SegmentId, VolumeId};
 
 use super::entity::{
-    Attached, Boots, Counters, Family, Segment, Server, Trash, Volume, segments_of_all,
+    Attached, Boots, Counters, Family, PendingDelete, Segment, Server, Volume, segments_of_all,
 };
 use super::rows::{Key, Row, Value};
 
@@ -25,7 +25,7 @@ pub struct State {
     server_names: BTreeMap<String, BlockServerId>,
     boots: BTreeMap<BlockServerId, Boots>,
     /// With the nonce of the volume's creation.
-    trash: BTreeMap<Trash, u64>,
+    pending_deletes: BTreeMap<PendingDelete, u64>,
 }
 
 impl Default for State {
@@ -40,7 +40,7 @@ impl Default for State {
             servers: BTreeMap::new(),
             server_names: BTreeMap::new(),
             boots: BTreeMap::new(),
-            trash: BTreeMap::new(),
+            pending_deletes: BTreeMap::new(),
         }
     }
 }
@@ -84,11 +84,11 @@ impl State {
             (Key::Boots(id), Some(Value::Boots(boots))) => {
                 self.boots.insert(id, boots);
             }
-            (Key::Trash(trash), Some(Value::Trash { nonce })) => {
-                self.trash.insert(trash, nonce);
+            (Key::PendingDelete(pending_delete), Some(Value::PendingDelete { nonce })) => {
+                self.pending_deletes.insert(pending_delete, nonce);
             }
-            (Key::Trash(trash), None) => {
-                self.trash.remove(&trash);
+            (Key::PendingDelete(pending_delete), None) => {
+                self.pending_deletes.remove(&pending_delete);
             }
             (key, value) => unreachable!("{key:?} with {value:?}: checked where rows are made"),
         }
@@ -110,11 +110,9 @@ impl State {
                 .iter()
                 .map(|(&id, &segment)| Row::put(Key::Segment(id), Value::Segment(segment))),
         );
-        rows.extend(
-            self.trash
-                .iter()
-                .map(|(&trash, &nonce)| Row::put(Key::Trash(trash), Value::Trash { nonce })),
-        );
+        rows.extend(self.pending_deletes.iter().map(|(&pending_delete, &nonce)| {
+            Row::put(Key::PendingDelete(pending_delete), Value::PendingDelete { nonce })
+        }));
         rows.extend(
             self.volumes
                 .iter()
@@ -227,19 +225,24 @@ impl State {
     }
 
     /// What is to be removed.
-    pub fn trash(&self) -> impl Iterator<Item = Trash> {
-        self.trash.keys().copied()
+    pub fn pending_deletes(&self) -> impl Iterator<Item = PendingDelete> {
+        self.pending_deletes.keys().copied()
     }
 
     /// True when parts of a volume are still to be removed.
     pub fn has_trash(&self, volume: VolumeId) -> bool {
-        let first = Trash { volume, segment: None };
-        self.trash.range(first..).next().is_some_and(|(trash, _)| trash.volume == volume)
+        let first = PendingDelete { volume, segment: None };
+        self.pending_deletes
+            .range(first..)
+            .next()
+            .is_some_and(|(pending_delete, _)| pending_delete.volume == volume)
     }
 
     /// True when the volume of this creation was made and removed.
     pub fn was_removed(&self, nonce: u64) -> bool {
-        self.trash.iter().any(|(trash, &known)| trash.segment.is_none() && known == nonce)
+        self.pending_deletes
+            .iter()
+            .any(|(pending_delete, &known)| pending_delete.segment.is_none() && known == nonce)
             || self.deleted().any(|(_, volume)| volume.nonce == nonce)
     }
 

@@ -9,7 +9,7 @@ use block_volume::limits::{BLOCK, VOLUME_BYTES};
 use block_volume::qos::VolumeLimits;
 use runtime::Instant;
 
-use super::entity::{Attached, Family, Segment, Trash, Volume};
+use super::entity::{Attached, Family, PendingDelete, Segment, Volume};
 use super::error::Refusal;
 use super::limits::{ATTACH_DEAD, ATTACHMENT_EPOCH_MAX, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
 use super::machine::{FirstEpochs, Machine};
@@ -106,9 +106,13 @@ impl Machine {
         self.kept.retain(|(other, _), _| *other != volume);
         let ids: Vec<SegmentId> = self.state.segments_of(volume, 0).map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.retire(id));
-        let parts: Vec<Trash> = self.state.trash().filter(|trash| trash.volume == volume).collect();
-        parts.into_iter().for_each(|trash| self.purged(trash));
-        self.discard(now, Trash { volume, segment: None }, nonce);
+        let parts: Vec<PendingDelete> = self
+            .state
+            .pending_deletes()
+            .filter(|pending_delete| pending_delete.volume == volume)
+            .collect();
+        parts.into_iter().for_each(|pending_delete| self.purged(pending_delete));
+        self.discard(now, PendingDelete { volume, segment: None }, nonce);
         self.change(Row::delete(Key::Volume(volume)));
     }
 
@@ -180,7 +184,7 @@ impl Machine {
             for (id, segment) in self.state.segments_of(volume, count).collect::<Vec<_>>() {
                 known.owner_floor = known.owner_floor.max(segment.epoch);
                 self.retire(id);
-                self.discard(now, Trash { volume, segment: Some(id.index) }, known.nonce);
+                self.discard(now, PendingDelete { volume, segment: Some(id.index) }, known.nonce);
             }
         } else if self.state.has_trash(volume) {
             return Err(Refusal::Removing { name: known.spec.name });

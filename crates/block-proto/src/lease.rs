@@ -15,11 +15,11 @@ pub const DRIFT: u32 = 25;
 /// have no volume lasts that long.
 pub const IDLE: u32 = 3;
 /// Between two signs of life of a front end for its attachments.
-pub const KEEP: Duration = Duration::from_millis(1000);
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(1000);
 /// Between two signs of life of a manager or front end.
-pub const HERE: Duration = Duration::from_secs(3);
+pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(3);
 /// The same until the first one has come through: a new cluster shows all its roles at once.
-pub const HERE_FIRST: Duration = Duration::from_millis(300);
+pub const ANNOUNCE_INTERVAL_FIRST: Duration = Duration::from_millis(300);
 /// Wait for the answer to one beat: three fit into a lease.
 pub const HEARTBEAT_ATTEMPT: Duration = Duration::from_millis(200);
 /// Between two attempts, at first; eight times that later on.

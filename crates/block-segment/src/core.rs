@@ -28,7 +28,7 @@ use super::shared::{SegmentShare, Shared};
 use super::types::Update;
 
 /// Updates of one append, which are in the index and not in the TxnFile yet.
-pub(crate) struct Unlogged {
+pub(crate) struct PendingIndexUpdate {
     pub(crate) seq: Seq,
     pub(crate) mark: Option<Watermark>,
     pub(crate) updates: Vec<Update>,
@@ -80,7 +80,7 @@ pub(crate) struct Core {
     pub(crate) room: Arc<Semaphore>,
     /// Counter of the last change.
     pub(crate) counter: Cell<u64>,
-    pub(crate) unlogged: RefCell<VecDeque<Unlogged>>,
+    pub(crate) unlogged: RefCell<VecDeque<PendingIndexUpdate>>,
     pub(crate) unlogged_count: Cell<usize>,
     /// How often the index was changed, and how many of these changes the TxnFile has.
     pub(crate) installed: Cell<u64>,

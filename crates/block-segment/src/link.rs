@@ -39,7 +39,7 @@ impl Opening {
             let kind = if fault.kind == Kind::NotFound { Kind::Corrupt } else { fault.kind };
             self.fault(kind, format!("the snapshot that it is cloned from: {}", fault.message))
         })?;
-        let rows = Table::look(&self.env, from.clone(), &Cache::new(LOOK_CACHE)).await;
+        let rows = Table::open_view(&self.env, from.clone(), &Cache::new(LOOK_CACHE)).await;
         let rows = rows.map_err(of_origin)?;
         let state = self.origin_state(&rows).await?;
         let files = self.origin_files(&rows, &state).await?;

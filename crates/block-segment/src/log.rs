@@ -20,7 +20,7 @@ use futures_util::stream::{FuturesOrdered, StreamExt};
 use runtime::{Class, Duration, Instant};
 use table::Purpose;
 
-use super::core::{Core, Unlogged};
+use super::core::{Core, PendingIndexUpdate};
 use super::files::{DataFile, Open};
 use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Watermark;
@@ -332,7 +332,7 @@ impl Core {
         }
         self.unlogged_count.set(count);
         self.installed.set(self.installed.get() + 1);
-        waiting.push_back(Unlogged { seq, mark, updates, since: self.env.now() });
+        waiting.push_back(PendingIndexUpdate { seq, mark, updates, since: self.env.now() });
         self.watch_memory();
     }
 

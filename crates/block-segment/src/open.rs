@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 use runtime::{Class, Env};
 use table::{Range, Source, Store, Table};
 
-use super::core::{Core, Start, Unlogged};
+use super::core::{Core, PendingIndexUpdate, Start};
 use super::files::DataFile;
 use super::format::state::{
     FILE_PREFIX, FileState, ORIGIN_PREFIX, Role, SCRUB_KEY, SEGMENT_KEY, ScrubState, SegmentState,
@@ -269,7 +269,7 @@ impl Opening {
 
     /// Scans what the TxnFile does not cover, file by file in the order of their making; answers
     /// the counter of the last change, too.
-    async fn tails(&self, start: &mut Start) -> Result<(VecDeque<Unlogged>, u64), Fault> {
+    async fn tails(&self, start: &mut Start) -> Result<(VecDeque<PendingIndexUpdate>, u64), Fault> {
         let open = start.files.values().filter(|file| !file.state.get().sealed);
         let open: Vec<_> = open.cloned().collect();
         let mut found = VecDeque::new();
@@ -293,7 +293,7 @@ impl Opening {
             for (seq, mark, updates) in tail.pieces {
                 updates.iter().for_each(|update| start.index.apply(*update));
                 let since = self.env.now();
-                found.push_back(Unlogged { seq, mark: Some(mark), updates, since });
+                found.push_back(PendingIndexUpdate { seq, mark: Some(mark), updates, since });
             }
         }
         Ok((found, last))

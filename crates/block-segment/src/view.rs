@@ -85,9 +85,9 @@ pub struct View {
 
 impl View {
     /// Looks at a segment. `NotFound` when the directory is none; `Retry` when somebody changes it.
-    pub async fn look(env: &Env, store: Rc<dyn Store>) -> Result<View, Fault> {
+    pub async fn open(env: &Env, store: Rc<dyn Store>) -> Result<View, Fault> {
         let name = store.name().to_owned();
-        let rows = Table::look(env, store.clone(), &Cache::new(CACHE_BYTES)).await;
+        let rows = Table::open_view(env, store.clone(), &Cache::new(CACHE_BYTES)).await;
         let rows = rows.map_err(|error| trouble(&name, &error))?;
         let (files, index, pages) = (BTreeMap::new(), IndexMap::new(), BTreeSet::new());
         let mut view = View { name, rows, files, index, pages };

@@ -107,7 +107,7 @@ impl<M: Hostable> Host<M> {
     }
 
     /// Returns when this member's state is not older than the call. Calls share rounds.
-    pub async fn settle(&self) -> Result<(), ControlError> {
+    pub async fn read_barrier(&self) -> Result<(), ControlError> {
         if !self.leads() {
             return Err(self.elsewhere(self.0.group.leader()));
         }
@@ -225,7 +225,7 @@ impl<M: Hostable> Hosted for Host<M> {
 
     fn ask_here(&self, question: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>> {
         Box::pin(async move {
-            self.settle().await?;
+            self.read_barrier().await?;
             Ok(self.read(|state| state.ask(&question)))
         })
     }
@@ -281,7 +281,7 @@ pub struct Router {
 
 /// What is sent to a group's leader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Errand {
+pub enum LeaderCall {
     /// A command, which may be repeated.
     Propose,
     /// A question.
@@ -317,16 +317,16 @@ impl Router {
     pub async fn run_here(
         &self,
         group: u32,
-        errand: Errand,
+        call: LeaderCall,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, ControlError> {
         let host = self.host(group).ok_or_else(|| {
             ControlError::new(Kind::Invalid, format!("there is no group number {group}"))
         })?;
-        match errand {
-            Errand::Propose => host.propose_here(body).await,
-            Errand::Ask => host.ask_here(body).await,
-            Errand::Members => {
+        match call {
+            LeaderCall::Propose => host.propose_here(body).await,
+            LeaderCall::Ask => host.ask_here(body).await,
+            LeaderCall::Members => {
                 let change = wire::control::MemberChange::decode(&body);
                 match change.map_err(|it| ControlError::new(Kind::Invalid, it.to_string()))? {
                     wire::control::MemberChange::Add(master) => host.add_voter(master).await?,
@@ -342,7 +342,7 @@ impl Router {
     pub async fn run(
         &self,
         group: GroupName,
-        errand: Errand,
+        call: LeaderCall,
         body: Vec<u8>,
         patience: Duration,
     ) -> Result<Vec<u8>, ControlError> {
@@ -350,7 +350,7 @@ impl Router {
         let mut hint: Option<SocketAddr> = None;
         for attempt in 1u32.. {
             let to = hint.take().or_else(|| self.beside(group.number(), attempt));
-            let error = match self.run_once(group.number(), errand, &body, to).await {
+            let error = match self.run_once(group.number(), call, &body, to).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -381,22 +381,22 @@ impl Router {
     async fn run_once(
         &self,
         group: u32,
-        errand: Errand,
+        call: LeaderCall,
         body: &[u8],
         hint: Option<SocketAddr>,
     ) -> Result<Vec<u8>, ControlError> {
         let leadership = self.host(group).map(|host| host.leadership()).unwrap_or_default();
         if leadership.leading {
-            return self.run_here(group, errand, body.to_vec()).await;
+            return self.run_here(group, call, body.to_vec()).await;
         }
         let known = leadership.leader.and_then(|leader| self.peers.addr(leader));
         let Some(to) = hint.or(known) else {
             return Err(ControlError::new(Kind::Retry, format!("group {group} has no leader yet")));
         };
-        let op = match errand {
-            Errand::Propose => OP_PROPOSE,
-            Errand::Ask => OP_ASK,
-            Errand::Members => OP_MEMBERS,
+        let op = match call {
+            LeaderCall::Propose => OP_PROPOSE,
+            LeaderCall::Ask => OP_ASK,
+            LeaderCall::Members => OP_MEMBERS,
         };
         let answer = self.peers.ask(to, op, group, body, self.call_timeout).await;
         answer.map_err(|mut error| {

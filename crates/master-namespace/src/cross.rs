@@ -106,7 +106,7 @@ pub struct Intent {
     /// What the client is told when it commits.
     pub answer: Answer,
     /// The decision, and who must be told of it.
-    pub fate: Option<(bool, Vec<u16>)>,
+    pub outcome: Option<(bool, Vec<u16>)>,
 }
 
 impl Intent {
@@ -347,7 +347,7 @@ impl Namespace {
         if let Some((_, own)) = plan.iter().find(|(partition, _)| *partition == self.partition) {
             self.prepare(intent, 0, own)?;
         }
-        let record = Intent { op: *op, plan, answer, fate: None };
+        let record = Intent { op: *op, plan, answer, outcome: None };
         self.cross.intents.insert(index, record);
         Ok(Answer::Pending(intent))
     }
@@ -555,10 +555,10 @@ impl Namespace {
         let known = self.cross.intents.get_mut(&intent.index);
         let known = known.filter(|_| intent.partition == self.partition);
         let Some(known) = known else { return Err(Refusal::NoIntent) };
-        if known.fate.is_some() {
+        if known.outcome.is_some() {
             return Ok(Answer::Done);
         }
-        known.fate = Some((commit, participants.to_vec()));
+        known.outcome = Some((commit, participants.to_vec()));
         let op = known.op;
         match outcome {
             Err(refusal) if refusal.is_transient() => self.replies.forget(&op),
@@ -591,7 +591,7 @@ impl Namespace {
     ) -> Outcome {
         if intent.partition == self.partition {
             let live = self.cross.intents.get(&intent.index);
-            if live.is_none_or(|intent| intent.fate.is_some()) {
+            if live.is_none_or(|intent| intent.outcome.is_some()) {
                 return Err(Refusal::NoIntent);
             }
         } else {
@@ -602,7 +602,7 @@ impl Namespace {
 
     /// All participants know the fate of an own intent.
     pub(super) fn forget(&mut self, intent: IntentId) -> Outcome {
-        let decided = |intent: &Intent| intent.fate.is_some();
+        let decided = |intent: &Intent| intent.outcome.is_some();
         if intent.partition == self.partition
             && self.cross.intents.get(&intent.index).is_some_and(decided)
         {

@@ -8,11 +8,11 @@ use futures_util::future::join_all;
 use runtime::Class;
 use wire::control::{ControlError, Group as GroupName, OpId, namespace_partition};
 
-use super::question::{Fate, Question, decode_fate, decode_parent};
+use super::question::{IntentOutcome, Question, decode_intent_outcome, decode_parent};
 use super::service::{NamespaceService, decode};
 use super::{Answer, Command, Entry, Intent, IntentId, Outcome, Refusal, encode_command};
 use crate::limits::{DELETES_INFLIGHT_MAX, DEPTH_MAX};
-use master_consensus::service::Errand;
+use master_consensus::service::LeaderCall;
 
 /// The decision on an intent, who was asked, and what the client is told.
 struct Decision {
@@ -66,15 +66,16 @@ impl NamespaceService {
         let Some(record) = host.read(|state| state.intent(intent).cloned()) else {
             return Ok(());
         };
-        if record.fate.is_none() {
+        if record.outcome.is_none() {
             let Decision { commit, participants, outcome } = self.vote(intent, &record).await?;
             let participants = participants.into_iter().collect();
             let decide = Command::Decide { intent, commit, participants, outcome };
             let _ = self.commit(&decide).await?; // The first decision stands.
             self.0.decided.notify_waiters();
         }
-        let fate = host.read(|state| state.intent(intent).and_then(|intent| intent.fate.clone()));
-        let Some((commit, mut participants)) = fate else { return Ok(()) };
+        let outcome =
+            host.read(|state| state.intent(intent).and_then(|intent| intent.outcome.clone()));
+        let Some((commit, mut participants)) = outcome else { return Ok(()) };
         let floor = host.read(|state| state.intent_floor());
         // The turn to rename directories goes on to the next one last: see [`super::cross`].
         participants.sort_unstable_by(|a, b| b.cmp(a));
@@ -162,7 +163,7 @@ impl NamespaceService {
     async fn send(&self, partition: u16, command: &Command) -> Result<Outcome, ControlError> {
         let (group, patience) = (GroupName::Namespace(partition), self.0.timing.intent_patience);
         let command = encode_command(0, command);
-        decode(&self.0.router.run(group, Errand::Propose, command, patience).await?)
+        decode(&self.0.router.run(group, LeaderCall::Propose, command, patience).await?)
     }
 
     /// Looks after what is left over, while this master leads.
@@ -197,11 +198,11 @@ impl NamespaceService {
         if intent.partition >= self.0.partitions {
             return Ok(());
         }
-        let bytes = self.ask(intent.partition, &Question::Fate(intent)).await?;
-        let commit = match decode_fate(&bytes) {
-            Ok(Fate::Over) => false,
-            Ok(Fate::Committed) => true,
-            Ok(Fate::Open) | Err(_) => return Ok(()),
+        let bytes = self.ask(intent.partition, &Question::IntentOutcome(intent)).await?;
+        let commit = match decode_intent_outcome(&bytes) {
+            Ok(IntentOutcome::Over) => false,
+            Ok(IntentOutcome::Committed) => true,
+            Ok(IntentOutcome::Open) | Err(_) => return Ok(()),
         };
         self.0.env.mark("namespace: a participant asks for an intent's fate");
         self.commit(&Command::Resolve { intent, floor: 0, commit }).await.map(|_| ())

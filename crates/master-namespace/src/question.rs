@@ -15,12 +15,12 @@ pub enum Question {
     /// Where a directory lies.
     Parent(DirId),
     /// What became of an intent.
-    Fate(IntentId),
+    IntentOutcome(IntentId),
 }
 
 /// What became of an intent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum IntentOutcome {
     /// Not decided yet.
     Open,
     /// It happened.
@@ -44,7 +44,7 @@ impl Question {
             Question::Parent(dir) => {
                 to.u8(2).dir(*dir);
             }
-            Question::Fate(intent) => intent.encode(to.u8(3)),
+            Question::IntentOutcome(intent) => intent.encode(to.u8(3)),
         }
         writer.finish()
     }
@@ -54,7 +54,7 @@ impl Question {
         Ok(match from.u8()? {
             1 => Question::Nodes(from.list(Reader::file)?),
             2 => Question::Parent(from.dir()?),
-            3 => Question::Fate(IntentId::decode(from)?),
+            3 => Question::IntentOutcome(IntentId::decode(from)?),
             _ => return Err(DecodeError),
         })
     }
@@ -80,9 +80,9 @@ pub(super) fn answer(state: &Namespace, question: &[u8]) -> Vec<u8> {
             let parent = state.parent(dir).ok();
             to.bool(parent.is_some()).dir(parent.unwrap_or_default());
         }
-        Question::Fate(intent) => {
-            let fate = state.intent(intent).map(|intent| intent.fate.as_ref());
-            to.u8(match fate {
+        Question::IntentOutcome(intent) => {
+            let outcome = state.intent(intent).map(|intent| intent.outcome.as_ref());
+            to.u8(match outcome {
                 Some(None) => 0,
                 Some(Some((true, _))) => 1,
                 Some(Some((false, _))) | None => 2,
@@ -108,12 +108,12 @@ pub fn decode_parent(bytes: &[u8]) -> Result<Option<DirId>, DecodeError> {
     Ok(present.then_some(dir))
 }
 
-/// The answer to [`Question::Fate`].
-pub fn decode_fate(bytes: &[u8]) -> Result<Fate, DecodeError> {
+/// The answer to [`Question::IntentOutcome`].
+pub fn decode_intent_outcome(bytes: &[u8]) -> Result<IntentOutcome, DecodeError> {
     match bytes {
-        [0] => Ok(Fate::Open),
-        [1] => Ok(Fate::Committed),
-        [2] => Ok(Fate::Over),
+        [0] => Ok(IntentOutcome::Open),
+        [1] => Ok(IntentOutcome::Committed),
+        [2] => Ok(IntentOutcome::Over),
         _ => Err(DecodeError),
     }
 }
@@ -123,7 +123,7 @@ pub fn decode_fate(bytes: &[u8]) -> Result<Fate, DecodeError> {
 pub fn fuzz_question(bytes: &[u8]) {
     let _ = decode_nodes(bytes);
     let _ = decode_parent(bytes);
-    let _ = decode_fate(bytes);
+    let _ = decode_intent_outcome(bytes);
     if let Ok(outcome) = decode_outcome(bytes) {
         assert_eq!(decode_outcome(&encode_outcome(&outcome)), Ok(outcome));
     }

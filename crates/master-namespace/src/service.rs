@@ -20,7 +20,7 @@ use super::{
 use crate::grant::GrantKey;
 use crate::limits::GRANT_LIFE;
 use master_consensus::LocalFuture;
-use master_consensus::service::{Errand, Host, Hostable, Router};
+use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 
 /// Times of a namespace partition's leader.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +145,7 @@ impl NamespaceService {
         let inner = &*self.0;
         let deadline = inner.env.now() + inner.timing.lock_patience;
         loop {
-            inner.host.settle().await?;
+            inner.host.read_barrier().await?;
             match inner.host.read(&look) {
                 Err(Refusal::Locked) if inner.env.now() < deadline => {
                     inner.env.mark("namespace: a read waits for an intent");
@@ -300,7 +300,7 @@ impl NamespaceService {
         question: &Question,
     ) -> Result<Vec<u8>, ControlError> {
         let (group, patience) = (GroupName::Namespace(partition), self.0.timing.intent_patience);
-        self.0.router.run(group, Errand::Ask, question.encode(), patience).await
+        self.0.router.run(group, LeaderCall::Ask, question.encode(), patience).await
     }
 
     async fn list_reply(

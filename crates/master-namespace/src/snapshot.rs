@@ -145,8 +145,8 @@ impl Intent {
             to.u16(*partition).count(actions.len());
             actions.iter().for_each(|action| action.encode(to));
         }
-        to.bytes(&encode_outcome(&Ok(self.answer.clone()))).bool(self.fate.is_some());
-        if let Some((commit, participants)) = &self.fate {
+        to.bytes(&encode_outcome(&Ok(self.answer.clone()))).bool(self.outcome.is_some());
+        if let Some((commit, participants)) = &self.outcome {
             to.bool(*commit).count(participants.len());
             participants.iter().for_each(|&partition| {
                 to.u16(partition);
@@ -158,8 +158,9 @@ impl Intent {
         let op = from.op()?;
         let plan = from.list(|from| Ok((from.u16()?, from.list(Action::decode)?)))?;
         let answer: Answer = decode_outcome(from.bytes()?)?.map_err(|_| DecodeError)?;
-        let fate = if from.bool()? { Some((from.bool()?, from.list(Reader::u16)?)) } else { None };
-        Ok(Intent { op, plan, answer, fate })
+        let outcome =
+            if from.bool()? { Some((from.bool()?, from.list(Reader::u16)?)) } else { None };
+        Ok(Intent { op, plan, answer, outcome })
     }
 }
 

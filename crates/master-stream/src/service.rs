@@ -95,7 +95,7 @@ pub(crate) struct Service<L> {
     pub(crate) reports: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
     pub(crate) repair: Cell<RepairStatus>,
     /// Under-replicated and lost chunks at the last scan.
-    pub(crate) ailing: Cell<(u64, u64)>,
+    pub(crate) under_replicated: Cell<(u64, u64)>,
     pub(crate) repairs: Repairs,
 }
 
@@ -117,7 +117,7 @@ impl<L: Log> StreamService<L> {
             work: Notify::new(),
             reports: RefCell::default(),
             repair: Cell::default(),
-            ailing: Cell::default(),
+            under_replicated: Cell::default(),
             repairs: Repairs::new(env),
         }))
     }
@@ -180,7 +180,7 @@ impl<L: Log> StreamService<L> {
     pub fn status(&self) -> StreamStatus {
         let (chunks, logical_bytes) =
             self.0.log.with_state(|state| (state.chunks(), state.logical_bytes()));
-        let (under_replicated, lost) = self.0.ailing.get();
+        let (under_replicated, lost) = self.0.under_replicated.get();
         let (repair, moved) = (self.0.repair.get(), self.0.repairs.moves.get());
         StreamStatus {
             chunks,

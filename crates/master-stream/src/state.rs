@@ -320,18 +320,18 @@ impl StreamMachine {
     }
 
     /// Records every replica of a chunk as dead. The caller has taken it out of its stream.
-    pub(super) fn bury(&mut self, chunk: &Chunk, delete_at_ms: u64) {
+    pub(super) fn condemn_chunk(&mut self, chunk: &Chunk, delete_at_ms: u64) {
         self.owners.remove(&chunk.id);
         self.unsettled.remove(&chunk.id);
         if let Some(len) = chunk.sealed() {
             self.logical_bytes -= u64::from(len);
         }
         for slot in chunk.slots() {
-            self.bury_replica(chunk.id, slot.place, delete_at_ms);
+            self.condemn_replica(chunk.id, slot.place, delete_at_ms);
         }
     }
 
-    pub(super) fn bury_replica(&mut self, chunk: ChunkId, place: PlaceIndex, delete_at_ms: u64) {
+    pub(super) fn condemn_replica(&mut self, chunk: ChunkId, place: PlaceIndex, delete_at_ms: u64) {
         self.dead.insert((place, chunk), Dead { delete_at_ms, forget_at_ms: None });
     }
 

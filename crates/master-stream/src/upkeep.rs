@@ -91,7 +91,7 @@ impl StreamMachine {
         if found.is_settled() {
             self.unsettled.remove(&chunk);
         }
-        self.bury_replica(chunk, index, delete_at_ms);
+        self.condemn_replica(chunk, index, delete_at_ms);
         DONE
     }
 
@@ -104,7 +104,7 @@ impl StreamMachine {
         if let Some(stream) = self.streams.remove(&file) {
             self.spares -= stream.spares.len() as u64;
             for chunk in stream.chunks.iter().chain(&stream.spares) {
-                self.bury(chunk, delete_at_ms);
+                self.condemn_chunk(chunk, delete_at_ms);
             }
             self.recovering.remove(&file);
         }
@@ -141,7 +141,7 @@ impl StreamMachine {
                 continue;
             }
             let index = self.places.intern(place);
-            self.bury_replica(chunk, index, delete_at_ms);
+            self.condemn_replica(chunk, index, delete_at_ms);
         }
         DONE
     }

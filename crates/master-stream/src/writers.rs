@@ -120,7 +120,7 @@ impl StreamMachine {
                 }
             }
             for target in targets.iter().filter(|target| !holders.contains(&target.place)) {
-                self.bury_replica(seal.chunk, target.place, seal.delete_at_ms);
+                self.condemn_replica(seal.chunk, target.place, seal.delete_at_ms);
             }
         }
         self.end_tail(file, seal.len, seal.delete_at_ms);
@@ -160,7 +160,7 @@ impl StreamMachine {
             self.unsettled.insert(id);
         } else {
             let empty = stream.chunks.pop().expect("the tail");
-            self.bury(&empty, delete_at_ms);
+            self.condemn_chunk(&empty, delete_at_ms);
         }
     }
 
@@ -205,7 +205,7 @@ impl StreamMachine {
 
     fn bury_spares(&mut self, spares: &[Chunk], delete_at_ms: u64) {
         self.spares -= spares.len() as u64;
-        spares.iter().for_each(|spare| self.bury(spare, delete_at_ms));
+        spares.iter().for_each(|spare| self.condemn_chunk(spare, delete_at_ms));
     }
 
     /// The stream that a writer under `epoch` still owns.

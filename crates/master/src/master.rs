@@ -37,7 +37,7 @@ use master_consensus::limits::LOG_SEGMENT_LEN;
 use master_consensus::peers::{
     OP_ASK, OP_HEARTBEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_NO_GROUP, decode_message,
 };
-use master_consensus::service::{Errand, Host, Hostable, Router};
+use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 use master_consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, GroupStore, Groups, LocalFuture,
     MembershipError, OpenError, store_options,
@@ -428,7 +428,7 @@ impl Master {
         let Ok((group, body)) = decode_message(incoming) else {
             return (Response { status: STATUS_NO_GROUP, ..Response::default() }, None);
         };
-        let (errand, name) = match op {
+        let (call, name) = match op {
             OP_RAFT => {
                 let response = match self.0.groups.deliver(group, body).await {
                     Ok(answer) => Response::ok(answer),
@@ -436,12 +436,12 @@ impl Master {
                 };
                 return (response, None);
             }
-            OP_PROPOSE => (Errand::Propose, "propose"),
-            OP_ASK => (Errand::Ask, "ask"),
-            OP_MEMBERS => (Errand::Members, "members"),
+            OP_PROPOSE => (LeaderCall::Propose, "propose"),
+            OP_ASK => (LeaderCall::Ask, "ask"),
+            OP_MEMBERS => (LeaderCall::Members, "members"),
             _ => return (Response { status: STATUS_NO_GROUP, ..Response::default() }, None),
         };
-        let work = self.0.router.run_here(group, errand, body);
+        let work = self.0.router.run_here(group, call, body);
         self.traced((incoming.trace, name, peer), work).await
     }
 

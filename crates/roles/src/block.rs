@@ -9,7 +9,7 @@ use std::rc::Rc;
 use block_client::VolumeExports;
 use block_manager::{FirstEpochs, Manager, ManagerConfig};
 use block_nbd::server::Frontend;
-use block_nbd::server::tls::{AllowList, Credentials, Gate};
+use block_nbd::server::tls::{AllowList, Credentials, TlsPolicy};
 use block_proto::Managers;
 use block_segment::{Options, Shared};
 use block_server::{CoreDevices, Host};
@@ -313,13 +313,13 @@ fn share(path: &Path, group: u32) -> std::io::Result<()> {
 }
 
 /// What lets other machines in.
-fn gate(config: &config::Frontend, files: &config::FrontendTls) -> Result<Gate, Failure> {
+fn gate(config: &config::Frontend, files: &config::FrontendTls) -> Result<TlsPolicy, Failure> {
     let read = |path: &Path| std::fs::read(path).map_err(|error| io("read", path, &error));
     let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
     let client_ca = read(&files.client_ca)?;
     let credentials = Credentials { certificate: &certificate, key: &key, client_ca: &client_ca };
     let allow = AllowList::new(config.exports.clone());
-    Gate::new(credentials, allow).map_err(|error| Failure::setup(format!("[tls] {error}")))
+    TlsPolicy::new(credentials, allow).map_err(|error| Failure::setup(format!("[tls] {error}")))
 }
 
 /// Starts a front end.

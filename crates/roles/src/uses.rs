@@ -45,7 +45,7 @@ pub async fn uses(client: &Client, volumes: &[VolumeInfo]) -> Result<Vec<Use>, c
             Err(error) if error.kind() == Kind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let seen = View::look(client.env(), store).await;
+        let seen = View::open(client.env(), store).await;
         let files = seen.map(|view| view.files().collect::<Vec<_>>()).unwrap_or_default();
         let copies = u64::from(info.spec.policy.copies);
         let of = |one: block_segment::FileUse| Use {

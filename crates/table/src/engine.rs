@@ -216,7 +216,7 @@ impl Engine {
         for notify in [&self.wake_commit, &self.wake_flush, &self.wake_compact] {
             notify.notify_one();
         }
-        self.shelf.trash.added.notify_one();
+        self.shelf.pending_deletes.added.notify_one();
         self.changed.notify_waiters();
     }
 

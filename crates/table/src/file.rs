@@ -15,8 +15,8 @@ use crate::format::edit::FileInfo;
 use crate::format::filter;
 use crate::format::footer::{FOOTER, Footer, Part, read_index_value, read_top_value};
 use crate::format::frame::placed_crc;
+use crate::pending_deletes::PendingDeletes;
 use crate::store::{Source, Store};
-use crate::trash::Trash;
 use crate::types::{FileNo, Name, Seq};
 
 /// What all files of one open table share.
@@ -25,7 +25,7 @@ pub(crate) struct TableFiles {
     pub(crate) cache: Cache,
     /// The table's number in the cache.
     pub(crate) table: u64,
-    pub(crate) trash: Rc<Trash>,
+    pub(crate) pending_deletes: Rc<PendingDeletes>,
 }
 
 impl TableFiles {
@@ -279,7 +279,7 @@ impl Drop for SortedFile {
     fn drop(&mut self) {
         if self.obsolete.get() {
             self.shelf.cache.forget_file(self.shelf.table, self.file());
-            self.shelf.trash.add(Name::Sorted(self.file()));
+            self.shelf.pending_deletes.add(Name::Sorted(self.file()));
         }
     }
 }

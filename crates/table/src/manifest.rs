@@ -265,7 +265,7 @@ impl Manifest {
             Published::Live(manifest) => {
                 self.env.mark("table: manifest rolled over");
                 let old = std::mem::replace(self, manifest);
-                old.shelf.trash.add(Name::Manifest(old.number));
+                old.shelf.pending_deletes.add(Name::Manifest(old.number));
                 Ok(())
             }
             Published::Overtaken => Err(fenced()),
@@ -302,7 +302,7 @@ async fn publish_draft(
         Ok(()) => Ok(Some(bytes.len() as u64)),
         Err(fault) if matches!(fault.kind, Kind::Exists | Kind::NotFound) => {
             env.mark("table: another engine published");
-            shelf.trash.add(draft);
+            shelf.pending_deletes.add(draft);
             Ok(None)
         }
         Err(fault) => Err(Error::of_store(fault, "publish", &shelf.path(draft))),
@@ -342,7 +342,7 @@ async fn publish(
     };
     if highest(store).await?.is_none_or(|highest| highest > number) {
         env.mark("table: published too late");
-        shelf.trash.add(Name::Manifest(number));
+        shelf.pending_deletes.add(Name::Manifest(number));
         return Ok(Published::Overtaken);
     }
     Ok(Published::Live(Manifest {

@@ -13,9 +13,9 @@ use crate::layout::Layout;
 use crate::manifest::{self, Manifest};
 use crate::memtable::Memtable;
 use crate::options::Options;
+use crate::pending_deletes::PendingDeletes;
 use crate::recover::{self, Recovered};
 use crate::store::Store;
-use crate::trash::Trash;
 use crate::types::{Name, Seq};
 
 /// Opens the table and starts its tasks.
@@ -27,7 +27,12 @@ pub(crate) async fn open(
 ) -> Result<Rc<Engine>, Error> {
     let options = options.clamped();
     let (cache, table) = (cache.clone(), cache.register());
-    let shelf = Rc::new(TableFiles { store, cache, table, trash: Rc::new(Trash::default()) });
+    let shelf = Rc::new(TableFiles {
+        store,
+        cache,
+        table,
+        pending_deletes: Rc::new(PendingDeletes::default()),
+    });
     let (manifest, recovered) = loop {
         let Found { number, layout, recovered } =
             find(&shelf, options.create, options.owner).await?;

@@ -51,7 +51,7 @@ pub struct Stats {
     /// Snapshots and scans that hold old versions.
     pub snapshots: usize,
     /// Files that wait to be removed.
-    pub trash: usize,
+    pub pending_deletes: usize,
     /// Appends of the log by this instance.
     pub groups: u64,
     /// Batches in them.
@@ -88,8 +88,12 @@ impl Table {
     /// it has one, is not disturbed and need not know. All of it when nobody has it open;
     /// otherwise what its owner has made durable lately may be missing. Nothing is pinned: a read
     /// that ends with `Missing` or `Fenced` met a table that has gone on, and a new look helps.
-    pub async fn look(env: &Env, store: Rc<dyn Store>, cache: &Cache) -> Result<Snapshot, Error> {
-        crate::look::look(env, store, cache).await
+    pub async fn open_view(
+        env: &Env,
+        store: Rc<dyn Store>,
+        cache: &Cache,
+    ) -> Result<Snapshot, Error> {
+        crate::view::open_view(env, store, cache).await
     }
 
     /// Sets a key's value; ends when that is durable, with the change's sequence.
@@ -183,7 +187,7 @@ impl Table {
             memory: memory + engine.active.borrow().bytes(),
             frozen: frozen.len(),
             snapshots: engine.snapshots.borrow().values().sum(),
-            trash: engine.shelf.trash.len(),
+            pending_deletes: engine.shelf.pending_deletes.len(),
             groups: counts.groups,
             batches: counts.batches,
             log_bytes: counts.log_bytes,

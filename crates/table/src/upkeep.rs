@@ -173,7 +173,7 @@ impl Engine {
         let written: Result<(), Error> = written.await;
         let (files, made) = (output.files, output.made);
         if let Err(error) = written {
-            made.into_iter().for_each(|name| self.shelf.trash.add(name));
+            made.into_iter().for_each(|name| self.shelf.pending_deletes.add(name));
             return Err(self.explain(error).await);
         }
         let run = RunInfo { first, last, files };
@@ -193,7 +193,7 @@ impl Engine {
             self.note_memory();
         };
         self.commit_edit(changes, install).await?;
-        logs.into_iter().for_each(|log| self.shelf.trash.add(Name::Log(log)));
+        logs.into_iter().for_each(|log| self.shelf.pending_deletes.add(Name::Log(log)));
         self.env.mark("table: memtable flushed");
         self.wake_commit.notify_one();
         self.wake_compact.notify_one();
@@ -248,7 +248,7 @@ impl Engine {
         let written = self.merge_into(inputs, &snapshots, bottom, &mut output).await;
         let (files, made) = (output.files, output.made);
         if let Err(error) = written {
-            made.into_iter().for_each(|name| self.shelf.trash.add(name));
+            made.into_iter().for_each(|name| self.shelf.pending_deletes.add(name));
             return Err(error);
         }
         let (newest, oldest) = (&inputs[0].info, &inputs[inputs.len() - 1].info);
@@ -323,8 +323,8 @@ impl Engine {
     /// The task that removes files.
     pub(crate) async fn remove_always(self: Rc<Self>) {
         while !self.is_over() {
-            let Some(name) = self.shelf.trash.take() else {
-                self.shelf.trash.added.notified().await;
+            let Some(name) = self.shelf.pending_deletes.take() else {
+                self.shelf.pending_deletes.added.notified().await;
                 continue;
             };
             for attempt in 0..REMOVE_TRIES {
@@ -353,7 +353,7 @@ impl Engine {
             let older = name.generation() < self.generation;
             if older && !needed.contains(&name) {
                 self.env.mark("table: orphan collected");
-                self.shelf.trash.add(name);
+                self.shelf.pending_deletes.add(name);
             }
         }
         match needed.difference(&seen).next() {

@@ -4,7 +4,7 @@ mod bounds;
 mod conformance;
 mod crash;
 mod damage;
-mod look;
 mod owners;
 mod race;
 mod support;
+mod view;

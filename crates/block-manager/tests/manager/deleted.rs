@@ -138,7 +138,7 @@ fn time_of_a_deleted_volume_ends_and_what_is_removed_does_not_come_back() {
     assert_eq!(remove(&mut machine, id, true), Ok(BlockReply::Done));
     assert!(machine.deleted_volumes(at(0)).is_empty());
     assert_eq!(undelete(&mut machine, id, None), Err(Refusal::NoVolume(id)));
-    assert_eq!(machine.due_trash(at(60_000)).len(), 1, "its files go");
+    assert_eq!(machine.due_deletes(at(60_000)).len(), 1, "its files go");
 }
 
 /// A clone that was never used has no files: it gets them before its snapshot goes, though it be

@@ -1,7 +1,7 @@
 //! What can be asked of a manager: each request can be repeated, and nothing is lost or doubled.
 
 use base::{GIB, Kind};
-use block_manager::entity::Trash;
+use block_manager::entity::PendingDelete;
 use block_manager::{Machine, Refusal, State};
 use block_proto::{BlockHeartbeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeSpec};
 use block_volume::ids::VolumeId;
@@ -88,10 +88,10 @@ fn shrinking_needs_force_and_epochs_grow_through_it() {
         Err(Refusal::Removing { name: "a".into() }),
         "files of the old segments are there still"
     );
-    assert_eq!(machine.due_trash(at(100)), []);
-    let due = machine.due_trash(at(10_000));
+    assert_eq!(machine.due_deletes(at(100)), []);
+    let due = machine.due_deletes(at(10_000));
     assert_eq!(due.len(), 4);
-    due.into_iter().for_each(|trash| machine.purged(trash));
+    due.into_iter().for_each(|pending_delete| machine.purged(pending_delete));
     volume(resize(&mut machine, id, 8));
     let grown = machine.state().segments_of(id, 4).map(|(_, segment)| segment.epoch);
     assert!(grown.zip(before).all(|(now, then)| now > then), "an epoch is used twice");
@@ -103,14 +103,14 @@ fn directories_of_volumes_that_are_gone_go() {
     let gone = volume(create(&mut machine, 1, spec("a", GIB))).volume;
     let kept = volume(create(&mut machine, 2, spec("b", GIB))).volume;
     machine.handle(at(0), BlockRequest::Remove { volume: gone, force: false }).expect("it goes");
-    let whole = Trash { volume: gone, segment: None };
-    let due = |machine: &Machine| machine.due_trash(at(60_000));
+    let whole = PendingDelete { volume: gone, segment: None };
+    let due = |machine: &Machine| machine.due_deletes(at(60_000));
     assert_eq!(due(&machine), [whole]);
     machine.purged(whole);
     let next = VolumeId::new(machine.state().counters().volume);
     machine.discard_strays(at(5_000), [gone, kept, next].into_iter());
     assert_eq!(due(&machine), [whole], "not what is there, nor what is made just now");
-    assert_eq!(machine.due_trash(at(5_100)), [], "whoever made it may be at it");
+    assert_eq!(machine.due_deletes(at(5_100)), [], "whoever made it may be at it");
     machine.discard_strays(at(6_000), [gone].into_iter());
     assert_eq!(due(&machine), [whole]);
 }
@@ -304,9 +304,12 @@ fn any_requests_leave_a_sound_state_that_its_rows_rebuild() {
                 assert_eq!(first.is_ok(), again.is_ok(), "seed {seed}: {request:?} {again:?}");
             }
             machine.tick(at(now));
-            for trash in machine.due_trash(at(now)) {
-                assert!(!purges_what_is_there(&machine, trash), "seed {seed}: {trash:?}");
-                machine.purged(trash);
+            for pending_delete in machine.due_deletes(at(now)) {
+                assert!(
+                    !purges_what_is_there(&machine, pending_delete),
+                    "seed {seed}: {pending_delete:?}"
+                );
+                machine.purged(pending_delete);
             }
             machine.take_rows().into_iter().for_each(|row| rebuilt.apply(row));
             // Empty sets of owners are no difference.
@@ -323,12 +326,13 @@ fn any_requests_leave_a_sound_state_that_its_rows_rebuild() {
     }
 }
 
-fn purges_what_is_there(machine: &Machine, trash: Trash) -> bool {
-    match trash.segment {
-        None => machine.state().volume(trash.volume).is_some(),
-        Some(index) => {
-            machine.state().segments_of(trash.volume, index).any(|(id, _)| id.index == index)
-        }
+fn purges_what_is_there(machine: &Machine, pending_delete: PendingDelete) -> bool {
+    match pending_delete.segment {
+        None => machine.state().volume(pending_delete.volume).is_some(),
+        Some(index) => machine
+            .state()
+            .segments_of(pending_delete.volume, index)
+            .any(|(id, _)| id.index == index),
     }
 }
 

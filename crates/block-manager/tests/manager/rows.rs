@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use block_manager::entity::{
-    Attached, Boots, Counters, Deleted, Family, Segment, Server, Trash, Volume,
+    Attached, Boots, Counters, Deleted, Family, PendingDelete, Segment, Server, Volume,
 };
 use block_manager::fuzz::fuzz_manager_row;
 use block_manager::rows::{Key, Row, VERSION, Value};
@@ -39,8 +39,8 @@ fn rows() -> Vec<(&'static str, Row)> {
     let timed = deleted.map(|deleted| Deleted { left_ms, ..deleted });
     let timed = Value::Volume(Volume { deleted: timed, ..volume.clone() });
     let gone = Value::Volume(Volume { deleted, ..volume.clone() });
-    let part = Trash { volume: segment.volume, segment: Some(3) };
-    let whole = Trash { volume: segment.volume, segment: None };
+    let part = PendingDelete { volume: segment.volume, segment: Some(3) };
+    let whole = PendingDelete { volume: segment.volume, segment: None };
     let id = BlockServerId::new(2);
     vec![
         ("counters", Row::put(Key::Counters, Value::Counters(Counters { volume: 8, server: 3 }))),
@@ -51,8 +51,8 @@ fn rows() -> Vec<(&'static str, Row)> {
             "orphan",
             Row::put(Key::Segment(segment), Value::Segment(Segment { epoch: 6, owner: None })),
         ),
-        ("trash", Row::put(Key::Trash(part), Value::Trash { nonce: 1 })),
-        ("trash-whole", Row::put(Key::Trash(whole), Value::Trash { nonce: 1 })),
+        ("trash", Row::put(Key::PendingDelete(part), Value::PendingDelete { nonce: 1 })),
+        ("trash-whole", Row::put(Key::PendingDelete(whole), Value::PendingDelete { nonce: 1 })),
         ("volume", Row::put(Key::Volume(segment.volume), Value::Volume(volume.clone()))),
         ("volume-snapshot", Row::put(Key::Volume(segment.volume), of(snapshot))),
         ("volume-clone", Row::put(Key::Volume(segment.volume), of(clone))),

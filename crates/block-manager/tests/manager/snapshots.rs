@@ -2,7 +2,7 @@
 //! are the test's.
 
 use base::{GIB, Kind};
-use block_manager::entity::Trash;
+use block_manager::entity::PendingDelete;
 use block_manager::rows::{Key, Value};
 use block_manager::{Begun, Machine, Part, Refusal, State};
 use block_proto::{BlockReply, BlockRequest, VolumeInfo};
@@ -162,9 +162,9 @@ fn what_is_in_the_making_is_given_up_by_the_next_leader() {
     let mut next = next_leader(&machine);
     assert!(find(&mut next, "a@s").is_err());
     // No late link comes into a directory that was removed before.
-    let trash = Trash { volume: made, segment: None };
-    assert_eq!(next.due_trash(at(20_000)), []);
-    assert_eq!(next.due_trash(at(60_000)), [trash]);
+    let pending_delete = PendingDelete { volume: made, segment: None };
+    assert_eq!(next.due_deletes(at(20_000)), []);
+    assert_eq!(next.due_deletes(at(60_000)), [pending_delete]);
     assert!(!next.state().was_removed(7), "who asked may ask again");
     assert_eq!(remove(&mut next, id, false), Ok(BlockReply::Done));
 }

@@ -15,19 +15,19 @@ use super::negotiate::{self, Chosen};
 use super::output::{self, Message};
 use super::requests;
 use super::shared::{Connection, Inner};
-use super::tls::Gate;
+use super::tls::TlsPolicy;
 use crate::protocol::limits::NBD_PIECES_MAX;
 
 pub(super) async fn run(
     inner: Rc<Inner>,
     handshake: Handshake,
     stream: Stream,
-    gate: Option<Rc<Gate>>,
+    tls: Option<Rc<TlsPolicy>>,
 ) {
     let env = inner.env.clone();
     let peer = stream.peer;
     let negotiated = {
-        let negotiation = negotiate::run(&inner, &handshake, stream, gate);
+        let negotiation = negotiate::run(&inner, &handshake, stream, tls);
         let bounded = pin!(env.timeout(inner.limits.negotiation_max, negotiation));
         match select(bounded, pin!(handshake.ended())).await {
             Either::Left((negotiated, _)) => negotiated.ok(),
@@ -65,8 +65,8 @@ pub(super) async fn run(
 }
 
 fn open(chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
-    let Chosen { seat, claim, about, device, structured, allocation } = chosen;
-    let inner = seat.0.clone();
+    let Chosen { permit, claim, about, device, structured, allocation } = chosen;
+    let inner = permit.0.clone();
     let bound = |share: usize| Arc::new(Semaphore::new(share));
     Rc::new(Connection {
         env: inner.env.clone(),
@@ -82,7 +82,7 @@ fn open(chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
         pieces: bound(NBD_PIECES_MAX),
         inner,
         _claim: claim,
-        _seat: seat,
+        _permit: permit,
     })
 }
 

@@ -30,7 +30,7 @@ use block_volume::export::Exports;
 use handshakes::{Handshakes, RefusalLog};
 use runtime::{Class, Env, JoinHandle, Listener, Stream};
 use shared::Inner;
-use tls::Gate;
+use tls::TlsPolicy;
 
 /// Pause after an accept that failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -88,20 +88,20 @@ impl Frontend {
     pub async fn listen_tls(
         &self,
         addr: SocketAddr,
-        gate: Rc<Gate>,
+        tls: Rc<TlsPolicy>,
     ) -> Result<SocketAddr, ListenError> {
-        self.listen_at(addr, Some(gate)).await
+        self.listen_at(addr, Some(tls)).await
     }
 
     async fn listen_at(
         &self,
         addr: SocketAddr,
-        gate: Option<Rc<Gate>>,
+        tls: Option<Rc<TlsPolicy>>,
     ) -> Result<SocketAddr, ListenError> {
         let listener = self.0.env.listen(addr).await;
         let listener = listener.map_err(|error| ListenError::Address(addr.to_string(), error))?;
         let addr = listener.local_addr();
-        self.serve(listener, gate);
+        self.serve(listener, tls);
         Ok(addr)
     }
 
@@ -114,8 +114,8 @@ impl Frontend {
         Ok(())
     }
 
-    fn serve(&self, listener: Listener, gate: Option<Rc<Gate>>) {
-        let accept = accept(self.0.clone(), listener, gate);
+    fn serve(&self, listener: Listener, tls: Option<Rc<TlsPolicy>>) {
+        let accept = accept(self.0.clone(), listener, tls);
         let task = self.0.env.spawn(Class::Control, "nbd: accept", accept);
         self.0.tasks.borrow_mut().push(task);
     }
@@ -137,10 +137,10 @@ impl fmt::Debug for Frontend {
     }
 }
 
-async fn accept(inner: Rc<Inner>, listener: Listener, gate: Option<Rc<Gate>>) {
+async fn accept(inner: Rc<Inner>, listener: Listener, tls: Option<Rc<TlsPolicy>>) {
     loop {
         match listener.accept().await {
-            Ok(stream) => admit(&inner, stream, gate.clone()),
+            Ok(stream) => admit(&inner, stream, tls.clone()),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection: raise the limit of open files");
                 inner.env.sleep(ACCEPT_PAUSE).await;
@@ -149,7 +149,7 @@ async fn accept(inner: Rc<Inner>, listener: Listener, gate: Option<Rc<Gate>>) {
     }
 }
 
-fn admit(inner: &Rc<Inner>, stream: Stream, gate: Option<Rc<Gate>>) {
+fn admit(inner: &Rc<Inner>, stream: Stream, tls: Option<Rc<TlsPolicy>>) {
     if inner.handshakes.count() >= inner.limits.handshakes_max {
         inner.env.mark("nbd: too many handshakes");
         inner.count(|stats| stats.refused += 1);
@@ -164,6 +164,6 @@ fn admit(inner: &Rc<Inner>, stream: Stream, gate: Option<Rc<Gate>>) {
     }
     inner.count(|stats| stats.accepted += 1);
     let handshake = inner.handshakes.begin();
-    let work = connection::run(inner.clone(), handshake, stream, gate);
+    let work = connection::run(inner.clone(), handshake, stream, tls);
     inner.env.spawn(Class::Foreground, "nbd: connection", work);
 }

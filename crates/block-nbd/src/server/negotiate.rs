@@ -11,8 +11,8 @@ use runtime::Stream;
 
 use super::handshakes::Handshake;
 use super::input::{Ended, Input};
-use super::shared::{Claim, Inner, Seat};
-use super::tls::{self, Gate, Incoming, Outgoing};
+use super::shared::{Claim, ConnectionPermit, Inner};
+use super::tls::{self, Incoming, Outgoing, TlsPolicy};
 use crate::protocol::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
 use crate::protocol::{
     BASE_ALLOCATION, ClientHello, Greeting, MetaQuery, OptionCode, OptionFlaw, OptionHead,
@@ -25,7 +25,7 @@ const PREFERRED: u32 = block_volume::limits::BLOCK as u32;
 
 /// What was agreed on.
 pub(super) struct Chosen {
-    pub(super) seat: Seat,
+    pub(super) permit: ConnectionPermit,
     pub(super) claim: Claim,
     pub(super) about: About,
     pub(super) device: Rc<dyn Device>,
@@ -42,9 +42,9 @@ enum Access {
     /// It comes from this machine.
     Open,
     /// It has to begin TLS first.
-    Closed(Rc<Gate>),
+    Closed(Rc<TlsPolicy>),
     /// It has, with these names in its certificate.
-    Known(Rc<Gate>, Vec<String>),
+    Known(Rc<TlsPolicy>, Vec<String>),
 }
 
 impl Access {
@@ -52,7 +52,7 @@ impl Access {
         match self {
             Access::Open => true,
             Access::Closed(_) => false,
-            Access::Known(gate, names) => gate.allows(names, volume),
+            Access::Known(tls, names) => tls.allows(names, volume),
         }
     }
 }
@@ -75,10 +75,10 @@ pub(super) async fn run(
     inner: &Rc<Inner>,
     handshake: &Handshake,
     stream: Stream,
-    gate: Option<Rc<Gate>>,
+    tls: Option<Rc<TlsPolicy>>,
 ) -> Result<(Chosen, Input, Outgoing), Ended> {
     let Stream { read, write, peer } = stream;
-    let access = gate.map_or(Access::Open, Access::Closed);
+    let access = tls.map_or(Access::Open, Access::Closed);
     let mut this = Negotiation {
         inner,
         handshake,
@@ -127,8 +127,8 @@ impl<'a> Negotiation<'a> {
         self.reply(OptionCode::StartTls, &OptionReply::Ack);
         self.flush().await?;
         let (inner, handshake, peer) = (self.inner, self.handshake, self.peer);
-        let gate = match self.access {
-            Access::Closed(gate) => gate,
+        let tls = match self.access {
+            Access::Closed(tls) => tls,
             Access::Open | Access::Known(..) => unreachable!("looked at by the caller"),
         };
         // What came before in the clear must not be taken for what the session says.
@@ -140,7 +140,7 @@ impl<'a> Negotiation<'a> {
             }
             return Err(Ended::Closed);
         };
-        let begun = tls::begin(&inner.env, &gate, read, write).await;
+        let begun = tls::begin(&inner.env, &tls, read, write).await;
         let (read, write, names) = begun.map_err(|error| {
             inner.env.mark("nbd: TLS refused");
             if let Some(unlogged) = inner.refusal() {
@@ -156,7 +156,7 @@ impl<'a> Negotiation<'a> {
             input: Input::new(&inner.env, Incoming::Tls(read)).await?,
             write: Outgoing::Tls(write),
             peer,
-            access: Access::Known(gate, names),
+            access: Access::Known(tls, names),
             structured: false,
             contexts: None,
             out: Vec::new(),
@@ -322,7 +322,7 @@ impl<'a> Negotiation<'a> {
 
     async fn choose(&self, name: &str) -> Result<Chosen, Fault> {
         let (name, about) = self.about(name).await?;
-        let seat = Seat::take(self.inner).ok_or_else(|| {
+        let permit = ConnectionPermit::take(self.inner).ok_or_else(|| {
             let why = format!(
                 "{} connections have a volume open: close one, or use another front end",
                 self.inner.limits.connections_max
@@ -332,7 +332,7 @@ impl<'a> Negotiation<'a> {
         let claim = self.claim(&name, about.shared)?;
         let device = self.inner.exports.open(&name).await?;
         let allocation = self.contexts.as_deref() == Some(&*name);
-        Ok(Chosen { seat, claim, about, device, structured: self.structured, allocation })
+        Ok(Chosen { permit, claim, about, device, structured: self.structured, allocation })
     }
 
     fn claim(&self, name: &str, shared: bool) -> Result<Claim, Fault> {

@@ -94,22 +94,22 @@ impl Inner {
 }
 
 /// One of the connections that have an export open; counted until it is dropped.
-pub(super) struct Seat(pub(super) Rc<Inner>);
+pub(super) struct ConnectionPermit(pub(super) Rc<Inner>);
 
-impl Seat {
+impl ConnectionPermit {
     /// A seat, if one is free.
-    pub(super) fn take(inner: &Rc<Inner>) -> Option<Seat> {
+    pub(super) fn take(inner: &Rc<Inner>) -> Option<ConnectionPermit> {
         if inner.stats.get().connections >= inner.limits.connections_max {
             inner.env.mark("nbd: too many connections");
             inner.count(|stats| stats.refused += 1);
             return None;
         }
         inner.count(|stats| stats.connections += 1);
-        Some(Seat(inner.clone()))
+        Some(ConnectionPermit(inner.clone()))
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.count(|stats| stats.connections -= 1);
     }
@@ -151,7 +151,7 @@ pub(super) struct Connection {
     pub(super) large: Arc<Semaphore>,
     pub(super) pieces: Arc<Semaphore>,
     pub(super) _claim: Claim,
-    pub(super) _seat: Seat,
+    pub(super) _permit: ConnectionPermit,
 }
 
 /// Waits for a share of one of the bounds.

@@ -75,14 +75,14 @@ impl AllowList {
 
 /// Through what connections come in that are not of this machine.
 #[derive(Debug)]
-pub struct Gate {
+pub struct TlsPolicy {
     config: Arc<ServerConfig>,
     allow: AllowList,
 }
 
-impl Gate {
+impl TlsPolicy {
     /// Checks the credentials: the key fits its certificate, and there is an authority.
-    pub fn new(credentials: Credentials<'_>, allow: AllowList) -> Result<Gate, TlsError> {
+    pub fn new(credentials: Credentials<'_>, allow: AllowList) -> Result<TlsPolicy, TlsError> {
         let bad = |what: &str, why: &dyn fmt::Display| TlsError(format!("{what}: {why}"));
         let certificates = |text, what| {
             let found: Result<Vec<CertificateDer<'static>>, _> =
@@ -109,7 +109,7 @@ impl Gate {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
             .map_err(|error| bad("certificate and key", &error))?;
-        Ok(Gate { config: Arc::new(config), allow })
+        Ok(TlsPolicy { config: Arc::new(config), allow })
     }
 
     /// True when a certificate with one of these names may open a volume.
@@ -255,11 +255,11 @@ impl TlsWrite {
 /// certificate. The caller bounds the time.
 pub(super) async fn begin(
     env: &Env,
-    gate: &Gate,
+    tls: &TlsPolicy,
     read: ReadHalf,
     write: WriteHalf,
 ) -> io::Result<(TlsRead, TlsWrite, Vec<String>)> {
-    let mut session = ServerConnection::new(gate.config.clone()).map_err(io::Error::other)?;
+    let mut session = ServerConnection::new(tls.config.clone()).map_err(io::Error::other)?;
     session.set_buffer_limit(Some(NBD_BATCH_BYTES));
     let session = Rc::new(RefCell::new(session));
     let staging = Some(alloc(env, NBD_STAGING_BYTES).await.map_err(no_room)?);

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block_nbd::fuzz::fuzz_common_names;
-use block_nbd::server::tls::{ANY, AllowList, Credentials, Gate, common_names};
+use block_nbd::server::tls::{ANY, AllowList, Credentials, TlsPolicy, common_names};
 use block_nbd::server::{Frontend, Limits};
 use runtime::{Cores, Rng, RuntimeConfig};
 
@@ -93,8 +93,8 @@ fn serve(name: &str) -> Served {
             key: &read("server/server-key.pem"),
             client_ca: &read("ca.pem"),
         };
-        let gate = Rc::new(Gate::new(credentials, allow).expect("good credentials"));
-        frontend.listen_tls(([0, 0, 0, 0], 0).into(), gate).await.expect("a free port")
+        let tls = Rc::new(TlsPolicy::new(credentials, allow).expect("good credentials"));
+        frontend.listen_tls(([0, 0, 0, 0], 0).into(), tls).await.expect("a free port")
     });
     let addr = start.wait().expect("it starts");
     Served { _cores: cores, addr: ([127, 0, 0, 1], addr.port()).into(), dir }
@@ -229,7 +229,9 @@ fn what_is_said_before_tls_does_not_count() {
 fn credentials_that_cannot_be_are_named() {
     let list = AllowList::default;
     let wrong = |certificate: &[u8], key: &[u8], client_ca: &[u8]| {
-        Gate::new(Credentials { certificate, key, client_ca }, list()).expect_err("bad").to_string()
+        TlsPolicy::new(Credentials { certificate, key, client_ca }, list())
+            .expect_err("bad")
+            .to_string()
     };
     assert!(wrong(b"", b"", b"").starts_with("certificate: there is no certificate"));
     need(&["openssl"]);

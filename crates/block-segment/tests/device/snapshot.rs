@@ -362,7 +362,7 @@ fn a_first_opening_begins_anew_what_another_left() {
         segment.close().await.unwrap();
         let cache = Cache::new(32 << 10);
         let (old, clone) = (disk.beside(&name(1)), disk.beside("clone"));
-        let rows = Table::look(&at, old.store(&at), &cache).await.unwrap();
+        let rows = Table::open_view(&at, old.store(&at), &cache).await.unwrap();
         let left = Table::open(&at, clone.store(&at), &cache, small().table).await.unwrap();
         let mut scan = rows.scan(table::Range::all());
         let mut batch = Batch::new();

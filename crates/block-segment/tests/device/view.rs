@@ -28,7 +28,7 @@ async fn snapshot(env: &Env, disk: &MemDisk, number: u64, (from, value): (u64, u
 }
 
 async fn view(env: &Env, disk: &MemDisk, number: u64) -> View {
-    View::look(env, disk.beside(&format!("snapshot-{number}")).store(env)).await.unwrap()
+    View::open(env, disk.beside(&format!("snapshot-{number}")).store(env)).await.unwrap()
 }
 
 async fn changes(newer: &mut View, older: &mut View) -> Vec<Change> {
@@ -93,7 +93,7 @@ fn file_that_is_written_has_the_length_of_its_last_batch() {
             segment.write(lba * BLOCK, data).await.unwrap();
         }
         at.sleep(HOLD).await;
-        let seen = View::look(&at, disk.store(&at)).await.unwrap();
+        let seen = View::open(&at, disk.store(&at)).await.unwrap();
         let bytes: u64 = seen.files().map(|file| file.bytes).sum();
         assert!(bytes >= BLOCKS * BLOCK, "{bytes} bytes of {}", BLOCKS * BLOCK);
         segment.close().await.unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use runtime::Env;
 use wire::control::{ClusterRequest, MasterInfo, MemberChange};
 
-use super::book::Process;
+use super::cluster_file::Process;
 use super::directory::{Directory, config_path};
 use super::{Reserved, format_new_stores, plan, process, ready, refuse_embedded};
 use crate::args::{Connection, RoleName};

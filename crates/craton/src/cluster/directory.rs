@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use base::ClusterId;
 use wire::handshake::ClusterKey;
 
-use super::book::{Book, replace};
+use super::cluster_file::{ClusterFile, replace};
 use crate::args::RoleName;
 use crate::config::{self, Config};
 use crate::exit::{Failure, io};
@@ -91,12 +91,12 @@ impl Directory {
     }
 
     /// Its processes.
-    pub fn read(&self) -> Result<Book, Failure> {
-        Book::read(&self.path.join(BOOK))
+    pub fn read(&self) -> Result<ClusterFile, Failure> {
+        ClusterFile::read(&self.path.join(BOOK))
     }
 
     /// Replaces the list of its processes.
-    pub fn write(&self, book: &Book) -> Result<(), Failure> {
+    pub fn write(&self, book: &ClusterFile) -> Result<(), Failure> {
         book.write(&self.path.join(BOOK))?;
         match std::fs::remove_file(self.path.join(UNFINISHED)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -270,7 +270,7 @@ mod tests {
         drop(directory);
         let (directory, state) = Directory::open_or_make(&dir).expect("it can be finished");
         assert_eq!(state, State::Free);
-        directory.write(&Book::default()).expect("it is written");
+        directory.write(&ClusterFile::default()).expect("it is written");
         drop(directory);
         assert_eq!(Directory::open_or_make(&dir).expect("it opens").1, State::Cluster);
         std::fs::remove_dir_all(dir).expect("it goes");

@@ -2,7 +2,7 @@
 //! failure domain.
 
 mod add;
-mod book;
+mod cluster_file;
 mod directory;
 mod plan;
 mod ports;
@@ -16,8 +16,8 @@ use std::path::Path;
 use serde::Serialize;
 
 #[cfg(test)]
-pub use book::fuzz_book;
-pub use book::{Book, Endpoints, Process, uri_plain};
+pub use cluster_file::fuzz_book;
+pub use cluster_file::{ClusterFile, Endpoints, Process, uri_plain};
 pub use directory::{Directory, State, config_path, lock};
 pub use plan::{block_roles as plan_block_roles, master as plan_master, nearby_of};
 pub use ports::Reserved;
@@ -155,7 +155,11 @@ pub fn kill(dir: &Path, role: RoleName, id: &str) -> Done {
     process::kill(find(&mut book, role, id)?)
 }
 
-fn find<'a>(book: &'a mut Book, role: RoleName, id: &str) -> Result<&'a mut Process, Failure> {
+fn find<'a>(
+    book: &'a mut ClusterFile,
+    role: RoleName,
+    id: &str,
+) -> Result<&'a mut Process, Failure> {
     let is_it = |one: &Process| one.id == id && one.role == role;
     match book.processes.iter().position(is_it) {
         Some(index) => Ok(&mut book.processes[index]),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use base::ClusterId;
 use runtime::Env;
 
-use super::book::{Book, Process};
+use super::cluster_file::{ClusterFile, Process};
 use super::directory::{Directory, config_path};
 use super::ports::Reserved;
 use crate::args::{ClusterUpArgs, Nearby, RoleName};
@@ -120,13 +120,13 @@ fn process(role: RoleName, id: String, addr: std::net::SocketAddr, root: &Path) 
 }
 
 /// Writes the files of a new cluster and answers its processes, none of them started.
-pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<Book, Failure> {
+pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<ClusterFile, Failure> {
     let mut ports = Reserved::new();
     let mut raw = [0; 16];
     env.fill_secret(&mut raw);
     let cluster = ClusterId::new(u128::from_le_bytes(raw) | 1);
     directory.write_key((!shape.no_key).then(|| random_key(env)).as_ref())?;
-    let mut book = Book::default();
+    let mut book = ClusterFile::default();
     for index in 1..=shape.masters {
         let addr = ports.take(env)?;
         let id = format!("m{index}");
@@ -176,7 +176,7 @@ pub fn block_roles(
     env: &Env,
     directory: &Directory,
     ports: &mut Reserved,
-    book: &mut Book,
+    book: &mut ClusterFile,
     nearby: &Nearby,
 ) -> Result<(), Failure> {
     let roles = [
@@ -199,7 +199,7 @@ pub fn block_role(
     env: &Env,
     directory: &Directory,
     ports: &mut Reserved,
-    book: &Book,
+    book: &ClusterFile,
     nearby: &Nearby,
     (role, id): (RoleName, String),
 ) -> Result<Process, Failure> {
@@ -254,7 +254,7 @@ pub fn block_role(
 }
 
 /// How programs of this machine reach the front ends that a cluster has.
-pub fn nearby_of(book: &Book) -> Result<Nearby, Failure> {
+pub fn nearby_of(book: &ClusterFile) -> Result<Nearby, Failure> {
     let frontend = book.processes.iter().find(|one| one.role == RoleName::Frontend);
     let Some(frontend) = frontend else { return Ok(Nearby::default()) };
     let config: Frontend = config::read(&config_path(&frontend.dir, frontend.role))?;
@@ -288,7 +288,7 @@ pub fn chunkserver(
     env: &Env,
     directory: &Directory,
     ports: &mut Reserved,
-    book: &Book,
+    book: &ClusterFile,
     id: String,
     disks: u16,
 ) -> Result<Process, Failure> {

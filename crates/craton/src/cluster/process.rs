@@ -11,7 +11,7 @@ use roles::chunkserver::WARNING;
 use runtime::{Duration, Env};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::book::Process;
+use super::cluster_file::Process;
 use super::directory::config_path;
 use crate::args::RoleName;
 use crate::exit::{Failure, io};

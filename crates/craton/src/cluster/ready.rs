@@ -4,7 +4,7 @@ use block_proto::{BlockReply, BlockRequest, Managers};
 use client::Client;
 use runtime::{Duration, Env, Instant};
 
-use super::book::Process;
+use super::cluster_file::Process;
 use super::directory::Directory;
 use super::process::{has_said_to_serve, is_alive, last_words, role_word};
 use crate::args::{Connection, RoleName};

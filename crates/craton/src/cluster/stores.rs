@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use runtime::Env;
 use serde::{Deserialize, Serialize};
 
-use super::book::replace;
+use super::cluster_file::replace;
 use crate::config::Store;
 use crate::exit::{Done, Failure, io};
 use crate::format::{self, Found};

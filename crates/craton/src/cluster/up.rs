@@ -2,7 +2,7 @@
 
 use runtime::{Duration, Env};
 
-use super::book::{Book, Process};
+use super::cluster_file::{ClusterFile, Process};
 use super::directory::{Directory, State, config_path};
 use super::plan::{self, Shape};
 use super::{format_new_stores, is_alive, process, ready, refuse_embedded, stop_all};
@@ -60,7 +60,7 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
 }
 
 /// Formats all stores of a new cluster.
-async fn format_stores(env: &Env, book: &Book) -> Done {
+async fn format_stores(env: &Env, book: &ClusterFile) -> Done {
     let servers = book.processes.iter().filter(|one| one.role == RoleName::Chunkserver);
     let format = async |process: &Process| {
         let config = config::read::<config::Chunkserver>(&config_path(&process.dir, process.role))?;
@@ -74,7 +74,7 @@ async fn format_stores(env: &Env, book: &Book) -> Done {
 async fn start_fresh(
     env: &Env,
     directory: &Directory,
-    book: &mut Book,
+    book: &mut ClusterFile,
     faults: bool,
     deadline: runtime::Instant,
 ) -> Done {
@@ -92,7 +92,7 @@ async fn start_fresh(
 async fn start(
     env: &Env,
     directory: &Directory,
-    book: &mut Book,
+    book: &mut ClusterFile,
     faults: bool,
     deadline: runtime::Instant,
 ) -> Done {
@@ -102,7 +102,7 @@ async fn start(
     wait_block(env, directory, book, deadline).await
 }
 
-async fn wait_listening(env: &Env, book: &Book, started: &[String], all: bool) -> Done {
+async fn wait_listening(env: &Env, book: &ClusterFile, started: &[String], all: bool) -> Done {
     for process in book.processes.iter().filter(|process| started.contains(&process.id)) {
         match ready::wait_listening(env, process).await {
             Ok(()) => process::warnings(&process.dir).iter().for_each(|line| eprintln!("{line}")),
@@ -117,7 +117,7 @@ async fn wait_listening(env: &Env, book: &Book, started: &[String], all: bool) -
 async fn wait_writable(
     env: &Env,
     directory: &Directory,
-    book: &Book,
+    book: &ClusterFile,
     deadline: runtime::Instant,
 ) -> Done {
     let of_role = |process: &&Process| process.role == RoleName::Chunkserver;
@@ -128,7 +128,7 @@ async fn wait_writable(
 async fn wait_block(
     env: &Env,
     directory: &Directory,
-    book: &Book,
+    book: &ClusterFile,
     deadline: runtime::Instant,
 ) -> Done {
     let of_role = |role| book.processes.iter().filter(move |one| one.role == role).cloned();
@@ -143,7 +143,7 @@ async fn wait_block(
 /// Starts what does not run, of some roles; their IDs.
 fn start_missing(
     directory: &Directory,
-    book: &mut Book,
+    book: &mut ClusterFile,
     fault_injection: bool,
     is_asked: impl Fn(RoleName) -> bool,
 ) -> Result<Vec<String>, Failure> {
@@ -161,7 +161,7 @@ fn start_missing(
 }
 
 /// A stopped cluster starts as it was made.
-fn refuse_contradictions(directory: &Directory, book: &Book, args: &ClusterUpArgs) -> Done {
+fn refuse_contradictions(directory: &Directory, book: &ClusterFile, args: &ClusterUpArgs) -> Done {
     refuse_other_key(directory, args.with_key, args.no_key)?;
     let of_role = |role| book.processes.iter().filter(move |process| process.role == role);
     let count = |role| of_role(role).count() as u16;

@@ -13,7 +13,7 @@ use super::signals::Stop;
 use super::{COMMIT, ended, executor};
 use crate::args::{Nearby, RoleName, UpArgs};
 use crate::cluster::{
-    Book, Directory, EMBEDDED_LOCK, Process, Reserved, State, check_new_store, config_path,
+    ClusterFile, Directory, EMBEDDED_LOCK, Process, Reserved, State, check_new_store, config_path,
     format_new_stores, lock, refuse_other_key,
 };
 use crate::config::{self, Logging, Peer, Store};
@@ -95,7 +95,7 @@ const DEGRADED_WAIT: Duration = Duration::from_secs(5);
 
 /// The roles' configurations.
 struct Plan {
-    book: Book,
+    book: ClusterFile,
     master: config::Master,
     chunkservers: Vec<config::Chunkserver>,
     block: Block,
@@ -111,7 +111,7 @@ struct Block {
 
 impl Block {
     /// Reads what the book names.
-    fn read(book: &Book) -> Result<Block, Failure> {
+    fn read(book: &ClusterFile) -> Result<Block, Failure> {
         let mut block = Block::default();
         for process in &book.processes {
             let path = config_path(&process.dir, process.role);
@@ -186,7 +186,7 @@ async fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     env.fill_secret(&mut raw);
     let cluster = ClusterId::new(u128::from_le_bytes(raw) | 1);
     let own = Peer { raft_id: 1, id: "m1".to_owned(), addr };
-    let mut book = Book::default();
+    let mut book = ClusterFile::default();
     let dir = directory.path().join(&own.id);
     let mut master = crate::cluster::plan_master(env, directory, &mut ports, &own, cluster)?;
     master.peers = vec![own];

@@ -133,7 +133,7 @@ impl<L: Log> Service<L> {
     fn may_balance(&self) -> bool {
         self.leads()
             && self.config.balance_bytes_per_s > 0
-            && self.repairs.ailing.borrow().is_empty()
+            && self.repairs.under_replicated.borrow().is_empty()
             && self.cluster.view().disks() > 1
     }
 

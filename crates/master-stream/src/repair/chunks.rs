@@ -45,7 +45,7 @@ impl<L: Log> Service<L> {
                 .judged(chunk)
                 .is_none_or(|(_, copies, replicas)| is_complete(copies, &replicas));
             if complete {
-                self.repairs.ailing.borrow_mut().remove(&chunk);
+                self.repairs.under_replicated.borrow_mut().remove(&chunk);
             }
             if complete || matches!(result, Ok(1..)) {
                 self.repairs.setbacks.borrow_mut().remove(&chunk);

@@ -43,7 +43,7 @@ pub(crate) struct Repairs {
     busy: RefCell<BTreeSet<ChunkId>>,
     /// Chunks that the last scan found incomplete, and that no repair has completed since. What
     /// waits for a server to come back or for room on a disk stays here.
-    ailing: RefCell<BTreeSet<ChunkId>>,
+    under_replicated: RefCell<BTreeSet<ChunkId>>,
     /// The chunk that moves for balance: it lacks nothing.
     moving: Cell<Option<ChunkId>>,
     /// Chunks moved for balance.
@@ -111,7 +111,7 @@ impl Repairs {
             term: Cell::new(None),
             queue: RefCell::default(),
             busy: RefCell::default(),
-            ailing: RefCell::default(),
+            under_replicated: RefCell::default(),
             moving: Cell::new(None),
             moves: Cell::new(0),
             bad: RefCell::default(),
@@ -137,7 +137,7 @@ impl Repairs {
     fn reset(&self, term: u64) {
         self.term.set(Some(term));
         self.queue.borrow_mut().clear();
-        self.ailing.borrow_mut().clear();
+        self.under_replicated.borrow_mut().clear();
         self.bad.borrow_mut().clear();
         self.verified.borrow_mut().clear();
         self.setbacks.borrow_mut().clear();
@@ -172,7 +172,7 @@ impl Repairs {
 
     /// Chunks that wait for repair, or are under it.
     fn pending(&self) -> u64 {
-        self.ailing.borrow().len() as u64
+        self.under_replicated.borrow().len() as u64
     }
 }
 

@@ -84,15 +84,15 @@ impl<L: Log> Service<L> {
             if !self.leads() {
                 continue;
             }
-            self.ailing.set((tally.under_replicated, tally.lost));
-            let ailing: BTreeSet<_> = tally.queue.iter().map(|&(_, id)| id).collect();
+            self.under_replicated.set((tally.under_replicated, tally.lost));
+            let under_replicated: BTreeSet<_> = tally.queue.iter().map(|&(_, id)| id).collect();
             let mut queue = tally.queue;
             {
                 let (now, mut setbacks) = (self.env.now(), self.repairs.setbacks.borrow_mut());
-                setbacks.retain(|id, _| ailing.contains(id));
+                setbacks.retain(|id, _| under_replicated.contains(id));
                 queue.retain(|(_, id)| setbacks.get(id).is_none_or(|setback| setback.at <= now));
             }
-            *self.repairs.ailing.borrow_mut() = ailing;
+            *self.repairs.under_replicated.borrow_mut() = under_replicated;
             *self.repairs.queue.borrow_mut() = queue;
             self.repairs.queued_some.notify_waiters();
             self.count_repair(0, 0);

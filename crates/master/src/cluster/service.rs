@@ -16,7 +16,7 @@ use super::{
 };
 use crate::limits::MASTERS_MAX;
 use master_consensus::peers::Peers;
-use master_consensus::service::{Errand, Host, Hostable, Router};
+use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 use master_stream::placement::ClusterView;
 use master_stream::{ClusterSource, StreamStatus};
 
@@ -154,7 +154,7 @@ impl ClusterService {
                 }
             }
             ClusterRequest::LockHolder { name } => {
-                self.0.host.settle().await?;
+                self.0.host.read_barrier().await?;
                 let clock = self.0.host.clock_ms();
                 let holder = self.0.host.read(|state| {
                     let lock = state.holder(&name, clock);
@@ -295,7 +295,7 @@ impl ClusterService {
         }
         match &change {
             MemberChange::Add(master) => {
-                self.0.host.settle().await?;
+                self.0.host.read_barrier().await?;
                 // Before it is invited: what is invited answers former leaders too.
                 if self.0.host.read(|state| state.has_left(master.id)) {
                     return Err(Refusal::MasterLeft.into());
@@ -323,13 +323,13 @@ impl ClusterService {
         // The cluster group last: who leads it leads this change.
         groups.sort_unstable_by(|a, b| b.cmp(a));
         for group in groups {
-            let run = self.0.router.run(group, Errand::Members, body.clone(), MEMBERS_PATIENCE);
+            let run = self.0.router.run(group, LeaderCall::Members, body.clone(), MEMBERS_PATIENCE);
             run.await?;
         }
         if let MemberChange::Remove { id } = change {
             let (name, patience) = (GroupName::Cluster, MEMBERS_PATIENCE);
             let command = encode_command(0, &Command::RemoveMaster(id));
-            self.0.router.run(name, Errand::Propose, command, patience).await?;
+            self.0.router.run(name, LeaderCall::Propose, command, patience).await?;
         }
         Ok(ClusterReply::Done)
     }

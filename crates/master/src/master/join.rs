@@ -154,7 +154,7 @@ impl Master {
             let empty = status.is_some_and(|it| it.id == id && it.member.get() == 0);
             let empty = empty && cluster.host().leads();
             // Who is on record now had been invited before it came there.
-            if empty && cluster.host().settle().await.is_ok() && cluster.lists(id) {
+            if empty && cluster.host().read_barrier().await.is_ok() && cluster.lists(id) {
                 self.0.env.mark("master: a lost disk is reported");
                 self.0.peers.report_lost(&listed).await;
             }

@@ -1,8 +1,8 @@
 //! The `io_uring` driver: network and disk in one ring, an executor per core (C10-C12).
 
 mod addr;
-mod census;
 mod driver;
+mod executor_count;
 mod file;
 mod helpers;
 mod host;

@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::census::Census;
+use super::executor_count::ExecutorCount;
 
 /// How an executor waits when it has nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,7 +156,7 @@ impl Trial {
 pub(crate) struct Spinner {
     policy: PollPolicy,
     trial: Cell<Trial>,
-    census: Census,
+    executors: ExecutorCount,
     crowded: Cell<bool>,
     census_due: Cell<u64>,
 }
@@ -166,7 +166,7 @@ impl Spinner {
         Spinner {
             policy,
             trial: Cell::new(Trial::START),
-            census: Census::join(),
+            executors: ExecutorCount::join(),
             crowded: Cell::new(true),
             census_due: Cell::new(0),
         }
@@ -185,7 +185,7 @@ impl Spinner {
         }
         if now >= self.census_due.get() {
             self.census_due.set(now + CENSUS_NANOS);
-            self.crowded.set(self.census.more_than_cores());
+            self.crowded.set(self.executors.more_than_cores());
         }
         (!self.crowded.get()).then_some(u64::from(max_us) * 1000)
     }

@@ -28,7 +28,7 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, Class, Env, Rng};
 use wire::control::Policy;
 
-use super::beliefs;
+use super::ownership_views;
 use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Faults, Nemesis};
 use crate::planted::peers_of;
@@ -390,7 +390,7 @@ impl World {
 
     /// Compares what all servers believe.
     fn look(&self) {
-        let beliefs = {
+        let ownership_views = {
             let running = self.running.borrow();
             let of = |(index, running): (usize, &Option<Running>)| {
                 let lease_states = running.as_ref().map(|running| running.agent.lease_states());
@@ -398,7 +398,7 @@ impl World {
             };
             running.iter().enumerate().flat_map(of).collect::<Vec<_>>()
         };
-        match beliefs::compare(beliefs) {
+        match ownership_views::compare(ownership_views) {
             Ok(false) => {}
             Ok(true) => {
                 let mut envs = self.servers.iter().filter_map(|&at| self.cluster.sim().env(at));

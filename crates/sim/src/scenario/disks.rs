@@ -32,7 +32,7 @@ use super::cuts::Keeper;
 use super::nbd::Connection;
 use super::record::{By, Record, content, extent};
 use super::stack::{Role, Stack};
-use super::{NONE, beliefs};
+use super::{NONE, ownership_views};
 use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Cut, Faults, Nemesis, Way, keep_cutting};
 use crate::register::Did;
@@ -369,8 +369,8 @@ impl World {
         let mut owners = std::collections::BTreeMap::new();
         loop {
             self.sim.sleep(LOOK).await;
-            let beliefs = self.stack.beliefs();
-            for &(server, (id, epoch, _)) in &beliefs {
+            let ownership_views = self.stack.ownership_views();
+            for &(server, (id, epoch, _)) in &ownership_views {
                 let before = owners.entry(id).or_insert((epoch, server));
                 let moved = epoch > before.0 && server != before.1;
                 *before = (epoch, server).max(*before);
@@ -378,7 +378,7 @@ impl World {
                     env.mark("disks: a segment has moved");
                 }
             }
-            if let Err(what) = beliefs::compare(beliefs) {
+            if let Err(what) = ownership_views::compare(ownership_views) {
                 self.stack.violation(what);
             }
         }

@@ -1,7 +1,6 @@
 //! The scenarios, in one table.
 
 mod append;
-mod beliefs;
 mod block_managers;
 mod cuts;
 mod deleted;
@@ -12,6 +11,7 @@ mod idle;
 mod locks;
 mod names;
 mod nbd;
+mod ownership_views;
 mod readers;
 mod record;
 mod repair;

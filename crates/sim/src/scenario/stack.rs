@@ -131,7 +131,7 @@ impl Stack {
     }
 
     /// What every running server believes of its segments.
-    pub(super) fn beliefs(&self) -> Vec<(usize, (SegmentId, u64, LeaseState))> {
+    pub(super) fn ownership_views(&self) -> Vec<(usize, (SegmentId, u64, LeaseState))> {
         let running = self.running.borrow();
         let hosts = running.iter().enumerate();
         let hosts = hosts.filter_map(|(index, host)| host.as_ref().map(|host| (index, host)));

@@ -48,7 +48,7 @@ async fn look(client: &Client, segment: SegmentId) -> Result<Option<View>, Fault
         Err(error) if error.kind() == base::Kind::NotFound => return Ok(None),
         Err(error) => return Err(Fault::new(error.kind(), error.to_string())),
     };
-    View::look(client.env(), Rc::new(store)).await.map(Some)
+    View::open(client.env(), Rc::new(store)).await.map(Some)
 }
 
 /// Looks for parts in which `newer` may differ from `older`, segment by segment, by what their

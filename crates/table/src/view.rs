@@ -21,22 +21,27 @@ use crate::layout::Layout;
 use crate::limits::{LOOK_PAUSE, LOOKS_MAX};
 use crate::manifest;
 use crate::options::Options;
+use crate::pending_deletes::PendingDeletes;
 use crate::recover::{self, Recovered};
 use crate::snapshot::{Pin, Snapshot};
 use crate::store::Store;
-use crate::trash::Trash;
 
 /// The table as it is shown at present.
-pub(crate) async fn look(
+pub(crate) async fn open_view(
     env: &Env,
     store: Rc<dyn Store>,
     cache: &Cache,
 ) -> Result<Snapshot, Error> {
     let (cache, table) = (cache.clone(), cache.register());
-    let shelf = Rc::new(TableFiles { store, cache, table, trash: Rc::new(Trash::default()) });
+    let shelf = Rc::new(TableFiles {
+        store,
+        cache,
+        table,
+        pending_deletes: Rc::new(PendingDeletes::default()),
+    });
     let mut looks = 0;
     let (number, layout, recovered) = loop {
-        match glance(&shelf).await {
+        match try_open_view(&shelf).await {
             Ok(seen) => break seen,
             Err(error @ (Error::NotFound { .. } | Error::Version { .. })) => return Err(error),
             Err(error) if looks >= LOOKS_MAX => return Err(error),
@@ -53,7 +58,7 @@ pub(crate) async fn look(
     Ok(Snapshot { pin: Pin::new(&engine) })
 }
 
-async fn glance(shelf: &TableFiles) -> Result<(u32, Layout, Recovered), Error> {
+async fn try_open_view(shelf: &TableFiles) -> Result<(u32, Layout, Recovered), Error> {
     let table = || shelf.store.name().to_owned();
     let Some(number) = manifest::highest(&*shelf.store).await? else {
         return Err(Error::NotFound { table: table() });

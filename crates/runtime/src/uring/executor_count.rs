@@ -13,25 +13,25 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Executors that are counted at most.
-const SEATS_MAX: i64 = 1024;
+const EXECUTOR_SLOTS_MAX: i64 = 1024;
 
 /// Executors of this process: all there is to count when the file cannot be used.
 static OF_PROCESS: AtomicUsize = AtomicUsize::new(0);
 
 /// One executor's seat. It leaves when dropped.
-pub(crate) struct Census {
+pub(crate) struct ExecutorCount {
     file: Option<File>,
     cores: usize,
 }
 
-impl Census {
-    pub(crate) fn join() -> Census {
+impl ExecutorCount {
+    pub(crate) fn join() -> ExecutorCount {
         OF_PROCESS.fetch_add(1, Ordering::Relaxed);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Census { file: Census::take_seat().ok(), cores }
+        ExecutorCount { file: ExecutorCount::take_slot().ok(), cores }
     }
 
-    fn take_seat() -> io::Result<File> {
+    fn take_slot() -> io::Result<File> {
         // SAFETY: a system call without arguments.
         let user = unsafe { libc::geteuid() };
         // Locks belong to the open file, so each executor opens its own.
@@ -43,8 +43,8 @@ impl Census {
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
             .open(format!("/dev/shm/craton-executors-{user}"))?;
-        for seat in 0..SEATS_MAX {
-            match lock(&file, libc::F_OFD_SETLK, seat, 1) {
+        for slot in 0..EXECUTOR_SLOTS_MAX {
+            match lock(&file, libc::F_OFD_SETLK, slot, 1) {
                 Ok(_) => return Ok(file),
                 Err(error) if is_taken(&error) => {}
                 Err(error) => return Err(error),
@@ -69,14 +69,14 @@ impl Census {
     /// True when every seat below the number of cores is another's.
     fn sits_beyond(&self) -> bool {
         let Some(file) = &self.file else { return false };
-        (0..self.cores as i64).all(|seat| {
-            lock(file, libc::F_OFD_GETLK, seat, 1)
+        (0..self.cores as i64).all(|slot| {
+            lock(file, libc::F_OFD_GETLK, slot, 1)
                 .is_ok_and(|found| found.l_type != libc::F_UNLCK as libc::c_short)
         })
     }
 }
 
-impl Drop for Census {
+impl Drop for ExecutorCount {
     fn drop(&mut self) {
         OF_PROCESS.fetch_sub(1, Ordering::Relaxed);
     }
@@ -107,12 +107,13 @@ mod tests {
 
     #[test]
     fn a_crowd_is_seen_and_seen_to_leave() {
-        let seats: Vec<_> = (0..=Census::join().cores).map(|_| Census::join()).collect();
-        assert!(seats.iter().all(Census::more_than_cores));
+        let slots: Vec<_> =
+            (0..=ExecutorCount::join().cores).map(|_| ExecutorCount::join()).collect();
+        assert!(slots.iter().all(ExecutorCount::more_than_cores));
         // Other executors of this user may run beside the test: only their absence is proved.
-        if seats[0].file.is_none() {
-            drop(seats);
-            assert!(!Census::join().more_than_cores());
+        if slots[0].file.is_none() {
+            drop(slots);
+            assert!(!ExecutorCount::join().more_than_cores());
         }
     }
 }

@@ -17,7 +17,7 @@ const FILE_MAX: u64 = 1 << 20;
 /// The file's content.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 #[serde(deny_unknown_fields)]
-pub struct Book {
+pub struct ClusterFile {
     /// Its processes. One that has died stays, with its last pid.
     pub processes: Vec<Process>,
     /// Where clients go.
@@ -106,10 +106,10 @@ fn uri_text(text: &str) -> String {
     out
 }
 
-impl Book {
+impl ClusterFile {
     /// Parses and checks a text; says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Book, String> {
-        let book: Book = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    pub fn parse(text: &str) -> Result<ClusterFile, String> {
+        let book: ClusterFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
         for (index, process) in book.processes.iter().enumerate() {
             if process.id.is_empty() || process.id.contains(['/', '\0']) || process.id.len() > 64 {
                 return Err(format!("'{}' is no process's ID", process.id));
@@ -122,7 +122,7 @@ impl Book {
     }
 
     /// Reads a file.
-    pub fn read(path: &Path) -> Result<Book, Failure> {
+    pub fn read(path: &Path) -> Result<ClusterFile, Failure> {
         let len = std::fs::metadata(path).map_err(|error| io("read", path, &error))?.len();
         let damaged = |what: &str| {
             Failure::setup(format!(
@@ -135,7 +135,7 @@ impl Book {
         }
         let text = std::fs::read(path).map_err(|error| io("read", path, &error))?;
         let text = String::from_utf8(text).map_err(|_| damaged("it is no text"))?;
-        Book::parse(&text).map_err(|what| damaged(&what))
+        ClusterFile::parse(&text).map_err(|what| damaged(&what))
     }
 
     /// Replaces a file: readers see the old or the new content, also after a power cut.
@@ -190,9 +190,9 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Failure> {
 /// Fuzz target: any bytes are a book or a sentence, never a panic.
 #[cfg(test)]
 pub fn fuzz_book(bytes: &[u8]) {
-    if let Ok(book) = Book::parse(&String::from_utf8_lossy(bytes)) {
+    if let Ok(book) = ClusterFile::parse(&String::from_utf8_lossy(bytes)) {
         let text = serde_json::to_string(&book).expect("a book can be written");
-        assert_eq!(Book::parse(&text), Ok(book));
+        assert_eq!(ClusterFile::parse(&text), Ok(book));
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_shape_is_as_documented() {
-        let book = Book::parse(TEXT).expect("it is good");
+        let book = ClusterFile::parse(TEXT).expect("it is good");
         assert_eq!(book.processes[0].role, RoleName::Chunkserver);
         let value: serde_json::Value = serde_json::from_str(TEXT).expect("it is JSON");
         assert_eq!(serde_json::to_value(&book).expect("it is JSON"), value);
@@ -220,19 +220,21 @@ mod tests {
             \"addr\":\"127.0.0.1:2\",\"dir\":\"x\"}],",
         );
         for bad in ["", "{}", "[]", &TEXT[..60], &TEXT.replace("cs1\",", "../a\","), &twice] {
-            assert!(Book::parse(bad).is_err(), "{bad}");
+            assert!(ClusterFile::parse(bad).is_err(), "{bad}");
         }
-        assert!(Book::parse(&TEXT.replace("pid", "pit")).is_err_and(|what| what.contains("pit")));
+        assert!(
+            ClusterFile::parse(&TEXT.replace("pid", "pit")).is_err_and(|what| what.contains("pit"))
+        );
     }
 
     #[test]
     fn replacement_leaves_nothing_behind() {
         let dir = crate::output::test_dir("book");
         let path = dir.join("cluster.json");
-        let book = Book::parse(TEXT).expect("it is good");
+        let book = ClusterFile::parse(TEXT).expect("it is good");
         book.write(&path).expect("it is written");
         book.write(&path).expect("it is written");
-        assert_eq!(Book::read(&path), Ok(book));
+        assert_eq!(ClusterFile::read(&path), Ok(book));
         assert_eq!(std::fs::read_dir(&dir).expect("it lists").count(), 1);
         std::fs::remove_dir_all(dir).expect("it goes");
     }

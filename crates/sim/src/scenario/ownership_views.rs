@@ -8,10 +8,10 @@ use block_volume::ids::SegmentId;
 /// An error when two servers could acknowledge changes of a segment, or have one epoch. Otherwise
 /// whether a new owner waits for a former one's lease.
 pub(super) fn compare(
-    beliefs: impl IntoIterator<Item = (usize, (SegmentId, u64, LeaseState))>,
+    ownership_views: impl IntoIterator<Item = (usize, (SegmentId, u64, LeaseState))>,
 ) -> Result<bool, String> {
     let mut believers: BTreeMap<SegmentId, Vec<(u64, bool, usize)>> = BTreeMap::new();
-    for (server, (id, epoch, standing)) in beliefs {
+    for (server, (id, epoch, standing)) in ownership_views {
         let acknowledges = match standing {
             LeaseState::Active(_) => true,
             LeaseState::HoldingAcks(_) => false,

@@ -7,8 +7,8 @@ use table::{Cache, Error, Options, Range, Snapshot, Table};
 
 use crate::support::{World, small};
 
-async fn look(world: &World, env: &Env) -> Result<Snapshot, Error> {
-    Table::look(env, world.disk.store(env), &Cache::new(16 << 10)).await
+async fn open_view(world: &World, env: &Env) -> Result<Snapshot, Error> {
+    Table::open_view(env, world.disk.store(env), &Cache::new(16 << 10)).await
 }
 
 /// All names in the directory; a page may be short.
@@ -33,7 +33,7 @@ fn a_look_shows_all_that_a_closed_table_has_and_leaves_no_trace() {
     let world = World::new(1);
     world.run(async {
         let (_, env) = world.boot();
-        let refused = look(&world, &env).await.expect_err("there is none");
+        let refused = open_view(&world, &env).await.expect_err("there is none");
         assert!(matches!(refused, Error::NotFound { .. }), "{refused}");
         let table = world.open(&env, small()).await.expect("it is made");
         let mut model = BTreeMap::new();
@@ -49,7 +49,7 @@ fn a_look_shows_all_that_a_closed_table_has_and_leaves_no_trace() {
         table.close().await.expect("it is closed");
         let left = names(&world, &env).await;
         for _ in 0..2 {
-            let seen = look(&world, &env).await.expect("it is there");
+            let seen = open_view(&world, &env).await.expect("it is there");
             assert_eq!(all(&seen).await.expect("it reads"), model);
             assert_eq!(seen.get(&0u32.to_be_bytes()).await, Ok(None));
         }
@@ -74,7 +74,7 @@ fn an_owner_goes_on_under_looks_that_see_a_prefix() {
                 if n % 20 != 0 {
                     continue;
                 }
-                let seen = look(&world, &other).await.expect("it is there");
+                let seen = open_view(&world, &other).await.expect("it is there");
                 let value = match seen.get(b"count").await {
                     Ok(value) => value,
                     // Its owner has merged what the look still names.
