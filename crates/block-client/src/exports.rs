@@ -25,7 +25,7 @@ use transport::Endpoint;
 
 use crate::{Attachment, DataFiles, Limits, Reads, Route, SegmentOwner, Shape, Volume};
 
-struct Inner {
+struct VolumeExportsInner {
     env: Env,
     managers: Managers,
     endpoint: Endpoint,
@@ -43,11 +43,11 @@ struct Inner {
 
 /// All volumes of a cluster. Clones share their attachments.
 #[derive(Clone)]
-pub struct VolumeExports(Rc<Inner>);
+pub struct VolumeExports(Rc<VolumeExportsInner>);
 
 /// An attached volume; detached with its last connection.
 struct Attached {
-    exports: Rc<Inner>,
+    exports: Rc<VolumeExportsInner>,
     volume: Volume,
     id: VolumeId,
     name: String,
@@ -85,7 +85,7 @@ impl VolumeExports {
         limits: Limits,
     ) -> VolumeExports {
         let env = managers.client().env().clone();
-        let exports = VolumeExports(Rc::new(Inner {
+        let exports = VolumeExports(Rc::new(VolumeExportsInner {
             env: env.clone(),
             managers: managers.clone(),
             endpoint: endpoint.clone(),
@@ -307,7 +307,7 @@ impl Route for Map {
 
 /// Tells the managers that attachments are alive, and learns which are over and what the others
 /// may do (B12).
-async fn keep(exports: Weak<Inner>) {
+async fn keep(exports: Weak<VolumeExportsInner>) {
     while let Some(inner) = exports.upgrade() {
         let open: Vec<Rc<Attached>> =
             inner.open.borrow().values().filter_map(Weak::upgrade).collect();

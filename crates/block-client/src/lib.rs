@@ -48,7 +48,7 @@ use transport::{Endpoint, Priority};
 
 use crate::limits::PIECES_BYTES_MAX;
 
-struct Inner {
+struct VolumeInner {
     shared: Rc<Shared>,
     geometry: Geometry,
     bytes: Cell<u64>,
@@ -58,7 +58,7 @@ struct Inner {
 
 /// An attached volume, as a [`Device`]. Clones share it.
 #[derive(Clone)]
-pub struct Volume(Rc<Inner>);
+pub struct Volume(Rc<VolumeInner>);
 
 /// Which volume, and how it is cut.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ impl Volume {
             locations: LocationCache::default(),
             reads: Cell::default(),
         };
-        Volume(Rc::new(Inner {
+        Volume(Rc::new(VolumeInner {
             shared: Rc::new(shared),
             geometry: shape.geometry,
             bytes: Cell::new(shape.bytes),

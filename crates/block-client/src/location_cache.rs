@@ -46,10 +46,10 @@ struct LocationGroup {
 
 /// All that an attachment keeps.
 #[derive(Default)]
-pub(super) struct LocationCache(RefCell<State>);
+pub(super) struct LocationCache(RefCell<LocationCacheState>);
 
 #[derive(Default)]
-struct State {
+struct LocationCacheState {
     groups: BTreeMap<Key, Box<LocationGroup>>,
     /// Files by their indices, and what gives them: the file and the volume of its records.
     files: Vec<((u32, u32), u64)>,
@@ -152,7 +152,7 @@ impl LocationCache {
     }
 }
 
-impl State {
+impl LocationCacheState {
     /// The index of a file.
     fn number(&mut self, place: RecordLocation) -> u32 {
         let file = (place.file, place.clone_source);
@@ -161,7 +161,7 @@ impl State {
         }
         if self.files.len() >= LOCATION_FILES_MAX {
             // Most of them were collected long ago.
-            *self = State::default();
+            *self = LocationCacheState::default();
         }
         let number = self.files.len() as u32;
         self.files.push(file);

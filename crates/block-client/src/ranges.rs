@@ -10,10 +10,10 @@ use std::task::{Poll, Waker};
 /// later waits for the earlier. A change may have to be sent again; while it is, nobody may have
 /// seen or changed what it changes.
 #[derive(Default)]
-pub(super) struct Ranges(RefCell<State>);
+pub(super) struct Ranges(RefCell<RangesState>);
 
 #[derive(Default)]
-struct State {
+struct RangesState {
     next: u64,
     /// In the order of their coming.
     claims: VecDeque<Entry>,
@@ -35,7 +35,7 @@ impl Entry {
     }
 }
 
-impl State {
+impl RangesState {
     fn position(&self, id: u64) -> Option<usize> {
         self.claims.binary_search_by_key(&id, |claim| claim.id).ok()
     }

@@ -36,5 +36,5 @@ pub use cut::{Begun, Part};
 pub use error::Refusal;
 pub use machine::{Config, FirstEpochs, Machine};
 pub use service::{Manager, ManagerConfig};
-pub use state::State;
+pub use state::ManagerState;
 pub use uses::FileUses;

@@ -25,7 +25,7 @@ use super::limits::{
 use super::owners::{Hold, ServerEntry};
 use super::peers::Peers;
 use super::rows::{Key, Row, Value};
-use super::state::State;
+use super::state::ManagerState;
 
 /// What a manager may choose.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,7 +105,7 @@ impl Left {
 #[derive(Debug)]
 pub struct Machine {
     pub(super) config: Config,
-    pub(super) state: State,
+    pub(super) state: ManagerState,
     pub(super) servers: BTreeMap<BlockServerId, ServerEntry>,
     /// Segments whose owners must not acknowledge writes yet.
     pub(super) holds: BTreeMap<SegmentId, Hold>,
@@ -137,7 +137,7 @@ pub struct Machine {
 impl Machine {
     /// A manager that begins to lead now, with what its table holds. Leases granted before are
     /// honoured for a full term.
-    pub fn new(config: Config, state: State, now: Instant) -> Machine {
+    pub fn new(config: Config, state: ManagerState, now: Instant) -> Machine {
         let former_leases_end = now + drifted(config.lease);
         let entry = |(id, _)| (id, ServerEntry::silent(now, former_leases_end));
         let servers = state.servers().map(entry).collect();
@@ -189,7 +189,7 @@ impl Machine {
     }
 
     /// What it remembers.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ManagerState {
         &self.state
     }
 

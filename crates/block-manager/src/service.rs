@@ -42,7 +42,7 @@ use super::limits::{
 };
 use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
-use super::state::State;
+use super::state::ManagerState;
 use super::uses::FileUses;
 
 /// Bytes of the table's blocks in memory: it is read once, at takeover.
@@ -76,7 +76,7 @@ pub struct ManagerConfig {
     pub first: FirstEpochs,
 }
 
-struct Inner {
+struct ManagerInner {
     env: Env,
     client: Client,
     /// A client of short patience, for the lock.
@@ -96,7 +96,7 @@ struct Inner {
 
 /// A block manager. Clones share it.
 #[derive(Clone)]
-pub struct Manager(Rc<Inner>);
+pub struct Manager(Rc<ManagerInner>);
 
 /// A manager's time as leader.
 pub(super) struct LeaderTerm {
@@ -124,7 +124,7 @@ impl Manager {
         config: ManagerConfig,
     ) -> Result<Manager, TransportError> {
         let env = client.env().clone();
-        let manager = Manager(Rc::new(Inner {
+        let manager = Manager(Rc::new(ManagerInner {
             env: env.clone(),
             client,
             locks,
@@ -414,7 +414,7 @@ impl Manager {
 
     /// Opens the table and reads it. The lock's token is the owner's number: who has had the lock
     /// since shuts this manager out, however long its opening takes.
-    async fn open_table(&self, fencing: u64) -> Result<(Table, State), String> {
+    async fn open_table(&self, fencing: u64) -> Result<(Table, ManagerState), String> {
         let inner = &*self.0;
         let path = format!("{ROOT}/manager");
         let store = ClientStore::new(&inner.client, &path, inner.config.policy).await;
@@ -422,7 +422,7 @@ impl Manager {
         let options = Options { owner: fencing, ..Options::default() };
         let table = Table::open(&inner.env, store, &Cache::new(CACHE_BYTES), options).await;
         let table = table.map_err(|error| error.to_string())?;
-        let mut state = State::default();
+        let mut state = ManagerState::default();
         let entries = table.scan(table::Range::all()).take(usize::MAX).await;
         for (key, value) in entries.map_err(|error| error.to_string())? {
             state.apply(Row::decode(&key, &value).map_err(|error| error.to_string())?);

@@ -1,4 +1,4 @@
-//! [`State`]: what the block manager remembers. Each of its parts is a row of a table.
+//! [`ManagerState`]: what the block manager remembers. Each of its parts is a row of a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::rows::{Key, Row, Value};
 
 /// Everything that a manager's table holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct State {
+pub struct ManagerState {
     counters: Counters,
     volumes: BTreeMap<VolumeId, Volume>,
     names: BTreeMap<String, VolumeId>,
@@ -28,9 +28,9 @@ pub struct State {
     pending_deletes: BTreeMap<PendingDelete, u64>,
 }
 
-impl Default for State {
-    fn default() -> State {
-        State {
+impl Default for ManagerState {
+    fn default() -> ManagerState {
+        ManagerState {
             counters: Counters { volume: 1, server: 1 },
             volumes: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -45,7 +45,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl ManagerState {
     /// Makes a change.
     pub fn apply(&mut self, row: Row) {
         match (row.key, row.value) {

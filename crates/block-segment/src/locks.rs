@@ -12,7 +12,7 @@ use std::rc::Rc;
 use runtime::sync::oneshot;
 
 #[derive(Default)]
-struct State {
+struct LocksState {
     next: u64,
     held: BTreeMap<u64, RangeLock>,
     /// Who asked last: pieces by their first block, with their end and the request.
@@ -36,7 +36,7 @@ struct RangeLock {
     dropped: bool,
 }
 
-impl State {
+impl LocksState {
     #[cfg(test)]
     fn look(&mut self) {
         self.looks += 1;
@@ -99,7 +99,7 @@ impl State {
 
 /// Ranges of blocks that are being changed, in the order in which they were asked for.
 #[derive(Clone, Default)]
-pub(crate) struct Locks(Rc<RefCell<State>>);
+pub(crate) struct Locks(Rc<RefCell<LocksState>>);
 
 /// A range that is held, or waited for, until it is dropped.
 pub(crate) struct Guard {

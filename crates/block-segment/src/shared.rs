@@ -21,7 +21,7 @@ use super::files::Recent;
 use super::index::IndexMap;
 use super::limits::{FULL_PAUSE, INDEX_MEMORY, WRITE_MEMORY_MIN};
 
-struct Inner {
+struct SharedInner {
     cache: Cache,
     /// Bytes of changes of tables and of last appends.
     write_memory: usize,
@@ -72,7 +72,7 @@ pub struct Memory {
 
 /// What the segments of one process share. Clones are the same.
 #[derive(Clone)]
-pub struct Shared(Rc<Inner>);
+pub struct Shared(Rc<SharedInner>);
 
 impl Shared {
     /// For segments whose tables' blocks share `cache`, and whose indexes share `index_memory`
@@ -93,7 +93,7 @@ impl Shared {
 
     fn with(cache: Cache, index_memory: usize, (write_memory, recent): (usize, usize)) -> Shared {
         let (used, next, oldest) = Default::default();
-        Shared(Rc::new(Inner {
+        Shared(Rc::new(SharedInner {
             write_memory,
             recent: RecentSum { room: recent, used, next, oldest },
             cache,
@@ -128,7 +128,7 @@ impl Shared {
 
     /// What segments have in memory at present.
     pub fn memory(&self) -> Memory {
-        let Inner { cache, used, recent, room, write_memory, .. } = &*self.0;
+        let SharedInner { cache, used, recent, room, write_memory, .. } = &*self.0;
         Memory {
             index: used.get(),
             cache: cache.bytes(),
@@ -230,7 +230,7 @@ impl Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { room, used, dirty, .. } = &*self.0;
+        let SharedInner { room, used, dirty, .. } = &*self.0;
         write!(f, "Shared({} of {room} bytes, {} dirty)", used.get(), dirty.get())
     }
 }

@@ -114,7 +114,7 @@ struct HostedSegment {
     task: JoinHandle<()>,
 }
 
-struct Inner {
+struct BlockServerAgentInner {
     env: Env,
     managers: Managers,
     devices: Rc<dyn Devices>,
@@ -140,7 +140,7 @@ struct Inner {
 
 /// A block server's membership. Clones share it.
 #[derive(Clone)]
-pub struct BlockServerAgent(Rc<Inner>);
+pub struct BlockServerAgent(Rc<BlockServerAgentInner>);
 
 impl BlockServerAgent {
     /// Begins to renew: the server `name` is reached at `addr`.
@@ -151,7 +151,7 @@ impl BlockServerAgent {
         addr: SocketAddr,
     ) -> BlockServerAgent {
         let env = managers.client().env().clone();
-        let agent = BlockServerAgent(Rc::new(Inner {
+        let agent = BlockServerAgent(Rc::new(BlockServerAgentInner {
             boot: Cell::new(0),
             refused: Cell::new(false),
             env: env.clone(),

@@ -29,7 +29,7 @@ use super::agent::ServedSegment;
 /// Opens the segment: called again after a failure.
 pub(super) type Opening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;
 
-struct Inner {
+struct LazySegmentInner {
     client: Client,
     bytes: u64,
     opening: Opening,
@@ -41,11 +41,11 @@ struct Inner {
 
 /// A segment of `bytes` bytes. Clones share it.
 #[derive(Clone)]
-pub(super) struct LazySegment(Rc<Inner>);
+pub(super) struct LazySegment(Rc<LazySegmentInner>);
 
 impl LazySegment {
     pub(super) fn new(client: &Client, bytes: u64, opening: Opening) -> LazySegment {
-        LazySegment(Rc::new(Inner {
+        LazySegment(Rc::new(LazySegmentInner {
             client: client.clone(),
             bytes,
             opening,

@@ -123,7 +123,7 @@ struct Slot {
     hosted: RefCell<Option<Rc<OpenSegment>>>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct BlockServerInner {
     env: Env,
     opener: Rc<dyn SegmentOpener>,
     slots: RefCell<BTreeMap<SegmentId, Rc<Slot>>>,
@@ -141,12 +141,12 @@ pub(crate) struct Inner {
 
 /// Serves segments. Clones share it.
 #[derive(Clone)]
-pub struct BlockServer(pub(crate) Rc<Inner>);
+pub struct BlockServer(pub(crate) Rc<BlockServerInner>);
 
 impl BlockServer {
     /// A server that opens segments as clients ask for them.
     pub fn new(env: &Env, opener: Rc<dyn SegmentOpener>) -> BlockServer {
-        BlockServer(Rc::new(Inner {
+        BlockServer(Rc::new(BlockServerInner {
             env: env.clone(),
             opener,
             slots: RefCell::default(),

@@ -27,7 +27,7 @@ struct Segment {
     former: BTreeMap<u64, Duration>,
 }
 
-struct Inner {
+struct ManagerInner {
     /// The time on which all agree.
     clock: Box<dyn Fn() -> Duration>,
     lease: Duration,
@@ -44,7 +44,7 @@ struct Inner {
 
 /// A manager that never fails. Clones share it.
 #[derive(Clone)]
-pub struct Manager(Rc<Inner>);
+pub struct Manager(Rc<ManagerInner>);
 
 impl Manager {
     /// A manager of segments of `bytes` bytes, whose devices answer within about twice `pause`.
@@ -54,7 +54,7 @@ impl Manager {
         bytes: u64,
         pause: Duration,
     ) -> Manager {
-        Manager(Rc::new(Inner {
+        Manager(Rc::new(ManagerInner {
             clock: Box::new(clock),
             lease,
             segments: RefCell::default(),

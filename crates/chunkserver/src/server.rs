@@ -82,7 +82,7 @@ pub(crate) struct Disk<S> {
     pub(crate) standing: RefCell<Standing>,
 }
 
-pub(crate) struct Inner<S> {
+pub(crate) struct ChunkserverInner<S> {
     pub(crate) env: Env,
     pub(crate) endpoint: Endpoint,
     pub(crate) config: Config,
@@ -110,7 +110,7 @@ pub(crate) struct Inner<S> {
 }
 
 /// A running chunkserver. Clones share it; it stops with its `Env`.
-pub struct Chunkserver<S>(pub(crate) Rc<Inner<S>>);
+pub struct Chunkserver<S>(pub(crate) Rc<ChunkserverInner<S>>);
 
 impl<S> Clone for Chunkserver<S> {
     fn clone(&self) -> Self {
@@ -148,7 +148,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             (id, Rc::new(Disk { id, path, store, failed, standing }))
         });
         let key = config.token_key.clone().unwrap_or_else(|| TokenKey::of_cluster(None));
-        let server = Chunkserver(Rc::new(Inner {
+        let server = Chunkserver(Rc::new(ChunkserverInner {
             env: env.clone(),
             endpoint: endpoint.clone(),
             left_out: RefCell::new(config.left_out.iter().cloned().collect()),

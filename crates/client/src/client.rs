@@ -27,9 +27,9 @@ use crate::session::{Question, Refusal, Session, unexpected_reply};
 /// A session with a cluster. Cheap to clone; clones share the session, its caches and counters.
 /// Stays on its thread: see [`crate::BlockingClient`] for one that does not.
 #[derive(Clone)]
-pub struct Client(pub(crate) Rc<Inner>);
+pub struct Client(pub(crate) Rc<ClientInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct ClientInner {
     pub(crate) env: Env,
     pub(crate) peers: Rc<dyn Peers>,
     pub(crate) config: Config,
@@ -72,7 +72,7 @@ impl Client {
         session.connect().await.map_err(|error| error.about("reach masters", &names.join(",")))?;
         let session = Rc::new(session);
         let locator = Locator::new(env, session.clone(), counters.clone(), &config);
-        Ok(Client(Rc::new(Inner {
+        Ok(Client(Rc::new(ClientInner {
             env: env.clone(),
             peers,
             config,

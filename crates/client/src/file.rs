@@ -16,10 +16,10 @@ use crate::session::Refusal;
 
 /// A file: append-only bytes under one or more names. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct FlatLogFile(pub(crate) Rc<Inner>);
+pub struct FlatLogFile(pub(crate) Rc<FlatLogFileInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct FlatLogFileInner {
     pub(crate) client: Client,
     /// As the caller named it, for messages.
     pub(crate) path: String,
@@ -41,7 +41,15 @@ impl FlatLogFile {
         grant: [u8; 16],
     ) -> FlatLogFile {
         let (client, path) = (client.clone(), path.to_owned());
-        FlatLogFile(Rc::new(Inner { client, path, place, file, policy, attributes, grant }))
+        FlatLogFile(Rc::new(FlatLogFileInner {
+            client,
+            path,
+            place,
+            file,
+            policy,
+            attributes,
+            grant,
+        }))
     }
 
     /// Its identity, whatever its names.

@@ -99,7 +99,7 @@ pub enum AskError {
     Permanent(LeaderError),
 }
 
-struct Inner {
+struct LeaderInner {
     client: Client,
     service: Led,
     leader: Cell<Option<SocketAddr>>,
@@ -107,12 +107,12 @@ struct Inner {
 
 /// The processes of a service, as one. Cheap to clone; clones share what they know.
 #[derive(Clone)]
-pub struct Leader(Rc<Inner>);
+pub struct Leader(Rc<LeaderInner>);
 
 impl Leader {
     /// Those of the client's cluster.
     pub fn new(client: &Client, service: Led) -> Leader {
-        Leader(Rc::new(Inner { client: client.clone(), service, leader: Cell::new(None) }))
+        Leader(Rc::new(LeaderInner { client: client.clone(), service, leader: Cell::new(None) }))
     }
 
     /// The core's client.

@@ -48,9 +48,9 @@ struct Lane {
 
 /// Answers where chunks are.
 #[derive(Clone)]
-pub(crate) struct Locator(Rc<Inner>);
+pub(crate) struct Locator(Rc<LocatorInner>);
 
-struct Inner {
+struct LocatorInner {
     env: Env,
     session: Rc<Session>,
     counters: Rc<Counters>,
@@ -67,7 +67,7 @@ impl Locator {
         counters: Rc<Counters>,
         config: &Config,
     ) -> Locator {
-        Locator(Rc::new(Inner {
+        Locator(Rc::new(LocatorInner {
             env: env.clone(),
             session,
             counters,

@@ -66,7 +66,7 @@ impl Refusal {
     }
 }
 
-struct State {
+struct SessionState {
     masters: Vec<SocketAddr>,
     /// Leaders as last heard of.
     leaders: BTreeMap<Group, SocketAddr>,
@@ -87,7 +87,7 @@ pub(crate) struct Session {
     attempt: Duration,
     client: ClientId,
     changes: Semaphore,
-    state: RefCell<State>,
+    state: RefCell<SessionState>,
 }
 
 impl Session {
@@ -101,7 +101,7 @@ impl Session {
         let mut id = [0; 8];
         env.fill_secret(&mut id);
         let turn = env.random_below(masters.len().max(1) as u64) as usize;
-        let state = State {
+        let state = SessionState {
             masters,
             leaders: BTreeMap::new(),
             turn,

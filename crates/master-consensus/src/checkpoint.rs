@@ -49,9 +49,9 @@ struct Live {
 
 /// The checkpoints of one group. Clones share them.
 #[derive(Clone)]
-pub struct Checkpoints(Rc<Inner>);
+pub struct Checkpoints(Rc<CheckpointsInner>);
 
-struct Inner {
+struct CheckpointsInner {
     shelf: GroupStore,
     live: RefCell<Live>,
     next_run: Cell<u64>,
@@ -126,7 +126,7 @@ impl Checkpoints {
             shelf.delete(Kind::Run, other.number).await?;
         }
         let highest = held.last().map_or(0, |held| held.number / RUN_PARTS_MAX);
-        Ok(Checkpoints(Rc::new(Inner {
+        Ok(Checkpoints(Rc::new(CheckpointsInner {
             shelf,
             live: RefCell::new(live),
             next_run: Cell::new(highest + 1),

@@ -30,14 +30,14 @@ pub struct RaftLog(Rc<Shared>);
 
 struct Shared {
     env: Env,
-    state: RefCell<State>,
+    state: RefCell<RaftLogState>,
     /// The writer has something to do.
     work: Notify,
     /// The queue has room again.
     room: Notify,
 }
 
-struct State {
+struct RaftLogState {
     entries: VecDeque<Entry>,
     purged: Option<LogId>,
     /// The vote that is durable.
@@ -115,7 +115,7 @@ impl RaftLog {
         // Remains of a torn batch belong to an older generation from here on.
         writer.write(vec![(RecordKind::Open, Vec::new(), None)]).await?;
         let Replayed { entries, purged, vote, committed, .. } = replayed;
-        let state = State {
+        let state = RaftLogState {
             entries,
             purged,
             vote,
@@ -346,7 +346,7 @@ impl RaftLogStorage<Types> for RaftLog {
     }
 }
 
-impl State {
+impl RaftLogState {
     fn next_index(&self) -> Option<u64> {
         let last = self.entries.back().map(|entry| entry.index());
         last.or(self.purged.map(|id| id.index)).map(|index| index + 1)

@@ -32,7 +32,7 @@ pub trait Hostable: StateMachine {
 }
 
 /// This master's member of a group. Clones share it.
-pub struct Host<M: Hostable>(Rc<Inner<M>>);
+pub struct Host<M: Hostable>(Rc<HostInner<M>>);
 
 impl<M: Hostable> Clone for Host<M> {
     fn clone(&self) -> Self {
@@ -40,7 +40,7 @@ impl<M: Hostable> Clone for Host<M> {
     }
 }
 
-struct Inner<M: Hostable> {
+struct HostInner<M: Hostable> {
     env: Env,
     name: GroupName,
     group: Group<M>,
@@ -52,7 +52,7 @@ struct Inner<M: Hostable> {
 impl<M: Hostable> Host<M> {
     /// Hosts `group`.
     pub fn new(env: &Env, name: GroupName, group: Group<M>, peers: Rc<Peers>) -> Host<M> {
-        Host(Rc::new(Inner {
+        Host(Rc::new(HostInner {
             env: env.clone(),
             name,
             group,

@@ -56,9 +56,9 @@ pub trait StreamEnd {
 
 /// One namespace partition on this master. Clones share it.
 #[derive(Clone)]
-pub struct NamespaceService(pub(super) Rc<Inner>);
+pub struct NamespaceService(pub(super) Rc<NamespaceServiceInner>);
 
-pub(super) struct Inner {
+pub(super) struct NamespaceServiceInner {
     pub(super) env: Env,
     pub(super) partition: u16,
     pub(super) partitions: u16,
@@ -96,7 +96,7 @@ impl NamespaceService {
         timing: NamespaceTiming,
     ) -> NamespaceService {
         let (partition, partitions) = host.read(|state| (state.partition, state.partitions));
-        let service = NamespaceService(Rc::new(Inner {
+        let service = NamespaceService(Rc::new(NamespaceServiceInner {
             env: env.clone(),
             partition,
             partitions,

@@ -161,9 +161,9 @@ impl From<IdentityError> for StartError {
 
 /// A running master. Clones are handles of the same one.
 #[derive(Clone)]
-pub struct Master(Rc<Inner>);
+pub struct Master(Rc<MasterInner>);
 
-struct Inner {
+struct MasterInner {
     env: Env,
     name: String,
     addr: SocketAddr,
@@ -645,7 +645,7 @@ impl<'a> Opening<'a> {
             let service = NamespaceService::start(env, host, router, streams, grants, timing);
             namespaces.push(service);
         }
-        Ok(Master(Rc::new(Inner {
+        Ok(Master(Rc::new(MasterInner {
             env: env.clone(),
             name: config.name.clone(),
             addr,

@@ -28,9 +28,9 @@ use crate::uring::RealNode;
 /// node has its own, and a crash closes it before its tasks are dropped, so that destructors
 /// have no effects (`protocols.md` 5).
 #[derive(Clone)]
-pub struct Env(pub(crate) Rc<Inner>);
+pub struct Env(pub(crate) Rc<EnvInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct EnvInner {
     pub(crate) core: Rc<Core>,
     pub(crate) node: u32,
     pub(crate) name: String,

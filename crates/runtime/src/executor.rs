@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::env::{Env, Inner};
+use crate::env::{Env, EnvInner};
 use crate::limits::{POLLS_PER_TURN, SLICE_MAX};
 use crate::remote::{Flag, Remote};
 use crate::task::{JoinHandle, TaskRef, join_pair};
@@ -75,7 +75,7 @@ struct TaskSlot {
     shared: Arc<TaskRef>,
     /// Absent while it is being polled.
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    env: Option<Rc<Inner>>,
+    env: Option<Rc<EnvInner>>,
     node: u32,
     class: Class,
     name: &'static str,

@@ -87,7 +87,7 @@ impl Shape {
     }
 }
 
-struct Inner {
+struct ClusterInner {
     sim: Sim,
     shape: Shape,
     tuning: Tuning,
@@ -131,7 +131,7 @@ const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
 /// A simulated cluster. Clones share it.
 #[derive(Clone)]
-pub struct Cluster(Rc<Inner>);
+pub struct Cluster(Rc<ClusterInner>);
 
 impl Cluster {
     /// Boots every host of a new cluster.
@@ -146,7 +146,7 @@ impl Cluster {
             0 | 1 => 1,
             disks => 1 + sim.with_rng(|rng| rng.below(disks as u64)) as usize,
         };
-        let cluster = Cluster(Rc::new(Inner {
+        let cluster = Cluster(Rc::new(ClusterInner {
             sim: sim.clone(),
             shape,
             tuning,

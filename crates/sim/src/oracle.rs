@@ -47,7 +47,7 @@ impl FileState {
 }
 
 #[derive(Default)]
-struct State {
+struct OracleState {
     files: BTreeMap<String, FileState>,
     lengths: BTreeMap<ChunkId, u32>,
 }
@@ -69,7 +69,7 @@ impl Reading {
 
 /// Judges the content of files. Clones share it.
 #[derive(Clone, Default)]
-pub struct Oracle(Rc<RefCell<State>>);
+pub struct Oracle(Rc<RefCell<OracleState>>);
 
 /// The eight bytes around `offset` of a file, as the writer of `seed` writes them.
 fn word_at(seed: u64, offset: u64) -> [u8; 8] {

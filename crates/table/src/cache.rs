@@ -39,7 +39,7 @@ struct Order {
 }
 
 #[derive(Default)]
-struct State {
+struct CacheState {
     entries: BTreeMap<Key, Entry>,
     data: Order,
     partitions: Order,
@@ -53,7 +53,7 @@ struct State {
 /// in no sorted file yet. Clones share both; tables of one process share one.
 #[derive(Clone)]
 pub struct Cache {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<CacheState>>,
     limit: usize,
     writes: Rc<Writes>,
 }
@@ -155,7 +155,7 @@ impl Cache {
     }
 }
 
-impl State {
+impl CacheState {
     fn bytes(&self) -> usize {
         self.data.bytes + self.partitions.bytes
     }

@@ -9,19 +9,19 @@ use std::rc::Rc;
 use runtime::sync::Notify;
 use runtime::{Class, Instant};
 
-use crate::endpoint::Inner;
+use crate::endpoint::EndpointInner;
 use crate::error::CallError;
 use crate::handshake::Failure;
 use crate::link::Link;
 
 pub(crate) struct Peer {
     addr: SocketAddr,
-    state: RefCell<State>,
+    state: RefCell<ConnectState>,
     /// Told when a connection attempt has ended.
     settled: Notify,
 }
 
-enum State {
+enum ConnectState {
     Idle,
     Connecting {
         failures: u32,
@@ -37,24 +37,27 @@ enum State {
 
 impl Peer {
     pub(crate) fn new(addr: SocketAddr) -> Rc<Peer> {
-        Rc::new(Peer { addr, state: RefCell::new(State::Idle), settled: Notify::new() })
+        Rc::new(Peer { addr, state: RefCell::new(ConnectState::Idle), settled: Notify::new() })
     }
 
     /// The link when it is up.
     pub(crate) fn live(&self) -> Option<Rc<Link>> {
         match &*self.state.borrow() {
-            State::Up(link) if !link.is_broken() => Some(link.clone()),
+            ConnectState::Up(link) if !link.is_broken() => Some(link.clone()),
             _ => None,
         }
     }
 
     /// Nothing would be lost by forgetting it but a pause between attempts.
     pub(crate) fn is_idle(&self) -> bool {
-        self.live().is_none() && !matches!(&*self.state.borrow(), State::Connecting { .. })
+        self.live().is_none() && !matches!(&*self.state.borrow(), ConnectState::Connecting { .. })
     }
 
     /// The link, once it is up. The caller limits how long it waits.
-    pub(crate) async fn link(self: &Rc<Peer>, inner: &Rc<Inner>) -> Result<Rc<Link>, CallError> {
+    pub(crate) async fn link(
+        self: &Rc<Peer>,
+        inner: &Rc<EndpointInner>,
+    ) -> Result<Rc<Link>, CallError> {
         loop {
             if let Some(link) = self.live() {
                 return Ok(link);
@@ -62,12 +65,12 @@ impl Peer {
             let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
             let failures = match &*self.state.borrow() {
-                State::Connecting { .. } => None,
-                State::Down { until, error, .. } if inner.env.now() < *until => {
+                ConnectState::Connecting { .. } => None,
+                ConnectState::Down { until, error, .. } if inner.env.now() < *until => {
                     return Err(error.clone());
                 }
-                State::Down { failures, .. } => Some(*failures),
-                State::Idle | State::Up(_) => Some(0),
+                ConnectState::Down { failures, .. } => Some(*failures),
+                ConnectState::Idle | ConnectState::Up(_) => Some(0),
             };
             if let Some(failures) = failures {
                 self.start_connect(inner, failures);
@@ -79,8 +82,8 @@ impl Peer {
         }
     }
 
-    fn start_connect(self: &Rc<Peer>, inner: &Rc<Inner>, failures: u32) {
-        *self.state.borrow_mut() = State::Connecting { failures };
+    fn start_connect(self: &Rc<Peer>, inner: &Rc<EndpointInner>, failures: u32) {
+        *self.state.borrow_mut() = ConnectState::Connecting { failures };
         let (peer, inner) = (self.clone(), inner.clone());
         let env = inner.env.clone();
         env.spawn(Class::Control, "transport: connect", async move {
@@ -89,20 +92,20 @@ impl Peer {
         });
     }
 
-    fn settle(&self, inner: &Rc<Inner>, made: Result<Rc<Link>, Failure>) {
+    fn settle(&self, inner: &Rc<EndpointInner>, made: Result<Rc<Link>, Failure>) {
         let failures = match &*self.state.borrow() {
-            State::Connecting { failures } => *failures,
+            ConnectState::Connecting { failures } => *failures,
             _ => 0,
         };
         let next = match made {
-            Ok(link) => State::Up(link),
+            Ok(link) => ConnectState::Up(link),
             Err(failure) => {
                 let error = self.describe(failure);
                 tracing::debug!(addr = %self.addr, %error, failures, "no connection");
                 let limits = &inner.limits;
                 let doubled = limits.backoff_min.saturating_mul(1 << failures.min(16));
                 let pause = inner.env.jitter(doubled.min(limits.backoff_max));
-                State::Down { until: inner.env.now() + pause, failures: failures + 1, error }
+                ConnectState::Down { until: inner.env.now() + pause, failures: failures + 1, error }
             }
         };
         let before = self.state.replace(next);

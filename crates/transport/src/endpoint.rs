@@ -39,9 +39,9 @@ pub struct Identity {
 /// Calls peers and serves calls. One per node and executor; clones share it. It lives until
 /// [`Endpoint::close`], or with its executor.
 #[derive(Clone)]
-pub struct Endpoint(Rc<Inner>);
+pub struct Endpoint(Rc<EndpointInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct EndpointInner {
     pub(crate) env: Env,
     pub(crate) limits: Rc<Limits>,
     reserve: BufPool,
@@ -65,7 +65,7 @@ pub(crate) struct Inner {
     closed: Cell<bool>,
     /// Counts of links that are gone, and of events.
     stats: RefCell<Stats>,
-    this: Weak<Inner>,
+    this: Weak<EndpointInner>,
 }
 
 /// A connection whose peer has not proven itself.
@@ -86,7 +86,7 @@ impl Endpoint {
     pub fn new(env: &Env, identity: Identity, limits: Limits) -> Endpoint {
         limits.check();
         let unspecified = SocketAddr::from(([127, 0, 0, 1], 0));
-        Endpoint(Rc::new_cyclic(|this| Inner {
+        Endpoint(Rc::new_cyclic(|this| EndpointInner {
             env: env.clone(),
             limits: Rc::new(limits),
             reserve: BufPool::new(RESERVE_BYTES),
@@ -259,7 +259,7 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-impl Inner {
+impl EndpointInner {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
@@ -314,7 +314,7 @@ impl Inner {
 
     /// Starts the handshake of an accepted connection. When there are too many, the oldest one
     /// gives way of the address that has most of them.
-    fn start_handshake(self: &Rc<Inner>, stream: Stream, handler: Rc<dyn Handler>) {
+    fn start_handshake(self: &Rc<EndpointInner>, stream: Stream, handler: Rc<dyn Handler>) {
         let (id, from) = (self.next_handshake.get(), stream.peer.ip());
         self.next_handshake.set(id + 1);
         let mut handshakes = self.handshakes.borrow_mut();
@@ -375,7 +375,7 @@ impl Inner {
     }
 }
 
-impl Owner for Inner {
+impl Owner for EndpointInner {
     fn link_broke(&self, link: &Link, services: &[ServiceStats; COUNTED]) {
         let removed = self.links.borrow_mut().remove(&link.id);
         if removed.is_none() {
@@ -439,7 +439,7 @@ async fn bind(env: &Env, addr: SocketAddr) -> Result<Listener, TransportError> {
     }
 }
 
-async fn serve(inner: Rc<Inner>, listener: Listener, local: Rc<Local>) {
+async fn serve(inner: Rc<EndpointInner>, listener: Listener, local: Rc<Local>) {
     loop {
         match listener.accept().await {
             Ok(stream) => {
@@ -461,7 +461,7 @@ async fn serve(inner: Rc<Inner>, listener: Listener, local: Rc<Local>) {
     }
 }
 
-async fn admit(inner: Rc<Inner>, id: u64, stream: Stream, handler: Rc<dyn Handler>) {
+async fn admit(inner: Rc<EndpointInner>, id: u64, stream: Stream, handler: Rc<dyn Handler>) {
     let addr = stream.peer;
     let limit = inner.limits.connect_timeout;
     let opened = match inner.env.timeout(limit, handshake::accept(inner.own(), stream)).await {

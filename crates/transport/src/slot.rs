@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-enum State<T> {
+enum SlotState<T> {
     Empty(Option<Waker>),
     Full(T),
     Taken,
 }
 
 /// The place of one result. Clones share it. The first result stays.
-pub(crate) struct Slot<T>(Rc<RefCell<State<T>>>);
+pub(crate) struct Slot<T>(Rc<RefCell<SlotState<T>>>);
 
 impl<T> Clone for Slot<T> {
     fn clone(&self) -> Slot<T> {
@@ -23,16 +23,16 @@ impl<T> Clone for Slot<T> {
 
 impl<T> Slot<T> {
     pub(crate) fn new() -> Slot<T> {
-        Slot(Rc::new(RefCell::new(State::Empty(None))))
+        Slot(Rc::new(RefCell::new(SlotState::Empty(None))))
     }
 
     /// Fills the slot, unless it was filled before.
     pub(crate) fn fill(&self, value: T) {
         let waker = {
             let state = &mut *self.0.borrow_mut();
-            let State::Empty(waker) = state else { return };
+            let SlotState::Empty(waker) = state else { return };
             let waker = waker.take();
-            *state = State::Full(value);
+            *state = SlotState::Full(value);
             waker
         };
         if let Some(waker) = waker {
@@ -54,16 +54,16 @@ impl<T> Future for Wait<'_, T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let state = &mut *self.0.0.borrow_mut();
         match state {
-            State::Empty(Some(waker)) if waker.will_wake(cx.waker()) => Poll::Pending,
-            State::Empty(waker) => {
+            SlotState::Empty(Some(waker)) if waker.will_wake(cx.waker()) => Poll::Pending,
+            SlotState::Empty(waker) => {
                 *waker = Some(cx.waker().clone());
                 Poll::Pending
             }
-            State::Full(_) => match std::mem::replace(state, State::Taken) {
-                State::Full(value) => Poll::Ready(value),
+            SlotState::Full(_) => match std::mem::replace(state, SlotState::Taken) {
+                SlotState::Full(value) => Poll::Ready(value),
                 _ => unreachable!("matched above"),
             },
-            State::Taken => Poll::Pending,
+            SlotState::Taken => Poll::Pending,
         }
     }
 }

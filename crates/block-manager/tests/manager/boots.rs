@@ -3,7 +3,7 @@
 
 use base::GIB;
 use block_manager::limits::SERVER_DEAD;
-use block_manager::{Machine, Refusal, State};
+use block_manager::{Machine, ManagerState, Refusal};
 use block_proto::{BlockHeartbeat, BlockReply, BlockRequest};
 
 use super::snapshots::next_leader;
@@ -34,7 +34,7 @@ fn is_granted(machine: &mut Machine, ms: u64, heartbeat: BlockHeartbeat) -> bool
 
 /// A server whose process was replaced by another, and the leader that saw it.
 fn replaced() -> (Machine, Server, Server) {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut former = Server::join(&mut machine, at(0), "bs1");
     former.heartbeat(&mut machine, at(0));
     let create = BlockRequest::Create { nonce: 1, spec: spec("a", GIB) };
@@ -117,7 +117,7 @@ fn second_process_elsewhere_is_refused_while_the_first_is_heard() {
 /// is given all of it again, under epochs of its own.
 #[test]
 fn process_of_which_a_part_was_stored_is_given_all_again() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut former = Server::join(&mut machine, at(0), "bs1");
     former.heartbeat(&mut machine, at(0));
     volume(machine.handle(at(1), BlockRequest::Create { nonce: 1, spec: spec("a", GIB) }));

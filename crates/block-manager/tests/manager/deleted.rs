@@ -2,7 +2,7 @@
 
 use base::GIB;
 use block_manager::rows::{Row, Value};
-use block_manager::{Machine, Refusal, State};
+use block_manager::{Machine, ManagerState, Refusal};
 use block_proto::{BlockReply, BlockRequest, DeletedVolume};
 use block_volume::ids::VolumeId;
 use runtime::Duration;
@@ -200,7 +200,7 @@ fn time_that_is_left_is_that_of_leaders_and_of_no_calendar() {
 fn row_without_the_time_that_is_left_has_all_of_it() {
     let (mut machine, _, id) = world();
     delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
-    let mut state = State::default();
+    let mut state = ManagerState::default();
     for mut row in machine.state().rows() {
         if let Some(Value::Volume(volume)) = &mut row.value {
             volume.deleted.as_mut().expect("it is the only one").left_ms = None;
@@ -222,7 +222,7 @@ fn volume_of_8_000_snapshots_is_deleted_and_brought_back_in_parts() {
     machine.take_rows();
     let before = machine.state().clone();
     let deleted_count = |machine: &Machine| machine.state().deleted().count();
-    let step = |machine: &mut Machine, before: &State, name: &str, gone: usize| {
+    let step = |machine: &mut Machine, before: &ManagerState, name: &str, gone: usize| {
         let changes = machine.take_changes();
         let bytes = |rows: &Vec<Row>| -> usize {
             let len = |row: &Row| row.value_bytes().map_or(0, |value| value.len() + 32);

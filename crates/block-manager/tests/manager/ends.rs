@@ -3,7 +3,7 @@
 use base::GIB;
 use block_manager::entity::Segment;
 use block_manager::rows::{Key, Row, Value};
-use block_manager::{Machine, Refusal, State};
+use block_manager::{Machine, ManagerState, Refusal};
 use block_proto::{BlockReply, BlockRequest};
 
 use super::{Server, at, machine, spec, volume};
@@ -13,7 +13,7 @@ const LAST_ATTACHMENT: u64 = u32::MAX as u64;
 
 /// A leader of a volume whose owners and attachments have one epoch left.
 fn with_one_left() -> (Machine, Server) {
-    let mut before = machine(State::default(), 1, at(0));
+    let mut before = machine(ManagerState::default(), 1, at(0));
     Server::join(&mut before, at(0), "bs1");
     volume(before.handle(at(1), BlockRequest::Create { nonce: 1, spec: spec("a", GIB) }));
     let mut state = before.state().clone();

@@ -4,7 +4,7 @@
 
 use base::GIB;
 use block_manager::limits::TICK;
-use block_manager::{Config, Machine, State};
+use block_manager::{Config, Machine, ManagerState};
 use block_proto::lease::{LEASE, RENEW};
 use block_proto::{BlockGrant, BlockHeartbeat, BlockReply, BlockRequest, BlockServerId, Seen};
 use block_server::{LeaseState, OwnershipLease};
@@ -71,7 +71,7 @@ struct World {
     messages: Vec<(u64, Message)>,
     servers: Vec<Server>,
     leader: Option<(Machine, Clock)>,
-    stored: State,
+    stored: ManagerState,
     term: u64,
     leads_until: u64,
     takeovers: u64,
@@ -99,7 +99,7 @@ impl World {
             messages: Vec::new(),
             servers,
             leader: None,
-            stored: State::default(),
+            stored: ManagerState::default(),
             term: 0,
             leads_until: 0,
             takeovers: 0,

@@ -10,7 +10,7 @@ mod snapshots;
 mod stored;
 
 use base::GIB;
-use block_manager::{Config, Machine, State};
+use block_manager::{Config, Machine, ManagerState};
 use block_proto::{
     BlockGrant, BlockHeartbeat, BlockReply, BlockRequest, Seen, VolumeGeometry, VolumeInfo,
     VolumeSpec,
@@ -39,7 +39,7 @@ pub fn spec(name: &str, bytes: u64) -> VolumeSpec {
 }
 
 /// A machine with a leader's lease for a long time.
-pub fn machine(state: State, term: u64, now: Instant) -> Machine {
+pub fn machine(state: ManagerState, term: u64, now: Instant) -> Machine {
     let mut machine = Machine::new(Config::new("bm1", term), state, now);
     machine.lead_until(now + Duration::from_secs(3600));
     machine

@@ -2,7 +2,7 @@
 
 use base::{GIB, Kind};
 use block_manager::entity::PendingDelete;
-use block_manager::{Machine, Refusal, State};
+use block_manager::{Machine, ManagerState, Refusal};
 use block_proto::{BlockHeartbeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeSpec};
 use block_volume::ids::VolumeId;
 use block_volume::qos::VolumeLimits;
@@ -21,7 +21,7 @@ fn resize(machine: &mut Machine, volume: VolumeId, gib: u64) -> Result<BlockRepl
 
 #[test]
 fn a_repeated_creation_is_one() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let first = volume(create(&mut machine, 1, spec("a", GIB)));
     assert_eq!(volume(create(&mut machine, 1, spec("a", GIB))), first);
     let other = create(&mut machine, 2, spec("a", GIB));
@@ -37,7 +37,7 @@ fn a_repeated_creation_is_one() {
 
 #[test]
 fn bad_input_is_refused_with_a_way_out() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let good = spec("a", GIB);
     let mut bad = vec![spec("a", GIB / 2), spec("a", GIB + 1), spec("a", (64 << 40) + 4096)];
     let mut odd = good.clone();
@@ -54,14 +54,14 @@ fn bad_input_is_refused_with_a_way_out() {
         assert_eq!(refusal.kind(), Kind::Invalid, "{spec:?}");
         assert!(refusal.to_string().contains("choose") || refusal.to_string().contains("lower"));
     }
-    assert_eq!(machine.state(), &State::default());
+    assert_eq!(machine.state(), &ManagerState::default());
     let unknown = BlockRequest::Remove { volume: VolumeId::new(9), force: true };
     assert_eq!(machine.handle(at(0), unknown), Err(Refusal::NoVolume(VolumeId::new(9))));
 }
 
 #[test]
 fn shrinking_needs_force_and_epochs_grow_through_it() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
     server.heartbeat(&mut machine, at(0));
     let id = volume(create(&mut machine, 1, spec("a", 8 * GIB))).volume;
@@ -99,7 +99,7 @@ fn shrinking_needs_force_and_epochs_grow_through_it() {
 
 #[test]
 fn directories_of_volumes_that_are_gone_go() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let gone = volume(create(&mut machine, 1, spec("a", GIB))).volume;
     let kept = volume(create(&mut machine, 2, spec("b", GIB))).volume;
     machine.handle(at(0), BlockRequest::Remove { volume: gone, force: false }).expect("it goes");
@@ -117,7 +117,7 @@ fn directories_of_volumes_that_are_gone_go() {
 
 #[test]
 fn attachments_exclude_each_other_until_they_die() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let id = volume(create(&mut machine, 1, spec("a", GIB))).volume;
     let ask = |machine: &mut Machine, ms, nonce, holder: &str| {
         let (name, holder) = ("a".to_owned(), holder.to_owned());
@@ -151,7 +151,7 @@ fn attachments_exclude_each_other_until_they_die() {
 
 #[test]
 fn orphans_spread_and_a_dead_servers_segments_move() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let id = volume(create(&mut machine, 1, spec("a", 12 * GIB))).volume;
     assert_eq!(machine.state().orphans().count(), 12);
     let mut servers: Vec<Server> =
@@ -184,7 +184,7 @@ fn orphans_spread_and_a_dead_servers_segments_move() {
 
 #[test]
 fn segments_go_to_servers_that_the_leader_has_heard_of() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     create(&mut machine, 1, spec("a", 4 * GIB)).expect("it is made");
     let mut servers: Vec<Server> =
         (1..=3).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
@@ -204,7 +204,7 @@ fn segments_go_to_servers_that_the_leader_has_heard_of() {
 
 #[test]
 fn load_moves_the_busy_segment_away() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut servers: Vec<Server> =
         (1..=2).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
     servers.iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(0))));
@@ -242,7 +242,7 @@ fn load_moves_the_busy_segment_away() {
 
 #[test]
 fn a_manager_that_stood_still_buries_nobody() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
     Server::join(&mut machine, at(0), "bs2").heartbeat(&mut machine, at(0));
     server.heartbeat(&mut machine, at(0));
@@ -260,8 +260,8 @@ fn a_manager_that_stood_still_buries_nobody() {
 fn any_requests_leave_a_sound_state_that_its_rows_rebuild() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
-        let mut machine = machine(State::default(), 1, at(0));
-        let mut rebuilt = State::default();
+        let mut machine = machine(ManagerState::default(), 1, at(0));
+        let mut rebuilt = ManagerState::default();
         let mut epochs = std::collections::BTreeMap::new();
         let mut servers = Vec::new();
         let mut now = 0;
@@ -338,7 +338,7 @@ fn purges_what_is_there(machine: &Machine, pending_delete: PendingDelete) -> boo
 
 #[test]
 fn a_server_that_leaves_hands_over_at_once() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut stays = Server::join(&mut machine, at(0), "bs1");
     let mut leaves = Server::join(&mut machine, at(0), "bs2");
     stays.heartbeat(&mut machine, at(0));
@@ -382,7 +382,7 @@ fn a_server_that_leaves_hands_over_at_once() {
 /// answer may be, which was an assertion.
 #[test]
 fn a_page_of_long_causes_is_cut_to_what_an_answer_may_have() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
     server.heartbeat(&mut machine, at(0));
     let request = BlockRequest::Create { nonce: 1, spec: spec("a", 2000 * GIB) };

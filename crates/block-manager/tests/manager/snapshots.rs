@@ -4,7 +4,7 @@
 use base::{GIB, Kind};
 use block_manager::entity::PendingDelete;
 use block_manager::rows::{Key, Value};
-use block_manager::{Begun, Machine, Part, Refusal, State};
+use block_manager::{Begun, Machine, ManagerState, Part, Refusal};
 use block_proto::{BlockReply, BlockRequest, VolumeInfo};
 use block_volume::ids::{SegmentId, VolumeId};
 
@@ -12,7 +12,7 @@ use super::{Server, at, machine, spec, volume};
 
 /// A machine with a volume `a` of four segments that a server has open.
 pub fn world() -> (Machine, Server, VolumeId) {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
     server.heartbeat(&mut machine, at(0));
     let request = BlockRequest::Create { nonce: 1, spec: spec("a", GIB) };
@@ -69,7 +69,7 @@ pub fn remove(machine: &mut Machine, volume: VolumeId, force: bool) -> Result<Bl
 
 /// What the table would give to the next leader.
 pub fn next_leader(machine: &Machine) -> Machine {
-    let mut state = State::default();
+    let mut state = ManagerState::default();
     machine.state().rows().into_iter().for_each(|row| state.apply(row));
     super::machine(state, 2, at(1))
 }
@@ -284,7 +284,7 @@ fn a_clone_of_an_older_program_gets_its_count_when_its_snapshot_goes() {
     let made = snapshot(&mut machine, 7, id, "s").volume;
     let copy = volume(machine.clone_of(at(1), 8, made, "c")).volume;
     let older = |without: Option<VolumeId>| {
-        let mut state = State::default();
+        let mut state = ManagerState::default();
         for mut row in machine.state().rows() {
             if let Some(Value::Volume(volume)) = &mut row.value {
                 volume.family.clone_source_segments = None;

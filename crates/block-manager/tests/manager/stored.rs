@@ -7,7 +7,7 @@ use std::rc::Rc;
 use base::GIB;
 use block_manager::limits::{SNAPSHOT_REST, VOLUME_SEGMENTS_MAX};
 use block_manager::rows::{Row, next_batch};
-use block_manager::{Begun, Machine, Refusal, State};
+use block_manager::{Begun, Machine, ManagerState, Refusal};
 use block_proto::BlockRequest;
 use block_volume::ids::VolumeId;
 use runtime::sim::Sim;
@@ -54,11 +54,11 @@ impl Stored {
     }
 
     /// What the next leader reads.
-    fn read(&self) -> State {
+    fn read(&self) -> ManagerState {
         let table = self.table.clone();
         let entries = async move { table.scan(Range::all()).take(usize::MAX).await };
         let entries = self.sim.run(entries).expect("it goes on").expect("it is read");
-        let mut state = State::default();
+        let mut state = ManagerState::default();
         for (key, value) in entries {
             state.apply(Row::decode(&key, &value).expect("a row"));
         }
@@ -97,7 +97,7 @@ fn settle(machine: &mut Machine, server: &mut Server, ms: u64) {
 #[test]
 fn a_dead_servers_81_920_segments_are_stored_in_batches_that_fit() {
     let mut stored = Stored::new();
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut first = Server::join(&mut machine, at(0), "bs1");
     first.heartbeat(&mut machine, at(0));
     large(&mut machine, &mut stored, 5);
@@ -124,7 +124,7 @@ fn a_dead_servers_81_920_segments_are_stored_in_batches_that_fit() {
 #[test]
 fn snapshots_that_rest_at_once_are_stored_in_batches_that_fit() {
     let mut stored = Stored::new();
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
     server.heartbeat(&mut machine, at(0));
     for (nonce, id) in (100..).zip(large(&mut machine, &mut stored, 5)) {
@@ -151,7 +151,7 @@ fn snapshots_that_rest_at_once_are_stored_in_batches_that_fit() {
 
 #[test]
 fn rollback_of_more_snapshots_than_a_batch_takes_is_refused() {
-    let mut machine = machine(State::default(), 1, at(0));
+    let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
     server.heartbeat(&mut machine, at(0));
     let request = BlockRequest::Create { nonce: 1, spec: spec("a", GIB) };

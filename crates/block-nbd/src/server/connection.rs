@@ -14,12 +14,12 @@ use super::input::Ended;
 use super::negotiate::{self, Chosen};
 use super::output::{self, Message};
 use super::requests;
-use super::shared::{Connection, Inner};
+use super::shared::{Connection, FrontendInner};
 use super::tls::TlsPolicy;
 use crate::protocol::limits::NBD_PIECES_MAX;
 
 pub(super) async fn run(
-    inner: Rc<Inner>,
+    inner: Rc<FrontendInner>,
     handshake: Handshake,
     stream: Stream,
     tls: Option<Rc<TlsPolicy>>,
@@ -86,7 +86,7 @@ fn open(chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
     })
 }
 
-fn note_end(inner: &Inner, peer: SocketAddr, ended: Ended) {
+fn note_end(inner: &FrontendInner, peer: SocketAddr, ended: Ended) {
     if let Ended::Broken(broken) = ended {
         inner.count(|stats| stats.broken += 1);
         if let Some(unlogged) = inner.refusal() {

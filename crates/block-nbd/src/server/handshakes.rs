@@ -16,10 +16,10 @@ use crate::protocol::limits::NBD_REFUSALS_LOGGED;
 
 /// The handshakes of a front end.
 #[derive(Clone, Default)]
-pub(super) struct Handshakes(Rc<State>);
+pub(super) struct Handshakes(Rc<HandshakesState>);
 
 #[derive(Default)]
-struct State {
+struct HandshakesState {
     next: Cell<u64>,
     /// By the order in which they began.
     open: RefCell<BTreeMap<u64, Rc<One>>>,

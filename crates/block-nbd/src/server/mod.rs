@@ -29,7 +29,7 @@ use std::{fmt, io};
 use block_volume::export::Exports;
 use handshakes::{Handshakes, RefusalLog};
 use runtime::{Class, Env, JoinHandle, Listener, Stream};
-use shared::Inner;
+use shared::FrontendInner;
 use tls::TlsPolicy;
 
 /// Pause after an accept that failed for want of descriptors.
@@ -65,7 +65,7 @@ impl std::error::Error for ListenError {}
 
 /// A running NBD server. Clones share it.
 #[derive(Clone)]
-pub struct Frontend(Rc<Inner>);
+pub struct Frontend(Rc<FrontendInner>);
 
 impl Frontend {
     /// A server of `exports` that does not listen yet.
@@ -73,7 +73,16 @@ impl Frontend {
         let (env, open) = (env.clone(), RefCell::default());
         let (stats, tasks) = (Cell::default(), RefCell::default());
         let (handshakes, refusals) = (Handshakes::default(), RefusalLog::default());
-        Frontend(Rc::new(Inner { env, exports, limits, open, handshakes, refusals, stats, tasks }))
+        Frontend(Rc::new(FrontendInner {
+            env,
+            exports,
+            limits,
+            open,
+            handshakes,
+            refusals,
+            stats,
+            tasks,
+        }))
     }
 
     /// Takes connections at a loopback address; port 0 picks a free one.
@@ -137,7 +146,7 @@ impl fmt::Debug for Frontend {
     }
 }
 
-async fn accept(inner: Rc<Inner>, listener: Listener, tls: Option<Rc<TlsPolicy>>) {
+async fn accept(inner: Rc<FrontendInner>, listener: Listener, tls: Option<Rc<TlsPolicy>>) {
     loop {
         match listener.accept().await {
             Ok(stream) => admit(&inner, stream, tls.clone()),
@@ -149,7 +158,7 @@ async fn accept(inner: Rc<Inner>, listener: Listener, tls: Option<Rc<TlsPolicy>>
     }
 }
 
-fn admit(inner: &Rc<Inner>, stream: Stream, tls: Option<Rc<TlsPolicy>>) {
+fn admit(inner: &Rc<FrontendInner>, stream: Stream, tls: Option<Rc<TlsPolicy>>) {
     if inner.handshakes.count() >= inner.limits.handshakes_max {
         inner.env.mark("nbd: too many handshakes");
         inner.count(|stats| stats.refused += 1);

@@ -11,7 +11,7 @@ use runtime::Stream;
 
 use super::handshakes::Handshake;
 use super::input::{Ended, Input};
-use super::shared::{Claim, ConnectionPermit, Inner};
+use super::shared::{Claim, ConnectionPermit, FrontendInner};
 use super::tls::{self, Incoming, Outgoing, TlsPolicy};
 use crate::protocol::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
 use crate::protocol::{
@@ -58,7 +58,7 @@ impl Access {
 }
 
 struct Negotiation<'a> {
-    inner: &'a Rc<Inner>,
+    inner: &'a Rc<FrontendInner>,
     handshake: &'a Handshake,
     input: Input,
     write: Outgoing,
@@ -72,7 +72,7 @@ struct Negotiation<'a> {
 
 /// Answers options until an export is chosen; the connection goes on where it stands then.
 pub(super) async fn run(
-    inner: &Rc<Inner>,
+    inner: &Rc<FrontendInner>,
     handshake: &Handshake,
     stream: Stream,
     tls: Option<Rc<TlsPolicy>>,

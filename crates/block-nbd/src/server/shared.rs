@@ -68,7 +68,7 @@ pub struct Stats {
     pub written_bytes: u64,
 }
 
-pub(super) struct Inner {
+pub(super) struct FrontendInner {
     pub(super) env: Env,
     pub(super) exports: Rc<dyn Exports>,
     pub(super) limits: Limits,
@@ -80,7 +80,7 @@ pub(super) struct Inner {
     pub(super) tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
-impl Inner {
+impl FrontendInner {
     pub(super) fn count(&self, change: impl FnOnce(&mut Stats)) {
         let mut stats = self.stats.get();
         change(&mut stats);
@@ -94,11 +94,11 @@ impl Inner {
 }
 
 /// One of the connections that have an export open; counted until it is dropped.
-pub(super) struct ConnectionPermit(pub(super) Rc<Inner>);
+pub(super) struct ConnectionPermit(pub(super) Rc<FrontendInner>);
 
 impl ConnectionPermit {
     /// A seat, if one is free.
-    pub(super) fn take(inner: &Rc<Inner>) -> Option<ConnectionPermit> {
+    pub(super) fn take(inner: &Rc<FrontendInner>) -> Option<ConnectionPermit> {
         if inner.stats.get().connections >= inner.limits.connections_max {
             inner.env.mark("nbd: too many connections");
             inner.count(|stats| stats.refused += 1);
@@ -117,7 +117,7 @@ impl Drop for ConnectionPermit {
 
 /// A connection's share of an export; given back when it is dropped.
 pub(super) struct Claim {
-    pub(super) inner: Rc<Inner>,
+    pub(super) inner: Rc<FrontendInner>,
     pub(super) name: String,
 }
 
@@ -136,7 +136,7 @@ impl Drop for Claim {
 /// the claim on the export: who opens it next finds no change under way.
 pub(super) struct Connection {
     pub(super) env: Env,
-    pub(super) inner: Rc<Inner>,
+    pub(super) inner: Rc<FrontendInner>,
     pub(super) device: Rc<dyn Device>,
     /// Length that the client has been sent.
     pub(super) bytes: u64,

@@ -13,7 +13,7 @@ use super::log::Room;
 use super::planted::{Bugs, Planted};
 use super::read::{INDEX_RUNS, encode_index};
 use super::record::{Identity, MapPlace, Record};
-use super::store::Inner;
+use super::store::FlashStoreInner;
 use super::table::{Closing, Entry, TOMBSTONE, place};
 use crate::contract::{DELETED, StoreError};
 use crate::limits::{ADMIN_INFLIGHT_MAX, BATCH_SECTORS_MAX, INLINE_RUNS_MAX};
@@ -21,7 +21,7 @@ use crate::map::Run;
 
 /// The right to act on a chunk.
 struct Turn {
-    inner: Rc<Inner>,
+    inner: Rc<FlashStoreInner>,
     chunk: ChunkId,
 }
 
@@ -47,13 +47,13 @@ enum What {
     Open(Identity),
 }
 
-impl Inner {
+impl FlashStoreInner {
     /// Runs an operation to its end, whether or not the caller stays.
     pub(crate) async fn admin<T: 'static>(
         self: &Rc<Self>,
         chunk: ChunkId,
         name: &'static str,
-        act: impl AsyncFnOnce(Rc<Inner>) -> Result<T, StoreError> + 'static,
+        act: impl AsyncFnOnce(Rc<FlashStoreInner>) -> Result<T, StoreError> + 'static,
     ) -> Result<T, StoreError> {
         self.check_open()?;
         if self.state.borrow().admin_inflight >= ADMIN_INFLIGHT_MAX {
@@ -186,7 +186,7 @@ impl Inner {
     /// Puts on record that a fenced replica is being completed by repair, so that recovery takes
     /// what stands behind the length it was fenced at. Nothing to do for all others.
     pub(crate) async fn uncap(self: &Rc<Self>, chunk: ChunkId) -> Result<(), StoreError> {
-        let capped = |inner: &Inner| {
+        let capped = |inner: &FlashStoreInner| {
             let state = inner.state.borrow();
             match state.table.chunks.get(&chunk) {
                 Some(Entry::Open(open)) => open.is_fenced() && open.cap.is_some(),
@@ -196,7 +196,7 @@ impl Inner {
         if !capped(self) {
             return Ok(());
         }
-        let lift = async move |inner: Rc<Inner>| {
+        let lift = async move |inner: Rc<FlashStoreInner>| {
             inner.log_room(Room::Admin).await?;
             let record = {
                 let state = &mut *inner.state.borrow_mut();

@@ -16,7 +16,7 @@ use super::layout::Super;
 use super::log::Room;
 use super::planted::{Bugs, Planted};
 use super::record::{Extent, Identity, Record};
-use super::store::{Inner, State};
+use super::store::{FlashStoreInner, FlashStoreState};
 use super::table::{Closing, Entry, Open, Queued, place};
 use crate::check::check_append;
 use crate::contract::{Append, Appended, DELETED, StoreError};
@@ -57,7 +57,7 @@ enum Next {
     Idle,
 }
 
-impl Inner {
+impl FlashStoreInner {
     /// See [`crate::ChunkStore::append`].
     pub(crate) async fn append(self: &Rc<Self>, append: Append) -> Result<Appended, StoreError> {
         self.check_open()?;
@@ -177,7 +177,7 @@ impl Inner {
     /// Whether the maps of open chunks may grow by this append. Writers leave a part of the budget
     /// to repair. Of that one replica at a time takes: several that had a share of it each would
     /// all wait for more.
-    fn has_map_room(&self, state: &mut State, append: &Append) -> bool {
+    fn has_map_room(&self, state: &mut FlashStoreState, append: &Append) -> bool {
         let budget = self.sb.open_map_bytes as usize;
         let bytes = state.open_map_bytes + RUN_BYTES;
         if bytes <= budget - copy_map_bytes(budget) {
@@ -198,7 +198,7 @@ impl Inner {
     }
 
     /// Whether an append may make the absent replica it names.
-    fn check_creation(&self, state: &State, append: &Append) -> Result<(), StoreError> {
+    fn check_creation(&self, state: &FlashStoreState, append: &Append) -> Result<(), StoreError> {
         let fence = state.table.tombstones.get(&append.chunk).copied().unwrap_or(Epoch::NONE);
         if append.epoch < fence && !append.repair {
             return Err(StoreError::Fenced { epoch: fence });
@@ -486,7 +486,7 @@ impl Inner {
     }
 }
 
-fn make_replica(state: &mut State, id: Identity, repair: bool) {
+fn make_replica(state: &mut FlashStoreState, id: Identity, repair: bool) {
     let replaced = state.table.tombstones.remove(&id.chunk);
     let fence = replaced.filter(|&fence| fence != DELETED).unwrap_or(Epoch::NONE);
     let open = Open { replaced, ..Open::new(id, fence, repair) };

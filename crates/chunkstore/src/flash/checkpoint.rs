@@ -13,7 +13,7 @@ use base::limits::SECTOR;
 use super::block::{self, BlockHead, BlockKind, PAYLOAD_AT, PAYLOAD_MAX};
 use super::layout::BLOCK;
 use super::record::{EXTENTS_MAX, Extent, RUNS_MAX, Record};
-use super::store::{Inner, Signals};
+use super::store::{FlashStoreInner, Signals};
 use super::table::{Entry, Table};
 use crate::contract::StoreError;
 use crate::limits::{CHECKPOINT_PAUSE, CHECKPOINT_SLICE, CHECKPOINT_TRIES, LOG_BATCH_BLOCKS_MAX};
@@ -164,7 +164,7 @@ impl Packer {
     }
 }
 
-impl Inner {
+impl FlashStoreInner {
     /// See [`crate::ChunkStore::checkpoint`].
     pub(crate) async fn checkpoint(&self) -> Result<(), StoreError> {
         self.check_open()?;
@@ -353,7 +353,7 @@ pub(crate) fn apply_all(table: &mut Table, mut payload: &[u8]) -> Result<(), &'s
 }
 
 /// Takes checkpoints when asked to, until the store goes.
-pub(crate) async fn checkpoint_task(inner: Weak<Inner>, signals: Rc<Signals>) {
+pub(crate) async fn checkpoint_task(inner: Weak<FlashStoreInner>, signals: Rc<Signals>) {
     loop {
         signals.checkpoint.notified().await;
         let Some(inner) = inner.upgrade() else { return };

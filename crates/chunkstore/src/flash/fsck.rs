@@ -16,7 +16,7 @@ use super::planted::Bugs;
 use super::read::decode_index;
 use super::record::{Extent, Identity, MapPlace};
 use super::recover::{Loaded, Medium, claim_units};
-use super::store::Inner;
+use super::store::FlashStoreInner;
 use super::table::{Entry, place};
 use super::{Config, MountError, assemble, lock};
 use crate::contract::StoreError;
@@ -178,7 +178,7 @@ pub struct SectorDump {
 }
 
 struct Offline {
-    inner: Rc<Inner>,
+    inner: Rc<FlashStoreInner>,
     loaded_log: (u64, u64),
     mounts: u64,
     headers: [Option<Header>; 2],
@@ -295,7 +295,7 @@ fn offset_behind(runs: &[Run], sector: u32) -> Option<u32> {
 }
 
 async fn index_is_good(
-    inner: &Inner,
+    inner: &FlashStoreInner,
     dump: &ChunkDump,
     first: u32,
     runs: u32,
@@ -314,7 +314,7 @@ async fn index_is_good(
 
 /// Goes through a replica's sectors.
 struct Walk<'a> {
-    inner: &'a Inner,
+    inner: &'a FlashStoreInner,
     dump: &'a ChunkDump,
     end: u32,
     next: u32,
@@ -324,7 +324,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(inner: &'a Inner, dump: &'a ChunkDump) -> Walk<'a> {
+    fn new(inner: &'a FlashStoreInner, dump: &'a ChunkDump) -> Walk<'a> {
         let units: u32 = dump.extents.iter().map(|extent| extent.count).sum();
         let end = units * inner.sb.unit_sectors();
         Walk { inner, dump, end, next: 0, chain: 0, after_damage: false, batch: None }
@@ -361,7 +361,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn describe(inner: &Inner, chunk: ChunkId) -> ChunkDump {
+fn describe(inner: &FlashStoreInner, chunk: ChunkId) -> ChunkDump {
     let state = inner.state.borrow();
     let entry = &state.table.chunks[&chunk];
     let (map, runs) = match entry {

@@ -13,7 +13,7 @@ use runtime::{Buf, Class};
 use super::block::{self, BlockHead, BlockKind, PAYLOAD_MAX};
 use super::layout::BLOCK;
 use super::record::Record;
-use super::store::Inner;
+use super::store::FlashStoreInner;
 use crate::contract::StoreError;
 use crate::limits::{LOG_BATCH_BLOCKS_MAX, LOG_CHECKPOINT_SHARE, LOG_RESERVE_SHARE};
 
@@ -58,8 +58,8 @@ impl Log {
         }
     }
 
-    /// Queues a record, durable once [`Inner::logged`] of its number ends well. The caller
-    /// follows with [`Inner::kick_log`], unless the record may wait for another's write.
+    /// Queues a record, durable once [`FlashStoreInner::logged`] of its number ends well. The caller
+    /// follows with [`FlashStoreInner::kick_log`], unless the record may wait for another's write.
     pub(crate) fn push(&mut self, record: &Record) -> u64 {
         record.encode(&mut self.pending);
         self.pushed += 1;
@@ -111,7 +111,7 @@ impl Log {
     }
 }
 
-impl Inner {
+impl FlashStoreInner {
     /// Starts the log's writer when records wait and it does not run.
     pub(crate) fn kick_log(self: &Rc<Self>) {
         {

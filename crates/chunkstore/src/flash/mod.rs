@@ -56,7 +56,7 @@ use log::Log;
 use planted::Bugs;
 use record::Record;
 use recover::{Loaded, Medium, claim_units};
-use store::{Inner, Latencies, Signals, State, Syncer};
+use store::{FlashStoreInner, FlashStoreState, Latencies, Signals, Syncer};
 use table::{Entry, TOMBSTONE};
 
 /// How to format a store.
@@ -456,10 +456,10 @@ pub(crate) fn assemble(
     loaded: Loaded,
     alloc: alloc::Allocator,
     config: Config,
-) -> Rc<Inner> {
+) -> Rc<FlashStoreInner> {
     let open_chunks = loaded.table.chunks.values().filter(|e| matches!(e, Entry::Open(_))).count();
     let header = loaded.header;
-    let state = State {
+    let state = FlashStoreState {
         alloc,
         log: Log::new(sb.log_blocks, loaded.next_seq, header.log_seq, loaded.tail_seq),
         cache: MapCache::new(config.map_cache_bytes),
@@ -490,7 +490,7 @@ pub(crate) fn assemble(
         counters: Counters::default(),
         table: loaded.table,
     };
-    Rc::new_cyclic(|weak| Inner {
+    Rc::new_cyclic(|weak| FlashStoreInner {
         env: env.clone(),
         file: RefCell::new(Some(Rc::new(file))),
         latencies: Latencies::new(env, sb.disk),
@@ -510,7 +510,7 @@ pub(crate) fn assemble(
 #[derive(Clone)]
 pub struct FlashStore(Rc<Handle>);
 
-struct Handle(Rc<Inner>);
+struct Handle(Rc<FlashStoreInner>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -531,7 +531,7 @@ impl fmt::Debug for FlashStore {
 }
 
 impl FlashStore {
-    fn inner(&self) -> &Rc<Inner> {
+    fn inner(&self) -> &Rc<FlashStoreInner> {
         &self.0.0
     }
 
@@ -557,22 +557,22 @@ impl ChunkStore for FlashStore {
     }
 
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
-        let act = async move |inner: Rc<Inner>| inner.fence(chunk, epoch).await;
+        let act = async move |inner: Rc<FlashStoreInner>| inner.fence(chunk, epoch).await;
         self.inner().admin(chunk, "chunkstore fence", act).await
     }
 
     async fn seal(&self, chunk: ChunkId, len: u32) -> Result<ReplicaStat, StoreError> {
-        let act = async move |inner: Rc<Inner>| inner.seal(chunk, len).await;
+        let act = async move |inner: Rc<FlashStoreInner>| inner.seal(chunk, len).await;
         self.inner().admin(chunk, "chunkstore seal", act).await
     }
 
     async fn delete(&self, chunk: ChunkId) -> Result<(), StoreError> {
-        let act = async move |inner: Rc<Inner>| inner.delete(chunk).await;
+        let act = async move |inner: Rc<FlashStoreInner>| inner.delete(chunk).await;
         self.inner().admin(chunk, "chunkstore delete", act).await
     }
 
     async fn forget(&self, chunk: ChunkId) -> Result<(), StoreError> {
-        let act = async move |inner: Rc<Inner>| inner.forget(chunk).await;
+        let act = async move |inner: Rc<FlashStoreInner>| inner.forget(chunk).await;
         self.inner().admin(chunk, "chunkstore forget", act).await
     }
 
@@ -645,7 +645,7 @@ impl ChunkStore for FlashStore {
     }
 }
 
-impl Inner {
+impl FlashStoreInner {
     async fn close(self: &Rc<Self>) -> Result<(), StoreError> {
         self.check_open()?;
         self.state.borrow_mut().closed = true;

@@ -4,10 +4,10 @@ use base::limits::SECTOR;
 use base::{ClusterId, FormationId};
 
 use super::layout::{SUPER_AT, Super};
-use super::store::Inner;
+use super::store::FlashStoreInner;
 use crate::contract::{StoreError, StoreOwner};
 
-impl Inner {
+impl FlashStoreInner {
     /// Writes both superblocks again, one after the other: at every moment one of them is whole.
     pub(crate) async fn adopt(
         &self,

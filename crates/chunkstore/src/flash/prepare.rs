@@ -12,7 +12,7 @@ use wire::data::Purpose;
 use super::alloc::Allocator;
 use super::log::Room;
 use super::record::Record;
-use super::store::{Inner, Signals, State, is_passing};
+use super::store::{FlashStoreInner, FlashStoreState, Signals, is_passing};
 use super::table::Entry;
 use crate::contract::StoreError;
 use crate::limits::{
@@ -27,7 +27,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-impl Inner {
+impl FlashStoreInner {
     /// Ready free units below which more are made while little is appended.
     pub(crate) fn ready_low(&self) -> u32 {
         let step = self.sb.grow_step / u64::from(self.sb.unit);
@@ -81,7 +81,7 @@ impl Inner {
 
     /// Sets the goal for ready units by what the last round met: doubled when appends used up
     /// most of them meanwhile, halved after a quiet time.
-    fn set_goal(&self, state: &mut State) {
+    fn set_goal(&self, state: &mut FlashStoreState) {
         let (free, low) = (self.usable(&state.alloc, Purpose::Data), self.ready_low());
         let goal = state.ready_goal.max(low);
         let quiet = self.env.now().since(state.ready_at) > READY_GOAL_KEPT;
@@ -211,7 +211,7 @@ pub(crate) async fn allocate(file: &runtime::File, at: u64, len: u64) -> io::Res
 }
 
 /// Keeps units ready until the store goes.
-pub(crate) async fn prepare_task(inner: Weak<Inner>, signals: Rc<Signals>) {
+pub(crate) async fn prepare_task(inner: Weak<FlashStoreInner>, signals: Rc<Signals>) {
     loop {
         loop {
             let Some(inner) = inner.upgrade() else { return };
@@ -243,7 +243,7 @@ pub(crate) async fn prepare_task(inner: Weak<Inner>, signals: Rc<Signals>) {
 }
 
 /// Logs known-durable lengths, a little behind the appends, until the store goes.
-pub(crate) async fn bound_task(inner: Weak<Inner>, signals: Rc<Signals>) {
+pub(crate) async fn bound_task(inner: Weak<FlashStoreInner>, signals: Rc<Signals>) {
     loop {
         signals.bound.notified().await;
         let Some(strong) = inner.upgrade() else { return };

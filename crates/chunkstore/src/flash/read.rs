@@ -11,7 +11,7 @@ use wire::sector::{SectorKind, server_part, verify_sector};
 use super::planted::{Bugs, Planted};
 use super::record::{Extent, Identity, MapPlace};
 use super::scan::Scan;
-use super::store::Inner;
+use super::store::FlashStoreInner;
 use super::table::{Entry, place};
 use crate::contract::{Read, StoreError};
 use crate::limits::{BUF_RETRY, READ_BYTES_MAX};
@@ -43,7 +43,7 @@ fn range(runs: &[Run], offset: u32, end: u32) -> Option<(crate::map::ChunkPositi
     Some((first, last.sector))
 }
 
-impl Inner {
+impl FlashStoreInner {
     /// See [`crate::ChunkStore::read`].
     pub(crate) async fn read(
         self: &Rc<Self>,
@@ -173,7 +173,7 @@ impl Inner {
         Ok(whole)
     }
 
-    /// As [`Inner::read_sectors`], waiting for memory.
+    /// As [`FlashStoreInner::read_sectors`], waiting for memory.
     pub(crate) async fn read_patiently(
         &self,
         extents: &[Extent],

@@ -13,7 +13,7 @@ use super::checkpoint::{Header, apply_all, decode_record_block};
 use super::layout::{BLOCK, SUPER_AT, Super, SuperError};
 use super::planted::{Bugs, Planted};
 use super::scan::Scan;
-use super::store::{Inner, read_around, read_full};
+use super::store::{FlashStoreInner, read_around, read_full};
 use super::table::{Entry, Table};
 use crate::contract::{StoreError, StoreOwner};
 use crate::limits::{LOG_BATCH_BLOCKS_MAX, RECOVERY_DEPTH};
@@ -275,7 +275,7 @@ pub(crate) fn claim_units(sb: &Super, table: &Table) -> Option<Allocator> {
     claimed.then_some(alloc)
 }
 
-impl Inner {
+impl FlashStoreInner {
     /// Scans the tails of open replicas.
     pub(crate) async fn recover_tails(self: &Rc<Self>) -> Result<(), StoreError> {
         let open: Vec<_> = {

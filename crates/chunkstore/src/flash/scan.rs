@@ -8,7 +8,7 @@ use wire::sector::{
 
 use super::planted::{Bugs, Planted};
 use super::record::{Extent, Identity};
-use super::store::{Inner, is_unreadable};
+use super::store::{FlashStoreInner, is_unreadable};
 use crate::contract::StoreError;
 use crate::limits::{CHUNK_SECTORS_INFLIGHT_MAX, RECOVERY_FIRST_SECTORS, RECOVERY_READ_SECTORS};
 use crate::map::RunMap;
@@ -91,7 +91,7 @@ impl Scan {
     /// Reads as far as the chain holds.
     pub(crate) async fn run(
         &mut self,
-        inner: &Inner,
+        inner: &FlashStoreInner,
         extents: &[Extent],
     ) -> Result<(), StoreError> {
         self.lax = Bugs::of(&inner.config).has(Planted::ScanLax);
@@ -125,7 +125,7 @@ impl Scan {
     /// window behind it could only be written once the break was acknowledged.
     async fn seek_evidence(
         &mut self,
-        inner: &Inner,
+        inner: &FlashStoreInner,
         extents: &[Extent],
         end: u32,
     ) -> Result<(), StoreError> {

@@ -68,7 +68,7 @@ pub(crate) struct Syncer {
     waiters: Vec<oneshot::Sender<bool>>,
 }
 
-pub(crate) struct State {
+pub(crate) struct FlashStoreState {
     pub(crate) table: Table,
     pub(crate) alloc: Allocator,
     pub(crate) log: Log,
@@ -109,7 +109,7 @@ pub(crate) struct State {
     pub(crate) counters: Counters,
 }
 
-impl State {
+impl FlashStoreState {
     pub(crate) fn open_mut(&mut self, chunk: ChunkId, tag: u32) -> Option<&mut Open> {
         match self.table.chunks.get_mut(&chunk) {
             Some(Entry::Open(open)) if open.id.tag == tag => Some(open),
@@ -143,7 +143,7 @@ impl Latencies {
     }
 }
 
-pub(crate) struct Inner {
+pub(crate) struct FlashStoreInner {
     pub(crate) env: Env,
     pub(crate) file: RefCell<Option<Rc<File>>>,
     pub(crate) sb: Super,
@@ -151,18 +151,18 @@ pub(crate) struct Inner {
     pub(crate) owner: Cell<StoreOwner>,
     pub(crate) config: Config,
     pub(crate) mount: u64,
-    pub(crate) state: RefCell<State>,
+    pub(crate) state: RefCell<FlashStoreState>,
     pub(crate) signals: Rc<Signals>,
     pub(crate) latencies: Latencies,
     pub(crate) syncer: RefCell<Syncer>,
     /// Held while a checkpoint is taken.
     pub(crate) checkpointing: runtime::sync::Mutex<()>,
-    pub(crate) weak: std::rc::Weak<Inner>,
+    pub(crate) weak: std::rc::Weak<FlashStoreInner>,
 }
 
-/// Keeps the log from the time it was taken: see [`Inner::hold`].
+/// Keeps the log from the time it was taken: see [`FlashStoreInner::hold`].
 pub(crate) struct Hold {
-    inner: Rc<Inner>,
+    inner: Rc<FlashStoreInner>,
     id: u64,
 }
 
@@ -172,7 +172,7 @@ impl Drop for Hold {
     }
 }
 
-impl Inner {
+impl FlashStoreInner {
     pub(crate) fn store_low(&self) -> u64 {
         self.sb.disk.get() as u64
     }
@@ -196,7 +196,7 @@ impl Inner {
     }
 
     /// The tag of the next incarnation: never 0, and not met again on this disk but by chance.
-    pub(crate) fn next_tag(&self, state: &mut State) -> u32 {
+    pub(crate) fn next_tag(&self, state: &mut FlashStoreState) -> u32 {
         state.tags += 1;
         let mut bytes = [0; 28];
         bytes[..16].copy_from_slice(&self.sb.disk.get().to_le_bytes());
@@ -221,7 +221,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::write_durable`], for several buffers one behind the other.
+    /// As [`FlashStoreInner::write_durable`], for several buffers one behind the other.
     pub(crate) async fn write_durable_all(
         &self,
         at: u64,
@@ -235,7 +235,7 @@ impl Inner {
         }
     }
 
-    /// Writes; durable with the next [`Inner::sync`].
+    /// Writes; durable with the next [`FlashStoreInner::sync`].
     pub(crate) async fn write_cached(&self, at: u64, buf: Buf) -> Result<(), StoreError> {
         self.write(at, vec![buf], WriteMode::Cached).await
     }
@@ -331,7 +331,7 @@ impl Inner {
         }
     }
 
-    fn this(&self) -> Option<Rc<Inner>> {
+    fn this(&self) -> Option<Rc<FlashStoreInner>> {
         self.weak.upgrade()
     }
 
@@ -389,7 +389,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::read_exact`], waiting for memory.
+    /// As [`FlashStoreInner::read_exact`], waiting for memory.
     pub(crate) async fn read_device(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
         let buf = self.alloc(len).await;
         read_around(&self.env, &*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)

@@ -7,7 +7,7 @@ use wire::control::{
     StreamRequest, StreamView, WriterGrant,
 };
 
-use super::{Chunk, Health, Replica, State, Stream};
+use super::{Chunk, FakeState, Health, Replica, Stream};
 
 type Answer = Result<ControlReply, ControlError>;
 
@@ -15,7 +15,7 @@ fn error(kind: Kind, message: &str) -> ControlError {
     ControlError::new(kind, message)
 }
 
-impl State {
+impl FakeState {
     pub fn serve_control(&mut self, master: usize, request: ControlRequest) -> Answer {
         if let ControlRequest::Cluster(ClusterRequest::Info) = request {
             return Ok(ControlReply::Cluster(ClusterReply::Info(self.info())));

@@ -70,7 +70,7 @@ pub struct Stream {
     pub spares: Vec<Chunk>,
 }
 
-pub struct State {
+pub struct FakeState {
     pub masters: Vec<SocketAddr>,
     pub masters_alive: Vec<bool>,
     /// Index of the leader of all groups.
@@ -106,7 +106,7 @@ pub struct State {
 
 /// The cluster; clones share it.
 #[derive(Clone)]
-pub struct Fake(pub Rc<RefCell<State>>);
+pub struct Fake(pub Rc<RefCell<FakeState>>);
 
 /// The cluster as one client's node reaches it.
 struct Link {
@@ -117,7 +117,7 @@ struct Link {
 impl Fake {
     pub fn new(masters: usize, servers: usize) -> Fake {
         let addr = |index: usize| SocketAddr::from(([10, 1, 0, index as u8 + 1], 7000));
-        Fake(Rc::new(RefCell::new(State {
+        Fake(Rc::new(RefCell::new(FakeState {
             masters: (0..masters).map(addr).collect(),
             masters_alive: vec![true; masters],
             leader: Some(0),
@@ -151,12 +151,12 @@ impl Fake {
         self.0.borrow().masters.clone()
     }
 
-    pub fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    pub fn with<T>(&self, change: impl FnOnce(&mut FakeState) -> T) -> T {
         change(&mut self.0.borrow_mut())
     }
 }
 
-impl State {
+impl FakeState {
     /// A right as it is given out now.
     pub fn right(&self) -> [u8; 16] {
         let mut token = self.token;
@@ -212,7 +212,7 @@ impl Link {
         odds > 0 && self.env.random_below(odds) == 0
     }
 
-    async fn arrive(&self, health: impl Fn(&State) -> Health) -> Arrival {
+    async fn arrive(&self, health: impl Fn(&FakeState) -> Health) -> Arrival {
         self.travel().await;
         let health = health(&self.fake.0.borrow());
         match health {
@@ -226,8 +226,8 @@ impl Link {
     /// Runs one call: `serve` at the other end, unless it is lost on the way.
     async fn call<T, E>(
         self,
-        health: impl Fn(&State) -> Health,
-        serve: impl FnOnce(&Env, &mut State) -> Result<T, E>,
+        health: impl Fn(&FakeState) -> Health,
+        serve: impl FnOnce(&Env, &mut FakeState) -> Result<T, E>,
         timeout: Duration,
     ) -> Result<T, PeerError<E>> {
         let work = async {
@@ -262,10 +262,10 @@ impl Peers for Link {
         let link = Link { env: self.env.clone(), fake: self.fake.clone() };
         let index = self.fake.0.borrow().masters.iter().position(|&addr| addr == to);
         let index = index.expect("only masters are asked");
-        let health = move |state: &State| {
+        let health = move |state: &FakeState| {
             if state.masters_alive[index] { Health::Good } else { Health::Dead }
         };
-        let serve = move |env: &Env, state: &mut State| {
+        let serve = move |env: &Env, state: &mut FakeState| {
             state.now_s = unix_s(env);
             state.serve_control(index, request)
         };
@@ -282,8 +282,8 @@ impl Peers for Link {
     ) -> LocalBoxFuture<'static, Result<DataAnswer, PeerError<DataError>>> {
         let link = Link { env: self.env.clone(), fake: self.fake.clone() };
         let server = (0..100).find(|&server| server_addr(server) == to).expect("a server");
-        let health = move |state: &State| state.health[server];
-        let serve = move |env: &Env, state: &mut State| {
+        let health = move |state: &FakeState| state.health[server];
+        let serve = move |env: &Env, state: &mut FakeState| {
             if state.refuses(token, unix_s(env)) {
                 state.denied += 1;
                 return Err(DataError::Denied);

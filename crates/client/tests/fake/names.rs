@@ -6,13 +6,13 @@ use wire::control::{
     dir_id,
 };
 
-use super::State;
+use super::FakeState;
 
 fn not_found() -> ControlError {
     ControlError::new(Kind::NotFound, "no such name")
 }
 
-impl State {
+impl FakeState {
     pub fn serve_names(
         &mut self,
         request: NamespaceRequest,

@@ -9,9 +9,9 @@ use wire::data::{
 };
 use wire::sector::{AppendAt, parse_footer, verify_append};
 
-use super::{Replica, State};
+use super::{FakeState, Replica};
 
-impl State {
+impl FakeState {
     pub fn serve_data(
         &mut self,
         env: &Env,

@@ -33,7 +33,7 @@ pub struct Directory {
 
 /// What a directory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum DirectoryState {
     /// Missing, empty, or left unfinished: a cluster can be made in it.
     Free,
     /// It has a cluster.
@@ -44,8 +44,8 @@ impl Directory {
     /// A directory that has a cluster.
     pub fn existing(path: &Path) -> Result<Directory, Failure> {
         let there = match state(path)? {
-            State::Cluster => std::fs::canonicalize(path),
-            State::Free => {
+            DirectoryState::Cluster => std::fs::canonicalize(path),
+            DirectoryState::Free => {
                 return Err(Failure::setup(format!(
                     "{} has no cluster: make one with 'craton cluster up --dir {0}', or name \
                      another directory",
@@ -65,7 +65,7 @@ impl Directory {
     }
 
     /// A directory for a cluster, made when it is missing, locked.
-    pub fn open_or_make(path: &Path) -> Result<(Directory, State), Failure> {
+    pub fn open_or_make(path: &Path) -> Result<(Directory, DirectoryState), Failure> {
         state(path)?;
         std::fs::create_dir_all(path).map_err(|error| io("make", path, &error))?;
         let path = std::fs::canonicalize(path).map_err(|error| io("open", path, &error))?;
@@ -73,7 +73,7 @@ impl Directory {
         directory.claim()?;
         // Another command may have been faster.
         let state = state(&directory.path)?;
-        if state == State::Free {
+        if state == DirectoryState::Free {
             replace(&directory.path.join(UNFINISHED), b"", 0o600)?;
         }
         Ok((directory, state))
@@ -207,16 +207,18 @@ pub fn config_path(dir: &Path, role: RoleName) -> PathBuf {
     })
 }
 
-fn state(path: &Path) -> Result<State, Failure> {
+fn state(path: &Path) -> Result<DirectoryState, Failure> {
     let entries = match std::fs::read_dir(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(State::Free),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(DirectoryState::Free);
+        }
         entries => entries.map_err(|error| io("open", path, &error))?,
     };
     if path.join(BOOK).exists() {
-        return Ok(State::Cluster);
+        return Ok(DirectoryState::Cluster);
     }
     if path.join(UNFINISHED).exists() {
-        return Ok(State::Free);
+        return Ok(DirectoryState::Free);
     }
     for entry in entries {
         let name = entry.map_err(|error| io("list", path, &error))?.file_name();
@@ -229,7 +231,7 @@ fn state(path: &Path) -> Result<State, Failure> {
             )));
         }
     }
-    Ok(State::Free)
+    Ok(DirectoryState::Free)
 }
 
 /// Claims a lock file for as long as the answer lives.
@@ -264,15 +266,15 @@ mod tests {
     fn an_unfinished_directory_is_free() {
         let dir = crate::output::test_dir("unfinished");
         let (directory, state) = Directory::open_or_make(&dir).expect("it is empty");
-        assert_eq!(state, State::Free);
+        assert_eq!(state, DirectoryState::Free);
         std::fs::create_dir(dir.join("m1")).expect("it is made");
         assert!(Directory::open_or_make(&dir).is_err_and(|error| error.message.contains("locked")));
         drop(directory);
         let (directory, state) = Directory::open_or_make(&dir).expect("it can be finished");
-        assert_eq!(state, State::Free);
+        assert_eq!(state, DirectoryState::Free);
         directory.write(&ClusterFile::default()).expect("it is written");
         drop(directory);
-        assert_eq!(Directory::open_or_make(&dir).expect("it opens").1, State::Cluster);
+        assert_eq!(Directory::open_or_make(&dir).expect("it opens").1, DirectoryState::Cluster);
         std::fs::remove_dir_all(dir).expect("it goes");
     }
 

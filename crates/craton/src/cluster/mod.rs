@@ -18,7 +18,7 @@ use serde::Serialize;
 #[cfg(test)]
 pub use cluster_file::fuzz_book;
 pub use cluster_file::{ClusterFile, Endpoints, Process, uri_plain};
-pub use directory::{Directory, State, config_path, lock};
+pub use directory::{Directory, DirectoryState, config_path, lock};
 pub use plan::{block_roles as plan_block_roles, master as plan_master, nearby_of};
 pub use ports::Reserved;
 pub use process::{is_alive, role_word};

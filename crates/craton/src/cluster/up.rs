@@ -3,7 +3,7 @@
 use runtime::{Duration, Env};
 
 use super::cluster_file::{ClusterFile, Process};
-use super::directory::{Directory, State, config_path};
+use super::directory::{Directory, DirectoryState, config_path};
 use super::plan::{self, Shape};
 use super::{format_new_stores, is_alive, process, ready, refuse_embedded, stop_all};
 use crate::args::{ClusterUpArgs, RoleName};
@@ -17,15 +17,15 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     let deadline = began + Duration::from_secs(args.timeout);
     args.nearby.group()?;
     let (directory, state) = Directory::open_or_make(&args.dir)?;
-    let fresh = state == State::Free;
+    let fresh = state == DirectoryState::Free;
     let mut book = match state {
-        State::Free => {
+        DirectoryState::Free => {
             let book = plan::make(env, &directory, Shape::of(args))?;
             format_stores(env, &book).await?;
             directory.write(&book)?;
             book
         }
-        State::Cluster => {
+        DirectoryState::Cluster => {
             refuse_embedded(&directory)?;
             let book = directory.read()?;
             refuse_contradictions(&directory, &book, args)?;

@@ -13,8 +13,8 @@ use super::signals::Stop;
 use super::{COMMIT, ended, executor};
 use crate::args::{Nearby, RoleName, UpArgs};
 use crate::cluster::{
-    ClusterFile, Directory, EMBEDDED_LOCK, Process, Reserved, State, check_new_store, config_path,
-    format_new_stores, lock, refuse_other_key,
+    ClusterFile, Directory, DirectoryState, EMBEDDED_LOCK, Process, Reserved, check_new_store,
+    config_path, format_new_stores, lock, refuse_other_key,
 };
 use crate::config::{self, Logging, Peer, Store};
 use crate::exit::{Done, Failure, io};
@@ -42,7 +42,7 @@ pub fn run(args: UpArgs) -> Done {
         }
         let (directory, state) = Directory::open_or_make(&dir)?;
         let marker = directory.path().join(EMBEDDED_LOCK);
-        if state == State::Cluster && !marker.exists() {
+        if state == DirectoryState::Cluster && !marker.exists() {
             return Err(Failure::setup(format!(
                 "{} belongs to 'craton cluster up': start it with that, or name another directory",
                 directory.path().display()
@@ -50,8 +50,8 @@ pub fn run(args: UpArgs) -> Done {
         }
         let held = claim(env, &marker).await?;
         let plan = match state {
-            State::Free => make(env, &directory, &args).await?,
-            State::Cluster => load(env, &directory, &args).await?,
+            DirectoryState::Free => make(env, &directory, &args).await?,
+            DirectoryState::Cluster => load(env, &directory, &args).await?,
         };
         let directory_path = directory.path().to_owned();
         let log = Logging { dir: Some(directory_path.join("log")), ..Logging::default() };

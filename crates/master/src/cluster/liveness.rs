@@ -16,9 +16,9 @@ use master_stream::placement::{ClusterView, DiskView, ServerView};
 
 /// Heartbeats of all servers. Clones share it.
 #[derive(Clone)]
-pub struct Liveness(Rc<RefCell<State>>);
+pub struct Liveness(Rc<RefCell<LivenessState>>);
 
-struct State {
+struct LivenessState {
     /// Without a heartbeat for so long a server is dead.
     dead_after: Duration,
     servers: BTreeMap<ServerId, Beat>,
@@ -38,7 +38,7 @@ struct Beat {
     disks: Vec<DiskReport>,
 }
 
-impl State {
+impl LivenessState {
     /// A disk is served by one process: of two live servers that report the same incarnation one
     /// has a copy of its store. The one that was heard first has the disk; as long as that says
     /// nothing, shortly after this master's start, the one that joined the cluster first.
@@ -88,7 +88,7 @@ impl State {
 impl Liveness {
     /// Nothing heard yet. A server that is silent for `dead_after` is dead.
     pub fn new(dead_after: Duration) -> Liveness {
-        Liveness(Rc::new(RefCell::new(State {
+        Liveness(Rc::new(RefCell::new(LivenessState {
             dead_after,
             servers: BTreeMap::new(),
             damaged: BTreeSet::new(),

@@ -48,9 +48,9 @@ pub struct LedFigures {
 
 /// The cluster group on this master. Clones share it.
 #[derive(Clone)]
-pub struct ClusterService(Rc<Inner>);
+pub struct ClusterService(Rc<ClusterServiceInner>);
 
-struct Inner {
+struct ClusterServiceInner {
     env: Env,
     master: u64,
     host: Host<ClusterMachine>,
@@ -76,7 +76,7 @@ impl ClusterService {
         liveness: Liveness,
         (expected, configured): (Formed, Vec<MasterInfo>),
     ) -> ClusterService {
-        ClusterService(Rc::new(Inner {
+        ClusterService(Rc::new(ClusterServiceInner {
             env: env.clone(),
             master,
             host,

@@ -177,9 +177,9 @@ impl Cluster {
 
 /// A client of a cluster: tries until there is an answer, or its patience ends.
 #[derive(Clone)]
-pub struct Client(Rc<State>);
+pub struct Client(Rc<ClientInner>);
 
-struct State {
+struct ClientInner {
     env: Env,
     endpoint: Endpoint,
     masters: Vec<SocketAddr>,
@@ -192,7 +192,7 @@ struct State {
 
 impl Client {
     pub fn new(env: &Env, cluster: &Cluster, patience: Duration) -> Client {
-        Client(Rc::new(State {
+        Client(Rc::new(ClientInner {
             env: env.clone(),
             endpoint: Endpoint::new(env, identity("client"), Limits::default()),
             masters: cluster.addrs(),

@@ -15,7 +15,7 @@ use super::disk::HostDisk;
 use super::net::Net;
 use super::node::SimNode;
 use crate::buf::BufPool;
-use crate::env::{Env, Host, Inner, Sleep};
+use crate::env::{Env, EnvInner, Host, Sleep};
 use crate::executor::{Core, Driver, Stalled};
 use crate::note::tracer_of;
 use crate::rng::Rng;
@@ -385,7 +385,7 @@ impl Sim {
             u32::try_from(boots.len() - 1).expect("fewer than 2^32 boots")
         };
         let rng = self.0.rng.borrow_mut().fork();
-        let env = Env(Rc::new(Inner {
+        let env = Env(Rc::new(EnvInner {
             core: self.0.core.clone(),
             node,
             name: machine.name.clone(),

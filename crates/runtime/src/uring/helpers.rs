@@ -19,7 +19,7 @@ struct Job {
 }
 
 #[derive(Default)]
-struct State {
+struct HelpersState {
     queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
@@ -29,7 +29,7 @@ struct State {
 struct Shared {
     name: String,
     threads_max: usize,
-    state: Mutex<State>,
+    state: Mutex<HelpersState>,
     arrived: Condvar,
     places: Arc<Semaphore>,
 }

@@ -51,7 +51,7 @@ struct KernelTimespec {
 
 /// An `io_uring` instance. Lives on one thread.
 pub(crate) struct Ring {
-    state: RefCell<State>,
+    state: RefCell<RingState>,
     fd: RawFd,
     counters: Arc<Counters>,
     /// No operation starts any more.
@@ -60,7 +60,7 @@ pub(crate) struct Ring {
     batch: RefCell<Vec<(u64, i32)>>,
 }
 
-struct State {
+struct RingState {
     uring: IoUring,
     /// Entries in the submission queue that the kernel has not seen.
     queued: u32,
@@ -126,7 +126,7 @@ impl Ring {
             return Err(unavailable(io::Error::from_raw_os_error(libc::EINVAL)));
         }
         let fd = uring.as_raw_fd();
-        let state = State {
+        let state = RingState {
             uring,
             queued: 0,
             overflow: VecDeque::new(),
@@ -258,7 +258,7 @@ impl Ring {
     /// True when nothing is in flight; otherwise the ring's memory must never be freed.
     pub(crate) fn shutdown(&self) -> bool {
         self.closed.set(true);
-        let running = |finite: bool, state: &State| -> Vec<u64> {
+        let running = |finite: bool, state: &RingState| -> Vec<u64> {
             let slots = state.slots.iter().enumerate();
             let of_kind = slots.filter(|(_, slot)| match &slot.state {
                 SlotState::Running { work, .. } => work.is_finite() == finite,
@@ -313,7 +313,7 @@ enum Ended {
     Nothing,
 }
 
-impl State {
+impl RingState {
     fn insert(&mut self, mut work: Work, closed: bool) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, state: SlotState::Vacant });

@@ -21,7 +21,7 @@ use super::poll::PollPolicy;
 use super::ring::Ring;
 use super::stats::{Counters, Stats};
 use crate::buf::BufPool;
-use crate::env::{Env, Host, Inner};
+use crate::env::{Env, EnvInner, Host};
 use crate::executor::{Class, Core, with_current};
 use crate::limits::{HELPERS_DEFAULT, INBOX_MAX, POOL_BYTES_DEFAULT};
 use crate::note::tracer_of;
@@ -103,7 +103,7 @@ impl Runtime {
         let mut seed = [0; 8];
         fill_random(&mut seed);
         let rng = Rng::new(u64::from_ne_bytes(seed));
-        let env = Env(Rc::new(Inner {
+        let env = Env(Rc::new(EnvInner {
             core,
             node: 0,
             name: config.name.clone(),

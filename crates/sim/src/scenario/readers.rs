@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub(super) writers_live: bool,
 }
 
-struct State {
+struct ReadersState {
     shared: Shared,
     stop: Cell<bool>,
     answers: Cell<u64>,
@@ -37,7 +37,7 @@ struct State {
 
 /// Readers at work.
 pub(super) struct Readers {
-    state: Rc<State>,
+    state: Rc<ReadersState>,
     cluster: Cluster,
     tasks: Vec<JoinHandle<Hands>>,
     hosts: Vec<HostId>,
@@ -54,7 +54,7 @@ impl Readers {
         count: usize,
     ) -> Result<Readers, String> {
         let (stop, answers) = (Cell::new(false), Cell::new(0));
-        let state = Rc::new(State { shared, stop, answers });
+        let state = Rc::new(ReadersState { shared, stop, answers });
         let (mut tasks, mut hosts) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
@@ -97,7 +97,7 @@ impl Readers {
     }
 }
 
-async fn check_whole(state: &State, path: &str, reader: &Reader) -> Result<(), String> {
+async fn check_whole(state: &ReadersState, path: &str, reader: &Reader) -> Result<(), String> {
     let oracle = &state.shared.oracle;
     let reading = oracle.begin_read(path);
     let gone = |error: &Error| matches!(error, Error::NotFound { .. }) && reading.floor() == 0;
@@ -111,7 +111,7 @@ async fn check_whole(state: &State, path: &str, reader: &Reader) -> Result<(), S
     oracle.read_ended(&reading, 0, want, &bytes)
 }
 
-async fn keep_reading(state: Rc<State>, client: Client, mut rng: Rng) -> Hands {
+async fn keep_reading(state: Rc<ReadersState>, client: Client, mut rng: Rng) -> Hands {
     let mut hands = Hands::new();
     let verdict = &state.shared.verdict;
     while !state.stop.get() && verdict.borrow().is_none() {
@@ -145,7 +145,7 @@ async fn keep_reading(state: Rc<State>, client: Client, mut rng: Rng) -> Hands {
 
 /// Asks one question about a file; the judgement of the answer, if there is one.
 async fn ask(
-    state: &State,
+    state: &ReadersState,
     env: &Env,
     (path, reader): (&str, &Reader),
     rng: &mut Rng,
