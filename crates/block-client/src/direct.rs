@@ -26,7 +26,7 @@ use super::shared::Shared;
 use crate::limits::{DIRECT_FILES_MAX, DIRECT_RUNS_MAX, DIRECT_TIMEOUT};
 
 /// A DataFile, as the client knows it.
-enum Known {
+enum KnownFile {
     /// Being opened.
     Opening,
     Open(Rc<dyn Source>),
@@ -64,7 +64,7 @@ impl Run {
 pub(super) struct DirectReader {
     shared: Rc<Shared>,
     segment: SegmentId,
-    files: RefCell<BTreeMap<(u32, u32), Known>>,
+    files: RefCell<BTreeMap<(u32, u32), KnownFile>>,
     /// Counts the sessions: what was opened in one is not used in the next.
     session: Cell<u64>,
 }
@@ -205,14 +205,14 @@ impl DirectReader {
     fn source(self: &Rc<DirectReader>, file: (u32, u32)) -> Option<Rc<dyn Source>> {
         let files = &mut *self.files.borrow_mut();
         match files.get(&file) {
-            Some(Known::Open(source)) => return Some(source.clone()),
-            Some(Known::Opening) => {}
+            Some(KnownFile::Open(source)) => return Some(source.clone()),
+            Some(KnownFile::Opening) => {}
             None => {
                 if files.len() >= DIRECT_FILES_MAX {
                     // The oldest is the likeliest to have been collected.
                     files.pop_first();
                 }
-                files.insert(file, Known::Opening);
+                files.insert(file, KnownFile::Opening);
                 let opening = self.clone().open(file, self.session.get());
                 self.shared.env.spawn(Class::Foreground, "block: open a DataFile", opening);
             }
@@ -232,7 +232,7 @@ impl DirectReader {
         match opened {
             Ok(Ok(source)) => {
                 if let Some(known) = files.get_mut(&file) {
-                    *known = Known::Open(source);
+                    *known = KnownFile::Open(source);
                 }
             }
             Ok(Err(fault)) if fault.kind == Kind::NotFound => {

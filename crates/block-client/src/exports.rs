@@ -36,7 +36,7 @@ struct VolumeExportsInner {
     direct: Cell<bool>,
     /// How volumes that are closed have read.
     read: Cell<Reads>,
-    open: RefCell<BTreeMap<String, Weak<Attached>>>,
+    open: RefCell<BTreeMap<String, Weak<AttachedVolume>>>,
     /// One opening at a time, so that connections share attachments.
     opening: Mutex<()>,
 }
@@ -46,7 +46,7 @@ struct VolumeExportsInner {
 pub struct VolumeExports(Rc<VolumeExportsInner>);
 
 /// An attached volume; detached with its last connection.
-struct Attached {
+struct AttachedVolume {
     exports: Rc<VolumeExportsInner>,
     volume: Volume,
     id: VolumeId,
@@ -139,7 +139,7 @@ impl VolumeExports {
         self.0.open.borrow().values().filter(|open| open.strong_count() > 0).count()
     }
 
-    async fn attach(&self, name: &str) -> Result<Rc<Attached>, Fault> {
+    async fn attach(&self, name: &str) -> Result<Rc<AttachedVolume>, Fault> {
         let inner = &self.0;
         let request = BlockRequest::Attach {
             name: name.to_owned(),
@@ -170,7 +170,7 @@ impl VolumeExports {
         }
         let (exports, id) = (inner.clone(), info.volume);
         let name = name.to_owned();
-        Ok(Rc::new(Attached { exports, volume, id, name, epoch, map }))
+        Ok(Rc::new(AttachedVolume { exports, volume, id, name, epoch, map }))
     }
 }
 
@@ -228,13 +228,13 @@ fn about(info: &VolumeInfo) -> About {
     }
 }
 
-impl Attached {
+impl AttachedVolume {
     fn is_over(&self) -> bool {
         self.map.over.get() || self.volume.is_over()
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachedVolume {
     fn drop(&mut self) {
         let read = &self.exports.read;
         read.set(read.get().and(self.volume.reads()));
@@ -253,7 +253,7 @@ impl Drop for Attached {
     }
 }
 
-impl Device for Attached {
+impl Device for AttachedVolume {
     fn bytes(&self) -> u64 {
         self.volume.bytes()
     }
@@ -309,7 +309,7 @@ impl Route for Map {
 /// may do (B12).
 async fn keep(exports: Weak<VolumeExportsInner>) {
     while let Some(inner) = exports.upgrade() {
-        let open: Vec<Rc<Attached>> =
+        let open: Vec<Rc<AttachedVolume>> =
             inner.open.borrow().values().filter_map(Weak::upgrade).collect();
         let (env, managers) = (inner.env.clone(), inner.managers.clone());
         drop(inner);
@@ -318,7 +318,7 @@ async fn keep(exports: Weak<VolumeExportsInner>) {
             if let Ok(BlockReply::Kept { over }) =
                 managers.ask(BlockRequest::Keep { attachments }).await
             {
-                let is_over = |open: &&Rc<Attached>| over.contains(&(open.id, open.epoch));
+                let is_over = |open: &&Rc<AttachedVolume>| over.contains(&(open.id, open.epoch));
                 open.iter().filter(is_over).for_each(|open| open.map.over.set(true));
             }
         }

@@ -44,7 +44,7 @@ impl Ask {
 pub(super) type Answered = (BlockAnswer, Option<Buf>);
 
 /// How a try ended.
-enum Ended {
+enum AttemptEnd {
     /// With a good answer, in the session with this number.
     Answered(Answered, u64),
     /// Another try may help: at once, or after a pause.
@@ -130,7 +130,7 @@ impl Segment {
             let sent = env.now();
             let attempt = self.attempt(extent, &ask, locate, priority, &mut ticket).await;
             let (wait, why) = match attempt {
-                Ended::Answered((BlockAnswer::Located(located), _), session) if locate => {
+                AttemptEnd::Answered((BlockAnswer::Located(located), _), session) if locate => {
                     locate = false;
                     let question = question.expect("places were asked for");
                     self.learn(&question, &located, (session, sent));
@@ -145,21 +145,21 @@ impl Segment {
                     }
                     continue;
                 }
-                Ended::Answered(answered, _) => {
+                AttemptEnd::Answered(answered, _) => {
                     settle(&mut ticket);
                     return Ok(answered);
                 }
                 // It knows no places: a server of an older version.
-                Ended::Failed(fault) if locate && fault.kind == Kind::Invalid => {
+                AttemptEnd::Failed(fault) if locate && fault.kind == Kind::Invalid => {
                     self.direct.note_failure();
                     locate = false;
                     continue;
                 }
-                Ended::Failed(fault) => {
+                AttemptEnd::Failed(fault) => {
                     settle(&mut ticket);
                     return Err(fault);
                 }
-                Ended::Again { pause, why } => (pause, why),
+                AttemptEnd::Again { pause, why } => (pause, why),
             };
             tries += 1;
             if env.now() >= give_up {
@@ -224,7 +224,7 @@ impl Segment {
         locate: bool,
         priority: Priority,
         ticket: &mut Option<Ticket>,
-    ) -> Ended {
+    ) -> AttemptEnd {
         let session = match self.session().await {
             Ok(session) => session,
             Err(ended) => return ended,
@@ -248,7 +248,7 @@ impl Segment {
         };
         let timeout = self.shared.limits.call_timeout;
         match self.call(session.place, request, payload, (priority, timeout)).await {
-            Ok(Ok(answered)) => Ended::Answered(answered, session.number),
+            Ok(Ok(answered)) => AttemptEnd::Answered(answered, session.number),
             Ok(Err(error)) => self.refused(error, &session),
             Err(error) => {
                 if error != CallError::Busy {
@@ -259,7 +259,7 @@ impl Segment {
         }
     }
 
-    fn refused(&self, error: BlockError, session: &Session) -> Ended {
+    fn refused(&self, error: BlockError, session: &Session) -> AttemptEnd {
         match error {
             BlockError::NoSession => {
                 session.lose();
@@ -276,7 +276,7 @@ impl Segment {
             BlockError::Busy | BlockError::Superseded { .. } => {
                 again(true, "the block server is busy")
             }
-            BlockError::Fenced { .. } => Ended::Failed(self.shared.end()),
+            BlockError::Fenced { .. } => AttemptEnd::Failed(self.shared.end()),
             BlockError::Full => failed(Kind::Full, "the cluster has no room for the write"),
             BlockError::Corrupt => failed(Kind::Corrupt, "stored bytes do not verify"),
             BlockError::Invalid => {
@@ -314,13 +314,13 @@ impl Segment {
     }
 
     /// A session at the place where the segment is served now.
-    async fn session(&self) -> Result<Rc<Session>, Ended> {
-        self.shared.check().map_err(Ended::Failed)?;
+    async fn session(&self) -> Result<Rc<Session>, AttemptEnd> {
+        self.shared.check().map_err(AttemptEnd::Failed)?;
         if let Some(session) = self.usable() {
             return Ok(session);
         }
         let _turn = self.turn.lock().await;
-        self.shared.check().map_err(Ended::Failed)?;
+        self.shared.check().map_err(AttemptEnd::Failed)?;
         if let Some(session) = self.usable() {
             return Ok(session);
         }
@@ -336,14 +336,14 @@ impl Segment {
         begun
     }
 
-    async fn begin(&self) -> Result<Rc<Session>, Ended> {
+    async fn begin(&self) -> Result<Rc<Session>, AttemptEnd> {
         let env = &self.shared.env;
         let doubt = self.link.borrow_mut().doubt.take();
         let place = self.shared.route.place(self.id, doubt).await;
         let place = place.map_err(|fault| match fault.kind {
-            Kind::Fenced => Ended::Failed(self.shared.end()),
-            Kind::NotFound | Kind::Invalid => Ended::Failed(fault),
-            _ => Ended::Again { pause: true, why: fault },
+            Kind::Fenced => AttemptEnd::Failed(self.shared.end()),
+            Kind::NotFound | Kind::Invalid => AttemptEnd::Failed(fault),
+            _ => AttemptEnd::Again { pause: true, why: fault },
         });
         let place = place.inspect_err(|_| self.link.borrow_mut().doubt = doubt)?;
         let kept = self.changes.session();
@@ -373,7 +373,7 @@ impl Segment {
                 link.next = link.next.max(session.saturating_add(1));
                 Err(again(false, "a later session was begun"))
             }
-            Ok(Err(BlockError::Fenced { .. })) => Err(Ended::Failed(self.shared.end())),
+            Ok(Err(BlockError::Fenced { .. })) => Err(AttemptEnd::Failed(self.shared.end())),
             Ok(Err(BlockError::Busy)) => Err(again(true, "the block server is busy")),
             Ok(Err(error)) => {
                 self.doubt(place);
@@ -421,10 +421,10 @@ fn settle(ticket: &mut Option<Ticket>) {
     }
 }
 
-fn again(pause: bool, why: &str) -> Ended {
-    Ended::Again { pause, why: Fault::new(Kind::Retry, why) }
+fn again(pause: bool, why: &str) -> AttemptEnd {
+    AttemptEnd::Again { pause, why: Fault::new(Kind::Retry, why) }
 }
 
-fn failed(kind: Kind, why: &str) -> Ended {
-    Ended::Failed(Fault::new(kind, why))
+fn failed(kind: Kind, why: &str) -> AttemptEnd {
+    AttemptEnd::Failed(Fault::new(kind, why))
 }

@@ -29,7 +29,7 @@ pub(super) struct Parting {
 
 /// A segment that takes part in a cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct CutSegment {
     /// The segment.
     pub segment: SegmentId,
     /// Its owner's epoch.

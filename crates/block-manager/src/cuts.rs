@@ -22,7 +22,7 @@ use metrics::Unit;
 use runtime::{Class, Instant};
 use wire::control::{ControlError, Policy};
 
-use super::cut::{Begun, Part};
+use super::cut::{Begun, CutSegment};
 use super::error::Refusal;
 use super::limits::{
     CUT_ATTEMPT, FLATTEN_ATTEMPT, HOLD_MAX, KEEP_CUTS, LINK_ATTEMPT, LINKS_INFLIGHT, SERVE_MAX,
@@ -57,7 +57,7 @@ impl Manager {
         &self,
         lead: &Rc<LeaderTerm>,
         (nonce, volume, name): (u64, VolumeId, &str),
-        parts: &[Part],
+        parts: &[CutSegment],
         cut: u64,
     ) -> Result<BlockReply, ControlError> {
         let hold_ms = HOLD_MAX.as_millis() as u32;
@@ -102,7 +102,7 @@ impl Manager {
     }
 
     /// Ends the holds of a cut; answers the longest, in microseconds.
-    async fn end_holds(&self, parts: &[Part], cut: u64, keep: bool) -> Result<u64, Refusal> {
+    async fn end_holds(&self, parts: &[CutSegment], cut: u64, keep: bool) -> Result<u64, Refusal> {
         let releases = parts.iter().map(|part| {
             let request = BlockServerRequest::Release { segment: part.segment, cut, keep };
             self.ask_part(part, request, CUT_ATTEMPT)
@@ -120,7 +120,7 @@ impl Manager {
     /// Makes the directories of a volume's segments from a cut of others.
     async fn link(
         &self,
-        parts: &[Part],
+        parts: &[CutSegment],
         cut: u64,
         (to, policy): (VolumeId, Policy),
     ) -> Result<(), Refusal> {
@@ -279,7 +279,7 @@ impl Manager {
 
     async fn ask_part(
         &self,
-        part: &Part,
+        part: &CutSegment,
         request: BlockServerRequest,
         attempt: runtime::Duration,
     ) -> Result<BlockServerReply, Refusal> {

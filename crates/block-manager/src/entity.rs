@@ -19,7 +19,7 @@ pub struct Volume {
     /// of segments that were cut off are below.
     pub owner_floor: u64,
     /// Who has it open.
-    pub attached: Vec<Attached>,
+    pub attached: Vec<AttachedClient>,
     /// What it has to do with other volumes.
     pub family: Family,
     /// Its name is free, and its data is kept for a while.
@@ -72,7 +72,7 @@ impl Family {
 
 /// A client that has a volume open.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Attached {
+pub struct AttachedClient {
     /// Its epoch.
     pub epoch: u64,
     /// The request that made it.

@@ -82,7 +82,7 @@ pub enum Refusal {
         name: String,
     },
     /// Somebody has the volume open.
-    Attached {
+    AttachedClient {
         /// The volume's name.
         name: String,
         /// Who.
@@ -156,7 +156,7 @@ impl Refusal {
             | Refusal::HasSnapshots { .. }
             | Refusal::HasClones { .. }
             | Refusal::Shares { .. }
-            | Refusal::Attached { .. } => Kind::Invalid,
+            | Refusal::AttachedClient { .. } => Kind::Invalid,
         }
     }
 }
@@ -221,7 +221,7 @@ impl fmt::Display for Refusal {
             Refusal::Limits => {
                 f.write_str("a base above its burst; lower the base or raise the burst")
             }
-            Refusal::Attached { name, holder } => {
+            Refusal::AttachedClient { name, holder } => {
                 write!(f, "{name}: {holder} has it open; close it there first")
             }
             Refusal::HasData { name, bytes } => write!(

@@ -32,7 +32,7 @@ pub mod state;
 mod uses;
 mod volumes;
 
-pub use cut::{Begun, Part};
+pub use cut::{Begun, CutSegment};
 pub use error::Refusal;
 pub use machine::{Config, FirstEpochs, Machine};
 pub use service::{Manager, ManagerConfig};

@@ -13,7 +13,7 @@ use table::Batch;
 use wire::control::Policy;
 
 use super::entity::{
-    Attached, Boots, Counters, Deleted, Family, PendingDelete, Segment, Server, Volume,
+    AttachedClient, Boots, Counters, Deleted, Family, PendingDelete, Segment, Server, Volume,
 };
 use super::limits::{ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
 
@@ -362,7 +362,7 @@ impl Input<'_> {
         let mut attached = Vec::new();
         for _ in 0..self.u8()? {
             let (epoch, nonce) = (self.u64()?, self.u64()?);
-            attached.push(Attached { epoch, nonce, holder: self.text()? });
+            attached.push(AttachedClient { epoch, nonce, holder: self.text()? });
         }
         let family = if related { self.family()? } else { Family::default() };
         let deleted = match deleted {

@@ -16,7 +16,7 @@ use block_volume::ids::{SegmentId, VolumeId};
 use runtime::Instant;
 use wire::control::Policy;
 
-use super::cut::{Begun, Part};
+use super::cut::{Begun, CutSegment};
 use super::entity::{Family, PendingDelete, Volume, segments_of_all};
 use super::error::Refusal;
 use super::limits::{
@@ -113,7 +113,7 @@ impl Machine {
         nonce: u64,
         volume: VolumeId,
         name: &str,
-    ) -> Result<Begun<Vec<Part>>, Refusal> {
+    ) -> Result<Begun<Vec<CutSegment>>, Refusal> {
         let full = snapshot_name(&self.changeable(volume)?.spec.name, name)?;
         if let Some(reply) = self.check_new(nonce, &full)? {
             return Ok(Begun::Done(reply));
@@ -124,11 +124,11 @@ impl Machine {
     }
 
     /// All segments of a volume with their owners.
-    fn parts(&self, volume: VolumeId) -> Result<Vec<Part>, Refusal> {
+    fn parts(&self, volume: VolumeId) -> Result<Vec<CutSegment>, Refusal> {
         let part = |(id, segment): (SegmentId, super::entity::Segment)| {
             let addr = self.owner_addr(id).filter(|_| self.serves(id, segment.owner));
             let what = || Refusal::Server { what: format!("{id} is not open yet") };
-            Ok(Part { segment: id, epoch: segment.epoch, addr: addr.ok_or_else(what)? })
+            Ok(CutSegment { segment: id, epoch: segment.epoch, addr: addr.ok_or_else(what)? })
         };
         self.state.segments_of(volume, 0).map(part).collect()
     }
@@ -140,7 +140,7 @@ impl Machine {
         nonce: u64,
         volume: VolumeId,
         name: &str,
-        parts: &[Part],
+        parts: &[CutSegment],
     ) -> Result<(VolumeId, Policy), Refusal> {
         let known = self.changeable(volume)?.clone();
         let epochs = parts.iter().map(|part| (part.segment, part.epoch));
@@ -325,7 +325,7 @@ impl Machine {
     }
 
     /// The segments of a snapshot with their owners, when all are open.
-    pub fn snapshot_parts(&self, id: VolumeId) -> Result<Vec<Part>, Refusal> {
+    pub fn snapshot_parts(&self, id: VolumeId) -> Result<Vec<CutSegment>, Refusal> {
         self.snapshot(id)?;
         self.parts(id)
     }
@@ -429,7 +429,7 @@ impl Machine {
 
     /// All segments of a clone, deleted or not, whose snapshot is about to go. One that has just
     /// been deleted has none, and gets some when this is tried again.
-    pub fn clone_parts(&self, id: VolumeId) -> Result<Vec<Part>, Refusal> {
+    pub fn clone_parts(&self, id: VolumeId) -> Result<Vec<CutSegment>, Refusal> {
         let known = self.made(id)?;
         let parts = self.parts(id)?;
         let count = block_proto::geometry(&known.spec)
@@ -441,7 +441,7 @@ impl Machine {
     }
 
     /// Segments of a volume that may change, with their owners.
-    pub fn flatten_parts(&self, id: VolumeId) -> Result<Vec<Part>, Refusal> {
+    pub fn flatten_parts(&self, id: VolumeId) -> Result<Vec<CutSegment>, Refusal> {
         self.changeable(id)?;
         self.parts(id)
     }

@@ -8,7 +8,8 @@ use block_volume::geometry::SegmentIndex;
 use block_volume::ids::{SegmentId, VolumeId};
 
 use super::entity::{
-    Attached, Boots, Counters, Family, PendingDelete, Segment, Server, Volume, segments_of_all,
+    AttachedClient, Boots, Counters, Family, PendingDelete, Segment, Server, Volume,
+    segments_of_all,
 };
 use super::rows::{Key, Row, Value};
 
@@ -249,7 +250,8 @@ impl ManagerState {
     /// A volume as others see it.
     pub fn info(&self, id: VolumeId) -> Option<VolumeInfo> {
         let volume = self.volumes.get(&id)?;
-        let attached = |one: &Attached| Attachment { epoch: one.epoch, holder: one.holder.clone() };
+        let attached =
+            |one: &AttachedClient| Attachment { epoch: one.epoch, holder: one.holder.clone() };
         let attachments = volume.attached.iter().map(attached).collect();
         let Family { parent, clone_source, hold_us, .. } = volume.family;
         let spec = volume.spec.clone();

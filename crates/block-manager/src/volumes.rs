@@ -9,7 +9,7 @@ use block_volume::limits::{BLOCK, VOLUME_BYTES};
 use block_volume::qos::VolumeLimits;
 use runtime::Instant;
 
-use super::entity::{Attached, Family, PendingDelete, Segment, Volume};
+use super::entity::{AttachedClient, Family, PendingDelete, Segment, Volume};
 use super::error::Refusal;
 use super::limits::{ATTACH_DEAD, ATTACHMENT_EPOCH_MAX, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
 use super::machine::{FirstEpochs, Machine};
@@ -213,7 +213,12 @@ impl Machine {
     }
 
     /// True when nobody has heard of an attachment for long.
-    pub(super) fn is_dead(&self, now: Instant, volume: VolumeId, attached: &Attached) -> bool {
+    pub(super) fn is_dead(
+        &self,
+        now: Instant,
+        volume: VolumeId,
+        attached: &AttachedClient,
+    ) -> bool {
         let heard = self.kept.get(&(volume, attached.epoch));
         heard.is_none_or(|&heard| now - heard > ATTACH_DEAD)
     }
@@ -225,7 +230,7 @@ impl Machine {
             None => Ok(()),
             Some(one) => {
                 let (name, holder) = (known.spec.name.clone(), one.holder.clone());
-                Err(Refusal::Attached { name, holder })
+                Err(Refusal::AttachedClient { name, holder })
             }
         }
     }
@@ -248,14 +253,14 @@ impl Machine {
             return self.attached_reply(id, same.epoch);
         }
         // A holder that asks again has forgotten what it had.
-        let over = |one: &Attached| one.holder == holder || self.is_dead(now, id, one);
+        let over = |one: &AttachedClient| one.holder == holder || self.is_dead(now, id, one);
         let (gone, left): (Vec<_>, Vec<_>) = known.attached.into_iter().partition(over);
         known.attached = left;
         if let Some(other) = known.attached.first()
             && !(known.spec.shared || known.family.parent.is_some())
         {
             let (name, holder) = (name.to_owned(), other.holder.clone());
-            return Err(Refusal::Attached { name, holder });
+            return Err(Refusal::AttachedClient { name, holder });
         }
         if known.attached.len() >= ATTACHMENTS_MAX {
             return Err(Refusal::Full { what: "attachments of it", max: ATTACHMENTS_MAX });
@@ -269,7 +274,7 @@ impl Machine {
             self.kept.remove(&(id, one.epoch));
         }
         known.attach_epoch = epoch;
-        known.attached.push(Attached { epoch, nonce, holder: holder.to_owned() });
+        known.attached.push(AttachedClient { epoch, nonce, holder: holder.to_owned() });
         self.put(Key::Volume(id), Value::Volume(known));
         self.kept.insert((id, epoch), now);
         self.attached_reply(id, epoch)

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use block_nbd::fuzz;
 use block_nbd::protocol::limits::{NBD_DATA_MAX, NBD_NAME_MAX};
 use block_nbd::protocol::{
-    BASE_ALLOCATION, Broken, Chunk, ClientHello, Command, Errno, Greeting, MetaQuery, OptionCode,
-    OptionFlaw, OptionHead, OptionReply, OptionRequest, ReplyCode, Request, Select, ServerInfo,
-    SimpleReply, StatusExtent, allocation_flags, decode_chunk, decode_reply,
+    BASE_ALLOCATION, Chunk, ClientHello, Command, Errno, Greeting, MetaQuery, OptionCode,
+    OptionFlaw, OptionHead, OptionReply, OptionRequest, ProtocolError, ReplyCode, Request, Select,
+    ServerInfo, SimpleReply, StatusExtent, allocation_flags, decode_chunk, decode_reply,
     encode_export_name_reply, export_flags, request_flags,
 };
 use proptest::prelude::*;
@@ -158,7 +158,7 @@ fn what_is_wrong_is_told() {
     let mut huge = encode_option(&OptionRequest::List);
     huge[12..16].fill(0xff);
     let huge = OptionHead::decode(huge.first_chunk().unwrap());
-    assert!(matches!(huge, Err(Broken::TooLong { .. })));
+    assert!(matches!(huge, Err(ProtocolError::TooLong { .. })));
     let magic = OptionHead::decode(&[0; 16]).unwrap_err();
     assert!(magic.to_string().contains("does not speak NBD"));
     assert!(ClientHello::decode([0, 0, 0, 4]).is_err(), "a flag that was not offered");
@@ -171,7 +171,7 @@ fn what_is_wrong_is_told() {
     let too_long = flaw(Command::Write, 0, NBD_DATA_MAX + 1);
     assert_eq!((too_long.errno, too_long.skip), (Errno::Overflow, NBD_DATA_MAX + 1));
     assert_eq!(flaw(Command::Read, 0, NBD_DATA_MAX + 1).skip, 0);
-    assert!(matches!(request(Command::Write, 0, u32::MAX), Err(Broken::TooLong { .. })));
+    assert!(matches!(request(Command::Write, 0, u32::MAX), Err(ProtocolError::TooLong { .. })));
     assert_eq!(flaw(Command::Write, request_flags::DF, 8).skip, 8);
     assert_eq!(flaw(Command::Read, 1 << 9, 8).errno, Errno::Invalid);
     // Zeroes and trims may be as long as a length can say.

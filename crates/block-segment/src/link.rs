@@ -17,7 +17,7 @@ use super::format::state::{
     read_key,
 };
 use super::limits::LINK_ROWS_BYTES;
-use super::open::Opening;
+use super::open::SegmentOpening;
 use super::options::LinkFrom;
 
 /// Bytes of the cache for a table that is read once.
@@ -32,7 +32,7 @@ fn of_origin(error: table::Error) -> Fault {
     Fault::new(kind, format!("the snapshot that it is cloned from: {error}"))
 }
 
-impl Opening {
+impl SegmentOpening {
     /// Gives the segment, of which the table is open, the content of another.
     pub(super) async fn link_from(&self, table: &Table, origin: &LinkFrom) -> Result<(), Fault> {
         let from = origin().await.map_err(|fault| {

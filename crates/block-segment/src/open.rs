@@ -35,7 +35,7 @@ use super::shared::Shared;
 use super::types::{Loc, Update, merge};
 
 /// A segment that is being opened.
-pub(super) struct Opening {
+pub(super) struct SegmentOpening {
     pub(super) env: Env,
     pub(super) store: Rc<dyn Store>,
     pub(super) identity: Identity,
@@ -59,7 +59,7 @@ pub(crate) async fn open(
     (options, origin): (Options, Option<LinkFrom>),
 ) -> Result<Rc<Core>, Fault> {
     let options = options.clamped();
-    let opening = Opening { env: env.clone(), store: store.clone(), identity };
+    let opening = SegmentOpening { env: env.clone(), store: store.clone(), identity };
     let table_options =
         table::Options { create: options.create, owner: epoch, ..options.table.clone() };
     let table = Table::open(env, store.clone(), shared.cache(), table_options).await;
@@ -137,7 +137,7 @@ pub(crate) async fn open(
     Ok(core)
 }
 
-impl Opening {
+impl SegmentOpening {
     pub(super) fn fault(&self, kind: Kind, text: impl std::fmt::Display) -> Fault {
         Fault::new(kind, format!("{} in {}: {text}", self.identity, self.store.name()))
     }

@@ -21,7 +21,7 @@ use transport::{Endpoint, Handler, Incoming, TransportError};
 use super::agent::{BlockServerAgent, Devices, ServedSegment};
 use super::lazy::LazySegment;
 use super::ownership::{LeaseState, OwnedSegment};
-use crate::{BlockServer, Lease, Opened, SegmentOpener};
+use crate::{BlockServer, Lease, OpenedSegment, SegmentOpener};
 
 /// Segments on the core, each in its directory.
 #[derive(Clone)]
@@ -116,7 +116,7 @@ impl Lease for SegmentLease {
 struct Opener(BlockServerAgent);
 
 impl SegmentOpener for Opener {
-    fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
+    fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment> {
         Box::pin(async move {
             let (device, epoch) = self.0.device(segment).await?;
             // They leased locations while they might answer.
@@ -125,7 +125,7 @@ impl SegmentOpener for Opener {
                 _ => Instant::default(),
             };
             let lease = Rc::new(SegmentLease { agent: self.0.clone(), segment, epoch });
-            Ok(Opened { device, lease, epoch, location_leases_end })
+            Ok(OpenedSegment { device, lease, epoch, location_leases_end })
         })
     }
 

@@ -27,12 +27,12 @@ use wire::control::Policy;
 use super::agent::ServedSegment;
 
 /// Opens the segment: called again after a failure.
-pub(super) type Opening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;
+pub(super) type SegmentOpening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Segment, Fault>>>;
 
 struct LazySegmentInner {
     client: Client,
     bytes: u64,
-    opening: Opening,
+    opening: SegmentOpening,
     opened: OnceCell<Segment>,
     turn: Mutex<()>,
     closed: Cell<bool>,
@@ -44,7 +44,7 @@ struct LazySegmentInner {
 pub(super) struct LazySegment(Rc<LazySegmentInner>);
 
 impl LazySegment {
-    pub(super) fn new(client: &Client, bytes: u64, opening: Opening) -> LazySegment {
+    pub(super) fn new(client: &Client, bytes: u64, opening: SegmentOpening) -> LazySegment {
         LazySegment(Rc::new(LazySegmentInner {
             client: client.clone(),
             bytes,

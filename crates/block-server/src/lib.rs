@@ -50,7 +50,7 @@ pub trait Lease {
 }
 
 /// A segment that is served here.
-pub struct Opened {
+pub struct OpenedSegment {
     /// Its content.
     pub device: Rc<dyn Owned>,
     /// For how long.
@@ -66,7 +66,7 @@ pub trait SegmentOpener {
     /// A segment that this server owns: `Reroute` when it does not, `Retry` when it cannot be
     /// opened now. Called once at a time for a segment, and again only after
     /// [`BlockServer::release`] or an answer of its device that it is fenced.
-    fn open(&self, segment: SegmentId) -> Answer<'_, Opened>;
+    fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment>;
 
     /// True when an attachment is not over. Asked anew after each opening of a segment, because
     /// whoever came after the attachment may have told it to the segment's former owner only.
@@ -211,7 +211,7 @@ impl BlockServer {
             }
             let since = self.0.env.now();
             match self.0.opener.open(segment).await {
-                Ok(Opened { device, lease, epoch, location_leases_end }) => {
+                Ok(OpenedSegment { device, lease, epoch, location_leases_end }) => {
                     let (sessions, admission) = Default::default();
                     if !self.has_slot(segment, &slot) {
                         // Released meanwhile. What is leased stays noted for the next opening.

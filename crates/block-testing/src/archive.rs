@@ -113,18 +113,18 @@ impl DataFiles for Shelf {
             let found = files.files.iter().find(is_it);
             let (_, file) = found.ok_or_else(|| Fault::new(Kind::NotFound, name))?;
             let (bytes, env, pause) = (file.bytes.clone(), self.env.clone(), self.pause);
-            Ok(Rc::new(Opened { bytes, env, pause }) as Rc<dyn Source>)
+            Ok(Rc::new(OpenedFile { bytes, env, pause }) as Rc<dyn Source>)
         })
     }
 }
 
-struct Opened {
+struct OpenedFile {
     bytes: Rc<RefCell<Vec<u8>>>,
     env: Env,
     pause: Duration,
 }
 
-impl Source for Opened {
+impl Source for OpenedFile {
     fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
         Box::pin(async move {
             let nanos = self.env.random_below(4 * self.pause.as_nanos().max(1) as u64);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::{Fault, Kind};
 use block_client::{Attachment, DataFiles, Route, SegmentOwner};
 use block_proto::lease::{FIRST_EPOCH, drifted};
-use block_server::{Lease, LeaseState, Opened, SegmentOpener};
+use block_server::{Lease, LeaseState, OpenedSegment, SegmentOpener};
 use block_volume::contract::Answer;
 use block_volume::ids::{SegmentId, VolumeId};
 use futures_util::FutureExt;
@@ -159,7 +159,7 @@ struct Opener {
 }
 
 impl SegmentOpener for Opener {
-    fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
+    fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment> {
         async move {
             self.env.sleep(self.env.jitter(4 * self.manager.0.pause)).await;
             let inner = &self.manager.0;
@@ -192,7 +192,7 @@ impl SegmentOpener for Opener {
                 FIRST_EPOCH => Instant::default(),
                 _ => self.env.now() + drifted(inner.lease),
             };
-            Ok(Opened { device, lease: Rc::new(lease), epoch, location_leases_end })
+            Ok(OpenedSegment { device, lease: Rc::new(lease), epoch, location_leases_end })
         }
         .boxed_local()
     }

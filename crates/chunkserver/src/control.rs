@@ -24,7 +24,7 @@ use crate::scrub::read_through;
 use crate::server::Chunkserver;
 
 /// What a copy is made of; see [`ChunkserverRequest::Replicate`].
-struct Copy {
+struct CopySource {
     chunk: ChunkId,
     disk: DiskId,
     epoch: base::Epoch,
@@ -94,7 +94,10 @@ impl<S: ChunkStore> Chunkserver<S> {
                 sources,
                 token,
                 seal,
-            } => self.replicate(Copy { chunk, disk, epoch, base, len, sources, token, seal }).await,
+            } => {
+                self.replicate(CopySource { chunk, disk, epoch, base, len, sources, token, seal })
+                    .await
+            }
             ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
                 for chunk in chunks {
                     self.check_order(not_after_s)?;
@@ -162,7 +165,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 
     /// Makes a replica from others (invariant 9: the sources stay as they are), and verifies it.
-    async fn replicate(&self, copy: Copy) -> Result<ChunkserverReply, ControlError> {
+    async fn replicate(&self, copy: CopySource) -> Result<ChunkserverReply, ControlError> {
         let at = ChunkRef { chunk: copy.chunk, disk: copy.disk };
         let store = self.disk(at).map_err(refused)?.store.clone();
         if copy.len == 0 || copy.sources.is_empty() {
@@ -197,7 +200,12 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(ChunkserverReply::Replicated { stat, bytes })
     }
 
-    async fn copy_chunk(&self, store: &S, at: ChunkRef, copy: &Copy) -> Result<u64, ControlError> {
+    async fn copy_chunk(
+        &self,
+        store: &S,
+        at: ChunkRef,
+        copy: &CopySource,
+    ) -> Result<u64, ControlError> {
         // A copy that was interrupted goes on where it stood; a sealed one is done.
         let mut offset = match store.stat(copy.chunk) {
             Ok(ReplicaStat { state: ReplicaState::Sealed, durable_bound, .. })
@@ -268,7 +276,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// use to the copy are taken off; one that is damaged here may serve again behind the damage.
     async fn fetch_from(
         &self,
-        copy: &Copy,
+        copy: &CopySource,
         sources: &mut Vec<&ReplicaPlace>,
         offset: u32,
         want: u32,
@@ -295,7 +303,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// Reads and verifies the next sectors of a copy, cut at its length.
     async fn fetch(
         &self,
-        copy: &Copy,
+        copy: &CopySource,
         place: &ReplicaPlace,
         offset: u32,
         want: u32,

@@ -41,7 +41,7 @@ struct Want {
 }
 
 #[derive(Default)]
-struct Lane {
+struct PartitionQueue {
     waiting: VecDeque<Want>,
     busy: bool,
 }
@@ -55,7 +55,7 @@ struct LocatorInner {
     session: Rc<Session>,
     counters: Rc<Counters>,
     cache: RefCell<Cache>,
-    lanes: RefCell<BTreeMap<u16, Lane>>,
+    queues: RefCell<BTreeMap<u16, PartitionQueue>>,
     prefetch: u32,
     attempt: Duration,
 }
@@ -72,7 +72,7 @@ impl Locator {
             session,
             counters,
             cache: RefCell::new(Cache::new(config.cache_chunks)),
-            lanes: RefCell::default(),
+            queues: RefCell::default(),
             prefetch: config.prefetch,
             attempt: config.control_attempt,
         }))
@@ -103,10 +103,10 @@ impl Locator {
         let (_, partitions) = self.0.session.partitions();
         let partition = stream_partition(file, partitions);
         let start = {
-            let lanes = &mut *self.0.lanes.borrow_mut();
-            let lane = lanes.entry(partition).or_default();
-            lane.waiting.push_back(Want { file, offset, answer, span: metrics::current() });
-            !std::mem::replace(&mut lane.busy, true)
+            let queues = &mut *self.0.queues.borrow_mut();
+            let queue = queues.entry(partition).or_default();
+            queue.waiting.push_back(Want { file, offset, answer, span: metrics::current() });
+            !std::mem::replace(&mut queue.busy, true)
         };
         if start {
             let locator = self.clone();
@@ -130,14 +130,14 @@ impl Locator {
     async fn run(&self, partition: u16) {
         loop {
             let batch: Vec<Want> = {
-                let lanes = &mut *self.0.lanes.borrow_mut();
-                let lane = lanes.entry(partition).or_default();
-                let count = lane.waiting.len().min(LOCATE_BATCH_MAX);
+                let queues = &mut *self.0.queues.borrow_mut();
+                let queue = queues.entry(partition).or_default();
+                let count = queue.waiting.len().min(LOCATE_BATCH_MAX);
                 if count == 0 {
-                    lane.busy = false;
+                    queue.busy = false;
                     return;
                 }
-                lane.waiting.drain(..count).collect()
+                queue.waiting.drain(..count).collect()
             };
             // The question travels under the trace of the first that waits.
             let views = match batch[0].span.clone() {

@@ -360,7 +360,7 @@ impl RaftLogState {
     }
 }
 
-type Part = (RecordKind, Vec<u8>, Option<u64>);
+type RecordPart = (RecordKind, Vec<u8>, Option<u64>);
 
 /// Owns the device.
 struct Writer<D> {
@@ -427,7 +427,7 @@ impl<D: LogDevice> Writer<D> {
     }
 
     /// Writes `parts` as one durable batch.
-    async fn write(&mut self, parts: Vec<Part>) -> Result<(), LogError> {
+    async fn write(&mut self, parts: Vec<RecordPart>) -> Result<(), LogError> {
         let lens = parts.iter().map(|part| record_len(part.1.len()));
         let len = (lens.sum::<usize>()).next_multiple_of(self.block_len) as u64;
         assert!(len <= self.segment_len, "a batch of {len} bytes does not fit a segment");
@@ -479,7 +479,7 @@ impl<D: LogDevice> Writer<D> {
 }
 
 /// Takes what fits one batch of `batch_bytes`, and one record on top, from the queue.
-fn take_batch(shared: &Shared, batch_bytes: usize) -> (Vec<Part>, Vec<Done>) {
+fn take_batch(shared: &Shared, batch_bytes: usize) -> (Vec<RecordPart>, Vec<Done>) {
     let mut state = shared.state.borrow_mut();
     let (mut parts, mut waiting, mut bytes) = (Vec::new(), Vec::new(), 0);
     while bytes < batch_bytes {

@@ -199,7 +199,7 @@ impl Master {
         config.masters.retain(|master| master.id != own.id);
         config.masters.push(own);
         config.masters.sort_by_key(|master| master.id);
-        let master = Opening::new(env, &config, store, endpoint).open(addr, admission).await?;
+        let master = GroupOpening::new(env, &config, store, endpoint).open(addr, admission).await?;
         if let Err(why) = master.check_alone().await {
             master.shutdown().await;
             return Err(StartError::Twice(why));
@@ -565,7 +565,7 @@ fn check(config: &MasterConfig) -> Result<(), StartError> {
 }
 
 /// Opens the groups and starts their services.
-struct Opening<'a> {
+struct GroupOpening<'a> {
     env: &'a Env,
     config: &'a MasterConfig,
     store: FlashStore,
@@ -575,16 +575,16 @@ struct Opening<'a> {
     groups: Groups,
 }
 
-impl<'a> Opening<'a> {
+impl<'a> GroupOpening<'a> {
     fn new(
         env: &'a Env,
         config: &'a MasterConfig,
         store: FlashStore,
         endpoint: Endpoint,
-    ) -> Opening<'a> {
+    ) -> GroupOpening<'a> {
         let peers = Peers::new(env, endpoint.clone(), &config.masters);
         let router = Router::new(env, peers.clone(), config.timing.call_timeout);
-        Opening { env, config, store, endpoint, peers, router, groups: Groups::new() }
+        GroupOpening { env, config, store, endpoint, peers, router, groups: Groups::new() }
     }
 
     async fn host<M: Hostable>(&self, name: GroupName, state: M) -> Result<Host<M>, StartError> {

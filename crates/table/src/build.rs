@@ -7,7 +7,7 @@ use crate::file::{TableFiles, put_filter};
 use crate::format::block::{BlockBuilder, Version};
 use crate::format::edit::FileInfo;
 use crate::format::filter;
-use crate::format::footer::{Footer, Part, index_value, top_value};
+use crate::format::footer::{FilePart, Footer, index_value, top_value};
 use crate::format::frame::{Content, file_head};
 use crate::limits::{BUILD_APPEND_BYTES, INDEX_BYTES};
 use crate::options::{Compression, Options};
@@ -107,7 +107,7 @@ impl Builder {
         let at = self.at;
         let len = self.data.finish(self.file, at, self.compression, &mut self.buffer);
         self.at += u64::from(len);
-        let value = index_value(Part { at, len });
+        let value = index_value(FilePart { at, len });
         self.index.add(&last, [(Seq::ZERO, Some(&value[..]))].into_iter());
     }
 
@@ -120,7 +120,7 @@ impl Builder {
         self.hashes.clear();
         let filter_len = put_filter(&mut self.buffer, self.file, self.at, &filter);
         self.at += u64::from(filter_len);
-        let value = top_value(Part { at, len }, filter_len);
+        let value = top_value(FilePart { at, len }, filter_len);
         self.top.add(&last, [(Seq::ZERO, Some(&value[..]))].into_iter());
     }
 

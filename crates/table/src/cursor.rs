@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::error::Error;
-use crate::file::{Opened, Partition, SortedFile};
+use crate::file::{OpenedFile, Partition, SortedFile};
 use crate::format::block::{Block, Version};
 use crate::format::edit::RunInfo;
 use crate::limits::MERGE_READ_BYTES;
@@ -33,7 +33,7 @@ impl Run {
 /// Where a cursor stands.
 struct CursorPosition {
     file: usize,
-    opened: Rc<Opened>,
+    opened: Rc<OpenedFile>,
     part: usize,
     partition: Rc<Partition>,
     block: usize,

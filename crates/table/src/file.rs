@@ -13,7 +13,7 @@ use crate::format::DecodeError;
 use crate::format::block::Block;
 use crate::format::edit::FileInfo;
 use crate::format::filter;
-use crate::format::footer::{FOOTER, Footer, Part, read_index_value, read_top_value};
+use crate::format::footer::{FOOTER, FilePart, Footer, read_index_value, read_top_value};
 use crate::format::frame::placed_crc;
 use crate::pending_deletes::PendingDeletes;
 use crate::store::{Source, Store};
@@ -59,13 +59,13 @@ pub(crate) struct Partition {
 pub(crate) struct SortedFile {
     shelf: Rc<TableFiles>,
     pub(crate) info: FileInfo,
-    opened: RefCell<Option<Rc<Opened>>>,
+    opened: RefCell<Option<Rc<OpenedFile>>>,
     opening: Mutex<()>,
     obsolete: Cell<bool>,
 }
 
 /// What stays in memory of a file that has been read.
-pub(crate) struct Opened {
+pub(crate) struct OpenedFile {
     source: Rc<dyn Source>,
     /// For each partition its last key and its place.
     pub(crate) top: Block,
@@ -106,7 +106,7 @@ impl SortedFile {
         self.flaw(DecodeError::Damaged(what), offset)
     }
 
-    async fn read(&self, source: &dyn Source, part: Part) -> Result<Vec<u8>, Error> {
+    async fn read(&self, source: &dyn Source, part: FilePart) -> Result<Vec<u8>, Error> {
         let bytes = source.read_at(part.at, part.len as usize).await.map_err(|fault| {
             Error::of_store(fault, "read", &self.shelf.path(Name::Sorted(self.file())))
         })?;
@@ -117,7 +117,7 @@ impl SortedFile {
     }
 
     /// The file, opened: its footer and top block are read and verified.
-    pub(crate) async fn open(&self) -> Result<Rc<Opened>, Error> {
+    pub(crate) async fn open(&self) -> Result<Rc<OpenedFile>, Error> {
         if let Some(opened) = &*self.opened.borrow() {
             return Ok(opened.clone());
         }
@@ -133,7 +133,7 @@ impl SortedFile {
         let tail = len.checked_sub(top_at).and_then(|tail| u32::try_from(tail).ok());
         let tail = tail.filter(|&tail| tail as usize > FOOTER);
         let tail = tail.ok_or_else(|| self.damaged("its end cannot be where it is said", len))?;
-        let bytes = self.read(&*source, Part { at: top_at, len: tail }).await?;
+        let bytes = self.read(&*source, FilePart { at: top_at, len: tail }).await?;
         let (top, footer) = bytes.split_at(bytes.len() - FOOTER);
         let footer_at = len - FOOTER as u64;
         let footer = Footer::decode(self.file(), footer_at, footer)
@@ -146,7 +146,7 @@ impl SortedFile {
         if top.key(top.len() - 1) != self.info.last_key {
             return Err(self.damaged("its last key is not what the manifest says", top_at));
         }
-        let opened = Rc::new(Opened { source, top });
+        let opened = Rc::new(OpenedFile { source, top });
         *self.opened.borrow_mut() = Some(opened.clone());
         Ok(opened)
     }
@@ -154,7 +154,7 @@ impl SortedFile {
     /// A partition, by its place in the top block.
     pub(crate) async fn partition(
         &self,
-        opened: &Opened,
+        opened: &OpenedFile,
         number: usize,
         fill: bool,
     ) -> Result<Rc<Partition>, Error> {
@@ -168,7 +168,7 @@ impl SortedFile {
             Some(Cached::Data(_)) => return Err(self.damaged("two parts share a place", index.at)),
             None => {}
         }
-        let both = Part { at: index.at, len: index.len.saturating_add(filter.len) };
+        let both = FilePart { at: index.at, len: index.len.saturating_add(filter.len) };
         let bytes = self.read(&*opened.source, both).await?;
         let (index_bytes, filter_bytes) = bytes.split_at(index.len as usize);
         let block = Block::decode(self.file(), index.at, index_bytes)
@@ -184,7 +184,7 @@ impl SortedFile {
     }
 
     /// Where a partition's data block stands.
-    fn data_part(&self, partition: &Partition, number: usize) -> Result<Part, Error> {
+    fn data_part(&self, partition: &Partition, number: usize) -> Result<FilePart, Error> {
         let value = partition.index.visible(number, Seq::new(u64::MAX)).and_then(|v| v.1);
         let part = read_index_value(value, self.info.top_at);
         part.ok_or_else(|| self.damaged("an index block names no place", self.info.top_at))
@@ -193,7 +193,7 @@ impl SortedFile {
     /// A data block of a partition.
     pub(crate) async fn data(
         &self,
-        opened: &Opened,
+        opened: &OpenedFile,
         partition: &Partition,
         number: usize,
         fill: bool,
@@ -215,14 +215,14 @@ impl SortedFile {
         Ok(block)
     }
 
-    fn block(&self, part: Part, bytes: &[u8]) -> Result<Block, Error> {
+    fn block(&self, part: FilePart, bytes: &[u8]) -> Result<Block, Error> {
         Block::decode(self.file(), part.at, bytes).map_err(|flaw| self.flaw(flaw, part.at))
     }
 
     /// Data blocks of a partition from one on, with one read of about `bytes`, past the cache.
     pub(crate) async fn data_ahead(
         &self,
-        opened: &Opened,
+        opened: &OpenedFile,
         partition: &Partition,
         first: usize,
         bytes: usize,
@@ -239,9 +239,9 @@ impl SortedFile {
             parts.push(part);
         }
         let end = parts.last().expect("not empty").end();
-        let all = Part { at: start.at, len: (end - start.at) as u32 };
+        let all = FilePart { at: start.at, len: (end - start.at) as u32 };
         let bytes = self.read(&*opened.source, all).await?;
-        let block = |part: &Part| {
+        let block = |part: &FilePart| {
             let from = (part.at - start.at) as usize;
             self.block(*part, &bytes[from..from + part.len as usize]).map(Rc::new)
         };

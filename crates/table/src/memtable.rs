@@ -9,12 +9,12 @@ use crate::limits::ENTRY_OVERHEAD;
 use crate::types::{FileNo, Seq};
 
 /// A version of a key, newest last in its list.
-type Held = (Seq, Option<Rc<[u8]>>);
+type KeyVersion = (Seq, Option<Rc<[u8]>>);
 
 /// Changes of a range of sequences. Written by one, read by many; frozen by not being written.
 #[derive(Debug)]
 pub(crate) struct Memtable {
-    keys: RefCell<BTreeMap<Box<[u8]>, Vec<Held>>>,
+    keys: RefCell<BTreeMap<Box<[u8]>, Vec<KeyVersion>>>,
     bytes: Cell<usize>,
     /// First and last sequence given to a change in it.
     range: Cell<Option<(Seq, Seq)>>,
@@ -84,7 +84,7 @@ impl Memtable {
     }
 
     /// The newest version of a key at or below `seq`.
-    pub(crate) fn get(&self, key: &[u8], seq: Seq) -> Option<Held> {
+    pub(crate) fn get(&self, key: &[u8], seq: Seq) -> Option<KeyVersion> {
         let keys = self.keys.borrow();
         keys.get(key)?.iter().rev().find(|version| version.0 <= seq).cloned()
     }
@@ -106,7 +106,11 @@ impl Memtable {
     }
 
     /// The keys behind `after` with their versions, up to `limit` of them.
-    pub(crate) fn page(&self, after: Option<&[u8]>, limit: usize) -> Vec<(Box<[u8]>, Vec<Held>)> {
+    pub(crate) fn page(
+        &self,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Vec<(Box<[u8]>, Vec<KeyVersion>)> {
         let keys = self.keys.borrow();
         let lower = after.map_or(Bound::Unbounded, Bound::Excluded);
         let range = keys.range::<[u8], _>((lower, Bound::Unbounded));

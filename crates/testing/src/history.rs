@@ -45,7 +45,7 @@ pub enum Did {
 
 /// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum OperationEnd {
     /// Well.
     Done,
     /// The name is taken.
@@ -64,7 +64,7 @@ pub struct Operation {
     /// What it did.
     pub did: Did,
     /// How it ended.
-    pub ended: Ended,
+    pub ended: OperationEnd,
     /// When it began.
     pub start: Duration,
     /// When it ended.
@@ -72,26 +72,28 @@ pub struct Operation {
 }
 
 /// The names after `did`, and what it should have told.
-fn execute(names: &Names, did: Did) -> (Names, Ended) {
+fn execute(names: &Names, did: Did) -> (Names, OperationEnd) {
     let mut after = names.clone();
     let ended = match did {
-        Did::Create { name, .. } | Did::Link { name, .. } if names[name].is_some() => Ended::Exists,
+        Did::Create { name, .. } | Did::Link { name, .. } if names[name].is_some() => {
+            OperationEnd::Exists
+        }
         Did::Create { name, value } | Did::Link { name, value } => {
             after[name] = Some(value);
-            Ended::Done
+            OperationEnd::Done
         }
-        Did::Unlink { name } if names[name].is_none() => Ended::NotFound,
+        Did::Unlink { name } if names[name].is_none() => OperationEnd::NotFound,
         Did::Unlink { name } => {
             after[name] = None;
-            Ended::Done
+            OperationEnd::Done
         }
-        Did::Rename { from, .. } if names[from].is_none() => Ended::NotFound,
-        Did::Rename { from, to } if names[from] == names[to] => Ended::Done,
+        Did::Rename { from, .. } if names[from].is_none() => OperationEnd::NotFound,
+        Did::Rename { from, to } if names[from] == names[to] => OperationEnd::Done,
         Did::Rename { from, to } => {
             after[to] = after[from].take();
-            Ended::Done
+            OperationEnd::Done
         }
-        Did::Lookup { name } => Ended::Saw(names[name]),
+        Did::Lookup { name } => OperationEnd::Saw(names[name]),
     };
     (after, ended)
 }
@@ -100,9 +102,9 @@ fn execute(names: &Names, did: Did) -> (Names, Ended) {
 fn next(names: &Names, operation: &Operation) -> Option<Names> {
     let (after, ended) = execute(names, operation.did);
     match (operation.did, operation.ended) {
-        (_, Ended::Unknown) => Some(after),
+        (_, OperationEnd::Unknown) => Some(after),
         // The file of a link may be gone: its names are.
-        (Did::Link { value, .. }, Ended::NotFound) => {
+        (Did::Link { value, .. }, OperationEnd::NotFound) => {
             (!names.contains(&Some(value))).then(|| names.clone())
         }
         (_, known) if known == ended => Some(after),
@@ -131,7 +133,7 @@ impl Node {
 /// Gong's search, with a memory of what was tried.
 pub fn check(mut history: Vec<Operation>, names: usize) -> Result<(), String> {
     history.sort_by_key(|operation| operation.start);
-    let known = |operation: &Operation| operation.ended != Ended::Unknown;
+    let known = |operation: &Operation| operation.ended != OperationEnd::Unknown;
     let answered = history.iter().filter(|operation| known(operation)).count();
     let done = vec![0; history.len().div_ceil(64)];
     let mut seen = BTreeSet::new();
@@ -176,7 +178,7 @@ pub fn check(mut history: Vec<Operation>, names: usize) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn at(start: u64, end: u64, did: Did, ended: Ended) -> Operation {
+    fn at(start: u64, end: u64, did: Did, ended: OperationEnd) -> Operation {
         let (start, end) = (Duration::from_secs(start), Duration::from_secs(end));
         Operation { did, ended, start, end }
     }
@@ -187,10 +189,10 @@ mod tests {
         let look = |name| Did::Lookup { name };
         let history = |first, second| {
             vec![
-                at(0, 1, create, Ended::Done),
-                at(2, 9, rename, Ended::Done),
-                at(3, 4, look(0), Ended::Saw(first)),
-                at(5, 6, look(1), Ended::Saw(second)),
+                at(0, 1, create, OperationEnd::Done),
+                at(2, 9, rename, OperationEnd::Done),
+                at(3, 4, look(0), OperationEnd::Saw(first)),
+                at(5, 6, look(1), OperationEnd::Saw(second)),
             ]
         };
         assert_eq!(check(history(Some(7), Some(7)), 2), Ok(()));
@@ -203,9 +205,9 @@ mod tests {
     fn an_unknown_outcome_may_come_late_or_never() {
         let history = |seen| {
             vec![
-                at(0, 1, Did::Create { name: 0, value: 3 }, Ended::Unknown),
-                at(2, 3, Did::Lookup { name: 0 }, Ended::Saw(None)),
-                at(4, 5, Did::Lookup { name: 0 }, Ended::Saw(seen)),
+                at(0, 1, Did::Create { name: 0, value: 3 }, OperationEnd::Unknown),
+                at(2, 3, Did::Lookup { name: 0 }, OperationEnd::Saw(None)),
+                at(4, 5, Did::Lookup { name: 0 }, OperationEnd::Saw(seen)),
             ]
         };
         assert_eq!(check(history(None), 1), Ok(()));

@@ -17,7 +17,7 @@ use crate::handshake::{self, Failure, Own};
 use crate::limits::{
     LISTEN_PATIENCE, LISTEN_RETRY, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES, UNFINISHED_SHARE,
 };
-use crate::link::{Common, Link, Opened, Owner};
+use crate::link::{Common, Link, OpenedConnection, Owner};
 use crate::local::{self, Caller, Local};
 use crate::message::{Handler, PeerInfo, Request, Response, check_size};
 use crate::stats::{COUNTED, ServiceStats, Stats};
@@ -291,7 +291,7 @@ impl EndpointInner {
 
     fn open_link(
         &self,
-        opened: Opened,
+        opened: OpenedConnection,
         handler: Option<Rc<dyn Handler>>,
     ) -> Result<Rc<Link>, Failure> {
         self.learn(opened.cluster)?;

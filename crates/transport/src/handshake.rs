@@ -9,7 +9,7 @@ use wire::frame::{FrameKind, Header};
 use wire::handshake::{Agreed, ClusterKey, Hello, REFUSE_MAX, Side, Transcript, agree, wrong_key};
 
 use crate::limits::Limits;
-use crate::link::Opened;
+use crate::link::OpenedConnection;
 use crate::message::PeerInfo;
 use crate::queue::{Body, FramePart};
 use crate::receive::{Inbound, ReceiveError, Receiver};
@@ -117,8 +117,8 @@ impl Connection<'_> {
         self.send(FrameKind::Proof, transcript.prove(key, side).to_vec()).await
     }
 
-    fn opened(self, agreed: Agreed, name: String) -> Opened {
-        Opened {
+    fn opened(self, agreed: Agreed, name: String) -> OpenedConnection {
+        OpenedConnection {
             write: self.write,
             receiver: self.receiver,
             peer: PeerInfo { name, addr: self.addr },
@@ -135,7 +135,7 @@ fn connection<'a>(own: Own<'a>, stream: Stream) -> Result<Connection<'a>, Failur
 }
 
 /// The connecting side.
-pub(crate) async fn connect(own: Own<'_>, stream: Stream) -> Result<Opened, Failure> {
+pub(crate) async fn connect(own: Own<'_>, stream: Stream) -> Result<OpenedConnection, Failure> {
     let mut peer = connection(own, stream)?;
     let own_hello = peer.hello();
     let own_bytes = own_hello.encode();
@@ -153,7 +153,7 @@ pub(crate) async fn connect(own: Own<'_>, stream: Stream) -> Result<Opened, Fail
 }
 
 /// The accepting side.
-pub(crate) async fn accept(own: Own<'_>, stream: Stream) -> Result<Opened, Failure> {
+pub(crate) async fn accept(own: Own<'_>, stream: Stream) -> Result<OpenedConnection, Failure> {
     let mut peer = connection(own, stream)?;
     let (peer_bytes, peer_hello) = peer.receive_hello().await?;
     let own_hello = peer.hello();

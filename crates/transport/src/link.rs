@@ -106,7 +106,7 @@ impl Room for Link {
 }
 
 /// The halves of a connection after its handshake, and what was agreed.
-pub(crate) struct Opened {
+pub(crate) struct OpenedConnection {
     pub(crate) write: WriteHalf,
     pub(crate) receiver: Receiver,
     pub(crate) peer: PeerInfo,
@@ -128,7 +128,7 @@ impl Link {
     pub(crate) fn start(
         common: Common,
         id: u64,
-        opened: Opened,
+        opened: OpenedConnection,
         handler: Option<Rc<dyn Handler>>,
     ) -> Rc<Link> {
         let now = common.env.now();

@@ -114,7 +114,7 @@ fn open_volume_is_deleted_by_force_only_and_its_attachments_are_over() {
     let (name, holder) = ("a".to_owned(), "f1".to_owned());
     machine.handle(at(1), BlockRequest::Attach { name, nonce: 1, holder }).expect("it is free");
     let refused = delete(&mut machine, 2, id, (false, false));
-    assert!(matches!(refused, Err(Refusal::Attached { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Refusal::AttachedClient { .. })), "{refused:?}");
     delete(&mut machine, 3, id, (true, false)).expect("although a client has it open");
     let keep = BlockRequest::Keep { attachments: vec![(id, 1)] };
     assert_eq!(machine.handle(at(4), keep), Ok(BlockReply::Kept { over: vec![(id, 1)] }));

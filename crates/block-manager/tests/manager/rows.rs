@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use block_manager::entity::{
-    Attached, Boots, Counters, Deleted, Family, PendingDelete, Segment, Server, Volume,
+    AttachedClient, Boots, Counters, Deleted, Family, PendingDelete, Segment, Server, Volume,
 };
 use block_manager::fuzz::fuzz_manager_row;
 use block_manager::rows::{Key, Row, VERSION, Value};
@@ -18,13 +18,13 @@ fn rows() -> Vec<(&'static str, Row)> {
     let server = |addr: &str| {
         Value::Server(Server { name: "bs1".into(), addr: addr.parse().expect("an address") })
     };
-    let attached = Attached { epoch: 4, nonce: 9, holder: "front end f1".into() };
+    let attached = AttachedClient { epoch: 4, nonce: 9, holder: "front end f1".into() };
     let volume = Volume {
         nonce: 77,
         spec: super::spec("data", 5 << 30),
         attach_epoch: 4,
         owner_floor: 12,
-        attached: vec![attached.clone(), Attached { epoch: 5, ..attached }],
+        attached: vec![attached.clone(), AttachedClient { epoch: 5, ..attached }],
         family: Family::default(),
         deleted: None,
     };

@@ -4,7 +4,7 @@
 use base::{GIB, Kind};
 use block_manager::entity::PendingDelete;
 use block_manager::rows::{Key, Value};
-use block_manager::{Begun, Machine, ManagerState, Part, Refusal};
+use block_manager::{Begun, CutSegment, Machine, ManagerState, Refusal};
 use block_proto::{BlockReply, BlockRequest, VolumeInfo};
 use block_volume::ids::{SegmentId, VolumeId};
 
@@ -26,7 +26,7 @@ pub fn open(machine: &mut Machine, server: &mut Server) {
     (0..3).for_each(|_| drop(server.heartbeat(machine, at(1))));
 }
 
-fn cut(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> Vec<Part> {
+fn cut(machine: &mut Machine, nonce: u64, id: VolumeId, name: &str) -> Vec<CutSegment> {
     match machine.begin_snapshot(nonce, id, name) {
         Ok(Begun::Go(parts)) => parts,
         other => panic!("{name}: {other:?}"),
@@ -316,7 +316,7 @@ fn a_rollback_takes_the_name_and_the_snapshots() {
     let attach = BlockRequest::Attach { name: "a".into(), nonce: 1, holder: "f".into() };
     let Ok(BlockReply::Attached { epoch, .. }) = machine.handle(at(1), attach) else { panic!() };
     let refused = machine.begin_rollback(at(1), 9, first.volume);
-    assert!(matches!(refused, Err(Refusal::Attached { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Refusal::AttachedClient { .. })), "{refused:?}");
     machine.handle(at(1), BlockRequest::Detach { volume: id, epoch }).expect("it is done");
     let rolled = rollback(&mut machine, &mut server, 9, first.volume).expect("it is made");
     assert_eq!((rolled.spec.name.as_str(), rolled.spec.bytes), ("a", GIB));

@@ -2,7 +2,7 @@
 
 use codec::cursor::Cursor;
 
-use super::Broken;
+use super::ProtocolError;
 use super::input::{done, put_string, rest, string};
 use crate::protocol::limits::{NBD_CONTEXTS_MAX, NBD_NAME_MAX, NBD_OPTION_MAX, NBD_STRING_MAX};
 
@@ -39,13 +39,13 @@ impl Greeting {
     }
 
     /// From its bytes; flags that are not known are left aside.
-    pub fn decode(bytes: &[u8; Greeting::LEN]) -> Result<Greeting, Broken> {
+    pub fn decode(bytes: &[u8; Greeting::LEN]) -> Result<Greeting, ProtocolError> {
         let mut input = Cursor(bytes);
         let mut long = || input.u64_be().expect("within the array");
         let (first, second) = (long(), long());
         for (seen, magic) in [(first, NBD_MAGIC), (second, OPTION_MAGIC)] {
             if seen != magic {
-                return Err(Broken::Magic { what: "greeting", seen });
+                return Err(ProtocolError::Magic { what: "greeting", seen });
             }
         }
         let flags = input.u16_be().expect("within the array");
@@ -70,10 +70,10 @@ impl ClientHello {
     }
 
     /// From its bytes. A flag that the server did not offer ends the connection.
-    pub fn decode(bytes: [u8; 4]) -> Result<ClientHello, Broken> {
+    pub fn decode(bytes: [u8; 4]) -> Result<ClientHello, ProtocolError> {
         let flags = u32::from_be_bytes(bytes);
         if flags & !u32::from(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
-            return Err(Broken::Malformed { what: "client flags" });
+            return Err(ProtocolError::Malformed { what: "client flags" });
         }
         let has = |flag: u16| flags & u32::from(flag) != 0;
         Ok(ClientHello { fixed: has(FIXED_NEWSTYLE), no_zeroes: has(NO_ZEROES) })
@@ -148,17 +148,17 @@ impl OptionHead {
 
     /// From its bytes. An option that is too long cannot be skipped at leisure: the connection
     /// ends.
-    pub fn decode(bytes: &[u8; OptionHead::LEN]) -> Result<OptionHead, Broken> {
+    pub fn decode(bytes: &[u8; OptionHead::LEN]) -> Result<OptionHead, ProtocolError> {
         let mut input = Cursor(bytes);
         let magic = input.u64_be().expect("within the array");
         if magic != OPTION_MAGIC {
-            return Err(Broken::Magic { what: "option", seen: magic });
+            return Err(ProtocolError::Magic { what: "option", seen: magic });
         }
         let mut word = || input.u32_be().expect("within the array");
         let (code, len) = (OptionCode::new(word()), word());
         if len > NBD_OPTION_MAX {
             let (len, max) = (u64::from(len), u64::from(NBD_OPTION_MAX));
-            return Err(Broken::TooLong { what: "an option", len, max });
+            return Err(ProtocolError::TooLong { what: "an option", len, max });
         }
         Ok(OptionHead { code, len })
     }
@@ -472,22 +472,24 @@ impl OptionReply {
 
 /// A reply at the front of `bytes`, the option it answers, and the bytes it takes; nothing when
 /// more must come first. For clients.
-pub fn decode_reply(bytes: &[u8]) -> Result<Option<(OptionCode, OptionReply, usize)>, Broken> {
+pub fn decode_reply(
+    bytes: &[u8],
+) -> Result<Option<(OptionCode, OptionReply, usize)>, ProtocolError> {
     let mut input = Cursor(bytes);
     let Some(magic) = input.u64_be() else { return Ok(None) };
     if magic != REPLY_MAGIC {
-        return Err(Broken::Magic { what: "reply to an option", seen: magic });
+        return Err(ProtocolError::Magic { what: "reply to an option", seen: magic });
     }
     let (Some(to), Some(code), Some(len)) = (input.u32_be(), input.u32_be(), input.u32_be()) else {
         return Ok(None);
     };
     if len > NBD_OPTION_MAX {
         let (len, max) = (u64::from(len), u64::from(NBD_OPTION_MAX));
-        return Err(Broken::TooLong { what: "a reply to an option", len, max });
+        return Err(ProtocolError::TooLong { what: "a reply to an option", len, max });
     }
     let Some(data) = input.take(len as usize) else { return Ok(None) };
     let reply = reply_of(code, Cursor(data));
-    let reply = reply.ok_or(Broken::Malformed { what: "a reply to an option" })?;
+    let reply = reply.ok_or(ProtocolError::Malformed { what: "a reply to an option" })?;
     Ok(Some((OptionCode::new(to), reply, bytes.len() - input.0.len())))
 }
 

@@ -78,7 +78,7 @@ pub mod allocation_flags {
 
 /// Something came that cannot be answered within the protocol: the connection has to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Broken {
+pub enum ProtocolError {
     /// A magic number is not what must stand there.
     Magic {
         /// What was to begin.
@@ -102,18 +102,20 @@ pub enum Broken {
     },
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Broken::Magic { what, seen } => {
+            ProtocolError::Magic { what, seen } => {
                 write!(f, "no {what} begins with {seen:#x}: the peer does not speak NBD")
             }
-            Broken::TooLong { what, len, max } => {
+            ProtocolError::TooLong { what, len, max } => {
                 write!(f, "{what} of {len} bytes, {max} are taken")
             }
-            Broken::Malformed { what } => write!(f, "{what} without the fields it must have"),
+            ProtocolError::Malformed { what } => {
+                write!(f, "{what} without the fields it must have")
+            }
         }
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for ProtocolError {}

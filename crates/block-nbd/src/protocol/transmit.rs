@@ -3,7 +3,7 @@
 use codec::cursor::Cursor;
 
 use super::input::done;
-use super::{Broken, request_flags};
+use super::{ProtocolError, request_flags};
 use crate::protocol::limits::{NBD_DATA_MAX, NBD_EXTENTS_MAX, NBD_STRING_MAX};
 
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -75,11 +75,13 @@ impl Request {
     pub const LEN: usize = 28;
 
     /// From its bytes. The outer error ends the connection, the inner one is answered.
-    pub fn decode(bytes: &[u8; Request::LEN]) -> Result<Result<Request, RequestFlaw>, Broken> {
+    pub fn decode(
+        bytes: &[u8; Request::LEN],
+    ) -> Result<Result<Request, RequestFlaw>, ProtocolError> {
         let mut input = Cursor(bytes);
         let magic = input.u32_be().expect("within the array");
         if magic != REQUEST_MAGIC {
-            return Err(Broken::Magic { what: "request", seen: u64::from(magic) });
+            return Err(ProtocolError::Magic { what: "request", seen: u64::from(magic) });
         }
         let mut short = || input.u16_be().expect("within the array");
         let (flags, code) = (short(), short());
@@ -95,7 +97,7 @@ impl Request {
             if is_write && u64::from(len) > 4 * u64::from(NBD_DATA_MAX) {
                 // Reading on only to throw it away would let a client hold us up at will.
                 let (len, max) = (u64::from(len), u64::from(NBD_DATA_MAX));
-                return Err(Broken::TooLong { what: "a write", len, max });
+                return Err(ProtocolError::TooLong { what: "a write", len, max });
             }
             let skip = if is_write { len } else { 0 };
             return Ok(Err(RequestFlaw { cookie, errno: Errno::Overflow, skip }));
@@ -208,12 +210,12 @@ impl SimpleReply {
     }
 
     /// From its bytes.
-    pub fn decode(bytes: &[u8; SimpleReply::LEN]) -> Result<SimpleReply, Broken> {
+    pub fn decode(bytes: &[u8; SimpleReply::LEN]) -> Result<SimpleReply, ProtocolError> {
         let mut input = Cursor(bytes);
         let mut word = || input.u32_be().expect("within the array");
         let (magic, error) = (word(), word());
         if magic != SIMPLE_MAGIC {
-            return Err(Broken::Magic { what: "simple reply", seen: u64::from(magic) });
+            return Err(ProtocolError::Magic { what: "simple reply", seen: u64::from(magic) });
         }
         let cookie = input.u64_be().expect("within the array");
         Ok(SimpleReply { cookie, error: (error != 0).then(|| Errno::new(error)) })
@@ -370,25 +372,25 @@ impl Chunk {
 
 /// A chunk at the front of `bytes`: its request's cookie, whether it is the last, its content,
 /// and the bytes it takes; nothing when more must come first. For clients.
-pub fn decode_chunk(bytes: &[u8]) -> Result<Option<(u64, bool, Chunk, usize)>, Broken> {
+pub fn decode_chunk(bytes: &[u8]) -> Result<Option<(u64, bool, Chunk, usize)>, ProtocolError> {
     const HEAD_DATA: u32 = 8;
     let mut input = Cursor(bytes);
     let Some(magic) = input.u32_be() else { return Ok(None) };
     if magic != CHUNK_MAGIC {
-        return Err(Broken::Magic { what: "chunk", seen: u64::from(magic) });
+        return Err(ProtocolError::Magic { what: "chunk", seen: u64::from(magic) });
     }
     let head = input.u16_be().zip(input.u16_be()).zip(input.u64_be()).zip(input.u32_be());
     let Some((((flags, code), cookie), len)) = head else { return Ok(None) };
     if len > NBD_DATA_MAX + HEAD_DATA {
         let (len, max) = (u64::from(len), u64::from(NBD_DATA_MAX + HEAD_DATA));
-        return Err(Broken::TooLong { what: "a chunk", len, max });
+        return Err(ProtocolError::TooLong { what: "a chunk", len, max });
     }
     let Some(data) = input.take(len as usize) else { return Ok(None) };
     let chunk = Chunk::decode(code, Cursor(data)).filter(|_| flags & !CHUNK_DONE == 0);
-    let chunk = chunk.ok_or(Broken::Malformed { what: "a chunk" })?;
+    let chunk = chunk.ok_or(ProtocolError::Malformed { what: "a chunk" })?;
     let done = flags & CHUNK_DONE != 0;
     if chunk == Chunk::None && !done {
-        return Err(Broken::Malformed { what: "an empty chunk that is not the last" });
+        return Err(ProtocolError::Malformed { what: "an empty chunk that is not the last" });
     }
     Ok(Some((cookie, done, chunk, bytes.len() - input.0.len())))
 }

@@ -10,7 +10,7 @@ use runtime::sync::{Semaphore, mpsc};
 use runtime::{Class, Stream};
 
 use super::handshakes::Handshake;
-use super::input::Ended;
+use super::input::InputEnd;
 use super::negotiate::{self, Chosen};
 use super::output::{self, Message};
 use super::requests;
@@ -52,7 +52,7 @@ pub(super) async fn run(
     let reading = pin!(requests::run(connection, input));
     match select(reading, writer).await {
         // What was asked is answered still.
-        Either::Left((Ended::Closed, writer)) => {
+        Either::Left((InputEnd::Closed, writer)) => {
             let _ = writer.await;
         }
         Either::Left((broken, writer)) => {
@@ -86,8 +86,8 @@ fn open(chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
     })
 }
 
-fn note_end(inner: &FrontendInner, peer: SocketAddr, ended: Ended) {
-    if let Ended::Broken(broken) = ended {
+fn note_end(inner: &FrontendInner, peer: SocketAddr, ended: InputEnd) {
+    if let InputEnd::ProtocolError(broken) = ended {
         inner.count(|stats| stats.broken += 1);
         if let Some(unlogged) = inner.refusal() {
             tracing::warn!(%peer, unlogged, "NBD connection closed: {broken}");

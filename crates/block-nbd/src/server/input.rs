@@ -4,21 +4,21 @@ use block_volume::buffer::alloc;
 use runtime::{Buf, BufMut, Env};
 
 use super::tls::Incoming;
-use crate::protocol::Broken;
+use crate::protocol::ProtocolError;
 use crate::protocol::limits::NBD_STAGING_BYTES;
 
 /// Why nothing more is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ended {
+pub(super) enum InputEnd {
     /// The client has closed, or its connection broke.
     Closed,
     /// What came is not the protocol.
-    Broken(Broken),
+    ProtocolError(ProtocolError),
 }
 
-impl From<Broken> for Ended {
-    fn from(broken: Broken) -> Ended {
-        Ended::Broken(broken)
+impl From<ProtocolError> for InputEnd {
+    fn from(broken: ProtocolError) -> InputEnd {
+        InputEnd::ProtocolError(broken)
     }
 }
 
@@ -32,8 +32,8 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) async fn new(env: &Env, read: Incoming) -> Result<Input, Ended> {
-        let staging = alloc(env, NBD_STAGING_BYTES).await.map_err(|_| Ended::Closed)?;
+    pub(super) async fn new(env: &Env, read: Incoming) -> Result<Input, InputEnd> {
+        let staging = alloc(env, NBD_STAGING_BYTES).await.map_err(|_| InputEnd::Closed)?;
         Ok(Input { env: env.clone(), read, staging: Some(staging), start: 0, end: 0 })
     }
 
@@ -43,7 +43,7 @@ impl Input {
     }
 
     /// The next `N` bytes.
-    pub(super) async fn array<const N: usize>(&mut self) -> Result<[u8; N], Ended> {
+    pub(super) async fn array<const N: usize>(&mut self) -> Result<[u8; N], InputEnd> {
         while self.end - self.start < N {
             self.fill().await?;
         }
@@ -51,7 +51,7 @@ impl Input {
     }
 
     /// The next `len` bytes, at most the staging buffer's.
-    pub(super) async fn bytes(&mut self, len: usize) -> Result<Vec<u8>, Ended> {
+    pub(super) async fn bytes(&mut self, len: usize) -> Result<Vec<u8>, InputEnd> {
         while self.end - self.start < len {
             self.fill().await?;
         }
@@ -59,8 +59,8 @@ impl Input {
     }
 
     /// The next `len` bytes, in a buffer of their own.
-    pub(super) async fn data(&mut self, len: usize) -> Result<Buf, Ended> {
-        let mut data = alloc(&self.env, len).await.map_err(|_| Ended::Closed)?;
+    pub(super) async fn data(&mut self, len: usize) -> Result<Buf, InputEnd> {
+        let mut data = alloc(&self.env, len).await.map_err(|_| InputEnd::Closed)?;
         let staged = (self.end - self.start).min(len);
         data[..staged].copy_from_slice(self.take(staged));
         let mut filled = staged;
@@ -69,14 +69,14 @@ impl Input {
             data = back;
             match count {
                 Ok(count) if count > 0 => filled += count,
-                Ok(_) | Err(_) => return Err(Ended::Closed),
+                Ok(_) | Err(_) => return Err(InputEnd::Closed),
             }
         }
         Ok(data.freeze())
     }
 
     /// Reads `len` bytes and throws them away.
-    pub(super) async fn skip(&mut self, mut len: usize) -> Result<(), Ended> {
+    pub(super) async fn skip(&mut self, mut len: usize) -> Result<(), InputEnd> {
         while len > 0 {
             if self.start == self.end {
                 self.fill().await?;
@@ -95,8 +95,8 @@ impl Input {
     }
 
     /// Reads what is there, behind what is staged.
-    async fn fill(&mut self) -> Result<(), Ended> {
-        let mut staging = self.staging.take().ok_or(Ended::Closed)?;
+    async fn fill(&mut self) -> Result<(), InputEnd> {
+        let mut staging = self.staging.take().ok_or(InputEnd::Closed)?;
         if self.start > 0 {
             staging.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -105,7 +105,7 @@ impl Input {
         self.staging = Some(staging);
         match count {
             Ok(count) if count > 0 => self.end += count,
-            Ok(_) | Err(_) => return Err(Ended::Closed),
+            Ok(_) | Err(_) => return Err(InputEnd::Closed),
         }
         Ok(())
     }

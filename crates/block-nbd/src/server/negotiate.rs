@@ -10,7 +10,7 @@ use block_volume::export::About;
 use runtime::Stream;
 
 use super::handshakes::Handshake;
-use super::input::{Ended, Input};
+use super::input::{Input, InputEnd};
 use super::shared::{Claim, ConnectionPermit, FrontendInner};
 use super::tls::{self, Incoming, Outgoing, TlsPolicy};
 use crate::protocol::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
@@ -76,7 +76,7 @@ pub(super) async fn run(
     handshake: &Handshake,
     stream: Stream,
     tls: Option<Rc<TlsPolicy>>,
-) -> Result<(Chosen, Input, Outgoing), Ended> {
+) -> Result<(Chosen, Input, Outgoing), InputEnd> {
     let Stream { read, write, peer } = stream;
     let access = tls.map_or(Access::Open, Access::Closed);
     let mut this = Negotiation {
@@ -104,7 +104,7 @@ pub(super) async fn run(
         let chosen = match request {
             Ok(request) => this.answer(head.code, request, hello).await?,
             // The oldest way to choose an export has no way to say no.
-            Err(_) if head.code == OptionCode::ExportName => return Err(Ended::Closed),
+            Err(_) if head.code == OptionCode::ExportName => return Err(InputEnd::Closed),
             Err(flaw) => {
                 let message = match flaw {
                     OptionFlaw::Unsupported => "this option is not known here",
@@ -123,7 +123,7 @@ pub(super) async fn run(
 
 impl<'a> Negotiation<'a> {
     /// Goes on with TLS; nothing that was said before counts.
-    async fn start_tls(mut self) -> Result<Negotiation<'a>, Ended> {
+    async fn start_tls(mut self) -> Result<Negotiation<'a>, InputEnd> {
         self.reply(OptionCode::StartTls, &OptionReply::Ack);
         self.flush().await?;
         let (inner, handshake, peer) = (self.inner, self.handshake, self.peer);
@@ -138,7 +138,7 @@ impl<'a> Negotiation<'a> {
             if let Some(unlogged) = inner.refusal() {
                 tracing::warn!(%peer, unlogged, "NBD client closed: it did not wait for TLS");
             }
-            return Err(Ended::Closed);
+            return Err(InputEnd::Closed);
         };
         let begun = tls::begin(&inner.env, &tls, read, write).await;
         let (read, write, names) = begun.map_err(|error| {
@@ -146,7 +146,7 @@ impl<'a> Negotiation<'a> {
             if let Some(unlogged) = inner.refusal() {
                 tracing::warn!(%peer, unlogged, "NBD client closed: no TLS session: {error}");
             }
-            Ended::Closed
+            InputEnd::Closed
         })?;
         handshake.prove();
         tracing::info!(%peer, ?names, "NBD client has shown its certificate");
@@ -163,16 +163,16 @@ impl<'a> Negotiation<'a> {
         })
     }
 
-    async fn flush(&mut self) -> Result<(), Ended> {
+    async fn flush(&mut self) -> Result<(), InputEnd> {
         if self.out.is_empty() {
             return Ok(());
         }
         let out = std::mem::take(&mut self.out);
         for part in out.chunks(NBD_BATCH_BYTES) {
             let buf = alloc(&self.inner.env, part.len()).await;
-            let mut buf = buf.map_err(|_| Ended::Closed)?;
+            let mut buf = buf.map_err(|_| InputEnd::Closed)?;
             buf.copy_from_slice(part);
-            self.write.write_all(vec![buf.freeze()]).await.map_err(|_| Ended::Closed)?;
+            self.write.write_all(vec![buf.freeze()]).await.map_err(|_| InputEnd::Closed)?;
         }
         Ok(())
     }
@@ -201,11 +201,11 @@ impl<'a> Negotiation<'a> {
         code: OptionCode,
         request: OptionRequest,
         hello: ClientHello,
-    ) -> Result<Option<Chosen>, Ended> {
+    ) -> Result<Option<Chosen>, InputEnd> {
         let allowed_before = matches!(request, OptionRequest::Abort);
         if matches!(self.access, Access::Closed(_)) && !allowed_before {
             if code == OptionCode::ExportName {
-                return Err(Ended::Closed); // It has no way to say no.
+                return Err(InputEnd::Closed); // It has no way to say no.
             }
             self.refuse(code, ReplyCode::TlsRequired, "TLS with a client certificate comes first");
             return Ok(None);
@@ -217,7 +217,7 @@ impl<'a> Negotiation<'a> {
                         let peer = self.peer;
                         tracing::info!(%peer, name, unlogged, "NBD client closed: {fault}");
                     }
-                    Ended::Closed
+                    InputEnd::Closed
                 })?;
                 let (size, flags) = (chosen.device.bytes(), self.flags(&chosen.about));
                 encode_export_name_reply(size, flags, hello.no_zeroes, &mut self.out);
@@ -226,7 +226,7 @@ impl<'a> Negotiation<'a> {
             OptionRequest::Abort => {
                 self.reply(code, &OptionReply::Ack);
                 self.flush().await?;
-                return Err(Ended::Closed);
+                return Err(InputEnd::Closed);
             }
             OptionRequest::List => self.list().await?,
             OptionRequest::StartTls => match self.access {
@@ -259,7 +259,7 @@ impl<'a> Negotiation<'a> {
     }
 
     /// Lists exports page by page: of a long list the client has taken one before the next is read.
-    async fn list(&mut self) -> Result<(), Ended> {
+    async fn list(&mut self) -> Result<(), InputEnd> {
         let mut after = None;
         loop {
             let page = self.inner.exports.names(after.as_deref()).await;

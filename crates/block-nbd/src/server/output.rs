@@ -9,7 +9,7 @@ use super::tls::Outgoing;
 use crate::protocol::limits::{NBD_BATCH_BYTES, NBD_BATCH_MAX};
 
 /// A part of a long answer, and its share of the connection's bounds.
-pub(super) type Part = (Buf, OwnedSemaphorePermit);
+pub(super) type AnswerPart = (Buf, OwnedSemaphorePermit);
 
 /// Bytes for the client.
 pub(super) struct Message {
@@ -19,7 +19,7 @@ pub(super) struct Message {
     pub(super) data: Option<Buf>,
     /// What follows in parts, of which nothing else may come in between, and their bytes. When
     /// it ends early, the connection has to: the client was promised more.
-    pub(super) rest: Option<(mpsc::Receiver<Part>, u64)>,
+    pub(super) rest: Option<(mpsc::Receiver<AnswerPart>, u64)>,
     /// The request's share of the connection's bounds, given back when it has left.
     pub(super) held: Vec<OwnedSemaphorePermit>,
 }

@@ -10,9 +10,9 @@ use block_volume::limits::IO_MAX;
 use runtime::sync::{OwnedSemaphorePermit, mpsc};
 use runtime::{Buf, Class, JoinHandle};
 
-use super::input::{Ended, Input};
+use super::input::{Input, InputEnd};
 use super::negotiate::ALLOCATION_ID;
-use super::output::{Message, Part};
+use super::output::{AnswerPart, Message};
 use super::shared::{Connection, acquire};
 use crate::protocol::limits::NBD_EXTENTS_MAX;
 use crate::protocol::{
@@ -21,7 +21,7 @@ use crate::protocol::{
 };
 
 /// What a request has claimed of its connection's bounds.
-type Held = Vec<OwnedSemaphorePermit>;
+type RequestPermits = Vec<OwnedSemaphorePermit>;
 
 /// Why a request is answered with an error.
 struct Refusal {
@@ -48,7 +48,7 @@ impl From<Fault> for Refusal {
 }
 
 /// Serves requests until the client is done.
-pub(super) async fn run(connection: Rc<Connection>, mut input: Input) -> Ended {
+pub(super) async fn run(connection: Rc<Connection>, mut input: Input) -> InputEnd {
     loop {
         match next(&connection, &mut input).await {
             Ok(()) => {}
@@ -57,7 +57,7 @@ pub(super) async fn run(connection: Rc<Connection>, mut input: Input) -> Ended {
     }
 }
 
-async fn next(connection: &Rc<Connection>, input: &mut Input) -> Result<(), Ended> {
+async fn next(connection: &Rc<Connection>, input: &mut Input) -> Result<(), InputEnd> {
     let head = input.array().await?;
     let mut held = vec![acquire(&connection.requests, 1).await];
     let request = match Request::decode(&head)? {
@@ -70,7 +70,7 @@ async fn next(connection: &Rc<Connection>, input: &mut Input) -> Result<(), Ende
         }
     };
     if request.command == Command::Disconnect {
-        return Err(Ended::Closed);
+        return Err(InputEnd::Closed);
     }
     if let Err(refusal) = connection.check(&request) {
         if request.command == Command::Write {
@@ -108,7 +108,12 @@ fn cost(len: usize) -> usize {
     len.next_power_of_two().max(runtime::limits::BUF_MIN)
 }
 
-async fn answer(connection: Rc<Connection>, request: Request, data: Option<Buf>, held: Held) {
+async fn answer(
+    connection: Rc<Connection>,
+    request: Request,
+    data: Option<Buf>,
+    held: RequestPermits,
+) {
     let env = &connection.env;
     let name = match request.command {
         Command::Read => "nbd read",
@@ -130,8 +135,8 @@ async fn write_large(
     connection: &Rc<Connection>,
     input: &mut Input,
     request: &Request,
-    held: Held,
-) -> Result<(), Ended> {
+    held: RequestPermits,
+) -> Result<(), InputEnd> {
     let mut under_way: VecDeque<JoinHandle<Result<(), Fault>>> = VecDeque::new();
     let mut result = Ok(());
     for piece in pieces(request, connection.small_max()) {
@@ -168,11 +173,11 @@ fn stopping() -> Fault {
 type Ahead = VecDeque<(Extent, JoinHandle<(Result<Buf, Fault>, OwnedSemaphorePermit)>)>;
 
 /// A read that is larger than a device gives: one piece is read while another is sent.
-async fn read_large(connection: Rc<Connection>, request: Request, held: Held) {
+async fn read_large(connection: Rc<Connection>, request: Request, held: RequestPermits) {
     let mut todo = pieces(&request, connection.small_max()).peekable();
     let mut ahead = Ahead::new();
     let whole = !connection.structured || request.has(request_flags::DF);
-    let (mut held, mut stream) = (Some(held), None::<mpsc::Sender<Part>>);
+    let (mut held, mut stream) = (Some(held), None::<mpsc::Sender<AnswerPart>>);
     loop {
         while ahead.len() < 2
             && let Some(piece) = todo.next()
@@ -367,7 +372,7 @@ impl Connection {
         let _ = self.outbox.send(message).await;
     }
 
-    async fn fail(&self, cookie: u64, refusal: Refusal, held: Held) {
+    async fn fail(&self, cookie: u64, refusal: Refusal, held: RequestPermits) {
         let Refusal { errno, why } = refusal;
         self.inner.count(|stats| stats.failed += 1);
         let head = if self.structured {

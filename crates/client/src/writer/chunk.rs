@@ -161,13 +161,13 @@ impl OpenChunk {
 
 /// The chunk that is current at the stream service, with the length at which it has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedChunk {
     pub(super) chunk: ChunkId,
     pub(super) base: u64,
     pub(super) len: u32,
 }
 
-impl Ended {
+impl EndedChunk {
     /// Offset in the file of the byte behind it.
     pub(super) fn end(&self) -> u64 {
         self.base + u64::from(self.len)

@@ -9,7 +9,7 @@ use wire::control::{ChunkPlace, ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
-use super::chunk::{Ended, OpenChunk, Progress, SendState, Slot};
+use super::chunk::{EndedChunk, OpenChunk, Progress, SendState, Slot};
 use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
 use super::ops::OpState;
 use crate::limits::AVOID_MAX;
@@ -39,7 +39,7 @@ pub struct Writer {
     pub(super) life: Life,
     /// The chunk that is current at the stream service, when it has ended here. Nothing is
     /// acknowledged until the service knows of its end.
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<EndedChunk>,
     /// The chunk being written.
     pub(super) current: Option<OpenChunk>,
     /// Chunks recorded to follow, in order.
@@ -581,7 +581,7 @@ impl Writer {
         let current = self.current.take().expect("a chunk is open");
         if self.ended.is_none() {
             let (chunk, base, len) = (current.id(), current.base, current.acked);
-            self.ended = Some(Ended { chunk, base, len });
+            self.ended = Some(EndedChunk { chunk, base, len });
         } else {
             // The stream service still has the chunk before it, or will be told of its end.
             assert_eq!(current.acked, 0, "acknowledged before the switch");

@@ -4,7 +4,7 @@ use base::{ChunkId, ServerId};
 use runtime::Instant;
 use wire::control::{ChunkPlace, WriterGrant};
 
-use super::chunk::{Ended, OpenChunk};
+use super::chunk::{EndedChunk, OpenChunk};
 use super::core::{Life, Writer, check_place};
 use super::event::{Action, OpDone, OpError, StreamOp, WriterError};
 
@@ -246,7 +246,7 @@ impl Writer {
         }
         if self.current.as_ref().is_none_or(|current| current.id() != chunk) {
             // It has failed meanwhile, with nothing acknowledged in it.
-            self.ended = Some(Ended { chunk, base, len: 0 });
+            self.ended = Some(EndedChunk { chunk, base, len: 0 });
         }
         self.progress_at = now;
         self.adopt_right(grant.current.as_ref());

@@ -54,7 +54,7 @@ enum How {
 /// A volume that is attached here.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields)]
-struct Attached {
+struct AttachedVolume {
     volume: String,
     uri: String,
     how: How,
@@ -64,7 +64,7 @@ struct Attached {
     dir: Option<PathBuf>,
 }
 
-impl Attached {
+impl AttachedVolume {
     /// The file that nbdfuse shows.
     fn file(&self) -> Option<PathBuf> {
         self.dir.as_ref().map(|dir| dir.join("volume"))
@@ -175,11 +175,11 @@ impl Notes {
         format!("{name}-{:08x}", hash as u32)
     }
 
-    fn name(note: &Attached) -> String {
+    fn name(note: &AttachedVolume) -> String {
         format!("{}.json", Notes::key(&note.volume, &note.uri))
     }
 
-    fn all(&self) -> Result<Vec<Attached>, Failure> {
+    fn all(&self) -> Result<Vec<AttachedVolume>, Failure> {
         let mut found = Vec::new();
         let entries = fs::read_dir(&self.dir).map_err(|error| io("read", &self.dir, &error))?;
         for entry in entries.flatten() {
@@ -189,7 +189,7 @@ impl Notes {
             }
             let text = self.read(&entry.file_name());
             let text = text.map_err(|error| io("read", &path, &error))?;
-            let note: Attached = serde_json::from_slice(&text).map_err(|error| {
+            let note: AttachedVolume = serde_json::from_slice(&text).map_err(|error| {
                 let path = path.display();
                 Failure::setup(format!("{path} is damaged ({error}): look at it, and remove it"))
             })?;
@@ -202,7 +202,7 @@ impl Notes {
         Ok(found)
     }
 
-    fn write(&self, note: &Attached) -> Done {
+    fn write(&self, note: &AttachedVolume) -> Done {
         let text = serde_json::to_vec_pretty(note)
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
         let (name, fresh) = (Notes::name(note), ".new");
@@ -215,7 +215,7 @@ impl Notes {
         write().map_err(|error: std::io::Error| io("write", &self.dir.join(&name), &error))
     }
 
-    fn forget(&self, note: &Attached) {
+    fn forget(&self, note: &AttachedVolume) {
         if let Some(dir) = &note.dir {
             let _ = fs::remove_dir(dir);
         }
@@ -225,7 +225,7 @@ impl Notes {
 }
 
 /// The commands that would attach a volume, in the order of their run.
-fn commands(note: &Attached) -> Vec<String> {
+fn commands(note: &AttachedVolume) -> Vec<String> {
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     match (note.how, note.file()) {
         (How::Fuse, Some(file)) => {
@@ -244,7 +244,7 @@ fn commands(note: &Attached) -> Vec<String> {
     }
 }
 
-fn nbd_args(note: &Attached, device: &Path) -> Vec<String> {
+fn nbd_args(note: &AttachedVolume, device: &Path) -> Vec<String> {
     let mut args: Vec<String> = match note.uri.strip_prefix("nbd+unix:///") {
         Some(rest) => {
             let socket = rest.split_once("?socket=").map_or("", |(_, socket)| socket);
@@ -305,15 +305,15 @@ pub async fn attach(site: &Site<'_>, name: &str, args: &AttachArgs) -> Done {
 }
 
 /// How this host attaches a volume.
-fn plan(name: &str, uri: String, run_dir: &Path) -> Result<Attached, Failure> {
+fn plan(name: &str, uri: String, run_dir: &Path) -> Result<AttachedVolume, Failure> {
     let run_dir = std::path::absolute(run_dir).map_err(|error| io("use", run_dir, &error))?;
     let device = host::free_nbd();
     let how = if device.is_some() { How::Nbd } else { How::Fuse };
     let dir = (how == How::Fuse).then(|| run_dir.join(Notes::key(name, &uri)));
-    Ok(Attached { volume: name.to_owned(), uri, how, device, dir })
+    Ok(AttachedVolume { volume: name.to_owned(), uri, how, device, dir })
 }
 
-fn print_plan(note: &Attached, json: bool) -> Done {
+fn print_plan(note: &AttachedVolume, json: bool) -> Done {
     if json {
         return print_json(&serde_json::json!({
             "volume": note.volume, "how": note.how, "uri": note.uri, "commands": commands(note),
@@ -323,7 +323,7 @@ fn print_plan(note: &Attached, json: bool) -> Done {
 }
 
 /// What is missing here is said before anything is done.
-fn check_host(note: &Attached) -> Done {
+fn check_host(note: &AttachedVolume) -> Done {
     if !rustix::process::geteuid().is_root() {
         let commands = commands(note).join("; ");
         return Err(Failure::setup(format!(
@@ -345,14 +345,14 @@ fn check_host(note: &Attached) -> Done {
     }
 }
 
-fn attach_nbd(notes: &Notes, note: &Attached) -> Done {
+fn attach_nbd(notes: &Notes, note: &AttachedVolume) -> Done {
     notes.write(note)?;
     let device = note.device.as_deref().expect("planned");
     let args = nbd_args(note, device);
     host::run("nbd-client", &args.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
 }
 
-async fn attach_fuse(env: &Env, notes: &Notes, note: &mut Attached) -> Done {
+async fn attach_fuse(env: &Env, notes: &Notes, note: &mut AttachedVolume) -> Done {
     let (dir, file) = (note.dir.clone().expect("planned"), note.file().expect("planned"));
     fs::create_dir_all(&dir).map_err(|error| io("make", &dir, &error))?;
     notes.write(note)?;
@@ -385,7 +385,7 @@ fn start_nbdfuse(file: &Path, uri: &str, errors: File) -> Result<Child, Failure>
 }
 
 /// Takes apart what a note tells of, as far as it is there.
-async fn undo(env: &Env, note: &Attached) -> Done {
+async fn undo(env: &Env, note: &AttachedVolume) -> Done {
     if note.how == How::Nbd {
         let Some(device) = note.device.as_deref().filter(|one| host::nbd_is_connected(one)) else {
             return Ok(());
@@ -432,10 +432,11 @@ async fn wait(env: &Env, trouble: &str, done: impl Fn() -> bool) -> Done {
 /// Runs `detach`: of a volume's name, or of a device.
 pub async fn detach(env: &Env, what: &str, run_dir: &Path, json: bool) -> Done {
     let notes = Notes::open(run_dir)?;
-    let is_it =
-        |note: &&Attached| note.volume == what || note.device.as_deref() == Some(Path::new(what));
+    let is_it = |note: &&AttachedVolume| {
+        note.volume == what || note.device.as_deref() == Some(Path::new(what))
+    };
     let all = notes.all()?;
-    let found: Vec<&Attached> = all.iter().filter(is_it).collect();
+    let found: Vec<&AttachedVolume> = all.iter().filter(is_it).collect();
     let note = match found[..] {
         [] => {
             let known: Vec<&str> = all.iter().map(|note| note.volume.as_str()).collect();
@@ -470,10 +471,10 @@ pub async fn detach(env: &Env, what: &str, run_dir: &Path, json: bool) -> Done {
 mod tests {
     use super::*;
 
-    fn note(how: How, uri: &str) -> Attached {
+    fn note(how: How, uri: &str) -> AttachedVolume {
         let dir = (how == How::Fuse).then(|| PathBuf::from("/run/craton/v"));
         let device = (how == How::Nbd).then(|| PathBuf::from("/dev/nbd3"));
-        Attached { volume: "it's".to_owned(), uri: uri.to_owned(), how, device, dir }
+        AttachedVolume { volume: "it's".to_owned(), uri: uri.to_owned(), how, device, dir }
     }
 
     #[test]

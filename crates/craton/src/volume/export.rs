@@ -40,7 +40,7 @@ pub async fn run(site: &Site<'_>, name: &str, path: &Path, args: &ImageArgs, for
     }
     let device = site.open(name).await?;
     let progress = Progress::new(site.env(), device.bytes(), args);
-    let copy = Copy { env: site.env(), name, device: &*device, progress: &progress };
+    let copy = RawExport { env: site.env(), name, device: &*device, progress: &progress };
     let copied = match to_stdout {
         true => copy.to(&Target::Stdout, args.parallel.into()).await,
         false => to_file(&copy, path, args.parallel.into()).await,
@@ -53,7 +53,7 @@ pub async fn run(site: &Site<'_>, name: &str, path: &Path, args: &ImageArgs, for
     }
 }
 
-async fn to_file(copy: &Copy<'_>, path: &Path, parallel: usize) -> Done {
+async fn to_file(copy: &RawExport<'_>, path: &Path, parallel: usize) -> Done {
     let fresh = Fresh::instead_of(path);
     let under = fresh.as_ref().map_or(path, Fresh::under);
     let failed = |error| io("write", under, &error);
@@ -79,7 +79,7 @@ enum Target {
 }
 
 /// A volume on its way into a raw image.
-struct Copy<'a> {
+struct RawExport<'a> {
     env: &'a Env,
     name: &'a str,
     device: &'a dyn Device,
@@ -87,9 +87,9 @@ struct Copy<'a> {
 }
 
 /// A part of the image: its place, and its bytes unless they are zeroes.
-type Part = (Extent, Option<Buf>);
+type ImagePart = (Extent, Option<Buf>);
 
-impl Copy<'_> {
+impl RawExport<'_> {
     async fn to(&self, target: &Target, parallel: usize) -> Done {
         let mut under_way = FuturesOrdered::new();
         let (mut at, len) = (0, self.device.bytes());
@@ -119,7 +119,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    async fn get(&self, extent: Extent, zero: bool) -> Result<Part, Failure> {
+    async fn get(&self, extent: Extent, zero: bool) -> Result<ImagePart, Failure> {
         if zero {
             return Ok((extent, None));
         }
@@ -127,7 +127,7 @@ impl Copy<'_> {
         Ok((extent, Some(read.map_err(|fault| failure(self.name, &fault))?)))
     }
 
-    async fn put(&self, target: &Target, (extent, data): Part) -> Done {
+    async fn put(&self, target: &Target, (extent, data): ImagePart) -> Done {
         match (target, data) {
             (Target::Stdout, Some(data)) => {
                 write_out(&[&data])?;

@@ -170,7 +170,7 @@ async fn raw(
     let fresh = prepare(site, name, len, made).await?;
     let device = site.open(name).await?;
     let progress = Progress::new(site.env(), len.unwrap_or(0), args);
-    let copy = Copy { env: site.env(), name, device: &*device, fresh, progress: &progress };
+    let copy = RawImport { env: site.env(), name, device: &*device, fresh, progress: &progress };
     let copied = match source {
         Source::Stdin(head) => copy.stdin(head, args.parallel.into()).await,
         Source::File { file, holes, len } => {
@@ -183,7 +183,7 @@ async fn raw(
 }
 
 /// A raw image on its way into a volume.
-struct Copy<'a> {
+struct RawImport<'a> {
     env: &'a Env,
     name: &'a str,
     device: &'a dyn Device,
@@ -192,7 +192,7 @@ struct Copy<'a> {
     progress: &'a Progress,
 }
 
-impl Copy<'_> {
+impl RawImport<'_> {
     fn failed(&self, fault: &Fault) -> Failure {
         let why = failure(self.name, fault);
         let text = format!("{why}; the volume has a part of the image: repeat the command");

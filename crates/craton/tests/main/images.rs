@@ -246,21 +246,21 @@ fn other_machines_show_a_certificate() {
 }
 
 /// Has a volume open until it is dropped.
-struct Held(std::process::Child);
+struct OpenVolume(std::process::Child);
 
-impl Held {
-    fn open(uri: &str) -> Held {
+impl OpenVolume {
+    fn open(uri: &str) -> OpenVolume {
         let mut child = Command::new("qemu-io");
         child.args(["-f", "raw", uri]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().expect("it runs");
         child.stdin.as_mut().expect("a pipe").write_all(b"length\n").expect("it reads");
         let mut answer = [0; 10];
         child.stdout.as_mut().expect("a pipe").read_exact(&mut answer).expect("it is open");
-        Held(child)
+        OpenVolume(child)
     }
 }
 
-impl Drop for Held {
+impl Drop for OpenVolume {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
@@ -320,7 +320,7 @@ fn two_front_ends_keep_the_contract() {
     assert_eq!(seen[4..], [(7 * mib / 2, mib / 2, 0), (4 * mib, 1020 * mib, 3)], "{seen:?}");
 
     // One front end has it: the other says who. Of a shared volume both may have it.
-    let held = (Held::open(&own), Held::open(&uri("f1", "all")));
+    let held = (OpenVolume::open(&own), OpenVolume::open(&uri("f1", "all")));
     // All clients of one front end are one holder.
     qemu(&own, &["read -P 7 0 1M"]).expect("it is open there");
     let refused = qemu(&uri("f2", "own"), &["read 0 4k"]).expect_err("it is open");
@@ -337,12 +337,12 @@ fn two_front_ends_keep_the_contract() {
 
     // One that dies holds on for some seconds; it has its own back at once.
     let again = || good(&["cluster", "restart", "--dir", &cluster, "frontend", "f1"]);
-    let held = Held::open(&own);
+    let held = OpenVolume::open(&own);
     harness::kill9(&dir, &["f1"]);
     again();
     qemu(&own, &["read -P 7 0 1M"]).expect("it had it before");
     drop(held);
-    let held = Held::open(&own);
+    let held = OpenVolume::open(&own);
     harness::kill9(&dir, &["f1"]);
     let refused = qemu(&uri("f2", "own"), &["read 0 4k"]).expect_err("it may be alive");
     assert!(refused.contains("front end f1 has it open"), "{refused}");
@@ -357,7 +357,7 @@ fn two_front_ends_keep_the_contract() {
         info["attachments"].as_array().is_some_and(Vec::is_empty)
     });
     good(&["volume", "set", "own", "--shared", "true", "--cluster", &cluster]);
-    let first = Held::open(&own);
+    let first = OpenVolume::open(&own);
     qemu(&uri("f2", "own"), &["write -P 9 0 64k"]).expect("it is shared now");
     drop(first);
     qemu(&own, &["read -P 9 0 64k"]).expect("what the other one wrote");

@@ -16,7 +16,7 @@ use wire::control::{
 };
 
 use super::cluster::{Client, Cluster};
-use testing::history::{Did, Ended, Operation, check};
+use testing::history::{Did, Operation, OperationEnd, check};
 
 const ATTRIBUTES: Attributes = Attributes { mode: 0o644, mtime: 5 };
 
@@ -223,25 +223,25 @@ impl Play {
             Did::Lookup { name } => match client.lookup(&self.places[name]).await {
                 Ok(Some((Node::File { file, attributes, .. }, _))) => {
                     self.files.borrow_mut().insert(attributes.mtime, file);
-                    Ok(Ended::Saw(Some(attributes.mtime)))
+                    Ok(OperationEnd::Saw(Some(attributes.mtime)))
                 }
                 Ok(Some((node, _))) => panic!("nobody made {node:?}"),
-                Ok(None) => Ok(Ended::Saw(None)),
+                Ok(None) => Ok(OperationEnd::Saw(None)),
                 Err(error) => Err(error),
             },
-            did => client.change(self.change(did)).await.map(|_| Ended::Done),
+            did => client.change(self.change(did)).await.map(|_| OperationEnd::Done),
         };
         let ended = match reply {
             Ok(ended) => ended,
             Err(error) => match error.kind {
-                Kind::Exists => Ended::Exists,
-                Kind::NotFound => Ended::NotFound,
-                Kind::Unknown => Ended::Unknown,
+                Kind::Exists => OperationEnd::Exists,
+                Kind::NotFound => OperationEnd::NotFound,
+                Kind::Unknown => OperationEnd::Unknown,
                 _ => panic!("{did:?}: {error:?}"),
             },
         };
         self.sim.note(ended_code(ended));
-        if ended == Ended::Unknown && matches!(did, Did::Lookup { .. }) {
+        if ended == OperationEnd::Unknown && matches!(did, Did::Lookup { .. }) {
             return;
         }
         let end = self.sim.elapsed();
@@ -392,13 +392,13 @@ impl Play {
     }
 }
 
-fn ended_code(ended: Ended) -> u64 {
+fn ended_code(ended: OperationEnd) -> u64 {
     match ended {
-        Ended::Done => 1,
-        Ended::Exists => 2,
-        Ended::NotFound => 3,
-        Ended::Unknown => 4,
-        Ended::Saw(value) => 5 + value.unwrap_or(0),
+        OperationEnd::Done => 1,
+        OperationEnd::Exists => 2,
+        OperationEnd::NotFound => 3,
+        OperationEnd::Unknown => 4,
+        OperationEnd::Saw(value) => 5 + value.unwrap_or(0),
     }
 }
 
@@ -451,7 +451,7 @@ fn run(seed: u64, partitions: u16, disturbances: u64) -> Outcome {
         sim.sleep(Duration::from_secs(2)).await;
         play.settle().await;
         let history = play.history.take();
-        let unknown = history.iter().filter(|it| it.ended == Ended::Unknown).count();
+        let unknown = history.iter().filter(|it| it.ended == OperationEnd::Unknown).count();
         let operations = history.len();
         check(history, play.places.len()).unwrap_or_else(|error| panic!("{error}"));
         (operations, unknown)

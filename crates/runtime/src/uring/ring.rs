@@ -245,9 +245,9 @@ impl Ring {
             let ended = self.state.borrow_mut().complete(user_data, result, self.closed.get());
             // Wakers and orphaned operations go with no borrow held: they run foreign code.
             match ended {
-                Ended::Wake(waker) => waker.wake(),
-                Ended::Orphan(done) => done.work.discard(done.result),
-                Ended::Nothing => {}
+                OpEnd::Wake(waker) => waker.wake(),
+                OpEnd::Orphan(done) => done.work.discard(done.result),
+                OpEnd::Nothing => {}
             }
         }
         self.counters.completed.add(count as u64);
@@ -307,7 +307,7 @@ fn unavailable(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{remedy} ({error})"))
 }
 
-enum Ended {
+enum OpEnd {
     Wake(Waker),
     Orphan(Done),
     Nothing,
@@ -363,9 +363,9 @@ impl RingState {
         self.push(opcode::AsyncCancel::new(target).build().user_data(CANCEL));
     }
 
-    fn complete(&mut self, user_data: u64, result: i32, stopping: bool) -> Ended {
+    fn complete(&mut self, user_data: u64, result: i32, stopping: bool) -> OpEnd {
         if user_data == CANCEL {
-            return Ended::Nothing;
+            return OpEnd::Nothing;
         }
         let slot = user_data as u32;
         let place = &mut self.slots[slot as usize];
@@ -379,7 +379,7 @@ impl RingState {
             Step::Again => {
                 let entry = work.entry().user_data(user_data);
                 self.push(entry);
-                return Ended::Nothing;
+                return OpEnd::Nothing;
             }
             Step::Ended(result) => result,
         };
@@ -387,11 +387,11 @@ impl RingState {
         match std::mem::replace(&mut place.state, SlotState::Vacant) {
             SlotState::Running { work, orphan: true, .. } => {
                 self.release(slot);
-                Ended::Orphan(Done { work, result })
+                OpEnd::Orphan(Done { work, result })
             }
             SlotState::Running { work, waker, .. } => {
                 place.state = SlotState::Done { work, result };
-                waker.map_or(Ended::Nothing, Ended::Wake)
+                waker.map_or(OpEnd::Nothing, OpEnd::Wake)
             }
             _ => unreachable!("running, as seen above"),
         }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use block_proto::{BlockIo, Sequence};
-use block_server::{BlockServer, Lease, LeaseState, Opened, SegmentOpener};
+use block_server::{BlockServer, Lease, LeaseState, OpenedSegment, SegmentOpener};
 use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
@@ -99,7 +99,7 @@ struct BuggyOpener {
 /// A lease that never ends.
 struct Endless {
     lease: Rc<dyn Lease>,
-    opening: Rc<Opening>,
+    opening: Rc<OwnerOpening>,
 }
 
 /// Later than any run.
@@ -119,21 +119,21 @@ impl Lease for Endless {
 }
 
 /// An opening of a segment by an owner.
-struct Opening {
+struct OwnerOpening {
     segment: SegmentId,
     number: u64,
     /// What was read just now is not what a later owner has shown, or written, before.
     shows_old: Cell<bool>,
 }
 
-impl Opening {
+impl OwnerOpening {
     fn is_last(&self) -> bool {
         !is_opened_since(self.segment, self.number)
     }
 }
 
 struct BuggyDevice {
-    opening: Rc<Opening>,
+    opening: Rc<OwnerOpening>,
     device: Rc<dyn Owned>,
     /// What it has said of places, by the first byte and the length.
     places: RefCell<BTreeMap<(Extent, bool), BlockLocations>>,
@@ -280,7 +280,7 @@ impl Owned for BuggyDevice {
 }
 
 impl SegmentOpener for BuggyOpener {
-    fn open(&self, segment: SegmentId) -> Answer<'_, Opened> {
+    fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment> {
         async move {
             let opened = self.opener.open(segment).await?;
             let wraps = matches!(
@@ -296,7 +296,7 @@ impl SegmentOpener for BuggyOpener {
                 return Ok(opened);
             }
             let (number, shows_old) = (segment_opens(segment), Cell::new(false));
-            let opening = Rc::new(Opening { segment, number, shows_old });
+            let opening = Rc::new(OwnerOpening { segment, number, shows_old });
             let lease = match planted() {
                 Some(Planted::EndlessLease) => {
                     Rc::new(Endless { lease: opened.lease, opening: opening.clone() }) as Rc<_>
@@ -305,7 +305,7 @@ impl SegmentOpener for BuggyOpener {
             };
             let places = RefCell::default();
             let device = Rc::new(BuggyDevice { opening, device: opened.device, places });
-            Ok(Opened { device, lease, ..opened })
+            Ok(OpenedSegment { device, lease, ..opened })
         }
         .boxed_local()
     }

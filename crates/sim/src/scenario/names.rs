@@ -14,7 +14,7 @@ use wire::control::{NameKey, Node, Policy};
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
 use crate::tuning::Tuning;
-use testing::history::{Did, Ended, Operation, check};
+use testing::history::{Did, Operation, OperationEnd, check};
 
 const CLIENTS: u64 = 3;
 const DIRECTORIES: usize = 4;
@@ -83,13 +83,13 @@ pub(super) async fn run(sim: Sim, shape: Shape, faults: Faults) -> Result<(), St
     // The last word: what stands there now.
     for name in 0..NAMES {
         let did = Did::Lookup { name };
-        if record(&load, &client, did, None).await == Ended::Unknown {
+        if record(&load, &client, did, None).await == OperationEnd::Unknown {
             return Err("a look-up has no answer in a cluster without faults".to_owned());
         }
     }
     let history = load.history.borrow().clone();
     sim.note(history.len() as u64);
-    let done = history.iter().filter(|operation| operation.ended == Ended::Done).count();
+    let done = history.iter().filter(|operation| operation.ended == OperationEnd::Done).count();
     check(history, NAMES)?;
     if done < 10 {
         return Err(format!("only {done} changes in {LOAD:?}: the load stands still"));
@@ -128,7 +128,7 @@ async fn operate(load: Rc<Load>, client: Client, mut rng: Rng) {
 }
 
 /// Does it and writes down when and how it ended.
-async fn record(load: &Load, client: &Client, did: Did, file: Option<FileId>) -> Ended {
+async fn record(load: &Load, client: &Client, did: Did, file: Option<FileId>) -> OperationEnd {
     let start = load.sim.elapsed();
     let ended = perform(load, client, did, file).await;
     let end = load.sim.elapsed();
@@ -136,7 +136,7 @@ async fn record(load: &Load, client: &Client, did: Did, file: Option<FileId>) ->
     ended
 }
 
-async fn perform(load: &Load, client: &Client, did: Did, file: Option<FileId>) -> Ended {
+async fn perform(load: &Load, client: &Client, did: Did, file: Option<FileId>) -> OperationEnd {
     let path = |name: usize| format!("/d{}/{}", name % DIRECTORIES, load.places[name].name);
     let ended = match did {
         Did::Create { name, value } => {
@@ -152,18 +152,20 @@ async fn perform(load: &Load, client: &Client, did: Did, file: Option<FileId>) -
         Did::Lookup { name } => {
             return match client.lookup_at(load.places[name].clone(), &path(name)).await {
                 Ok(found) => match found.node {
-                    Node::File { attributes, .. } => Ended::Saw(Some(attributes.mode.into())),
-                    _ => Ended::Saw(Some(u64::MAX)), // Nobody makes anything else here.
+                    Node::File { attributes, .. } => {
+                        OperationEnd::Saw(Some(attributes.mode.into()))
+                    }
+                    _ => OperationEnd::Saw(Some(u64::MAX)), // Nobody makes anything else here.
                 },
-                Err(Error::NotFound { .. }) => Ended::Saw(None),
-                Err(_) => Ended::Unknown,
+                Err(Error::NotFound { .. }) => OperationEnd::Saw(None),
+                Err(_) => OperationEnd::Unknown,
             };
         }
     };
     match ended.map_err(|error| error.kind()) {
-        Ok(()) => Ended::Done,
-        Err(Kind::Exists) => Ended::Exists,
-        Err(Kind::NotFound) => Ended::NotFound,
-        Err(_) => Ended::Unknown,
+        Ok(()) => OperationEnd::Done,
+        Err(Kind::Exists) => OperationEnd::Exists,
+        Err(Kind::NotFound) => OperationEnd::NotFound,
+        Err(_) => OperationEnd::Unknown,
     }
 }

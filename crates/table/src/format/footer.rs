@@ -70,12 +70,12 @@ impl Footer {
 
 /// Where a part of a file stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Part {
+pub(crate) struct FilePart {
     pub(crate) at: u64,
     pub(crate) len: u32,
 }
 
-impl Part {
+impl FilePart {
     /// Bytes of its encoding.
     pub(crate) const LEN: usize = 12;
 
@@ -84,8 +84,8 @@ impl Part {
         out.extend_from_slice(&self.len.to_le_bytes());
     }
 
-    pub(crate) fn take(input: &mut Cursor<'_>) -> Option<Part> {
-        Some(Part { at: input.u64()?, len: input.u32()? })
+    pub(crate) fn take(input: &mut Cursor<'_>) -> Option<FilePart> {
+        Some(FilePart { at: input.u64()?, len: input.u32()? })
     }
 
     pub(crate) fn end(self) -> u64 {
@@ -94,32 +94,32 @@ impl Part {
 }
 
 /// The value of an index entry: one data block.
-pub(crate) fn index_value(block: Part) -> Vec<u8> {
-    let mut out = Vec::with_capacity(Part::LEN);
+pub(crate) fn index_value(block: FilePart) -> Vec<u8> {
+    let mut out = Vec::with_capacity(FilePart::LEN);
     block.put(&mut out);
     out
 }
 
 /// The value of an entry of the top block: a partition's index block, and the filter behind it.
-pub(crate) fn top_value(index: Part, filter_len: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(Part::LEN + 4);
+pub(crate) fn top_value(index: FilePart, filter_len: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(FilePart::LEN + 4);
     index.put(&mut out);
     out.extend_from_slice(&filter_len.to_le_bytes());
     out
 }
 
 /// See [`index_value`]; it lies below `limit`.
-pub(crate) fn read_index_value(value: Option<&[u8]>, limit: u64) -> Option<Part> {
+pub(crate) fn read_index_value(value: Option<&[u8]>, limit: u64) -> Option<FilePart> {
     let mut input = Cursor(value?);
-    let part = Part::take(&mut input)?;
+    let part = FilePart::take(&mut input)?;
     (input.is_empty() && part.end() <= limit && part.len > 0).then_some(part)
 }
 
 /// See [`top_value`]; both lie below `limit`.
-pub(crate) fn read_top_value(value: Option<&[u8]>, limit: u64) -> Option<(Part, Part)> {
+pub(crate) fn read_top_value(value: Option<&[u8]>, limit: u64) -> Option<(FilePart, FilePart)> {
     let mut input = Cursor(value?);
-    let index = Part::take(&mut input)?;
-    let filter = Part { at: index.end(), len: input.u32()? };
+    let index = FilePart::take(&mut input)?;
+    let filter = FilePart { at: index.end(), len: input.u32()? };
     (input.is_empty() && index.len > 0 && filter.end() <= limit).then_some((index, filter))
 }
 

@@ -14,7 +14,7 @@ use futures_util::stream::FuturesOrdered;
 use runtime::Env;
 use serde_json::json;
 
-use super::{Part, Search, differing, snapshot};
+use super::{DiffPart, Search, differing, snapshot};
 use crate::exit::{Done, Failure, io};
 use crate::output::{bytes, print_json};
 use crate::volume::args::DiffArgs;
@@ -111,7 +111,7 @@ struct Stream {
 }
 
 /// What a part of the stream is.
-type Found = (Part, Vec<(u64, Vec<u8>)>);
+type Found = (DiffPart, Vec<(u64, Vec<u8>)>);
 
 impl Stream {
     async fn new(env: &Env, head: &Head, out: Box<dyn Write + Send>) -> Result<Stream, Failure> {
@@ -155,7 +155,7 @@ impl Stream {
 
     async fn all(&mut self, search: &Search<'_>, devices: &Devices, parallel: usize) -> Done {
         let name = &search.newer.spec.name;
-        let get = |part: Part| async move {
+        let get = |part: DiffPart| async move {
             let found = match part.now {
                 Has::Data => differing(&*devices.0, devices.1.as_deref(), part).await,
                 Has::Hole | Has::Zero => Ok(Vec::new()),

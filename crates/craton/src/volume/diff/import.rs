@@ -61,7 +61,7 @@ pub async fn import(
             if let Some(base) = &head.base {
                 refuse_changed(site, &info, &format!("{name}{AT}{base}")).await?;
             }
-            let copy = Copy { name, env: site.env(), device: &*device, fresh: made };
+            let copy = DiffImport { name, env: site.env(), device: &*device, fresh: made };
             copy.all(&mut input, &mut reader, args.parallel.into()).await
         };
         let applied = applied.await;
@@ -166,8 +166,8 @@ async fn refuse_changed(
     site: &Site<'_>,
     info: &VolumeInfo,
     base: &str,
-) -> Result<(), (Trouble, bool)> {
-    let before = |failure: Failure| (Trouble::Failed(failure), false);
+) -> Result<(), (ImportError, bool)> {
+    let before = |failure: Failure| (ImportError::Failed(failure), false);
     let nonce = site.env().random_u64();
     let name = format!(".import-{nonce:016x}");
     let request = BlockRequest::Snapshot { nonce, volume: info.volume, name };
@@ -219,25 +219,25 @@ async fn is_changed(site: &Site<'_>, now: &VolumeInfo, base: &str) -> Result<boo
 }
 
 /// Why a stream is not imported.
-enum Trouble {
+enum ImportError {
     DecodeError(DecodeError),
     Failed(Failure),
 }
 
-impl From<DecodeError> for Trouble {
-    fn from(flaw: DecodeError) -> Trouble {
-        Trouble::DecodeError(flaw)
+impl From<DecodeError> for ImportError {
+    fn from(flaw: DecodeError) -> ImportError {
+        ImportError::DecodeError(flaw)
     }
 }
 
-impl Trouble {
+impl ImportError {
     fn told(self, path: &str) -> Failure {
         match self {
-            Trouble::DecodeError(flaw @ DecodeError::Damaged(_)) => {
+            ImportError::DecodeError(flaw @ DecodeError::Damaged(_)) => {
                 Failure::new(Code::Damage, format!("{path}: {flaw}"))
             }
-            Trouble::DecodeError(flaw) => Failure::failed(format!("{path}: {flaw}")),
-            Trouble::Failed(failure) => failure,
+            ImportError::DecodeError(flaw) => Failure::failed(format!("{path}: {flaw}")),
+            ImportError::Failed(failure) => failure,
         }
     }
 }
@@ -258,7 +258,7 @@ impl Input {
     }
 
     /// Up to `len` bytes: fewer at the end.
-    async fn read(&mut self, len: usize) -> Result<Vec<u8>, Trouble> {
+    async fn read(&mut self, len: usize) -> Result<Vec<u8>, ImportError> {
         let mut from = self.from.take().expect("it comes back");
         let read = self.env.blocking("read a difference", move || {
             let mut bytes = Vec::with_capacity(len);
@@ -268,10 +268,10 @@ impl Input {
         let (from, bytes) = read.await;
         self.from = Some(from);
         let failed = |error| Failure::failed(format!("cannot read the difference: {error}"));
-        bytes.map_err(|error| Trouble::Failed(failed(error)))
+        bytes.map_err(|error| ImportError::Failed(failed(error)))
     }
 
-    async fn head(&mut self) -> Result<(Head, Reader), Trouble> {
+    async fn head(&mut self) -> Result<(Head, Reader), ImportError> {
         let mut bytes = self.read(HEAD).await?;
         loop {
             if let Some((head, len)) = Head::decode(&bytes)? {
@@ -293,7 +293,7 @@ impl Input {
     }
 
     /// The next record with its data, which are good; nothing behind the last.
-    async fn next(&mut self, reader: &mut Reader) -> Result<Option<(Item, Vec<u8>)>, Trouble> {
+    async fn next(&mut self, reader: &mut Reader) -> Result<Option<(Item, Vec<u8>)>, ImportError> {
         let record = self.read(RECORD).await?;
         let record: [u8; RECORD] = record.try_into().map_err(|_| DecodeError::Truncated)?;
         let item = reader.record(&record)?;
@@ -313,7 +313,7 @@ impl Input {
     }
 
     /// Refuses what stands behind the last record.
-    async fn behind(&mut self) -> Result<(), Trouble> {
+    async fn behind(&mut self) -> Result<(), ImportError> {
         match self.read(1).await?.is_empty() {
             true => Ok(()),
             false => Err(DecodeError::Damaged("there is something behind its last record").into()),
@@ -322,7 +322,7 @@ impl Input {
 }
 
 /// A stream on its way into a volume.
-struct Copy<'a> {
+struct DiffImport<'a> {
     name: &'a str,
     env: &'a Env,
     device: &'a dyn Device,
@@ -330,14 +330,14 @@ struct Copy<'a> {
     fresh: bool,
 }
 
-impl Copy<'_> {
+impl DiffImport<'_> {
     /// Brings all of it to the volume. The error says whether something was written before.
     async fn all(
         &self,
         input: &mut Input,
         reader: &mut Reader,
         parallel: usize,
-    ) -> Result<(), (Trouble, bool)> {
+    ) -> Result<(), (ImportError, bool)> {
         let (mut under_way, mut begun) = (FuturesUnordered::new(), false);
         while let Some((item, data)) =
             input.next(reader).await.map_err(|trouble| (trouble, begun))?
@@ -345,13 +345,13 @@ impl Copy<'_> {
             begun = true;
             if under_way.len() == parallel {
                 let done: Done = under_way.next().await.expect("some are under way");
-                done.map_err(|failure| (Trouble::Failed(failure), begun))?;
+                done.map_err(|failure| (ImportError::Failed(failure), begun))?;
             }
             under_way.push(self.put(item, data));
         }
         input.behind().await.map_err(|trouble| (trouble, begun))?;
         while let Some(done) = under_way.next().await {
-            done.map_err(|failure| (Trouble::Failed(failure), begun))?;
+            done.map_err(|failure| (ImportError::Failed(failure), begun))?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ const _: () = assert!(PIECE as usize <= block_volume::diff::DATA_MAX);
 
 /// A part of a volume in which two snapshots may differ.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct DiffPart {
     extent: Extent,
     now: Has,
     perhaps: bool,
@@ -104,7 +104,7 @@ impl<'a> Search<'a> {
         index: u32,
         (newer, older): &mut (View, Option<View>),
         page: u32,
-    ) -> Result<Option<(Vec<Part>, u32)>, Failure> {
+    ) -> Result<Option<(Vec<DiffPart>, u32)>, Failure> {
         let mut parts = Vec::new();
         let mut take = |change: Change| self.cut(index, change, &mut parts);
         let next = newer.changes(older.as_mut(), &mut take, page).await;
@@ -113,7 +113,7 @@ impl<'a> Search<'a> {
     }
 
     /// Cuts a change of a segment into parts of the volume.
-    fn cut(&self, index: u32, change: Change, parts: &mut Vec<Part>) {
+    fn cut(&self, index: u32, change: Change, parts: &mut Vec<DiffPart>) {
         let sector = self.newer.spec.geometry.data_sector;
         let (mut at, end) = (change.offset, change.offset + change.len);
         while at < end {
@@ -134,7 +134,9 @@ impl<'a> Search<'a> {
                 {
                     last.extent.len += len;
                 }
-                _ if len > 0 => parts.push(Part { extent: Extent { offset, len }, now, perhaps }),
+                _ if len > 0 => {
+                    parts.push(DiffPart { extent: Extent { offset, len }, now, perhaps })
+                }
                 _ => {}
             }
         }
@@ -145,7 +147,7 @@ impl<'a> Search<'a> {
 async fn differing(
     newer: &dyn Device,
     older: Option<&dyn Device>,
-    part: Part,
+    part: DiffPart,
 ) -> Result<Vec<(u64, Vec<u8>)>, Fault> {
     let now = newer.read(part.extent).await?;
     let before = match older.filter(|_| part.perhaps) {
