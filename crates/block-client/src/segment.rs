@@ -113,7 +113,7 @@ impl Segment {
         let blocks = extent.offset / BLOCK..(extent.offset + extent.len).div_ceil(BLOCK);
         let _claim = self.ranges.claim(blocks.clone(), ask.changes()).await;
         let env = &self.shared.env;
-        let give_up = env.now() + self.shared.limits.patience;
+        let give_up = env.now() + self.shared.limits.deadline;
         let mut ticket = None;
         let mut tries = 0u32;
         let mut locate = matches!(ask, Ask::Read) && self.direct.is_wanted();

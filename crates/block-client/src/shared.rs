@@ -51,7 +51,7 @@ pub struct Limits {
     /// The same for the begin of a session, for which a server may have to open the segment.
     pub open_timeout: Duration,
     /// A request fails when it has not been done after this long.
-    pub patience: Duration,
+    pub deadline: Duration,
     /// First and longest pause between two tries.
     pub pause: (Duration, Duration),
 }
@@ -61,7 +61,7 @@ impl Default for Limits {
         Limits {
             call_timeout: BLOCK_CALL_TIMEOUT,
             open_timeout: BLOCK_OPEN_TIMEOUT,
-            patience: BLOCK_REQUEST_DEADLINE,
+            deadline: BLOCK_REQUEST_DEADLINE,
             pause: BLOCK_PAUSE,
         }
     }

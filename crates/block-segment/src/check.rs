@@ -108,7 +108,7 @@ impl Core {
         let (mut found, mut after) = (Vec::new(), "data-".to_owned());
         loop {
             let page = self.store.list(&after).await;
-            let page = page.map_err(|fault| self.trouble("list", "its directory", fault))?;
+            let page = page.map_err(|fault| self.cause("list", "its directory", fault))?;
             let of_ours = |name: &&String| {
                 parse_name(name).is_some_and(|(generation, _)| generation <= self.generation)
             };

@@ -165,7 +165,7 @@ impl Core {
         let identity = file.identity(self.identity);
         self.end_file(file).await?;
         let source = self.store.open(&file.name).await;
-        let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
+        let source = source.map_err(|fault| self.cause("open", &file.name, fault))?;
         while unit < end {
             self.over.borrow().clone().map_or(Ok(()), Err)?;
             if self.cuts.wants_seal() {
@@ -174,7 +174,7 @@ impl Core {
             let offset = u64::from(unit) * UNIT;
             let want = (u64::from(end - unit) * UNIT).min(COLLECT_APPEND_BYTES as u64) as usize;
             let bytes = source.read_at(offset, want).await;
-            let bytes = bytes.map_err(|fault| self.trouble("read", &file.name, fault))?;
+            let bytes = bytes.map_err(|fault| self.cause("read", &file.name, fault))?;
             let (mut at, mut records) = (0, 0u32);
             let mut live: Vec<(Head, Range<usize>)> = Vec::new();
             loop {
@@ -293,7 +293,7 @@ impl Core {
         if let Err(fault) = written {
             let output = outputs.open[class].take().expect("just seen");
             outputs.lost = true;
-            let fault = self.trouble("append to", &file.name, fault);
+            let fault = self.cause("append to", &file.name, fault);
             // Its length is not known: nothing is appended to it any more. What of it is installed
             // is known, so it ends there, and is collected like any other.
             self.seal_output(output.open).await;

@@ -196,7 +196,7 @@ impl Core {
     }
 
     /// What a store's answer means, in words.
-    pub(crate) fn trouble(&self, what: &str, file: &str, fault: Fault) -> Fault {
+    pub(crate) fn cause(&self, what: &str, file: &str, fault: Fault) -> Fault {
         self.fault(fault.kind, format!("could not {what} {file}: {}", fault.message))
     }
 

@@ -72,11 +72,11 @@ impl GroupCommitPolicy {
         }
         self.want = self.company.min(GROUP_COMMIT_FULL);
         self.had = waiting;
-        self.until = now + self.patience();
+        self.until = now + self.timeout();
     }
 
     /// How long a wait may last.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         let lost = self.took.saturating_sub(self.quick);
         (self.took / 2 + 2 * lost).min(2 * self.took).min(GROUP_COMMIT_WAIT_MAX)
     }
@@ -164,20 +164,20 @@ mod tests {
     #[test]
     fn a_wait_is_longer_where_appends_stand_in_each_others_way() {
         let mut pace = warm();
-        assert_eq!(pace.patience(), pace.took / 2, "all of them are as quick");
+        assert_eq!(pace.timeout(), pace.took / 2, "all of them are as quick");
         // Every other one meets others.
         (0..64).for_each(|n| pace.ended(at(0), (RECORD, TOOK * (1 + n % 2)), 6, (0, 1)));
-        assert!(pace.took > TOOK && pace.patience() > pace.took, "{pace:?}");
+        assert!(pace.took > TOOK && pace.timeout() > pace.took, "{pace:?}");
         // Much longer ones bring no wait without end.
         (0..8).for_each(|_| pace.ended(at(0), (RECORD, TOOK * 4), 6, (0, 1)));
-        assert!(pace.patience() <= 2 * pace.took && pace.patience() <= GROUP_COMMIT_WAIT_MAX);
+        assert!(pace.timeout() <= 2 * pace.took && pace.timeout() <= GROUP_COMMIT_WAIT_MAX);
         // One of a megabyte is none of them.
-        let patience = pace.patience();
+        let timeout = pace.timeout();
         pace.ended(at(0), (1 << 20, TOOK * 100), 6, (0, 1));
-        assert_eq!(pace.patience(), patience);
+        assert_eq!(pace.timeout(), timeout);
         // When all take that long for good, that is how it is here.
         (0..1000).for_each(|_| pace.ended(at(0), (RECORD, TOOK * 2), 6, (0, 1)));
-        assert!(pace.patience() <= pace.took * 51 / 100, "{pace:?}");
+        assert!(pace.timeout() <= pace.took * 51 / 100, "{pace:?}");
     }
 
     #[test]

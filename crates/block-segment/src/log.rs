@@ -204,7 +204,7 @@ impl Core {
                         self.share.shared().note_full(self.env.now());
                     }
                     self.drop_held(held);
-                    let fault = self.trouble("append to", &group.file.name, fault);
+                    let fault = self.cause("append to", &group.file.name, fault);
                     return Err(self.fail(fault, group, inflight).await);
                 }
             }
@@ -446,13 +446,13 @@ impl Core {
         };
         let begun = async {
             let writer = store.create(&file.name).await;
-            let writer = writer.map_err(|fault| self.trouble("create", &file.name, fault))?;
+            let writer = writer.map_err(|fault| self.cause("create", &file.name, fault))?;
             let head = file_head(self.identity, number, self.epoch);
             let written = match writer.submit(&head).await {
                 Ok(pending) => pending.await,
                 Err(fault) => Err(fault),
             };
-            written.map_err(|fault| self.trouble("begin", &file.name, fault))?;
+            written.map_err(|fault| self.cause("begin", &file.name, fault))?;
             if role == Role::Collected {
                 writer.set_purpose(Purpose::Collection);
             }

@@ -154,7 +154,7 @@ impl SegmentOpening {
         }
     }
 
-    fn trouble(&self, what: &str, file: &str, fault: Fault) -> Fault {
+    fn cause(&self, what: &str, file: &str, fault: Fault) -> Fault {
         self.fault(fault.kind, format!("could not {what} {file}: {}", fault.message))
     }
 
@@ -224,7 +224,7 @@ impl SegmentOpening {
         let open = files.values().filter(|file| !file.state.get().sealed);
         let sealed = join_all(open.map(|file| async {
             let len = self.store.seal(&file.name).await;
-            let len = len.map_err(|fault| self.trouble("seal", &file.name, fault))?;
+            let len = len.map_err(|fault| self.cause("seal", &file.name, fault))?;
             let units = u32::try_from(len / UNIT).unwrap_or(u32::MAX);
             file.end.set(units);
             file.closed.set(true);
@@ -310,7 +310,7 @@ impl SegmentOpening {
         let (len, mut units, mut blocks) =
             (u64::from(file.end.get()) * UNIT, state.units, state.blocks);
         let source = self.store.open(&file.name).await;
-        let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
+        let source = source.map_err(|fault| self.cause("open", &file.name, fault))?;
         if units <= 1 {
             let head = self.read(file, &*source, 0, FILE_HEAD).await?;
             let head = read_file_head(&head).map_err(|flaw| self.damage(&file.name, 0, flaw))?;
@@ -388,7 +388,7 @@ impl SegmentOpening {
         len: usize,
     ) -> Result<Vec<u8>, Fault> {
         let bytes = source.read_at(at, len).await;
-        let bytes = bytes.map_err(|fault| self.trouble("read", &file.name, fault))?;
+        let bytes = bytes.map_err(|fault| self.cause("read", &file.name, fault))?;
         if bytes.len() != len {
             let flaw = DecodeError::Damaged("it is shorter than its length");
             return Err(self.damage(&file.name, at + bytes.len() as u64, flaw));

@@ -15,7 +15,7 @@ use super::limits::READS_INFLIGHT;
 use super::types::Loc;
 
 /// How long a read waits for bytes that a replica does not show yet.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two tries: first and longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -157,7 +157,7 @@ impl Core {
             return Ok(());
         }
         let len = self.store.seal(&file.name).await;
-        let len = len.map_err(|fault| self.trouble("seal", &file.name, fault))?;
+        let len = len.map_err(|fault| self.cause("seal", &file.name, fault))?;
         if len < u64::from(file.end.get()) * UNIT {
             let flaw = DecodeError::Damaged("it is shorter than what was acknowledged of it");
             return Err(self.damage(&file.name, len, flaw));
@@ -191,12 +191,12 @@ impl Core {
                 return Ok(out);
             }
             let source = file.source(&*self.store).await;
-            let source = source.map_err(|fault| self.trouble("open", &file.name, fault))?;
+            let source = source.map_err(|fault| self.cause("open", &file.name, fault))?;
             // Asked before the read: its answer may be older than what is known after it.
             let all_shown = file.ended.get();
             let at = offset + out.len() as u64;
             let more = source.read_at(at, want - out.len()).await;
-            let mut more = more.map_err(|fault| self.trouble("read", &file.name, fault))?;
+            let mut more = more.map_err(|fault| self.cause("read", &file.name, fault))?;
             // Whole units, so that the rest may be found in memory.
             more.truncate(more.len() - more.len() % UNIT as usize);
             match out.is_empty() {
@@ -215,7 +215,7 @@ impl Core {
                 self.end_file(&file).await?;
                 continue;
             }
-            if self.env.now().since(started) > PATIENCE {
+            if self.env.now().since(started) > TIMEOUT {
                 let what = "its replicas do not show yet what is acknowledged";
                 return Err(self.fault(Kind::Retry, format!("{}: {what}", file.name)));
             }

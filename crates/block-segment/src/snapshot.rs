@@ -192,7 +192,7 @@ impl Core {
         self.end_files(&cut).await?;
         let names: Vec<String> = cut.files.iter().map(|(file, _)| file.name.clone()).collect();
         let linked = self.store.link(&names, target.name()).await;
-        linked.map_err(|fault| self.trouble("link files into", target.name(), fault))?;
+        linked.map_err(|fault| self.cause("link files into", target.name(), fault))?;
         self.copy_rows(&cut, target, to).await?;
         self.env.mark("segment: cut linked");
         Ok(())

@@ -88,11 +88,10 @@ impl View {
     pub async fn open(env: &Env, store: Rc<dyn Store>) -> Result<View, Fault> {
         let name = store.name().to_owned();
         let rows = Table::open_view(env, store.clone(), &Cache::new(CACHE_BYTES)).await;
-        let rows = rows.map_err(|error| trouble(&name, &error))?;
+        let rows = rows.map_err(|error| cause(&name, &error))?;
         let (files, index, pages) = (BTreeMap::new(), IndexMap::new(), BTreeSet::new());
         let mut view = View { name, rows, files, index, pages };
-        let state =
-            view.rows.get(SEGMENT_KEY).await.map_err(|error| trouble(&view.name, &error))?;
+        let state = view.rows.get(SEGMENT_KEY).await.map_err(|error| cause(&view.name, &error))?;
         let Some(state) = state else {
             return Err(Fault::new(Kind::Retry, format!("{} is no segment yet", view.name)));
         };
@@ -118,7 +117,7 @@ impl View {
         let (mut found, mut names) = (Vec::new(), Vec::new());
         let mut scan = self.rows.scan(Range::prefix(&[FILE_PREFIX]));
         while let Some((key, value)) =
-            scan.next().await.map_err(|error| trouble(&self.name, &error))?
+            scan.next().await.map_err(|error| cause(&self.name, &error))?
         {
             let flaw = DecodeError::Damaged("a DataFile's key is none");
             let number = read_key(&key).and_then(FileNo::new).ok_or_else(|| self.damage(flaw))?;
@@ -140,9 +139,7 @@ impl View {
     /// The TxnFile over the pages, and which pages there are.
     async fn read_changes(&mut self) -> Result<(), Fault> {
         let mut scan = self.rows.scan(Range::prefix(&[TXN_PREFIX]));
-        while let Some((_, value)) =
-            scan.next().await.map_err(|error| trouble(&self.name, &error))?
-        {
+        while let Some((_, value)) = scan.next().await.map_err(|error| cause(&self.name, &error))? {
             let txn = Txn::decode(&value).map_err(|flaw| self.damage(flaw))?;
             txn.updates.iter().for_each(|update| self.index.apply(*update));
             // The rows of files that are written know their ends as of the last checkpoint.
@@ -154,7 +151,7 @@ impl View {
         }
         self.pages.extend(self.index.dirty_pages());
         let mut scan = self.rows.scan(Range::prefix(&[PAGE_PREFIX]));
-        while let Some((key, _)) = scan.next().await.map_err(|error| trouble(&self.name, &error))? {
+        while let Some((key, _)) = scan.next().await.map_err(|error| cause(&self.name, &error))? {
             let flaw = DecodeError::Damaged("an index page's key is none");
             self.pages.insert(read_key(&key).ok_or_else(|| self.damage(flaw))?);
         }
@@ -176,7 +173,7 @@ impl View {
         }
         if !self.index.has_met(page) {
             let stored = self.rows.get(&page_key(page)).await;
-            let stored = stored.map_err(|error| trouble(&self.name, &error))?;
+            let stored = stored.map_err(|error| cause(&self.name, &error))?;
             let locs = decode_page(stored.as_deref().unwrap_or_default());
             let locs = locs.map_err(|flaw| self.damage(flaw))?;
             self.index.trim(INDEX_BYTES);
@@ -255,7 +252,7 @@ impl View {
 }
 
 /// A table that cannot be read.
-fn trouble(name: &str, error: &table::Error) -> Fault {
+fn cause(name: &str, error: &table::Error) -> Fault {
     let kind = match error {
         table::Error::NotFound { .. } => Kind::NotFound,
         // It has gone on under the look.

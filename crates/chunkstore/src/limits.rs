@@ -91,8 +91,8 @@ pub const ZERO_PAUSE: Duration = Duration::from_millis(1);
 pub const GROW_RETRY: Duration = Duration::from_secs(1);
 
 /// How long a store that somebody else holds is waited for, and between two tries.
-pub const LOCK_PATIENCE: Duration = Duration::from_secs(3);
-/// See [`LOCK_PATIENCE`].
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// See [`LOCK_TIMEOUT`].
 pub const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// How long a chunk's acknowledged length stays unlogged at most (its known-durable bound).

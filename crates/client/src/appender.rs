@@ -415,12 +415,12 @@ impl Shared {
             Action::Op(op) => self.start_op(op),
             Action::Acked { below, .. } => self.acknowledge(below),
             Action::Released { below } => self.release(below),
-            Action::Report { chunk, server, trouble } => {
+            Action::Report { chunk, server, fault } => {
                 let file = &self.file.0;
                 add(&file.client.0.counters.chunks_failed, 1);
-                tracing::debug!(path = file.path, %chunk, %server, ?trouble, "replica failed");
+                tracing::debug!(path = file.path, %chunk, %server, ?fault, "replica failed");
                 self.env.mark("writer: replica failed");
-                file.client.report(file.file, chunk, server, trouble);
+                file.client.report(file.file, chunk, server, fault);
             }
             Action::Closed { len } => self.end(Over::Closed(len)),
             Action::Failed(error) => {

@@ -269,7 +269,7 @@ impl Client {
         file: FileId,
         chunk: ChunkId,
         server: ServerId,
-        trouble: ReplicaFault,
+        fault: ReplicaFault,
     ) {
         let now = self.0.env.now();
         {
@@ -287,7 +287,7 @@ impl Client {
                 file,
                 chunk,
                 server,
-                trouble,
+                fault,
             }),
             attempt: self.0.config.control_attempt,
         };

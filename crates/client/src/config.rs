@@ -30,7 +30,7 @@ pub struct Config {
     pub read_budget: Duration,
     /// Time after which the end of a file that is open for append counts as unknown. Longer than
     /// `writer.commit_repeat`: in it a writer that lives notifies replicas that have restarted.
-    pub end_patience: Duration,
+    pub end_timeout: Duration,
     /// How long a replica that did not serve is asked last.
     pub read_penalty: Duration,
     /// Chunks in the chunk-information cache (C6).
@@ -55,7 +55,7 @@ impl Default for Config {
             control_budget: Duration::from_secs(20),
             read_attempt: Duration::from_millis(500),
             read_budget: Duration::from_secs(20),
-            end_patience: Duration::from_secs(10),
+            end_timeout: Duration::from_secs(10),
             read_penalty: Duration::from_secs(5),
             cache_chunks: CACHE_CHUNKS_DEFAULT,
             prefetch: PREFETCH_DEFAULT,

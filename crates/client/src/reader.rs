@@ -335,7 +335,7 @@ impl Reader {
         let replicas = order(client, &chunk.replicas);
         for (index, replica) in replicas.iter().enumerate() {
             add(&client.0.counters.read_failovers, u64::from(index > 0));
-            let trouble = match self.ask_replica(chunk, replica, offset, len).await {
+            let fault = match self.ask_replica(chunk, replica, offset, len).await {
                 Answer::Bytes(extent) => return Round::ReadPart(ReadPart::Bytes(extent)),
                 Answer::End { sealed: true } => {
                     // A replica's seal is the stream's; but it must not be below what the
@@ -349,16 +349,16 @@ impl Reader {
                     ended = Some(ChunkEnd::Open);
                     None
                 }
-                Answer::Stale(trouble) => sure.then_some(trouble),
-                Answer::Bad(trouble) => {
-                    damaged += u32::from(trouble == ReplicaFault::Corrupt);
-                    Some(trouble)
+                Answer::Stale(fault) => sure.then_some(fault),
+                Answer::Bad(fault) => {
+                    damaged += u32::from(fault == ReplicaFault::Corrupt);
+                    Some(fault)
                 }
                 Answer::Later => None,
             };
-            if let Some(trouble) = trouble {
+            if let Some(fault) = fault {
                 client.penalise(replica.addr);
-                client.report(self.file.id(), chunk.chunk, replica.server, trouble);
+                client.report(self.file.id(), chunk.chunk, replica.server, fault);
             }
         }
         match ended {
@@ -477,7 +477,7 @@ impl Budget {
     async fn pause_at_end(&mut self, reader: &Reader, at: u64) -> Result<(), Error> {
         let client = reader.client();
         let waited = client.env().now() - self.start;
-        if waited >= client.config().end_patience {
+        if waited >= client.config().end_timeout {
             client.env().mark("reader: the end is not known");
             let path = reader.file.path().to_owned();
             return Err(Error::OpenEnd { path, offset: at, waited });

@@ -15,7 +15,7 @@ use crate::exit::{Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table};
 
 /// How long masters have to answer: several elections.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The whole picture.
 #[derive(Serialize, Clone, Debug)]
@@ -204,7 +204,7 @@ pub struct Bytes {
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Done {
     // Who asks this wants to see what is wrong, not to wait until it is over.
-    let config = client::Config { control_budget: PATIENCE, ..client::Config::default() };
+    let config = client::Config { control_budget: TIMEOUT, ..client::Config::default() };
     let picture = with_client_as(&args.connection, config, async |client| gather(&client).await)?;
     if args.json { print_json(&picture) } else { print(&picture) }
 }

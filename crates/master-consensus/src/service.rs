@@ -337,16 +337,16 @@ impl Router {
         }
     }
 
-    /// Runs an errand at the group's leader, wherever that is, and tries for `patience`. The
+    /// Runs an errand at the group's leader, wherever that is, and tries for `timeout`. The
     /// errand may be done more than once.
     pub async fn run(
         &self,
         group: GroupName,
         call: LeaderCall,
         body: Vec<u8>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Vec<u8>, ControlError> {
-        let deadline = self.env.now() + patience;
+        let deadline = self.env.now() + timeout;
         let mut hint: Option<SocketAddr> = None;
         for attempt in 1u32.. {
             let to = hint.take().or_else(|| self.beside(group.number(), attempt));

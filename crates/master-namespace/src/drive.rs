@@ -29,7 +29,7 @@ impl NamespaceService {
         op: &OpId,
     ) -> Result<Outcome, ControlError> {
         let inner = &*self.0;
-        let deadline = inner.env.now() + inner.timing.intent_patience;
+        let deadline = inner.env.now() + inner.timing.intent_timeout;
         self.drive_soon(intent);
         loop {
             let decided = inner.decided.notified();
@@ -161,9 +161,9 @@ impl NamespaceService {
 
     /// Commits a command in any partition. It may be committed twice.
     async fn send(&self, partition: u16, command: &Command) -> Result<Outcome, ControlError> {
-        let (group, patience) = (GroupName::Namespace(partition), self.0.timing.intent_patience);
+        let (group, timeout) = (GroupName::Namespace(partition), self.0.timing.intent_timeout);
         let command = encode_command(0, command);
-        decode(&self.0.router.run(group, LeaderCall::Propose, command, patience).await?)
+        decode(&self.0.router.run(group, LeaderCall::Propose, command, timeout).await?)
     }
 
     /// Looks after what is left over, while this master leads.

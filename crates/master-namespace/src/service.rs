@@ -26,12 +26,12 @@ use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 #[derive(Clone, Copy, Debug)]
 pub struct NamespaceTiming {
     /// How long a request waits for a name that a change across partitions holds.
-    pub lock_patience: Duration,
+    pub lock_timeout: Duration,
     /// Pause between two looks at such a name.
     pub lock_pause: Duration,
     /// How long a request waits for a change across partitions, and one step of it for another
     /// partition's leader.
-    pub intent_patience: Duration,
+    pub intent_timeout: Duration,
     /// Pause between two looks for work that a former leader left.
     pub sweep: Duration,
 }
@@ -39,9 +39,9 @@ pub struct NamespaceTiming {
 impl Default for NamespaceTiming {
     fn default() -> NamespaceTiming {
         NamespaceTiming {
-            lock_patience: Duration::from_millis(1000),
+            lock_timeout: Duration::from_millis(1000),
             lock_pause: Duration::from_millis(5),
-            intent_patience: Duration::from_secs(2),
+            intent_timeout: Duration::from_secs(2),
             sweep: Duration::from_millis(500),
         }
     }
@@ -143,7 +143,7 @@ impl NamespaceService {
         look: impl Fn(&Namespace) -> Result<T, Refusal>,
     ) -> Result<T, ControlError> {
         let inner = &*self.0;
-        let deadline = inner.env.now() + inner.timing.lock_patience;
+        let deadline = inner.env.now() + inner.timing.lock_timeout;
         loop {
             inner.host.read_barrier().await?;
             match inner.host.read(&look) {
@@ -160,7 +160,7 @@ impl NamespaceService {
     /// asked: its last name was removed, or a rename has put something else there. In the
     /// second case the name was there all the time, so a further look decides.
     async fn lookup(&self, place: &NameKey) -> Result<Node, ControlError> {
-        let deadline = self.0.env.now() + self.0.timing.lock_patience;
+        let deadline = self.0.env.now() + self.0.timing.lock_timeout;
         let mut gone = None;
         loop {
             let file = match self.look(|state| state.lookup(place)).await? {
@@ -193,7 +193,7 @@ impl NamespaceService {
         }
         self.check_place(&change)?;
         let command = Command::Change { op, change };
-        let deadline = inner.env.now() + inner.timing.lock_patience;
+        let deadline = inner.env.now() + inner.timing.lock_timeout;
         loop {
             let bytes = inner.host.propose(|clock| encode_command(clock, &command)).await?;
             let mut outcome = decode(&bytes)?;
@@ -299,8 +299,8 @@ impl NamespaceService {
         partition: u16,
         question: &Question,
     ) -> Result<Vec<u8>, ControlError> {
-        let (group, patience) = (GroupName::Namespace(partition), self.0.timing.intent_patience);
-        self.0.router.run(group, LeaderCall::Ask, question.encode(), patience).await
+        let (group, timeout) = (GroupName::Namespace(partition), self.0.timing.intent_timeout);
+        self.0.router.run(group, LeaderCall::Ask, question.encode(), timeout).await
     }
 
     async fn list_reply(

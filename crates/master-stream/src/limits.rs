@@ -56,7 +56,7 @@ pub struct StreamConfig {
     /// One call that copies a chunk.
     pub copy_timeout: Duration,
     /// After enough votes are in: how long recovery waits for the others that are alive.
-    pub vote_patience: Duration,
+    pub vote_timeout: Duration,
     /// How long an `Open` or `Seal` tries to reach enough replicas before it answers "retry".
     pub recover_timeout: Duration,
     /// A server silent for so long is repaired around.
@@ -95,7 +95,7 @@ impl Default for StreamConfig {
             file_memory: Duration::from_secs(65),
             call_timeout: Duration::from_secs(2),
             copy_timeout: Duration::from_secs(120),
-            vote_patience: Duration::from_millis(50),
+            vote_timeout: Duration::from_millis(50),
             recover_timeout: Duration::from_secs(10),
             dead_grace: Duration::from_secs(10),
             open_grace: Duration::from_secs(60),

@@ -148,7 +148,7 @@ impl<L: Log> Service<L> {
                 answers.extend(answer);
             }
         };
-        if self.env.timeout(self.config.vote_patience, rest).await.is_err() {
+        if self.env.timeout(self.config.vote_timeout, rest).await.is_err() {
             self.env.mark("recovery without all votes");
         }
         Ok(answers)

@@ -146,8 +146,8 @@ impl<L: Log> StreamService<L> {
                 let views = wants.iter().filter_map(|&(file, at)| service.view(file, at, limit));
                 Ok(StreamReply::Views(views.collect()))
             }
-            StreamRequest::ReportBad { file, chunk, server, trouble } => {
-                service.report(file, chunk, server, trouble);
+            StreamRequest::ReportBad { file, chunk, server, fault } => {
+                service.report(file, chunk, server, fault);
                 Ok(StreamReply::Done { len: 0 })
             }
             StreamRequest::Change { op, change } => service.change(op, change).await,
@@ -563,14 +563,14 @@ impl<L: Log> Service<L> {
         replica_place(&self.cluster.view(), place.server, place.disk)
     }
 
-    fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, trouble: ReplicaFault) {
+    fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, fault: ReplicaFault) {
         let places = self.log.with_state(|state| {
             let (owner, _, chunk) = state.chunk(chunk)?;
             let places = chunk.slots().map(|slot| state.place(slot.place));
             let bad = places.filter(|place| place.server == server).collect::<Vec<_>>();
             Some(bad).filter(|_| owner == file)
         });
-        tracing::debug!(%file, %chunk, %server, ?trouble, "a client reports a bad replica");
+        tracing::debug!(%file, %chunk, %server, ?fault, "a client reports a bad replica");
         for place in places.unwrap_or_default() {
             self.note_report(chunk, place);
         }

@@ -12,7 +12,7 @@ const HEAD_MAX: usize = 8 << 10;
 /// Bytes of one buffer of an answer.
 const PART: usize = 64 << 10;
 /// Time a peer has for a request, and for taking the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections at once; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16;
 
@@ -51,7 +51,7 @@ pub async fn serve(env: &Env, addr: SocketAddr, pages: Pages) -> Result<SocketAd
             let (own, pages, permits) = (env.clone(), pages.clone(), permits.clone());
             env.spawn(Class::Background, "http: serve", async move {
                 // A peer that is slow or breaks off is its own trouble.
-                let _ = own.timeout(PATIENCE, answer(&own, stream, pages)).await;
+                let _ = own.timeout(TIMEOUT, answer(&own, stream, pages)).await;
                 permits.add_permits(1);
             });
         }

@@ -25,15 +25,15 @@ use crate::config::Logging;
 use crate::failure::Done;
 
 /// How long a role waits for a port that another process has.
-const PORT_PATIENCE: Duration = Duration::from_secs(3);
-/// See [`PORT_PATIENCE`].
+const PORT_TIMEOUT: Duration = Duration::from_secs(3);
+/// See [`PORT_TIMEOUT`].
 const PORT_RETRY: Duration = Duration::from_millis(20);
 
 /// Sees that the addresses are free before anything is opened, formatted or made: what cannot
 /// start changes nothing. A process that was killed holds its ports for a moment.
 async fn check_ports(env: &Env, addrs: impl IntoIterator<Item = SocketAddr>) -> Done {
     for addr in addrs.into_iter().filter(|addr| addr.port() != 0) {
-        let end = env.now() + PORT_PATIENCE;
+        let end = env.now() + PORT_TIMEOUT;
         loop {
             match env.listen(addr).await {
                 Ok(_) => break,

@@ -20,11 +20,11 @@ const STEP: u32 = 1 << 20;
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Waits until all is as it should be; scrub, repair and collection have `patience` to get there.
+/// Waits until all is as it should be; scrub, repair and collection have `deadline` to get there.
 pub async fn until_clean(
     cluster: &Cluster,
     oracle: &Oracle,
-    patience: Duration,
+    deadline: Duration,
 ) -> Result<(), String> {
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let started = cluster.sim().elapsed();
@@ -33,8 +33,8 @@ pub async fn until_clean(
             Ok(()) => return Ok(()),
             Err(why) => why,
         };
-        if cluster.sim().elapsed() - started > patience {
-            return Err(format!("after {patience:?} without faults: {why}"));
+        if cluster.sim().elapsed() - started > deadline {
+            return Err(format!("after {deadline:?} without faults: {why}"));
         }
         cluster.sim().sleep(PAUSE).await;
     }

@@ -656,7 +656,7 @@ impl Cluster {
     }
 
     /// Ends all faults and waits until the cluster is whole again (the liveness phase).
-    pub async fn settle(&self, patience: Duration) -> Result<(), String> {
+    pub async fn settle(&self, deadline: Duration) -> Result<(), String> {
         self.0.sim.heal_network();
         for &host in self.0.servers.iter().chain(&self.0.masters) {
             self.0.sim.set_clock_drift(host, 0);
@@ -669,19 +669,19 @@ impl Cluster {
         }
         self.tend_masters();
         self.boot_all();
-        self.until_whole(patience).await
+        self.until_whole(deadline).await
     }
 
     /// Waits until every chunk has its copies and nothing waits for repair, by figures that were
     /// counted after that.
-    pub async fn until_whole(&self, patience: Duration) -> Result<(), String> {
+    pub async fn until_whole(&self, deadline: Duration) -> Result<(), String> {
         let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
         let started = self.0.sim.elapsed();
         let mut last = String::from("no status");
         let mut whole_since = None;
         loop {
-            if self.0.sim.elapsed() - started > patience {
-                return Err(format!("not whole after {patience:?} without faults: {last}"));
+            if self.0.sim.elapsed() - started > deadline {
+                return Err(format!("not whole after {deadline:?} without faults: {last}"));
             }
             self.0.sim.sleep(Duration::from_millis(500)).await;
             self.tend_masters();

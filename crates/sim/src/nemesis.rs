@@ -15,7 +15,7 @@ use crate::cluster::Cluster;
 pub(crate) use clients::{Cut, Way, keep_cutting};
 
 /// How long the next wipe waits for the repair of the one before.
-const WIPE_PATIENCE: Duration = Duration::from_secs(120);
+const WIPE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Which faults happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

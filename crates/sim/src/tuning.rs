@@ -63,7 +63,7 @@ impl Tuning {
             master.snapshot_after = *rng.pick(&[60, master.snapshot_after]);
             master.entries_kept = *rng.pick(&[10, master.entries_kept]);
             let stream = &mut master.stream;
-            stream.vote_patience = millis(rng, &[0, 1, 50]);
+            stream.vote_timeout = millis(rng, &[0, 1, 50]);
             stream.scan_interval = millis(rng, &[200, 500]);
             stream.garbage_interval = millis(rng, &[300, 1000]);
             stream.list_interval = millis(rng, &[3_000, 10_000]);

@@ -129,13 +129,13 @@ impl Builder {
         if self.buffer.len() < least {
             return Ok(());
         }
-        let trouble = |fault| Error::of_store(fault, "write", &self.path);
-        let pending = self.writer.submit(&self.buffer).await.map_err(trouble)?;
+        let cause = |fault| Error::of_store(fault, "write", &self.path);
+        let pending = self.writer.submit(&self.buffer).await.map_err(cause)?;
         self.buffer.clear();
         self.pending.push_back(pending);
         while self.pending.len() > APPENDS_INFLIGHT {
             let oldest = self.pending.pop_front().expect("not empty");
-            oldest.await.map_err(trouble)?;
+            oldest.await.map_err(cause)?;
         }
         Ok(())
     }
@@ -155,11 +155,11 @@ impl Builder {
         self.buffer.extend_from_slice(&footer.encode(self.file, self.at));
         let len = top_at + u64::from(top_len) + crate::format::footer::FOOTER as u64;
         self.submit(1).await?;
-        let trouble = |fault| Error::of_store(fault, "write", &self.path);
+        let cause = |fault| Error::of_store(fault, "write", &self.path);
         for pending in self.pending {
-            pending.await.map_err(trouble)?;
+            pending.await.map_err(cause)?;
         }
-        let closed = self.writer.close().await.map_err(trouble)?;
+        let closed = self.writer.close().await.map_err(cause)?;
         if closed != len {
             let message = format!("closed at {closed} instead of {len} bytes; write it again");
             return Err(Error::Invalid { table: self.path, message });

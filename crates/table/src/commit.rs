@@ -161,10 +161,10 @@ impl Engine {
             Error::of_store(fault, "create", &path)
         })?;
         let head = file_head(Content::Log, file);
-        let trouble = |fault| Error::of_store(fault, "write", &path);
-        let written = writer.submit(&head).await.map_err(trouble);
+        let cause = |fault| Error::of_store(fault, "write", &path);
+        let written = writer.submit(&head).await.map_err(cause);
         let written = match written {
-            Ok(pending) => pending.await.map_err(trouble),
+            Ok(pending) => pending.await.map_err(cause),
             Err(error) => Err(error),
         };
         match written {

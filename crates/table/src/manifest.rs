@@ -241,12 +241,12 @@ impl Manifest {
         }
         let path = || self.shelf.path(Name::Manifest(self.number));
         // Only a manifest that is not the highest is ever removed: another engine has gone on.
-        let trouble = |fault: Fault| match fault.kind {
+        let cause = |fault: Fault| match fault.kind {
             Kind::NotFound => Error::Fenced { table: self.shelf.store.name().to_owned() },
             _ => Error::of_store(fault, "write", &path()),
         };
-        let pending = self.writer.submit(&bytes).await.map_err(trouble)?;
-        pending.await.map_err(trouble)?;
+        let pending = self.writer.submit(&bytes).await.map_err(cause)?;
+        pending.await.map_err(cause)?;
         self.layout = layout;
         self.next += 1;
         self.len += bytes.len() as u64;

@@ -74,11 +74,11 @@ pub(crate) async fn peek(shelf: &TableFiles, layout: &Layout) -> Result<Recovere
 /// All that a file shows at present.
 pub(crate) async fn read_shown(shelf: &TableFiles, name: Name) -> Result<Vec<u8>, Error> {
     let path = shelf.path(name);
-    let trouble = |fault| Error::of_store(fault, "read", &path);
-    let source = shelf.store.open(&name.to_string()).await.map_err(trouble)?;
+    let cause = |fault| Error::of_store(fault, "read", &path);
+    let source = shelf.store.open(&name.to_string()).await.map_err(cause)?;
     let mut bytes = Vec::new();
     loop {
-        let more = source.read_at(bytes.len() as u64, READ).await.map_err(trouble)?;
+        let more = source.read_at(bytes.len() as u64, READ).await.map_err(cause)?;
         bytes.extend_from_slice(&more);
         if more.len() < READ {
             return Ok(bytes);
@@ -106,8 +106,8 @@ async fn replay(
     last: &mut Seq,
 ) -> Result<(), Error> {
     let name = Name::Log(file);
-    let trouble = |fault| Error::of_store(fault, "read", &shelf.path(name));
-    let source = shelf.store.open(&name.to_string()).await.map_err(trouble)?;
+    let cause = |fault| Error::of_store(fault, "read", &shelf.path(name));
+    let source = shelf.store.open(&name.to_string()).await.map_err(cause)?;
     replay_from(shelf, &*source, (file, len), memtable, last).await
 }
 

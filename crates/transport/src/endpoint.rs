@@ -15,7 +15,7 @@ use crate::connect::{Peer, boxed};
 use crate::error::{CallError, TransportError};
 use crate::handshake::{self, Failure, Own};
 use crate::limits::{
-    LISTEN_PATIENCE, LISTEN_RETRY, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES, UNFINISHED_SHARE,
+    LISTEN_RETRY, LISTEN_TIMEOUT, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES, UNFINISHED_SHARE,
 };
 use crate::link::{Common, Link, OpenedConnection, Owner};
 use crate::local::{self, Caller, Local};
@@ -427,7 +427,7 @@ impl Owner for EndpointInner {
 /// A process that was killed holds its port until the kernel has taken its ring down: its
 /// successor waits for that.
 async fn bind(env: &Env, addr: SocketAddr) -> Result<Listener, TransportError> {
-    let end = env.now() + LISTEN_PATIENCE;
+    let end = env.now() + LISTEN_TIMEOUT;
     loop {
         match env.listen(addr).await {
             Ok(listener) => return Ok(listener),

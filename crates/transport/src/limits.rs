@@ -5,8 +5,8 @@ use std::time::Duration;
 use wire::frame::{BODY_MAX, HEADER, PART_MAX, PAYLOAD_MAX};
 
 /// How long an address that is in use is waited for, and between two tries.
-pub const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
-/// See [`LISTEN_PATIENCE`].
+pub const LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
+/// See [`LISTEN_TIMEOUT`].
 pub const LISTEN_RETRY: Duration = Duration::from_millis(20);
 
 /// What one endpoint holds and how long it waits. The simulator randomises it.

@@ -595,8 +595,8 @@ async fn watch(link: Rc<Link>) {
         }
         if let Some(what) = link.stalled() {
             env.mark("transport: stalled peer");
-            let patience = link.limits.stalled_max;
-            link.fail(&format!("for {patience:?} the peer {what}"));
+            let timeout = link.limits.stalled_max;
+            link.fail(&format!("for {timeout:?} the peer {what}"));
             return;
         }
         link.heard.set(false);

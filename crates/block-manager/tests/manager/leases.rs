@@ -176,7 +176,7 @@ impl World {
 
     /// A server sends its beat, or is restarted.
     fn drive(&mut self, index: usize) {
-        let (fresh, patience) = (self.rng.one_in(6000), self.rng.between(120_000, 300_000));
+        let (fresh, timeout) = (self.rng.one_in(6000), self.rng.between(120_000, 300_000));
         let clock = Clock::draw(&mut self.rng);
         let now = self.now;
         let server = &mut self.servers[index];
@@ -187,7 +187,7 @@ impl World {
             (server.clock, server.boot, server.seq) = (clock, server.boot + 1, 0);
             (server.next, server.waits) = (now, None);
         }
-        if server.waits.is_some_and(|(_, sent)| now > sent + patience) {
+        if server.waits.is_some_and(|(_, sent)| now > sent + timeout) {
             server.waits = None;
         }
         if server.waits.is_some() || now < server.next {

@@ -411,7 +411,7 @@ fn a_change_that_was_given_up_does_not_happen_later() {
         let attachment = world.manager.attach(VOLUME, true);
         let limits = Limits {
             call_timeout: Duration::from_millis(30),
-            patience: Duration::from_millis(80),
+            deadline: Duration::from_millis(80),
             ..Limits::default()
         };
         let (env, volume) = world.volume(attachment, limits);

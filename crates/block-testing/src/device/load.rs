@@ -159,7 +159,7 @@ async fn one_change(
     };
     // Now and then nobody waits for the answer.
     let outcome = match abandon {
-        Some(patience) => match env.timeout(patience, answer).await {
+        Some(timeout) => match env.timeout(timeout, answer).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 oracle.end(&ticket, Err(false));

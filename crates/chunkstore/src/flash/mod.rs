@@ -46,7 +46,7 @@ use crate::contract::{
     Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo, StoreOwner,
 };
 use crate::limits::{
-    GROW_STEP_DEFAULT, LOCK_PATIENCE, LOCK_RETRY, LOG_BYTES_DEFAULT, LOG_BYTES_MIN,
+    GROW_STEP_DEFAULT, LOCK_RETRY, LOCK_TIMEOUT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN,
     MAP_CACHE_BYTES_DEFAULT, OPEN_MAP_BYTES_DEFAULT, RUNS_PER_CHUNK_MAX, TOMBSTONES_MAX_DEFAULT,
     UNIT_DEFAULT, UNIT_MAX, UNIT_MIN, UNIT_SMALL, ZERO_WRITE_BYTES,
 };
@@ -372,7 +372,7 @@ fn plan(
 /// A process that was killed holds its locks until the kernel has taken its ring down: its
 /// successor waits for that.
 async fn lock(env: &Env, file: &File, path: &Path) -> Result<(), MountError> {
-    let end = env.now() + LOCK_PATIENCE;
+    let end = env.now() + LOCK_TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),

@@ -374,16 +374,16 @@ impl FlashStoreInner {
             Ok(_) => {}
             Err(error) => return self.fail(&error),
         }
-        let mut trouble = None;
+        let mut cause = None;
         for at in SUPER_AT {
             let buf = self.alloc(SECTOR).await;
             match read_full(&file, at, buf).await.map(|block| Super::decode(&block)) {
                 Ok(Ok(sb)) if sb.disk == self.sb.disk => return,
                 Ok(_) => {}
-                Err(error) => trouble = Some(error),
+                Err(error) => cause = Some(error),
             }
         }
-        match trouble {
+        match cause {
             Some(error) => self.fail(&error),
             None => self.fail(&"its superblocks are gone: the medium was overwritten"),
         }

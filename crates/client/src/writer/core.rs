@@ -82,7 +82,7 @@ pub struct Writer {
     /// When an append was last acknowledged, or waiting began.
     pub(super) progress_at: Instant,
     /// The last trouble met, for people.
-    pub(super) trouble: String,
+    pub(super) fault: String,
 }
 
 impl Writer {
@@ -128,7 +128,7 @@ impl Writer {
             renew_after: now,
             resend_at: None,
             progress_at: now,
-            trouble: String::new(),
+            fault: String::new(),
         };
         writer.adopt_spares(grant.spares, &[], &mut Vec::new())?;
         Ok(writer)
@@ -430,7 +430,7 @@ impl Writer {
     }
 
     /// Sends an append again after a pause, unless a later sending is under way already.
-    fn wait(&mut self, now: Instant, id: SendId, trouble: &str) {
+    fn wait(&mut self, now: Instant, id: SendId, fault: &str) {
         if id.seq < self.first {
             return;
         }
@@ -442,14 +442,14 @@ impl Writer {
         let until = now + self.config.retry_pause * (1 << id.attempt.min(6));
         progress.state = SendState::RetryAt(until);
         self.resend_at = Some(self.resend_at.map_or(until, |at| at.min(until)));
-        self.note_trouble(index, trouble);
+        self.note_fault(index, fault);
     }
 
-    fn note_trouble(&mut self, index: usize, trouble: &str) {
+    fn note_fault(&mut self, index: usize, fault: &str) {
         let current = self.current.as_ref().expect("checked");
-        self.trouble.clear();
+        self.fault.clear();
         let place = &current.replicas[index].place;
-        self.trouble.push_str(&format!("{} at {}: {trouble}", place.server, place.addr));
+        self.fault.push_str(&format!("{} at {}: {fault}", place.server, place.addr));
     }
 
     fn on_refused(&mut self, now: Instant, id: SendId, error: &DataError, out: &mut Vec<Action>) {
@@ -457,7 +457,7 @@ impl Writer {
         let replica = &mut self.current.as_mut().expect("checked").replicas[index];
         replica.heard_at = now;
         replica.unreachable_since = None;
-        let trouble = match error {
+        let fault = match error {
             // Perhaps by our own close: its answer tells.
             DataError::Fenced { .. } | DataError::Sealed { .. } if self.is_closing_now() => return,
             DataError::Fenced { .. } | DataError::Sealed { .. } if self.ended.is_none() => {
@@ -486,7 +486,7 @@ impl Writer {
             DataError::Full | DataError::BadSectors { .. } | DataError::Invalid => None,
         };
         let avoid = !matches!(error.kind(), base::Kind::Refresh | base::Kind::Fenced);
-        self.fail_replica_with(now, index, trouble, error.to_string(), avoid, out);
+        self.fail_replica_with(now, index, fault, error.to_string(), avoid, out);
     }
 
     fn is_first(&self, id: SendId) -> bool {
@@ -529,11 +529,11 @@ impl Writer {
         &mut self,
         now: Instant,
         index: usize,
-        trouble: Option<ReplicaFault>,
+        fault: Option<ReplicaFault>,
         text: String,
         out: &mut Vec<Action>,
     ) {
-        self.fail_replica_with(now, index, trouble, text, true, out);
+        self.fail_replica_with(now, index, fault, text, true, out);
     }
 
     /// A replica does not serve: the chunk ends here (C15).
@@ -541,17 +541,17 @@ impl Writer {
         &mut self,
         now: Instant,
         index: usize,
-        trouble: Option<ReplicaFault>,
+        fault: Option<ReplicaFault>,
         text: String,
         avoid: bool,
         out: &mut Vec<Action>,
     ) {
-        self.note_trouble(index, &text);
+        self.note_fault(index, &text);
         let current = self.current.as_mut().expect("checked");
         current.replicas[index].failed = true;
         let (chunk, server) = (current.id(), current.replicas[index].place.server);
-        if let Some(trouble) = trouble {
-            out.push(Action::Report { chunk, server, trouble });
+        if let Some(fault) = fault {
+            out.push(Action::Report { chunk, server, fault });
         }
         if avoid {
             self.avoid_server(server, now);

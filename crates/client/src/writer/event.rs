@@ -199,7 +199,7 @@ pub enum Action {
         /// The replica's server.
         server: ServerId,
         /// How.
-        trouble: ReplicaFault,
+        fault: ReplicaFault,
     },
     /// The writer has ended well.
     Closed {

@@ -76,10 +76,10 @@ impl Writer {
 
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Action>) {
         if self.acked < self.next_seq() && now >= self.progress_at + self.config.stall_budget {
-            let cause = if self.trouble.is_empty() {
+            let cause = if self.fault.is_empty() {
                 "the stream service did not answer".to_owned()
             } else {
-                std::mem::take(&mut self.trouble)
+                std::mem::take(&mut self.fault)
             };
             return self.fail(WriterError::Stalled { cause }, out);
         }
@@ -110,8 +110,8 @@ impl Writer {
             None
         };
         if let Some(text) = failed {
-            let trouble = Some(ReplicaFault::Unreachable);
-            return self.fail_replica(now, index, trouble, text.to_owned(), out);
+            let fault = Some(ReplicaFault::Unreachable);
+            return self.fail_replica(now, index, fault, text.to_owned(), out);
         }
         if now >= silent.max(replica.resent_at) + config.resend_after {
             replica.resent_at = now;

@@ -89,8 +89,8 @@ impl FakeState {
                 let views = wants.iter().filter_map(|&(file, at)| self.view(file, at, limit));
                 Ok(StreamReply::Views(views.collect()))
             }
-            StreamRequest::ReportBad { chunk, server, trouble, .. } => {
-                self.reports.push((chunk, server, trouble));
+            StreamRequest::ReportBad { chunk, server, fault, .. } => {
+                self.reports.push((chunk, server, fault));
                 Ok(StreamReply::Done { len: 0 })
             }
             StreamRequest::Change { change, .. } => self.change_stream(change),

@@ -86,12 +86,12 @@ pub async fn wait_writable(
                 Err(failure) => Err(failure),
             },
         };
-        let Err(Failure { message: trouble, .. }) = tried else { return Ok(()) };
+        let Err(Failure { message: cause, .. }) = tried else { return Ok(()) };
         if env.now() >= deadline {
             return Err(Failure::new(
                 Code::Unavailable,
                 format!(
-                    "the cluster takes no writes yet ({trouble}): its processes go on; look at \
+                    "the cluster takes no writes yet ({cause}): its processes go on; look at \
                      'craton status' and at the logs in {}",
                     directory.path().display()
                 ),
@@ -144,7 +144,7 @@ pub async fn wait_block(
     let client = connect::connect(env, &target, client::Config::default()).await?;
     let managers = Managers::with_budget(&client, Duration::from_secs(1));
     loop {
-        let trouble = match managers.ask(BlockRequest::Status).await {
+        let cause = match managers.ask(BlockRequest::Status).await {
             Ok(BlockReply::Status(status)) => {
                 let joined = |process: &&Process| {
                     let mut known = status.servers.iter();
@@ -162,7 +162,7 @@ pub async fn wait_block(
             return Err(Failure::new(
                 Code::Unavailable,
                 format!(
-                    "volumes are not served yet ({trouble}): the processes go on; look at the \
+                    "volumes are not served yet ({cause}): the processes go on; look at the \
                      logs in {}",
                     directory.path().display()
                 ),

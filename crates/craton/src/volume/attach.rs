@@ -418,11 +418,11 @@ fn flush(device: &Path) -> Done {
     })
 }
 
-async fn wait(env: &Env, trouble: &str, done: impl Fn() -> bool) -> Done {
+async fn wait(env: &Env, cause: &str, done: impl Fn() -> bool) -> Done {
     let deadline = env.now() + END_WAIT;
     while !done() {
         if env.now() >= deadline {
-            return Err(Failure::failed(format!("after {END_WAIT:?} {trouble}")));
+            return Err(Failure::failed(format!("after {END_WAIT:?} {cause}")));
         }
         env.sleep(LOOK).await;
     }

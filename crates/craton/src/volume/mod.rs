@@ -28,7 +28,7 @@ use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 
 /// How long a snapshot or clone may take: block servers link thousands of files.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs a command.
 pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
@@ -76,7 +76,7 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
                 diff::export(&site, &snapshot, since.as_deref(), &file, (&copy, force)).await
             }
             VolumeCommand::ImportDiff { name, file, policy, copy } => {
-                let managers = Managers::with_budget(&client, PATIENCE);
+                let managers = Managers::with_budget(&client, TIMEOUT);
                 let site = open::Site::new(&managers, &target, endpoints);
                 diff::import(&site, &name, &file, policy, &copy).await
             }
@@ -86,10 +86,10 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             }
             VolumeCommand::Detach { .. } => unreachable!("done above"),
             VolumeCommand::Snapshot(command) => {
-                snapshot::run(&Managers::with_budget(&client, PATIENCE), command).await
+                snapshot::run(&Managers::with_budget(&client, TIMEOUT), command).await
             }
             VolumeCommand::Clone { snapshot, name, json } => {
-                let managers = Managers::with_budget(&client, PATIENCE);
+                let managers = Managers::with_budget(&client, TIMEOUT);
                 snapshot::clone(&managers, &snapshot, &name, nbd.as_deref(), json).await
             }
             VolumeCommand::Flatten { name, json } => {
@@ -99,7 +99,7 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
                 deleted::undelete(&managers, &what, name.as_deref(), (nbd.as_deref(), json)).await
             }
             VolumeCommand::Rm { names, force, snapshots, now, json } => {
-                let managers = Managers::with_budget(&client, PATIENCE);
+                let managers = Managers::with_budget(&client, TIMEOUT);
                 change::rm(&managers, &names, (force, snapshots, now), json).await
             }
         }

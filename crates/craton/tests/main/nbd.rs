@@ -13,7 +13,7 @@ const DISC: u16 = 2;
 pub const TRIM: u16 = 4;
 
 /// The longest that an answer may take on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const OPTION_EXPORT: u32 = 7;
 const ACK: u32 = 1;
@@ -70,7 +70,7 @@ fn parts(url: &str) -> (&str, &str) {
 pub fn connect(url: &str) -> TcpStream {
     let stream = TcpStream::connect(parts(url).0).expect("the front end takes connections");
     stream.set_nodelay(true).expect("a socket");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
     stream
 }
 
@@ -142,7 +142,7 @@ impl Nbd {
     /// The same export at the front end's Unix socket.
     pub fn open_unix(socket: &str, name: &str) -> Nbd {
         let stream = UnixStream::connect(socket).expect("the front end takes connections");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         let opened = Negotiation::over(Socket::Unix(stream)).go(name.as_bytes());
         opened.unwrap_or_else(|(_, code, words)| panic!("refused: {code:x} {words}"))
     }

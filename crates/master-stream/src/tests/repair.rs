@@ -137,11 +137,11 @@ fn is_whole(cluster: &Cluster, view: &StreamView) -> bool {
     view.chunks[0].replicas.len() == 3 && view.chunks[0].replicas.iter().all(whole)
 }
 
-async fn until_whole(cluster: &std::rc::Rc<Cluster>, patience: Duration) {
+async fn until_whole(cluster: &std::rc::Rc<Cluster>, timeout: Duration) {
     let mut waited = Duration::ZERO;
     while !is_whole(cluster, &cluster.locate(FILE, 0).await.unwrap()) {
         report_met(cluster);
-        assert!(waited < patience, "{:?}", cluster.locate(FILE, 0).await);
+        assert!(waited < timeout, "{:?}", cluster.locate(FILE, 0).await);
         cluster.sim.sleep(Duration::from_millis(100)).await;
         waited += Duration::from_millis(100);
     }

@@ -19,7 +19,7 @@ use crate::{ClusterSource, StreamConfig, StreamParts, StreamService};
 pub fn config(sim: &Sim) -> StreamConfig {
     let pick = |millis: &[u64]| Duration::from_millis(sim.with_rng(|rng| *rng.pick(millis)));
     StreamConfig {
-        vote_patience: pick(&[0, 1, 50]),
+        vote_timeout: pick(&[0, 1, 50]),
         scan_interval: pick(&[50, 200, 500]),
         garbage_interval: pick(&[200, 1000]),
         repair_parallel: 1 + sim.with_rng(|rng| rng.below(4)) as usize,

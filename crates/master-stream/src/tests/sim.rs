@@ -94,8 +94,8 @@ async fn load(cluster: Rc<Cluster>, number: u64) {
                 let chunks = view.map_or_else(Vec::new, |view| view.chunks);
                 if let Some(chunk) = chunks.first() {
                     let (chunk, server) = (chunk.chunk, chunk.replicas[0].server);
-                    let trouble = ReplicaFault::Unreachable;
-                    let report = StreamRequest::ReportBad { file, chunk, server, trouble };
+                    let fault = ReplicaFault::Unreachable;
+                    let report = StreamRequest::ReportBad { file, chunk, server, fault };
                     let _ = Client::new(&cluster).ask(report).await;
                 }
             }
@@ -107,9 +107,9 @@ async fn load(cluster: Rc<Cluster>, number: u64) {
                 let file = FileId::new(1 + FILES + number);
                 Writer::life(cluster.clone(), file, 16 * number as u8).await;
                 let client = Client::new(&cluster);
-                let patience = Duration::from_micros(draw(3000));
+                let timeout = Duration::from_micros(draw(3000));
                 let env = cluster.model.env.borrow().clone();
-                let _ = env.timeout(patience, client.open(file)).await;
+                let _ = env.timeout(timeout, client.open(file)).await;
             }
             _ => Writer::life(cluster.clone(), file, 16 * number as u8).await,
         }

@@ -62,9 +62,9 @@ impl Client {
         let mut last = ControlError::new(Kind::Unknown, "no try");
         for _ in 0..60 {
             let request = StreamRequest::Change { op, change: change.clone() };
-            let patience = self.cluster.sim.with_rng(|rng| rng.between(100, 5000));
+            let timeout = self.cluster.sim.with_rng(|rng| rng.between(100, 5000));
             let answer = self.ask(request);
-            match self.env().timeout(Duration::from_millis(patience), answer).await {
+            match self.env().timeout(Duration::from_millis(timeout), answer).await {
                 Ok(Ok(reply)) => return Ok(reply),
                 Ok(Err(error))
                     if !matches!(error.kind, Kind::Retry | Kind::Reroute | Kind::Unknown) =>
@@ -143,8 +143,8 @@ impl Writer {
             }
             true
         };
-        let patience = Duration::from_millis(30);
-        if let Ok(true) = self.client.env().timeout(patience, collect).await {
+        let timeout = Duration::from_millis(30);
+        if let Ok(true) = self.client.env().timeout(timeout, collect).await {
             return Ok(());
         }
         let silent = chunk.replicas.iter().map(|replica| replica.server);
@@ -249,9 +249,9 @@ impl Writer {
                 // Vanishes with appends under way, some of them cut short.
                 for _ in 0..draw(3) {
                     let bytes: Vec<u8> = (0..1 + draw(40)).map(|_| tag).collect();
-                    let patience = Duration::from_micros(draw(1500));
+                    let timeout = Duration::from_micros(draw(1500));
                     let sent = writer.send(&bytes);
-                    let _ = writer.client.env().timeout(patience, sent).await;
+                    let _ = writer.client.env().timeout(timeout, sent).await;
                 }
             }
             _ => {}

@@ -23,7 +23,7 @@ use master_stream::{ClusterSource, StreamStatus};
 /// A view of the chunkservers is made anew after this time.
 const VIEW_AGE_MAX: Duration = Duration::from_millis(50);
 /// How long a change of the masters tries to reach each group's leader, and to get its turn.
-const MEMBERS_PATIENCE: Duration = Duration::from_secs(20);
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Hostable for ClusterMachine {
     fn clock_ms(&self) -> u64 {
@@ -323,13 +323,13 @@ impl ClusterService {
         // The cluster group last: who leads it leads this change.
         groups.sort_unstable_by(|a, b| b.cmp(a));
         for group in groups {
-            let run = self.0.router.run(group, LeaderCall::Members, body.clone(), MEMBERS_PATIENCE);
+            let run = self.0.router.run(group, LeaderCall::Members, body.clone(), MEMBERS_TIMEOUT);
             run.await?;
         }
         if let MemberChange::Remove { id } = change {
-            let (name, patience) = (GroupName::Cluster, MEMBERS_PATIENCE);
+            let (name, timeout) = (GroupName::Cluster, MEMBERS_TIMEOUT);
             let command = encode_command(0, &Command::RemoveMaster(id));
-            self.0.router.run(name, LeaderCall::Propose, command, patience).await?;
+            self.0.router.run(name, LeaderCall::Propose, command, timeout).await?;
         }
         Ok(ClusterReply::Done)
     }

@@ -154,11 +154,11 @@ impl Cluster {
         self.ready(Duration::from_secs(10)).await;
     }
 
-    pub async fn ready(&self, patience: Duration) {
-        let deadline = self.sim.elapsed() + patience;
+    pub async fn ready(&self, timeout: Duration) {
+        let deadline = self.sim.elapsed() + timeout;
         let is_ready = |id: &u64| self.master(*id).is_some_and(|master| master.is_ready());
         while !self.founders.iter().all(is_ready) {
-            assert!(self.sim.elapsed() < deadline, "the masters are not ready in {patience:?}");
+            assert!(self.sim.elapsed() < deadline, "the masters are not ready in {timeout:?}");
             self.sim.sleep(Duration::from_millis(10)).await;
         }
     }
@@ -187,11 +187,11 @@ struct ClientInner {
     seq: Cell<u64>,
     /// Mutations without an answer.
     open: RefCell<std::collections::BTreeSet<u64>>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Client {
-    pub fn new(env: &Env, cluster: &Cluster, patience: Duration) -> Client {
+    pub fn new(env: &Env, cluster: &Cluster, timeout: Duration) -> Client {
         Client(Rc::new(ClientInner {
             env: env.clone(),
             endpoint: Endpoint::new(env, identity("client"), Limits::default()),
@@ -199,7 +199,7 @@ impl Client {
             session: ClientId::new(env.random_u64()),
             seq: Cell::new(0),
             open: RefCell::default(),
-            patience,
+            timeout,
         }))
     }
 
@@ -218,7 +218,7 @@ impl Client {
             body: request.encode(),
             payload: None,
         };
-        let attempt = self.0.patience.min(Duration::from_millis(1500));
+        let attempt = self.0.timeout.min(Duration::from_millis(1500));
         let answer = self.0.endpoint.call(to, request, attempt).await;
         let answer = answer.map_err(|error| ControlError::new(error.kind(), error.to_string()))?;
         match answer.status {
@@ -230,7 +230,7 @@ impl Client {
     /// Asks until there is an answer. [`Kind::Unknown`] when the patience ends: it may happen.
     pub async fn ask(&self, request: ControlRequest) -> Result<ControlReply, ControlError> {
         let env = &self.0.env;
-        let deadline = env.now() + self.0.patience;
+        let deadline = env.now() + self.0.timeout;
         let mut hint = None;
         loop {
             let any = self.0.masters[env.random_below(self.0.masters.len() as u64) as usize];

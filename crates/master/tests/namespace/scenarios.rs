@@ -278,8 +278,8 @@ impl Play {
     fn start_client(self: &Rc<Self>, env: &Env, shuffles: bool) {
         let this = self.clone();
         // The impatient ones leave changes behind whose outcome they never learn.
-        let patience = self.sim.with_rng(|rng| *rng.pick(&[500, 3000, 3000]));
-        let client = Client::new(env, &self.cluster, Duration::from_millis(patience));
+        let timeout = self.sim.with_rng(|rng| *rng.pick(&[500, 3000, 3000]));
+        let client = Client::new(env, &self.cluster, Duration::from_millis(timeout));
         self.clients.set(self.clients.get() + 1);
         env.spawn(Class::Foreground, "client", async move {
             while !this.stop.get() {

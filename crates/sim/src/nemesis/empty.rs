@@ -7,7 +7,7 @@ use base::DiskId;
 use runtime::sim::CrashMode;
 use wire::control::DiskReport;
 
-use super::{WIPE_PATIENCE, Work};
+use super::{WIPE_TIMEOUT, Work};
 use crate::cluster::DISK_ROOT;
 
 /// How soon masters show a disk that is empty, and serve one that was formatted.
@@ -43,7 +43,7 @@ impl Work {
             true => "nemesis: a disk is formatted before its server starts",
             false => "nemesis: a disk is formatted while its server runs",
         });
-        let _ = self.cluster.until_whole(WIPE_PATIENCE).await; // Checked at the end.
+        let _ = self.cluster.until_whole(WIPE_TIMEOUT).await; // Checked at the end.
     }
 
     /// The server runs without its disk, into which nothing is written, until an operator formats
@@ -56,7 +56,7 @@ impl Work {
         });
         shown.await.map_err(|()| "its empty disk is not shown as failed".to_owned())?;
         self.sim.mark("nemesis: an empty disk is a failed one");
-        let whole = self.cluster.until_whole(WIPE_PATIENCE).await;
+        let whole = self.cluster.until_whole(WIPE_TIMEOUT).await;
         whole.map_err(|why| format!("its disk is empty, and its data is not elsewhere: {why}"))?;
         self.sim.mark("nemesis: the data of an empty disk is elsewhere");
         self.pause(EMPTY_MS.0, EMPTY_MS.1).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use runtime::sim::{CrashMode, DiskError, DiskFaults, HostId};
 
-use super::{WIPE_PATIENCE, Work};
+use super::{WIPE_TIMEOUT, Work};
 use crate::cluster::{Cluster, DISK_ROOT, MASTER_DIR};
 
 /// One-shot errors: one operation in so many, least and most.
@@ -18,7 +18,7 @@ const DEAD_MS: (u64, u64) = (1_000, 15_000);
 
 /// How soon a master has found out that it may not take part without its disk, or that its disk is
 /// damaged.
-const REFUSAL_PATIENCE: Duration = Duration::from_secs(30);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Work {
     /// Has operations of a disk fail for a moment: all of one kind, or a few.
@@ -129,7 +129,7 @@ impl Work {
         self.sim.wipe(host, MASTER_DIR.as_ref());
         self.pause(10, 2_000).await;
         self.cluster.boot_master(index);
-        let end = self.sim.elapsed() + REFUSAL_PATIENCE;
+        let end = self.sim.elapsed() + REFUSAL_TIMEOUT;
         while self.cluster.master_failure(index).is_none() && self.sim.elapsed() < end {
             self.sim.sleep(Duration::from_millis(20)).await;
         }
@@ -188,7 +188,7 @@ impl Work {
     async fn stands_rot(&self, index: usize) -> bool {
         self.cluster.crash_master(index, self.mode());
         self.cluster.boot_master(index);
-        let end = self.sim.elapsed() + REFUSAL_PATIENCE;
+        let end = self.sim.elapsed() + REFUSAL_TIMEOUT;
         while self.sim.elapsed() < end {
             self.sim.sleep(Duration::from_millis(50)).await;
             if self.cluster.master_serves(index) {
@@ -217,7 +217,7 @@ impl Work {
         self.cluster.set_absent(index, disk, false);
         self.cluster.crash_server(index, self.mode());
         self.cluster.boot_server(index);
-        let _ = self.cluster.until_whole(WIPE_PATIENCE).await;
+        let _ = self.cluster.until_whole(WIPE_TIMEOUT).await;
     }
 
     /// Sectors of one server cannot be read, and another server is down: what both hold is on
@@ -239,6 +239,6 @@ impl Work {
         self.pause(DEAD_MS.0, DEAD_MS.1).await;
         self.sim.mark("nemesis: latent errors beside a dead server");
         self.cluster.boot_server(other);
-        let _ = self.cluster.until_whole(WIPE_PATIENCE).await;
+        let _ = self.cluster.until_whole(WIPE_TIMEOUT).await;
     }
 }

@@ -37,7 +37,7 @@ pub struct Plan {
     /// How long faults and load last.
     pub load: Duration,
     /// How soon the cluster is whole again afterwards.
-    pub patience: Duration,
+    pub deadline: Duration,
 }
 
 impl Default for Plan {
@@ -51,7 +51,7 @@ impl Default for Plan {
             think: Duration::from_millis(100),
             policies: &[(3, 3), (3, 3), (3, 2)],
             load: Duration::from_secs(12),
-            patience: Duration::from_secs(180),
+            deadline: Duration::from_secs(180),
         }
     }
 }
@@ -114,9 +114,9 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     sim.sleep(Duration::from_secs(5)).await;
     stop.set(true);
     for writer in writers {
-        let patience = sim.elapsed() + Duration::from_secs(60);
+        let deadline = sim.elapsed() + Duration::from_secs(60);
         while !writer.is_finished() {
-            if sim.elapsed() > patience {
+            if sim.elapsed() > deadline {
                 return Err("a writer does not end in a minute without faults".to_owned());
             }
             sim.sleep(Duration::from_millis(100)).await;
@@ -127,13 +127,13 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     }
     // Files are sealed first: an open chunk is its writer's to replace.
     seal_all(&cluster).await?;
-    cluster.settle(plan.patience).await?;
+    cluster.settle(plan.deadline).await?;
     if let Some(violation) = cluster.violations().first() {
         return Err(violation.clone());
     }
     readers.finish().await?;
     check_content(&cluster, &oracle).await?;
-    audit::until_clean(&cluster, &oracle, plan.patience).await?;
+    audit::until_clean(&cluster, &oracle, plan.deadline).await?;
     // What repair has made good is not there any more, but it was there.
     let found_bad = sim.marks().get("bad replica found").copied().unwrap_or(0);
     if found_bad > 0 && plan.faults.spare_replicas() {

@@ -262,9 +262,9 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let _ = own.await; // It ends with the load.
     nemesis.stop().await;
     world.quiet();
-    let patience = sim.elapsed() + Duration::from_secs(90);
+    let deadline = sim.elapsed() + Duration::from_secs(90);
     while !user.is_finished() {
-        if sim.elapsed() > patience {
+        if sim.elapsed() > deadline {
             return Err("a user of volumes waits for ever without faults".to_owned());
         }
         sim.sleep(Duration::from_millis(50)).await;
@@ -424,7 +424,7 @@ impl World {
     async fn until_served(
         &self,
         wanted: &BTreeSet<SegmentId>,
-        patience: Duration,
+        deadline: Duration,
     ) -> Result<Duration, String> {
         let sim = self.cluster.sim();
         let began = sim.elapsed();
@@ -444,9 +444,9 @@ impl World {
             if wanted.is_subset(&served) {
                 return Ok(sim.elapsed() - began);
             }
-            if sim.elapsed() - began > patience {
+            if sim.elapsed() - began > deadline {
                 let missing: Vec<_> = wanted.difference(&served).collect();
-                return Err(format!("{missing:?} are not served after {patience:?}"));
+                return Err(format!("{missing:?} are not served after {deadline:?}"));
             }
             sim.sleep(Duration::from_millis(1)).await;
         }

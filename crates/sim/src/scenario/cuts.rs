@@ -20,7 +20,7 @@ use super::record::{Record, extent};
 /// Between the end of a snapshot's use and the next, at most.
 const PAUSE_MS: u64 = 1500;
 /// What is asked for is done within so long, faults and all.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// Between two attempts to open what is not to be had yet.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -45,8 +45,8 @@ impl Keeper {
         volumes: Vec<VolumeId>,
         is_over: impl Fn() -> bool + 'static,
     ) -> JoinHandle<Result<u64, String>> {
-        let (env, managers) = (client.env().clone(), Managers::with_budget(client, PATIENCE));
-        let limits = Limits { patience: PATIENCE, ..Limits::default() };
+        let (env, managers) = (client.env().clone(), Managers::with_budget(client, TIMEOUT));
+        let limits = Limits { deadline: TIMEOUT, ..Limits::default() };
         let exports = VolumeExports::new(&managers, endpoint, env.name(), limits);
         let (record, blocks) = (record.clone(), blocks.to_vec());
         let keeper = Keeper { env: env.clone(), managers, exports, record, blocks };
@@ -105,7 +105,7 @@ impl Keeper {
     }
 
     async fn open(&self, name: &str) -> Result<Rc<dyn Device>, String> {
-        let end = self.record.now() + PATIENCE;
+        let end = self.record.now() + TIMEOUT;
         loop {
             match self.exports.open(name).await {
                 Ok(device) => return Ok(device),

@@ -82,7 +82,7 @@ impl World {
         let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
         let (env, endpoint) = (client.env().clone(), cluster.endpoint(client.env()));
         let managers = Managers::with_budget(&client, Duration::from_secs(60));
-        let limits = Limits { patience: Duration::from_secs(60), ..Limits::default() };
+        let limits = Limits { deadline: Duration::from_secs(60), ..Limits::default() };
         let exports = VolumeExports::new(&managers, &endpoint, "user", limits);
         Ok(World { stack, env, client, managers, exports })
     }
@@ -225,9 +225,9 @@ impl World {
         }
         self.env.mark("deleted: the time of a volume was over");
         let path = segment_path(SegmentId { volume, index: 0 });
-        let patience = self.sim().elapsed() + SLACK;
+        let deadline = self.sim().elapsed() + SLACK;
         while self.client.lookup(&path).await.is_ok() {
-            if self.sim().elapsed() > patience {
+            if self.sim().elapsed() > deadline {
                 return Err("the files of a removed volume are left".to_owned());
             }
             self.env.sleep(Duration::from_millis(500)).await;

@@ -59,7 +59,7 @@ const THINK: Duration = Duration::from_millis(80);
 /// How often the servers' beliefs are compared.
 const LOOK: Duration = Duration::from_millis(5);
 /// Without faults everything goes on within so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Blocks that are answered for in a run, at least: the load does not stand still.
 const ANSWERED_MIN: usize = 50;
 /// A host that sleeps for so long has lost what others can take from it.
@@ -204,7 +204,7 @@ fn limits(env: &Env) -> VolumeLimits {
 
 /// Makes the volumes.
 async fn make(client: Client) -> Result<[VolumeId; 2], String> {
-    let managers = Managers::with_budget(&client, PATIENCE);
+    let managers = Managers::with_budget(&client, TIMEOUT);
     let mut made = [VolumeId::new(0); 2];
     for (index, name) in NAMES.iter().enumerate() {
         let geometry =
@@ -269,11 +269,11 @@ impl World {
             let text = cluster.config_text(env.name(), &cluster.masters_text());
             let config = parse(&format!("{text}nbd = '127.0.0.1:{PORT}'\n"));
             // Now and then one that gives up.
-            let patience = if this.draw(4) == 0 { 400 } else { 60_000 };
+            let deadline = if this.draw(4) == 0 { 400 } else { 60_000 };
             let tune = |limits: &mut Limits| {
                 limits.call_timeout = Duration::from_millis(400);
                 limits.open_timeout = Duration::from_millis(1500);
-                limits.patience = Duration::from_millis(patience);
+                limits.deadline = Duration::from_millis(deadline);
             };
             let started = start_frontend_with(&env, &config, &cluster.seams(), tune).await;
             if let Err(error) = started {
@@ -519,13 +519,13 @@ impl World {
     /// Waits until more requests to each volume are answered.
     async fn until_answered(&self) -> Result<(), String> {
         let answered = || self.volumes.map(|volume| self.record.answered(volume, 0));
-        let (before, end) = (answered(), self.sim.elapsed() + PATIENCE);
+        let (before, end) = (answered(), self.sim.elapsed() + TIMEOUT);
         while answered().iter().zip(before).any(|(now, before)| *now < before + 4) {
             self.stack.verdict()?;
             if self.sim.elapsed() > end {
                 let now = answered();
                 return Err(format!(
-                    "no answers in {PATIENCE:?} without faults: {before:?}, {now:?}"
+                    "no answers in {TIMEOUT:?} without faults: {before:?}, {now:?}"
                 ));
             }
             self.sim.sleep(Duration::from_millis(20)).await;
@@ -567,7 +567,7 @@ impl World {
             let env = self.sim.env(self.hosts[host]).ok_or("a host has crashed by itself")?;
             let (this, by) = (self.clone(), self.by(volume, number));
             let look = env.clone().spawn(Class::Foreground, "last look", async move {
-                let end = this.sim.elapsed() + PATIENCE;
+                let end = this.sim.elapsed() + TIMEOUT;
                 let mut last = String::new();
                 while this.sim.elapsed() < end {
                     match this.look(&env, (host, volume), by).await {

@@ -29,7 +29,7 @@ const LOAD_MAX: Duration = Duration::from_secs(300);
 /// What shows that the load does not stand still.
 const STAYS_MIN: u64 = 3;
 const APPENDS_MIN: u64 = 5;
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Load {
     oracle: Oracle,
@@ -95,9 +95,9 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     nemesis.stop().await;
     cluster.boot_all();
     load.stop.set(true);
-    let patience = sim.elapsed() + Duration::from_secs(90);
+    let deadline = sim.elapsed() + Duration::from_secs(90);
     while !writers.iter().all(|writer| writer.is_finished()) {
-        if sim.elapsed() > patience {
+        if sim.elapsed() > deadline {
             return Err("a writer does not end in a minute without faults".to_owned());
         }
         sim.sleep(Duration::from_millis(100)).await;
@@ -107,9 +107,9 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     }
     hosts.into_iter().for_each(|host| sim.crash(host, CrashMode::Process));
     seal_all(&cluster).await?;
-    cluster.settle(PATIENCE).await?;
+    cluster.settle(TIMEOUT).await?;
     check_content(&cluster, &load.oracle).await?;
-    audit::until_clean(&cluster, &load.oracle, PATIENCE).await?;
+    audit::until_clean(&cluster, &load.oracle, TIMEOUT).await?;
     if !load.is_enough() {
         let (stays, appended) = (load.stays.get(), load.appended.get());
         return Err(format!("{stays} stays, {appended} appends: the load stands still"));

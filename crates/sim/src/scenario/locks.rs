@@ -72,9 +72,9 @@ pub(super) async fn run(sim: Sim, shape: Shape, faults: Faults) -> Result<(), St
     }
     nemesis.stop().await;
     load.stop.set(true);
-    let patience = sim.elapsed() + Duration::from_secs(60);
+    let deadline = sim.elapsed() + Duration::from_secs(60);
     while !clients.iter().all(|client| client.is_finished()) {
-        if sim.elapsed() > patience {
+        if sim.elapsed() > deadline {
             return Err("a client does not end in a minute without faults".to_owned());
         }
         sim.sleep(Duration::from_millis(100)).await;
@@ -86,9 +86,9 @@ pub(super) async fn run(sim: Sim, shape: Shape, faults: Faults) -> Result<(), St
     cluster.settle(Duration::from_secs(30)).await?;
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     for lock in 0..LOCKS {
-        let patience = sim.elapsed() + Duration::from_secs(20);
+        let deadline = sim.elapsed() + Duration::from_secs(20);
         while acquire(&client, lock, "the last", 1000).await.is_none() {
-            if sim.elapsed() > patience {
+            if sim.elapsed() > deadline {
                 return Err(format!("lock {lock} cannot be taken 20 s after its last lease"));
             }
             sim.sleep(Duration::from_millis(200)).await;

@@ -242,8 +242,8 @@ pub const SCENARIOS: &[Scenario] = &[
         run: |sim| {
             let faults = Faults { bad_disks: true, ..NONE };
             let shape = Shape { disk_bytes: 24 * MIB, ..Shape::default() };
-            let (remove, patience) = (true, Duration::from_secs(240));
-            Box::pin(append::run(sim, Plan { shape, faults, remove, patience, ..Plan::default() }))
+            let (remove, deadline) = (true, Duration::from_secs(240));
+            Box::pin(append::run(sim, Plan { shape, faults, remove, deadline, ..Plan::default() }))
         },
         marks: &["dead replicas deleted", "chunkstore: the medium is full", "chunk repaired"],
     },

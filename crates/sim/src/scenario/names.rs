@@ -72,9 +72,9 @@ pub(super) async fn run(sim: Sim, shape: Shape, faults: Faults) -> Result<(), St
     nemesis.stop().await;
     sim.sleep(Duration::from_secs(1)).await;
     load.stop.set(true);
-    let patience = sim.elapsed() + Duration::from_secs(60);
+    let deadline = sim.elapsed() + Duration::from_secs(60);
     while !clients.iter().all(|client| client.is_finished()) {
-        if sim.elapsed() > patience {
+        if sim.elapsed() > deadline {
             return Err("a client does not end in a minute without faults".to_owned());
         }
         sim.sleep(Duration::from_millis(100)).await;

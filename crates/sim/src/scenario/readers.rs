@@ -72,9 +72,9 @@ impl Readers {
         self.state.stop.set(true);
         let sim = self.cluster.sim();
         for (task, host) in self.tasks.into_iter().zip(self.hosts) {
-            let patience = sim.elapsed() + Duration::from_secs(60);
+            let deadline = sim.elapsed() + Duration::from_secs(60);
             while !task.is_finished() {
-                if sim.elapsed() > patience {
+                if sim.elapsed() > deadline {
                     return Err("a reader does not end in a minute without faults".to_owned());
                 }
                 sim.sleep(Duration::from_millis(100)).await;

@@ -24,7 +24,7 @@ use crate::oracle::Oracle;
 use crate::tuning::Tuning;
 
 const APPEND_MAX: u64 = 20_000;
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Full redundancy is back so long after it became possible.
 const WHOLE_WITHIN: Duration = Duration::from_secs(20);
 /// A tail whose writer is gone is sealed within this time.
@@ -59,12 +59,12 @@ pub(super) async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
     }?;
     let Act { cluster, oracle, .. } = act;
     seal_all(&cluster).await?;
-    cluster.settle(PATIENCE).await?;
+    cluster.settle(TIMEOUT).await?;
     if let Some(violation) = cluster.violations().first() {
         return Err(violation.clone());
     }
     check_content(&cluster, &oracle).await?;
-    audit::until_clean(&cluster, &oracle, PATIENCE).await
+    audit::until_clean(&cluster, &oracle, TIMEOUT).await
 }
 
 impl Act {
@@ -163,7 +163,7 @@ impl Act {
             });
             chunks.extend(view.await?.chunks);
         }
-        self.cluster.until_whole(PATIENCE).await?;
+        self.cluster.until_whole(TIMEOUT).await?;
         let dead = self.draw(0, 4) as usize;
         for chunk in &chunks {
             self.spoil(chunk, dead).await?;
@@ -173,7 +173,7 @@ impl Act {
         self.cluster.crash_server(dead, CrashMode::Power);
         // Four servers are there: enough for three copies of all that there is.
         self.sim.sleep(Duration::from_secs(20)).await;
-        self.cluster.until_whole(PATIENCE).await?;
+        self.cluster.until_whole(TIMEOUT).await?;
         check_content(&self.cluster, &self.oracle).await?;
         self.cluster.boot_server(dead);
         self.sim.crash(host, CrashMode::Process);

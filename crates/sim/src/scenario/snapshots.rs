@@ -119,9 +119,9 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let _ = injector.await; // It ends with the load.
     sim.heal_network();
     world.stack.boot_all();
-    let patience = sim.elapsed() + Duration::from_secs(150);
+    let deadline = sim.elapsed() + Duration::from_secs(150);
     while !lanes.iter().all(|lane| lane.is_finished()) || !snapshots.is_finished() {
-        if sim.elapsed() > patience {
+        if sim.elapsed() > deadline {
             return Err("a writer or a snapshot does not end without faults".to_owned());
         }
         sim.sleep(Duration::from_millis(100)).await;
@@ -180,7 +180,7 @@ impl User {
         let managers = Managers::with_budget(client, Duration::from_secs(120));
         let env = client.env().clone();
         let endpoint = world.stack.cluster().endpoint(&env);
-        let limits = Limits { patience: Duration::from_secs(60), ..Limits::default() };
+        let limits = Limits { deadline: Duration::from_secs(60), ..Limits::default() };
         let exports = VolumeExports::new(&managers, &endpoint, "user", limits);
         User { world: world.clone(), env, client: client.clone(), managers, exports }
     }
@@ -480,7 +480,7 @@ impl User {
     /// Ends when the files of all that was removed or given up are gone.
     async fn until_gone(self: Rc<Self>) -> Result<(), String> {
         let root = block_proto::paths::ROOT;
-        let patience = self.now() + Duration::from_secs(90);
+        let deadline = self.now() + Duration::from_secs(90);
         loop {
             let listed = self.client.list(root, None, 100).await;
             let names: Vec<String> = listed
@@ -492,7 +492,7 @@ impl User {
             if names == ["manager"] {
                 return Ok(());
             }
-            if self.now() > patience {
+            if self.now() > deadline {
                 return Err(format!("files of removed volumes are left: {names:?}"));
             }
             self.env.sleep(Duration::from_millis(500)).await;

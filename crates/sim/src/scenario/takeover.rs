@@ -23,7 +23,7 @@ const READERS: usize = 3;
 const FILES: u64 = 2;
 const APPEND_MAX: u64 = 20_000;
 const LOAD: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Load {
     oracle: Oracle,
@@ -65,9 +65,9 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     nemesis.stop().await;
     sim.sleep(Duration::from_secs(2)).await;
     load.stop.set(true);
-    let patience = sim.elapsed() + Duration::from_secs(60);
+    let deadline = sim.elapsed() + Duration::from_secs(60);
     while !writers.iter().all(|writer| writer.is_finished()) {
-        if sim.elapsed() > patience {
+        if sim.elapsed() > deadline {
             return Err("a writer does not end in a minute without faults".to_owned());
         }
         sim.sleep(Duration::from_millis(100)).await;
@@ -77,10 +77,10 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     }
     hosts.into_iter().for_each(|host| sim.crash(host, CrashMode::Process));
     seal_all(&cluster).await?;
-    cluster.settle(PATIENCE).await?;
+    cluster.settle(TIMEOUT).await?;
     readers.finish().await?;
     check_content(&cluster, &load.oracle).await?;
-    audit::until_clean(&cluster, &load.oracle, PATIENCE).await?;
+    audit::until_clean(&cluster, &load.oracle, TIMEOUT).await?;
     if load.takeovers.get() < 3 {
         return Err(format!("{} takeovers: the load stands still", load.takeovers.get()));
     }

@@ -173,9 +173,9 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     }
     world.manager.set_down(false);
     sim.heal_network();
-    let patience = sim.elapsed() + Duration::from_secs(30);
+    let deadline = sim.elapsed() + Duration::from_secs(30);
     while !clients.iter().all(|client| client.is_finished()) {
-        if sim.elapsed() > patience {
+        if sim.elapsed() > deadline {
             return Err("a client does not end in half a minute without faults".to_owned());
         }
         sim.sleep(Duration::from_millis(50)).await;
@@ -396,7 +396,7 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
             call_timeout: Duration::from_millis(300),
             open_timeout: Duration::from_millis(600),
             // Now and then one that gives up.
-            patience: Duration::from_millis(if world.draw(4) == 0 { 200 } else { 20_000 }),
+            deadline: Duration::from_millis(if world.draw(4) == 0 { 200 } else { 20_000 }),
             ..Limits::default()
         };
         let route = world.manager.route();

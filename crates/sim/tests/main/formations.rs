@@ -30,7 +30,7 @@ fn small_cluster(sim: &Sim) -> Cluster {
 }
 
 /// Makes files of one chunk each; the number of those that were stored.
-async fn store_files(client: &Client, dir: &str, patience: Duration) -> usize {
+async fn store_files(client: &Client, dir: &str, deadline: Duration) -> usize {
     let mut stored = 0;
     for number in 0..FILES {
         let path = format!("/{dir}{number}");
@@ -40,7 +40,7 @@ async fn store_files(client: &Client, dir: &str, patience: Duration) -> usize {
             appender.append(path.as_bytes()).await?;
             appender.close().await
         };
-        match client.env().timeout(patience, work).await {
+        match client.env().timeout(deadline, work).await {
             Ok(Ok(_)) => stored += 1,
             _ => return stored,
         }

@@ -96,7 +96,7 @@ pub enum StreamRequest {
         /// The replica.
         server: ServerId,
         /// What went wrong.
-        trouble: ReplicaFault,
+        fault: ReplicaFault,
     },
     /// A change.
     Change {

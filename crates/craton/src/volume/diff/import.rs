@@ -46,10 +46,10 @@ pub async fn import(
             }
             input.behind().await
         };
-        whole.await.map_err(|trouble| trouble.told(&shown))?;
+        whole.await.map_err(|cause| cause.told(&shown))?;
     }
     let mut input = Input::open(site.env(), path)?;
-    let (head, mut reader) = input.head().await.map_err(|trouble| trouble.told(&shown))?;
+    let (head, mut reader) = input.head().await.map_err(|cause| cause.told(&shown))?;
     let target = format!("{name}{AT}{}", head.snapshot);
     let (info, made) = match &head.base {
         Some(base) => (known(site, name, base, &head).await?, false),
@@ -66,8 +66,8 @@ pub async fn import(
         };
         let applied = applied.await;
         site.close(name, device).await;
-        applied.map_err(|(trouble, begun)| {
-            let failure = trouble.told(&shown);
+        applied.map_err(|(cause, begun)| {
+            let failure = cause.told(&shown);
             match (&head.base, begun) {
                 (Some(base), true) => Failure::new(
                     failure.code,
@@ -339,9 +339,7 @@ impl DiffImport<'_> {
         parallel: usize,
     ) -> Result<(), (ImportError, bool)> {
         let (mut under_way, mut begun) = (FuturesUnordered::new(), false);
-        while let Some((item, data)) =
-            input.next(reader).await.map_err(|trouble| (trouble, begun))?
-        {
+        while let Some((item, data)) = input.next(reader).await.map_err(|cause| (cause, begun))? {
             begun = true;
             if under_way.len() == parallel {
                 let done: Done = under_way.next().await.expect("some are under way");
@@ -349,7 +347,7 @@ impl DiffImport<'_> {
             }
             under_way.push(self.put(item, data));
         }
-        input.behind().await.map_err(|trouble| (trouble, begun))?;
+        input.behind().await.map_err(|cause| (cause, begun))?;
         while let Some(done) = under_way.next().await {
             done.map_err(|failure| (ImportError::Failed(failure), begun))?;
         }

@@ -295,7 +295,7 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
 
 fn stream_request() -> impl Strategy<Value = StreamRequest> {
     let limit = 1..=LOCATE_CHUNKS_MAX;
-    let trouble = prop_oneof![
+    let fault = prop_oneof![
         Just(ReplicaFault::Unreachable),
         Just(ReplicaFault::Corrupt),
         Just(ReplicaFault::Missing),
@@ -308,8 +308,8 @@ fn stream_request() -> impl Strategy<Value = StreamRequest> {
         made!((wants, vec((file(), any::<u64>()), 0..4)), (limit, limit) => {
             StreamRequest::LocateMany { wants, limit }
         }),
-        made!((file, file()), (chunk, chunk()), (server, server()), (trouble, trouble) => {
-            StreamRequest::ReportBad { file, chunk, server, trouble }
+        made!((file, file()), (chunk, chunk()), (server, server()), (fault, fault) => {
+            StreamRequest::ReportBad { file, chunk, server, fault }
         }),
         made!((op, op()), (change, stream_change()) => StreamRequest::Change { op, change }),
     ]

@@ -181,12 +181,12 @@ const FAULTS: [(ReplicaFault, pb::ReplicaFault); 4] = [
     (ReplicaFault::DiskFailed, pb::ReplicaFault::DiskFailed),
 ];
 
-fn trouble_number(trouble: ReplicaFault) -> i32 {
-    let found = FAULTS.iter().find(|(ours, _)| *ours == trouble);
+fn fault_number(fault: ReplicaFault) -> i32 {
+    let found = FAULTS.iter().find(|(ours, _)| *ours == fault);
     found.map_or(0, |(_, theirs)| i32::from(*theirs))
 }
 
-fn trouble(number: i32) -> Result<ReplicaFault, WireError> {
+fn fault(number: i32) -> Result<ReplicaFault, WireError> {
     let found = FAULTS.iter().find(|(_, theirs)| i32::from(*theirs) == number);
     found.map(|(ours, _)| *ours).ok_or(WireError::OutOfRange {
         field: "StreamRequest.ReportBad.trouble",
@@ -210,14 +210,12 @@ impl Proto for StreamRequest {
                     limit: *limit,
                 })
             }
-            StreamRequest::ReportBad { file, chunk, server, trouble } => {
-                Ask::ReportBad(ReportBad {
-                    file: file.get(),
-                    chunk: chunk.get(),
-                    server: server.get(),
-                    trouble: trouble_number(*trouble),
-                })
-            }
+            StreamRequest::ReportBad { file, chunk, server, fault } => Ask::ReportBad(ReportBad {
+                file: file.get(),
+                chunk: chunk.get(),
+                server: server.get(),
+                fault: fault_number(*fault),
+            }),
             StreamRequest::Change { op, change } => {
                 Ask::Change(Change { op: Some(op.to_pb()), change: Some(change.to_pb()) })
             }
@@ -246,7 +244,7 @@ impl Proto for StreamRequest {
                 file: FileId::new(pb.file),
                 chunk: ChunkId::new(pb.chunk),
                 server: ServerId::new(pb.server),
-                trouble: trouble(pb.trouble)?,
+                fault: fault(pb.fault)?,
             },
             Ask::Change(pb) => {
                 let (op, change) = change(pb.op, pb.change, "StreamRequest.Change.change")?;
