@@ -1,7 +1,5 @@
 //! `craton bench`: what the command line asks for, and how it is shown.
 
-mod round_trip;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -94,7 +92,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
         BenchCommand::Transport { size, depth, run } => {
             crate::log::start_foreground();
             let time = Duration::from_secs(run.seconds);
-            show(&round_trip::measure(&size, &depth, time)?, run.json)
+            show(&bench::transport::measure(&size, &depth, time)?, run.json)
         }
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();

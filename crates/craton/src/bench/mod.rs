@@ -5,6 +5,7 @@ mod append;
 mod floor;
 mod meta;
 mod read;
+pub mod transport;
 mod usage;
 mod volume;
 
