@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use base::DiskId;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::bench::VolumePart;
 use crate::exit::{EXIT_CODES, Failure};
+use crate::measure::parts::Part;
 use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
@@ -699,7 +699,7 @@ pub enum BenchCommand {
         /// What is measured: 'all', or some parts
         #[arg(long, value_delimiter = ',', value_name = "PART,...",
             default_values = ["sequential", "reads", "writes", "creates"])]
-        only: Vec<VolumePart>,
+        only: Vec<Part>,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,

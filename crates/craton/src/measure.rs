@@ -1,5 +1,8 @@
 //! `craton bench`: what the command line asks for, and how it is shown.
 
+pub mod parts;
+mod processes;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -8,37 +11,49 @@ use block_proto::Managers;
 use client::Client;
 use runtime::Duration;
 
-use crate::args::{BenchArgs, BenchCommand, Connection, RoleName};
+use crate::args::{BenchArgs, BenchCommand, Connection};
 use crate::bench::{
-    self, AppendOptions, FloorOptions, LeftOut, MetaOptions, Parts, Process, ReadOptions, Report,
-    Row, Target, VolumeOptions,
+    self, AppendOptions, Echo, Error, FloorOptions, MetaOptions, ReadOptions, Report, Row,
+    TransportOptions, VolumeOptions,
 };
-use crate::cluster::{Directory, config_path, is_alive, role_word};
-use crate::config;
+use crate::cluster::Directory;
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::fs::policy;
 use crate::output::{print_json, print_line, print_table, table};
 use crate::role::NBD_SCHEME;
 
+use processes::Local;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Payload(_) => Failure::usage(format!("--size {error}")),
+            Error::Setup(text) => Failure::setup(text),
+            Error::Failed(text) => Failure::failed(text),
+        }
+    }
+}
+
 /// Runs a command.
 pub fn run(connection: &Connection, command: BenchCommand) -> Done {
     match command {
         BenchCommand::Append { size, depth, redundancy, run } => {
-            let target = target(connection, &run)?;
+            let (processes, scratch) = local(connection, &run)?;
             let measured = with_client(connection, async |client| {
                 let options = AppendOptions {
                     sizes: size,
                     depths: depth,
                     replicas: copies(&client, redundancy).await?,
                     duration: Duration::from_secs(run.seconds),
+                    scratch,
                 };
-                bench::append(&client, &target, options).await.map_err(Failure::failed)
+                Ok(bench::append(&client, &processes, options).await?)
             });
             show(&measured?, run.json)
         }
         BenchCommand::Read { size, depth, file_mib, redundancy, run } => {
-            let target = target(connection, &run)?;
+            let (processes, scratch) = local(connection, &run)?;
             let measured = with_client(connection, async |client| {
                 let options = ReadOptions {
                     sizes: size,
@@ -46,16 +61,17 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     file_bytes: file_mib << 20,
                     replicas: copies(&client, redundancy).await?,
                     duration: Duration::from_secs(run.seconds),
+                    scratch,
                 };
-                bench::read(&client, &target, options).await.map_err(Failure::failed)
+                Ok(bench::read(&client, &processes, options).await?)
             });
             show(&measured?, run.json)
         }
         BenchCommand::Meta { files, dirs, depth, run } => {
-            let target = target(connection, &run)?;
+            let (processes, _) = local(connection, &run)?;
             let measured = with_client(connection, async |client| {
                 let options = MetaOptions { files, dirs, depth };
-                bench::meta(&client, &target, options).await.map_err(Failure::failed)
+                Ok(bench::meta(&client, &processes, options).await?)
             });
             show(&measured?, run.json)
         }
@@ -69,8 +85,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             json,
         } => {
             let (known, nbd) = (connect::target(connection)?, front_end(connection)?);
-            let (scratch, cluster) = (PathBuf::new(), known.dir.clone());
-            let target = Target { scratch, processes: processes(&known)?, cluster };
+            let processes = Local::of(&known)?;
             let measured = with_client(connection, async |client| {
                 let endpoint = connect::endpoint(client.env(), &known);
                 let (managers, limits) = (Managers::new(&client), Limits::default());
@@ -82,27 +97,29 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     fill_mib,
                     creates,
                     takeover_mib,
-                    parts: Parts::new(&only),
+                    parts: parts::parts(&only),
                 };
-                let measured = bench::volume(&client, &exports, &target, &options).await;
-                measured.map_err(Failure::failed)
+                Ok(bench::volume(&client, &exports, &processes, &options).await?)
             });
             show(&measured?, json)
         }
         BenchCommand::Transport { size, depth, run } => {
             crate::log::start_foreground();
-            let time = Duration::from_secs(run.seconds);
-            show(&bench::transport::measure(&size, &depth, time)?, run.json)
+            let echo = Echo::start()?;
+            let runtime = connect::runtime()?;
+            let duration = Duration::from_secs(run.seconds);
+            let options = TransportOptions { sizes: size, depths: depth, duration };
+            let measured = runtime.block_on(echo.measure(runtime.env(), &options));
+            show(&measured?, run.json)
         }
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();
             let runtime = connect::runtime()?;
             let scratch = scratch(None, &run)?;
-            let target = Target { scratch, processes: Vec::new(), cluster: None };
             let duration = Duration::from_secs(run.seconds);
-            let options = FloorOptions { size, replicas, duration };
-            let measured = runtime.block_on(bench::floor(runtime.env(), &target, options));
-            show(&measured.map_err(Failure::failed)?, run.json)
+            let options = FloorOptions { size, replicas, duration, scratch };
+            let measured = runtime.block_on(bench::floor(runtime.env(), options));
+            show(&measured?, run.json)
         }
     }
 }
@@ -122,36 +139,10 @@ fn scratch(dir: Option<PathBuf>, run: &BenchArgs) -> Result<PathBuf, Failure> {
     Ok(scratch)
 }
 
-/// What is known of a cluster that runs on this machine.
-fn target(connection: &Connection, run: &BenchArgs) -> Result<Target, Failure> {
+/// A cluster's processes here, and the directory for the floor's files.
+fn local(connection: &Connection, run: &BenchArgs) -> Result<(Local, PathBuf), Failure> {
     let known = connect::target(connection)?;
-    let processes = processes(&known)?;
-    Ok(Target { scratch: scratch(known.dir.clone(), run)?, processes, cluster: known.dir })
-}
-
-/// Its processes.
-fn processes(target: &connect::Target) -> Result<Vec<Process>, Failure> {
-    let mut processes = Vec::new();
-    if let Some(dir) = &target.dir {
-        let book = Directory::existing(dir)?.read()?;
-        for process in book.processes.iter().filter(|process| is_alive(process)) {
-            let role = role_word(process.role);
-            // Of 'craton up' one process has all roles.
-            if !processes.iter().any(|known: &Process| known.pid == process.pid) {
-                let metrics = match process.role {
-                    RoleName::Chunkserver => {
-                        let path = config_path(&process.dir, process.role);
-                        config::read(&path)
-                            .ok()
-                            .and_then(|found: config::Chunkserver| found.metrics)
-                    }
-                    _ => None,
-                };
-                processes.push(Process { role: role.to_owned(), pid: process.pid, metrics });
-            }
-        }
-    }
-    Ok(processes)
+    Ok((Local::of(&known)?, scratch(known.dir, run)?))
 }
 
 /// Where volumes are served over NBD; only known of a local cluster.
@@ -189,12 +180,12 @@ fn show(report: &Report, json: bool) -> Done {
     let (asked, others): (Vec<_>, _) = report.left_out.iter().partition(|one| one.why.is_some());
     for one in asked {
         let why = one.why.as_deref().unwrap_or_default();
-        print_line(&format!("not measured: {}: {why}", one.name()))?;
+        print_line(&format!("not measured: {}: {why}", one.part.name()))?;
     }
     match others.is_empty() {
         true => Ok(()),
         false => {
-            let names: Vec<String> = others.into_iter().map(LeftOut::name).collect();
+            let names: Vec<&str> = others.into_iter().map(|one| one.part.name()).collect();
             print_line(&format!("not measured: {}; '--only all' does", names.join(", ")))
         }
     }

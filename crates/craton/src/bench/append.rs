@@ -1,6 +1,7 @@
 //! `craton bench append`: durable appends beside the floor.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use client::{Appender, Client};
@@ -9,8 +10,8 @@ use runtime::Env;
 use wire::control::Policy;
 
 use super::floor::Floor;
-use super::usage::{DeviceBytes, METRICS_AGE, Usage};
-use super::{Latencies, Report, Row, Target, net_bytes};
+use super::usage::{DeviceBytes, METRICS_AGE, Usage, net_bytes};
+use super::{Error, Latencies, Processes, Report, Row};
 
 /// What `bench append` measures: every combination of sizes and depths.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct AppendOptions {
     pub replicas: u8,
     /// Time for each combination, floor included.
     pub duration: Duration,
+    /// Directory of the floor's files, on a disk that the cluster stores on; made when it is absent.
+    pub scratch: PathBuf,
 }
 
 /// Length of a slice: long against a scheduler's whims, short against a neighbour's.
@@ -30,16 +33,17 @@ const SLICE: Duration = Duration::from_millis(500);
 /// Appends of this size and more are judged by bandwidth.
 const BANDWIDTH_SIZE: usize = 256 << 10;
 
-/// `craton bench append`.
+/// Measures appends to a file of their own, which is removed. An error when an append fails, or the
+/// floor's files cannot be written.
 pub async fn append(
     client: &Client,
-    target: &Target,
+    processes: &dyn Processes,
     options: AppendOptions,
-) -> Result<Report, String> {
+) -> Result<Report, Error> {
     let mut results = Vec::new();
     for &size in &options.sizes {
         for &depth in &options.depths {
-            results.push(one(client, target, &options, size, depth).await?);
+            results.push(one(client, processes, &options, size, depth).await?);
         }
     }
     Ok(Report::new("append", results))
@@ -47,45 +51,44 @@ pub async fn append(
 
 async fn one(
     client: &Client,
-    target: &Target,
+    processes: &dyn Processes,
     options: &AppendOptions,
     size: usize,
     depth: usize,
-) -> Result<Row, String> {
+) -> Result<Row, Error> {
     let env = client.env().clone();
     let path = format!("/.bench-append-{:016x}", env.random_u64());
     let policy = Policy::rep(options.replicas);
-    let say = |error: client::Error| error.to_string();
-    let file = client.create(&path, policy, 0o644, true).await.map_err(say)?;
-    let appender = file.append_handle().await.map_err(say)?;
+    let file = client.create(&path, policy, 0o644, true).await.map_err(Error::failed)?;
+    let appender = file.append_handle().await.map_err(Error::failed)?;
     let copies = usize::from(options.replicas);
-    let mut floor = Floor::prepare(&env, &target.scratch, size, copies).await?;
+    let mut floor = Floor::prepare(&env, &options.scratch, size, copies).await?;
     let data: Vec<u8> = (0..size).map(|i| (i * 31 % 251) as u8).collect();
     // A first slice opens connections and chunks; it is not counted.
     run_slice(&env, &appender, &data, depth, SLICE).await?;
     let (mut latencies, mut busy) = (Latencies::default(), Duration::ZERO);
     let mut cpu = Vec::new();
     env.sleep(METRICS_AGE).await;
-    let device = DeviceBytes::now(&target.processes);
+    let device = DeviceBytes::now(processes);
     let net_before = net_bytes(client);
     let end = env.now() + options.duration;
     while env.now() < end {
         floor.slice(SLICE / 2).await?;
-        let before = Usage::now(&target.processes);
+        let before = Usage::now(processes);
         let started = env.now();
         let slice = run_slice(&env, &appender, &data, depth, SLICE).await?;
         busy += env.now() - started;
-        let after = Usage::now(&target.processes);
+        let after = Usage::now(processes);
         cpu.push((slice.count(), after.cpu_per_op(&before, slice.count())));
         latencies.merge(slice);
     }
     let net = net_bytes(client) - net_before;
     env.sleep(METRICS_AGE).await;
-    let disk_bytes = DeviceBytes::now(&target.processes).since(device);
+    let disk_bytes = DeviceBytes::now(processes).since(device);
     let parts = floor.parts();
     floor.finish().await;
-    appender.close().await.map_err(say)?;
-    client.unlink(&path).await.map_err(say)?;
+    appender.close().await.map_err(Error::failed)?;
+    client.unlink(&path).await.map_err(Error::failed)?;
     let user_bytes = (latencies.count() * size as u64) as f64;
     let mut row = Row {
         size: Some(size as u64),
@@ -118,16 +121,16 @@ async fn run_slice(
     data: &[u8],
     depth: usize,
     duration: Duration,
-) -> Result<Latencies, String> {
+) -> Result<Latencies, Error> {
     let end = env.now() + duration;
     let all = RefCell::new(Latencies::default());
     let workers = (0..depth).map(|_| async {
         while env.now() < end {
             let started = env.now();
-            appender.append(data).await.map_err(|error| error.to_string())?;
+            appender.append(data).await.map_err(Error::failed)?;
             all.borrow_mut().add(env.now() - started);
         }
-        Ok::<(), String>(())
+        Ok::<(), Error>(())
     });
     try_join_all(workers).await?;
     Ok(all.take())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use runtime::{Buf, Cores, Env, File, OpenOptions, RuntimeConfig, Stream, WriteMode};
 
-use super::{FloorParts, Latencies, Report, Row, Target};
+use super::{Error, FloorParts, Latencies, Report, Row};
 
 /// Bytes of each scratch file; written in a ring, so that all of it is zero-written space.
 const SCRATCH_BYTES: u64 = 32 << 20;
@@ -25,6 +25,8 @@ pub struct FloorOptions {
     pub replicas: usize,
     /// Time to spend.
     pub duration: Duration,
+    /// Directory of the files that are written, and removed; made when it is absent.
+    pub scratch: PathBuf,
 }
 
 /// Scratch files and an echo server on another core.
@@ -51,27 +53,27 @@ impl Floor {
         scratch: &Path,
         size: usize,
         replicas: usize,
-    ) -> Result<Floor, String> {
-        let say = |error: std::io::Error| format!("{}: {error}", scratch.display());
+    ) -> Result<Floor, Error> {
+        let say = |error: std::io::Error| Error::Failed(format!("{}: {error}", scratch.display()));
         env.create_dir_all(scratch).await.map_err(say)?;
         let mut files = Vec::new();
         for index in 0..replicas.max(1) {
             let path = scratch.join(format!("floor-{}-{index}", std::process::id()));
             let options = OpenOptions::CREATE.direct();
             let file = env.open_file(&path, options).await.map_err(say)?;
-            let zeros = env.pool().alloc_zeroed(STEP).map_err(|error| error.to_string())?.freeze();
+            let zeros = env.pool().alloc_zeroed(STEP).map_err(Error::failed)?.freeze();
             for at in (0..SCRATCH_BYTES).step_by(STEP) {
                 file.write_at(at, zeros.clone(), WriteMode::Cached).await.map_err(say)?;
             }
             file.sync().await.map_err(say)?;
             files.push((path, file));
         }
-        let payload = env.pool().alloc_zeroed(padded(size)).map_err(|error| error.to_string())?;
+        let payload = env.pool().alloc_zeroed(padded(size)).map_err(Error::failed)?;
         let echo = Cores::start(&RuntimeConfig::named("floor echo"), 1).map_err(say)?;
-        let (told, addr) = std::sync::mpsc::sync_channel(1);
+        let (listening, addr) = std::sync::mpsc::sync_channel(1);
         let _serving = echo.handles()[0].spawn(move |env| async move {
             let Ok(listener) = env.listen(([127, 0, 0, 1], 0).into()).await else { return };
-            let _ = told.send(listener.local_addr());
+            let _ = listening.send(listener.local_addr());
             while let Ok(mut stream) = listener.accept().await {
                 while let Some(back) = receive(&env, &mut stream).await {
                     if stream.write.write_all(vec![back]).await.is_err() {
@@ -80,7 +82,7 @@ impl Floor {
                 }
             }
         });
-        let addr = addr.recv().map_err(|_| "the echo server did not start".to_owned())?;
+        let addr = addr.recv().map_err(|_| Error::failed("the echo server did not start"))?;
         let stream = env.connect(addr).await.map_err(say)?;
         Ok(Floor {
             env: env.clone(),
@@ -96,7 +98,7 @@ impl Floor {
     }
 
     /// Measures for about `duration`.
-    pub(crate) async fn slice(&mut self, duration: Duration) -> Result<(), String> {
+    pub(crate) async fn slice(&mut self, duration: Duration) -> Result<(), Error> {
         let end = self.env.now() + duration;
         while self.env.now() < end {
             let at = self.next;
@@ -109,17 +111,19 @@ impl Floor {
                 .iter()
                 .map(|(_, file)| file.write_at(at, self.payload.clone(), WriteMode::Durable));
             for done in join_all(writes).await {
-                done.map_err(|error| error.to_string())?;
+                done.map_err(Error::failed)?;
             }
             self.disk.add(self.env.now() - started);
             let started = self.env.now();
             let alone = self.files[0].1.write_at(at, self.payload.clone(), WriteMode::Durable);
-            alone.await.map_err(|error| error.to_string())?;
+            alone.await.map_err(Error::failed)?;
             self.single.add(self.env.now() - started);
             let started = self.env.now();
-            let ping = self.env.pool().copy_of(&[7; 64]).map_err(|error| error.to_string())?;
-            self.stream.write.write_all(vec![ping]).await.map_err(|error| error.to_string())?;
-            receive(&self.env, &mut self.stream).await.ok_or("the echo server went away")?;
+            let ping = self.env.pool().copy_of(&[7; 64]).map_err(Error::failed)?;
+            self.stream.write.write_all(vec![ping]).await.map_err(Error::failed)?;
+            receive(&self.env, &mut self.stream)
+                .await
+                .ok_or_else(|| Error::failed("the echo server went away"))?;
             self.rtt.add(self.env.now() - started);
         }
         Ok(())
@@ -161,13 +165,13 @@ impl ReadFloor {
         scratch: &Path,
         size: usize,
         depth: usize,
-    ) -> Result<ReadFloor, String> {
-        let say = |error: std::io::Error| format!("{}: {error}", scratch.display());
+    ) -> Result<ReadFloor, Error> {
+        let say = |error: std::io::Error| Error::Failed(format!("{}: {error}", scratch.display()));
         env.create_dir_all(scratch).await.map_err(say)?;
         let path = scratch.join(format!("read-floor-{}", std::process::id()));
         let file = env.open_file(&path, OpenOptions::CREATE.direct()).await.map_err(say)?;
         for at in (0..READ_SCRATCH_BYTES).step_by(STEP) {
-            let mut bytes = env.pool().alloc(STEP).map_err(|error| error.to_string())?;
+            let mut bytes = env.pool().alloc(STEP).map_err(Error::failed)?;
             let mut word = env.random_u64() | 1;
             for chunk in bytes.chunks_exact_mut(8) {
                 word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17) ^ at;
@@ -190,7 +194,7 @@ impl ReadFloor {
     }
 
     /// Measures for about `duration`: in order, or at random offsets.
-    pub(crate) async fn slice(&mut self, duration: Duration, random: bool) -> Result<(), String> {
+    pub(crate) async fn slice(&mut self, duration: Duration, random: bool) -> Result<(), Error> {
         let started = self.env.now();
         let end = started + duration;
         let (next, reads) = (Cell::new(self.next), RefCell::new(Latencies::default()));
@@ -207,12 +211,12 @@ impl ReadFloor {
                     at
                 };
                 let started = this.env.now();
-                let buf = this.env.pool().alloc(this.len).map_err(|error| error.to_string())?;
+                let buf = this.env.pool().alloc(this.len).map_err(Error::failed)?;
                 let (done, _) = this.file.read_at(at, buf).await;
-                done.map_err(|error| error.to_string())?;
+                done.map_err(Error::failed)?;
                 reads.borrow_mut().add(this.env.now() - started);
             }
-            Ok::<(), String>(())
+            Ok::<(), Error>(())
         });
         futures_util::future::try_join_all(workers).await?;
         self.busy += self.env.now() - started;
@@ -250,9 +254,10 @@ async fn receive(env: &Env, stream: &mut Stream) -> Option<Buf> {
     Some(buf.freeze())
 }
 
-/// `craton bench floor`.
-pub async fn floor(env: &Env, target: &Target, options: FloorOptions) -> Result<Report, String> {
-    let mut floor = Floor::prepare(env, &target.scratch, options.size, options.replicas).await?;
+/// Measures the floor of an append: durable writes, and round trips to another core. An error when the
+/// files cannot be written.
+pub async fn floor(env: &Env, options: FloorOptions) -> Result<Report, Error> {
+    let mut floor = Floor::prepare(env, &options.scratch, options.size, options.replicas).await?;
     let started = env.now();
     let measured = floor.slice(options.duration).await;
     let (elapsed, parts) = (env.now() - started, floor.parts());

@@ -9,7 +9,7 @@ use runtime::Class;
 use wire::control::Policy;
 
 use super::usage::Usage;
-use super::{Latencies, Report, Row, Target};
+use super::{Error, Latencies, Processes, Report, Row};
 
 /// What `bench meta` measures.
 #[derive(Clone, Debug)]
@@ -22,19 +22,19 @@ pub struct MetaOptions {
     pub depth: usize,
 }
 
-/// `craton bench meta`.
+/// Measures the namespace in a directory of its own, which is removed. An error when an operation
+/// fails.
 pub async fn meta(
     client: &Client,
-    target: &Target,
+    processes: &dyn Processes,
     options: MetaOptions,
-) -> Result<Report, String> {
+) -> Result<Report, Error> {
     let root = format!("/.bench-meta-{:016x}", client.env().random_u64());
-    let say = |error: client::Error| error.to_string();
-    client.mkdir(&root, 0o755).await.map_err(say)?;
+    client.mkdir(&root, 0o755).await.map_err(Error::failed)?;
     let path = |number: u64| format!("{root}/d{:06}/f{number:09}", number % options.dirs);
     let mut results = Vec::new();
     let run =
-        |kind: &'static str, count: u64| Run { client, target, kind, count, options: &options };
+        |kind: &'static str, count: u64| Run { client, processes, kind, count, options: &options };
     results.push(
         run("mkdir", options.dirs)
             .go(|client, number| {
@@ -67,13 +67,13 @@ pub async fn meta(
             })
             .await?,
     );
-    client.remove_tree(&root).await.map_err(say)?;
+    client.remove_tree(&root).await.map_err(Error::failed)?;
     Ok(Report::new("meta", results))
 }
 
 struct Run<'a> {
     client: &'a Client,
-    target: &'a Target,
+    processes: &'a dyn Processes,
     kind: &'static str,
     count: u64,
     options: &'a MetaOptions,
@@ -81,7 +81,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Runs operations `0..count`, `depth` in flight.
-    async fn go<F>(self, make: impl Fn(Client, u64) -> F) -> Result<Row, String>
+    async fn go<F>(self, make: impl Fn(Client, u64) -> F) -> Result<Row, Error>
     where
         F: Future<Output = Result<(), client::Error>> + 'static,
     {
@@ -89,7 +89,7 @@ impl Run<'_> {
         let all = Rc::new(RefCell::new(Latencies::default()));
         let failed = Rc::new(RefCell::new(None));
         let room = std::sync::Arc::new(runtime::sync::Semaphore::new(self.options.depth));
-        let before = Usage::now(&self.target.processes);
+        let before = Usage::now(self.processes);
         let started = env.now();
         for number in 0..self.count {
             let permit = room.clone().acquire_owned().await;
@@ -101,7 +101,7 @@ impl Run<'_> {
             env.clone().spawn(Class::Foreground, "bench meta", async move {
                 let started = env.now();
                 if let Err(error) = work.await {
-                    failed.borrow_mut().get_or_insert(error.to_string());
+                    failed.borrow_mut().get_or_insert(Error::failed(error));
                 }
                 all.borrow_mut().add(env.now() - started);
                 drop(permit);
@@ -113,7 +113,7 @@ impl Run<'_> {
             return Err(error);
         }
         let elapsed = env.now() - started;
-        let after = Usage::now(&self.target.processes);
+        let after = Usage::now(self.processes);
         let latencies = all.take();
         let mut row =
             Row { kind: Some(self.kind.to_owned()), depth: self.options.depth, ..Row::default() };

@@ -1,6 +1,7 @@
 //! `craton bench read`: random and sequential reads of a file of mixed appends.
 
 use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use runtime::Class;
 use wire::control::Policy;
 
 use super::floor::ReadFloor;
-use super::usage::Usage;
-use super::{Latencies, Report, Row, Target, net_bytes};
+use super::usage::{Usage, net_bytes};
+use super::{Error, Latencies, Processes, Report, Row};
 
 /// What `bench read` measures.
 #[derive(Clone, Debug)]
@@ -23,8 +24,10 @@ pub struct ReadOptions {
     pub file_bytes: u64,
     /// Copies of the file.
     pub replicas: u8,
-    /// Time for each combination.
+    /// Time for each combination, floor included.
     pub duration: Duration,
+    /// Directory of the floor's file, on a disk that the cluster stores on; made when it is absent.
+    pub scratch: PathBuf,
 }
 
 /// Length of a slice, as for appends.
@@ -34,49 +37,49 @@ const SEQUENTIAL_SIZE: usize = 128 << 10;
 /// Sizes of the appends that the file is made of: reads find runs of all kinds.
 const APPEND_SIZES: [usize; 6] = [512, 4096, 10_000, 65_536, 4048, 262_144];
 
-/// `craton bench read`.
+/// Measures reads of a file that is made for them, and removed. An error when an append or a read
+/// fails, or the floor's file cannot be written.
 pub async fn read(
     client: &Client,
-    target: &Target,
+    processes: &dyn Processes,
     options: ReadOptions,
-) -> Result<Report, String> {
-    let say = |error: client::Error| error.to_string();
+) -> Result<Report, Error> {
     let path = format!("/.bench-read-{:016x}", client.env().random_u64());
     let policy = Policy::rep(options.replicas);
-    let file = client.create(&path, policy, 0o644, true).await.map_err(say)?;
-    let appender = file.append_handle().await.map_err(say)?;
+    let file = client.create(&path, policy, 0o644, true).await.map_err(Error::failed)?;
+    let appender = file.append_handle().await.map_err(Error::failed)?;
     let (mut len, mut turn) = (0, 0);
     let bytes: Vec<u8> = (0..APPEND_SIZES[5]).map(|i| (i * 31 % 251) as u8).collect();
     while len < options.file_bytes {
         let size = APPEND_SIZES[turn % APPEND_SIZES.len()];
-        drop(appender.submit(&bytes[..size]).await.map_err(say)?);
+        drop(appender.submit(&bytes[..size]).await.map_err(Error::failed)?);
         len += size as u64;
         turn += 1;
     }
-    appender.close().await.map_err(say)?;
+    appender.close().await.map_err(Error::failed)?;
     let mut results = Vec::new();
     for &size in &options.sizes {
         for &depth in &options.depths {
             let limit = len.saturating_sub(size as u64).max(1);
-            results.push(one(client, target, &file, &options, size, depth, limit).await?);
+            results.push(one(client, processes, &file, &options, size, depth, limit).await?);
         }
     }
-    client.unlink(&path).await.map_err(say)?;
+    client.unlink(&path).await.map_err(Error::failed)?;
     Ok(Report::new("read", results))
 }
 
 async fn one(
     client: &Client,
-    target: &Target,
+    processes: &dyn Processes,
     file: &FlatLogFile,
     options: &ReadOptions,
     size: usize,
     depth: usize,
     limit: u64,
-) -> Result<Row, String> {
+) -> Result<Row, Error> {
     let env = client.env().clone();
     let random = size < SEQUENTIAL_SIZE;
-    let mut floor = ReadFloor::prepare(&env, &target.scratch, size, depth).await?;
+    let mut floor = ReadFloor::prepare(&env, &options.scratch, size, depth).await?;
     let run = Run { env: env.clone(), file, size, depth, limit, next: Rc::default() };
     let (mut latencies, mut busy, mut cpu) = (Latencies::default(), Duration::ZERO, Vec::new());
     // A first slice opens connections; it is not counted.
@@ -85,11 +88,11 @@ async fn one(
     let end = env.now() + options.duration;
     while env.now() < end {
         floor.slice(SLICE / 2, random).await?;
-        let before = Usage::now(&target.processes);
+        let before = Usage::now(processes);
         let started = env.now();
         let slice = run.slice(SLICE, random).await?;
         busy += env.now() - started;
-        let after = Usage::now(&target.processes);
+        let after = Usage::now(processes);
         cpu.push((slice.count(), after.cpu_per_op(&before, slice.count())));
         latencies.merge(slice);
     }
@@ -129,7 +132,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Keeps `depth` reads in flight for about `duration`.
-    async fn slice(&self, duration: Duration, random: bool) -> Result<Latencies, String> {
+    async fn slice(&self, duration: Duration, random: bool) -> Result<Latencies, Error> {
         let end = self.env.now() + duration;
         let all = Rc::new(RefCell::new(Latencies::default()));
         let workers = (0..self.depth).map(|_| {
@@ -145,17 +148,18 @@ impl Run<'_> {
                         offset
                     };
                     let started = env.now();
-                    let bytes = reader.read_at(offset, size).await.map_err(|e| e.to_string())?;
+                    let bytes = reader.read_at(offset, size).await.map_err(Error::failed)?;
                     if bytes.len() != size && offset + size as u64 <= limit {
-                        return Err(format!("{} of {size} bytes read at {offset}", bytes.len()));
+                        let short = format!("{} of {size} bytes read at {offset}", bytes.len());
+                        return Err(Error::Failed(short));
                     }
                     all.borrow_mut().add(env.now() - started);
                 }
-                Ok::<(), String>(())
+                Ok::<(), Error>(())
             })
         });
         for worker in workers.collect::<Vec<_>>() {
-            worker.await.map_err(|error| error.to_string())??;
+            worker.await.map_err(Error::failed)??;
         }
         Ok(all.take())
     }

@@ -1,23 +1,14 @@
-//! CPU and device bytes of processes, from `/proc`; and what of the bytes is not of the work that
-//! is measured, from their metrics.
+//! CPU and device bytes of the work that is measured: differences of what processes have used, less
+//! what their metrics say is not of the work.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::THIS_PROCESS;
+use client::Client;
 
-/// A process whose use is counted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Process {
-    /// Its role: the key of the figures.
-    pub role: String,
-    /// Its process ID.
-    pub pid: u32,
-    /// Where it serves its metrics.
-    pub metrics: Option<SocketAddr>,
-}
+use super::Processes;
 
 /// What processes have used so far.
 #[derive(Clone, Debug, Default)]
@@ -45,10 +36,10 @@ const ZEROED: &str = "craton_disk_zeroed_bytes_total";
 impl DeviceBytes {
     /// Of `processes`. Metrics are up to a second old, so this means something over a time that is
     /// long, and that ends [`METRICS_AGE`] after the work.
-    pub(crate) fn now(processes: &[Process]) -> DeviceBytes {
-        let servers = processes.iter().filter(|process| process.role == "chunkserver");
-        let zeroed = servers.map(|process| process.metrics.and_then(zeroed_bytes)).sum();
-        DeviceBytes { written: written_bytes(processes), zeroed }
+    pub(crate) fn now(processes: &dyn Processes) -> DeviceBytes {
+        let servers = processes.metrics().into_iter();
+        let zeroed = servers.map(|metrics| metrics.and_then(zeroed_bytes)).sum();
+        DeviceBytes { written: processes.written_bytes(), zeroed }
     }
 
     /// Written since `before`, without the zeroes if they are known.
@@ -77,19 +68,10 @@ fn zeroed_in(page: &str) -> Option<u64> {
     values.map(|value| value.map(|value| value as u64)).sum()
 }
 
-/// Microseconds of a clock tick: `/proc` counts in hundredths of a second on every Linux here.
-const TICK_US: f64 = 10_000.0;
-
 impl Usage {
     /// Of `processes`, and of this process.
-    pub(crate) fn now(processes: &[Process]) -> Usage {
-        let mut usage = Usage::default();
-        for process in processes {
-            let cpu = cpu_us(&format!("/proc/{}", process.pid));
-            *usage.cpu_us.entry(process.role.clone()).or_default() += cpu;
-        }
-        usage.cpu_us.insert(THIS_PROCESS.to_owned(), cpu_us("/proc/self"));
-        usage
+    pub(crate) fn now(processes: &dyn Processes) -> Usage {
+        Usage { cpu_us: processes.cpu_us() }
     }
 
     /// CPU per operation since `before`.
@@ -100,28 +82,10 @@ impl Usage {
     }
 }
 
-/// 0 for a process that is gone.
-fn cpu_us(proc_dir: &str) -> f64 {
-    let stat = std::fs::read_to_string(format!("{proc_dir}/stat")).unwrap_or_default();
-    // The name may hold spaces: fields are counted from the closing parenthesis.
-    let fields: Vec<&str> = match stat.rfind(')') {
-        Some(end) => stat[end + 1..].split_whitespace().collect(),
-        None => return 0.0,
-    };
-    let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<f64>().ok());
-    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) * TICK_US
-}
-
-/// What chunkservers among `processes` have caused to be written to devices, with the zeroes.
-pub(crate) fn written_bytes(processes: &[Process]) -> u64 {
-    let servers = processes.iter().filter(|process| process.role == "chunkserver");
-    servers.map(|process| written_by(process.pid)).sum()
-}
-
-fn written_by(pid: u32) -> u64 {
-    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-    line.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+/// Sector bytes that a client has sent to and received from chunkservers.
+pub(crate) fn net_bytes(client: &Client) -> u64 {
+    let totals = client.totals();
+    totals.sent_bytes + totals.received_bytes
 }
 
 #[cfg(test)]

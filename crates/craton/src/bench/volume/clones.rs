@@ -1,5 +1,5 @@
-//! How many clones of a small snapshotted volume are made in a second on one manager, and how many
-//! made and opened (B11): a clone is rows of the manager until its segments are opened, which links
+//! Clones of a small snapshotted volume made in a second on one manager, and clones made and opened
+//! (B11): a clone is rows of the manager until its segments are opened, which links
 //! their files.
 
 use std::rc::Rc;
@@ -13,8 +13,9 @@ use block_volume::ids::VolumeId;
 use block_volume::limits::{DATA_SECTOR_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT};
 use futures_util::future::join_all;
 
-use super::super::{Latencies, Row};
-use super::{CREATE_DEPTH, LARGE, SMALL, create, say, until_served};
+use super::super::{Error, Latencies, Row};
+use super::make::{CREATE_DEPTH, create, remove, until_served};
+use super::options::{LARGE, SMALL};
 
 /// Data of the volume that is cloned: some in each of its four segments.
 const DATA: u64 = 4 << 20;
@@ -30,14 +31,14 @@ pub(super) async fn clones(
     exports: &VolumeExports,
     tag: u64,
     (copies, count): (u8, u32),
-) -> Result<[Row; 2], String> {
+) -> Result<[Row; 2], Error> {
     let env = managers.client().env();
     let name = format!(".bench-cloned-{tag:016x}");
     let source = create(managers, &name, copies).await?;
-    let device = exports.open(&name).await.map_err(say)?;
-    let data = env.pool().copy_of(&[BYTE; LARGE]).map_err(say)?;
+    let device = exports.open(&name).await.map_err(Error::failed)?;
+    let data = env.pool().copy_of(&[BYTE; LARGE]).map_err(Error::failed)?;
     for n in 0..DATA / LARGE as u64 {
-        device.write(n * LARGE as u64, data.clone()).await.map_err(say)?;
+        device.write(n * LARGE as u64, data.clone()).await.map_err(Error::failed)?;
     }
     drop(device);
     let (nonce, snapshot) = (env.random_u64(), "s".to_owned());
@@ -62,7 +63,7 @@ struct Of<'a> {
 }
 
 impl Of<'_> {
-    async fn clones(&self, kind: &str, prefix: &str, read: bool) -> Result<Row, String> {
+    async fn clones(&self, kind: &str, prefix: &str, read: bool) -> Result<Row, Error> {
         let env = self.managers.client().env();
         let began = env.now();
         let lanes = (0..CREATE_DEPTH).map(|lane| async move {
@@ -79,7 +80,7 @@ impl Of<'_> {
                 }
                 latencies.add(env.now() - started);
             }
-            Ok::<_, String>((latencies, made, open))
+            Ok::<_, Error>((latencies, made, open))
         });
         let done = join_all(lanes).await;
         let busy = env.now() - began;
@@ -98,29 +99,27 @@ impl Of<'_> {
     }
 
     /// Opens a clone, and reads from each of its segments what the snapshot has.
-    async fn read_all(&self, name: &str) -> Result<Rc<dyn Device>, String> {
-        let device = self.exports.open(name).await.map_err(say)?;
+    async fn read_all(&self, name: &str) -> Result<Rc<dyn Device>, Error> {
+        let device = self.exports.open(name).await.map_err(Error::failed)?;
         let reads = (0..u64::from(SEGMENTS_PER_GROUP_DEFAULT)).map(|n| {
             let extent = Extent { offset: n * DATA_SECTOR_DEFAULT, len: SMALL as u64 };
             device.read(extent)
         });
         for read in join_all(reads).await {
-            if read.map_err(say)?[..] != [BYTE; SMALL] {
-                return Err(format!("the clone {name} has not what its snapshot has"));
+            if read.map_err(Error::failed)?[..] != [BYTE; SMALL] {
+                let differs = format!("the clone {name} has not what its snapshot has");
+                return Err(Error::Failed(differs));
             }
         }
         Ok(device)
     }
 }
 
-async fn remove(managers: &Managers, volume: VolumeId) -> Result<(), String> {
-    let request = BlockRequest::Remove { volume, force: true };
-    managers.ask(request).await.map(drop).map_err(say)
-}
-
-async fn volume(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo, String> {
-    match managers.ask(request).await.map_err(say)? {
+async fn volume(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo, Error> {
+    match managers.ask(request).await.map_err(Error::failed)? {
         BlockReply::Volume(info) => Ok(info),
-        other => Err(format!("the block manager answers something else than a volume: {other:?}")),
+        other => Err(Error::Failed(format!(
+            "the block manager answers something else than a volume: {other:?}"
+        ))),
     }
 }

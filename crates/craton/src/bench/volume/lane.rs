@@ -7,14 +7,14 @@ use std::time::Duration;
 use futures_util::future::{LocalBoxFuture, try_join_all};
 use runtime::Env;
 
-use super::super::usage::{Usage, written_bytes};
-use super::super::{Latencies, Row, Target};
+use super::super::usage::Usage;
+use super::super::{Error, Latencies, Processes, Row};
 
 /// Length of a turn: long against a scheduler's whims, short against a neighbour's.
 const TURN: Duration = Duration::from_millis(300);
 
 /// What is measured: operation number `n` from 0 on.
-pub(super) type Work<'a> = Box<dyn Fn(u64) -> LocalBoxFuture<'a, Result<(), String>> + 'a>;
+pub(super) type Work<'a> = Box<dyn Fn(u64) -> LocalBoxFuture<'a, Result<(), Error>> + 'a>;
 
 /// One way of doing an operation, and what it took so far.
 pub(super) struct Lane<'a> {
@@ -34,7 +34,7 @@ impl<'a> Lane<'a> {
     }
 
     /// Keeps `depth` operations under way for a turn, or until `most` are begun in all.
-    async fn turn(&self, env: &Env, depth: usize, most: u64) -> Result<Latencies, String> {
+    async fn turn(&self, env: &Env, depth: usize, most: u64) -> Result<Latencies, Error> {
         let end = env.now() + TURN;
         let all = RefCell::new(Latencies::default());
         let workers = (0..depth).map(|_| async {
@@ -45,9 +45,11 @@ impl<'a> Lane<'a> {
                 (self.work)(n).await?;
                 all.borrow_mut().add(env.now() - started);
             }
-            Ok::<(), String>(())
+            Ok::<(), Error>(())
         });
-        try_join_all(workers).await.map_err(|error| format!("{}: {error}", self.kind))?;
+        try_join_all(workers)
+            .await
+            .map_err(|error| Error::Failed(format!("{}: {error}", self.kind)))?;
         Ok(all.take())
     }
 }
@@ -68,22 +70,22 @@ pub(super) struct Scenario {
 /// Measures lanes in turns; the first is the core's own, which the others are judged by.
 pub(super) async fn measure(
     env: &Env,
-    target: &Target,
+    processes: &dyn Processes,
     scenario: Scenario,
     mut lanes: Vec<Lane<'_>>,
-) -> Result<Vec<Row>, String> {
+) -> Result<Vec<Row>, Error> {
     let Scenario { size, depth, most, time } = scenario;
     let end = env.now() + time;
     while env.now() < end && lanes.iter().any(|lane| lane.next.get() < most) {
         for lane in lanes.iter_mut().filter(|lane| lane.next.get() < most) {
-            let written = written_bytes(&target.processes);
-            let before = Usage::now(&target.processes);
+            let written = processes.written_bytes();
+            let before = Usage::now(processes);
             let started = env.now();
             let turn = lane.turn(env, depth, most).await?;
             lane.busy += env.now() - started;
-            let after = Usage::now(&target.processes);
+            let after = Usage::now(processes);
             lane.cpu.push((turn.count(), after.cpu_per_op(&before, turn.count())));
-            lane.disk_bytes += written_bytes(&target.processes).saturating_sub(written);
+            lane.disk_bytes += processes.written_bytes().saturating_sub(written);
             lane.latencies.merge(turn);
         }
     }

@@ -1,5 +1,5 @@
-//! A client of NBD that measures: one connection, simple replies, many requests under way. What
-//! it reads it throws away.
+//! A client of NBD that measures: one connection, simple replies, many requests under way. It drops
+//! what it reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,11 +13,13 @@ use block_nbd::protocol::{
 use runtime::sync::{Mutex, oneshot};
 use runtime::{Buf, Class, Env, JoinHandle, ReadHalf, WriteHalf};
 
+use super::super::Error;
+
 /// Bytes that one system call takes in at most: an answer of 128 KiB with its neighbours.
 const RECEIVE_BYTES: usize = 256 << 10;
 
-/// A request that is not answered: the bytes that its good answer brings, and who waits.
-type Waiting = (usize, oneshot::Sender<Result<(), String>>);
+/// A request that is not answered: the bytes of its good answer, and the sender of its outcome.
+type Waiting = (usize, oneshot::Sender<Result<(), Error>>);
 
 struct Shared {
     waiting: RefCell<BTreeMap<u64, Waiting>>,
@@ -33,13 +35,13 @@ pub(super) struct Nbd {
     receiving: JoinHandle<()>,
 }
 
-fn say(error: impl std::fmt::Display) -> String {
-    format!("NBD: {error}")
+fn say(error: impl std::fmt::Display) -> Error {
+    Error::Failed(format!("NBD: {error}"))
 }
 
 impl Nbd {
     /// Opens the export `name` at a front end.
-    pub(super) async fn open(env: &Env, addr: SocketAddr, name: &str) -> Result<Nbd, String> {
+    pub(super) async fn open(env: &Env, addr: SocketAddr, name: &str) -> Result<Nbd, Error> {
         let stream = env.connect(addr).await.map_err(say)?;
         let (mut read, mut write) = (stream.read, stream.write);
         let mut got = Vec::new();
@@ -70,12 +72,12 @@ impl Nbd {
         let (task_env, task_shared) = (env.clone(), shared.clone());
         let receiving = env.spawn(Class::Foreground, "bench NBD answers", async move {
             let why = match answers(&task_env, &mut read, &mut got, &task_shared).await {
-                Ok(()) => "the front end closed the connection".to_owned(),
+                Ok(()) => Error::failed("the front end closed the connection"),
                 Err(why) => why,
             };
             task_shared.ended.set(true);
             for (_, (_, waits)) in task_shared.waiting.take() {
-                let _ = waits.send(Err(why.clone())); // Nobody waits any more.
+                let _ = waits.send(Err(why.clone())); // The request may have been dropped.
             }
         });
         let (next, write) = (Cell::new(1), Mutex::new(write));
@@ -83,12 +85,12 @@ impl Nbd {
     }
 
     /// Reads a range.
-    pub(super) async fn read(&self, offset: u64, len: usize) -> Result<(), String> {
+    pub(super) async fn read(&self, offset: u64, len: usize) -> Result<(), Error> {
         self.ask(Command::Read, offset, len, None).await
     }
 
     /// Writes a range.
-    pub(super) async fn write(&self, offset: u64, data: &Buf) -> Result<(), String> {
+    pub(super) async fn write(&self, offset: u64, data: &Buf) -> Result<(), Error> {
         self.ask(Command::Write, offset, data.len(), Some(data.clone())).await
     }
 
@@ -98,15 +100,15 @@ impl Nbd {
         offset: u64,
         len: usize,
         data: Option<Buf>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         let cookie = self.next.get();
         self.next.set(cookie + 1);
         let request = Request { command, flags: 0, cookie, offset, len: len as u32 };
         let mut bufs = vec![self.env.pool().copy_of(&request.encode()).map_err(say)?];
         let answer = if command == Command::Read { len } else { 0 };
         bufs.extend(data);
-        let (told, waits) = oneshot::channel();
-        self.shared.waiting.borrow_mut().insert(cookie, (answer, told));
+        let (sender, waits) = oneshot::channel();
+        self.shared.waiting.borrow_mut().insert(cookie, (answer, sender));
         if self.shared.ended.get() {
             return Err(say("the connection has ended"));
         }
@@ -121,13 +123,13 @@ impl Drop for Nbd {
     }
 }
 
-/// Tells each request its answer, until the connection ends.
+/// Gives each request its answer, until the connection ends.
 async fn answers(
     env: &Env,
     read: &mut ReadHalf,
     got: &mut Vec<u8>,
     shared: &Shared,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     loop {
         let Some(head) = got.first_chunk() else {
             receive(env, read, got).await?;
@@ -146,14 +148,14 @@ async fn answers(
             }
             Some(error) => {
                 got.drain(..SimpleReply::LEN);
-                Err(format!("NBD: a request failed with {error:?}"))
+                Err(say(format!("a request failed with {error:?}")))
             }
         };
-        let _ = waits.send(outcome); // Nobody waits any more.
+        let _ = waits.send(outcome); // The request may have been dropped.
     }
 }
 
-async fn receive(env: &Env, read: &mut ReadHalf, got: &mut Vec<u8>) -> Result<(), String> {
+async fn receive(env: &Env, read: &mut ReadHalf, got: &mut Vec<u8>) -> Result<(), Error> {
     let buf = env.pool().alloc(RECEIVE_BYTES).map_err(say)?;
     let (count, buf) = read.read(buf, 0).await;
     match count.map_err(say)? {

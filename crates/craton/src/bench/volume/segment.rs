@@ -17,8 +17,8 @@ use runtime::{Buf, Env, Rng};
 use table::{Cache, ClientStore};
 use wire::control::Policy;
 
-use super::super::{Latencies, Row};
-use super::{LARGE, LARGE_DEPTH, SMALL, say};
+use super::super::{Error, Latencies, Row};
+use super::options::{LARGE, LARGE_DEPTH, SMALL};
 
 /// Share of the live blocks among all in DataFiles, percent.
 const UTILISATION: u32 = 80;
@@ -51,19 +51,22 @@ impl<'a> Place<'a> {
         Place { client, dir, policy: Policy::rep(copies), shared }
     }
 
-    async fn open(&self, bytes: u64, epoch: u64, options: Options) -> Result<Segment, String> {
-        let store = ClientStore::new(self.client, &self.dir, self.policy).await.map_err(say)?;
+    async fn open(&self, bytes: u64, epoch: u64, options: Options) -> Result<Segment, Error> {
+        let store =
+            ClientStore::new(self.client, &self.dir, self.policy).await.map_err(Error::failed)?;
         let (env, which) = (self.client.env(), (IDENTITY, bytes, epoch));
-        Segment::open(env, Rc::new(store), &self.shared, which, options).await.map_err(say)
+        Segment::open(env, Rc::new(store), &self.shared, which, options)
+            .await
+            .map_err(Error::failed)
     }
 
     /// Runs `work` here, and removes what it has left.
-    async fn with<T>(&self, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    async fn with<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let done = work.await;
-        for entry in self.client.list_all(&self.dir).await.map_err(say)? {
+        for entry in self.client.list_all(&self.dir).await.map_err(Error::failed)? {
             let _ = self.client.unlink(&format!("{}/{}", self.dir, entry.name)).await; // Gone by now.
         }
-        self.client.rmdir(&self.dir).await.map_err(say)?;
+        self.client.rmdir(&self.dir).await.map_err(Error::failed)?;
         done
     }
 }
@@ -75,17 +78,17 @@ async fn write_many(
     (count, depth): (u64, usize),
     data: &Buf,
     pick: impl Fn(u64) -> u64,
-) -> Result<Latencies, String> {
+) -> Result<Latencies, Error> {
     let next = Cell::new(0);
     let lanes = (0..depth).map(|_| async {
         let mut latencies = Latencies::default();
         while next.get() < count {
             let n = next.replace(next.get() + 1);
             let started = env.now();
-            segment.write(pick(n), data.clone()).await.map_err(say)?;
+            segment.write(pick(n), data.clone()).await.map_err(Error::failed)?;
             latencies.add(env.now() - started);
         }
-        Ok::<_, String>(latencies)
+        Ok::<_, Error>(latencies)
     });
     let mut all = Latencies::default();
     try_join_all(lanes).await?.into_iter().for_each(|part| all.merge(part));
@@ -123,15 +126,15 @@ impl Zipf {
 
 /// Random writes in a steady state with garbage collection, beside the same without: what it
 /// copies, and what becomes of the longest latencies. `mib` is the size of the segment.
-pub(super) async fn collection(client: &Client, copies: u8, mib: u64) -> Result<Vec<Row>, String> {
+pub(super) async fn collection(client: &Client, copies: u8, mib: u64) -> Result<Vec<Row>, Error> {
     let env = client.env();
     let mut noise = vec![0; SMALL];
     Rng::new(3).fill(&mut noise);
     // Every other sixteen bytes are alike: LZ4 saves about half.
     let mut half = noise.clone();
     half.chunks_exact_mut(32).for_each(|part| part[..16].fill(7));
-    let noise = env.pool().copy_of(&noise).map_err(say)?;
-    let half = env.pool().copy_of(&half).map_err(say)?;
+    let noise = env.pool().copy_of(&noise).map_err(Error::failed)?;
+    let half = env.pool().copy_of(&half).map_err(Error::failed)?;
     let lanes = [
         ("without collection", &noise, false, 0),
         ("with collection", &noise, true, OVERWRITES),
@@ -147,7 +150,7 @@ pub(super) async fn collection(client: &Client, copies: u8, mib: u64) -> Result<
             .with(async {
                 let segment = place.open(mib * MIB, 1, options).await?;
                 let row = steady(env, &segment, mib * MIB, data, overwrites).await?;
-                segment.close().await.map_err(say)?;
+                segment.close().await.map_err(Error::failed)?;
                 Ok(row)
             })
             .await?;
@@ -165,7 +168,7 @@ async fn steady(
     bytes: u64,
     data: &Buf,
     overwrites: u64,
-) -> Result<Row, String> {
+) -> Result<Row, Error> {
     let blocks = bytes / SMALL as u64;
     let zipf = Zipf::new(blocks);
     let pick = |n: u64| zipf.draw(&mut Rng::new(n + 1)) * SMALL as u64;
@@ -193,11 +196,7 @@ async fn steady(
 /// How long the next owner of a segment of 32 GiB needs until its first read and write are
 /// answered, after `written` bytes since the index was stored last: at random, in requests of
 /// 4 KiB and of 128 KiB. It is part of what clients wait for when a block server dies (`takeover`).
-pub(super) async fn recovery(
-    client: &Client,
-    copies: u8,
-    written: u64,
-) -> Result<Vec<Row>, String> {
+pub(super) async fn recovery(client: &Client, copies: u8, written: u64) -> Result<Vec<Row>, Error> {
     let env = client.env();
     let mut rows = Vec::new();
     for (kind, size, depth) in [
@@ -206,7 +205,7 @@ pub(super) async fn recovery(
     ] {
         let mut noise = vec![0; size];
         Rng::new(5).fill(&mut noise);
-        let data = env.pool().copy_of(&noise).map_err(say)?;
+        let data = env.pool().copy_of(&noise).map_err(Error::failed)?;
         let place = Place::new(client, env.random_u64(), copies);
         let took = place.with(recover(env, &place, &data, (written, depth))).await?;
         let mut row = Row { kind: Some(kind.to_owned()), depth: 1, ..Row::default() };
@@ -224,9 +223,9 @@ async fn recover(
     place: &Place<'_>,
     data: &Buf,
     (written, depth): (u64, usize),
-) -> Result<Duration, String> {
+) -> Result<Duration, Error> {
     let bytes = RECOVERED;
-    // Nothing is stored meanwhile, and nothing collected; all that has changed fits in memory.
+    // Until then nothing is stored, and nothing collected; all that has changed fits in memory.
     let options = Options { checkpoint_updates: u64::MAX, collect: false, ..Options::default() };
     let first = place.open(bytes, 1, options.clone()).await?;
     let size = data.len() as u64;
@@ -234,18 +233,18 @@ async fn recover(
     write_many(env, &first, (written / size, depth), data, pick).await?;
     let stats = first.stats();
     if stats.checkpoints > 0 {
-        return Err("the index was stored meanwhile: the figure would be too good".to_owned());
+        return Err(Error::failed("the index was stored meanwhile: the figure would be too good"));
     }
     let began = env.now();
     let next = place.open(bytes, 2, options).await?;
     let extent = Extent { offset: pick(written / size - 1), len: size };
-    if next.read(extent).await.map_err(say)?[..] != data[..] {
-        return Err("the next owner reads something else than what was written".to_owned());
+    if next.read(extent).await.map_err(Error::failed)?[..] != data[..] {
+        return Err(Error::failed("the next owner reads something else than what was written"));
     }
-    next.write(0, data.clone()).await.map_err(say)?;
+    next.write(0, data.clone()).await.map_err(Error::failed)?;
     let took = env.now() - began;
     drop(first); // It lasted until it was shut out, as a server that is cut off does.
-    next.close().await.map_err(say)?;
+    next.close().await.map_err(Error::failed)?;
     Ok(took)
 }
 

@@ -1,14 +1,13 @@
-//! How long clients wait when a block server is killed: detection, the rest of its lease, recovery
+//! Waits of clients when a block server is killed: detection, the rest of its lease, recovery
 //! by the next owner and retries included, which the recovery alone (`segment`) has not.
 
 use std::cell::Cell;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::GIB;
 use block_client::VolumeExports;
-use block_proto::{BlockRequest, Managers, VolumeGeometry};
+use block_proto::{Managers, VolumeGeometry};
 use block_segment::limits::CHECKPOINT_UPDATES_DEFAULT;
 use block_volume::contract::Device;
 use block_volume::export::Exports;
@@ -17,11 +16,11 @@ use block_volume::limits::{BLOCK, DATA_SECTOR_DEFAULT};
 use futures_util::future::{LocalBoxFuture, try_join, try_join_all};
 use runtime::{Buf, Env, Instant};
 
-use super::super::{Latencies, Row, Target};
+use super::super::{Error, Latencies, Processes, Row};
+use super::VolumeOptions;
+use super::make::{LOOK, OPEN_WAIT, create_as, remove};
 use super::nbd::Nbd;
-use super::{LARGE, LARGE_DEPTH, LOOK, OPEN_WAIT, SMALL, VolumeOptions, create_as, noise, say};
-use crate::args::RoleName;
-use crate::cluster::{self, Directory};
+use super::options::{LARGE, LARGE_DEPTH, SMALL, noise};
 
 /// Bytes of the segment, which is the whole volume.
 const SEGMENT: u64 = 32 * GIB;
@@ -34,28 +33,21 @@ const AFTER: Duration = Duration::from_secs(4);
 /// What the machine itself makes of a sleep of so long is shown beside.
 const NAP: Duration = Duration::from_millis(5);
 const SLEEP: &str = "takeover: a sleep of 5 ms";
-/// Volumes of this program, which nobody misses.
+/// Volumes of measurements, which have no users.
 const OURS: &str = ".bench-";
 
 /// Why a block server of this cluster cannot be killed.
 pub(super) async fn objection(
     exports: &VolumeExports,
-    target: &Target,
-) -> Result<Option<String>, String> {
-    let Some(dir) = &target.cluster else {
-        return Ok(Some("name the cluster by its directory: a block server is killed".to_owned()));
-    };
-    let book = Directory::existing(dir).and_then(|directory| directory.read()).map_err(say)?;
-    let of_role = book.processes.iter().filter(|one| one.role == RoleName::BlockServer);
-    let alone = |one: &&cluster::Process| cluster::is_alive(one) && !cluster::is_embedded(&one.dir);
-    if of_role.filter(alone).count() < 2 {
-        let need = "two block servers in processes of their own are needed, as 'craton cluster up \
-                    --block-servers 2' starts them: one is killed";
-        return Ok(Some(need.to_owned()));
+    processes: &dyn Processes,
+) -> Result<Option<String>, Error> {
+    let objection = processes.objection()?;
+    if objection.is_some() {
+        return Ok(objection);
     }
     let mut after: Option<String> = None;
     loop {
-        let page = exports.names(after.as_deref()).await.map_err(say)?;
+        let page = exports.names(after.as_deref()).await.map_err(Error::failed)?;
         if let Some(name) = page.names.iter().find(|name| !name.starts_with(OURS)) {
             return Ok(Some(format!("the cluster has a volume {name}: a block server is killed")));
         }
@@ -71,11 +63,10 @@ pub(super) async fn objection(
 pub(super) async fn takeover(
     managers: &Managers,
     exports: &VolumeExports,
-    target: &Target,
+    processes: &dyn Processes,
     options: &VolumeOptions,
-) -> Result<Vec<Row>, String> {
+) -> Result<Vec<Row>, Error> {
     let env = managers.client().env();
-    let dir = target.cluster.as_deref().ok_or("the cluster has no directory here")?;
     let name = format!("{OURS}takeover-{:016x}", env.random_u64());
     let geometry = VolumeGeometry {
         group_bytes: SEGMENT,
@@ -88,7 +79,7 @@ pub(super) async fn takeover(
     let measured = async {
         let clients = Clients {
             env: env.clone(),
-            device: exports.open(&name).await.map_err(say)?,
+            device: exports.open(&name).await.map_err(Error::failed)?,
             nbd: match options.nbd {
                 Some(addr) => Some(Nbd::open(env, addr, &name).await?),
                 None => None,
@@ -100,48 +91,53 @@ pub(super) async fn takeover(
         clients.fill().await?;
         let kill = async {
             env.sleep(BEFORE).await;
-            let owners = managers.map(volume).await.map_err(say)?;
-            let owner = owners.into_iter().next().ok_or("the volume has no segment")?.name;
+            let owners = managers.map(volume).await.map_err(Error::failed)?;
+            let owner = owners
+                .into_iter()
+                .next()
+                .ok_or_else(|| Error::failed("the volume has no segment"))?
+                .name;
             killed.set(Some(owner.clone()));
-            cluster::kill(dir, RoleName::BlockServer, &owner).map_err(say)?;
+            processes.kill_block_server(&owner)?;
             let at = env.now();
             env.sleep(AFTER).await;
             let deadline = env.now() + OPEN_WAIT;
             loop {
-                let places = managers.map(volume).await.map_err(say)?;
+                let places = managers.map(volume).await.map_err(Error::failed)?;
                 if places.iter().all(|place| place.name != owner && place.serving) {
                     return Ok(at);
                 }
                 if env.now() > deadline {
-                    return Err(format!("{owner} was killed, and no other has its segment"));
+                    let left = format!("{owner} was killed, and no other has its segment");
+                    return Err(Error::Failed(left));
                 }
                 env.sleep(LOOK).await;
             }
         };
         clients.run(kill).await
     };
-    let measured: Result<Vec<Row>, String> = measured.await;
+    let measured: Result<Vec<Row>, Error> = measured.await;
     let again = match killed.take() {
-        Some(id) => start_again(env, dir, &id).await,
+        Some(id) => start_again(env, processes, &id).await,
         None => Ok(()),
     };
-    let gone = managers.ask(BlockRequest::Remove { volume, force: true }).await;
+    let gone = remove(managers, volume).await;
     let rows = measured?;
     again?;
-    gone.map_err(say)?;
+    gone?;
     Ok(rows)
 }
 
-async fn start_again(env: &Env, dir: &Path, id: &str) -> Result<(), String> {
-    let started = cluster::start_again(env, dir, RoleName::BlockServer, id).await;
-    started.map(drop).map_err(|failure| format!("{id} was killed and does not start: {failure}"))
+async fn start_again(env: &Env, processes: &dyn Processes, id: &str) -> Result<(), Error> {
+    let started = processes.start_block_server(env, id).await;
+    started.map_err(|why| Error::Failed(format!("{id} was killed and does not start: {why}")))
 }
 
 /// When a request ended, and what it took.
 type Wait = (Instant, Duration);
-type Lane<'a> = LocalBoxFuture<'a, Result<Vec<Wait>, String>>;
+type Lane<'a> = LocalBoxFuture<'a, Result<Vec<Wait>, Error>>;
 
-/// Who reads and writes meanwhile.
+/// Clients that read and write while the block server is killed.
 struct Clients {
     env: Env,
     device: Rc<dyn Device>,
@@ -153,28 +149,28 @@ struct Clients {
 }
 
 impl Clients {
-    async fn fill(&self) -> Result<(), String> {
+    async fn fill(&self) -> Result<(), Error> {
         let next = Cell::new(0);
         let lanes = (0..LARGE_DEPTH).map(|_| async {
             while next.get() < self.written {
                 let offset = next.replace(next.get() + LARGE as u64);
-                self.device.write(offset, self.large.clone()).await.map_err(say)?;
+                self.device.write(offset, self.large.clone()).await.map_err(Error::failed)?;
             }
-            Ok::<_, String>(())
+            Ok::<_, Error>(())
         });
         try_join_all(lanes).await.map(drop)
     }
 
-    /// Works until `kill` has told when it struck.
+    /// Works until `kill` has answered when it struck.
     async fn run(
         &self,
-        kill: impl Future<Output = Result<Instant, String>>,
-    ) -> Result<Vec<Row>, String> {
+        kill: impl Future<Output = Result<Instant, Error>>,
+    ) -> Result<Vec<Row>, Error> {
         let over = Cell::new(false);
         let mut kinds = vec!["takeover: volume write", "takeover: volume read"];
         let mut lanes: Vec<Lane<'_>> = vec![
             Box::pin(self.lane(&over, async || {
-                self.device.write(self.anywhere(), self.small.clone()).await.map_err(say)
+                self.device.write(self.anywhere(), self.small.clone()).await.map_err(Error::failed)
             })),
             Box::pin(self.lane(&over, async || self.read_back().await)),
         ];
@@ -206,8 +202,8 @@ impl Clients {
     async fn lane(
         &self,
         over: &Cell<bool>,
-        ask: impl AsyncFn() -> Result<(), String>,
-    ) -> Result<Vec<Wait>, String> {
+        ask: impl AsyncFn() -> Result<(), Error>,
+    ) -> Result<Vec<Wait>, Error> {
         let mut waits = Vec::new();
         while !over.get() {
             let began = self.env.now();
@@ -218,13 +214,16 @@ impl Clients {
     }
 
     /// Reads a block, which has what the fill or what the writers gave it.
-    async fn read_back(&self) -> Result<(), String> {
+    async fn read_back(&self) -> Result<(), Error> {
         let offset = self.anywhere();
-        let got = self.device.read(Extent { offset, len: SMALL as u64 }).await.map_err(say)?;
+        let got =
+            self.device.read(Extent { offset, len: SMALL as u64 }).await.map_err(Error::failed)?;
         let filled = &self.large[(offset % LARGE as u64) as usize..][..SMALL];
         match got[..] == *filled || got[..] == self.small[..] {
             true => Ok(()),
-            false => Err(format!("the block at {offset} has something else than was written")),
+            false => Err(Error::Failed(format!(
+                "the block at {offset} has something else than was written"
+            ))),
         }
     }
 
@@ -233,9 +232,10 @@ impl Clients {
     }
 }
 
-fn row(kind: &str, waits: &[Wait], struck: Instant, elapsed: Duration) -> Result<Row, String> {
+fn row(kind: &str, waits: &[Wait], struck: Instant, elapsed: Duration) -> Result<Row, Error> {
     let after = waits.iter().filter(|(ended, _)| *ended >= struck).map(|&(_, took)| took);
-    let longest = after.max().ok_or_else(|| format!("{kind}: none ended after the kill"))?;
+    let longest =
+        after.max().ok_or_else(|| Error::Failed(format!("{kind}: none ended after the kill")))?;
     let mut latencies = Latencies::default();
     waits.iter().for_each(|&(_, took)| latencies.add(took));
     let mut row = Row { kind: Some(kind.to_owned()), depth: 1, ..Row::default() };
