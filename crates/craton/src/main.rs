@@ -3,7 +3,6 @@
 //! Invariant: no protocol and no format lives here; it only puts the other crates together.
 
 mod args;
-mod bench;
 mod cluster;
 mod connect;
 mod exit;

@@ -6,16 +6,16 @@ mod processes;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use bench::{
+    AppendOptions, Echo, Error, FloorOptions, MetaOptions, ReadOptions, Report, Row,
+    TransportOptions, VolumeOptions,
+};
 use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
 use client::Client;
 use runtime::Duration;
 
 use crate::args::{BenchArgs, BenchCommand, Connection};
-use crate::bench::{
-    self, AppendOptions, Echo, Error, FloorOptions, MetaOptions, ReadOptions, Report, Row,
-    TransportOptions, VolumeOptions,
-};
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
@@ -25,13 +25,12 @@ use crate::role::NBD_SCHEME;
 
 use processes::Local;
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        match error {
-            Error::Payload(_) => Failure::usage(format!("--size {error}")),
-            Error::Setup(text) => Failure::setup(text),
-            Error::Failed(text) => Failure::failed(text),
-        }
+/// A measurement's error, with its exit code.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Payload(_) => Failure::usage(format!("--size {error}")),
+        Error::Setup(text) => Failure::setup(text),
+        Error::Failed(text) => Failure::failed(text),
     }
 }
 
@@ -48,7 +47,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     duration: Duration::from_secs(run.seconds),
                     scratch,
                 };
-                Ok(bench::append(&client, &processes, options).await?)
+                bench::append(&client, &processes, options).await.map_err(failure)
             });
             show(&measured?, run.json)
         }
@@ -63,7 +62,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     duration: Duration::from_secs(run.seconds),
                     scratch,
                 };
-                Ok(bench::read(&client, &processes, options).await?)
+                bench::read(&client, &processes, options).await.map_err(failure)
             });
             show(&measured?, run.json)
         }
@@ -71,7 +70,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let (processes, _) = local(connection, &run)?;
             let measured = with_client(connection, async |client| {
                 let options = MetaOptions { files, dirs, depth };
-                Ok(bench::meta(&client, &processes, options).await?)
+                bench::meta(&client, &processes, options).await.map_err(failure)
             });
             show(&measured?, run.json)
         }
@@ -99,18 +98,18 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     takeover_mib,
                     parts: parts::parts(&only),
                 };
-                Ok(bench::volume(&client, &exports, &processes, &options).await?)
+                bench::volume(&client, &exports, &processes, &options).await.map_err(failure)
             });
             show(&measured?, json)
         }
         BenchCommand::Transport { size, depth, run } => {
             crate::log::start_foreground();
-            let echo = Echo::start()?;
+            let echo = Echo::start().map_err(failure)?;
             let runtime = connect::runtime()?;
             let duration = Duration::from_secs(run.seconds);
             let options = TransportOptions { sizes: size, depths: depth, duration };
             let measured = runtime.block_on(echo.measure(runtime.env(), &options));
-            show(&measured?, run.json)
+            show(&measured.map_err(failure)?, run.json)
         }
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();
@@ -119,7 +118,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let duration = Duration::from_secs(run.seconds);
             let options = FloorOptions { size, replicas, duration, scratch };
             let measured = runtime.block_on(bench::floor(runtime.env(), options));
-            show(&measured?, run.json)
+            show(&measured.map_err(failure)?, run.json)
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Parts of `craton bench volume`, as the command line names them.
 
+use bench::{Parts, VolumePart};
 use clap::ValueEnum;
-
-use crate::bench::{Parts, VolumePart};
 
 /// A part of `craton bench volume`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use bench::{Error, Processes, THIS_PROCESS};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use runtime::Env;
 
 use crate::args::RoleName;
-use crate::bench::{Error, Processes, THIS_PROCESS};
 use crate::cluster::{self, Directory, config_path, is_alive, role_word};
 use crate::config;
 use crate::connect::Target;
