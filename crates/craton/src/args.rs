@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use base::DiskId;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::parts::Part;
 use crate::exit::{EXIT_CODES, Failure};
-use crate::measure::parts::Part;
 use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");

@@ -3,6 +3,7 @@
 //! Invariant: no protocol and no format lives here; it only puts the other crates together.
 
 mod args;
+mod bench;
 mod cluster;
 mod connect;
 mod exit;
@@ -12,7 +13,6 @@ mod fs;
 mod fuzz_tests;
 mod log;
 mod masters;
-mod measure;
 mod output;
 mod role;
 mod status;
@@ -75,7 +75,7 @@ fn run(command: Command) -> Done {
         Command::Status(args) => status::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Store { command } => store::run(command),
-        Command::Bench { connection, command } => measure::run(&connection, command),
+        Command::Bench { connection, command } => bench::run(&connection, command),
         Command::Sim { rest } => Err(Failure::usage(format!(
             "the simulator is a binary of its own: run '{}' (docs/simulation.md)",
             [vec!["craton-sim".to_owned()], rest].concat().join(" ")
