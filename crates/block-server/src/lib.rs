@@ -35,12 +35,14 @@ use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_
 use block_volume::contract::{Answer, Owned};
 use block_volume::ids::{SegmentId, VolumeId};
 use location_leases::{LocationLease, LocationLeases};
-use runtime::sync::Mutex;
+use runtime::sync::{Budget, Mutex};
 use runtime::{Class, Env, Instant};
 use session::Session;
 use transport::{Handler, Incoming, Response};
 
-use crate::limits::{SEGMENT_SESSIONS_MAX, VERIFIED_MAX};
+use crate::limits::{
+    SEGMENT_SESSIONS_MAX, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX, VERIFIED_MAX,
+};
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
 /// (`protocols.md` 6.5).
@@ -133,8 +135,10 @@ pub(crate) struct BlockServerInner {
     location_leases: RefCell<BTreeMap<SegmentId, LocationLease>>,
     /// When the manager was asked about an attachment that was not over.
     verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
-    read_bytes: Cell<usize>,
-    write_bytes: Cell<usize>,
+    /// Bytes of reads under way.
+    read_bytes: Budget,
+    /// Bytes of writes under way.
+    write_bytes: Budget,
     admission: Admission,
     stats: Cell<Stats>,
 }
@@ -153,8 +157,8 @@ impl BlockServer {
             fences: RefCell::default(),
             location_leases: RefCell::default(),
             verified: RefCell::default(),
-            read_bytes: Cell::new(0),
-            write_bytes: Cell::new(0),
+            read_bytes: Budget::new(SERVER_READ_BYTES_MAX),
+            write_bytes: Budget::new(SERVER_WRITE_BYTES_MAX),
             admission: Admission::new(env),
             stats: Cell::default(),
         }))

@@ -1,6 +1,5 @@
 //! What is done in a session: reads, changes.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use base::Fault;
@@ -9,25 +8,13 @@ use block_volume::contract::{AllocationExtent, Clear};
 use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
+use runtime::sync::{Budget, Permit};
 use runtime::{Buf, Instant};
 use transport::Priority;
 
 use super::ownership::LeaseState;
 use super::session::{Arrival, Session};
 use super::{BlockServer, OpenSegment, attachment, error_of};
-use crate::limits::{SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX};
-
-/// Gives claimed bytes back when dropped.
-struct Claim<'a> {
-    count: &'a Cell<usize>,
-    bytes: usize,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.count.set(self.count.get() - self.bytes);
-    }
-}
 
 impl OpenSegment {
     /// Whether a session's client is the only one who acts on the segment, and was since the session
@@ -122,18 +109,12 @@ impl BlockServer {
         })
     }
 
-    fn claim<'a>(
-        &self,
-        count: &'a Cell<usize>,
-        bytes: usize,
-        max: usize,
-    ) -> Result<Claim<'a>, BlockError> {
-        if count.get() + bytes > max {
+    /// Holds bytes of requests under way; [`BlockError::Busy`] when the bound is reached.
+    fn take<'a>(&self, budget: &'a Budget, bytes: usize) -> Result<Permit<'a>, BlockError> {
+        budget.take(bytes).ok_or_else(|| {
             self.0.env.mark("block: server busy");
-            return Err(BlockError::Busy);
-        }
-        count.set(count.get() + bytes);
-        Ok(Claim { count, bytes })
+            BlockError::Busy
+        })
     }
 
     /// What a device's fault means for the segment and for the client.
@@ -217,7 +198,7 @@ impl BlockServer {
         if len > IO_MAX {
             return Err(BlockError::Invalid);
         }
-        let _claim = self.claim(&self.0.read_bytes, len, SERVER_READ_BYTES_MAX)?;
+        let _held = self.take(&self.0.read_bytes, len)?;
         let data = hosted.device.read(extent).await;
         let data = data.map_err(|fault| self.fail(at, &hosted, &fault))?;
         self.check_lease(at, &hosted).await?;
@@ -274,7 +255,7 @@ impl BlockServer {
     ) -> Result<(), BlockError> {
         let (hosted, session) = self.session(at)?;
         let bytes = data.len();
-        let _claim = self.claim(&self.0.write_bytes, bytes, SERVER_WRITE_BYTES_MAX)?;
+        let _held = self.take(&self.0.write_bytes, bytes)?;
         let request = RequestId { attachment: attachment(at)?, seq: sequence.seq };
         let change = hosted.device.write_dedup(request, offset, data);
         if self.change(at, &hosted, &session, sequence, change).await? {

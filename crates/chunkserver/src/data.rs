@@ -14,34 +14,8 @@ use wire::data_codec::{DecodeError, encode_answer};
 use wire::sector::parse_footer;
 use wire::token::Token;
 
-use crate::limits::{APPEND_BYTES_INFLIGHT_MAX, READ_BYTES_INFLIGHT_MAX, READ_LEN_MAX};
+use crate::limits::READ_LEN_MAX;
 use crate::server::Chunkserver;
-
-/// Gives claimed bytes back when dropped.
-struct Claim<'a> {
-    count: &'a std::cell::Cell<usize>,
-    bytes: usize,
-}
-
-impl<'a> Claim<'a> {
-    fn new(
-        count: &'a std::cell::Cell<usize>,
-        bytes: usize,
-        max: usize,
-    ) -> Result<Claim<'a>, DataError> {
-        if count.get() + bytes > max {
-            return Err(DataError::Busy);
-        }
-        count.set(count.get() + bytes);
-        Ok(Claim { count, bytes })
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.count.set(self.count.get() - self.bytes);
-    }
-}
 
 impl<S: ChunkStore> Chunkserver<S> {
     pub(crate) async fn answer_data(&self, request: Request, peer: &PeerInfo) -> (Response, Span) {
@@ -147,8 +121,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     async fn append(&self, request: AppendRequest, sectors: Buf) -> Result<DataReply, DataError> {
         let disk = self.disk(request.at)?;
         let bytes = sectors.len();
-        let _claim =
-            Claim::new(&self.0.append_bytes, bytes, self.share(APPEND_BYTES_INFLIGHT_MAX))?;
+        let _held = self.0.append_bytes.take(bytes).ok_or(DataError::Busy)?;
         self.0.env.note(Step::Admitted, Fact::Chunk(request.at.chunk));
         self.check_sound(request.at, request.offset)?;
         let commit =
@@ -255,9 +228,9 @@ impl<S: ChunkStore> Chunkserver<S> {
             return Ok((reply, None));
         }
         let len = request.len.min(readable - request.offset);
-        // Sectors hold data of 1 to 4048 bytes; what is claimed is the usual case.
+        // Sectors hold data of 1 to 4048 bytes; what is held is the usual case.
         let bytes = wire::sector::sectors_for(len as usize) * SECTOR;
-        let _claim = Claim::new(&self.0.read_bytes, bytes, self.share(READ_BYTES_INFLIGHT_MAX))?;
+        let _held = self.0.read_bytes.take(bytes).ok_or(DataError::Busy)?;
         self.0.env.note(Step::Admitted, Fact::Chunk(chunk));
         let read = disk.store.read(chunk, request.offset, len).await;
         let read = read.map_err(|error| self.data_error(request.at, error))?;

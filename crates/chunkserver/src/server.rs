@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, DiskId, Epoch, Kind, Map, TraceId};
 use chunkstore::{ChunkStore, StoreError};
 use metrics::{Fact, Outcome, Span, Step};
-use runtime::sync::{mpsc, oneshot};
+use runtime::sync::{Budget, mpsc, oneshot};
 use runtime::{Class, Env, Instant};
 use transport::{
     Endpoint, Handler, Incoming, PeerInfo, Request, Response, Service, TransportError,
@@ -18,7 +18,9 @@ use wire::data::{ChunkRef, DataError, ReplicaState};
 use wire::token::{TokenKey, TokenVerifier};
 
 use crate::config::Config;
-use crate::limits::{DISK_WATCH_PAUSE, JUDGE_PAUSE};
+use crate::limits::{
+    APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
+};
 use crate::owner::{Home, Standing};
 use crate::shard::{Forwarded, ShardDirectory, ShardReport};
 
@@ -97,8 +99,10 @@ pub(crate) struct ChunkserverInner<S> {
     /// Open replicas that were found damaged: their writers are refused, and go on elsewhere.
     pub(crate) unsound: RefCell<BTreeSet<(DiskId, ChunkId)>>,
     pub(crate) verifier: RefCell<TokenVerifier>,
-    pub(crate) append_bytes: Cell<usize>,
-    pub(crate) read_bytes: Cell<usize>,
+    /// Bytes of appends under way, this lane's share.
+    pub(crate) append_bytes: Budget,
+    /// Bytes of reads under way, this lane's share.
+    pub(crate) read_bytes: Budget,
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
     pub(crate) stats: Cell<Stats>,
     pub(crate) addr: Cell<Option<SocketAddr>>,
@@ -148,6 +152,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             (id, Rc::new(Disk { id, path, store, failed, standing }))
         });
         let key = config.token_key.clone().unwrap_or_else(|| TokenKey::of_cluster(None));
+        let shards = config.shards.max(1) as usize;
         let server = Chunkserver(Rc::new(ChunkserverInner {
             env: env.clone(),
             endpoint: endpoint.clone(),
@@ -159,8 +164,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             heard: RefCell::default(),
             unsound: RefCell::default(),
             verifier: RefCell::new(TokenVerifier::new(key)),
-            append_bytes: Cell::new(0),
-            read_bytes: Cell::new(0),
+            append_bytes: Budget::new(APPEND_BYTES_INFLIGHT_MAX / shards),
+            read_bytes: Budget::new(READ_BYTES_INFLIGHT_MAX / shards),
             replicating: RefCell::default(),
             stats: Cell::default(),
             addr: Cell::new(None),
@@ -184,16 +189,11 @@ impl<S: ChunkStore> Chunkserver<S> {
         self.0.env.spawn(Class::Control, "heartbeats", self.clone().run_heartbeats());
     }
 
-    /// This shard's share of a bound of the server.
-    pub(crate) fn share(&self, bound: usize) -> usize {
-        bound / self.0.config.shards.max(1) as usize
-    }
-
     /// What this shard tells the others.
     pub(crate) fn report(&self) -> ShardReport {
         ShardReport {
             disks: self.disk_reports(),
-            load: u32::try_from(self.0.append_bytes.get() >> 12).unwrap_or(u32::MAX),
+            load: u32::try_from(self.0.append_bytes.held() >> 12).unwrap_or(u32::MAX),
             stats: self.0.stats.get(),
             judged: self.0.judged.get(),
         }

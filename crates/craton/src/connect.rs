@@ -138,7 +138,7 @@ pub fn with_client_as<T>(
     let target = target(connection)?;
     let runtime = runtime()?;
     let env = runtime.env();
-    roles::switch_tracer(env.tracer());
+    crate::role::switch_tracer(env.tracer());
     runtime.block_on(async {
         if !connection.trace {
             return work(connect(env, &target, config).await?).await;

@@ -26,7 +26,7 @@ use clap::{CommandFactory, Parser};
 
 use roles::config;
 
-use args::{Cli, Command};
+use args::{Cli, Command, RoleName};
 use exit::{Done, Failure};
 
 fn main() -> ExitCode {
@@ -64,11 +64,11 @@ fn run(command: Command) -> Done {
     match command {
         Command::Up(args) => role::embedded::run(args),
         Command::Cluster { command } => cluster::run(command),
-        Command::Master(args) => role::process::run_master(&args),
-        Command::Chunkserver(args) => role::process::run_chunkserver(&args),
-        Command::BlockManager(args) => role::process::run_block_manager(&args),
-        Command::BlockServer(args) => role::process::run_block_server(&args),
-        Command::Frontend(args) => role::process::run_frontend(&args),
+        Command::Master(args) => role::process::run(RoleName::Master, &args),
+        Command::Chunkserver(args) => role::process::run(RoleName::Chunkserver, &args),
+        Command::BlockManager(args) => role::process::run(RoleName::BlockManager, &args),
+        Command::BlockServer(args) => role::process::run(RoleName::BlockServer, &args),
+        Command::Frontend(args) => role::process::run(RoleName::Frontend, &args),
         Command::Volume { connection, command } => volume::run(&connection, command),
         Command::Masters { connection, command } => masters::run(&connection, command),
         Command::Fs { connection, services, command } => fs::run(&connection, services, command),

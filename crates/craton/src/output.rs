@@ -45,9 +45,12 @@ fn announce_to(out: &mut impl Write, line: &str) {
     }
 }
 
+/// Beginning of a warning. `craton cluster` repeats lines of a role's output that begin so.
+pub const WARNING: &str = "craton: warning: ";
+
 /// Prints a warning to standard error, if that takes it.
 pub fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "craton: warning: {text}");
+    let _ = writeln!(std::io::stderr(), "{WARNING}{text}");
 }
 
 /// Prints one JSON value to standard output.

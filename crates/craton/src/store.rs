@@ -55,7 +55,8 @@ fn format_directory(dir: &Path, shape: Shape) -> Done {
     };
     let options = crate::format::options(shape.unit_kib, capacity);
     let runtime = crate::connect::runtime()?;
-    let work = crate::format::directory(runtime.env(), dir, &options, shape.force, |_| Ok(()));
+    let work =
+        crate::format::directory(runtime.env(), dir, &options, shape.force, |_| Done::Ok(()));
     done(dir, &runtime.block_on(work)?)
 }
 

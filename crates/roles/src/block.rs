@@ -20,11 +20,11 @@ use table::Cache;
 use transport::{Endpoint, Identity, Limits};
 use wire::control::Policy;
 
-use crate::failure::{Done, Failure, io};
+use crate::error::{Error, io};
 use crate::http::{self, Pages};
 use crate::seams::Seams;
 use crate::uses::Directories;
-use crate::{config, probe};
+use crate::{Build, config, probe};
 
 /// A manager that keeps a cut for its links speaks of it often enough for block servers.
 const _: () = assert!(
@@ -48,9 +48,9 @@ struct Home<'a> {
 }
 
 impl Home<'_> {
-    fn endpoint(&self, env: &Env) -> Result<Endpoint, Failure> {
+    fn endpoint(&self, env: &Env) -> Result<Endpoint, Error> {
         let identity = Identity {
-            cluster: config::cluster_id(self.cluster).map_err(Failure::setup)?,
+            cluster: config::cluster_id(self.cluster).map_err(Error::Setup)?,
             key: self.seams.key(self.key_file)?,
             name: format!("{} {}", self.role, self.id),
         };
@@ -63,7 +63,7 @@ impl Home<'_> {
         env: &Env,
         endpoint: &Endpoint,
         config: client::Config,
-    ) -> Result<Client, Failure> {
+    ) -> Result<Client, Error> {
         loop {
             let (masters, config) = (self.masters.to_vec(), config.clone());
             let peers = (self.seams.peers)(env, endpoint.clone());
@@ -96,11 +96,11 @@ impl ManagerRole {
     pub async fn show(
         &self,
         config: &config::BlockManager,
-        commit: &'static str,
+        build: Build,
         handle: Handle,
-    ) -> Done {
+    ) -> Result<(), Error> {
         let Some(addr) = config.metrics else { return Ok(()) };
-        let of = ("block-manager", config.id.clone(), commit, handle);
+        let of = ("block-manager", config.id.clone(), build, handle);
         show(&self.env, addr, of, self.endpoint.clone(), |_| ()).await
     }
 
@@ -120,15 +120,15 @@ impl ManagerRole {
 async fn show(
     env: &Env,
     addr: SocketAddr,
-    (role, id, commit, handle): (&'static str, String, &'static str, Handle),
+    (role, id, build, handle): (&'static str, String, Build, Handle),
     endpoint: Endpoint,
     own: impl Fn(&mut Exposition) + 'static,
-) -> Done {
+) -> Result<(), Error> {
     let shown = env.clone();
     let pages: Pages = Rc::new(move |path| {
         probe::page(path, || {
             let mut text = Exposition::new();
-            probe::process(&mut text, (role, &id, commit), &[handle.stats()]);
+            probe::process(&mut text, (role, &id, build), &[handle.stats()]);
             probe::operations(&mut text, &shown);
             probe::links(&mut text, &endpoint.stats());
             own(&mut text);
@@ -139,10 +139,7 @@ async fn show(
 }
 
 /// Starts a block manager.
-pub async fn start_manager(
-    env: &Env,
-    config: &config::BlockManager,
-) -> Result<ManagerRole, Failure> {
+pub async fn start_manager(env: &Env, config: &config::BlockManager) -> Result<ManagerRole, Error> {
     start_manager_with(env, config, &Seams::none(), |_| ()).await
 }
 
@@ -152,7 +149,7 @@ pub async fn start_manager_with(
     config: &config::BlockManager,
     seams: &Seams,
     tune: impl FnOnce(&mut ManagerConfig),
-) -> Result<ManagerRole, Failure> {
+) -> Result<ManagerRole, Error> {
     let home = Home {
         role: "block-manager",
         id: &config.id,
@@ -206,11 +203,11 @@ impl ServerRole {
         &self,
         env: &Env,
         config: &config::BlockServer,
-        commit: &'static str,
+        build: Build,
         handle: Handle,
-    ) -> Done {
+    ) -> Result<(), Error> {
         let Some(addr) = config.metrics else { return Ok(()) };
-        let (of, shown) = (("block-server", config.id.clone(), commit, handle), self.clone());
+        let (of, shown) = (("block-server", config.id.clone(), build, handle), self.clone());
         let own = move |text: &mut Exposition| {
             probe::block_server(text, &shown.host, shown.shared.memory());
         };
@@ -225,7 +222,7 @@ impl ServerRole {
 }
 
 /// Starts a block server.
-pub async fn start_server(env: &Env, config: &config::BlockServer) -> Result<ServerRole, Failure> {
+pub async fn start_server(env: &Env, config: &config::BlockServer) -> Result<ServerRole, Error> {
     start_server_with(env, config, &Seams::none(), |_| ()).await
 }
 
@@ -248,7 +245,7 @@ pub async fn start_server_with(
     config: &config::BlockServer,
     seams: &Seams,
     tune: impl FnOnce(&mut SegmentSettings),
-) -> Result<ServerRole, Failure> {
+) -> Result<ServerRole, Error> {
     let home = Home {
         role: "block-server",
         id: &config.id,
@@ -289,11 +286,11 @@ impl FrontendRole {
         &self,
         env: &Env,
         config: &config::Frontend,
-        commit: &'static str,
+        build: Build,
         handle: Handle,
-    ) -> Done {
+    ) -> Result<(), Error> {
         let Some(addr) = config.metrics else { return Ok(()) };
-        let (of, shown) = (("frontend", config.id.clone(), commit, handle), self.clone());
+        let (of, shown) = (("frontend", config.id.clone(), build, handle), self.clone());
         let own =
             move |text: &mut Exposition| probe::frontend(text, &shown.frontend, &shown.exports);
         show(env, addr, of, self.endpoint.clone(), own).await
@@ -313,17 +310,17 @@ fn share(path: &Path, group: u32) -> std::io::Result<()> {
 }
 
 /// What lets other machines in.
-fn gate(config: &config::Frontend, files: &config::FrontendTls) -> Result<TlsPolicy, Failure> {
+fn gate(config: &config::Frontend, files: &config::FrontendTls) -> Result<TlsPolicy, Error> {
     let read = |path: &Path| std::fs::read(path).map_err(|error| io("read", path, &error));
     let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
     let client_ca = read(&files.client_ca)?;
     let credentials = Credentials { certificate: &certificate, key: &key, client_ca: &client_ca };
     let allow = AllowList::new(config.exports.clone());
-    TlsPolicy::new(credentials, allow).map_err(|error| Failure::setup(format!("[tls] {error}")))
+    TlsPolicy::new(credentials, allow).map_err(|error| Error::Setup(format!("[tls] {error}")))
 }
 
 /// Starts a front end.
-pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<FrontendRole, Failure> {
+pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<FrontendRole, Error> {
     start_frontend_with(env, config, &Seams::none(), |_| ()).await
 }
 
@@ -333,7 +330,7 @@ pub async fn start_frontend_with(
     config: &config::Frontend,
     seams: &Seams,
     tune: impl FnOnce(&mut block_client::Limits),
-) -> Result<FrontendRole, Failure> {
+) -> Result<FrontendRole, Error> {
     let home = Home {
         role: "frontend",
         id: &config.id,
@@ -359,13 +356,13 @@ pub async fn start_frontend_with(
             None => frontend.listen(nbd).await,
             Some(files) => frontend.listen_tls(nbd, Rc::new(gate(config, files)?)).await,
         };
-        listening.map_err(|error| Failure::setup(error.to_string()))?;
+        listening.map_err(|error| Error::Setup(error.to_string()))?;
     }
     if let Some(path) = &config.nbd_unix {
         let group = config.nbd_group.as_deref().map(config::group_id).transpose();
-        let group = group.map_err(|what| Failure::setup(format!("nbd_group: {what}")))?;
+        let group = group.map_err(|what| Error::Setup(format!("nbd_group: {what}")))?;
         let listening = frontend.listen_unix(path).await;
-        listening.map_err(|error| Failure::setup(error.to_string()))?;
+        listening.map_err(|error| Error::Setup(error.to_string()))?;
         if let Some(group) = group {
             share(path, group).map_err(|error| io("share", path, &error))?;
         }

@@ -1,7 +1,6 @@
 //! The role of a chunkserver.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,25 +16,11 @@ use transport::{Endpoint, Identity, Limits};
 use wire::handshake::ClusterKey;
 use wire::token::TokenKey;
 
-use crate::failure::{Done, Failure};
+use crate::error::Error;
 use crate::http::{self, Pages};
 use crate::seams::{Plain, Seams, Stores};
 use crate::stores::Unopened;
-use crate::{check_ports, config, prepare_tracer, probe};
-
-/// What `craton cluster` repeats of a role's output starts with this.
-pub const WARNING: &str = "craton: warning: ";
-
-/// Executors that the server runs on: never more than it has disks, or the machine cores.
-pub fn shard_count(config: &config::Chunkserver) -> usize {
-    let most = std::thread::available_parallelism().map_or(1, usize::from);
-    let shards = (config.cores as usize).min(config.stores.len()).min(most).max(1);
-    if shards < config.cores as usize {
-        let (asked, disks) = (config.cores, config.stores.len());
-        tracing::warn!(asked, shards, disks, cores = most, "fewer executors than asked for");
-    }
-    shards
-}
+use crate::{Build, check_ports, config, probe};
 
 /// Where shard `index` listens: each on the next port.
 fn shard_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
@@ -54,6 +39,9 @@ pub struct Role<S = FlashStore> {
     pub endpoint: Endpoint,
     /// The stores of the shards on this executor.
     pub stores: Vec<S>,
+    /// Stores of all shards that did not open at the start, for the operator to know of. Those that
+    /// were absent are served once they are there.
+    pub unopened: Vec<Unopened>,
     /// The stores of all shards.
     pub disks: Disks,
     shards: Vec<OtherShard>,
@@ -141,7 +129,7 @@ pub async fn start(
     config: &config::Chunkserver,
     how: Start,
     others: &[Handle],
-) -> Result<Role, Failure> {
+) -> Result<Role, Error> {
     start_with(env, config, how, &Seams::none(), Plain, |_| {}, others).await
 }
 
@@ -154,7 +142,7 @@ pub async fn start_with<S: Stores>(
     stores: S,
     tune: impl Fn(&mut chunkserver::Config) + Clone + Send + 'static,
     others: &[Handle],
-) -> Result<Role<S::Store>, Failure> {
+) -> Result<Role<S::Store>, Error> {
     let setup = Setup {
         config: config.clone(),
         stores,
@@ -170,7 +158,7 @@ pub async fn start_with<S: Stores>(
     let (mut failed, mut shards) = (Vec::new(), Vec::new());
     for (index, handle) in others.iter().enumerate() {
         let (shard, up) = start_beside(handle, setup.clone(), index + 1);
-        failed.extend(up.await.map_err(|_| Failure::failed("an executor ended"))??);
+        failed.extend(up.await.map_err(|_| Error::Executor)??);
         shards.push(shard);
     }
     let mut here = Vec::new();
@@ -186,20 +174,15 @@ pub async fn start_with<S: Stores>(
     stores.extend(first.stores);
     let may_wait = how.without_disks && failed.iter().any(|unopened| unopened.is_absent);
     if failed.len() == config.stores.len() && !may_wait {
-        let causes: Vec<&str> = failed.iter().map(|left| left.failure.message.as_str()).collect();
-        return Err(Failure::setup(causes.join("; ")));
-    }
-    for Unopened { failure, .. } in &failed {
-        // Standard error may be on a full disk: the other disks are served all the same.
-        let _ =
-            writeln!(std::io::stderr(), "{WARNING}{}: a disk is left out: {failure}", config.id);
+        let causes: Vec<String> = failed.iter().map(|left| left.error.to_string()).collect();
+        return Err(Error::Setup(causes.join("; ")));
     }
     first.server.speak();
     let Shard { server, endpoint, .. } = first;
-    Ok(Role { server, endpoint, stores, disks: setup.disks, shards, here })
+    Ok(Role { server, endpoint, stores, unopened: failed, disks: setup.disks, shards, here })
 }
 
-type Up = oneshot::Receiver<Result<Vec<Unopened>, Failure>>;
+type Up = oneshot::Receiver<Result<Vec<Unopened>, Error>>;
 
 /// Runs shard `index` on another executor until it is stopped.
 fn start_beside<S: Stores>(
@@ -217,8 +200,8 @@ fn start_beside<S: Stores>(
                 let _ = asked.wait_for(|asked| *asked).await;
                 shard.server.stop().await;
             }
-            Err(failure) => {
-                let _ = started.send(Err(failure));
+            Err(error) => {
+                let _ = started.send(Err(error));
             }
         }
         ended.send_replace(true);
@@ -232,9 +215,8 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
         &self,
         env: &Env,
         index: usize,
-    ) -> Result<(Shard<S::Store>, Vec<Unopened>), Failure> {
+    ) -> Result<(Shard<S::Store>, Vec<Unopened>), Error> {
         let config = &self.config;
-        prepare_tracer(env.tracer(), &config.log);
         let (mut engines, mut opened) = (Vec::new(), Vec::new());
         let (mut failed, mut left_out, mut absent) = (Vec::new(), Vec::new(), Vec::new());
         for store in config.stores.iter().skip(index).step_by(self.shards) {
@@ -244,15 +226,15 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
                     opened.push((store.path.display().to_string(), disk));
                 }
                 Err(unopened) => {
-                    tracing::error!(cause = %unopened.failure, "a disk is left out");
-                    let reason = unopened.failure.to_string();
+                    tracing::error!(cause = %unopened.error, "a disk is left out");
+                    let reason = unopened.error.to_string();
                     left_out.push((store.path.display().to_string(), reason));
                     absent.extend(unopened.is_absent.then(|| store.clone()));
                     failed.push(unopened);
                 }
             }
         }
-        let cluster = config::cluster_id(config.cluster.as_deref()).map_err(Failure::setup)?;
+        let cluster = config::cluster_id(config.cluster.as_deref()).map_err(Error::Setup)?;
         let name = format!("chunkserver {}", config.id);
         let identity = Identity { cluster, key: self.key.clone(), name };
         let endpoint = Endpoint::new(env, identity, Limits::default());
@@ -299,13 +281,13 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
                         self.disks.follow(&env, vec![(path, engine)]);
                         self.disks.take_back();
                     }
-                    Err(Unopened { is_absent: true, failure }) => {
-                        server.leave_out(&path, failure.to_string());
+                    Err(Unopened { is_absent: true, error }) => {
+                        server.leave_out(&path, error.to_string());
                         absent.push(store);
                     }
-                    Err(Unopened { failure, .. }) => {
-                        tracing::error!(cause = %failure, "a disk stays left out");
-                        server.leave_out(&path, failure.to_string());
+                    Err(Unopened { error, .. }) => {
+                        tracing::error!(cause = %error, "a disk stays left out");
+                        server.leave_out(&path, error.to_string());
                     }
                 }
             }
@@ -375,22 +357,17 @@ pub async fn show(
     env: &Env,
     config: &config::Chunkserver,
     role: &Role,
-    commit: &'static str,
+    build: Build,
     executors: Vec<Handle>,
-) -> Done {
+) -> Result<(), Error> {
     if let Some(addr) = config.metrics {
-        http::serve(env, addr, pages(env, role, (&config.id, commit), executors)).await?;
+        http::serve(env, addr, pages(env, role, (&config.id, build), executors)).await?;
     }
     Ok(())
 }
 
 /// What the chunkserver shows over HTTP.
-fn pages(
-    env: &Env,
-    role: &Role,
-    (id, commit): (&str, &'static str),
-    executors: Vec<Handle>,
-) -> Pages {
+fn pages(env: &Env, role: &Role, (id, build): (&str, Build), executors: Vec<Handle>) -> Pages {
     let env = env.clone();
     let (server, endpoint) = (role.server.clone(), role.endpoint.clone());
     let disks = role.disks.clone();
@@ -399,7 +376,7 @@ fn pages(
         probe::page(path, || {
             let mut text = Exposition::new();
             let stats: Vec<_> = executors.iter().map(Handle::stats).collect();
-            probe::process(&mut text, ("chunkserver", &id, commit), &stats);
+            probe::process(&mut text, ("chunkserver", &id, build), &stats);
             probe::operations(&mut text, &env);
             probe::links(&mut text, &endpoint.stats());
             probe::chunkserver(&mut text, &server);

@@ -7,7 +7,7 @@ use chunkstore::ChunkStore;
 use chunkstore::flash::{self, FormatOptions, MountError};
 use runtime::{Env, OpenOptions};
 
-use crate::failure::{Code, Done, Failure, io};
+use crate::error::{Error, io};
 use crate::stores::{FILE, UNFINISHED};
 
 /// What a directory has.
@@ -41,21 +41,21 @@ impl Found {
 }
 
 /// Looks into a directory.
-pub async fn look(env: &Env, dir: &Path) -> Result<Found, Failure> {
+pub async fn look(env: &Env, dir: &Path) -> Result<Found, Error> {
     let entries = env.read_dir(dir).await.map_err(|error| io("list", dir, &error))?;
     Ok(Found::of(entries.iter().map(|entry| entry.name.as_str())))
 }
 
 /// Formats a store in a directory, or finishes a formatting that was broken off; its incarnation,
-/// which `note` is given as soon as the store is whole. With `force` whatever store lies there is
-/// given up.
-pub async fn directory(
+/// which `note` is given as soon as the store is whole. An error of `note` ends it. With `force` a
+/// store that lies there is given up.
+pub async fn directory<E: From<Error>>(
     env: &Env,
     dir: &Path,
     options: &FormatOptions,
     force: bool,
-    note: impl FnOnce(DiskId) -> Done,
-) -> Result<DiskId, Failure> {
+    note: impl FnOnce(DiskId) -> Result<(), E>,
+) -> Result<DiskId, E> {
     let (path, shown) = (dir.join(FILE), dir.display());
     match look(env, dir).await? {
         found if force || found == Found::Nothing => {}
@@ -67,16 +67,16 @@ pub async fn directory(
             }
         }
         Found::Other(name) => {
-            return Err(Failure::setup(format!(
+            return Err(E::from(Error::Setup(format!(
                 "{shown} is not empty ('{name}' lies there): name an empty directory, or use \
                  'craton store format --force' to put a store beside what lies there"
-            )));
+            ))));
         }
         _ => {
-            return Err(Failure::setup(format!(
+            return Err(E::from(Error::Setup(format!(
                 "{shown} holds a store already: name an empty directory, or give the store up by \
                  'craton store format --force'"
-            )));
+            ))));
         }
     }
     refuse_in_use(env, &path).await?;
@@ -87,19 +87,19 @@ pub async fn directory(
 }
 
 /// Why a store cannot be made or looked at.
-pub fn failure(dir: &Path) -> impl Fn(MountError) -> Failure {
+pub fn failure(dir: &Path) -> impl Fn(MountError) -> Error {
     let dir = dir.display().to_string();
     move |error| {
-        let code = match error {
-            MountError::Damaged(_) => Code::Damage,
-            _ => Code::Setup,
-        };
-        Failure::new(code, format!("{dir}: {error}"))
+        let text = format!("{dir}: {error}");
+        match error {
+            MountError::Damaged(_) => Error::Damaged(text),
+            _ => Error::Setup(text),
+        }
     }
 }
 
 /// A store that a process has open is left alone, its directory too.
-async fn refuse_in_use(env: &Env, path: &Path) -> Done {
+async fn refuse_in_use(env: &Env, path: &Path) -> Result<(), Error> {
     let options = OpenOptions { write: true, ..OpenOptions::READ };
     let file = match env.open_file(path, options).await {
         Ok(file) => file,
@@ -109,19 +109,19 @@ async fn refuse_in_use(env: &Env, path: &Path) -> Done {
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-            Err(Failure::setup(MountError::Locked { path: path.to_owned() }.to_string()))
+            Err(Error::Setup(MountError::Locked { path: path.to_owned() }.to_string()))
         }
         Err(error) => Err(io("lock", path, &error)),
     }
 }
 
 /// The incarnation of a store that is whole.
-async fn whole(env: &Env, path: &Path) -> Result<Option<DiskId>, Failure> {
+async fn whole(env: &Env, path: &Path) -> Result<Option<DiskId>, Error> {
     match flash::open(env, path).await {
         Ok(store) => {
             let disk = store.info().disk;
             let closed = store.close().await;
-            closed.map_err(|error| Failure::setup(format!("{}: {error}", path.display())))?;
+            closed.map_err(|error| Error::Setup(format!("{}: {error}", path.display())))?;
             Ok(Some(disk))
         }
         Err(MountError::NotAStore) => Ok(None),
@@ -135,19 +135,19 @@ async fn begin(env: &Env, dir: &Path) -> std::io::Result<()> {
     env.sync_dir(dir).await
 }
 
-async fn finish(
+async fn finish<E: From<Error>>(
     env: &Env,
     dir: &Path,
     disk: DiskId,
-    note: impl FnOnce(DiskId) -> Done,
-) -> Result<DiskId, Failure> {
+    note: impl FnOnce(DiskId) -> Result<(), E>,
+) -> Result<DiskId, E> {
     note(disk)?;
     unmark(env, dir).await?;
     Ok(disk)
 }
 
 /// Takes away what says that a formatting has not ended.
-pub async fn unmark(env: &Env, dir: &Path) -> Done {
+pub async fn unmark(env: &Env, dir: &Path) -> Result<(), Error> {
     let unmarked = match env.remove_file(&dir.join(UNFINISHED)).await {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => Err(error),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use runtime::{Buf, BufMut, BufPool, Class, Duration, Env, OutOfMemory, Stream};
 
-use crate::failure::Failure;
+use crate::error::Error;
 
 /// Bytes of a request's head at most.
 const HEAD_MAX: usize = 8 << 10;
@@ -29,9 +29,9 @@ pub struct Page {
 pub type Pages = Rc<dyn Fn(&str) -> Option<Page>>;
 
 /// Serves `pages` at `addr` until the executor ends.
-pub async fn serve(env: &Env, addr: SocketAddr, pages: Pages) -> Result<SocketAddr, Failure> {
+pub async fn serve(env: &Env, addr: SocketAddr, pages: Pages) -> Result<SocketAddr, Error> {
     let listener = env.listen(addr).await.map_err(|error| {
-        Failure::setup(format!(
+        Error::Setup(format!(
             "cannot serve metrics on {addr} ({error}): end the process that uses the address, or \
              configure another"
         ))

@@ -1,12 +1,15 @@
 //! What a process of each role is made of: its configuration file, and the assembly of the role
 //! from it. The `craton` binary and the simulator start roles through this crate.
 //!
+//! Logs and traces are set up by the process that a role runs in, which also prints what its operator
+//! is to see.
+//!
 //! Invariant: it knows no command line, no signal and no scenario, and starts no executor.
 
 pub mod block;
 pub mod chunkserver;
 pub mod config;
-pub mod failure;
+mod error;
 pub mod format;
 pub mod http;
 pub mod master;
@@ -18,11 +21,10 @@ pub mod uses;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
+pub use error::Error;
+
 use runtime::{Duration, Env};
 use transport::TransportError;
-
-use crate::config::Logging;
-use crate::failure::Done;
 
 /// How long a role waits for a port that another process has.
 const PORT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,7 +33,7 @@ const PORT_RETRY: Duration = Duration::from_millis(20);
 
 /// Sees that the addresses are free before anything is opened, formatted or made: what cannot
 /// start changes nothing. A process that was killed holds its ports for a moment.
-async fn check_ports(env: &Env, addrs: impl IntoIterator<Item = SocketAddr>) -> Done {
+async fn check_ports(env: &Env, addrs: impl IntoIterator<Item = SocketAddr>) -> Result<(), Error> {
     for addr in addrs.into_iter().filter(|addr| addr.port() != 0) {
         let end = env.now() + PORT_TIMEOUT;
         loop {
@@ -47,13 +49,11 @@ async fn check_ports(env: &Env, addrs: impl IntoIterator<Item = SocketAddr>) -> 
     Ok(())
 }
 
-/// Sets the tracer of an executor up for a role that logs so.
-pub fn prepare_tracer(tracer: &metrics::Tracer, log: &Logging) {
-    tracer.ring().set_slow_ns(log.slow_ms.saturating_mul(1_000_000));
-    switch_tracer(tracer);
-}
-
-/// Tracing is always on. `CRATON_TRACE_OFF` turns it off, for measurements of what it costs.
-pub fn switch_tracer(tracer: &metrics::Tracer) {
-    tracer.set_on(std::env::var_os("CRATON_TRACE_OFF").is_none());
+/// What a process is built from, as its metrics show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Build {
+    /// The version of the release.
+    pub version: &'static str,
+    /// The commit.
+    pub commit: &'static str,
 }

@@ -9,10 +9,10 @@ use runtime::{Duration, Env, Handle};
 use transport::{Endpoint, Identity, Limits};
 use wire::control::MasterInfo;
 
-use crate::failure::{Done, Failure};
+use crate::error::Error;
 use crate::http::{self, Pages};
 use crate::seams::Seams;
-use crate::{check_ports, config, probe};
+use crate::{Build, check_ports, config, probe};
 
 /// How often the master is asked whether one of its groups has failed.
 const HEALTH_PAUSE: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub struct Role {
 }
 
 /// Opens the groups and starts serving.
-pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Failure> {
+pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Error> {
     start_with(env, config, &Seams::none(), |_| ()).await
 }
 
@@ -46,10 +46,10 @@ pub async fn start_with(
     config: &config::Master,
     seams: &Seams,
     tune: impl FnOnce(&mut MasterConfig),
-) -> Result<Role, Failure> {
+) -> Result<Role, Error> {
     let key = seams.key(config.key_file.as_deref())?;
     check_ports(env, [config.listen].into_iter().chain(config.metrics)).await?;
-    let cluster = config::cluster_id(Some(&config.cluster)).map_err(Failure::setup)?;
+    let cluster = config::cluster_id(Some(&config.cluster)).map_err(Error::Setup)?;
     let name = format!("master {}", config.id);
     let identity = Identity { cluster, key: key.clone(), name };
     let endpoint = Endpoint::new(env, identity, Limits::default());
@@ -81,7 +81,7 @@ pub async fn start_with(
     };
     tune(&mut settings);
     let started = Master::start(env, settings, endpoint.clone()).await;
-    let master = started.map_err(|error| Failure::setup(error.to_string()))?;
+    let master = started.map_err(|error| Error::Setup(error.to_string()))?;
     Ok(Role { master, endpoint })
 }
 
@@ -96,24 +96,24 @@ pub async fn show(
     env: &Env,
     config: &config::Master,
     role: &Role,
-    commit: &'static str,
+    build: Build,
     handle: Handle,
-) -> Done {
+) -> Result<(), Error> {
     if let Some(addr) = config.metrics {
-        http::serve(env, addr, pages(env, role, (&config.id, commit), handle)).await?;
+        http::serve(env, addr, pages(env, role, (&config.id, build), handle)).await?;
     }
     Ok(())
 }
 
 /// What the master shows over HTTP.
-fn pages(env: &Env, role: &Role, (id, commit): (&str, &'static str), handle: Handle) -> Pages {
+fn pages(env: &Env, role: &Role, (id, build): (&str, Build), handle: Handle) -> Pages {
     let env = env.clone();
     let (master, endpoint) = (role.master.clone(), role.endpoint.clone());
     let id = id.to_owned();
     Rc::new(move |path| {
         probe::page(path, || {
             let mut text = Exposition::new();
-            probe::process(&mut text, ("master", &id, commit), &[handle.stats()]);
+            probe::process(&mut text, ("master", &id, build), &[handle.stats()]);
             probe::operations(&mut text, &env);
             probe::links(&mut text, &endpoint.stats());
             probe::master(&mut text, &master);

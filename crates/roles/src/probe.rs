@@ -8,6 +8,7 @@ use metrics::Exposition;
 use runtime::{Env, Stats};
 use transport::Service;
 
+use crate::Build;
 use crate::chunkserver::DiskSample;
 use crate::http::Page;
 
@@ -24,9 +25,8 @@ pub fn page(path: &str, metrics: impl FnOnce() -> String) -> Option<Page> {
 }
 
 /// The process and its executors.
-pub fn process(text: &mut Exposition, (role, id, commit): (&str, &str, &str), executors: &[Stats]) {
-    let version = env!("CARGO_PKG_VERSION");
-    let labels = [("role", role), ("id", id), ("version", version), ("commit", commit)];
+pub fn process(text: &mut Exposition, (role, id, build): (&str, &str, Build), executors: &[Stats]) {
+    let labels = [("role", role), ("id", id), ("version", build.version), ("commit", build.commit)];
     text.gauges("craton_info", "The process.").sample(&labels, 1.0);
     let each = || executors.iter().enumerate().map(|(core, stats)| (core.to_string(), stats));
     type Count = fn(&Stats) -> f64;

@@ -12,7 +12,7 @@ use runtime::Env;
 use transport::Endpoint;
 use wire::handshake::ClusterKey;
 
-use crate::failure::Failure;
+use crate::error::Error;
 use crate::stores::Unopened;
 use crate::{config, stores};
 
@@ -41,7 +41,7 @@ impl Seams {
     }
 
     /// The cluster's key: the one that is given, else that of the configured file.
-    pub(crate) fn key(&self, file: Option<&Path>) -> Result<Option<ClusterKey>, Failure> {
+    pub(crate) fn key(&self, file: Option<&Path>) -> Result<Option<ClusterKey>, Error> {
         match &self.key {
             Some(key) => Ok(Some(key.clone())),
             None => file.map(config::read_key).transpose(),

@@ -10,7 +10,7 @@ use chunkstore::flash::{self, FlashStore, MountError, SyncMode};
 use runtime::Env;
 
 use crate::config::{Durability, Store};
-use crate::failure::Failure;
+use crate::error::Error;
 
 /// The file that a store in a directory is.
 pub const FILE: &str = "store.craton";
@@ -21,14 +21,14 @@ pub const UNFINISHED: &str = ".craton.formatting";
 #[derive(Clone, Debug)]
 pub struct Unopened {
     /// The cause, and what to do.
-    pub failure: Failure,
+    pub error: Error,
     /// Nothing is at its place, as before its disk is mounted: it may be there later.
     pub is_absent: bool,
 }
 
 impl Unopened {
     fn absent(text: String) -> Unopened {
-        Unopened { failure: Failure::setup(text), is_absent: true }
+        Unopened { error: Error::Setup(text), is_absent: true }
     }
 
     fn missing(path: &Path) -> Unopened {
@@ -40,15 +40,15 @@ impl Unopened {
     }
 }
 
-impl From<Failure> for Unopened {
-    fn from(failure: Failure) -> Unopened {
-        Unopened { failure, is_absent: false }
+impl From<Error> for Unopened {
+    fn from(error: Error) -> Unopened {
+        Unopened { error, is_absent: false }
     }
 }
 
 /// The file or device of a store that is named by its directory, file or device.
-pub fn medium(path: &Path) -> Result<PathBuf, Failure> {
-    find(path).map_err(|unopened| unopened.failure)
+pub fn medium(path: &Path) -> Result<PathBuf, Error> {
+    find(path).map_err(|unopened| unopened.error)
 }
 
 fn find(path: &Path) -> Result<PathBuf, Unopened> {
@@ -57,7 +57,7 @@ fn find(path: &Path) -> Result<PathBuf, Unopened> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(Unopened::missing(path));
         }
-        Err(error) => return Err(crate::failure::io("open", path, &error).into()),
+        Err(error) => return Err(crate::error::io("open", path, &error).into()),
     };
     if kind.is_dir() {
         return Ok(path.join(FILE));
@@ -66,7 +66,7 @@ fn find(path: &Path) -> Result<PathBuf, Unopened> {
         return Ok(path.to_owned());
     }
     let text = format!("{} is no directory, file or block device", path.display());
-    Err(Failure::setup(text).into())
+    Err(Error::Setup(text).into())
 }
 
 /// Opens a store that was formatted before. Nothing is written where there is none.
@@ -93,8 +93,8 @@ pub async fn open_in(env: &Env, dir: &Path, config: flash::Config) -> Result<Fla
     }
 }
 
-fn explain(path: &Path, error: &MountError) -> Failure {
-    Failure::setup(format!("store {}: {error}", path.display()))
+fn explain(path: &Path, error: &MountError) -> Error {
+    Error::Setup(format!("store {}: {error}", path.display()))
 }
 
 /// What a directory has in which no store can be opened.
@@ -104,7 +104,7 @@ async fn look(env: &Env, dir: &Path) -> Unopened {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Unopened::missing(dir);
         }
-        Err(error) => return crate::failure::io("list", dir, &error).into(),
+        Err(error) => return crate::error::io("list", dir, &error).into(),
     };
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     let shown = dir.display();

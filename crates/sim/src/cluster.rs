@@ -17,7 +17,6 @@ use client::Client;
 use master::{FirstNumbers, Master};
 use roles::chunkserver::{Role, Start};
 use roles::config::{self, Config};
-use roles::failure::Failure;
 use roles::seams::{Seams, Stores};
 use roles::stores::{self, Unopened};
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -452,7 +451,7 @@ impl Cluster {
             ..FormatOptions::small_files()
         };
         let formatted = roles::format::directory(env, &dir, &options, false, |_| Ok(())).await;
-        formatted.map(drop).map_err(|failure| failure.to_string())
+        formatted.map(drop).map_err(|error: roles::Error| error.to_string())
     }
 
     /// Formats the new disks of a server that has not started.
@@ -595,6 +594,9 @@ impl Cluster {
         }
         let started = roles::chunkserver::start_with(env, &config, how, &seams, disks, tune, &[]);
         let role = started.await.map_err(|error| error.to_string())?;
+        for unopened in &role.unopened {
+            eprintln!("craton: warning: {}: a disk is left out: {}", config.id, unopened.error);
+        }
         let tainted = self.0.tainted.borrow().contains(&self.0.servers[index]);
         if role.left_out() > 0 && !tainted && !self.0.empty.borrow().contains(&index) {
             return Err(format!("{} disks are left out", role.left_out()));
@@ -742,8 +744,8 @@ impl Stores for Disks {
     ) -> Result<(FlashStore, Store), Unopened> {
         let path = store.path.as_path();
         if self.absent.contains(path) {
-            let failure = Failure::setup(format!("{}: the disk is not there", path.display()));
-            return Err(Unopened { failure, is_absent: true });
+            let error = roles::Error::Setup(format!("{}: the disk is not there", path.display()));
+            return Err(Unopened { error, is_absent: true });
         }
         let config = flash::Config { sync: self.sync, ..Store::config() };
         let engine = stores::open_in(env, path, config).await?;

@@ -65,8 +65,8 @@ pub(super) async fn run(
 }
 
 fn open(chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
-    let Chosen { permit, claim, about, device, structured, allocation } = chosen;
-    let inner = permit.0.clone();
+    let Chosen { connection, export, about, device, structured, allocation } = chosen;
+    let inner = connection.0.clone();
     let bound = |share: usize| Arc::new(Semaphore::new(share));
     Rc::new(Connection {
         env: inner.env.clone(),
@@ -81,8 +81,8 @@ fn open(chosen: Chosen, outbox: mpsc::Sender<Message>) -> Rc<Connection> {
         large: bound(1),
         pieces: bound(NBD_PIECES_MAX),
         inner,
-        _claim: claim,
-        _permit: permit,
+        _export: export,
+        _connection: connection,
     })
 }
 

@@ -11,7 +11,7 @@ use runtime::Stream;
 
 use super::handshakes::Handshake;
 use super::input::{Input, InputEnd};
-use super::shared::{Claim, ConnectionPermit, FrontendInner};
+use super::shared::{ConnectionPermit, ExportPermit, FrontendInner};
 use super::tls::{self, Incoming, Outgoing, TlsPolicy};
 use crate::protocol::limits::{NBD_BATCH_BYTES, NBD_DATA_MAX, NBD_STRING_MAX};
 use crate::protocol::{
@@ -25,8 +25,8 @@ const PREFERRED: u32 = block_volume::limits::BLOCK as u32;
 
 /// What was agreed on.
 pub(super) struct Chosen {
-    pub(super) permit: ConnectionPermit,
-    pub(super) claim: Claim,
+    pub(super) connection: ConnectionPermit,
+    pub(super) export: ExportPermit,
     pub(super) about: About,
     pub(super) device: Rc<dyn Device>,
     pub(super) structured: bool,
@@ -243,7 +243,7 @@ impl<'a> Negotiation<'a> {
             OptionRequest::Go(select) => match self.choose(&select.name).await {
                 Ok(chosen) => {
                     let size = chosen.device.bytes();
-                    self.tell(code, &select, &chosen.claim.name, &chosen.about, size);
+                    self.tell(code, &select, &chosen.export.name, &chosen.about, size);
                     return Ok(Some(chosen));
                 }
                 Err(fault) => self.refuse_fault(code, &fault),
@@ -322,20 +322,20 @@ impl<'a> Negotiation<'a> {
 
     async fn choose(&self, name: &str) -> Result<Chosen, Fault> {
         let (name, about) = self.about(name).await?;
-        let permit = ConnectionPermit::take(self.inner).ok_or_else(|| {
+        let connection = ConnectionPermit::take(self.inner).ok_or_else(|| {
             let why = format!(
                 "{} connections have a volume open: close one, or use another front end",
                 self.inner.limits.connections_max
             );
             Fault::new(Kind::Exists, why)
         })?;
-        let claim = self.claim(&name, about.shared)?;
+        let export = self.permit(&name, about.shared)?;
         let device = self.inner.exports.open(&name).await?;
         let allocation = self.contexts.as_deref() == Some(&*name);
-        Ok(Chosen { permit, claim, about, device, structured: self.structured, allocation })
+        Ok(Chosen { connection, export, about, device, structured: self.structured, allocation })
     }
 
-    fn claim(&self, name: &str, shared: bool) -> Result<Claim, Fault> {
+    fn permit(&self, name: &str, shared: bool) -> Result<ExportPermit, Fault> {
         let open = &mut *self.inner.open.borrow_mut();
         let count = open.entry(name.to_owned()).or_default();
         if *count > 0 && !shared {
@@ -344,7 +344,7 @@ impl<'a> Negotiation<'a> {
             return Err(Fault::new(Kind::Exists, why));
         }
         *count += 1;
-        Ok(Claim { inner: self.inner.clone(), name: name.to_owned() })
+        Ok(ExportPermit { inner: self.inner.clone(), name: name.to_owned() })
     }
 
     fn flags(&self, about: &About) -> u16 {

@@ -97,7 +97,7 @@ impl FrontendInner {
 pub(super) struct ConnectionPermit(pub(super) Rc<FrontendInner>);
 
 impl ConnectionPermit {
-    /// A seat, if one is free.
+    /// A permit, if one is free.
     pub(super) fn take(inner: &Rc<FrontendInner>) -> Option<ConnectionPermit> {
         if inner.stats.get().connections >= inner.limits.connections_max {
             inner.env.mark("nbd: too many connections");
@@ -116,15 +116,15 @@ impl Drop for ConnectionPermit {
 }
 
 /// A connection's share of an export; given back when it is dropped.
-pub(super) struct Claim {
+pub(super) struct ExportPermit {
     pub(super) inner: Rc<FrontendInner>,
     pub(super) name: String,
 }
 
-impl Drop for Claim {
+impl Drop for ExportPermit {
     fn drop(&mut self) {
         let open = &mut *self.inner.open.borrow_mut();
-        let count = open.get_mut(&self.name).expect("claimed once");
+        let count = open.get_mut(&self.name).expect("permitted once");
         *count -= 1;
         if *count == 0 {
             open.remove(&self.name);
@@ -133,7 +133,7 @@ impl Drop for Claim {
 }
 
 /// What a connection's requests share. It lasts until the last of them has ended, and with it
-/// the claim on the export: who opens it next finds no change under way.
+/// the permit for the export: the next connection that opens it finds no change under way.
 pub(super) struct Connection {
     pub(super) env: Env,
     pub(super) inner: Rc<FrontendInner>,
@@ -150,8 +150,8 @@ pub(super) struct Connection {
     /// so that it waits for no answer that waits for it.
     pub(super) large: Arc<Semaphore>,
     pub(super) pieces: Arc<Semaphore>,
-    pub(super) _claim: Claim,
-    pub(super) _permit: ConnectionPermit,
+    pub(super) _export: ExportPermit,
+    pub(super) _connection: ConnectionPermit,
 }
 
 /// Waits for a share of one of the bounds.

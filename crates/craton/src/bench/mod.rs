@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bench::{
-    AppendOptions, Echo, Error, FloorOptions, MetaOptions, ReadOptions, Report, Row,
-    TransportOptions, VolumeOptions,
+    AppendOptions, Echo, FloorOptions, MetaOptions, ReadOptions, Report, Row, TransportOptions,
+    VolumeOptions,
 };
 use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
@@ -25,15 +25,6 @@ use crate::role::NBD_SCHEME;
 
 use processes::Local;
 
-/// A measurement's error, with its exit code.
-fn failure(error: Error) -> Failure {
-    match error {
-        Error::Payload(_) => Failure::usage(format!("--size {error}")),
-        Error::Setup(text) => Failure::setup(text),
-        Error::Failed(text) => Failure::failed(text),
-    }
-}
-
 /// Runs a command.
 pub fn run(connection: &Connection, command: BenchCommand) -> Done {
     match command {
@@ -47,7 +38,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     duration: Duration::from_secs(run.seconds),
                     scratch,
                 };
-                bench::append(&client, &processes, options).await.map_err(failure)
+                Ok(bench::append(&client, &processes, options).await?)
             });
             show(&measured?, run.json)
         }
@@ -62,7 +53,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     duration: Duration::from_secs(run.seconds),
                     scratch,
                 };
-                bench::read(&client, &processes, options).await.map_err(failure)
+                Ok(bench::read(&client, &processes, options).await?)
             });
             show(&measured?, run.json)
         }
@@ -70,7 +61,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let (processes, _) = local(connection, &run)?;
             let measured = with_client(connection, async |client| {
                 let options = MetaOptions { files, dirs, depth };
-                bench::meta(&client, &processes, options).await.map_err(failure)
+                Ok(bench::meta(&client, &processes, options).await?)
             });
             show(&measured?, run.json)
         }
@@ -98,18 +89,18 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     takeover_mib,
                     parts: parts::parts(&only),
                 };
-                bench::volume(&client, &exports, &processes, &options).await.map_err(failure)
+                Ok(bench::volume(&client, &exports, &processes, &options).await?)
             });
             show(&measured?, json)
         }
         BenchCommand::Transport { size, depth, run } => {
             crate::log::start_foreground();
-            let echo = Echo::start().map_err(failure)?;
+            let echo = Echo::start()?;
             let runtime = connect::runtime()?;
             let duration = Duration::from_secs(run.seconds);
             let options = TransportOptions { sizes: size, depths: depth, duration };
             let measured = runtime.block_on(echo.measure(runtime.env(), &options));
-            show(&measured.map_err(failure)?, run.json)
+            show(&measured?, run.json)
         }
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();
@@ -118,7 +109,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let duration = Duration::from_secs(run.seconds);
             let options = FloorOptions { size, replicas, duration, scratch };
             let measured = runtime.block_on(bench::floor(runtime.env(), options));
-            show(&measured.map_err(failure)?, run.json)
+            show(&measured?, run.json)
         }
     }
 }

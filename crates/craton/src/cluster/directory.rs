@@ -109,7 +109,7 @@ impl Directory {
     /// The cluster's key, when it has one.
     pub fn key(&self) -> Result<Option<ClusterKey>, Failure> {
         let path = self.path.join(KEY);
-        path.exists().then(|| config::read_key(&path)).transpose()
+        Ok(path.exists().then(|| config::read_key(&path)).transpose()?)
     }
 
     /// Where the key lies.

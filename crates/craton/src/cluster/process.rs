@@ -7,7 +7,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use roles::chunkserver::WARNING;
 use runtime::{Duration, Env};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -15,6 +14,7 @@ use super::cluster_file::Process;
 use super::directory::config_path;
 use crate::args::RoleName;
 use crate::exit::{Failure, io};
+use crate::output::WARNING;
 
 /// How long a process may take to end after SIGTERM before it is killed.
 const STOP_WAIT: Duration = Duration::from_secs(15);

@@ -10,7 +10,7 @@ use runtime::{Duration, Env, Handle};
 use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
 
 use super::signals::Stop;
-use super::{COMMIT, ended, executor};
+use super::{BUILD, ended, executor, prepare_tracer, warn_unopened};
 use crate::args::{Nearby, RoleName, UpArgs};
 use crate::cluster::{
     ClusterFile, Directory, DirectoryState, EMBEDDED_LOCK, Process, Reserved, check_new_store,
@@ -334,18 +334,20 @@ fn finish(
 async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
     let stop = Stop::install()?;
     let master = master::start(env, &plan.master).await?;
-    master::show(env, &plan.master, &master, COMMIT, handle.clone()).await?;
+    master::show(env, &plan.master, &master, BUILD, handle.clone()).await?;
     let mut servers = Vec::new();
     for config in &plan.chunkservers {
         let how = chunkserver::Start { without_disks: true, ..Default::default() };
+        prepare_tracer(env.tracer(), &config.log);
         match chunkserver::start(env, config, how, &[]).await {
             Ok(role) => {
-                chunkserver::show(env, config, &role, COMMIT, vec![handle.clone()]).await?;
+                warn_unopened(&config.id, &role);
+                chunkserver::show(env, config, &role, BUILD, vec![handle.clone()]).await?;
                 servers.push(role);
             }
             // The other stores may do without it.
-            Err(failure) if plan.chunkservers.len() > 1 => warn(&failure.to_string()),
-            Err(failure) => return Err(failure),
+            Err(error) if plan.chunkservers.len() > 1 => warn(&error.to_string()),
+            Err(error) => return Err(error.into()),
         }
     }
     let stores = servers.iter().filter(|role| role.left_out() == 0).count();
@@ -448,17 +450,17 @@ async fn start_block(
         while !manager.leads() {
             env.sleep(Duration::from_millis(10)).await;
         }
-        manager.show(config, COMMIT, handle.clone()).await?;
+        manager.show(config, BUILD, handle.clone()).await?;
     }
     if let Some(config) = &configs.server {
         let server = block::start_server(env, config).await?;
         roles.borrow_mut().server = Some(server.clone());
-        server.show(env, config, COMMIT, handle.clone()).await?;
+        server.show(env, config, BUILD, handle.clone()).await?;
     }
     if let Some(config) = &configs.frontend {
         let frontend = block::start_frontend(env, config).await?;
         roles.borrow_mut().frontend = Some(frontend.clone());
-        frontend.show(env, config, COMMIT, handle.clone()).await?;
+        frontend.show(env, config, BUILD, handle.clone()).await?;
     }
     Ok(())
 }

@@ -4,6 +4,8 @@ pub mod embedded;
 pub mod process;
 mod signals;
 
+use metrics::Tracer;
+use roles::{Build, chunkserver};
 use runtime::{Env, Runtime, RuntimeConfig};
 use wire::handshake::ClusterKey;
 
@@ -14,8 +16,8 @@ use crate::exit::Failure;
 pub const NBD_SCHEME: &str = "nbd://";
 /// The same of one that takes TLS.
 const NBDS_SCHEME: &str = "nbds://";
-/// The commit that this binary is built from.
-const COMMIT: &str = env!("CRATON_COMMIT");
+/// What this binary is built from.
+const BUILD: Build = Build { version: env!("CARGO_PKG_VERSION"), commit: env!("CRATON_COMMIT") };
 
 /// A new cluster's key.
 pub fn random_key(env: &Env) -> ClusterKey {
@@ -34,14 +36,33 @@ fn executor(name: &str, memory_mib: u64, log: &Logging) -> Result<Runtime, Failu
              kernel.io_uring_disabled = 0, and room under 'ulimit -l'"
         ))
     })?;
-    roles::prepare_tracer(runtime.env().tracer(), log);
+    prepare_tracer(runtime.env().tracer(), log);
     Ok(runtime)
+}
+
+/// Sets the tracer of an executor up for a role that logs so.
+fn prepare_tracer(tracer: &Tracer, log: &Logging) {
+    tracer.ring().set_slow_ns(log.slow_ms.saturating_mul(1_000_000));
+    switch_tracer(tracer);
+}
+
+/// Tracing is always on. `CRATON_TRACE_OFF` turns it off, for measurements of what it costs.
+pub fn switch_tracer(tracer: &Tracer) {
+    tracer.set_on(std::env::var_os("CRATON_TRACE_OFF").is_none());
+}
+
+/// Warns of the disks that a chunkserver has left out at its start.
+fn warn_unopened(id: &str, role: &chunkserver::Role) {
+    for unopened in &role.unopened {
+        // Standard error may be on a full disk: the other disks are served all the same.
+        crate::output::warn(&format!("{id}: a disk is left out: {}", unopened.error));
+    }
 }
 
 /// Sets the log up and notes what starts.
 fn begin(role: &str, id: &str, log: &Logging) -> Result<(), Failure> {
     crate::log::start(log)?;
-    tracing::info!(role, id, pid = std::process::id(), commit = COMMIT, "starts");
+    tracing::info!(role, id, pid = std::process::id(), commit = BUILD.commit, "starts");
     Ok(())
 }
 

@@ -3,30 +3,104 @@
 
 use std::path::Path;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, LocalBoxFuture, select};
 use roles::{block, chunkserver, master};
+use runtime::{Env, Handle};
 
 use super::signals::Stop;
-use super::{COMMIT, NBD_SCHEME, NBDS_SCHEME, begin, ended, executor};
-use crate::args::RoleArgs;
-use crate::config::{self, Config, Logging};
+use super::{
+    BUILD, NBD_SCHEME, NBDS_SCHEME, begin, ended, executor, prepare_tracer, warn_unopened,
+};
+use crate::args::{RoleArgs, RoleName};
+use crate::cluster::{role_word, were_formatted};
+use crate::config::{self, Config};
 use crate::exit::{Code, Done, Failure};
 use crate::output::{announce, print_line};
 
-/// Reads a configuration; `None` when it was only to be checked.
-fn configured<T: Config>(args: &RoleArgs) -> Result<Option<T>, Failure> {
-    let config: T = config::read(&args.config)?;
-    if args.check {
-        print_line(&format!("{} is good", args.config.display()))?;
-        return Ok(None);
+/// Runs a role until it is asked to end.
+pub fn run(role: RoleName, args: &RoleArgs) -> Done {
+    match role {
+        RoleName::Master => run_role(role, args, start_master),
+        RoleName::Chunkserver => {
+            run_role(role, args, async |site: &Site<'_, _>| start_chunkserver(site, args).await)
+        }
+        RoleName::BlockManager => run_role(role, args, start_block_manager),
+        RoleName::BlockServer => run_role(role, args, start_block_server),
+        RoleName::Frontend => run_role(role, args, start_frontend),
     }
-    Ok(Some(config))
 }
 
-/// Serves a role between the first and the last line of its log.
-fn logged(role: &str, (id, log): (&str, &Logging), serve: impl FnOnce() -> Done) -> Done {
-    begin(role, id, log)?;
-    ended(serve())
+/// What a role starts from.
+struct Site<'a, C> {
+    env: &'a Env,
+    config: &'a C,
+    /// Executors of the process, that of `env` first.
+    executors: Vec<Handle>,
+    stop: &'a Stop,
+}
+
+/// A role that serves.
+struct Serving {
+    /// Its addresses, as it prints them.
+    at: String,
+    /// Completes when it cannot go on, with the cause; never, unless it is a master.
+    failed: LocalBoxFuture<'static, String>,
+    /// Ends it.
+    end: LocalBoxFuture<'static, ()>,
+}
+
+impl Serving {
+    /// One that serves until `end` is called for.
+    fn new(at: String, end: impl Future<Output = ()> + 'static) -> Serving {
+        Serving { at, failed: Box::pin(std::future::pending()), end: Box::pin(end) }
+    }
+}
+
+/// Runs the role that `start` starts until it is asked to end, or has failed. It ends at once when
+/// `start` answers `None`, since it was asked to end before it served.
+fn run_role<C: Config>(
+    role: RoleName,
+    args: &RoleArgs,
+    start: impl AsyncFnOnce(&Site<'_, C>) -> Result<Option<Serving>, Failure>,
+) -> Done {
+    let config: C = config::read(&args.config)?;
+    if args.check {
+        return print_line(&format!("{} is good", args.config.display()));
+    }
+    let process = config.process();
+    begin(role_word(role), process.id, process.log)?;
+    ended(serve(role, &config, start))
+}
+
+fn serve<C: Config>(
+    role: RoleName,
+    config: &C,
+    start: impl AsyncFnOnce(&Site<'_, C>) -> Result<Option<Serving>, Failure>,
+) -> Done {
+    let (stop, process) = (Stop::install()?, config.process());
+    let runtime = executor(process.id, process.memory_mib, process.log)?;
+    // Before the first task: an executor's thread must not wait for another's start.
+    let lanes = config.executors();
+    let beside = runtime.beside(process.id, lanes - 1).map_err(|error| {
+        Failure::setup(format!("cannot start {lanes} executors ({error}): lower 'cores'"))
+    })?;
+    let mut executors = vec![runtime.handle()];
+    for handle in beside.handles() {
+        let log = process.log.clone();
+        let _prepared = handle.spawn(move |env| {
+            prepare_tracer(env.tracer(), &log);
+            std::future::ready(())
+        });
+        executors.push(handle.clone());
+    }
+    runtime.block_on(async {
+        let site = Site { env: runtime.env(), config, executors, stop: &stop };
+        let Some(serving) = start(&site).await? else { return Ok(()) };
+        announce(&format!("{} {} serves on {}", role_word(role), process.id, serving.at));
+        let failed = until(&stop, serving.failed).await;
+        serving.end.await;
+        failed.map_or(Ok(()), |cause| Err(Failure::new(Code::Damage, cause)))
+    })
 }
 
 /// What comes first: the answer, or `None` for the request to end.
@@ -38,132 +112,82 @@ async fn until<T>(stop: &Stop, work: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Runs a master until it is asked to end.
-pub fn run_master(args: &RoleArgs) -> Done {
-    let Some(config) = configured::<config::Master>(args)? else { return Ok(()) };
-    logged("master", (&config.id, &config.log), || serve_master(&config))
+impl<C> Site<'_, C> {
+    /// This process's first executor.
+    fn handle(&self) -> Handle {
+        self.executors[0].clone()
+    }
+
+    /// A role that starts, unless the process is asked to end before that.
+    async fn unless_asked<R>(
+        &self,
+        starting: impl Future<Output = Result<R, roles::Error>>,
+    ) -> Result<Option<R>, Failure> {
+        Ok(until(self.stop, starting).await.transpose()?)
+    }
 }
 
-fn serve_master(config: &config::Master) -> Done {
-    let stop = Stop::install()?;
-    let runtime = executor(&config.id, config.memory_mib, &config.log)?;
-    let handle = runtime.handle();
-    let env = runtime.env();
-    runtime.block_on(async {
-        let role = master::start(env, config).await?;
-        master::show(env, config, &role, COMMIT, handle).await?;
-        announce(&format!("master {} serves on {}", config.id, role.master.addr()));
-        let ended = until(&stop, master::failure(env, &role.master)).await;
-        role.master.shutdown().await;
-        role.endpoint.close();
-        match ended {
-            None => Ok(()),
-            Some(cause) => Err(Failure::new(Code::Damage, cause)),
-        }
-    })
+async fn start_master(site: &Site<'_, config::Master>) -> Result<Option<Serving>, Failure> {
+    let role = master::start(site.env, site.config).await?;
+    master::show(site.env, site.config, &role, BUILD, site.handle()).await?;
+    let (env, watched) = (site.env.clone(), role.master.clone());
+    Ok(Some(Serving {
+        at: role.master.addr().to_string(),
+        failed: Box::pin(async move { master::failure(&env, &watched).await }),
+        end: Box::pin(async move {
+            role.master.shutdown().await;
+            role.endpoint.close();
+        }),
+    }))
 }
 
-/// Runs a chunkserver until it is asked to end.
-pub fn run_chunkserver(args: &RoleArgs) -> Done {
-    let Some(config) = configured::<config::Chunkserver>(args)? else { return Ok(()) };
+async fn start_chunkserver(
+    site: &Site<'_, config::Chunkserver>,
+    args: &RoleArgs,
+) -> Result<Option<Serving>, Failure> {
     let dir = args.config.parent().unwrap_or(Path::new("."));
     let how = chunkserver::Start {
         fault_injection: args.allow_fault_injection,
-        without_disks: crate::cluster::were_formatted(dir),
+        without_disks: were_formatted(dir),
         ..chunkserver::Start::default()
     };
-    let serve = || serve_chunkserver(&config, how);
-    logged("chunkserver", (&config.id, &config.log), serve)
+    let (env, config) = (site.env, site.config);
+    let role = chunkserver::start(env, config, how, &site.executors[1..]).await?;
+    warn_unopened(&config.id, &role);
+    chunkserver::show(env, config, &role, BUILD, site.executors.clone()).await?;
+    let at = role.server.addr().to_string();
+    Ok(Some(Serving::new(at, async move { role.stop().await })))
 }
 
-fn serve_chunkserver(config: &config::Chunkserver, how: chunkserver::Start) -> Done {
-    let stop = Stop::install()?;
-    let runtime = executor(&config.id, config.memory_mib, &config.log)?;
-    let shards = chunkserver::shard_count(config);
-    // Before the first task: an executor's thread must not wait for another's start.
-    let beside = runtime.beside(&config.id, shards - 1).map_err(|error| {
-        Failure::setup(format!("cannot start {shards} executors ({error}): lower 'cores'"))
-    })?;
-    let mut executors = vec![runtime.handle()];
-    executors.extend(beside.handles().iter().cloned());
-    runtime.block_on(async {
-        let env = runtime.env();
-        let role = chunkserver::start(env, config, how, beside.handles()).await?;
-        chunkserver::show(env, config, &role, COMMIT, executors).await?;
-        announce(&format!("chunkserver {} serves on {}", config.id, role.server.addr()));
-        stop.asked().await;
-        role.stop().await;
-        Ok(())
-    })
+async fn start_block_manager(
+    site: &Site<'_, config::BlockManager>,
+) -> Result<Option<Serving>, Failure> {
+    let starting = block::start_manager(site.env, site.config);
+    let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    role.show(site.config, BUILD, site.handle()).await?;
+    let at = role.addr().to_string();
+    Ok(Some(Serving::new(at, async move { role.stop().await })))
 }
 
-/// Runs a block manager until it is asked to end.
-pub fn run_block_manager(args: &RoleArgs) -> Done {
-    let Some(config) = configured::<config::BlockManager>(args)? else { return Ok(()) };
-    logged("block-manager", (&config.id, &config.log), || serve_block_manager(&config))
+async fn start_block_server(
+    site: &Site<'_, config::BlockServer>,
+) -> Result<Option<Serving>, Failure> {
+    let starting = block::start_server(site.env, site.config);
+    let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    role.show(site.env, site.config, BUILD, site.handle()).await?;
+    let at = site.config.listen.to_string();
+    Ok(Some(Serving::new(at, async move { role.stop().await })))
 }
 
-fn serve_block_manager(config: &config::BlockManager) -> Done {
-    let stop = Stop::install()?;
-    let runtime = executor(&config.id, config.memory_mib, &config.log)?;
-    let (env, handle) = (runtime.env(), runtime.handle());
-    runtime.block_on(async {
-        let started = until(&stop, block::start_manager(env, config)).await;
-        let Some(role) = started else { return Ok(()) };
-        let role = role?;
-        role.show(config, COMMIT, handle).await?;
-        announce(&format!("block-manager {} serves on {}", config.id, role.addr()));
-        stop.asked().await;
-        role.stop().await;
-        Ok(())
-    })
-}
-
-/// Runs a block server until it is asked to end.
-pub fn run_block_server(args: &RoleArgs) -> Done {
-    let Some(config) = configured::<config::BlockServer>(args)? else { return Ok(()) };
-    logged("block-server", (&config.id, &config.log), || serve_block_server(&config))
-}
-
-fn serve_block_server(config: &config::BlockServer) -> Done {
-    let stop = Stop::install()?;
-    let runtime = executor(&config.id, config.memory_mib, &config.log)?;
-    let (env, handle) = (runtime.env(), runtime.handle());
-    runtime.block_on(async {
-        let started = until(&stop, block::start_server(env, config)).await;
-        let Some(role) = started else { return Ok(()) };
-        let role = role?;
-        role.show(env, config, COMMIT, handle).await?;
-        announce(&format!("block-server {} serves on {}", config.id, config.listen));
-        stop.asked().await;
-        role.stop().await;
-        Ok(())
-    })
-}
-
-/// Runs a front end until it is asked to end.
-pub fn run_frontend(args: &RoleArgs) -> Done {
-    let Some(config) = configured::<config::Frontend>(args)? else { return Ok(()) };
-    logged("frontend", (&config.id, &config.log), || serve_frontend(&config))
-}
-
-fn serve_frontend(config: &config::Frontend) -> Done {
-    let stop = Stop::install()?;
-    let runtime = executor(&config.id, config.memory_mib, &config.log)?;
-    let (env, handle) = (runtime.env(), runtime.handle());
-    runtime.block_on(async {
-        let started = until(&stop, block::start_frontend(env, config)).await;
-        let Some(role) = started else { return Ok(()) };
-        let role = role?;
-        role.show(env, config, COMMIT, handle).await?;
-        let scheme = if config.tls.is_some() { NBDS_SCHEME } else { NBD_SCHEME };
-        let at = match (config.nbd, &config.nbd_unix) {
-            (Some(addr), _) => format!("{scheme}{addr}"),
-            (None, socket) => socket.iter().map(|path| path.display().to_string()).collect(),
-        };
-        announce(&format!("frontend {} serves on {at}", config.id));
-        stop.asked().await;
-        role.stop();
-        Ok(())
-    })
+async fn start_frontend(site: &Site<'_, config::Frontend>) -> Result<Option<Serving>, Failure> {
+    let (env, config) = (site.env, site.config);
+    let starting = block::start_frontend(env, config);
+    let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    role.show(env, config, BUILD, site.handle()).await?;
+    let scheme = if config.tls.is_some() { NBDS_SCHEME } else { NBD_SCHEME };
+    let at = match (config.nbd, &config.nbd_unix) {
+        (Some(addr), _) => format!("{scheme}{addr}"),
+        (None, socket) => socket.iter().map(|path| path.display().to_string()).collect(),
+    };
+    Ok(Some(Serving::new(at, async move { role.stop() })))
 }

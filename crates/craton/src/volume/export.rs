@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use block_volume::contract::{Device, PIECES_MAX, AllocationExtent};
+use block_volume::contract::{AllocationExtent, Device, PIECES_MAX};
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
 use futures_util::StreamExt;
@@ -95,7 +95,9 @@ impl RawExport<'_> {
         while at < len {
             let rest = Extent { offset: at, len: len - at };
             let pieces = self.device.pieces(rest, PIECES_MAX).await;
-            for AllocationExtent { len, zero, .. } in pieces.map_err(|fault| failure(self.name, &fault))? {
+            for AllocationExtent { len, zero, .. } in
+                pieces.map_err(|fault| failure(self.name, &fault))?
+            {
                 let end = at + len;
                 while at < end {
                     // Of zeroes nothing is read: they can be long.

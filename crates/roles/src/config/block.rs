@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::types::{Logging, check_listen, check_memory, memory_default};
-use super::{Config, absolute, check_name, cluster_id};
+use super::{Config, Process, absolute, check_name, cluster_id};
 
 /// A block manager's file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -206,6 +206,10 @@ fn resolve<const N: usize>(dir: &Path, paths: [&mut Option<PathBuf>; N]) {
 }
 
 impl Config for BlockManager {
+    fn process(&self) -> Process<'_> {
+        Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
+    }
+
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;
@@ -227,6 +231,10 @@ impl Config for BlockManager {
 }
 
 impl Config for BlockServer {
+    fn process(&self) -> Process<'_> {
+        Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
+    }
+
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;
@@ -246,6 +254,10 @@ impl Config for BlockServer {
 }
 
 impl Config for Frontend {
+    fn process(&self) -> Process<'_> {
+        Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
+    }
+
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;

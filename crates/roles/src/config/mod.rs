@@ -16,15 +16,34 @@ use wire::handshake::ClusterKey;
 pub use block::{BlockManager, BlockServer, Frontend, FrontendTls, fits_socket, group_id};
 pub use types::{Chunkserver, Durability, Logging, Master, Peer, Store, mib};
 
-use crate::failure::{Failure, io};
+use crate::error::{Error, io};
 
 /// Bytes of a configuration file at most.
 const FILE_MAX: u64 = 1 << 20;
 /// Bytes of an ID or a failure domain at most.
 const NAME_MAX: usize = 64;
 
+/// What a configuration says of the process that its role runs in.
+#[derive(Clone, Copy, Debug)]
+pub struct Process<'a> {
+    /// The role's ID.
+    pub id: &'a str,
+    /// How it logs.
+    pub log: &'a Logging,
+    /// MiB of buffers that it may hold.
+    pub memory_mib: u64,
+}
+
 /// A configuration that a role starts from.
 pub trait Config: DeserializeOwned {
+    /// What it says of the process.
+    fn process(&self) -> Process<'_>;
+
+    /// Executors that the role runs on. Fewer than are asked for get a line in the log.
+    fn executors(&self) -> usize {
+        1
+    }
+
     /// Says which key has a value that cannot be, and what would do.
     fn check(&self) -> Result<(), String>;
 
@@ -33,14 +52,14 @@ pub trait Config: DeserializeOwned {
 }
 
 /// Reads and checks a file.
-pub fn read<T: Config>(path: &Path) -> Result<T, Failure> {
+pub fn read<T: Config>(path: &Path) -> Result<T, Error> {
     let len = std::fs::metadata(path).map_err(|error| io("read", path, &error))?.len();
     if len > FILE_MAX {
-        return Err(Failure::setup(format!("{} is too long for a configuration", path.display())));
+        return Err(Error::Setup(format!("{} is too long for a configuration", path.display())));
     }
     let text = std::fs::read_to_string(path).map_err(|error| io("read", path, &error))?;
     let mut config: T =
-        parse(&text).map_err(|what| Failure::setup(format!("{}: {what}", path.display())))?;
+        parse(&text).map_err(|what| Error::Setup(format!("{}: {what}", path.display())))?;
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     config.resolve(dir.unwrap_or(Path::new(".")));
     Ok(config)
@@ -71,10 +90,10 @@ fn explain(text: &str, error: &toml::de::Error) -> String {
 }
 
 /// The cluster's key of a file.
-pub fn read_key(path: &Path) -> Result<ClusterKey, Failure> {
+pub fn read_key(path: &Path) -> Result<ClusterKey, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| io("read", path, &error))?;
     ClusterKey::from_str(&text)
-        .map_err(|error| Failure::setup(format!("{}: {error}", path.display())))
+        .map_err(|error| Error::Setup(format!("{}: {error}", path.display())))
 }
 
 /// The cluster's identity as a configuration has it; zero when it is to be learned.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{Config, absolute, check_name, cluster_id};
+use super::{Config, Process, absolute, check_name, cluster_id};
 
 /// How a role writes its log.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -218,6 +218,21 @@ impl Chunkserver {
 }
 
 impl Config for Chunkserver {
+    fn process(&self) -> Process<'_> {
+        Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
+    }
+
+    /// Never more than it has disks, or the machine cores.
+    fn executors(&self) -> usize {
+        let most = std::thread::available_parallelism().map_or(1, usize::from);
+        let lanes = (self.cores as usize).min(self.stores.len()).min(most).max(1);
+        if lanes < self.cores as usize {
+            let (asked, disks) = (self.cores, self.stores.len());
+            tracing::warn!(asked, lanes, disks, cores = most, "fewer executors than asked for");
+        }
+        lanes
+    }
+
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         if let Some(domain) = &self.domain {
@@ -344,6 +359,10 @@ impl Master {
 }
 
 impl Config for Master {
+    fn process(&self) -> Process<'_> {
+        Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
+    }
+
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         if cluster_id(Some(&self.cluster))? == base::ClusterId::default() {

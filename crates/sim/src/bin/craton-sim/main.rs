@@ -5,19 +5,20 @@
 
 mod args;
 mod chaos;
+mod failure;
 mod soak;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use roles::failure::{Done, Failure};
 use sim::Scenario;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
 use args::{Cli, Command};
+use failure::{Done, Failure};
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
-use roles::failure::{Done, Failure, io};
+use crate::failure::{Done, Failure, io};
 use sim::Scenario;
 
 use crate::args::{Seeds, SoakArgs, parse_seeds};

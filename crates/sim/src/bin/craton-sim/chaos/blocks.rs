@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::failure::Failure;
 use block_nbd::protocol::{
     ClientHello, Command, Greeting, OptionReply, OptionRequest, Request, Select, SimpleReply,
     decode_reply, request_flags,
 };
-use roles::failure::Failure;
 use runtime::Rng;
 
 use super::cluster::Cluster;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::failure::{Done, Failure, io};
 use client::{BlockingClient, Connection};
 use roles::config;
-use roles::failure::{Done, Failure, io};
 use serde_json::Value;
 use wire::handshake::ClusterKey;
 
@@ -141,7 +141,8 @@ impl Cluster {
     pub fn client(&self) -> Result<BlockingClient, Failure> {
         let key: Option<ClusterKey> = {
             let path = self.dir.join("cluster.key");
-            path.exists().then(|| config::read_key(&path)).transpose()?
+            let key = path.exists().then(|| config::read_key(&path)).transpose();
+            key.map_err(|error| Failure::setup(error.to_string()))?
         };
         let connection = Connection { key, ..Connection::to(self.masters()?) };
         Ok(BlockingClient::start(connection)?)

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use roles::failure::{Done, Failure};
+use crate::failure::{Done, Failure};
 use runtime::Rng;
 
 use super::cluster::{Cluster, Process, system};
@@ -101,7 +101,7 @@ impl<'a> Faults<'a> {
                 fill(&ballast)?;
                 std::thread::sleep(still);
                 let gone = std::fs::remove_file(&ballast);
-                gone.map_err(|error| roles::failure::io("remove", &ballast, &error))
+                gone.map_err(|error| crate::failure::io("remove", &ballast, &error))
             }
         }
     }
@@ -120,7 +120,7 @@ fn signal(name: &str, pid: u32) -> Done {
 
 /// Writes until there is no room.
 fn fill(path: &std::path::Path) -> Done {
-    let failed = |error: &std::io::Error| roles::failure::io("fill", path, error);
+    let failed = |error: &std::io::Error| crate::failure::io("fill", path, error);
     let mut file = File::create(path).map_err(|error| failed(&error))?;
     let part = vec![7; 1 << 20];
     loop {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::failure::Failure;
 use client::{BlockingClient, Error};
-use roles::failure::Failure;
 use runtime::Rng;
 use wire::control::Policy;
 

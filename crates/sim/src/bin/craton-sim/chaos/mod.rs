@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use roles::failure::{Done, Failure};
+use crate::failure::{Done, Failure};
 use runtime::Rng;
 
 use crate::args::ChaosArgs;

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use roles::failure::{Done, Failure};
+use crate::failure::{Done, Failure};
 
 /// True with all rights.
 pub fn is_root() -> bool {

@@ -1,9 +1,9 @@
-//! Why a role or a command was not done: a kind, and the one sentence that says why.
+//! How a command ends: exit codes, as `craton` has them.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// What kind of failure it is; `craton --help` says which exit code stands for what.
+/// Kind of a failure: the exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
     /// The operation failed.
@@ -16,8 +16,6 @@ pub enum Code {
     Setup = 4,
     /// Damage was found.
     Damage = 5,
-    /// Some files were skipped.
-    Partial = 6,
 }
 
 /// Why a command was not done: a cause and a way out, in one sentence.
@@ -75,24 +73,6 @@ impl From<client::Error> for Failure {
             _ => Code::Failed,
         };
         Failure::new(code, error.to_string())
-    }
-}
-
-impl From<block_proto::managers::Error> for Failure {
-    fn from(error: block_proto::managers::Error) -> Failure {
-        use block_proto::managers::Error;
-        let code = match &error {
-            Error::Unavailable { .. } => Code::Unavailable,
-            Error::Refused { kind: base::Kind::Corrupt, .. } => Code::Damage,
-            Error::Refused { .. } => Code::Failed,
-        };
-        Failure::new(code, error.to_string())
-    }
-}
-
-impl From<transport::TransportError> for Failure {
-    fn from(error: transport::TransportError) -> Failure {
-        Failure::setup(error.to_string())
     }
 }
 
