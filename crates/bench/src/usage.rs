@@ -21,7 +21,7 @@ pub(crate) struct Usage {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeviceBytes {
     written: u64,
-    /// Zeroes among them: a store writes its space once before it is used (`protocols.md` 3.4), so
+    /// Zeroes among them: a store writes its space once before it is used (`protocols.md` 3.5), so
     /// they belong to the store's age and not to the work. Nothing when a process did not say.
     zeroed: Option<u64>,
 }

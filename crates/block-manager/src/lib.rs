@@ -6,9 +6,10 @@
 //!
 //! Who owns what is decided twice (`design.md` invariant 6). A segment's files are opened under
 //! the owner's epoch, which fences the writes of every owner before it. Reads are protected by
-//! leases: a block server renews one lease for all its segments every 150 ms and serves nothing
-//! once it has run out; the manager gives a segment to another server at once, but has that one
-//! hold back acknowledgements of writes until the former lease must be over (`protocols.md` 6.5).
+//! leases: a block server renews one lease for all its segments every 150 ms, and answers no read
+//! without it unless the core confirms that it still owns the segment. The manager gives a segment
+//! to another server at once, but has that one hold back acknowledgements and what it has read
+//! until the former lease must be over (`protocols.md` 6.5).
 //!
 //! Invariant: never sees a volume's data.
 

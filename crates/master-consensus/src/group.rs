@@ -58,7 +58,7 @@ pub struct GroupConfig {
 }
 
 impl GroupConfig {
-    /// The values of a cluster in one data centre (`protocols.md` 6.5).
+    /// Values for tests; a master has those of its configuration (`protocols.md` 6.5).
     pub fn new(group: u32, node: u64) -> GroupConfig {
         GroupConfig {
             group,
