@@ -5,7 +5,9 @@
 
 mod circles;
 mod fuzz;
+mod links;
 mod names;
+mod rules;
 mod services;
 mod shipped;
 mod test;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{circles, names, services, words};
+use crate::{circles, links, names, rules, services, words};
 
-/// Where unsafe code may stand (design, section 4).
+/// Where unsafe code may stand (`design.md` section 4).
 const UNSAFE_ALLOWED: &[&str] =
     &["crates/runtime", "crates/codec", "crates/chunkstore", "bindings"];
 /// Lines of a source file, tests apart.
@@ -26,6 +26,8 @@ pub fn run() -> bool {
     }
     check_fuzz_targets(&mut breaches);
     names::check(&mut breaches);
+    links::check(&mut breaches);
+    rules::check(&sources, &mut breaches);
     services::check(&sources, &mut breaches);
     circles::check(&mut breaches);
     words::check(&sources, &mut breaches);

@@ -121,7 +121,7 @@ impl AsyncRuntime for RaftRuntime {
     }
 
     fn is_panic(_error: &TaskGone) -> bool {
-        false // A panic of a task ends the process (house style 3.1), it is never joined.
+        false // A panic of a task ends the process (`docs/style.md`), it is never joined.
     }
 
     fn thread_rng() -> RaftRng {

@@ -98,7 +98,7 @@ impl File {
     }
 
     /// Makes every write that has returned durable. An error is final: what was written since
-    /// the last good sync is in doubt for ever (house style 3.6).
+    /// the last good sync is in doubt for ever (`protocols.md` 3.6).
     pub async fn sync(&self) -> io::Result<()> {
         match self {
             File::Real(file) => file.sync().await,

@@ -1,5 +1,5 @@
 //! Channels and permits between tasks. They are `tokio`'s, which run on any executor; only its
-//! `sync` feature is compiled in. There is no unbounded channel (house style 3.5).
+//! `sync` feature is compiled in. There is no unbounded channel (`docs/style.md`).
 //!
 //! [`Budget`] is ours: what does not fit is refused, and does not wait.
 

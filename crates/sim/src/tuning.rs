@@ -1,5 +1,5 @@
 //! Limits, times and sizes of a simulated cluster: drawn anew for each seed, so that bounds which
-//! no test would think of are met (house style 3.4).
+//! no test would think of are met (`docs/style.md`).
 
 use std::time::Duration;
 

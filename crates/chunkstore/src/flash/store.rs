@@ -335,7 +335,7 @@ impl FlashStoreInner {
         self.weak.upgrade()
     }
 
-    /// Makes the store read-only for good: what was in flight is unknown (house style 3.6).
+    /// Makes the store read-only for good: what was in flight is unknown (`protocols.md` 3.6).
     pub(crate) fn fail(&self, why: &dyn fmt::Display) {
         {
             let state = &mut *self.state.borrow_mut();

@@ -71,7 +71,7 @@ pub struct Cluster {
     next_value: Cell<u64>,
     clients: Cell<usize>,
     stop: Cell<bool>,
-    /// Bytes of a log segment, randomised (house style 3.4).
+    /// Bytes of a log segment, randomised (`docs/style.md`).
     segment_len: u64,
     snapshot_after: u64,
     /// Acknowledged batches that a log keeps to itself: 0 in all tests but the canary.

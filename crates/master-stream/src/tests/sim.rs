@@ -31,7 +31,7 @@ async fn disturb(cluster: Rc<Cluster>) {
     let draw = |bound: u64| cluster.sim.with_rng(|rng| rng.below(bound));
     let servers: Vec<ServerId> = cluster.model.servers.borrow().keys().copied().collect();
     let spare = servers.len() as u64 - u64::from(cluster.policy.copies);
-    // What the redundancy allows (`design.md` section 3, 1): one disk, once.
+    // What the redundancy allows (invariant 1): one disk, once.
     let mut disks_to_lose = u64::from(cluster.policy.acks > 1);
     let rounds = 5 + draw(25);
     for _ in 0..rounds {
