@@ -172,6 +172,9 @@ fn check_source(path: &Path, breaches: &mut Vec<String>) {
                 breaches.push(format!("{shown}:{number}: unsafe code without a SAFETY comment"));
             }
         }
+        if is_byte_table(line) {
+            breaches.push(format!("{shown}:{number}: byte tables are pages of docs/formats"));
+        }
         let forbidden =
             [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
         if forbidden.iter().any(|word| code.contains(word)) {
@@ -180,9 +183,24 @@ fn check_source(path: &Path, breaches: &mut Vec<String>) {
     }
 }
 
+/// A comment with the first row of a table of bytes.
+fn is_byte_table(line: &str) -> bool {
+    let row = line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']));
+    let heads = ["| at |", "| offset |", "| bytes |"];
+    row.is_some_and(|row| heads.iter().any(|head| row.trim_start().starts_with(head)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn byte_tables_in_comments_are_found() {
+        let comment = |mark: &str, text: &str| format!("{}{mark} {text}", "//");
+        assert!(is_byte_table(&comment("!", "| at | bytes | field |")));
+        assert!(is_byte_table(&comment("/", "| offset | size | field |")));
+        assert!(!is_byte_table(&comment("", "bytes at an offset |")) && !is_byte_table("|at| x |"));
+    }
 
     #[test]
     fn imports_are_read_from_the_table_and_from_manifests() {

@@ -169,6 +169,88 @@ proptest! {
     }
 }
 
+/// Rows of the first table behind a sentence of the page: field, first byte, bytes.
+fn table_behind<'a>(page: &'a str, sentence: &str) -> Vec<(&'a str, usize, usize)> {
+    let text = page.split_once(sentence).expect("the sentence is there").1;
+    let lines = text.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = lines.take_while(|line| line.starts_with('|')).filter_map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let bytes = cells[2].split(' ').next()?.parse().ok()?;
+        Some((cells[3], cells[1].parse().ok()?, bytes))
+    });
+    rows.collect()
+}
+
+/// Bytes that differ, but for those of `sums`: checks, and what they cover.
+fn differing(before: &[u8], after: &[u8], sums: std::ops::Range<usize>) -> Vec<usize> {
+    let all = (0..before.len().max(after.len())).filter(|&at| before.get(at) != after.get(at));
+    all.filter(|at| !sums.contains(at)).collect()
+}
+
+#[test]
+fn records_manifests_and_rows_are_those_of_the_page() {
+    let page = include_str!("../../../docs/formats/raft.md");
+    let encoded = |kind, stamp, payload: &[u8]| {
+        let mut bytes = Vec::new();
+        encode(&mut bytes, kind, stamp, payload);
+        bytes
+    };
+    let table = table_behind(page, "A record, magic");
+    let expected = ["magic", "payload length", "sequence", "known-durable bound", "generation"];
+    let expected =
+        [&expected[..], &["kind", "zero", "check of bytes 0 to 31", "check of the payload"]];
+    let expected = expected.concat();
+    assert_eq!(table.len(), expected.len());
+    let mut next = 0;
+    for (&(field, at, bytes), name) in table.iter().zip(&expected) {
+        assert!(field.starts_with(name) && at == next, "{field} at {at}, not {name} at {next}");
+        next = at + bytes;
+    }
+    assert_eq!(next, super::record::RECORD_HEADER);
+    let stamp = Stamp { seq: 0, durable: 0, generation: 0 };
+    let plain = encoded(RecordKind::Open, stamp, &[7]);
+    let all = u64::MAX;
+    let longer = encoded(RecordKind::Open, stamp, &[7, 7]);
+    for (row, after) in [
+        (1, longer),
+        (2, encoded(RecordKind::Open, Stamp { seq: all, ..stamp }, &[7])),
+        (3, encoded(RecordKind::Open, Stamp { durable: all, ..stamp }, &[7])),
+        (4, encoded(RecordKind::Open, Stamp { generation: u32::MAX, ..stamp }, &[7])),
+        (5, encoded(RecordKind::Entry, stamp, &[7])),
+    ] {
+        let (field, at, bytes) = table[row];
+        let differs = differing(&plain, &after, 32..42);
+        assert_eq!(differs.first(), Some(&at), "{field}");
+        assert!(differs.iter().all(|i| (at..at + bytes).contains(i)), "{field}: {differs:?}");
+        let sum = u32::from_le_bytes(after[table[7].1..][..4].try_into().expect("4 bytes"));
+        assert_eq!(sum, codec::crc32c(&after[..table[7].1]), "{field}");
+    }
+    let sum = u32::from_le_bytes(plain[table[8].1..][..4].try_into().expect("4 bytes"));
+    assert_eq!(sum, codec::crc32c(&[7]));
+
+    let table = table_behind(page, "A manifest, magic");
+    let places: Vec<_> = table.iter().map(|row| (row.1, row.2)).collect();
+    assert_eq!(places, [(0, 4), (4, 1), (5, 4), (9, 4), (13, 20)]);
+    let meta = SnapshotMeta::default();
+    let run = RunFacts { id: 0, len: 0, crc: 0 };
+    let plain = manifest::encode(&meta, &[run]);
+    for (facts, within) in [
+        (RunFacts { id: all, ..run }, 13..21),
+        (RunFacts { len: all, ..run }, 21..29),
+        (RunFacts { crc: u32::MAX, ..run }, 29..33),
+    ] {
+        let after = manifest::encode(&meta, &[facts]);
+        assert_eq!(differing(&plain, &after, 5..9), within.collect::<Vec<_>>());
+    }
+    assert_eq!((plain[4], plain[9..13].to_vec()), (1, vec![1, 0, 0, 0]));
+
+    let table = table_behind(page, "A run is rows sorted by key");
+    assert_eq!(table, [("key length", 0, 2), ("value length; 4294967295: the row is gone", 2, 4)]);
+    let mut rows = Rows::default();
+    rows.put(b"a", Some(b"bc"));
+    assert_eq!(rows.encode(), *b"\x01\0\x02\0\0\0abc");
+}
+
 /// The page states the constants of the source.
 #[test]
 fn the_page_tells_what_the_source_has() {

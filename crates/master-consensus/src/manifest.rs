@@ -1,13 +1,4 @@
-//! The manifest of a checkpoint, as bytes.
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `CRck` |
-//! | 4 | 1 | version 1 |
-//! | 5 | 4 | CRC32C of version and what follows |
-//! | 9 | 4 | number of runs |
-//! | 13 | 20 each | run: number (8), bytes (8), CRC32C of them (4); from the oldest to the newest |
-//! | - | - | last entry and membership, encoded by postcard |
+//! The manifest of a checkpoint, as bytes. The byte table is in `docs/formats/raft.md`.
 
 use super::types::SnapshotMeta;
 use crate::bytes::{DecodeError, Reader, begin_snapshot, end_snapshot, open_snapshot};

@@ -3,18 +3,7 @@
 //! A batch of records starts at a block of the device and is padded with zeros to the next one.
 //! It does not cross a segment: when it does not fit, it starts the next segment.
 //!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `CRrl` |
-//! | 4 | 4 | payload length in bytes |
-//! | 8 | 8 | sequence, from 1, without gaps |
-//! | 16 | 8 | known-durable bound: every record with a lower sequence was durable when this one was written |
-//! | 24 | 4 | generation: one more with each opening of the log |
-//! | 28 | 1 | kind |
-//! | 29 | 3 | zero |
-//! | 32 | 4 | CRC32C of bytes 0..32 |
-//! | 36 | 4 | CRC32C of the payload |
-//! | 40 | - | payload |
+//! The byte table of a record is in `docs/formats/raft.md`.
 
 use std::collections::VecDeque;
 

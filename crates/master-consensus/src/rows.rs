@@ -1,11 +1,5 @@
-//! Rows of a state: what a checkpoint holds, sorted by key, and how sorted rows are merged.
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 2 | key length in bytes |
-//! | 2 | 4 | value length in bytes; 2^32 - 1: the row is gone |
-//! | 6 | - | key |
-//! | - | - | value |
+//! Rows of a state: what a checkpoint holds, sorted by key, and how sorted rows are merged. The byte
+//! table of a row is in `docs/formats/raft.md`.
 
 use std::collections::BTreeMap;
 

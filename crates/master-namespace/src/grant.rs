@@ -1,10 +1,7 @@
 //! Grants: the namespace's word that a file is there, shown to its stream partition by whoever
 //! opens it (`docs/decisions` 2).
 //!
-//! | at | bytes | field |
-//! |---|---|---|
-//! | 0 | 4 | expiry, seconds since 1970 |
-//! | 4 | 12 | first bytes of HMAC-SHA256(grant key, file, bytes 0 to 4) |
+//! The byte table is in `docs/formats/wire.md`.
 //!
 //! A grant outlives the file by its life at most; the stream partition remembers deleted files
 //! for longer, so a delayed open brings none back.
@@ -102,6 +99,26 @@ fn keyed(secret: &[u8]) -> Hmac<Sha256> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grant_is_that_of_the_page() {
+        let page = include_str!("../../../docs/formats/wire.md");
+        let section = page.split("\n## ").find(|section| section.starts_with("Grant\n"));
+        let rows = section.expect("the section is there").lines().filter_map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let (at, bytes): (usize, usize) = (cells.get(1)?.parse().ok()?, cells[2].parse().ok()?);
+            Some((cells[3], at, bytes))
+        });
+        let rows: Vec<_> = rows.collect();
+        assert_eq!(rows, [("expiry", 0, MAC_AT), ("mac", MAC_AT, 16 - MAC_AT)]);
+        let key = GrantKey::derive(None, ClusterId::new(1));
+        let expiry = 0x0102_0304;
+        let grant = key.issue(FileId::new(5), expiry);
+        assert_eq!(grant[..MAC_AT], (expiry as u32).to_le_bytes());
+        let named =
+            section.is_some_and(|text| text.contains(&String::from_utf8_lossy(PURPOSE)[..]));
+        assert!(named, "the page names the purpose");
+    }
 
     #[test]
     fn a_grant_is_for_one_file_and_for_a_time() {

@@ -7,6 +7,8 @@ pub mod data;
 pub mod data_codec;
 pub mod frame;
 pub mod handshake;
+#[cfg(test)]
+mod page_tests;
 mod protobuf;
 pub mod sector;
 pub mod token;

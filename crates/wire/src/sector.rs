@@ -3,23 +3,7 @@
 //! A sector is 4096 bytes: up to 4048 bytes of data, zero padding, a 48-byte footer. The client
 //! formats sectors once; replicas store them as received but for the footer's server part.
 //!
-//! Footer, little-endian, offsets within the footer:
-//!
-//! | at | bytes | part | field |
-//! |---|---|---|---|
-//! | 0 | 8 | client | chunk ID |
-//! | 8 | 8 | client | writer epoch |
-//! | 16 | 8 | client | base: offset in the file of the chunk's first byte |
-//! | 24 | 4 | client | offset in the chunk of the sector's first data byte |
-//! | 28 | 2 | client | data bytes in the sector, 1 to 4048 |
-//! | 30 | 1 | client | kind: 1 data, 2 index |
-//! | 31 | 1 | client | flags: bit 0 first sector of its append, bit 1 last |
-//! | 32 | 1 | client | fragment index of an erasure-coded chunk; 0 |
-//! | 33 | 1 | client | codec bits; 0 |
-//! | 34 | 2 | client | reserved, 0 |
-//! | 36 | 4 | client | CRC32C of the sector's bytes 0 to 4084 (data, padding, footer up to here) |
-//! | 40 | 4 | server | tag of the replica's incarnation |
-//! | 44 | 4 | server | chained check: CRC32C over the previous sector's chained check, the client CRC and the tag |
+//! The byte table of the footer is in `docs/formats/wire.md`.
 
 use std::fmt;
 

@@ -2,14 +2,8 @@
 //!
 //! Masters issue them and chunkservers verify them with a key derived from the cluster key.
 //! A token says {chunk, rights, highest epoch, expiry}. The chunk is not in its 16 bytes, since
-//! each request names it; the rest is, behind a MAC over all four:
-//!
-//! | at | bytes | field |
-//! |---|---|---|
-//! | 0 | 1 | rights |
-//! | 1 | 4 | expiry, seconds since 1970 |
-//! | 5 | 4 | highest epoch; `u32::MAX` is no bound |
-//! | 9 | 7 | first bytes of HMAC-SHA256(token key, chunk, bytes 0 to 9) |
+//! each request names it; the rest is, behind a MAC over all four. The byte table is in
+//! `docs/formats/wire.md`.
 //!
 //! 56 bits of MAC: a forger has only on-line attempts, 2^55 of them on average, against a token
 //! that lives for minutes. Fencing does not rest on tokens: it is the replica's own record.

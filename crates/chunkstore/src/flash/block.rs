@@ -1,17 +1,5 @@
 //! Blocks: the 4096-byte containers of log and checkpoint records.
-//!
-//! | at | bytes | field |
-//! |---|---|---|
-//! | 0 | 4 | magic: `CLOG` in the log, `CCKP` in a checkpoint, `CHDR` for a checkpoint's header |
-//! | 4 | 4 | CRC32C of bytes 8 to 4096 |
-//! | 8 | 8 | store: low half of the disk's incarnation |
-//! | 16 | 8 | seq: of the block in the log since format; index in the checkpoint |
-//! | 24 | 8 | group: log: seq of the first block of its write; checkpoint: its number |
-//! | 32 | 8 | mount: number of the mount that wrote it |
-//! | 40 | 2 | len: bytes of records |
-//! | 42 | 2 | count: records |
-//! | 44 | 4 | reserved, 0 |
-//! | 48 | 4048 | records, then zeros |
+//! The byte table of a block is in `docs/formats/chunkstore.md`.
 
 use base::limits::SECTOR;
 use codec::crc32c;

@@ -337,6 +337,56 @@ fn version_2_store_opens() {
     sim.run(run).unwrap();
 }
 
+/// The table of blocks: each field stands where its row says, and rows leave no gap.
+#[test]
+fn block_is_that_of_the_page() {
+    let page = include_str!("../../../../docs/formats/chunkstore.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("Blocks\n"));
+    let rows = section.expect("the section is there").lines().filter_map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (at, bytes): (usize, usize) = (cells.get(1)?.parse().ok()?, cells[2].parse().ok()?);
+        Some((at, at + bytes, cells[3]))
+    });
+    let rows: Vec<_> = rows.collect();
+    let mut next = 0;
+    for &(at, end, field) in &rows {
+        assert_eq!(at, next, "{field} follows without a gap");
+        next = end;
+    }
+    assert_eq!(next, SECTOR);
+    let encode = |head: BlockHead, payload: &[u8]| {
+        let mut block = vec![0; SECTOR];
+        block::encode(&head, payload, &mut block);
+        block
+    };
+    let plain = BlockHead { kind: BlockKind::Log, store: 0, seq: 0, group: 0, mount: 0, count: 0 };
+    let changed = [
+        ("`CLOG`", BlockHead { kind: BlockKind::Checkpoint, ..plain }, &[][..]),
+        ("store:", BlockHead { store: u64::MAX, ..plain }, &[]),
+        ("seq:", BlockHead { seq: u64::MAX, ..plain }, &[]),
+        ("group:", BlockHead { group: u64::MAX, ..plain }, &[]),
+        ("mount:", BlockHead { mount: u64::MAX, ..plain }, &[]),
+        ("bytes of records", plain, &[0]),
+        ("records", BlockHead { count: u16::MAX, ..plain }, &[]),
+    ];
+    // The check, what is reserved, and the records themselves.
+    assert_eq!(rows.len(), changed.len() + 3);
+    let before = encode(plain, &[]);
+    for (field, head, payload) in changed {
+        let row = rows.iter().find(|row| row.2.starts_with(field)).expect("a row");
+        let after = encode(head, payload);
+        let differs = (0..SECTOR).filter(|&i| before[i] != after[i] && !(4..8).contains(&i));
+        let differs: Vec<_> = differs.collect();
+        assert!(differs.iter().all(|i| (row.0..row.1).contains(i)), "{field}: {differs:?}");
+        // All magics begin with one letter.
+        let first = row.0 + usize::from(field == "`CLOG`");
+        assert_eq!(differs.first(), Some(&first), "{field}");
+    }
+    let crc = u32::from_le_bytes(before[4..8].try_into().unwrap());
+    assert_eq!((rows[1].0, crc), (4, codec::crc32c(&before[8..])));
+    assert_eq!(rows.last().map(|row| row.0), Some(PAYLOAD_AT));
+}
+
 /// The page states the constants of the source.
 #[test]
 fn the_page_tells_what_the_source_has() {
