@@ -1,9 +1,11 @@
 //! Automation: `cargo xtask test` runs every stage of `make test`, `cargo xtask tidy` checks
-//! the rules that no compiler checks, `cargo xtask circles` prints a crate's circles of files, `cargo
+//! the rules that no compiler checks, `cargo xtask figures` fills figures into pages and draws plots,
+//! `cargo xtask circles` prints a crate's circles of files, `cargo
 //! xtask shipped` checks what the shipped binary links, `cargo xtask fuzz` mutates the corpora of all
 //! decoders.
 
 mod circles;
+mod figures;
 mod fuzz;
 mod links;
 mod names;
@@ -23,6 +25,8 @@ fn main() -> ExitCode {
         ["test", "--long"] => test::run(test::Length::Long),
         ["shipped"] => shipped::run(),
         ["tidy"] => tidy::run(),
+        ["figures"] => figures::write(),
+        ["figures", "--check"] => figures::run_check(),
         ["circles", name] => circles::print(name),
         ["fuzz", ref options @ ..] => match fuzz::Options::parse(options) {
             Some(options) => fuzz::run(&options),
@@ -35,7 +39,7 @@ fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo xtask test [--long] | shipped | tidy | circles CRATE | fuzz [--seconds N] [--seed N] [TARGET]"
+        "usage: cargo xtask test [--long] | shipped | tidy | figures [--check] | circles CRATE | fuzz [--seconds N] [--seed N] [TARGET]"
     );
     ExitCode::from(2)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{circles, links, names, rules, services, words};
+use crate::{circles, figures, links, names, rules, services, words};
 
 /// Where unsafe code may stand (`design.md` section 4).
 const UNSAFE_ALLOWED: &[&str] =
@@ -30,6 +30,7 @@ pub fn run() -> bool {
     rules::check(&sources, &mut breaches);
     services::check(&sources, &mut breaches);
     circles::check(&mut breaches);
+    figures::check(&mut breaches);
     words::check(&sources, &mut breaches);
     for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE"] {
         if !Path::new(page).is_file() {
