@@ -1,4 +1,5 @@
-//! Links between pages: the file that a link leads to is there, and so is the heading behind `#`.
+//! Links between pages: the file that a link leads to is there, and so is the heading behind `#`; a
+//! link that is called by a decision's number leads to that decision. Pages have no control characters.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,12 @@ pub fn check(breaches: &mut Vec<String>) {
     let mut links = 0;
     for page in &pages {
         let text = fs::read_to_string(page).unwrap_or_default();
+        if let Some(line) = text.lines().position(|line| line.chars().any(is_stray)) {
+            breaches.push(format!("{}:{}: a control character", page.display(), line + 1));
+        }
+        for (number, link) in other_decisions(&text) {
+            breaches.push(format!("{}: decision {number} links to {link}", page.display()));
+        }
         for link in targets(&text) {
             links += 1;
             if let Some(missing) = unresolved(page, &text, link) {
@@ -36,6 +43,19 @@ fn targets(text: &str) -> Vec<&str> {
     let links = prose.flat_map(|text| text.split("](").skip(1));
     let targets = links.filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
+}
+
+fn is_stray(c: char) -> bool {
+    c.is_control() && c != '\t' || c == '\u{a0}'
+}
+
+/// Links that are called by a decision's number and lead to another one.
+fn other_decisions(text: &str) -> Vec<(u32, &str)> {
+    let links = text.split("[decision ").skip(1).filter_map(|rest| {
+        let (number, rest) = rest.split_once("](")?;
+        Some((number.parse().ok()?, rest.split(')').next()?))
+    });
+    links.filter(|(number, link)| !link.contains(&format!("{number:04}-"))).collect()
 }
 
 /// What is missing where a link leads; `None` when it is all there.
@@ -85,6 +105,13 @@ mod tests {
         let text =
             "[a](b.md) `[c](d.md)` [`e`](f.md#g)\n```\n[h](i.md)\n```\n[j](https://k.l/m.md)";
         assert_eq!(targets(text), ["b.md", "f.md#g"]);
+    }
+
+    #[test]
+    fn decisions_under_other_numbers_and_stray_characters_are_found() {
+        let text = "[decision 3](d/0003-a.md), [decision 4](d/0040-b.md) [decision](d/0005-c.md)";
+        assert_eq!(other_decisions(text), [(4, "d/0040-b.md")]);
+        assert_eq!(['a', '\t', '\u{1}', '\u{a0}'].map(is_stray), [false, false, true, true]);
     }
 
     #[test]
