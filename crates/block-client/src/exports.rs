@@ -199,8 +199,10 @@ impl Exports for VolumeExports {
             let open = self.0.open.borrow().get(name).and_then(Weak::upgrade);
             if let Some(open) = open.filter(|open| !open.is_over()) {
                 let info = self.0.managers.volume(name).await?;
-                // Another volume may have the name by now.
-                if info.volume == open.id {
+                // Another volume may have the name by now. A volume that was deleted by force and
+                // brought back has no attachments.
+                let attached = info.attachments.iter().any(|one| one.epoch == open.epoch);
+                if info.volume == open.id && attached {
                     open.volume.set_bytes(info.spec.bytes);
                     open.volume.set_limits(info.spec.limits, info.attachments.len());
                     return Ok(open as Rc<dyn Device>);

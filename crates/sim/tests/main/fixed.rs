@@ -133,6 +133,9 @@ const FOUND: &[(&str, u64)] = &[
     // The master that leads the cluster group, removed from another group already, heard of no
     // leader there and could not be removed.
     ("append-growth", 1_795_446_332),
+    // A volume that was deleted by force and brought back was opened with the attachment from before,
+    // which a report to the managers still held.
+    ("snapshots", 1_795_456_427),
 ];
 
 #[test]
