@@ -4,7 +4,7 @@ use runtime::Duration;
 
 use crate::limits::{
     APPENDS_INFLIGHT_DEFAULT, APPENDS_INFLIGHT_MAX, CACHE_CHUNKS_DEFAULT, CHUNK_LEN_DEFAULT,
-    CHUNK_LEN_MIN, PREFETCH_DEFAULT, PREFETCH_MAX, SPARES_DEFAULT, SPARES_MAX,
+    CHUNK_LEN_MIN, CONTROL_BUDGET_MAX, PREFETCH_DEFAULT, PREFETCH_MAX, SPARES_DEFAULT, SPARES_MAX,
     WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
 };
 use crate::writer::WriterConfig;
@@ -22,7 +22,7 @@ pub struct Config {
     pub control_attempt: Duration,
     /// Wait for one answer to `open` and `seal`, which fence replicas that may be gone.
     pub fence_attempt: Duration,
-    /// Time after which an operation on the masters fails.
+    /// Time after which an operation on the masters fails, up to [`CONTROL_BUDGET_MAX`].
     pub control_budget: Duration,
     /// Wait for one answer of a replica to a read before another is asked.
     pub read_attempt: Duration,
@@ -73,6 +73,7 @@ impl Config {
         self.writer.chunk_len_max =
             self.writer.chunk_len_max.clamp(CHUNK_LEN_MIN, base::limits::CHUNK_LEN_MAX as u32);
         self.writer.spares = self.writer.spares.min(SPARES_MAX);
+        self.control_budget = self.control_budget.min(CONTROL_BUDGET_MAX);
         self.prefetch = self.prefetch.clamp(1, PREFETCH_MAX);
         self.cache_chunks = self.cache_chunks.max(PREFETCH_MAX as usize);
         self

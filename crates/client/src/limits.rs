@@ -2,6 +2,8 @@
 
 use base::limits::{APPEND_DATA_MAX, APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
 use base::{KIB, MIB};
+use runtime::Duration;
+use wire::control::limits::SESSION_IDLE;
 
 /// Appends of one writer that wait for their acknowledgement at most, unless configured: depth
 /// 32 of eight callers.
@@ -15,6 +17,11 @@ pub const APPENDS_INFLIGHT_MAX: u32 = 4096;
 pub const WINDOW_BYTES_DEFAULT: u32 = 8 << 20;
 /// Smallest window: one append of the largest size.
 pub const WINDOW_BYTES_MIN: u32 = (APPEND_SECTORS_MAX * SECTOR) as u32;
+
+/// Longest budget of an operation on the masters: half of what masters remember an answer for. The last
+/// attempt begins within it, and its request is dropped by its deadline.
+pub const CONTROL_BUDGET_MAX: Duration = Duration::from_secs(150);
+const _: () = assert!(2 * CONTROL_BUDGET_MAX.as_secs() <= SESSION_IDLE.as_secs());
 
 /// Length at which a writer ends a chunk, unless configured. The p95 of the paper's block
 /// store (C5); one chunk is repaired in a second at 64 MB/s, the switch between chunks drains

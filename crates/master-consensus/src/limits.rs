@@ -80,6 +80,3 @@ pub const SESSIONS_MAX: usize = 65_536;
 pub const SESSION_REPLIES_MAX: u64 = 1024;
 /// Bytes of all answers in one reply table at most.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
-/// A session may be forgotten after this time without a mutation, by the group's clock: longer
-/// than any client goes on retrying.
-pub const SESSION_IDLE: Duration = Duration::from_secs(300);

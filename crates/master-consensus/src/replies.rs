@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::ClientId;
 use wire::control::OpId;
+use wire::control::limits::SESSION_IDLE;
 
 use crate::Rows;
 use crate::bytes::{DecodeError, Reader, Writer, row_key, split_key};
-use crate::limits::{REPLY_BYTES_MAX, SESSION_IDLE, SESSION_REPLIES_MAX, SESSIONS_MAX};
+use crate::limits::{REPLY_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX};
 use crate::tracked::Tracked;
 
 /// What the table knows of a mutation.
@@ -60,7 +61,8 @@ impl ReplyTable {
 
     /// What is known of `op` at `clock_ms`; notes what the client has acknowledged.
     pub fn look(&mut self, op: &OpId, clock_ms: u64) -> Seen {
-        if !self.admit(op.client, clock_ms / 1000) {
+        let now = clock_ms / 1000;
+        if !self.admit(op.client, now) {
             return Seen::Busy;
         }
         let session = self.sessions.get_mut(&op.client).expect("admitted");
@@ -77,8 +79,14 @@ impl ReplyTable {
             return Seen::Late;
         }
         let window = session.acked_below.saturating_add(SESSION_REPLIES_MAX);
-        if op.seq >= window || self.bytes >= REPLY_BYTES_MAX {
+        if op.seq >= window {
             return Seen::Busy;
+        }
+        // Clients that have ended acknowledge nothing more. The asking session was used now.
+        while self.bytes >= REPLY_BYTES_MAX {
+            if !self.forget_idle(now) {
+                return Seen::Busy;
+            }
         }
         Seen::New
     }
@@ -241,6 +249,24 @@ mod tests {
         assert_eq!(table.look(&op(3, 1, 0), idle_ms), Seen::New);
         assert_eq!((table.answer(&op(1, 1, 0)), table.bytes), (None, 0));
         assert_eq!(table.look(&op(1, 1, 0), idle_ms), Seen::Busy);
+    }
+
+    /// Each client that ends leaves the answers that it has not acknowledged.
+    #[test]
+    fn answers_of_idle_sessions_make_room_for_others() {
+        const ANSWER: usize = 1 << 20;
+        let mut table = ReplyTable::default();
+        let idle_ms = SESSION_IDLE.as_millis() as u64;
+        let ended = (REPLY_BYTES_MAX / ANSWER) as u64;
+        for client in 0..ended {
+            assert_eq!(table.look(&op(client, 1, 0), client), Seen::New);
+            table.keep(&op(client, 1, 0), &[7; ANSWER]);
+        }
+        assert_eq!(table.look(&op(ended, 1, 0), idle_ms - 1), Seen::Busy, "they may be repeated");
+        assert_eq!(table.look(&op(0, 1, 0), idle_ms - 1), Seen::Answered(vec![7; ANSWER]));
+        assert_eq!(table.look(&op(ended, 1, 0), idle_ms + 1), Seen::New);
+        assert_eq!((table.answer(&op(1, 1, 0)), table.bytes), (None, REPLY_BYTES_MAX - ANSWER));
+        assert!(table.answer(&op(0, 1, 0)).is_some(), "it was used since");
     }
 
     #[test]

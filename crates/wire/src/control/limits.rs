@@ -1,5 +1,7 @@
 //! Bounds of control messages. A message beyond one is refused by the conversion that meets it.
 
+use std::time::Duration;
+
 use base::limits::{PATH_MAX, REPLICAS_MAX};
 
 /// Bytes of an encoded control message at most: what a frame's body carries. An answer whose
@@ -29,6 +31,11 @@ pub const AVOID_MAX: usize = 256;
 /// Replicas of one chunk in an answer: a policy's, and those that take the place of others.
 pub const PLACES_MAX: usize = 8;
 const _: () = assert!(PLACES_MAX > REPLICAS_MAX);
+
+/// A group keeps the answers of a client session at least this long after its last change, by the
+/// group's clock, which never runs faster than time. No client repeats a change for longer: behind
+/// this time it would be done again.
+pub const SESSION_IDLE: Duration = Duration::from_secs(300);
 
 /// Chunks in one order to a chunkserver, and replicas in one page of its list.
 pub const CHUNKS_MAX: usize = 1000;
