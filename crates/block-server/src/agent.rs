@@ -102,7 +102,8 @@ pub trait Devices {
     fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>>;
 }
 
-/// Called when a segment is taken away; ends when nothing is under way on its device.
+/// Called when a segment is taken away: stops serving it before it returns. The future ends when nothing
+/// is under way on the device.
 pub type Release = Rc<dyn Fn(SegmentId) -> LocalBoxFuture<'static, ()>>;
 
 /// A segment that this server was given.
@@ -239,18 +240,26 @@ impl BlockServerAgent {
     }
 
     /// The device of a segment and the epoch under which it was opened, as soon as it is open.
-    /// `Reroute` when the segment is another's.
+    /// `Reroute` when the segment is another's. `Retry` when this server lost the segment and was given
+    /// it again while the caller waited: the new epoch's opening waits for the end of all that was
+    /// begun under the old one, and this call is part of that.
     pub async fn device(&self, segment: SegmentId) -> Result<(Rc<dyn Owned>, u64), Fault> {
+        let mut first = None;
         loop {
             let changed = self.0.changed.notified();
-            let found = match self.0.places.borrow().get(&segment) {
+            let (device, epoch) = match self.0.places.borrow().get(&segment) {
                 None => {
                     let text = format!("{segment} is not served by block server {}", self.0.name);
                     return Err(Fault::new(Kind::Reroute, text));
                 }
-                Some(HostedSegment { device, epoch, .. }) => device.clone().zip(Some(*epoch)),
+                Some(HostedSegment { device, epoch, .. }) => (device.clone(), *epoch),
             };
-            if let Some((device, epoch)) = found {
+            if *first.get_or_insert(epoch) != epoch {
+                self.0.env.mark("block server: segment taken again while a request waited");
+                let text = format!("{segment} is being opened under another epoch");
+                return Err(Fault::new(Kind::Retry, text));
+            }
+            if let Some(device) = device {
                 device.device.ready().await?;
                 return Ok((device, epoch));
             }
@@ -452,12 +461,15 @@ impl BlockServerAgent {
                 tracing::info!(segment = %id, epoch, "gives a segment up");
                 place.task.abort();
                 let before = self.0.closing.borrow_mut().remove(&id);
+                // Before the segment is given to this server again: requests under the new epoch must not
+                // be part of what is waited for here.
+                let release = self.release(id);
                 let (device, this) = (place.device, self.clone());
                 let task = self.0.env.spawn(Class::Foreground, "block server: close", async move {
                     if let Some(before) = before {
                         let _ = before.await; // Ended, or its task has.
                     }
-                    this.release(id).await;
+                    release.await;
                     if let Some(device) = device {
                         device.device.close().await;
                     }
@@ -531,10 +543,13 @@ impl BlockServerAgent {
         true
     }
 
-    async fn release(&self, id: SegmentId) {
-        let release = self.0.release.borrow().clone();
-        if let Some(release) = release {
-            release(id).await;
+    /// Stops serving a segment, before it returns; the future ends when nothing is under way on it.
+    fn release(&self, id: SegmentId) -> impl Future<Output = ()> + 'static {
+        let released = self.0.release.borrow().clone().map(|release| release(id));
+        async move {
+            if let Some(released) = released {
+                released.await;
+            }
         }
     }
 

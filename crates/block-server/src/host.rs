@@ -160,10 +160,7 @@ impl Host {
         let agent = BlockServerAgent::start(managers, devices, name, listen);
         let server = BlockServer::new(&env, Rc::new(Opener(agent.clone())));
         let released = server.clone();
-        agent.on_release(Rc::new(move |segment| {
-            let server = released.clone();
-            Box::pin(async move { server.release(segment).await })
-        }));
+        agent.on_release(Rc::new(move |segment| Box::pin(released.release(segment))));
         let host = Host { agent, server };
         endpoint.listen(listen, Rc::new(host.clone())).await?;
         Ok(host)

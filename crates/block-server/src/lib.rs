@@ -164,20 +164,28 @@ impl BlockServer {
         }))
     }
 
-    /// Serves a segment no more. When it returns, nothing is under way on its device.
-    pub async fn release(&self, segment: SegmentId) {
+    /// Stops serving a segment, before it returns: a request that comes later opens the segment again.
+    /// When the future ends, nothing is under way on the device.
+    pub fn release(&self, segment: SegmentId) -> impl Future<Output = ()> + 'static {
         let slot = self.0.slots.borrow_mut().remove(&segment);
-        let Some(slot) = slot else { return };
-        self.forget_fence(segment.volume);
-        let _opening = slot.opening.lock().await;
-        let hosted = slot.hosted.borrow_mut().take();
-        let Some(hosted) = hosted else { return };
-        hosted.released.set(true);
-        self.note_location_lease(segment, &hosted);
-        let sessions: Vec<_> = hosted.sessions.borrow().values().cloned().collect();
-        sessions.iter().for_each(|session| session.close());
-        for session in sessions {
-            session.drained().await;
+        let hosted = slot.as_ref().and_then(|slot| slot.hosted.borrow_mut().take());
+        if slot.is_some() {
+            self.forget_fence(segment.volume);
+        }
+        let mut sessions = Vec::new();
+        if let Some(hosted) = hosted {
+            hosted.released.set(true);
+            self.note_location_lease(segment, &hosted);
+            sessions.extend(hosted.sessions.borrow().values().cloned());
+            sessions.iter().for_each(|session| session.close());
+        }
+        async move {
+            let Some(slot) = slot else { return };
+            // An opening that is under way finds that the segment was released.
+            let _opening = slot.opening.lock().await;
+            for session in sessions {
+                session.drained().await;
+            }
         }
     }
 

@@ -387,6 +387,21 @@ fn places_stay_lent_when_a_segment_is_released_while_it_is_opened() {
     });
 }
 
+/// A release that waits does not hold up requests that come after it.
+#[test]
+fn segment_is_opened_again_by_a_request_that_follows_its_release() {
+    world(20, |world| async move {
+        let raw = Raw::new(&world);
+        let one = world.manager.attach(VOLUME, true).epoch;
+        raw.open(one, one, 1).await.expect("it is admitted");
+        let server = world.servers.borrow()[&0].clone();
+        let release = server.release(segment(0));
+        let at = raw.open(one, one, 2).await.expect("it is admitted");
+        on(&world.server_env(0), release).await;
+        assert_same(raw.write(at, 1, 1, 1).await, DONE);
+    });
+}
+
 #[test]
 fn what_no_client_asks_is_refused() {
     world(15, |world| async move {

@@ -136,6 +136,10 @@ const FOUND: &[(&str, u64)] = &[
     // A volume that was deleted by force and brought back was opened with the attachment from before,
     // which a report to the managers still held.
     ("snapshots", 1_795_456_427),
+    // A block server lost a segment that was being opened and got it again in one grant. A request that
+    // waited for the first opening held up its end, the second opening waited for that end, and the
+    // request then waited for the second opening.
+    ("disks-cuts", 1_795_456_434),
 ];
 
 #[test]
