@@ -1,59 +1,38 @@
-//! How a command ends: exit codes, as `craton` has them.
+//! How a command ends. Exit codes are those of `craton`.
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
-
-/// Kind of a failure: the exit code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Code {
-    /// The operation failed.
-    Failed = 1,
-    /// The command line is wrong.
-    Usage = 2,
-    /// The cluster does not answer.
-    Unavailable = 3,
-    /// Configuration, directory, port or store cannot be used.
-    Setup = 4,
-    /// Damage was found.
-    Damage = 5,
-}
 
 /// Why a command was not done: a cause and a way out, in one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The exit code.
-    pub code: Code,
-    /// The sentence.
-    pub message: String,
+    code: u8,
+    message: String,
 }
 
 /// What commands answer.
 pub type Done = Result<(), Failure>;
 
 impl Failure {
-    /// With code and sentence.
-    pub fn new(code: Code, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into() }
-    }
-
-    /// [`Code::Failed`].
+    /// The operation failed: code 1.
     pub fn failed(message: impl Into<String>) -> Failure {
-        Failure::new(Code::Failed, message)
+        Failure { code: 1, message: message.into() }
     }
 
-    /// [`Code::Usage`].
+    /// The command line is wrong: code 2.
     pub fn usage(message: impl Into<String>) -> Failure {
-        Failure::new(Code::Usage, message)
+        Failure { code: 2, message: message.into() }
     }
 
-    /// [`Code::Setup`].
+    /// A directory, file or program cannot be used: code 4.
     pub fn setup(message: impl Into<String>) -> Failure {
-        Failure::new(Code::Setup, message)
+        Failure { code: 4, message: message.into() }
     }
 
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.code as u8)
+        ExitCode::from(self.code)
     }
 }
 
@@ -63,20 +42,19 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
-
+/// The cluster does not answer, code 3, or has lost bytes, code 5.
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Failure {
         let code = match error {
-            client::Error::Unavailable { .. } | client::Error::OpenEnd { .. } => Code::Unavailable,
-            client::Error::Corrupt { .. } => Code::Damage,
-            _ => Code::Failed,
+            client::Error::Unavailable { .. } | client::Error::OpenEnd { .. } => 3,
+            client::Error::Corrupt { .. } => 5,
+            _ => 1,
         };
-        Failure::new(code, error.to_string())
+        Failure { code, message: error.to_string() }
     }
 }
 
 /// A failed file operation, with the file's name.
-pub fn io(what: &str, path: &std::path::Path, error: &std::io::Error) -> Failure {
+pub fn io(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::setup(format!("cannot {what} {}: {error}", path.display()))
 }
