@@ -36,7 +36,8 @@ struct Answer {
 }
 
 /// Pauses between two tries to reach a replica: first and longest.
-const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+pub(super) const RETRY: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(200));
 
 impl<L: Log> Service<L> {
     /// Fences and seals all that older writers have open in `file`, under `epoch`, which is

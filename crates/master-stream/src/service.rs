@@ -21,7 +21,7 @@ use super::limits::{
     REQUESTS_INFLIGHT_MAX, SPARES_MAX, StreamConfig,
 };
 use super::ports::{ChunkserverCalls, ClusterSource, Log, replica_place};
-use super::recover::Flight;
+use super::recover::{Flight, RETRY};
 use super::state::{Stream, StreamMachine};
 use crate::placement::{ClusterView, NoPlace, PlaceState, ReplicaLocation, Wanted, choose};
 use crate::repair::Repairs;
@@ -301,7 +301,12 @@ impl<L: Log> Service<L> {
             }
             StreamChange::Seal { file } => {
                 let outcome = self.decide(Action::Seal { op, file }).await?;
-                self.end(op, file, outcome).await
+                match self.end(op, file, outcome).await {
+                    Err(error) if matches!(error.kind, Kind::Fenced | Kind::Refresh) => {
+                        self.sealed_by_another(file).await
+                    }
+                    answer => answer,
+                }
             }
             StreamChange::Delete { file } => {
                 let delete_at_ms = self.rights_end_ms();
@@ -336,6 +341,34 @@ impl<L: Log> Service<L> {
         let Outcome::Recover { epoch } = outcome else { return self.writer(outcome) };
         let outcome = self.finish(Some(op), file, epoch, Some((demand, chunks))).await?;
         self.writer(outcome)
+    }
+
+    /// Answers a seal whose recovery was shut out by a request that took the next epoch: another seal of
+    /// the same file, or the master's own of a silent writer's, ends the file for both. Only an opening
+    /// has the file written to again.
+    async fn sealed_by_another(self: &Rc<Self>, file: FileId) -> Result<StreamReply, ControlError> {
+        self.env.mark("stream: a seal waits for another's recovery");
+        for _ in 0..3 {
+            self.read().await?;
+            let found = self.stream(file, |stream| {
+                (stream.writing, stream.needs_recovery(), stream.epoch, stream.sealed_len())
+            });
+            let (writing, recovers, epoch, len) =
+                found.ok_or_else(|| refusal(Refusal::NotFound))?;
+            if writing {
+                return Err(refusal(Refusal::Fenced { epoch }));
+            }
+            if !recovers {
+                return Ok(StreamReply::Done { len });
+            }
+            match self.recover(file, epoch).await {
+                Err(error) if !matches!(error.kind, Kind::Fenced | Kind::Refresh) => {
+                    return Err(error);
+                }
+                _ => self.env.sleep(self.env.jitter(RETRY.0)).await,
+            }
+        }
+        Err(ControlError::new(Kind::Retry, "other requests recover the file: retry"))
     }
 
     /// What follows on the end of a writer: recovery, when its length is not known.

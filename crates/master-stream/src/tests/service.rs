@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use base::{Epoch, FileId, Kind};
+use futures_util::future::{join, join_all};
 use runtime::sim::Sim;
 use runtime::{Class, Duration};
 use wire::control::{Policy, StreamChange, StreamReply, StreamRequest, StreamView};
@@ -145,6 +146,67 @@ fn a_reader_seals_what_a_lost_writer_left() {
         let none = client.change(StreamChange::Seal { file: FileId::new(9) }).await;
         assert_eq!(none.unwrap_err().kind, Kind::NotFound);
     });
+}
+
+/// Each of them takes an epoch of its own, so one shuts the other's recovery out.
+#[test]
+fn seals_of_one_file_at_the_same_time_all_succeed() {
+    for seed in 0..8 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::rep(3), 6);
+        Cluster::run(&sim, &cluster, async |cluster| {
+            let file = FileId::new(1);
+            let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+            writer.append(&[1; 30]).await.unwrap();
+            let clients: Vec<_> = (0..3).map(|_| Client::new(&cluster)).collect();
+            let seals = clients.iter().map(|client| client.change(StreamChange::Seal { file }));
+            for seal in join_all(seals).await {
+                assert_eq!(seal, Ok(StreamReply::Done { len: 30 }));
+            }
+            assert!(!cluster.locate(file, 0).await.unwrap().open);
+        });
+    }
+}
+
+/// An opening that comes during a seal has the file: it is not sealed any more.
+#[test]
+fn seal_that_an_opening_shuts_out_is_refused() {
+    let (mut refused, mut sealed) = (0, 0);
+    for seed in 0..16 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::rep(3), 6);
+        let ended = Rc::new(Cell::new(None));
+        let seen = ended.clone();
+        Cluster::run(&sim, &cluster, async move |cluster| {
+            let file = FileId::new(1);
+            let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+            writer.append(&[1; 30]).await.unwrap();
+            let (one, other) = (Client::new(&cluster), Client::new(&cluster));
+            let (seal, next) =
+                join(one.change(StreamChange::Seal { file }), Writer::open(other, file)).await;
+            if let Ok(mut next) = next {
+                next.append(&[2; 10]).await.unwrap();
+                assert!(cluster.locate(file, 0).await.unwrap().open);
+                seen.set(Some((true, seal.map_err(|error| error.kind))));
+            } else {
+                let kind = next.err().map(|error| error.kind);
+                assert!(matches!(kind, Some(Kind::Fenced | Kind::Refresh)), "{kind:?}");
+                assert!(!cluster.locate(file, 0).await.unwrap().open);
+                seen.set(Some((false, seal.map_err(|error| error.kind))));
+            }
+        });
+        match ended.take().expect("it has run") {
+            (_, Ok(reply)) => {
+                assert_eq!(reply, StreamReply::Done { len: 30 });
+                sealed += 1;
+            }
+            (opened, Err(kind)) => {
+                assert_eq!((opened, kind), (true, Kind::Fenced), "one of them has the file");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0 && sealed > 0, "{refused} refused, {sealed} sealed");
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn seeds(default: Range<u64>) -> Range<u64> {
 #[test]
 fn acknowledged_bytes_survive_and_garbage_does_not() {
     let (mut marks, mut acknowledged) = (BTreeMap::new(), 0);
-    let range = seeds(0..32);
+    let range = seeds(0..64);
     let count = range.end - range.start;
     for seed in range {
         let outcome = run(seed, policy_of(seed));
@@ -264,7 +264,7 @@ fn acknowledged_bytes_survive_and_garbage_does_not() {
         }
     }
     println!("{acknowledged} bytes acknowledged, {marks:#?}");
-    if count < 32 {
+    if count < 64 {
         return;
     }
     for rare in [

@@ -140,6 +140,9 @@ const FOUND: &[(&str, u64)] = &[
     // waited for the first opening held up its end, the second opening waited for that end, and the
     // request then waited for the second opening.
     ("disks-cuts", 1_795_456_434),
+    // A segment's opening sealed a file at the moment at which masters sealed it as a silent writer's, and
+    // failed: another writer had opened the file.
+    ("segments", 1_795_456_452),
 ];
 
 #[test]
