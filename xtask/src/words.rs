@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 /// Words that are replaced by the field's, and how many times they are still there. The numbers
 /// only go down: a change that removes some writes the new number here.
 const REPLACED: &[(&str, usize)] = &[
-    ("whoever", 67),
-    ("somebody", 42),
-    ("nobody", 187),
+    ("whoever", 65),
+    ("somebody", 41),
+    ("nobody", 180),
     ("anew", 32),
-    ("meanwhile", 52),
+    ("meanwhile", 49),
     ("of late", 2),
     ("in vain", 4),
     ("on a bad day", 0),
     ("one behind the other", 16),
-    ("told", 216),
-    ("tells", 64),
+    ("told", 209),
+    ("tells", 63),
     ("trouble", 19),
     ("troubles", 3),
     ("lent", 6),

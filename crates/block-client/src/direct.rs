@@ -1,10 +1,9 @@
-//! Reads beside the block server (decision 23): the server says where blocks are, the client reads
-//! their records from the core. A record is never changed and is verified by what it says of
-//! itself, so what is read is what the blocks had when the server answered.
+//! Direct reads (decision 23): the block server sends the locations of blocks, and the client reads
+//! the records from the core. A record never changes and is verified against its own identity. So
+//! the client reads what the blocks had when the server answered.
 //!
-//! It is the quick way, never the only one. Whatever is not as it should be (a file that was
-//! collected meanwhile, a replica that does not show enough yet, a record that does not verify, a
-//! core that takes long) is left to the block server.
+//! The block server stays the fallback. It reads when a file was collected, a replica does not show
+//! enough yet, a record does not verify, or the core takes long.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -75,26 +74,26 @@ impl DirectReader {
         Rc::new(DirectReader { shared, segment, files, session })
     }
 
-    /// True when the block server may answer with places.
+    /// True when the block server may answer with locations.
     pub(super) fn is_wanted(&self) -> bool {
         self.shared.files.get().is_some() && self.shared.trust.is_there(&self.shared.env)
     }
 
-    /// Another session begins. The segment may have been discarded and made again since the last
+    /// Begins another session. The segment may have been discarded and made again since the last
     /// one, with files of the same names.
     pub(super) fn begin_session(&self) {
         self.session.set(self.session.get() + 1);
         self.files.borrow_mut().clear();
     }
 
-    /// The core, or a block server that knows no places, is left alone for a while.
+    /// After a failure direct reads pause: the core, or a block server without locations, is left alone.
     pub(super) fn note_failure(&self) {
         self.shared.env.mark("block: trouble beside the server");
         self.shared.trust.note_failure(&self.shared.env);
     }
 
-    /// The bytes of a range whose blocks are at `spans`; nothing when the block server is to be
-    /// asked for them.
+    /// The bytes of a range whose blocks are at `spans`; nothing when the block server is to read
+    /// them.
     pub(super) async fn read(
         self: &Rc<DirectReader>,
         extent: Extent,
@@ -123,8 +122,8 @@ impl DirectReader {
         env.mark("block: read left to the server");
         self.shared.count(|reads| reads.left += 1);
         match why.kind {
-            // To be expected: a file that is opened just now, or was collected; an end that is not
-            // shown yet; a range in many pieces.
+            // Expected: a file that is being opened or was collected; an end that is not shown yet;
+            // a range in many pieces.
             Kind::NotFound | Kind::Refresh => {}
             kind => {
                 if kind == Kind::Corrupt {
@@ -146,7 +145,7 @@ impl DirectReader {
         if runs.len() > DIRECT_RUNS_MAX {
             return Err(Fault::new(Kind::Refresh, "the range is in too many pieces"));
         }
-        // All that have to be opened are, for those who come later.
+        // Opens all missing files, for later reads.
         let sources: Vec<_> = runs.iter().map(|run| self.source(run.file)).collect();
         let sources = sources.into_iter().collect::<Option<Vec<_>>>();
         let sources = sources.ok_or_else(|| Fault::new(Kind::NotFound, "it is not open yet"))?;
@@ -162,7 +161,7 @@ impl DirectReader {
             }
         };
         let all = join_all(runs.iter().zip(sources).map(read)).await;
-        // It takes memory when it is there: whoever waits for memory holds none.
+        // Memory is taken last: a read that waits for memory holds none.
         let mut out = self.shared.alloc(extent.len as usize).await?;
         if runs.iter().map(|run| run.blocks.len()).sum::<usize>() < count(spans) as usize {
             out.fill(0);
@@ -195,13 +194,13 @@ impl DirectReader {
         };
         let identity = Identity { volume, segment: self.segment.index };
         let file = FileNo::new(run.file.1).expect("the decoder refuses 0");
-        read_block(identity, file, unit, lba as u32, record).map_err(|flaw| match record.len() {
+        read_block(identity, file, unit, lba as u32, record).map_err(|error| match record.len() {
             0..RECORD => Fault::new(Kind::Refresh, "a replica does not show it yet"),
-            _ => Fault::new(Kind::Corrupt, format!("block {lba} in {:?}: {flaw:?}", run.file)),
+            _ => Fault::new(Kind::Corrupt, format!("block {lba} in {:?}: {error:?}", run.file)),
         })
     }
 
-    /// A file, when it is open. One that is not is opened, for those who come later.
+    /// A file, if it is open. A closed one is opened, for later reads.
     fn source(self: &Rc<DirectReader>, file: (u32, u32)) -> Option<Rc<dyn Source>> {
         let files = &mut *self.files.borrow_mut();
         match files.get(&file) {
@@ -246,7 +245,7 @@ impl DirectReader {
     }
 }
 
-/// The spans of some blocks; nothing unless all of them were told.
+/// The locations of some blocks; nothing unless the answer has all of them.
 pub(super) fn part_of(located: &Located, blocks: Range<u64>) -> Option<Vec<LocationRun>> {
     let (mut first, mut part) = (located.first, Vec::new());
     for span in &located.spans {
@@ -272,7 +271,7 @@ fn count(spans: &[LocationRun]) -> u64 {
     spans.iter().map(|span| u64::from(span.blocks)).sum()
 }
 
-/// The records that a server's spans name, joined where they stand close together.
+/// The records at a server's locations, joined where they stand close together.
 fn runs(extent: Extent, spans: &[LocationRun]) -> Result<Vec<Run>, Fault> {
     let (covers, _) = blocks(extent);
     if count(spans) != covers.end - covers.start {

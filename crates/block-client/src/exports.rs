@@ -1,4 +1,4 @@
-//! [`VolumeExports`]: volumes as a front end serves them. A volume is attached while somebody has
+//! [`VolumeExports`]: volumes as a front end serves them. A volume is attached while a client has
 //! its export open, once for all connections of the front end.
 
 use std::cell::{Cell, RefCell};
@@ -29,12 +29,12 @@ struct VolumeExportsInner {
     env: Env,
     managers: Managers,
     endpoint: Endpoint,
-    /// Who attaches: the same after a restart.
+    /// Name of the front end that attaches: the same after a restart.
     holder: String,
     limits: Limits,
-    /// Reads go beside the block servers.
+    /// Direct reads are on.
     direct: Cell<bool>,
-    /// How volumes that are closed have read.
+    /// Reads of volumes that are closed by now.
     read: Cell<Reads>,
     open: RefCell<BTreeMap<String, Weak<AttachedVolume>>>,
     /// One opening at a time, so that connections share attachments.
@@ -77,7 +77,7 @@ impl DataFiles for CoreFiles {
 }
 
 impl VolumeExports {
-    /// Those of the managers' cluster; `holder` is the name of the front end.
+    /// Exports of the managers' cluster; `holder` is the name of the front end.
     pub fn new(
         managers: &Managers,
         endpoint: &Endpoint,
@@ -111,7 +111,7 @@ impl VolumeExports {
                 drop(inner);
                 let role = BlockRole::Frontend;
                 let here = BlockRequest::Here { role, name: name.clone(), addr };
-                // It is shown as down when this is lost often.
+                // When several reports are lost, it is shown as down.
                 if managers.ask_once(&here, ANNOUNCE_INTERVAL).await.is_ok() {
                     pause = ANNOUNCE_INTERVAL;
                 }
@@ -120,14 +120,13 @@ impl VolumeExports {
         });
     }
 
-    /// Whether volumes that are opened from now on read from chunkservers what block servers say
-    /// where to find (decision 23); they do unless they are told. Where chunkservers cannot be
-    /// reached, block servers read for them.
+    /// Direct reads of volumes that are opened from now on (decision 23): on, unless set otherwise.
+    /// When chunkservers cannot be reached, block servers read for the client.
     pub fn set_direct_reads(&self, direct: bool) {
         self.0.direct.set(direct);
     }
 
-    /// How all volumes have read since the start.
+    /// Reads of all volumes since the start.
     pub fn reads(&self) -> Reads {
         let open = self.0.open.borrow();
         let open = open.values().filter_map(Weak::upgrade).map(|open| open.volume.reads());
@@ -248,7 +247,7 @@ impl Drop for AttachedVolume {
         self.exports.env.spawn(Class::Foreground, "frontend: detach", async move {
             volume.close().await;
             if let Err(error) = managers.ask(request).await {
-                // It is over when nobody has kept it for a while.
+                // The manager ends it when it is not renewed for a while.
                 tracing::debug!(%error, "not detached");
             }
         });
@@ -307,8 +306,8 @@ impl Route for Map {
     }
 }
 
-/// Tells the managers that attachments are alive, and learns which are over and what the others
-/// may do (B12).
+/// Renews attachments at the managers, and learns which are over and the limits of the others
+/// (B12).
 async fn keep(exports: Weak<VolumeExportsInner>) {
     while let Some(inner) = exports.upgrade() {
         let open: Vec<Rc<AttachedVolume>> =
@@ -325,7 +324,7 @@ async fn keep(exports: Weak<VolumeExportsInner>) {
             }
         }
         for open in open {
-            // A manager that does not answer changes nothing.
+            // When a manager does not answer, nothing changes.
             if let Ok(info) = managers.volume(&open.name).await
                 && info.volume == open.id
             {

@@ -1,4 +1,4 @@
-//! Where a client finds DataFiles, and how the core has answered reads of them.
+//! DataFiles of the core for direct reads, and the backoff after reads that failed.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,15 +11,15 @@ use table::Source;
 
 use crate::limits::DIRECT_PAUSE;
 
-/// Where a client finds DataFiles.
+/// Opens DataFiles for a client.
 pub trait DataFiles {
     /// Opens a file of a segment's directory for reading.
     /// The directory is looked up again: a segment that was discarded may have been made again.
     fn open<'a>(&'a self, segment: SegmentId, name: &'a str) -> Answer<'a, Rc<dyn Source>>;
 }
 
-/// How the core has answered so far. After a failure all reads of a volume go through the block
-/// servers for a while, and then one of them tries again.
+/// Backoff of direct reads. After a failure all reads of a volume go through the block servers for
+/// a while; then one read tries again.
 #[derive(Default)]
 pub(super) struct DirectReadBackoff {
     not_before: Cell<Instant>,
@@ -55,7 +55,7 @@ impl DirectReadBackoff {
 
     pub(super) fn note_failure(&self, env: &Env) {
         if env.now() < self.not_before.get() {
-            return; // Others that were under way have noted it.
+            return; // Another read that was under way has noted it.
         }
         let (first, longest) = DIRECT_PAUSE;
         let pause = (2 * self.pause.get()).clamp(first, longest);

@@ -1,10 +1,10 @@
 //! [`Volume`]: the block client (B16). It cuts requests at segments, sends their parts to the
-//! block servers at the same time, and sends them again until they are answered: of a server's
-//! death its caller sees a pause.
+//! block servers at the same time, and sends them again until they are answered. When a server
+//! dies, its caller sees a pause.
 //!
-//! Requests that overlap on a block go one after the other. A change keeps its number however
-//! often it is sent, and happens once, so blocks are linearizable, with one attachment or with
-//! several (a shared volume), through the death of any block server.
+//! Requests that overlap on a block go in order. A change keeps its number when it is sent again,
+//! and happens once. So blocks are linearizable, with one attachment or with several (a shared
+//! volume), through the death of any block server.
 //!
 //! Invariant: knows no NBD; reaches the block manager through [`Route`] and the core through
 //! [`DataFiles`] only.
@@ -60,7 +60,7 @@ struct VolumeInner {
 #[derive(Clone)]
 pub struct Volume(Rc<VolumeInner>);
 
-/// Which volume, and how it is cut.
+/// Identity and sizes of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// The volume.
@@ -105,14 +105,14 @@ impl Volume {
         }))
     }
 
-    /// From now on reads may take DataFiles from `files`, once a block server has said where in
-    /// them the blocks are.
+    /// From now on reads may go to DataFiles of `files`, once a block server has sent the locations
+    /// of the blocks.
     pub fn read_directly(&self, files: Rc<dyn DataFiles>) {
-        // Whoever comes second has nothing else to say.
+        // The second caller sets the same.
         let _ = self.0.shared.files.set(files);
     }
 
-    /// How it has read so far.
+    /// Reads so far.
     pub fn reads(&self) -> Reads {
         self.0.shared.reads.get()
     }
@@ -122,13 +122,13 @@ impl Volume {
         self.0.bytes.set(bytes);
     }
 
-    /// What it may do from now on (B12); requests that wait go by it, too. `attachments` are all
-    /// that the volume has: each takes its share. Until this is called nothing bounds it.
+    /// Sets its limits (B12), for waiting requests too. `attachments` are all that the volume has:
+    /// each takes its share. Before the first call it has no limits.
     pub fn set_limits(&self, limits: VolumeLimits, attachments: usize) {
         self.0.throttle.set(limits, attachments);
     }
 
-    /// Ends its sessions. For a detachment: no request is under way, and none may follow.
+    /// Ends its sessions, for a detachment: no request is under way, and none may follow.
     pub async fn close(&self) {
         self.0.shared.over.set(true);
         let segments: Vec<_> = self.0.segments.take().into_values().collect();
@@ -156,8 +156,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Has each segment do its part; all ends are waited for, so that none is under way when an
-    /// error is told.
+    /// Has each segment do its part. It waits for all parts, so that none is under way when an
+    /// error is returned.
     async fn spread(
         &self,
         parts: &[SegmentRequest],
@@ -250,7 +250,7 @@ impl Device for Volume {
     fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
         async move {
             self.check(extent, u64::MAX)?;
-            // What is beyond is asked for when the client gets there.
+            // The client asks for the rest when it gets there.
             let extent = Extent { len: extent.len.min(PIECES_BYTES_MAX), ..extent };
             let parts = self.0.geometry.split(extent);
             let most = most.clamp(1, PIECES_MAX);
@@ -268,7 +268,7 @@ impl Device for Volume {
     }
 }
 
-/// Pieces of segments, in the order of the volume, up to where one of the segments says no more.
+/// Pieces of segments, in the order of the volume, up to the first segment whose answer ends early.
 fn merge(
     parts: &[SegmentRequest],
     lists: &[Vec<AllocationExtent>],

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use base::MIB;
 
-/// What a volume's bounds let through at once after a pause, in time: long against the pauses of
-/// a scheduler, short for an observer of the rate (B12).
+/// Time whose rate passes at once after a pause (B12): long against the pauses of a scheduler,
+/// short for an observer of the rate.
 pub const LIMIT_BURST: Duration = Duration::from_millis(100);
 /// The same for the begin of a session: the server may have to recover the segment.
 pub const BLOCK_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -15,21 +15,21 @@ pub const BLOCK_REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 /// First and longest pause between two tries of a request. A takeover is to be noticed within a
 /// small part of the second that it may take.
 pub const BLOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// Bytes of a volume that one question for pieces looks at: 2,048 sectors of 128 KiB.
+/// Bytes of a volume for which one request lists pieces: 2,048 sectors of 128 KiB.
 pub const PIECES_BYTES_MAX: u64 = 256 * MIB;
-/// DataFiles of one segment that a client keeps open: one of 32 GiB has 64, and some more while they
-/// are collected.
+/// DataFiles of one segment that a client keeps open: one of 32 GiB has 64, and some more during
+/// collection.
 pub const DIRECT_FILES_MAX: usize = 128;
-/// Reads of the core that one read beside the block server is made of at most; the block server,
-/// which is nearer to its peers, reads more pieces better.
+/// Reads of the core for one direct read, at most; with more pieces the block server reads them,
+/// which is nearer to its peers.
 pub const DIRECT_RUNS_MAX: usize = 16;
-/// How long a read beside the block server may take before the block server is asked for it: longer
-/// than the core's client needs to leave a silent replica for the next (500 ms), which it remembers.
+/// A direct read that takes longer goes to the block server. The core's client needs 500 ms to
+/// leave a silent replica for the next, which it remembers.
 pub const DIRECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// For how long all reads go through the block servers after a direct read has failed, at first and at
-/// most; then one tries again.
+/// Pause of direct reads after a failure, at first and at most: all reads go through the block
+/// servers; then one tries again.
 pub const DIRECT_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
-/// Neighbourhoods of places that an attachment keeps: 350 bytes each, 11 MiB; 4 GiB of blocks.
+/// Groups of locations that an attachment keeps: 350 bytes each, 11 MiB; 4 GiB of blocks.
 pub const LOCATION_GROUPS_MAX: usize = 32 << 10;
-/// DataFiles that they may name: more are not open at a time in 64 segments.
+/// DataFiles that these may name: more are not open at a time in 64 segments.
 pub const LOCATION_FILES_MAX: usize = 8 << 10;

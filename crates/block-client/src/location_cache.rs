@@ -2,9 +2,9 @@
 //! (decision 24).
 //!
 //! [`LocationCache`] has what block servers have sent; [`Watch`] finds locations that were changed while
-//! they were asked for, so that these are not kept. The caller compares the time with the lease's end
-//! ([`block_proto::Located::location_lease_ms`]), and the session: locations of one are not used in the
-//! next.
+//! they were being requested, so that these are not kept. The caller compares the time with the lease's end
+//! ([`block_proto::Located::location_lease_ms`]), and the session: locations of one session are not
+//! used in the next.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -54,12 +54,12 @@ struct LocationCacheState {
     /// Files by their indices, and what gives them: the file and the volume of its records.
     files: Vec<((u32, u32), u64)>,
     numbers: BTreeMap<((u32, u32), u64), u32>,
-    /// Where the next victim is looked for.
+    /// Position of the search for the next victim.
     hand: Key,
 }
 
 impl LocationCache {
-    /// Where blocks of a segment are, if all are known in this session.
+    /// Locations of blocks of a segment, if all are known in this session.
     pub(super) fn find(
         &self,
         segment: u32,
@@ -94,7 +94,7 @@ impl LocationCache {
         Some(spans)
     }
 
-    /// Keeps where the blocks from `first` on are, of those within `blocks` and not in `except`.
+    /// Keeps the locations from `first` on, of blocks within `blocks` and not in `except`.
     pub(super) fn keep(
         &self,
         (segment, session): (u32, u64),
@@ -133,7 +133,7 @@ impl LocationCache {
         }
     }
 
-    /// Nothing is known of these blocks any more.
+    /// Forgets the locations of these blocks.
     pub(super) fn forget(&self, segment: u32, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
@@ -188,7 +188,7 @@ impl LocationCacheState {
         group
     }
 
-    /// Drops one that was of no use lately.
+    /// Drops a group that was not used lately.
     fn drop_one(&mut self) {
         for passed in 0.. {
             let next = self.groups.range_mut(self.hand..).next();
@@ -206,7 +206,7 @@ impl LocationCacheState {
     }
 }
 
-/// The changes of a segment that are under way, and the questions for places.
+/// Changes of a segment that are under way, and requests for locations.
 #[derive(Default)]
 pub(super) struct Watch(RefCell<Watched>);
 
@@ -219,11 +219,11 @@ struct Watched {
 
 struct Question {
     blocks: Range<u64>,
-    /// Blocks that were being changed meanwhile.
+    /// Blocks that changed since the request was sent.
     spoiled: Vec<Range<u64>>,
 }
 
-/// A change under way, or a question.
+/// A change under way, or a request for locations.
 pub(super) struct Watching<'a> {
     watch: &'a Watch,
     id: u64,
@@ -240,7 +240,7 @@ impl Watch {
         watched.next
     }
 
-    /// A change begins: before it is sent. It has ended when the answer is dropped.
+    /// A change begins: called before it is sent. It ends when the returned value is dropped.
     pub(super) fn change(&self, blocks: Range<u64>) -> Watching<'_> {
         let id = self.next();
         let watched = &mut *self.0.borrow_mut();
@@ -253,7 +253,7 @@ impl Watch {
         Watching { watch: self, id }
     }
 
-    /// A question for the places of these blocks: before it is sent.
+    /// Begins a request for the locations of these blocks: called before it is sent.
     pub(super) fn ask(&self, blocks: Range<u64>) -> Watching<'_> {
         let id = self.next();
         let watched = &mut *self.0.borrow_mut();
@@ -265,8 +265,7 @@ impl Watch {
 }
 
 impl Watching<'_> {
-    /// Of a question: which blocks it was for, and which of them were changed meanwhile, or may
-    /// have been.
+    /// The blocks of a request, and those of them that have changed since, or may have.
     pub(super) fn answered(&self) -> (Range<u64>, Vec<Range<u64>>) {
         let mut watched = self.watch.0.borrow_mut();
         let question = watched.questions.remove(&self.id).expect("a question is answered once");

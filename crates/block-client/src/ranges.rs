@@ -6,16 +6,16 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::task::{Poll, Waker};
 
-/// Claims on blocks of a segment: of two that overlap, one of which is to change something, the
-/// later waits for the earlier. A change may have to be sent again; while it is, nobody may have
-/// seen or changed what it changes.
+/// Claims on blocks of a segment. When two overlap and one is a change, the later waits for the
+/// earlier. A change may have to be sent again: until it ends, no other request reads or changes
+/// its blocks.
 #[derive(Default)]
 pub(super) struct Ranges(RefCell<RangesState>);
 
 #[derive(Default)]
 struct RangesState {
     next: u64,
-    /// In the order of their coming.
+    /// In the order of arrival.
     claims: VecDeque<Entry>,
 }
 
@@ -110,10 +110,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_overlaps_waits_in_turn() {
+    fn overlapping_claims_wait_in_order_of_arrival() {
         let ranges = Ranges::default();
         let now = |blocks: Range<u64>, alone| ranges.claim(blocks, alone).now_or_never();
-        let first = now(0..4, true).expect("nobody else");
+        let first = now(0..4, true).expect("no other claim");
         let beside = now(4..8, true).expect("no overlap");
         let mut second = Box::pin(ranges.claim(3..5, false));
         assert!(second.as_mut().now_or_never().is_none());
@@ -131,7 +131,7 @@ mod tests {
         drop((second, fourth));
         assert!(third.as_mut().now_or_never().is_some());
         drop(third);
-        // One that nobody waits for any more is in nobody's way.
+        // A claim without a waiter does not block others.
         let held = now(0..1, true).expect("free");
         let mut left = Box::pin(ranges.claim(0..1, true));
         assert!(left.as_mut().now_or_never().is_none());

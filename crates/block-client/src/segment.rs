@@ -1,5 +1,4 @@
-//! One segment, as a volume's client sees it: where it is, the session there, requests and their
-//! repeats.
+//! One segment, as a volume's client sees it: its owner, the session there, requests and retries.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -25,7 +24,7 @@ use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
 use super::shared::{Attachment, SegmentOwner, Shared};
 
-/// What is asked of a segment.
+/// A request to a segment.
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
     Read,
@@ -40,23 +39,23 @@ impl Ask {
     }
 }
 
-/// A good answer with its payload.
+/// A successful answer with its payload.
 pub(super) type Answered = (BlockAnswer, Option<Buf>);
 
-/// How a try ended.
+/// Outcome of a try.
 enum AttemptEnd {
-    /// With a good answer, in the session with this number.
+    /// With a successful answer, in the session with this number.
     Answered(Answered, u64),
-    /// Another try may help: at once, or after a pause.
+    /// A retry may help: at once, or after a pause.
     Again { pause: bool, why: Fault },
-    /// No other try will.
+    /// A retry does not help.
     Failed(Fault),
 }
 
-/// Where the segment is served, and in which session.
+/// The segment's owner, and the session there.
 #[derive(Default)]
 struct Link {
-    /// A place that did not answer as it should: the route is asked before it is used again.
+    /// An owner that did not answer as it should: the route is asked before it is used again.
     doubt: Option<SegmentOwner>,
     next: u64,
     /// The next session is begun no earlier.
@@ -66,7 +65,7 @@ struct Link {
     admitted: u64,
 }
 
-/// Until when places that were told in a session may be used.
+/// End of the lease on the locations of a session.
 #[derive(Clone, Copy, Default)]
 struct LocationLease {
     session: u64,
@@ -102,8 +101,8 @@ impl Segment {
         })
     }
 
-    /// Does a request, as often as it takes. An error is final: of a change it may have happened
-    /// or not if it is `Unknown`, and has not otherwise; it does not happen later.
+    /// Performs a request, with retries. An error is final. After `Unknown` a change may have
+    /// happened or not; after another error it has not. It does not happen later.
     pub(super) async fn perform(
         &self,
         extent: Extent,
@@ -120,7 +119,7 @@ impl Segment {
         if locate && let Some(data) = self.read_known(extent, &blocks).await {
             return Ok((BlockAnswer::Read, Some(data)));
         }
-        // From now on nobody here reads what it changes by what was known before.
+        // From now on reads do not use the locations of the changed blocks.
         let _changing = ask.changes().then(|| {
             self.shared.locations.forget(self.id.index, blocks.clone());
             self.watch.change(blocks.clone())
@@ -135,7 +134,7 @@ impl Segment {
                     let question = question.expect("places were asked for");
                     self.learn(&question, &located, (session, sent));
                     let Some(spans) = part_of(&located, blocks.clone()) else {
-                        // They are of other blocks than were asked for.
+                        // The locations are of other blocks than were requested.
                         self.direct.note_failure();
                         continue;
                     };
@@ -149,7 +148,7 @@ impl Segment {
                     settle(&mut ticket);
                     return Ok(answered);
                 }
-                // It knows no places: a server of an older version.
+                // A server of an older version has no locations.
                 AttemptEnd::Failed(fault) if locate && fault.kind == Kind::Invalid => {
                     self.direct.note_failure();
                     locate = false;
@@ -175,7 +174,7 @@ impl Segment {
         }
     }
 
-    /// Reads by places that are known: the block server is not asked (decision 24).
+    /// Reads at known locations, without the block server (decision 24).
     async fn read_known(&self, extent: Extent, blocks: &Range<u64>) -> Option<Buf> {
         let spans = self.known(blocks)?;
         let data = self.direct.read(extent, &spans).await;
@@ -184,13 +183,13 @@ impl Segment {
                 self.shared.env.mark("block: read by a place that was known");
                 self.shared.count(|reads| reads.known += 1);
             }
-            // It was collected, or is not open yet.
+            // The file was collected, or is not open yet.
             None => self.shared.locations.forget(self.id.index, blocks.clone()),
         }
         data
     }
 
-    /// Where blocks are, while nobody else may change them.
+    /// Locations of blocks, while the location lease lasts.
     fn known(&self, blocks: &Range<u64>) -> Option<Vec<LocationRun>> {
         let (session, lease) = (self.usable()?, self.lease.get());
         let over = self.shared.over.get() || self.shared.env.now() >= lease.until;
@@ -200,11 +199,11 @@ impl Segment {
         self.shared.locations.find(self.id.index, session.number, blocks.clone())
     }
 
-    /// Keeps places that were asked for at `sent`.
+    /// Keeps locations that were requested at `sent`.
     fn learn(&self, question: &Watching<'_>, located: &Located, (session, sent): (u64, Instant)) {
         let (blocks, changed) = question.answered();
         let usable = self.usable().is_some_and(|now| now.number == session);
-        // No server begins before what was asked for.
+        // No server begins before the requested blocks.
         if located.location_lease_ms == 0 || !usable || !blocks.contains(&located.first) {
             return;
         }
@@ -213,8 +212,8 @@ impl Segment {
             until = until.max(self.lease.get().until);
         }
         self.lease.set(LocationLease { session, until });
-        let (which, told) = ((self.id.index, session), (located.first, &located.spans[..]));
-        self.shared.locations.keep(which, told, blocks, &changed);
+        let (which, spans) = ((self.id.index, session), (located.first, &located.spans[..]));
+        self.shared.locations.keep(which, spans, blocks, &changed);
     }
 
     async fn attempt(
@@ -233,7 +232,7 @@ impl Segment {
             if ticket.is_none() {
                 *ticket = Some(self.changes.number().await);
             }
-            // It keeps its number: wherever it has happened, it does not happen again.
+            // It keeps its number: when it has happened before, it does not happen again.
             ticket.as_ref().expect("just drawn").sequence()
         } else {
             Sequence { seq: 1, floor: 1 }
@@ -305,7 +304,7 @@ impl Segment {
         self.link.borrow_mut().doubt = Some(place);
     }
 
-    /// The session at hand, if it is good.
+    /// The present session, if it is valid.
     fn usable(&self) -> Option<Rc<Session>> {
         if self.link.borrow().doubt.is_some() {
             return None;
@@ -313,7 +312,7 @@ impl Segment {
         self.changes.session().filter(|session| !session.is_lost())
     }
 
-    /// A session at the place where the segment is served now.
+    /// A session at the segment's present owner.
     async fn session(&self) -> Result<Rc<Session>, AttemptEnd> {
         self.shared.check().map_err(AttemptEnd::Failed)?;
         if let Some(session) = self.usable() {
@@ -348,7 +347,7 @@ impl Segment {
         let place = place.inspect_err(|_| self.link.borrow_mut().doubt = doubt)?;
         let kept = self.changes.session();
         if let Some(session) = kept.filter(|kept| !kept.is_lost() && kept.place == place) {
-            return Ok(session); // It was slow, or the network was.
+            return Ok(session); // The server or the network was slow.
         }
         let number = {
             let link = &mut *self.link.borrow_mut();
@@ -399,7 +398,7 @@ impl Segment {
             op: request.op(),
             priority,
             trace: self.shared.env.trace(),
-            flow: 0, // What must keep its order is sent after an answer.
+            flow: 0, // Requests that depend on order wait for an answer.
             token: Token::NONE,
             body: request.encode(),
             payload,

@@ -15,8 +15,8 @@ pub(super) struct Session {
     pub(super) number: u64,
     pub(super) grant: u64,
     pub(super) place: SegmentOwner,
-    /// It is not used any more: the server does not have it, or a change of it was given up,
-    /// which must not happen later.
+    /// It is not used any more: the server has lost it, or a change of it was given up and must not
+    /// happen later.
     lost: Cell<bool>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Changes {
     next: Cell<u64>,
     /// Changes that are not answered.
     open: RefCell<BTreeSet<u64>>,
-    /// Told when a change was answered or given up.
+    /// Notified when a change is answered or given up.
     moved: Notify,
     /// The session in which they are sent.
     session: RefCell<Option<Rc<Session>>>,
@@ -55,12 +55,12 @@ impl Changes {
         })
     }
 
-    /// The session at hand.
+    /// The present session.
     pub(super) fn session(&self) -> Option<Rc<Session>> {
         self.session.borrow().clone()
     }
 
-    /// Goes on in another session; none after the last. The server knows of changes up to number
+    /// Switches to another session; none after the last. The server knows of changes up to number
     /// `last`.
     pub(super) fn go_on(&self, session: Option<Rc<Session>>, last: u64) {
         self.next.set(self.next.get().max(last.saturating_add(1)));
@@ -96,7 +96,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// What the change is sent with.
+    /// The sequence of the change's request.
     pub(super) fn sequence(&self) -> Sequence {
         Sequence { seq: self.seq, floor: self.changes.floor() }
     }

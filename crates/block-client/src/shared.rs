@@ -1,4 +1,4 @@
-//! What the segments of a volume share, and what its opener chooses.
+//! State that the segments of a volume share, and times that its opener chooses.
 
 use std::cell::{Cell, OnceCell};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::files::{DataFiles, DirectReadBackoff};
 use super::location_cache::LocationCache;
 use crate::limits::{BLOCK_OPEN_TIMEOUT, BLOCK_PAUSE, BLOCK_REQUEST_DEADLINE};
 
-/// Where a segment is served.
+/// The owner of a segment, as its client reaches it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentOwner {
     /// The block server.
@@ -28,13 +28,13 @@ pub struct SegmentOwner {
 
 /// The segment map.
 pub trait Route {
-    /// The place of a segment. `doubt` is a place that did not answer as its owner should: then
-    /// the answer is to be newer than that experience, though it may be the same. `Fenced`: the
-    /// attachment is over. `NotFound`: the volume is no more. Other errors: ask again.
+    /// The owner of a segment. `doubt` is an owner that did not answer as it should: then the
+    /// answer is newer than that failure, though it may be the same. `Fenced`: the attachment is
+    /// over. `NotFound`: the volume is no more. After other errors: ask again.
     fn place(&self, segment: SegmentId, doubt: Option<SegmentOwner>) -> Answer<'_, SegmentOwner>;
 }
 
-/// What the block manager has given to the client that opened the volume (`protocols.md` 6.2).
+/// Attachment that the block manager has given to the client (`protocols.md` 6.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attachment {
     /// Its epoch.
@@ -43,7 +43,7 @@ pub struct Attachment {
     pub fence: u64,
 }
 
-/// How long a client waits for what. The simulator and tests change it.
+/// Timeouts of a client. The simulator and tests change them.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// A request is sent again when it has no answer after this long.
@@ -68,7 +68,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Before try number `tries`, from 1; none before the first.
+    /// Pause before try `tries`, from 1; none before the first.
     pub(super) fn pause(&self, tries: u32) -> Duration {
         let (first, longest) = self.pause;
         match tries.checked_sub(1) {
@@ -78,7 +78,7 @@ impl Limits {
     }
 }
 
-/// What the segments of a volume share.
+/// State that the segments of a volume share.
 pub(super) struct Shared {
     pub(super) env: Env,
     pub(super) endpoint: Endpoint,
@@ -88,21 +88,21 @@ pub(super) struct Shared {
     pub(super) attachment: Attachment,
     /// The attachment is over.
     pub(super) over: Cell<bool>,
-    /// Where reads may go beside the block servers.
+    /// Opens DataFiles for direct reads.
     pub(super) files: OnceCell<Rc<dyn DataFiles>>,
     pub(super) trust: DirectReadBackoff,
     pub(super) locations: LocationCache,
     pub(super) reads: Cell<Reads>,
 }
 
-/// How an attachment has read.
+/// Reads of an attachment, by their way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reads {
-    /// From the chunkservers, at places that block servers have sent (decision 23).
+    /// From the chunkservers, at locations that block servers have sent (decision 23).
     pub direct: u64,
-    /// Those of them for which no block server was asked (decision 24).
+    /// Direct reads without a request to a block server (decision 24).
     pub known: u64,
-    /// Left to the block servers after a try.
+    /// Left to the block servers after a direct read failed.
     pub left: u64,
 }
 

@@ -1,6 +1,6 @@
-//! [`Throttle`]: what a volume may do (B12). Token buckets in the block client: requests wait
-//! here, in their order, until the volume's bounds let them go, and go with a mark that says
-//! whether they were promised. A congested block server does those first.
+//! [`Throttle`]: limits of a volume (B12). Token buckets in the block client: requests wait in
+//! order until the volume's limits admit them. A mark says whether their rate was promised; a
+//! congested block server does those first.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -51,12 +51,12 @@ impl Bucket {
         self.at = now;
     }
 
-    /// How long until a request of `cost` may go: zero when it may now.
+    /// Delay until a request of `cost` may go: zero when it may now.
     fn wait(&self, cost: u64) -> Duration {
         if self.rate == 0 || cost == 0 {
             return Duration::ZERO;
         }
-        // What is larger than the bucket goes when it is full.
+        // A request larger than the bucket goes when it is full.
         let need = (i128::from(cost) * UNIT).min(self.depth());
         let missing = (need - self.level).max(0);
         let nanos = (missing + i128::from(self.rate) - 1) / i128::from(self.rate);
@@ -97,7 +97,7 @@ impl Pair {
 pub(super) struct Throttle {
     env: Env,
     limits: Cell<VolumeLimits>,
-    /// What is promised, and what is allowed.
+    /// Buckets of the promised and of the allowed rates.
     buckets: RefCell<(Pair, Pair)>,
     turn: Mutex<()>,
     changed: Notify,
@@ -140,7 +140,7 @@ impl Throttle {
         self.changed.notify_waiters();
     }
 
-    /// Waits until a request of `bytes` may go; with which priority.
+    /// Waits until a request of `bytes` may go; returns its priority.
     pub(super) async fn admit(&self, bytes: u64) -> Priority {
         if self.limits.get() == VolumeLimits::default() {
             return Priority::Background; // Nothing is promised.
