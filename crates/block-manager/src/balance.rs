@@ -1,4 +1,4 @@
-//! Which server gets which segment (B9): orphans at once, then by load.
+//! Placement of segments on servers (B9): orphans at once, then by load.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ struct Spread {
 }
 
 impl Spread {
-    /// Of the servers that this leader has heard of: one that it has only taken over as alive may
-    /// be dead. Where there are none, of all.
+    /// Of the servers that this leader has heard of: one that it assumes alive since its takeover
+    /// may be dead. When there are none, of all.
     fn of(machine: &Machine) -> Spread {
         let staying = || machine.servers.iter().filter(|(_, entry)| entry.is_staying());
         let heard = staying().any(|(_, entry)| entry.has_heartbeat());
@@ -100,7 +100,7 @@ impl Machine {
         if gap <= mean / 4 {
             return;
         }
-        // What leaves both nearer to each other: the costliest that is not more than the gap.
+        // The move leaves both nearer to each other: the costliest segment within the gap.
         let entry = &self.servers[&from];
         let fits = |id: &SegmentId| {
             entry.cost(*id) < gap * 3 / 4 && !self.moved.contains_key(id) && self.is_calm(*id)
@@ -113,7 +113,7 @@ impl Machine {
         self.give(now, id, Some(to));
     }
 
-    /// True when a segment is served and nobody waits for a former owner's lease.
+    /// True when a segment is served and its owner waits for no previous owner's lease.
     fn is_calm(&self, id: SegmentId) -> bool {
         let owner = self.state.segment(id).and_then(|segment| segment.owner);
         self.serves(id, owner) && !self.holds.contains_key(&id)

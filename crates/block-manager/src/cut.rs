@@ -7,7 +7,7 @@ use block_proto::BlockReply;
 use block_volume::ids::{SegmentId, VolumeId};
 use runtime::Instant;
 
-/// What goes on with snapshots under one leader.
+/// Work on snapshots that is under way under one leader.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     /// Volumes whose segments are being cut: one cut at a time.
@@ -21,7 +21,7 @@ pub(super) struct Snapshots {
 /// Forced removals of one snapshot that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Parting {
-    /// How many: a request that comes twice is two. The last one to end lifts the guard.
+    /// Their number: a request that comes twice is two. The last one to end lifts the guard.
     pub(super) removals: usize,
     /// Clones of which every segment is linked.
     pub(super) linked: BTreeSet<VolumeId>,
@@ -34,15 +34,15 @@ pub struct CutSegment {
     pub segment: SegmentId,
     /// Its owner's epoch.
     pub epoch: u64,
-    /// Where its owner is reached.
+    /// Its owner's address.
     pub addr: SocketAddr,
 }
 
-/// How an order begins.
+/// Begin of an order.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Begun<T> {
-    /// It was carried out before: this was the answer.
+    /// It was carried out before; with the answer of then.
     Done(BlockReply),
-    /// What to do.
+    /// The order is to be carried out.
     Go(T),
 }

@@ -1,4 +1,4 @@
-//! Snapshots, clones, rollbacks: what the leading manager asks of block servers for them
+//! Snapshots, clones, rollbacks: requests of the leading manager to block servers
 //! (`protocols.md` 6.6, 6.7).
 //!
 //! A snapshot has four steps. (1) All segments fix their cuts, and hold answers back. (2) If no
@@ -45,7 +45,7 @@ impl Manager {
         let cut = self.env().random_u64();
         let made = self.snapshot_of(lead, (nonce, volume, &name), &parts, cut).await;
         lead.machine.borrow_mut().end_cutting(self.env().now(), volume);
-        // What is not needed any more is given up without waiting.
+        // Holds that are not needed any more end in the background.
         let (this, parts) = (self.clone(), parts);
         self.env().spawn(Class::Background, "block manager: release", async move {
             this.end_holds(&parts, cut, false).await.ok();
@@ -147,7 +147,7 @@ impl Manager {
         }
     }
 
-    /// Makes a volume with the content of a snapshot. Nothing is linked before somebody uses it.
+    /// Makes a volume with the content of a snapshot. Segments are linked at their first use.
     pub(super) async fn clone_of(
         &self,
         lead: &Rc<LeaderTerm>,
@@ -167,7 +167,7 @@ impl Manager {
             let parts = loop {
                 let parts = lead.machine.borrow().clone_parts(clone);
                 match parts {
-                    Err(Refusal::NoVolume(_)) => break Vec::new(), // Removed meanwhile.
+                    Err(Refusal::NoVolume(_)) => break Vec::new(), // Removed since.
                     Err(refusal) if self.env().now() >= deadline => return Err(refusal),
                     Err(_) => self.env().sleep(SERVE_PAUSE).await,
                     Ok(parts) => break parts,
@@ -227,7 +227,7 @@ impl Manager {
         made: (VolumeId, Policy),
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        // Nobody may have used the snapshot for a while: its segments are opened first.
+        // A snapshot that was not used lately has no owners: its segments are opened first.
         let parts = loop {
             let parts = lead.machine.borrow().snapshot_parts(snapshot);
             match parts {

@@ -1,13 +1,12 @@
 //! Deleted volumes: their names are free, and their data is kept for a while, so that they can be
 //! brought back with their snapshots.
 //!
-//! A deleted volume stays a row, without owners of its segments and without attachments. Those
-//! that share files with it need not know. When its time is over it is removed as one that is
-//! there.
+//! A deleted volume stays a row, without owners of its segments and without attachments. Volumes
+//! that share files with it are not affected. When its time is over it is removed like any other.
 //!
-//! Its time passes while a manager leads, by that one's own clock: calendars are set, and leaders
-//! change. What is left is stored now and then; a leader begins with what it finds, so that data
-//! is kept for that much longer at most, and never shorter.
+//! Its time passes while a manager leads, by that manager's own clock: calendars are set, and
+//! leaders change. The rest is stored now and then. A leader begins with what it finds, so that
+//! data is kept for that much longer at most, and never shorter.
 //!
 //! A snapshot is deleted when its volume is. The volume's row is the one that counts; those of its
 //! snapshots follow in parts, and a leader that takes over completes them.
@@ -47,7 +46,7 @@ impl Machine {
         if !snapshots && !family.is_empty() {
             self.refuse_needed(volume, force)?;
         }
-        // Clones keep their origin, and need not be linked for this.
+        // Clones keep their clone source, and need not be linked for this.
         for &snapshot in &family {
             self.refuse_cutting(snapshot)?;
         }
@@ -117,8 +116,8 @@ impl Machine {
         }
     }
 
-    /// What a leader that takes over finds: time that is left, and rows of snapshots that the one
-    /// before it had no time for.
+    /// State that a leader finds at takeover: time that is left, and rows of snapshots that the
+    /// previous leader did not complete.
     pub(super) fn inherit_deleted(&mut self, now: Instant) {
         let mut family: BTreeMap<VolumeId, Vec<VolumeId>> = BTreeMap::new();
         for (id, known) in self.state.volumes() {
@@ -135,7 +134,7 @@ impl Machine {
         }
     }
 
-    /// How long the data of a deleted volume, or of its snapshot, is still kept.
+    /// Time for which the data of a deleted volume, or of its snapshot, is still kept.
     fn left(&self, volume: VolumeId, now: Instant) -> Option<Duration> {
         let known = self.state.volume(volume)?;
         let deleted = known.deleted?;
@@ -143,7 +142,7 @@ impl Machine {
         Some(left.map_or(deleted.left(), |left| left.at(now)))
     }
 
-    /// Stores how long deleted volumes are kept, where that has become less by a good part: the
+    /// Stores the time that is left of deleted volumes, when it has become less by a good part: the
     /// next leader begins with it.
     pub fn note_left(&mut self, now: Instant) {
         let step = (self.config.undelete / LEFT_STEPS).clamp(EXPIRY, LEFT_STEP_MAX);
@@ -191,7 +190,7 @@ impl Machine {
             }
         }
         let count = self.check_room(&known.spec, 1)?;
-        self.rest(volume); // A clone may have linked what it shares just now.
+        self.rest(volume); // A clone may be linking shared files.
         self.next_change();
         self.left.remove(&volume);
         self.set_deleted(volume, None, Some(name));
@@ -237,8 +236,8 @@ impl Machine {
         self.state.volume(volume).is_some_and(|known| known.deleted.is_some())
     }
 
-    /// Deleted clones of a snapshot that is about to go get owners, who link what they share; false
-    /// when there are none.
+    /// Gives owners to deleted clones of a snapshot that is about to go, so that they link what
+    /// they share; false when there are none.
     pub fn serve_deleted_clones(&mut self, now: Instant, snapshot: VolumeId) -> bool {
         let is_clone = |volume: &Volume| volume.family.clone_source == Some(snapshot);
         let clones = self.state.deleted().filter(|(_, volume)| is_clone(volume));
@@ -254,7 +253,7 @@ impl Machine {
         self.snapshots_of(volume).into_iter().map(|(id, _)| id).rev().collect()
     }
 
-    /// All that may share files with a volume, itself too: parents, snapshots, origins, clones.
+    /// All that may share files with a volume, itself too: parents, snapshots, clone sources, clones.
     pub fn relatives(&self, volume: VolumeId) -> Vec<VolumeInfo> {
         let mut known = BTreeSet::from([volume]);
         loop {

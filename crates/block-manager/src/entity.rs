@@ -1,4 +1,4 @@
-//! What the block manager remembers: each thing is a row of its table.
+//! State of the block manager: each entity is a row of its table.
 
 use std::net::SocketAddr;
 
@@ -11,34 +11,34 @@ use runtime::Duration;
 pub struct Volume {
     /// The creation that made it.
     pub nonce: u64,
-    /// As it is now.
+    /// Its present specification.
     pub spec: VolumeSpec,
     /// Epoch of its last attachment.
     pub attach_epoch: u64,
-    /// Larger than this are the epochs of owners of segments that are made from now on: those
-    /// of segments that were cut off are below.
+    /// Epochs of owners of segments that are made from now on are larger than this: those of
+    /// segments that were cut off are below.
     pub owner_floor: u64,
-    /// Who has it open.
+    /// Clients that have it open.
     pub attached: Vec<AttachedClient>,
-    /// What it has to do with other volumes.
+    /// Its relations to other volumes.
     pub family: Family,
     /// Its name is free, and its data is kept for a while.
     pub deleted: Option<Deleted>,
 }
 
-/// Of a deleted volume, in milliseconds.
+/// Deletion of a volume; times in milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deleted {
     /// When it was deleted, by the calendar of the leader that was asked.
     pub at_ms: u64,
-    /// Until when its data was to be kept, by that calendar.
+    /// End of its retention, by that calendar.
     pub until_ms: u64,
-    /// How much of that time was left when a leader stored it last; all of it in rows without.
+    /// Time that was left when a leader stored it last; all of it in rows without.
     pub left_ms: Option<u64>,
 }
 
 impl Deleted {
-    /// How long its data is to be kept by a leader that begins with this row. No calendar counts: one
+    /// Time for which a leader that begins with this row keeps the data. No calendar counts: one
     /// may have been set since.
     pub fn left(&self) -> Duration {
         let all = self.until_ms.saturating_sub(self.at_ms);
@@ -46,7 +46,7 @@ impl Deleted {
     }
 }
 
-/// What a volume has to do with others (B10, B11).
+/// Relations of a volume to others (B10, B11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Family {
     /// It is a snapshot of this volume.
@@ -58,12 +58,12 @@ pub struct Family {
     pub clone_source_segments: Option<u32>,
     /// Its directories are being made: it cannot be opened yet.
     pub making: bool,
-    /// Of a snapshot: for so long answers were held back for it, microseconds.
+    /// Of a snapshot: time for which answers were held back for it, microseconds.
     pub hold_us: u64,
 }
 
 impl Family {
-    /// It shares nothing any more with the snapshot that it was cloned from.
+    /// Ends the sharing with the snapshot that it was cloned from.
     pub(super) fn take_clone_source(&mut self) -> Option<VolumeId> {
         self.clone_source_segments = None;
         self.clone_source.take()
@@ -77,7 +77,7 @@ pub struct AttachedClient {
     pub epoch: u64,
     /// The request that made it.
     pub nonce: u64,
-    /// Who.
+    /// The client's name.
     pub holder: String,
 }
 
@@ -95,7 +95,7 @@ pub struct Segment {
 pub struct Server {
     /// Its name.
     pub name: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
 }
 
@@ -104,7 +104,7 @@ pub struct Server {
 pub struct Boots {
     /// The last number that was given.
     pub given: u64,
-    /// The last process that has beaten: those before it have nothing any more.
+    /// The last process that sent a heartbeat: those before it own nothing any more.
     pub heard: u64,
 }
 
@@ -126,7 +126,7 @@ pub struct PendingDelete {
     pub segment: Option<u32>,
 }
 
-/// How many segments a volume has by its length.
+/// Number of segments of a volume, by its length.
 pub(super) fn segments_of_all(volume: &Volume) -> u32 {
     geometry(&volume.spec).map_or(0, |sizes| sizes.segments(volume.spec.bytes)) as u32
 }

@@ -1,4 +1,4 @@
-//! Why the block manager does not do what it is asked.
+//! Refusals of the block manager.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub enum Refusal {
     NoVolume(VolumeId),
     /// A volume has this name already.
     Exists(String),
-    /// The length can not be.
+    /// The length is not possible.
     Bytes {
         /// Bytes asked for.
         bytes: u64,
@@ -81,11 +81,11 @@ pub enum Refusal {
         /// Its name.
         name: String,
     },
-    /// Somebody has the volume open.
+    /// A client has the volume open.
     AttachedClient {
         /// The volume's name.
         name: String,
-        /// Who.
+        /// The client.
         holder: String,
     },
     /// Data would be cut off.
@@ -95,35 +95,35 @@ pub enum Refusal {
         /// Bytes asked for.
         bytes: u64,
     },
-    /// What was cut off is still being removed.
+    /// Segments that were cut off are still being removed.
     Removing {
         /// The volume's name.
         name: String,
     },
-    /// No more of them can be had.
+    /// The limit for such things is reached.
     Full {
-        /// Of what.
+        /// The things.
         what: &'static str,
-        /// How many there may be.
+        /// Their number, at most.
         max: usize,
     },
-    /// Somebody has opened it since it was looked at.
+    /// A client has opened it since it was checked.
     Opened {
         /// The volume.
         volume: VolumeId,
     },
-    /// A block server that has to do with it does not answer.
+    /// A block server that takes part does not answer.
     Server {
-        /// What was asked.
+        /// The request.
         what: String,
     },
     /// A block server runs elsewhere.
     Second {
         /// Its name.
         name: String,
-        /// Where it runs.
+        /// Address of the known one.
         first: SocketAddr,
-        /// Where the other is.
+        /// Address of the other.
         addr: SocketAddr,
     },
     /// A later process is this block server.
@@ -134,7 +134,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What the receiver may do about it.
+    /// The kind of error for the receiver.
     pub fn kind(&self) -> Kind {
         match self {
             Refusal::NoName(_) | Refusal::NoVolume(_) => Kind::NotFound,

@@ -1,5 +1,5 @@
-//! What the leading manager does about deleted volumes: it removes those whose time is over, and
-//! the oldest of the others when the cluster has little room.
+//! Expiry of deleted volumes: the leading manager removes those whose time is over, and the oldest
+//! of the others when the cluster has little room.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ impl Manager {
         self.env().unix_time().as_nanos() / 1_000_000
     }
 
-    /// Frees a volume's name. Snapshots alone go at once, and all does where nothing is kept.
+    /// Frees a volume's name. A snapshot is removed at once; so is a volume when nothing is kept.
     pub(super) async fn delete(
         &self,
         lead: &Rc<LeaderTerm>,
@@ -47,7 +47,7 @@ impl Manager {
         Ok(deleted)
     }
 
-    /// Whether clones have to get their files, or snapshots to go, before a volume can be removed.
+    /// True when clones have to get their files, or snapshots to go, before a volume can be removed.
     pub(super) fn needs_parting(&self, lead: &LeaderTerm, volume: VolumeId, force: bool) -> bool {
         let machine = &mut *lead.machine.borrow_mut();
         let has_clones = machine.serve_deleted_clones(self.env().now(), volume);
@@ -63,7 +63,7 @@ impl Manager {
         }
     }
 
-    /// Removes deleted volumes in their time.
+    /// Removes deleted volumes when their time is over.
     pub(super) async fn expire(self, lead: Rc<LeaderTerm>) {
         let env = self.env();
         let is_idle = || lead.machine.borrow().deleted_volumes(env.now()).is_empty();
@@ -122,8 +122,8 @@ impl Manager {
         }
     }
 
-    /// Users' bytes that the good disks can take, and bytes in use; nothing while that is
-    /// not known.
+    /// Users' bytes that the healthy disks can take, and bytes in use; nothing while that is not
+    /// known.
     async fn room(&self) -> Option<(u64, u64)> {
         let reply = self.client().cluster_ask(ClusterRequest::Status).await.ok()?;
         let ClusterReply::Status(status) = reply else { return None };
@@ -135,7 +135,7 @@ impl Manager {
         (sums.0 > 0).then_some(sums)
     }
 
-    /// What the removal of a deleted volume with its snapshots gives back.
+    /// Bytes that the removal of a deleted volume with its snapshots gives back.
     async fn alone(&self, lead: &LeaderTerm, volume: VolumeId) -> Option<u64> {
         let (family, own) = {
             let machine = lead.machine.borrow();

@@ -1,4 +1,4 @@
-//! Block servers: who lives, what each owns, and until when leases last (`protocols.md` 6.5).
+//! Block servers: which are alive, what each owns, and the ends of leases (`protocols.md` 6.5).
 
 use std::net::SocketAddr;
 
@@ -17,8 +17,8 @@ use super::owners::{Hold, ServerEntry, Wait};
 use super::rows::{Key, Value};
 
 impl Machine {
-    /// A process begins as the server of a name. It is numbered, so that what former ones send late
-    /// is distinguished from what it sends.
+    /// A process begins as the server of a name. Its number distinguishes it from late messages of
+    /// previous processes.
     pub(super) fn register(
         &mut self,
         now: Instant,
@@ -50,7 +50,7 @@ impl Machine {
         Ok(BlockReply::Registered { server, boot })
     }
 
-    /// A name is one live process: another one elsewhere has to wait until that is silent.
+    /// A name is one live process: another one elsewhere waits until that one is silent.
     fn refuse_second(
         &self,
         server: BlockServerId,
@@ -67,20 +67,20 @@ impl Machine {
         }
     }
 
-    /// A process that has not beaten before has what its server owns; those before it have nothing
-    /// any more.
+    /// On the first heartbeat of a process it gets what its server owns; processes before it own
+    /// nothing any more.
     fn begin_boot(&mut self, now: Instant, server: BlockServerId, boot: u64) {
-        // It knows nothing of what it owns; the one before it may still run, so that what is given
-        // again waits for that one's lease.
+        // It knows nothing of what it owns. The one before it may still run, so that segments given
+        // again wait for that one's lease.
         let owned: Vec<SegmentId> = self.state.owned(server).collect();
         owned.into_iter().for_each(|id| self.give(now, id, Some(server)));
-        // Behind what it was given: a leader that does not find all of that gives it again.
+        // Stored after the grants: a leader that does not find all of them gives them again.
         let boots = self.state.boots(server);
         self.next_change();
         self.put(Key::Boots(server), Value::Boots(Boots { heard: boot, ..boots }));
     }
 
-    /// A segment's ownership changed for a server: it will be told.
+    /// Notes that a segment's ownership changed for a server: it will be notified.
     pub(super) fn note(&mut self, server: BlockServerId, id: SegmentId) -> u64 {
         let Some(entry) = self.servers.get_mut(&server) else { return 0 };
         let number = entry.next_change;
@@ -92,8 +92,8 @@ impl Machine {
         number
     }
 
-    /// Gives a segment to a server, or to none. To none when its epochs are used up: a server that
-    /// has it could not be distinguished from the one before.
+    /// Gives a segment to a server, or to none. To none when its epochs are used up: the next owner
+    /// could not be distinguished from the one before.
     pub(super) fn give(&mut self, now: Instant, id: SegmentId, to: Option<BlockServerId>) {
         let Some(segment) = self.state.segment(id) else { return };
         let (to, epoch) = match segment.epoch.checked_add(1) {
@@ -125,7 +125,7 @@ impl Machine {
             if self.state.owned_count(to) == 1
                 && let Some(entry) = self.servers.get_mut(&to)
             {
-                // It beat rarely so far, and is told to beat now.
+                // It sent heartbeats rarely so far, and is asked for one now.
                 entry.last_heartbeat = entry.last_heartbeat.max(now);
             }
             if segment.owner != Some(to) {
@@ -135,14 +135,14 @@ impl Machine {
         }
     }
 
-    /// How long a segment's owner must hold acknowledgements of writes back.
+    /// Time for which a segment's owner must hold back acknowledgements of writes.
     fn hold(&self, now: Instant, id: SegmentId) -> Duration {
         let until = self.holds.get(&id).map_or(Instant::default(), Hold::until);
-        // Whom a former leader had given it to before is not known here.
+        // Owners under a previous leader are not known here.
         until.max(self.former_leases_end) - now
     }
 
-    /// A server that beats: what it owns, and its lease.
+    /// Answers a heartbeat: what the server owns, and its lease.
     pub(super) fn heartbeat(
         &mut self,
         now: Instant,
@@ -247,7 +247,7 @@ impl Machine {
         }
     }
 
-    /// A former owner has let go.
+    /// A previous owner has released its segments.
     fn settle_holds(&mut self, server: BlockServerId, boot: u64, seen: u64) {
         let mut free = Vec::new();
         for (&id, hold) in &mut self.holds {
@@ -269,7 +269,7 @@ impl Machine {
         }
     }
 
-    /// Drops what a server need not be told again: segments that it lost and knows to have lost.
+    /// Drops changes that a server has confirmed: segments that it lost and knows to have lost.
     fn forget_changes(&mut self, server: BlockServerId, seen: u64) {
         let Some(entry) = self.servers.get_mut(&server) else { return };
         let state = &self.state;
@@ -284,16 +284,16 @@ impl Machine {
         }
     }
 
-    /// True when a segment's owner has said that it serves it.
+    /// True when a segment's owner has reported that it serves it.
     pub(super) fn serves(&self, id: SegmentId, owner: Option<BlockServerId>) -> bool {
         let Some(entry) = owner.and_then(|owner| self.servers.get(&owner)) else { return false };
-        let told = entry.numbers.get(&id).is_some_and(|&number| number <= entry.seen);
+        let seen = entry.numbers.get(&id).is_some_and(|&number| number <= entry.seen);
         let listed = entry.unopened.len() as u32 >= entry.unopened_count;
         let beyond = !listed && entry.unopened.last_key_value().is_some_and(|(&last, _)| id > last);
-        entry.alive && told && !beyond && !entry.unopened.contains_key(&id)
+        entry.alive && seen && !beyond && !entry.unopened.contains_key(&id)
     }
 
-    /// Why a segment's owner does not serve it yet, as far as it has told.
+    /// The reason why a segment's owner does not serve it yet, as far as it has reported one.
     pub(super) fn cause(&self, id: SegmentId, owner: Option<BlockServerId>) -> String {
         let Some(owner) = owner else {
             return "no block server is there for it: start one".to_owned();
@@ -304,7 +304,7 @@ impl Machine {
         }
     }
 
-    /// Takes note of servers that have fallen silent.
+    /// Marks silent servers as dead.
     pub(super) fn condemn(&mut self, now: Instant) {
         let silent = self.servers.iter().filter(|&(&id, entry)| {
             entry.alive && now - entry.last_heartbeat >= self.dead_after(id)

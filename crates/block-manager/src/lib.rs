@@ -4,12 +4,12 @@
 //! rows are one `table` in core files, so a manager that takes over reads them and goes on.
 //! The core's lock service chooses who leads. `block_server::ownership` is a block server's side of it.
 //!
-//! Who owns what is decided twice (`design.md` invariant 6). A segment's files are opened under
-//! the owner's epoch, which fences the writes of every owner before it. Reads are protected by
-//! leases: a block server renews one lease for all its segments every 150 ms, and answers no read
-//! without it unless the core confirms that it still owns the segment. The manager gives a segment
-//! to another server at once, but has that one hold back acknowledgements and what it has read
-//! until the former lease must be over (`protocols.md` 6.5).
+//! Ownership is enforced twice (`design.md` invariant 6). A segment's files are opened under the
+//! owner's epoch, which fences the writes of every owner before it. Reads are protected by leases:
+//! a block server renews one lease for all its segments every 150 ms. Without it, it answers a read
+//! only if the core confirms that it still owns the segment. The manager gives a segment to another
+//! server at once. That one holds back acknowledgements and reads until the previous owner's lease
+//! must be over (`protocols.md` 6.5).
 //!
 //! Invariant: never sees a volume's data.
 

@@ -3,47 +3,47 @@
 use block_proto::lease::LEASE;
 use runtime::Duration;
 
-/// Without a beat for so long a block server is dead: three renewals.
+/// A block server without a heartbeat for this long is dead: three renewals.
 pub const SERVER_DEAD: Duration = Duration::from_millis(450);
-/// A manager that looks at its clock so late does not count its own silence as the servers'.
+/// A manager whose clock check is this late does not count its own silence as the servers'.
 pub const PAUSED: Duration = Duration::from_millis(100);
-/// Between two looks of the manager at its clock: at least.
+/// Between two clock checks of the manager: at least.
 pub const TICK: Duration = Duration::from_millis(50);
-/// Without a sign of life for so long an attachment may be taken over.
+/// An attachment without a renewal for this long may be taken over.
 pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
 /// Records of changes have 32 bits for the epoch of the attachment that asked for them: 136 years of
 /// one a second.
 pub const ATTACHMENT_EPOCH_MAX: u64 = u32::MAX as u64;
-/// Silence after which such a one is shown as down: three signs.
+/// A peer that is silent for this long is shown as down: three reports.
 pub const PEER_DEAD: Duration = Duration::from_secs(10);
-/// Silence after which it is not shown any more.
+/// A peer that is silent for this long is not shown any more.
 pub const PEER_FORGOTTEN: Duration = Duration::from_secs(600);
-/// From a removal to the removal of the files: every server has let go by then.
+/// From a removal to the removal of the files: every server has released them by then.
 pub const PURGE_AFTER: Duration = Duration::from_secs(3);
-/// How often a leader looks for directories of volumes that are gone, beside once when it has
-/// taken over: whoever was stopped for longer than [`PURGE_AFTER`] may have made one anew.
+/// Interval of a leader's search for directories of removed volumes, beside once at takeover: a
+/// server that was stopped for longer than [`PURGE_AFTER`] may have made one again.
 pub const SWEEP: Duration = Duration::from_secs(3600);
-/// How long the data of deleted volumes is kept, unless configured: until the next working day.
+/// Time for which the data of deleted volumes is kept, unless configured: until the next working day.
 pub const UNDELETE: Duration = Duration::from_secs(24 * 3600);
 /// The longest that can be configured.
 pub const UNDELETE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long a deleted volume is kept is stored so often in that time: a leader that takes over keeps
-/// it for this part longer at most.
+/// Steps in which the time of a deleted volume is stored: a leader that takes over keeps it for one
+/// step longer at most.
 pub const LEFT_STEPS: u32 = 24;
-/// And at least so often: a row for each deleted volume.
+/// The longest step: a row for each deleted volume.
 pub const LEFT_STEP_MAX: Duration = Duration::from_secs(3600);
-/// Between two looks for deleted volumes whose time is over, or whose room is needed.
+/// Between two checks for deleted volumes whose time is over, or whose room is needed.
 pub const EXPIRY: Duration = Duration::from_secs(10);
-/// With less of the room for users' bytes free than this, in percent, deleted volumes go early.
+/// When less than this percentage of the room for users' bytes is free, deleted volumes go early.
 pub const FREE_PERCENT: u64 = 10;
-/// Room that a deleted volume gives back counts as free from its removal on, and for so long: its
-/// chunks go when all rights to them have run out, two minutes later.
+/// Room of a removed volume counts as free for this long from its removal on: its chunks go when
+/// all rights to them have run out, two minutes later.
 pub const FREED_SOON: Duration = Duration::from_secs(300);
 /// Between two moves for balance.
 pub const BALANCE: Duration = Duration::from_secs(2);
-/// A segment that was moved for balance stays for so long.
+/// A segment that was moved for balance is not moved again for this long.
 pub const REBALANCE_COOLDOWN: Duration = Duration::from_secs(30);
-/// Load of an idle segment, in requests a second: what it costs a server to have it.
+/// Load of an idle segment, in requests a second: the cost of having it.
 pub const SEGMENT_COST: u64 = 10;
 /// Bytes that count as one request: a large request costs as much as several small ones.
 pub const BYTES_PER_REQUEST: u64 = 64 << 10;
@@ -56,14 +56,14 @@ pub const SEGMENTS_MAX: usize = 1 << 20;
 /// Bytes of the entries of one page of volumes or segments, about: names, holders and causes are
 /// texts of up to a few hundred bytes, and an answer has 1 MiB.
 pub const PAGE_BYTES: usize = wire::control::limits::MESSAGE_LEN_MAX / 2;
-/// Bytes of an entry beside its texts, more than less.
+/// Bytes of an entry beside its texts, rounded up.
 pub const PAGE_ENTRY: usize = 160;
 /// Volumes at most: about 1 KiB of memory each.
 pub const VOLUMES_MAX: usize = 1 << 18;
 
 const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
-/// Rows of changes that go into one batch of the table together, unless one change has more: what
-/// waits longer than an append takes.
+/// Rows of changes in one batch of the table, unless one change has more: what waits longer than an
+/// append takes.
 pub const ROWS_TOGETHER: usize = 4096;
 /// Bytes of such rows: a quarter of the largest batch.
 pub const ROWS_TOGETHER_BYTES: usize = 1 << 20;
@@ -82,31 +82,31 @@ const _: () = assert!(ROWS_TOGETHER_BYTES <= table::limits::BATCH_BYTES_MAX);
 const _: () =
     assert!(ROWS_TOGETHER + 2 * VOLUME_SEGMENTS_MAX as usize <= table::limits::BATCH_OPS_MAX);
 
-/// Segments hold answers back for a cut for so long at most, then it is given up: shorter than
-/// what clients of volumes wait before they ask again.
+/// Segments hold answers back for a cut for this long at most, then it is given up: shorter than
+/// the timeout after which clients of volumes ask again.
 pub const HOLD_MAX: Duration = Duration::from_millis(1000);
 /// Wait for the answer to one step of a cut.
 pub const CUT_ATTEMPT: Duration = HOLD_MAX;
 /// Wait for a block server to link a segment's files: 1024 files in batches of 128, and a table's
 /// rows of 64 MiB.
 pub const LINK_ATTEMPT: Duration = Duration::from_secs(30);
-/// Segments that are linked at a time, or looked at before they are cut off.
+/// Segments that are linked at a time, or checked before they are cut off.
 pub const LINKS_INFLIGHT: usize = 16;
-/// While segments are linked, how often the cuts of all are asked for again, so that none is given up
-/// before its turn: three times in the time that a cut is kept.
+/// While segments are linked, the cuts of all are renewed at this interval, so that none is given
+/// up before its turn: three times in the time that a cut is kept.
 pub const KEEP_CUTS: Duration = Duration::from_secs(20);
-/// Wait for a block server to say how much is shared.
+/// Wait for a block server to count shared blocks.
 pub const FLATTEN_ATTEMPT: Duration = Duration::from_secs(1);
 /// Wait for the segments of a snapshot to be opened, before it can be cloned.
 pub const SERVE_MAX: Duration = Duration::from_secs(10);
-/// Between two looks for that.
+/// Between two checks for that.
 pub const SERVE_PAUSE: Duration = Duration::from_millis(5);
-/// A snapshot that nobody uses has owners for so long: the next clone need not wait for them.
+/// An unused snapshot keeps its owners for this long: the next clone need not wait for them.
 pub const SNAPSHOT_REST: Duration = Duration::from_secs(10);
 /// Snapshots or clones that a refusal names at most.
 pub const NAMES_SHOWN: usize = 5;
 
-/// How often a manager that does not lead looks whether it may. Segments are away for less than a
+/// Interval at which a manager that does not lead tries the lock. Segments are away for less than a
 /// second after a leader's death, also when a block server's link to the next one is dead:
 /// docs/simulation.md has the sum.
 pub const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(50);

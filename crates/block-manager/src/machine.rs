@@ -27,10 +27,10 @@ use super::peers::Peers;
 use super::rows::{Key, Row, Value};
 use super::state::ManagerState;
 
-/// What a manager may choose.
+/// Configuration of a manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// The manager's name, for people.
+    /// The manager's name, as it is shown.
     pub name: String,
     /// Its term: the fencing token of its lock, larger than those of all leaders before it.
     pub term: u64,
@@ -38,17 +38,17 @@ pub struct Config {
     pub bytes_least: u64,
     /// A lease.
     pub lease: Duration,
-    /// Without a beat for so long a block server is dead.
+    /// A block server without a heartbeat for this long is dead.
     pub server_dead: Duration,
     /// Volumes at most.
     pub volumes_max: usize,
-    /// How long the data of deleted volumes is kept.
+    /// Time for which the data of deleted volumes is kept.
     pub undelete: Duration,
-    /// Where the epochs of new volumes begin.
+    /// First epochs of new volumes.
     pub first: FirstEpochs,
 }
 
-/// Behind these the epochs of a new volume begin: 0, but in the simulator.
+/// Epochs of a new volume begin behind these: 0, but in the simulator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FirstEpochs {
     /// Of owners of its segments.
@@ -87,10 +87,10 @@ fn cut_page<T>(page: &mut Vec<T>, limit: u32, bytes: impl Fn(&T) -> usize) -> bo
     more
 }
 
-/// How long a deleted volume is kept.
+/// Remaining time of a deleted volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
-    /// As it is stored, and when this leader knew it.
+    /// The stored time, and when this leader read it.
     pub(super) stored: Duration,
     pub(super) since: Instant,
 }
@@ -109,11 +109,11 @@ pub struct Machine {
     pub(super) servers: BTreeMap<BlockServerId, ServerEntry>,
     /// Segments whose owners must not acknowledge writes yet.
     pub(super) holds: BTreeMap<SegmentId, Hold>,
-    /// Leases that a former leader granted are over by then.
+    /// Leases that a previous leader granted are over by then.
     pub(super) former_leases_end: Instant,
     /// Managers and front ends.
     peers: Peers,
-    /// When an attachment was heard of last.
+    /// Last renewal of each attachment.
     pub(super) kept: BTreeMap<(VolumeId, u64), Instant>,
     /// Segments that were moved for balance, and when.
     pub(super) moved: BTreeMap<SegmentId, Instant>,
@@ -122,14 +122,14 @@ pub struct Machine {
     /// Deleted volumes, without their snapshots.
     pub(super) left: BTreeMap<VolumeId, Left>,
     pub(super) balanced: Instant,
-    /// Since when this leader knows of trash.
+    /// Since when this leader knows of a pending delete.
     pending_since: BTreeMap<PendingDelete, Instant>,
     /// When [`Machine::tick`] is due.
     tick_due: Instant,
     /// Until then this manager leads for certain.
     leads_until: Instant,
     rows: Vec<Row>,
-    /// Where rows begin that need not be stored together with those before them.
+    /// Indices of rows that need not be stored together with those before them.
     parts: Vec<usize>,
     news: BTreeSet<BlockServerId>,
 }
@@ -178,7 +178,7 @@ impl Machine {
         machine
     }
 
-    /// This manager leads until then for certain, by its own clock.
+    /// Sets until when this manager leads for certain, by its own clock.
     pub fn lead_until(&mut self, until: Instant) {
         self.leads_until = self.leads_until.max(until);
     }
@@ -188,7 +188,7 @@ impl Machine {
         now < self.leads_until
     }
 
-    /// What it remembers.
+    /// The state that it stores.
     pub fn state(&self) -> &ManagerState {
         &self.state
     }
@@ -230,11 +230,10 @@ impl Machine {
         }
     }
 
-    /// Time has passed. Answers when to call it again: the next server that is silent is dead
-    /// then.
+    /// Time has passed. Returns when to call it again: the next silent server is dead then.
     pub fn tick(&mut self, now: Instant) -> Instant {
         if now - self.tick_due > PAUSED {
-            // This manager stood still: beats may wait to be read.
+            // This manager stood still: heartbeats may wait to be read.
             self.servers.values_mut().for_each(|entry| entry.last_heartbeat = now);
         }
         self.condemn(now);
@@ -249,13 +248,13 @@ impl Machine {
         self.tick_due
     }
 
-    /// How long a server may be silent before it is dead. One that has no segments beats rarely.
+    /// Silence after which a server is dead. One without segments sends heartbeats rarely.
     pub(super) fn dead_after(&self, id: BlockServerId) -> Duration {
         let idle = self.state.owned_count(id) == 0;
         self.config.server_dead * if idle { IDLE } else { 1 }
     }
 
-    /// True when there is nothing to serve, so that nobody waits for a successor of this manager.
+    /// True when there is nothing to serve, so that no client waits for a successor of this manager.
     pub fn is_idle(&self) -> bool {
         self.state.named_count() == 0
     }
@@ -285,15 +284,15 @@ impl Machine {
         changes
     }
 
-    /// What changes from now on need not be stored together with what changed before: who owns a
-    /// segment, for one, is of no concern to other segments, and a server may own them all.
+    /// Changes from now on need not be stored together with those before. The owner of a segment
+    /// does not concern other segments, and a server may own them all.
     pub(super) fn next_change(&mut self) {
         if self.parts.last() != Some(&self.rows.len()) {
             self.parts.push(self.rows.len());
         }
     }
 
-    /// Block servers that should beat now, for there is news for them.
+    /// Block servers that should send a heartbeat now, for there is news for them.
     pub fn take_news(&mut self) -> Vec<SocketAddr> {
         let news = std::mem::take(&mut self.news);
         news.into_iter().filter_map(|id| Some(self.state.server(id)?.addr)).collect()
@@ -305,11 +304,12 @@ impl Machine {
         due.map(|(&pending_delete, _)| pending_delete).collect()
     }
 
-    /// Of volumes that have directories: those that are gone become trash. IDs are not reused.
+    /// Removes directories of volumes that are gone: they become pending deletes. IDs are not reused.
     pub fn discard_strays(&mut self, now: Instant, found: impl Iterator<Item = VolumeId>) {
         let next = self.state.counters().volume;
         for volume in found {
-            let is_known = self.state.volume(volume).is_some() || self.state.has_trash(volume);
+            let is_known =
+                self.state.volume(volume).is_some() || self.state.has_pending_deletes(volume);
             if !is_known && volume.get() < next {
                 tracing::warn!(%volume, "files of a volume that is gone: they are removed");
                 self.discard(now, PendingDelete { volume, segment: None }, 0);
@@ -324,7 +324,7 @@ impl Machine {
         }
     }
 
-    /// Where a segment is served.
+    /// Address of a segment's owner.
     pub fn owner_addr(&self, id: SegmentId) -> Option<SocketAddr> {
         Some(self.state.server(self.state.segment(id)?.owner?)?.addr)
     }

@@ -1,4 +1,4 @@
-//! Block servers as a leader knows them, and what keeps owners of segments from acknowledging.
+//! Block servers as a leader knows them, and leases that delay acknowledgements of new owners.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use super::limits::{BYTES_PER_REQUEST, SEGMENT_COST};
 #[derive(Debug)]
 pub(super) struct ServerEntry {
     pub(super) alive: bool,
-    /// It is about to end, and has said so.
+    /// It has reported that it is about to end.
     pub(super) leaving: bool,
-    /// When the last beat came.
+    /// Time of the last heartbeat.
     pub(super) last_heartbeat: Instant,
-    /// The process that beats, once this leader has heard of one.
+    /// The process that sends heartbeats, once this leader has heard of one.
     pub(super) boot: Option<u64>,
     pub(super) seq: u64,
     /// No lease that was granted to it lasts longer.
     pub(super) lease_end: Instant,
-    /// What changed for it, by number; each segment once, at its last change.
+    /// Changes for it, by number; each segment once, at its last change.
     pub(super) changes: BTreeMap<u64, SegmentId>,
     pub(super) numbers: BTreeMap<SegmentId, u64>,
     pub(super) next_change: u64,
@@ -33,11 +33,11 @@ pub(super) struct ServerEntry {
     pub(super) loads: BTreeMap<SegmentId, (u32, u64)>,
 }
 
-/// What keeps the owner of a segment from acknowledging writes: leases of owners before it.
+/// Leases of previous owners, until whose end the owner of a segment must not acknowledge writes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Hold(pub(super) Vec<Wait>);
 
-/// A former owner that may believe to have its lease.
+/// A previous owner that may believe to have its lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wait {
     pub(super) server: BlockServerId,
@@ -49,14 +49,14 @@ pub(super) struct Wait {
 }
 
 impl Hold {
-    /// When nothing keeps the owner any more.
+    /// End of the last of these leases.
     pub(super) fn until(&self) -> Instant {
         self.0.iter().map(|wait| wait.until).max().unwrap_or_default()
     }
 }
 
 impl ServerEntry {
-    /// True once a beat of it has come to this leader.
+    /// True once this leader has received a heartbeat of it.
     pub(super) fn has_heartbeat(&self) -> bool {
         self.boot.is_some()
     }
@@ -64,7 +64,7 @@ impl ServerEntry {
     /// A server that this leader has not heard of, and that may have a lease.
     pub(super) fn silent(now: Instant, lease_end: Instant) -> ServerEntry {
         ServerEntry {
-            // Until it has been silent for long, it is taken to be as it was.
+            // Until it has been silent for long, it is assumed to be as it was.
             alive: true,
             leaving: false,
             last_heartbeat: now,
@@ -94,13 +94,13 @@ impl ServerEntry {
         self.loads.values().fold((0, 0), sum)
     }
 
-    /// What a segment costs its server, in requests a second.
+    /// Cost of a segment for its server, in requests a second.
     pub(super) fn cost(&self, id: SegmentId) -> u64 {
         let (iops, bytes) = self.loads.get(&id).copied().unwrap_or_default();
         SEGMENT_COST + u64::from(iops) + bytes / BYTES_PER_REQUEST
     }
 
-    /// What all of its segments but the idle ones cost.
+    /// Cost of all its segments but the idle ones.
     pub(super) fn busy_cost(&self) -> u64 {
         let (iops, bytes) = self.load();
         iops + bytes / BYTES_PER_REQUEST

@@ -1,5 +1,5 @@
-//! [`Peers`]: managers and front ends that the leader has heard of, for the picture that people
-//! get. Nothing depends on them; a new leader hears of them anew.
+//! [`Peers`]: managers and front ends that the leader has heard of, for status output. Nothing
+//! depends on them; a new leader hears of them again.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use runtime::Instant;
 
 use super::limits::{PEER_DEAD, PEER_FORGOTTEN};
 
-/// Who was heard of, where, and when last.
+/// Peers, their addresses, and when each was heard of last.
 #[derive(Debug, Default)]
 pub(super) struct Peers(BTreeMap<(BlockRole, String), (SocketAddr, Instant)>);
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_fall_silent_are_shown_as_such_and_forgotten_later() {
+    fn silent_peers_are_shown_as_down_and_later_forgotten() {
         let (mut peers, start) = (Peers::default(), Instant::default());
         let addr: SocketAddr = "127.0.0.1:7000".parse().expect("an address");
         let at = |seconds| start + Duration::from_secs(seconds);

@@ -19,10 +19,10 @@ use super::limits::{ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
 
 /// Version of the rows' form: the first byte of each value.
 pub const VERSION: u8 = 1;
-/// Stands for a whole volume in the key of trash.
+/// Stands for a whole volume in the key of a pending delete.
 const WHOLE: u32 = u32::MAX;
 
-/// What a row is about.
+/// The subject of a row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Key {
     /// Numbers that come next.
@@ -73,7 +73,7 @@ pub struct Row {
 pub struct DecodeError {
     /// Its key.
     pub key: Vec<u8>,
-    /// The version of its form, when that is the trouble.
+    /// The version of its form, when that is the cause.
     pub version: Option<u8>,
 }
 
@@ -356,7 +356,7 @@ impl Input<'_> {
             _ => return None,
         };
         let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
-        // What is taken for granted where rows are used.
+        // Assumptions of the users of rows.
         let sound = policy.is_valid() && block_proto::geometry(&spec).is_ok();
         let (attach_epoch, owner_floor) = (self.u64()?, self.u64()?);
         let mut attached = Vec::new();

@@ -1,8 +1,8 @@
 //! [`Manager`]: a block manager's process. It competes for the lock, and while it leads it runs
 //! the [`Machine`] over a table that only it can write.
 //!
-//! The lock's lease allows to grant leases; the table fences off what a former leader still
-//! writes. A manager whose lock or table is gone forgets all and competes again.
+//! The lock's lease allows to grant leases; the table fences off late writes of a previous leader.
+//! A manager that loses its lock or table drops its state and competes again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -50,44 +50,44 @@ const CACHE_BYTES: usize = 1 << 20;
 /// Pause before a write is tried again that the table had no room for.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Between two looks of such a manager for the cause.
+/// Between two checks of such a manager for the cause.
 const OPENING_LOOK: Duration = Duration::from_secs(1);
 /// Between two warnings of a manager whose table cannot be opened yet.
 const OPENING_SAID: Duration = Duration::from_secs(5);
 
-/// What a manager starts from.
+/// Configuration of a manager's process.
 #[derive(Clone, Debug)]
 pub struct ManagerConfig {
     /// Its name, e.g. `bm1`.
     pub name: String,
-    /// Where it listens.
+    /// Its address.
     pub listen: SocketAddr,
-    /// Lease of its lock: for so long nobody else leads when it dies.
+    /// Lease of its lock: when it dies, no other manager leads for this long.
     pub lock_ttl: Duration,
     /// Copies of its table.
     pub policy: Policy,
     /// Bytes of the smallest volume.
     pub bytes_least: u64,
-    /// Without a beat for so long a block server is dead.
+    /// A block server without a heartbeat for this long is dead.
     pub server_dead: Duration,
-    /// How long the data of deleted volumes is kept; zero: not at all.
+    /// Time for which the data of deleted volumes is kept; zero: not at all.
     pub undelete: Duration,
-    /// Where the epochs of new volumes begin.
+    /// First epochs of new volumes.
     pub first: FirstEpochs,
 }
 
 struct ManagerInner {
     env: Env,
     client: Client,
-    /// A client of short patience, for the lock.
+    /// A client with short timeouts, for the lock.
     locks: Client,
     uses: Rc<dyn FileUses>,
     config: ManagerConfig,
     addr: Cell<SocketAddr>,
     lead: RefCell<Option<Rc<LeaderTerm>>>,
-    /// Who leads, as last heard.
+    /// The leader, as last heard.
     leader: Cell<Option<SocketAddr>>,
-    /// Why this manager, which had the lock last, does not lead.
+    /// The reason why this manager, which had the lock last, does not lead.
     cause: RefCell<Option<String>>,
     stopping: Cell<bool>,
     stop: Notify,
@@ -110,8 +110,8 @@ pub(super) struct LeaderTerm {
     changed: Notify,
     work: Notify,
     over: Cell<bool>,
-    /// Servers that are being told to beat.
-    telling: RefCell<BTreeSet<SocketAddr>>,
+    /// Servers that are being asked for a heartbeat.
+    notifying: RefCell<BTreeSet<SocketAddr>>,
 }
 
 impl Manager {
@@ -150,7 +150,7 @@ impl Manager {
         &*self.0.uses
     }
 
-    /// Where it is reached.
+    /// Its address.
     pub fn addr(&self) -> SocketAddr {
         self.0.addr.get()
     }
@@ -187,7 +187,7 @@ impl Manager {
                     pause = ANNOUNCE_INTERVAL;
                 }
                 (None, Some(leader)) if leader != self.addr() => {
-                    // It is shown as down when this is lost often.
+                    // When several reports are lost, it is shown as down.
                     let request = Request::Block(here);
                     if ask_peer(&self.0.client, leader, request, ATTEMPT).await.is_ok() {
                         pause = ANNOUNCE_INTERVAL;
@@ -216,7 +216,7 @@ impl Manager {
                     Err(cause) => {
                         tracing::error!(term = fencing, cause, "block manager cannot lead");
                         self.0.cause.replace(Some(cause));
-                        // Another manager may be able to.
+                        // Another manager may be able to lead.
                         self.release(fencing).await;
                         self.pause(env.jitter(pause)).await;
                         pause = (2 * pause).min(LEAD_PAUSE.1);
@@ -282,7 +282,7 @@ impl Manager {
     async fn rule(&self, fencing: u64, sent: Instant) -> Result<(), String> {
         let inner = &*self.0;
         let mut end = lock_end(sent, inner.config.lock_ttl);
-        // It may take long; who does not renew meanwhile has nothing to lead with.
+        // It may take long; a manager that does not renew in that time has no lock left.
         let mut opening = Box::pin(self.open_table(fencing));
         let (mut said, mut looked) = (sent, sent);
         let (table, state) = loop {
@@ -318,7 +318,7 @@ impl Manager {
             first: inner.config.first,
             ..Config::new(&inner.config.name, fencing)
         };
-        // The lock was free: what a former leader granted, it granted before now.
+        // The lock was free: leases of a previous leader were granted before now.
         let mut machine = Machine::new(config, state, inner.env.now());
         machine.lead_until(end);
         let lead = Rc::new(LeaderTerm {
@@ -330,7 +330,7 @@ impl Manager {
             changed: Notify::new(),
             work: Notify::new(),
             over: Cell::new(false),
-            telling: RefCell::default(),
+            notifying: RefCell::default(),
         });
         tracing::info!(name = inner.config.name, term = fencing, "block manager leads");
         inner.env.mark("block manager: leads");
@@ -371,7 +371,7 @@ impl Manager {
         Ok(())
     }
 
-    /// What the masters say of chunkservers while the table does not open.
+    /// Asks the masters about chunkservers while the table does not open.
     async fn learn_cause(self) {
         let asked = self.0.locks.cluster_ask(ClusterRequest::Status);
         let Ok(Ok(ClusterReply::Status(status))) = self.0.env.timeout(ATTEMPT, asked).await else {
@@ -385,14 +385,14 @@ impl Manager {
         }
     }
 
-    /// How long the lock is left alone between two renewals.
+    /// Pause between two renewals of the lock.
     fn renewal(&self, slower: u32) -> Duration {
         let inner = &*self.0;
         inner.env.jitter(RENEW.min(inner.config.lock_ttl / 4) * slower)
     }
 
-    /// Renews the lock, which is this manager's until `end`; until when it is then, or nothing
-    /// when it is lost.
+    /// Renews the lock, which is this manager's until `end`; returns its new end, or nothing when
+    /// it is lost.
     async fn renew(&self, fencing: u64, end: Instant, slower: u32) -> Option<Instant> {
         let inner = &*self.0;
         let sent = inner.env.now();
@@ -412,8 +412,8 @@ impl Manager {
         }
     }
 
-    /// Opens the table and reads it. The lock's token is the owner's number: who has had the lock
-    /// since shuts this manager out, however long its opening takes.
+    /// Opens the table and reads it. The lock's token is the owner's number: a manager that got the
+    /// lock since shuts this one out, however long its opening takes.
     async fn open_table(&self, fencing: u64) -> Result<(Table, ManagerState), String> {
         let inner = &*self.0;
         let path = format!("{ROOT}/manager");
@@ -439,7 +439,7 @@ impl Manager {
         }
     }
 
-    /// Queues rows for storage and tells servers that there is news; answers what an answer has
+    /// Queues rows for storage and notifies servers of news; returns the ticket that an answer has
     /// to wait for.
     pub(super) fn after(&self, lead: &Rc<LeaderTerm>) -> u64 {
         let (changes, news) = {
@@ -452,23 +452,23 @@ impl Manager {
             lead.work.notify_one();
         }
         for addr in news {
-            if lead.telling.borrow_mut().insert(addr) {
+            if lead.notifying.borrow_mut().insert(addr) {
                 let (client, lead, ticket) =
                     (self.0.client.clone(), lead.clone(), lead.queued.get());
                 self.0.env.spawn(Class::Control, "block manager: news", async move {
                     if lead.stored(ticket).await.is_ok() {
                         let request = Request::BlockServer(BlockServerRequest::HeartbeatNow);
-                        // It beats soon in any case.
+                        // It sends a heartbeat soon in any case.
                         let _ = ask_peer(&client, addr, request, HEARTBEAT_ATTEMPT).await;
                     }
-                    lead.telling.borrow_mut().remove(&addr);
+                    lead.notifying.borrow_mut().remove(&addr);
                 });
             }
         }
         lead.queued.get()
     }
 
-    /// Removes the files of what is gone.
+    /// Removes the files of pending deletes.
     async fn purge(self, lead: Rc<LeaderTerm>) {
         let env = &self.0.env;
         while !lead.over.get() {
@@ -478,7 +478,7 @@ impl Manager {
             if due.is_empty() || lead.stored(self.after(&lead)).await.is_err() {
                 continue;
             }
-            // Under a successor a segment of a volume that grows may be made anew there.
+            // Under a successor a segment of a volume that grows may be made again there.
             let leads = || lead.machine.borrow().leads(env.now());
             for pending_delete in due {
                 match self
@@ -503,12 +503,12 @@ impl Manager {
         }
     }
 
-    /// Looks for directories of volumes that are gone, again and again.
+    /// Looks for directories of removed volumes, repeatedly.
     async fn sweep(self, lead: Rc<LeaderTerm>) {
         let env = &self.0.env;
         env.sleep(env.jitter(PURGE_AFTER)).await;
         while !lead.over.get() {
-            // What is being removed now may be gone from the rows, and not from the list.
+            // Volumes that are being removed now may be gone from the rows, and not from the list.
             let going: BTreeSet<VolumeId> = lead
                 .machine
                 .borrow()
@@ -561,7 +561,7 @@ impl Manager {
                     let request = BlockRequest::Remove { volume: snapshot, force: true };
                     Box::pin(self.serve(request)).await?;
                 }
-                // Clones that nobody has used yet get their files before those go.
+                // Clones without files get them before the snapshot's files go.
                 let clones = lead.machine.borrow_mut().begin_parting(volume);
                 let parted = self.part(&clones, &lead).await;
                 let removed = {
@@ -587,7 +587,7 @@ impl Manager {
         Ok(answer?)
     }
 
-    /// What may be answered once all that the machine has changed is durable.
+    /// Returns `answer` once all changes of the machine are durable.
     pub(super) async fn durable<T>(
         &self,
         lead: &Rc<LeaderTerm>,
@@ -618,9 +618,9 @@ impl Manager {
         ControlError { kind: Kind::Reroute, message, leader }
     }
 
-    /// Makes sure that nothing is cut off unasked, and that what is cut off of segments that stay,
-    /// though it be all of them, reads as zeroes later on. Nothing is changed here: a message of a
-    /// manager that was stopped could come when the volume has grown again.
+    /// Makes sure that nothing is cut off unasked, and that cut parts of segments that stay, even
+    /// all of them, read as zeroes later on. Nothing is changed here: a message of a manager that
+    /// was stopped could come when the volume has grown again.
     async fn before_cut(
         &self,
         lead: &LeaderTerm,
@@ -654,7 +654,7 @@ impl Manager {
         }
     }
 
-    /// Whether a part of a segment has data.
+    /// True when a part of a segment has data.
     async fn has_data(
         &self,
         lead: &LeaderTerm,
@@ -664,7 +664,7 @@ impl Manager {
         let failed = |what: String| Refusal::Server { what: format!("{segment}: {what}") };
         match self.0.client.lookup(&segment_path(segment)).await {
             Ok(_) => {}
-            // Nobody has used it yet: a large volume has many such.
+            // It was not used yet: a large volume has many such.
             Err(error) if error.kind() == Kind::NotFound => return Ok(false),
             Err(error) => return Err(failed(error.to_string())),
         }
@@ -730,7 +730,7 @@ impl LeaderTerm {
         self.work.notify_one();
     }
 
-    /// Ends well when all changes up to `ticket` are durable.
+    /// Returns `Ok` when all changes up to `ticket` are durable.
     async fn stored(&self, ticket: u64) -> Result<(), ()> {
         loop {
             let changed = self.changed.notified();

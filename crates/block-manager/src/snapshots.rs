@@ -1,13 +1,13 @@
-//! Snapshots, clones and rollbacks in what the manager remembers (B10, B11; `protocols.md` 6.6,
-//! 6.7). It does no I/O: [`super::cuts`] asks the block servers.
+//! Snapshots, clones and rollbacks in the manager's state (B10, B11; `protocols.md` 6.6, 6.7). It
+//! does no I/O: [`super::cuts`] asks the block servers.
 //!
-//! A clone is a volume that names its snapshot, and no more than that at first: each of its
-//! segments is linked from the snapshot's by whoever opens it first ([`Machine::clone_of`]).
+//! A clone is a volume that names its snapshot, and no more than that at first: the server that
+//! first opens one of its segments links it from the snapshot's ([`Machine::clone_of`]).
 //!
 //! A snapshot is a volume that never changes, named `VOLUME@NAME`. It has segments, and so owners,
-//! only while somebody uses it. While the directories of a snapshot or rollback are made it is *in
-//! the making*: its name is taken, and nobody can open it. A leader that takes over gives up all
-//! that is in the making; who asked for it asks again, and gets another.
+//! only while it is used. While the directories of a snapshot or rollback are made it is *in the
+//! making*: its name is taken, and it cannot be opened. A leader that takes over gives up all that
+//! is in the making; the requester asks again, and gets another.
 
 use base::limits::NAME_MAX;
 use block_proto::BlockReply;
@@ -26,7 +26,7 @@ use super::machine::{FirstEpochs, Machine};
 use super::rows::{Key, Row, Value};
 
 impl Machine {
-    /// What a leader that takes over finds.
+    /// State that a leader finds at takeover.
     pub(super) fn inherit(&mut self, now: Instant) {
         let all: Vec<(VolumeId, Family)> =
             self.state.volumes().map(|(id, volume)| (id, volume.family)).collect();
@@ -77,7 +77,7 @@ impl Machine {
         }
     }
 
-    /// Whether this name can be made by this order; the answer when it has been.
+    /// Checks that this order can make this name; the answer when it has been made.
     fn check_new(&self, nonce: u64, name: &str) -> Result<Option<BlockReply>, Refusal> {
         if let Some(id) = self.state.find(name) {
             return match self.whole(id)?.nonce == nonce {
@@ -99,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// The cut of a volume's segments has ended, well or not.
+    /// Ends the cut of a volume's segments, successful or not.
     pub fn end_cutting(&mut self, now: Instant, volume: VolumeId) {
         self.snapshots.cutting.remove(&volume);
         if let Some(used) = self.snapshots.served.get_mut(&volume) {
@@ -133,8 +133,8 @@ impl Machine {
         self.state.segments_of(volume, 0).map(part).collect()
     }
 
-    /// All segments are cut: the snapshot will be, if no segment changed hands meanwhile. A new
-    /// owner may have answered what its own cut would not have had.
+    /// All segments are cut: the snapshot counts if no segment has changed hands since. A new owner
+    /// may have answered what its own cut would not have had.
     pub fn commit_snapshot(
         &mut self,
         nonce: u64,
@@ -178,7 +178,7 @@ impl Machine {
         self.volume_reply(id)
     }
 
-    /// What is in the making is not to be. Its files go when no link can come any more.
+    /// Gives up what is in the making. Its files go when no link can come any more.
     pub fn give_up(&mut self, now: Instant, id: VolumeId) {
         if !self.state.volume(id).is_some_and(|known| known.family.making) {
             return;
@@ -217,7 +217,7 @@ impl Machine {
         self.volume_reply(id)
     }
 
-    /// How many segments a volume has; refused when so many times as many are too many.
+    /// The number of segments of a volume; refused when `times` that number is too many.
     pub(super) fn check_room(
         &self,
         spec: &block_proto::VolumeSpec,
@@ -230,8 +230,8 @@ impl Machine {
         }
     }
 
-    /// A snapshot is to be removed whatever hangs on it: its clones, of which every segment has to
-    /// be opened before. [`Machine::end_parting`] has to follow.
+    /// A snapshot is to be removed though clones depend on it: every segment of these has to be
+    /// opened before. [`Machine::end_parting`] has to follow.
     pub fn begin_parting(&mut self, snapshot: VolumeId) -> Vec<VolumeId> {
         self.snapshots.parting.entry(snapshot).or_default().removals += 1;
         self.clones_of(snapshot)
@@ -250,7 +250,7 @@ impl Machine {
         }
     }
 
-    /// One removal has ended, well or not. Clones are made again when no other is under way.
+    /// One removal has ended, successful or not. When no other is under way, clones can be made again.
     pub fn end_parting(&mut self, snapshot: VolumeId) {
         if let Some(parting) = self.snapshots.parting.get_mut(&snapshot) {
             parting.removals -= 1;
@@ -307,14 +307,14 @@ impl Machine {
         Ok(Begun::Go((self.add(nonce, spec, family), policy)))
     }
 
-    /// A snapshot's segments get owners, if it has none.
+    /// Gives owners to a snapshot's segments, if it has none.
     pub(super) fn serve_snapshot(&mut self, now: Instant, id: VolumeId) {
         if self.state.volume(id).is_some_and(|known| known.family.parent.is_some()) {
             self.serve_for_a_while(now, id);
         }
     }
 
-    /// The segments of a volume that has none get owners, until it was not used for a while.
+    /// Gives owners to the segments of a volume that has none, until it was not used for a while.
     pub(super) fn serve_for_a_while(&mut self, now: Instant, id: VolumeId) {
         let Some(known) = self.state.volume(id) else { return };
         let count = segments_of_all(known);
@@ -331,7 +331,7 @@ impl Machine {
     }
 
     /// The directories are there: the volume's name and snapshots are those of `id` from now on,
-    /// and what was its content goes.
+    /// and its previous content goes.
     pub fn finish_rollback(&mut self, now: Instant, id: VolumeId) -> Result<BlockReply, Refusal> {
         let mut made = self.state.volume(id).cloned().ok_or(Refusal::NoVolume(id))?;
         let clone_source = made
@@ -365,7 +365,7 @@ impl Machine {
         found.map(|(id, known)| (id, known.clone())).collect()
     }
 
-    /// Refuses to remove what is in the making, or is cut just now.
+    /// Refuses to remove what is in the making or is being cut.
     pub(super) fn refuse_cutting(&self, id: VolumeId) -> Result<(), Refusal> {
         let known = self.made(id)?;
         match self.snapshots.cutting.contains(&id) {
@@ -392,7 +392,7 @@ impl Machine {
         }
     }
 
-    /// Refuses to remove what others hang on. Clones keep their data without their snapshot, so
+    /// Refuses to remove what others depend on. Clones keep their data without their snapshot, so
     /// that it may go when that is asked for.
     pub(super) fn refuse_needed(&self, id: VolumeId, force: bool) -> Result<(), Refusal> {
         let known = self.made(id)?;
@@ -418,7 +418,7 @@ impl Machine {
         }
     }
 
-    /// A clone shares nothing any more.
+    /// Notes that a clone shares nothing any more.
     pub fn flattened(&mut self, id: VolumeId) {
         if let Some(mut known) = self.state.volume(id).cloned()
             && known.family.take_clone_source().is_some()
@@ -446,7 +446,7 @@ impl Machine {
         self.parts(id)
     }
 
-    /// Snapshots that nobody has used for a while have no owners any more.
+    /// Takes the owners from snapshots that were not used for a while.
     pub(super) fn rest_snapshots(&mut self, now: Instant) {
         let served = std::mem::take(&mut self.snapshots.served);
         for (id, used) in served {
@@ -461,7 +461,7 @@ impl Machine {
         }
     }
 
-    /// The segments of a volume have no owners any more: a change of its own.
+    /// Takes the owners from the segments of a volume: a change of its own.
     pub(super) fn rest(&mut self, id: VolumeId) {
         self.next_change();
         self.retire_all(id);
@@ -469,7 +469,7 @@ impl Machine {
     }
 }
 
-/// A name that a volume can have: what is behind an [`AT`] names a snapshot.
+/// Checks the name of a volume: the part behind an [`AT`] names a snapshot.
 pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
     match name.is_empty() || name.contains([AT, '/']) || name.len() > NAME_MAX {
         true => Err(Refusal::Name { name: name.to_owned() }),

@@ -1,4 +1,4 @@
-//! [`ManagerState`]: what the block manager remembers. Each of its parts is a row of a table.
+//! [`ManagerState`]: the state of the block manager. Each of its parts is a row of a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -142,17 +142,17 @@ impl ManagerState {
         self.volumes().filter(|(_, volume)| volume.deleted.is_some())
     }
 
-    /// How many volumes have a name.
+    /// Number of volumes with a name.
     pub fn named_count(&self) -> usize {
         self.names.len()
     }
 
-    /// How many volumes there are, deleted ones too.
+    /// Number of volumes, deleted ones too.
     pub fn volume_count(&self) -> usize {
         self.volumes.len()
     }
 
-    /// How many segments there are.
+    /// Number of segments.
     pub fn segment_count(&self) -> usize {
         self.segments.len()
     }
@@ -195,7 +195,7 @@ impl ManagerState {
         self.owned.get(&server).into_iter().flatten().copied()
     }
 
-    /// How many they are.
+    /// Number of segments that a block server owns.
     pub fn owned_count(&self, server: BlockServerId) -> usize {
         self.owned.get(&server).map_or(0, BTreeSet::len)
     }
@@ -225,13 +225,13 @@ impl ManagerState {
         self.boots.get(&id).copied().unwrap_or_default()
     }
 
-    /// What is to be removed.
+    /// Volumes and segments whose files are to be removed.
     pub fn pending_deletes(&self) -> impl Iterator<Item = PendingDelete> {
         self.pending_deletes.keys().copied()
     }
 
     /// True when parts of a volume are still to be removed.
-    pub fn has_trash(&self, volume: VolumeId) -> bool {
+    pub fn has_pending_deletes(&self, volume: VolumeId) -> bool {
         let first = PendingDelete { volume, segment: None };
         self.pending_deletes
             .range(first..)
@@ -280,14 +280,14 @@ impl ManagerState {
         (id.index < count).then_some(clone_source)
     }
 
-    /// How many segments a volume has when it has `bytes`: of a group that is begun, all, though
-    /// some of them may be empty.
+    /// Number of segments of a volume of `bytes`: of a group that is begun, all, though some of
+    /// them may be empty.
     pub fn segments_at(&self, volume: VolumeId, bytes: u64) -> u32 {
         let sizes = self.volumes.get(&volume).and_then(|known| geometry(&known.spec).ok());
         sizes.map_or(0, |sizes| sizes.segments(bytes)) as u32
     }
 
-    /// Segments of a volume that lose something when it has `bytes`, and what.
+    /// Segments of a volume that lose data when it has `bytes`, and the lost parts.
     pub fn cut(&self, volume: VolumeId, bytes: u64) -> Vec<(SegmentId, Range<u64>)> {
         let Some(known) = self.volumes.get(&volume) else { return Vec::new() };
         let geometry = geometry(&known.spec).expect("checked when it was made");

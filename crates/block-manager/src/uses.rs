@@ -1,13 +1,13 @@
-//! [`FileUses`]: what the manager asks of those who can read a segment's directory.
+//! [`FileUses`]: reads of segments' directories for the manager.
 
 use block_proto::VolumeInfo;
 use block_volume::space::Use;
 use futures_util::future::LocalBoxFuture;
 
-/// Says which DataFiles volumes name. The manager does not know how a segment's directory is read.
+/// Lists the DataFiles of volumes. The manager does not know how a segment's directory is read.
 pub trait FileUses {
-    /// Which DataFiles volumes and snapshots name, as their directories show: no server has to have
-    /// them open. What an owner is about to change may be missing.
+    /// The DataFiles of volumes and snapshots, from their directories: no server has to have them
+    /// open. Changes that an owner is about to make may be missing.
     fn uses<'a>(
         &'a self,
         volumes: &'a [VolumeInfo],

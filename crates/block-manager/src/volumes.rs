@@ -50,7 +50,7 @@ impl Machine {
         self.volume_reply(id)
     }
 
-    /// The number of segments, when the length can be.
+    /// The number of segments, when the length is possible.
     fn check_length(&self, spec: &VolumeSpec, bytes: u64) -> Result<u64, Refusal> {
         let geometry = geometry(spec).map_err(Refusal::Geometry)?;
         let (least, most) = (self.config.bytes_least, VOLUME_BYTES.1);
@@ -101,7 +101,7 @@ impl Machine {
         Ok(BlockReply::Done)
     }
 
-    /// A volume is no more; its files go later.
+    /// Removes a volume; its files go later.
     pub(super) fn drop_volume(&mut self, now: Instant, volume: VolumeId, nonce: u64) {
         self.kept.retain(|(other, _), _| *other != volume);
         let ids: Vec<SegmentId> = self.state.segments_of(volume, 0).map(|(id, _)| id).collect();
@@ -116,7 +116,7 @@ impl Machine {
         self.change(Row::delete(Key::Volume(volume)));
     }
 
-    /// No segment of a volume has an owner any more; later ones begin above its epoch.
+    /// Ends the ownership of all segments of a volume; later owners begin above its epochs.
     pub(super) fn retire_all(&mut self, volume: VolumeId) {
         let Some(mut known) = self.state.volume(volume).cloned() else { return };
         let segments: Vec<_> = self.state.segments_of(volume, 0).collect();
@@ -130,7 +130,7 @@ impl Machine {
         self.put(Key::Volume(volume), Value::Volume(known));
     }
 
-    /// A segment is no more.
+    /// Ends a segment.
     pub(super) fn retire(&mut self, id: SegmentId) {
         let owner = self.state.segment(id).and_then(|segment| segment.owner);
         self.change(Row::delete(Key::Segment(id)));
@@ -153,14 +153,14 @@ impl Machine {
         let known = self.changeable(volume)?;
         self.check_length(&known.spec, bytes)?;
         if bytes < known.spec.bytes {
-            // Who has it open still believes in the old length.
+            // A client that has it open still assumes the old length.
             self.refuse_attached(now, volume)?;
             refuse_shared(known)?;
         }
         Ok(self.state.cut(volume, bytes))
     }
 
-    /// Cutting data off must be asked for: whoever has made sure that there is none may.
+    /// Cutting data off must be asked for, or the caller has checked that there is none.
     pub(super) fn resize(
         &mut self,
         now: Instant,
@@ -175,7 +175,7 @@ impl Machine {
         let count = self.check_length(&known.spec, bytes)? as u32;
         let there = self.state.segments_of(volume, 0).count() as u32;
         if bytes < known.spec.bytes {
-            // Who has it open still believes in the old length.
+            // A client that has it open still assumes the old length.
             self.refuse_attached(now, volume)?;
             refuse_shared(&known)?;
             if !force {
@@ -186,7 +186,7 @@ impl Machine {
                 self.retire(id);
                 self.discard(now, PendingDelete { volume, segment: Some(id.index) }, known.nonce);
             }
-        } else if self.state.has_trash(volume) {
+        } else if self.state.has_pending_deletes(volume) {
             return Err(Refusal::Removing { name: known.spec.name });
         }
         known.spec.bytes = bytes;
@@ -212,7 +212,7 @@ impl Machine {
         self.volume_reply(volume)
     }
 
-    /// True when nobody has heard of an attachment for long.
+    /// True when an attachment was not renewed for long.
     pub(super) fn is_dead(
         &self,
         now: Instant,
@@ -223,7 +223,7 @@ impl Machine {
         heard.is_none_or(|&heard| now - heard > ATTACH_DEAD)
     }
 
-    /// Who is refused a volume: anybody whose attachment is alive.
+    /// Refuses a volume that has a live attachment.
     pub(super) fn refuse_attached(&self, now: Instant, volume: VolumeId) -> Result<(), Refusal> {
         let Some(known) = self.state.volume(volume) else { return Ok(()) };
         match known.attached.iter().find(|one| !self.is_dead(now, volume, one)) {
@@ -252,7 +252,7 @@ impl Machine {
             self.kept.insert((id, same.epoch), now);
             return self.attached_reply(id, same.epoch);
         }
-        // A holder that asks again has forgotten what it had.
+        // A holder that asks again has lost its attachment.
         let over = |one: &AttachedClient| one.holder == holder || self.is_dead(now, id, one);
         let (gone, left): (Vec<_>, Vec<_>) = known.attached.into_iter().partition(over);
         known.attached = left;
@@ -307,7 +307,7 @@ impl Machine {
     }
 }
 
-/// A segment that is made anew would be linked from the snapshot again.
+/// A segment that is made again would be linked from the snapshot again.
 fn refuse_shared(known: &Volume) -> Result<(), Refusal> {
     match known.family.clone_source {
         Some(_) => Err(Refusal::Shares { name: known.spec.name.clone() }),

@@ -1,4 +1,4 @@
-//! Processes of one block server: the one that joined last has the segments, whatever the others
+//! Processes of one block server: the one that joined last has the segments, whatever previous ones
 //! send afterwards.
 
 use base::GIB;
@@ -24,7 +24,7 @@ fn heartbeat_of(server: &mut Server) -> BlockHeartbeat {
     }
 }
 
-/// True when a beat is answered with a lease or with what the server has to know before it.
+/// True when a heartbeat is answered with a lease or with the changes that come before it.
 fn is_granted(machine: &mut Machine, ms: u64, heartbeat: BlockHeartbeat) -> bool {
     match machine.handle(at(ms), BlockRequest::Heartbeat(heartbeat)) {
         Ok(BlockReply::Grant(grant)) => grant.known && (grant.lease_ms > 0 || grant.more),
@@ -51,7 +51,7 @@ fn epochs(machine: &Machine) -> Vec<u64> {
 }
 
 #[test]
-fn beat_of_a_former_process_takes_nothing_from_the_live_one() {
+fn heartbeat_of_a_previous_process_takes_nothing_from_the_live_one() {
     let (machine, mut former, mut live) = replaced();
     let mut machine = next_leader(&machine);
     assert!(is_granted(&mut machine, 5000, heartbeat_of(&mut live)));
@@ -65,7 +65,7 @@ fn beat_of_a_former_process_takes_nothing_from_the_live_one() {
 }
 
 #[test]
-fn beat_of_a_former_process_that_a_new_leader_hears_first_is_refused() {
+fn heartbeat_of_a_previous_process_that_a_new_leader_hears_first_is_refused() {
     let (machine, mut former, mut live) = replaced();
     let mut machine = next_leader(&machine);
     assert!(
@@ -76,7 +76,7 @@ fn beat_of_a_former_process_that_a_new_leader_hears_first_is_refused() {
 }
 
 #[test]
-fn beat_of_a_former_process_is_refused_after_any_number_of_others() {
+fn heartbeat_of_a_previous_process_is_refused_after_any_number_of_others() {
     let (mut machine, mut former, mut live) = replaced();
     for _ in 0..20 {
         live = Server { boot: live.boot + 1, seq: 0, seen: block_proto::Seen::default(), ..live };
@@ -101,7 +101,7 @@ fn second_process_elsewhere_is_refused_while_the_first_is_heard() {
     // At the same address the first one cannot run any more.
     let again = machine.handle(at(21), register("127.0.0.1:7000"));
     assert!(matches!(again, Ok(BlockReply::Registered { boot, .. }) if boot > live.boot));
-    // A number alone changes nothing: its process may have ended before it beat.
+    // A number alone changes nothing: its process may have ended before its first heartbeat.
     assert!(is_granted(&mut machine, 22, heartbeat_of(&mut live)));
     let silent = 22 + SERVER_DEAD.as_millis() as u64;
     (22..silent).step_by(50).for_each(|ms| {

@@ -141,7 +141,7 @@ fn time_of_a_deleted_volume_ends_and_what_is_removed_does_not_come_back() {
     assert_eq!(machine.due_deletes(at(60_000)).len(), 1, "its files go");
 }
 
-/// A clone that was never used has no files: it gets them before its snapshot goes, though it be
+/// A clone that was never used has no files: it gets them before its snapshot goes, even if it is
 /// deleted.
 #[test]
 fn deleted_clone_is_served_before_its_snapshot_goes() {
@@ -154,13 +154,13 @@ fn deleted_clone_is_served_before_its_snapshot_goes() {
     open(&mut machine, &mut server);
     assert_eq!(machine.clone_parts(clone).expect("they are open").len(), 4);
     assert_eq!(listed(&machine), [clone]);
-    // A while later no server has it again, and the next leader lets go of it, too.
+    // A while later no server has it again, and the next leader takes its owners away, too.
     let mut next = next_leader(&machine);
     for machine in [&mut machine, &mut next] {
         machine.tick(at(100_000));
         assert_eq!(machine.state().segments_of(clone, 0).count(), 0);
     }
-    // Brought back in between, it keeps them.
+    // When it is restored in between, it keeps them.
     assert!(machine.serve_deleted_clones(at(100_001), of));
     volume(undelete(&mut machine, clone, None));
     machine.tick(at(300_000));
@@ -168,10 +168,10 @@ fn deleted_clone_is_served_before_its_snapshot_goes() {
     assert!(!machine.serve_deleted_clones(at(300_001), of));
 }
 
-/// The next leader's clocks show any time: data is kept for as long as was left when that was stored
-/// last, an hour of a day more at most, and never less.
+/// Clocks of leaders show any time: data is kept for as long as was left when that was stored last,
+/// an hour of a day more at most, and never less.
 #[test]
-fn time_that_is_left_is_that_of_leaders_and_of_no_calendar() {
+fn remaining_time_is_counted_by_leaders_clocks_not_calendars() {
     let (mut machine, _, id) = world();
     delete(&mut machine, 0, id, (false, false)).expect("no client has it open");
     let hour = 3_600_000;
@@ -212,7 +212,7 @@ fn row_without_the_time_that_is_left_has_all_of_it() {
 }
 
 /// Rows of 8,000 snapshots do not fit in one batch: they are stored in parts, and the next leader
-/// completes what the one before it had no time for.
+/// completes them.
 #[test]
 fn volume_of_8_000_snapshots_is_deleted_and_brought_back_in_parts() {
     let (mut machine, _, id) = world();

@@ -41,7 +41,7 @@ fn segment_whose_epochs_are_used_up_has_no_owner() {
         machine.state().segments().all(|(_, segment)| segment == last)
     };
     assert!(all_have(&machine, Some(server.id)));
-    // Another process of the server gets what the former had, under a later epoch: there is none.
+    // Another process of the server gets what the previous one had, under a later epoch: there is none.
     let mut live = Server::join(&mut machine, at(5210), "bs1");
     for ms in 5211..5400 {
         live.heartbeat(&mut machine, at(ms));

@@ -1,6 +1,6 @@
-//! Leases under drifting clocks, lost and late messages, restarts and changes of leader: of all
-//! servers that believe in their lease on a segment, at most one acknowledges writes, and it is
-//! the one with the lowest epoch: whoever comes after waits for it (`protocols.md` 6.5).
+//! Leases under drifting clocks, lost and late messages, restarts and changes of leader. Of all
+//! servers that believe in their lease on a segment, at most one acknowledges writes: the one with
+//! the lowest epoch. Later owners wait for it (`protocols.md` 6.5).
 
 use base::GIB;
 use block_manager::limits::TICK;
@@ -41,7 +41,7 @@ enum Planted {
     LeaseFromReceipt,
     /// A new owner acknowledges at once.
     NoHold,
-    /// A new leader forgets the leases of the one before.
+    /// A new leader forgets the leases of the previous one.
     NoHonour,
 }
 
@@ -52,15 +52,15 @@ struct Server {
     boot: u64,
     seq: u64,
     ownership: OwnershipLease,
-    /// When it beats next, and the beat it waits for with its sending.
+    /// Time of its next heartbeat, and the heartbeat it waits for with its sending.
     next: u64,
     waits: Option<(u64, u64)>,
-    /// A process that was replaced goes on for a while without knowing.
+    /// A process that was replaced goes on for a while without notice.
     ghosts: Vec<(Clock, OwnershipLease)>,
 }
 
 enum Message {
-    Beat(usize, BlockHeartbeat),
+    Heartbeat(usize, BlockHeartbeat),
     Grant(usize, u64, u64, BlockGrant),
 }
 
@@ -174,14 +174,14 @@ impl World {
         due.into_iter().for_each(|message| self.deliver(message));
     }
 
-    /// A server sends its beat, or is restarted.
+    /// A server sends its heartbeat, or is restarted.
     fn drive(&mut self, index: usize) {
         let (fresh, timeout) = (self.rng.one_in(6000), self.rng.between(120_000, 300_000));
         let clock = Clock::draw(&mut self.rng);
         let now = self.now;
         let server = &mut self.servers[index];
         if fresh {
-            // The process before goes on for a while, cut off.
+            // The previous process goes on for a while, cut off.
             let old = std::mem::replace(&mut server.ownership, OwnershipLease::new());
             server.ghosts.push((server.clock, old));
             (server.clock, server.boot, server.seq) = (clock, server.boot + 1, 0);
@@ -211,16 +211,16 @@ impl World {
             self.servers[index].next += self.rng.below(1_500_000);
         }
         if let Some(at) = self.delay() {
-            self.messages.push((at, Message::Beat(index, heartbeat.clone())));
+            self.messages.push((at, Message::Heartbeat(index, heartbeat.clone())));
             if self.rng.one_in(20) {
-                self.messages.push((at + 30_000, Message::Beat(index, heartbeat)));
+                self.messages.push((at + 30_000, Message::Heartbeat(index, heartbeat)));
             }
         }
     }
 
     fn deliver(&mut self, message: Message) {
         match message {
-            Message::Beat(index, heartbeat) => {
+            Message::Heartbeat(index, heartbeat) => {
                 let Some((machine, clock)) = &mut self.leader else { return };
                 let (boot, seq) = (heartbeat.boot, heartbeat.seq);
                 let reply = machine.handle(clock.at(self.now), BlockRequest::Heartbeat(heartbeat));
@@ -237,7 +237,7 @@ impl World {
                 let server = &mut self.servers[index];
                 let Some((waits, sent)) = server.waits else { return };
                 if (server.boot, waits) != (boot, seq) {
-                    return; // An answer to a beat that was given up.
+                    return; // An answer to a heartbeat that was given up.
                 }
                 server.waits = None;
                 let now = server.clock.at(self.now);

@@ -1,4 +1,4 @@
-//! What can be asked of a manager: each request can be repeated, and nothing is lost or doubled.
+//! Requests to a manager: each can be repeated, and nothing is lost or doubled.
 
 use base::{GIB, Kind};
 use block_manager::entity::PendingDelete;
@@ -36,7 +36,7 @@ fn a_repeated_creation_is_one() {
 }
 
 #[test]
-fn bad_input_is_refused_with_a_way_out() {
+fn invalid_input_is_refused_with_a_remedy() {
     let mut machine = machine(ManagerState::default(), 1, at(0));
     let good = spec("a", GIB);
     let mut bad = vec![spec("a", GIB / 2), spec("a", GIB + 1), spec("a", (64 << 40) + 4096)];
@@ -69,7 +69,7 @@ fn shrinking_needs_force_and_epochs_grow_through_it() {
     let shrink = BlockRequest::Resize { volume: id, bytes: 2 * GIB, force: false };
     let refused = machine.handle(at(0), shrink).expect_err("data may be lost");
     assert!(matches!(refused, Refusal::HasData { .. }), "{refused}");
-    // Whose bytes go, and which: 2 GiB are 512 MiB in each of the first four.
+    // Segments that lose bytes, and which: 2 GiB are 512 MiB in each of the first four.
     let cut = machine.state().cut(id, 2 * GIB);
     assert_eq!(cut.len(), 8);
     assert!(cut[..4].iter().all(|(_, part)| *part == (GIB / 2..GIB)), "{cut:?}");
@@ -98,7 +98,7 @@ fn shrinking_needs_force_and_epochs_grow_through_it() {
 }
 
 #[test]
-fn directories_of_volumes_that_are_gone_go() {
+fn directories_of_removed_volumes_become_pending_deletes() {
     let mut machine = machine(ManagerState::default(), 1, at(0));
     let gone = volume(create(&mut machine, 1, spec("a", GIB))).volume;
     let kept = volume(create(&mut machine, 2, spec("b", GIB))).volume;
@@ -110,7 +110,7 @@ fn directories_of_volumes_that_are_gone_go() {
     let next = VolumeId::new(machine.state().counters().volume);
     machine.discard_strays(at(5_000), [gone, kept, next].into_iter());
     assert_eq!(due(&machine), [whole], "not what is there, nor what is made just now");
-    assert_eq!(machine.due_deletes(at(5_100)), [], "whoever made it may be at it");
+    assert_eq!(machine.due_deletes(at(5_100)), [], "its creator may still write there");
     machine.discard_strays(at(6_000), [gone].into_iter());
     assert_eq!(due(&machine), [whole]);
 }
@@ -241,7 +241,7 @@ fn load_moves_the_busy_segment_away() {
 }
 
 #[test]
-fn a_manager_that_stood_still_buries_nobody() {
+fn a_manager_that_stood_still_declares_no_server_dead() {
     let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut server = Server::join(&mut machine, at(0), "bs1");
     Server::join(&mut machine, at(0), "bs2").heartbeat(&mut machine, at(0));
@@ -257,7 +257,7 @@ fn a_manager_that_stood_still_buries_nobody() {
 /// Random requests, each sent once or more: the rows rebuild the state, names and numbers are
 /// unique, and epochs only grow.
 #[test]
-fn any_requests_leave_a_sound_state_that_its_rows_rebuild() {
+fn random_requests_leave_a_valid_state_that_its_rows_rebuild() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let mut machine = machine(ManagerState::default(), 1, at(0));
@@ -337,7 +337,7 @@ fn purges_what_is_there(machine: &Machine, pending_delete: PendingDelete) -> boo
 }
 
 #[test]
-fn a_server_that_leaves_hands_over_at_once() {
+fn segments_of_a_leaving_server_move_at_once() {
     let mut machine = machine(ManagerState::default(), 1, at(0));
     let mut stays = Server::join(&mut machine, at(0), "bs1");
     let mut leaves = Server::join(&mut machine, at(0), "bs2");
@@ -352,27 +352,27 @@ fn a_server_that_leaves_hands_over_at_once() {
     }
     let before = owned(&machine, &leaves);
     assert!(before > 0, "{made:?}");
-    // The beat that says so is told what was taken.
+    // The answer to this heartbeat has the changes.
     leaves.leaving = true;
-    let told = leaves.heartbeat(&mut machine, at(700));
-    assert_eq!(told.changes.iter().filter(|change| change.tenure.is_none()).count(), before);
+    let answer = leaves.heartbeat(&mut machine, at(700));
+    assert_eq!(answer.changes.iter().filter(|change| change.tenure.is_none()).count(), before);
     assert_eq!(owned(&machine, &leaves), 0);
     let given = stays.heartbeat(&mut machine, at(701));
     assert_eq!(given.changes.len(), before);
     assert!(given.changes.iter().all(|change| change.tenure.is_some_and(|it| it.hold_ms > 0)));
-    // Once it says that it has let go, nobody waits for its lease.
+    // Once it reports the release, no server waits for its lease.
     leaves.heartbeat(&mut machine, at(702));
     let free = stays.heartbeat(&mut machine, at(703));
     assert_eq!(free.changes.len(), before);
     assert!(free.changes.iter().all(|change| change.tenure.is_some_and(|it| it.hold_ms == 0)));
-    // It gets none while it is there, and the last one's are nobody's.
+    // It gets none while it is there, and segments of the last server have no owner.
     create(&mut machine, 2, spec("b", 4 * GIB)).expect("it is made");
     assert_eq!(owned(&machine, &leaves), 0);
     stays.leaving = true;
     stays.heartbeat(&mut machine, at(710));
     assert_eq!(owned(&machine, &stays), 0);
     assert_eq!(machine.state().orphans().count(), machine.state().segment_count());
-    // Its next life has them again.
+    // Its next process has them again.
     (stays.boot, stays.seq, stays.seen, stays.leaving) = (7, 0, Seen::default(), false);
     stays.heartbeat(&mut machine, at(720));
     assert_eq!(machine.state().orphans().count(), 0);

@@ -70,7 +70,7 @@ fn entry(row: &Row) -> Vec<u8> {
 }
 
 #[test]
-fn rows_come_back() {
+fn rows_decode_to_what_was_encoded() {
     for (name, row) in rows() {
         let value = row.value_bytes().expect("it has a value");
         assert_eq!(Row::decode(&row.key_bytes(), &value), Ok(row.clone()), "{name}");
@@ -81,7 +81,7 @@ fn rows_come_back() {
 }
 
 #[test]
-fn rows_of_another_version_say_so() {
+fn row_of_another_version_is_refused_with_its_version() {
     let (_, row) = rows().remove(0);
     let mut value = row.value_bytes().expect("it has a value");
     value[0] = VERSION + 1;
@@ -91,7 +91,7 @@ fn rows_of_another_version_say_so() {
 }
 
 #[test]
-fn the_page_says_what_the_rows_are() {
+fn format_page_matches_the_rows() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/block-manager.md");
     let page = std::fs::read_to_string(path).expect("the page is there");
     assert!(page.contains(&format!("**Version {VERSION}.**")), "the page is of another version");
@@ -99,7 +99,7 @@ fn the_page_says_what_the_rows_are() {
         let letter = char::from(row.key_bytes()[0]);
         assert!(page.contains(&format!("| `{letter}`")), "the page has no row of {name}");
     }
-    // Lengths as the page adds them up.
+    // Lengths that the format page adds up.
     let len = |at: usize| rows()[at].1.value_bytes().expect("a value").len();
     assert_eq!((len(0), len(1), len(2)), (1 + 8 + 4, 1 + 5 + 7, 1 + 5 + 23));
     assert_eq!((len(3), len(5)), (1 + 8 + 4, 1 + 8));
@@ -138,7 +138,7 @@ fn the_corpus_is_what_this_version_writes_and_survives_changes() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
         fuzz_manager_row(&bytes);
     }
 }

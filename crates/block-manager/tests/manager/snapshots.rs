@@ -21,7 +21,7 @@ pub fn world() -> (Machine, Server, VolumeId) {
     (machine, server, id)
 }
 
-/// The server takes all that it was given, and says so.
+/// The server takes all that it was given, and reports it.
 pub fn open(machine: &mut Machine, server: &mut Server) {
     (0..3).for_each(|_| drop(server.heartbeat(machine, at(1))));
 }
@@ -67,7 +67,7 @@ pub fn remove(machine: &mut Machine, volume: VolumeId, force: bool) -> Result<Bl
     machine.handle(at(1), BlockRequest::Remove { volume, force })
 }
 
-/// What the table would give to the next leader.
+/// The next leader, from the rows in the table.
 pub fn next_leader(machine: &Machine) -> Machine {
     let mut state = ManagerState::default();
     machine.state().rows().into_iter().for_each(|row| state.apply(row));
@@ -91,7 +91,7 @@ fn a_snapshot_is_a_volume_that_never_changes() {
         let refused = machine.begin_snapshot(9, id, bad);
         assert!(matches!(refused, Err(Refusal::Name { .. })), "{bad}: {refused:?}");
     }
-    // It has owners while somebody has it open, and they take no changes.
+    // It has owners while a client has it open, and they take no changes.
     assert_eq!(machine.state().segments_of(made.volume, 0).count(), 0);
     let attach = |nonce, holder: &str| {
         let (name, holder) = ("a@s".to_owned(), holder.to_owned());
@@ -126,7 +126,7 @@ fn a_snapshot_is_a_volume_that_never_changes() {
 }
 
 #[test]
-fn a_cut_counts_only_if_no_segment_has_moved() {
+fn cut_is_refused_when_a_segment_has_moved() {
     let (mut machine, _, id) = world();
     let parts = cut(&mut machine, 7, id, "s");
     assert_eq!(parts.len(), 4);
@@ -145,7 +145,7 @@ fn a_cut_counts_only_if_no_segment_has_moved() {
 }
 
 #[test]
-fn what_is_in_the_making_is_given_up_by_the_next_leader() {
+fn snapshot_in_the_making_is_given_up_by_the_next_leader() {
     let (mut machine, _, id) = world();
     let parts = cut(&mut machine, 7, id, "s");
     let (made, _) = machine.commit_snapshot(7, id, "s", &parts).expect("nothing moved");
@@ -177,7 +177,7 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     assert_eq!((copy.clone_source, copy.parent), (Some(made.volume), None));
     let again = machine.clone_of(at(1), 8, made.volume, "c");
     assert_eq!(again, Ok(BlockReply::Volume(copy.clone())));
-    // Whoever opens its segments is told where their content is; of the snapshot nothing is used.
+    // A server that opens its segments gets their clone source; of the snapshot nothing is used.
     let grant = server.heartbeat(&mut machine, at(1));
     let tenures: Vec<_> = grant.changes.iter().filter_map(|change| change.tenure).collect();
     assert_eq!(tenures.len(), 4);
@@ -199,7 +199,7 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     assert!(refused.to_string().contains("has clones (c)"), "{refused}");
     let refused = remove(&mut machine, id, true).expect_err("it has a snapshot");
     assert!(refused.to_string().contains("has snapshots (a@s)"), "{refused}");
-    // While clones are parted from it, nobody makes another.
+    // While clones are parted from it, no other can be made.
     assert_eq!(machine.begin_parting(made.volume), [copy.volume]);
     let refused = machine.clone_of(at(1), 9, made.volume, "d").expect_err("it is about to go");
     assert_eq!(refused.kind(), Kind::Retry, "{refused}");

@@ -1,5 +1,5 @@
-//! What a leader stores: each batch of rows is one that a table takes, and all of them together
-//! are its state.
+//! Rows that a leader stores: each batch is one that a table takes, and all of them together are
+//! its state.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -53,7 +53,7 @@ impl Stored {
         }
     }
 
-    /// What the next leader reads.
+    /// The state that the next leader reads.
     fn read(&self) -> ManagerState {
         let table = self.table.clone();
         let entries = async move { table.scan(Range::all()).take(usize::MAX).await };
@@ -80,7 +80,7 @@ fn large(machine: &mut Machine, stored: &mut Stored, count: u64) -> Vec<VolumeId
     (1..=count).map(made).collect()
 }
 
-/// Time passes in which only this server beats.
+/// Time passes in which only this server sends heartbeats.
 fn pass(machine: &mut Machine, server: &mut Server, ms: std::ops::Range<u64>) {
     for ms in ms.step_by(50) {
         server.heartbeat(machine, at(ms));
