@@ -1,6 +1,6 @@
 //! NBD (B16): the protocol as bytes, and the server that offers exports to kernels and tools.
 //!
-//! Invariant: knows no segment, no message of ours and not the core; what it serves is a
+//! Invariant: knows no segment, no message of Craton and not the core; it serves a
 //! [`Device`](block_volume::contract::Device).
 
 pub mod fuzz;

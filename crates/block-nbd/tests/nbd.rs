@@ -1,4 +1,4 @@
-//! The protocol: what is encoded comes back, what arrives in pieces waits, what is wrong is told.
+//! The protocol: encoded values decode, partial input waits, malformed input is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -116,7 +116,7 @@ fn the_wire_has_the_specifications_bytes() {
 }
 
 #[test]
-fn options_and_replies_come_back() {
+fn options_and_replies_decode_to_what_was_encoded() {
     for option in options() {
         let bytes = encode_option(&option);
         let (head, data) = bytes.split_first_chunk().unwrap();
@@ -131,7 +131,7 @@ fn options_and_replies_come_back() {
             assert_eq!(decode_reply(&bytes[..cut]), Ok(None), "{reply:?} cut at {cut}");
         }
         let len = bytes.len();
-        bytes.push(9); // What follows is left alone.
+        bytes.push(9); // The bytes behind it are not read.
         assert_eq!(decode_reply(&bytes), Ok(Some((OptionCode::Info, reply, len))));
     }
     for chunk in chunks() {
@@ -146,7 +146,7 @@ fn options_and_replies_come_back() {
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn malformed_input_is_refused_with_its_cause() {
     let name = "n".repeat(NBD_NAME_MAX + 1);
     let long = encode_option(&OptionRequest::ExportName(name));
     let decode = |bytes: &[u8]| OptionRequest::decode(OptionCode::ExportName, bytes);
@@ -174,7 +174,7 @@ fn what_is_wrong_is_told() {
     assert!(matches!(request(Command::Write, 0, u32::MAX), Err(ProtocolError::TooLong { .. })));
     assert_eq!(flaw(Command::Write, request_flags::DF, 8).skip, 8);
     assert_eq!(flaw(Command::Read, 1 << 9, 8).errno, Errno::Invalid);
-    // Zeroes and trims may be as long as a length can say.
+    // Zeroes and trims may be as long as the length field allows.
     assert!(request(Command::Trim, 0, u32::MAX).unwrap().is_ok());
     let mut unknown = request(Command::Read, 0, 8).unwrap().unwrap().encode();
     unknown[7] = 200;
@@ -242,7 +242,7 @@ fn replay_changed(kept: &[u8], target: Target) {
     }
 }
 
-/// The corpus: the tests write nothing; `BLOCK_WRITE_CORPUS=1` makes it anew.
+/// The corpus: the tests write nothing; `BLOCK_WRITE_CORPUS=1` writes it again.
 #[test]
 fn the_corpus_is_what_this_version_writes_and_survives_changes() {
     let write = std::env::var_os("BLOCK_WRITE_CORPUS").is_some();
@@ -288,7 +288,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_come_back(
+    fn requests_decode_to_what_was_encoded(
         command in 0usize..8, fua in any::<bool>(), cookie: u64, offset: u64,
         len in 0..NBD_DATA_MAX,
     ) {

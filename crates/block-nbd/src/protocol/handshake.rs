@@ -91,7 +91,7 @@ pub enum OptionCode {
     List,
     /// Go on under TLS.
     StartTls,
-    /// Tell of an export.
+    /// Return facts of an export.
     Info,
     /// Choose an export.
     Go,
@@ -133,7 +133,7 @@ impl OptionCode {
     }
 }
 
-/// What stands in front of an option's data.
+/// The head of an option, in front of its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionHead {
     /// The option.
@@ -146,8 +146,8 @@ impl OptionHead {
     /// Bytes of it.
     pub const LEN: usize = 16;
 
-    /// From its bytes. An option that is too long cannot be skipped at leisure: the connection
-    /// ends.
+    /// From its bytes. An option that is too long ends the connection: it cannot be skipped in
+    /// bounded time.
     pub fn decode(bytes: &[u8; OptionHead::LEN]) -> Result<OptionHead, ProtocolError> {
         let mut input = Cursor(bytes);
         let magic = input.u64_be().expect("within the array");
@@ -164,7 +164,7 @@ impl OptionHead {
     }
 }
 
-/// An export and what a client wants to know of it.
+/// An export and the facts that a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Select {
     /// The export; empty for the default one.
@@ -205,7 +205,7 @@ pub enum OptionRequest {
     SetMetaContext(MetaQuery),
 }
 
-/// Why an option is refused; the negotiation goes on.
+/// Refusals of an option; the negotiation goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OptionFlaw {
     /// It is not known.
@@ -215,7 +215,7 @@ pub enum OptionFlaw {
 }
 
 impl OptionFlaw {
-    /// The reply that says so.
+    /// The reply for it.
     pub fn reply(self) -> ReplyCode {
         match self {
             OptionFlaw::Unsupported => ReplyCode::Unsupported,
@@ -245,7 +245,7 @@ impl OptionRequest {
         decoded.ok_or(OptionFlaw::Invalid)
     }
 
-    /// Which option it is.
+    /// The option's code.
     pub fn code(&self) -> OptionCode {
         match self {
             OptionRequest::ExportName(_) => OptionCode::ExportName,
@@ -316,7 +316,7 @@ pub enum ServerInfo {
     },
     /// Its full name.
     Name(String),
-    /// What it is, for people.
+    /// Its description, as tools show it.
     Description(String),
     /// Bytes of requests: least, best, most.
     BlockSize {
@@ -429,11 +429,11 @@ pub enum OptionReply {
         /// Its name.
         name: String,
     },
-    /// A refusal, with words for people.
+    /// A refusal, with its reason in words.
     Refused {
-        /// Why.
+        /// The reason.
         code: ReplyCode,
-        /// The words.
+        /// The reason in words.
         message: String,
     },
 }

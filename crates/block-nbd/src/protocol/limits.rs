@@ -5,8 +5,8 @@ use std::time::Duration;
 use base::KIB;
 use block_volume::limits::{IO_MAX, SESSION_CHANGES_MAX};
 
-/// Bytes of one NBD request's data at most: what clients may assume without asking, and twice
-/// what Linux sends.
+/// Bytes of one NBD request's data at most: the size that clients may assume, and twice what Linux
+/// sends.
 pub const NBD_DATA_MAX: u32 = 32 << 20;
 /// Bytes of an NBD option's data at most: a name, a description and as many queries as fit.
 pub const NBD_OPTION_MAX: u32 = 16 << 10;
@@ -38,14 +38,14 @@ pub const NBD_BATCH_MAX: usize = 32;
 pub const NBD_BATCH_BYTES: usize = 512 * KIB as usize;
 /// Bytes of a TLS record with what is around it: 16 KiB and 261.
 pub const TLS_RECORD_MAX: usize = 17 * KIB as usize;
-/// NBD connections that have no export yet, at a time. They have no seat among
-/// [`NBD_CONNECTIONS_MAX`], and at most a staging buffer, a TLS session and an answer each. One more
-/// ends the oldest of those that have shown no certificate: who is quick gets through a flood.
+/// NBD connections that have no export yet, at a time. They hold no connection permit of
+/// [`NBD_CONNECTIONS_MAX`], and at most a staging buffer, a TLS session and an answer each. One
+/// more ends the oldest without a certificate: a quick client gets through a flood.
 pub const NBD_HANDSHAKES_MAX: usize = 64;
-/// Lines of the log about clients that are refused, in such a time: a flood does not fill the disk.
+/// Lines of the log about refused clients, in such a time: a flood does not fill the disk.
 pub const NBD_REFUSALS_LOGGED: (u64, Duration) = (8, Duration::from_secs(1));
-/// A client has chosen its export after this long: programs do it in milliseconds, people who
-/// look at a list in seconds.
+/// A client has chosen its export after this long: programs do it in milliseconds, users who look
+/// at a list in seconds.
 pub const NBD_NEGOTIATION_MAX: Duration = Duration::from_secs(30);
 
 const _: () = assert!(NBD_NAME_MAX <= NBD_STRING_MAX && NBD_STRING_MAX < NBD_OPTION_MAX as usize);

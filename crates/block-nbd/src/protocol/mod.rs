@@ -1,11 +1,10 @@
 //! The NBD protocol as bytes: fixed newstyle negotiation, simple and structured replies, block
 //! status, all commands. Both directions, so that each decoder meets what its encoder writes.
 //!
-//! All numbers are big-endian. Decoders are given what has arrived and answer what it is and how
-//! many bytes it took, or that more is needed; they never panic and never ask for more memory
-//! than their limits say.
+//! All numbers are big-endian. A decoder takes the bytes that have arrived; it returns a value and
+//! its length, or that more is needed. It never panics and never allocates more than its limits.
 //!
-//! Invariant: no socket, no volume; what a request means is the server's.
+//! Invariant: no socket, no volume; the server interprets requests.
 
 mod handshake;
 mod input;
@@ -23,7 +22,7 @@ pub use transmit::{
 
 use std::fmt;
 
-/// Flags of an export, told when it is chosen.
+/// Flags of an export, sent when it is chosen.
 pub mod export_flags {
     /// The other flags mean something; always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -33,7 +32,7 @@ pub mod export_flags {
     pub const SEND_FLUSH: u16 = 1 << 2;
     /// Forced unit access is understood.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// Seeks are dear.
+    /// Seeks are slow.
     pub const ROTATIONAL: u16 = 1 << 4;
     /// Trim is understood.
     pub const SEND_TRIM: u16 = 1 << 5;
@@ -57,7 +56,7 @@ pub mod request_flags {
     pub const NO_HOLE: u16 = 1 << 1;
     /// Answer a read with one chunk of data.
     pub const DF: u16 = 1 << 2;
-    /// Tell one extent only.
+    /// Report one extent only.
     pub const REQ_ONE: u16 = 1 << 3;
     /// Fail rather than write zeroes as slowly as data.
     pub const FAST_ZERO: u16 = 1 << 4;
@@ -65,7 +64,7 @@ pub mod request_flags {
     pub const ALL: u16 = FUA | NO_HOLE | DF | REQ_ONE | FAST_ZERO;
 }
 
-/// Name of the metadata context that tells what is allocated.
+/// Name of the metadata context that reports what is allocated.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
 /// Flags of an extent in `base:allocation`.
@@ -76,28 +75,28 @@ pub mod allocation_flags {
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// Something came that cannot be answered within the protocol: the connection has to end.
+/// Input that cannot be answered within the protocol: the connection has to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProtocolError {
-    /// A magic number is not what must stand there.
+    /// A magic number is wrong.
     Magic {
-        /// What was to begin.
+        /// The object.
         what: &'static str,
-        /// What stands there.
+        /// The number that was found.
         seen: u64,
     },
     /// Longer than the receiver takes.
     TooLong {
-        /// What it is.
+        /// The object.
         what: &'static str,
-        /// Bytes it says it has.
+        /// Bytes that it declares.
         len: u64,
         /// Bytes that are taken.
         max: u64,
     },
     /// It does not have the fields it must have.
     Malformed {
-        /// What it is.
+        /// The object.
         what: &'static str,
     },
 }

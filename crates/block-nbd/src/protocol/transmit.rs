@@ -11,7 +11,7 @@ const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 const CHUNK_DONE: u16 = 1;
 
-/// What a request asks for.
+/// Commands of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Send bytes.
@@ -28,7 +28,7 @@ pub enum Command {
     Cache,
     /// Write zeroes.
     WriteZeroes,
-    /// Tell what is stored.
+    /// Report what is stored.
     BlockStatus,
 }
 
@@ -46,11 +46,11 @@ const COMMANDS: [(u16, Command); 8] = [
 /// A request, without the data of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What is asked for.
+    /// Its command.
     pub command: Command,
     /// See [`request_flags`].
     pub flags: u16,
-    /// The client's name for it, given back in the reply.
+    /// The client's ID for it, given back in the reply.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
@@ -58,15 +58,15 @@ pub struct Request {
     pub len: u32,
 }
 
-/// A request that is well formed but not granted; it is answered with an error, and the
-/// connection goes on.
+/// A request that is well formed but refused: it is answered with an error, and the connection goes
+/// on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestFlaw {
-    /// The client's name for it.
+    /// The client's ID for it.
     pub cookie: u64,
-    /// The answer.
+    /// The error of the reply.
     pub errno: Errno,
-    /// Bytes of data behind it that have to be read and thrown away.
+    /// Bytes of data behind it that have to be read and dropped.
     pub skip: u32,
 }
 
@@ -89,13 +89,13 @@ impl Request {
         let (cookie, offset) = (long(), long());
         let len = input.u32_be().expect("within the array");
         let Some(&(_, command)) = COMMANDS.iter().find(|(number, _)| *number == code) else {
-            // What is not known has no data behind it, by the specification.
+            // An unknown command has no data behind it, by the specification.
             return Ok(Err(RequestFlaw { cookie, errno: Errno::Invalid, skip: 0 }));
         };
         let is_write = command == Command::Write;
         if len > NBD_DATA_MAX && (is_write || command == Command::Read) {
             if is_write && u64::from(len) > 4 * u64::from(NBD_DATA_MAX) {
-                // Reading on only to throw it away would let a client hold us up at will.
+                // Skipping so much data would let a client keep the connection busy at will.
                 let (len, max) = (u64::from(len), u64::from(NBD_DATA_MAX));
                 return Err(ProtocolError::TooLong { what: "a write", len, max });
             }
@@ -152,7 +152,7 @@ pub enum Errno {
     Io,
     /// No memory for it now.
     NoMemory,
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid,
     /// No room, or past the end of a write.
     NoSpace,
@@ -181,18 +181,18 @@ impl Errno {
         ERRNOS.iter().find(|(_, errno)| *errno == self).expect("in the table").0
     }
 
-    /// From its number; what is not known counts as [`Errno::Invalid`], by the specification.
+    /// From its number; an unknown one counts as [`Errno::Invalid`], by the specification.
     pub fn new(raw: u32) -> Errno {
         ERRNOS.iter().find(|(number, _)| *number == raw).map_or(Errno::Invalid, |(_, e)| *e)
     }
 }
 
-/// A reply without chunks; the data of a read follows a good one.
+/// A reply without chunks; the data of a read follows a successful one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimpleReply {
     /// The request's cookie.
     pub cookie: u64,
-    /// Nothing when it went well.
+    /// The error; nothing after success.
     pub error: Option<Errno>,
 }
 
@@ -238,16 +238,16 @@ pub enum Chunk {
     None,
     /// Bytes of a read.
     Data {
-        /// Where they stand in the export.
+        /// Their offset in the export.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
     /// Zeroes of a read.
     Hole {
-        /// Where they stand in the export.
+        /// Their offset in the export.
         offset: u64,
-        /// How many.
+        /// Their number.
         len: u32,
     },
     /// Extents from the request's offset on.
@@ -259,11 +259,11 @@ pub enum Chunk {
     },
     /// The request has failed.
     Error {
-        /// Why.
+        /// The error.
         errno: Errno,
-        /// The same in words.
+        /// The error in words.
         message: String,
-        /// Where, if it is known.
+        /// Its offset, if known.
         offset: Option<u64>,
     },
 }
@@ -283,7 +283,7 @@ fn put_head(out: &mut Vec<u8>, done: bool, code: u16, cookie: u64, len: u32) {
     out.extend_from_slice(&len.to_be_bytes());
 }
 
-/// Appends the head of a [`Chunk::Data`] whose `len` bytes are sent from where they are.
+/// Appends the head of a [`Chunk::Data`] whose `len` bytes are sent from their own buffer.
 pub fn encode_data_head(cookie: u64, done: bool, offset: u64, len: u32, out: &mut Vec<u8>) {
     put_head(out, done, DATA, cookie, len + 8);
     out.extend_from_slice(&offset.to_be_bytes());

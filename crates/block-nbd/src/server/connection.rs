@@ -51,7 +51,7 @@ pub(super) async fn run(
     let connection = open(chosen, outbox);
     let reading = pin!(requests::run(connection, input));
     match select(reading, writer).await {
-        // What was asked is answered still.
+        // Requests that were received are still answered.
         Either::Left((InputEnd::Closed, writer)) => {
             let _ = writer.await;
         }
@@ -59,7 +59,7 @@ pub(super) async fn run(
             writer.abort();
             note_end(&inner, peer, broken);
         }
-        // Nobody takes answers any more.
+        // The connection takes no answers any more.
         Either::Right(_) => {}
     }
 }

@@ -1,9 +1,8 @@
-//! Connections that have no export yet, and what the log says of clients that are refused.
+//! Connections that have no export yet, and the bound on log lines about refused clients.
 //!
-//! Any peer that reaches the socket can begin a handshake, so handshakes take no seat of a connection that
-//! has proved itself by opening an export. Their number has a bound of its own. Beyond it the oldest
-//! one that has shown no certificate ends: a client that is quick gets through a flood of those that
-//! are not.
+//! Any peer that reaches the socket can begin a handshake, so handshakes hold no connection permit;
+//! a connection gets it when it opens an export. Their number has a bound of its own. Beyond it the
+//! oldest one that has shown no certificate ends: a quick client gets through a flood of slow ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -70,7 +69,7 @@ impl Handshake {
         self.one.proven.set(true);
     }
 
-    /// Ends when others need its place.
+    /// Ends when another handshake needs its place.
     pub(super) async fn ended(&self) {
         while !self.one.ended.get() {
             self.one.end.notified().await;
@@ -84,7 +83,7 @@ impl Drop for Handshake {
     }
 }
 
-/// Counts refusals, of which few in each span of time get a line in the log.
+/// Counts refusals; a bounded number in each span of time gets a line in the log.
 #[derive(Default)]
 pub(super) struct RefusalLog {
     since: Cell<Option<Instant>>,
@@ -93,7 +92,7 @@ pub(super) struct RefusalLog {
 }
 
 impl RefusalLog {
-    /// How many had no line since the last that had one, when this one may have one.
+    /// When this refusal may have a line: the number of refusals without one since the last line.
     pub(super) fn take(&self, now: Instant) -> Option<u64> {
         let (most, span) = NBD_REFUSALS_LOGGED;
         if self.since.get().is_none_or(|since| now - since >= span) {

@@ -1,4 +1,4 @@
-//! What a connection's client sends: small parts through one buffer, data straight into place.
+//! Input of a connection: small parts through one buffer, data straight into its own.
 
 use block_volume::buffer::alloc;
 use runtime::{Buf, BufMut, Env};
@@ -7,12 +7,12 @@ use super::tls::Incoming;
 use crate::protocol::ProtocolError;
 use crate::protocol::limits::NBD_STAGING_BYTES;
 
-/// Why nothing more is read.
+/// Reasons for the end of input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InputEnd {
     /// The client has closed, or its connection broke.
     Closed,
-    /// What came is not the protocol.
+    /// The bytes break the protocol.
     ProtocolError(ProtocolError),
 }
 
@@ -37,7 +37,7 @@ impl Input {
         Ok(Input { env: env.clone(), read, staging: Some(staging), start: 0, end: 0 })
     }
 
-    /// What it reads from, when nothing is staged of what came: it goes on as something else.
+    /// Its source, when no received bytes are staged: the connection goes on with TLS.
     pub(super) fn into_inner(self) -> Option<Incoming> {
         (self.start == self.end).then_some(self.read)
     }
@@ -75,7 +75,7 @@ impl Input {
         Ok(data.freeze())
     }
 
-    /// Reads `len` bytes and throws them away.
+    /// Reads `len` bytes and drops them.
     pub(super) async fn skip(&mut self, mut len: usize) -> Result<(), InputEnd> {
         while len > 0 {
             if self.start == self.end {
@@ -94,7 +94,7 @@ impl Input {
         &self.staging.as_ref().expect("not being read into")[taken]
     }
 
-    /// Reads what is there, behind what is staged.
+    /// Reads available bytes, behind the staged ones.
     async fn fill(&mut self) -> Result<(), InputEnd> {
         let mut staging = self.staging.take().ok_or(InputEnd::Closed)?;
         if self.start > 0 {

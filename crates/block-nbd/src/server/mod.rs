@@ -1,10 +1,10 @@
 //! The NBD server (B16): takes connections, negotiates, and serves exports from [`Device`]s.
 //!
 //! Each connection has a bound on its requests and on their bytes. A client that sends more waits
-//! in its own socket; one that does not take its answers holds no more than its bound, and stops
-//! nothing else. A connection gets its seat when it opens an export; until then it is a handshake, of
-//! which there is a bounded number beside. What is answered is durable, so a flush has nothing left
-//! to do (`protocols.md` 6.3), on whatever connection it comes.
+//! in its own socket. One that does not take its answers holds no more than its bound, and stops
+//! nothing else. A connection gets its permit when it opens an export; until then it is a
+//! handshake, and these have a bound of their own. Answered changes are durable, so a flush has
+//! nothing left to do (`protocols.md` 6.3), on any connection.
 //!
 //! Invariant: knows no segment and no block server, only [`Exports`] and [`Device`].
 
@@ -35,7 +35,7 @@ use tls::TlsPolicy;
 /// Pause after an accept that failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a front end does not listen.
+/// Causes for which a front end does not listen.
 #[derive(Debug)]
 pub enum ListenError {
     /// The address is reachable from other machines, and there are no credentials.
@@ -93,7 +93,7 @@ impl Frontend {
         self.listen_at(addr, None).await
     }
 
-    /// Takes connections at any address, of those whom the gate lets in.
+    /// Takes connections at any address, under the policy `tls`.
     pub async fn listen_tls(
         &self,
         addr: SocketAddr,
@@ -114,8 +114,8 @@ impl Frontend {
         Ok(addr)
     }
 
-    /// Takes connections at a Unix socket, which its owner alone can open. What a front end that
-    /// was killed has left there is replaced.
+    /// Takes connections at a Unix socket, which its owner alone can open. A socket that a killed
+    /// front end has left there is replaced.
     pub async fn listen_unix(&self, path: &Path) -> Result<(), ListenError> {
         let listener = self.0.env.listen_unix(path).await;
         let named = |error| ListenError::Address(path.display().to_string(), error);

@@ -23,7 +23,7 @@ use crate::protocol::{
 /// Best size of a request: a block.
 const PREFERRED: u32 = block_volume::limits::BLOCK as u32;
 
-/// What was agreed on.
+/// Result of a negotiation.
 pub(super) struct Chosen {
     pub(super) connection: ConnectionPermit,
     pub(super) export: ExportPermit,
@@ -37,13 +37,13 @@ pub(super) struct Chosen {
 /// Number of `base:allocation` on every connection.
 pub(super) const ALLOCATION_ID: u32 = 1;
 
-/// What keeps a connection that is not of this machine in bounds.
+/// Access of a connection, by its origin and certificate.
 enum Access {
     /// It comes from this machine.
     Open,
-    /// It has to begin TLS first.
+    /// It comes from another machine, and has to begin TLS first.
     Closed(Rc<TlsPolicy>),
-    /// It has, with these names in its certificate.
+    /// It has begun TLS, with these names in its certificate.
     Known(Rc<TlsPolicy>, Vec<String>),
 }
 
@@ -65,12 +65,12 @@ struct Negotiation<'a> {
     peer: SocketAddr,
     access: Access,
     structured: bool,
-    /// The export that metadata contexts were chosen for, with the one we have among them.
+    /// The export that metadata contexts were chosen for, when ours is among them.
     contexts: Option<String>,
     out: Vec<u8>,
 }
 
-/// Answers options until an export is chosen; the connection goes on where it stands then.
+/// Answers options until an export is chosen; then the connection goes on from there.
 pub(super) async fn run(
     inner: &Rc<FrontendInner>,
     handshake: &Handshake,
@@ -103,7 +103,7 @@ pub(super) async fn run(
         }
         let chosen = match request {
             Ok(request) => this.answer(head.code, request, hello).await?,
-            // The oldest way to choose an export has no way to say no.
+            // The oldest way to choose an export has no refusal.
             Err(_) if head.code == OptionCode::ExportName => return Err(InputEnd::Closed),
             Err(flaw) => {
                 let message = match flaw {
@@ -122,7 +122,7 @@ pub(super) async fn run(
 }
 
 impl<'a> Negotiation<'a> {
-    /// Goes on with TLS; nothing that was said before counts.
+    /// Goes on with TLS; options before it do not count.
     async fn start_tls(mut self) -> Result<Negotiation<'a>, InputEnd> {
         self.reply(OptionCode::StartTls, &OptionReply::Ack);
         self.flush().await?;
@@ -131,7 +131,7 @@ impl<'a> Negotiation<'a> {
             Access::Closed(tls) => tls,
             Access::Open | Access::Known(..) => unreachable!("looked at by the caller"),
         };
-        // What came before in the clear must not be taken for what the session says.
+        // Bytes that came in the clear must not be taken for bytes of the session.
         let (Some(Incoming::Plain(read)), Outgoing::Plain(write)) =
             (self.input.into_inner(), self.write)
         else {
@@ -189,7 +189,7 @@ impl<'a> Negotiation<'a> {
     fn refuse_fault(&mut self, to: OptionCode, fault: &Fault) {
         let code = match fault.kind {
             Kind::NotFound => ReplyCode::Unknown,
-            // Somebody else has it open, or it is not for this client.
+            // Another client has it open, or it is not for this client.
             Kind::Exists | Kind::Fenced | Kind::Invalid => ReplyCode::Policy,
             _ => ReplyCode::Platform,
         };
@@ -205,7 +205,7 @@ impl<'a> Negotiation<'a> {
         let allowed_before = matches!(request, OptionRequest::Abort);
         if matches!(self.access, Access::Closed(_)) && !allowed_before {
             if code == OptionCode::ExportName {
-                return Err(InputEnd::Closed); // It has no way to say no.
+                return Err(InputEnd::Closed); // It has no refusal.
             }
             self.refuse(code, ReplyCode::TlsRequired, "TLS with a client certificate comes first");
             return Ok(None);
@@ -304,7 +304,7 @@ impl<'a> Negotiation<'a> {
         }
     }
 
-    /// Facts of an export, by its own name: the empty one stands for the only export.
+    /// Facts of an export, by its own name: the empty name stands for the only export.
     async fn about(&self, name: &str) -> Result<(String, About), Fault> {
         let mut name = name.to_owned();
         if name.is_empty() {
@@ -312,7 +312,7 @@ impl<'a> Negotiation<'a> {
         }
         if !self.access.allows(&name) {
             self.inner.env.mark("nbd: not on the allow-list");
-            // Of volumes that it may not open, it does not learn whether they are there.
+            // It does not learn whether a volume exists that it may not open.
             let why = format!("no name in your certificate is on the list of '{name}'");
             return Err(Fault::new(Kind::Fenced, why));
         }
@@ -373,7 +373,7 @@ impl<'a> Negotiation<'a> {
                 ServerInfo::WANT_DESCRIPTION => {
                     facts.push(ServerInfo::Description(cut(&about.description)));
                 }
-                _ => {} // Told anyway, or not known.
+                _ => {} // Sent anyway, or unknown.
             }
         }
         for fact in facts {
@@ -409,7 +409,7 @@ impl<'a> Negotiation<'a> {
     }
 }
 
-/// The front of a text, as long as the protocol takes.
+/// The beginning of a text, up to the protocol's limit.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(NBD_STRING_MAX)].to_owned()
 }

@@ -1,5 +1,5 @@
-//! What a connection's client is sent: answers in the order in which they are ready, as many in
-//! one system call as wait.
+//! Output of a connection: answers in the order in which they are ready; those that wait leave in
+//! one system call.
 
 use block_volume::buffer::alloc;
 use runtime::sync::{OwnedSemaphorePermit, mpsc};
@@ -15,12 +15,12 @@ pub(super) type AnswerPart = (Buf, OwnedSemaphorePermit);
 pub(super) struct Message {
     /// Heads and small content.
     pub(super) head: Vec<u8>,
-    /// What follows.
+    /// Data behind the head.
     pub(super) data: Option<Buf>,
-    /// What follows in parts, of which nothing else may come in between, and their bytes. When
-    /// it ends early, the connection has to: the client was promised more.
+    /// Parts behind that, without other answers in between, and their bytes. When the parts end
+    /// early, the connection has to: the client was promised more.
     pub(super) rest: Option<(mpsc::Receiver<AnswerPart>, u64)>,
-    /// The request's share of the connection's bounds, given back when it has left.
+    /// The request's permits, given back when it has left.
     pub(super) held: Vec<OwnedSemaphorePermit>,
 }
 
@@ -38,7 +38,7 @@ impl Message {
     }
 }
 
-/// Sends until nobody has a sender, or the connection breaks.
+/// Sends until the last sender is dropped, or the connection breaks.
 pub(super) async fn run(env: Env, mut write: Outgoing, mut inbox: mpsc::Receiver<Message>) {
     while let Some(first) = inbox.recv().await {
         let mut bytes = first.len();
@@ -61,7 +61,7 @@ pub(super) async fn run(env: Env, mut write: Outgoing, mut inbox: mpsc::Receiver
 /// Sends messages of which only the last may have a rest; false when the connection is over.
 async fn send(env: &Env, write: &mut Outgoing, mut batch: Vec<Message>) -> bool {
     let len = batch.iter().map(|message| message.head.len()).sum();
-    // Bounded by the batch; the client learns of a bug by the end of its connection.
+    // Bounded by the batch. After a bug the client sees the end of its connection.
     let Ok(mut heads) = alloc(env, len).await else { return false };
     let mut at = 0;
     for message in &batch {

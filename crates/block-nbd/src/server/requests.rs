@@ -1,4 +1,4 @@
-//! Transmission: takes requests, has them done, answers them.
+//! Transmission: receives requests, performs them on the device, answers them.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,10 +20,10 @@ use crate::protocol::{
     request_flags,
 };
 
-/// What a request has claimed of its connection's bounds.
+/// Permits of a request, from its connection's bounds.
 type RequestPermits = Vec<OwnedSemaphorePermit>;
 
-/// Why a request is answered with an error.
+/// Reason for an error in an answer.
 struct Refusal {
     errno: Errno,
     why: String,
@@ -47,7 +47,7 @@ impl From<Fault> for Refusal {
     }
 }
 
-/// Serves requests until the client is done.
+/// Serves requests until the client disconnects.
 pub(super) async fn run(connection: Rc<Connection>, mut input: Input) -> InputEnd {
     loop {
         match next(&connection, &mut input).await {
@@ -82,7 +82,7 @@ async fn next(connection: &Rc<Connection>, input: &mut Input) -> Result<(), Inpu
     let len = request.len as usize;
     let moves_data = matches!(request.command, Command::Read | Command::Write);
     if moves_data && len > connection.small_max() {
-        // The next request is not looked at before this one has begun.
+        // The next request is not decoded before this one has begun.
         held.push(acquire(&connection.large, 1).await);
         if request.command == Command::Write {
             return write_large(connection, input, &request, held).await;
@@ -103,7 +103,7 @@ async fn next(connection: &Rc<Connection>, input: &mut Input) -> Result<(), Inpu
     Ok(())
 }
 
-/// What a buffer of `len` bytes takes of the pool.
+/// Bytes of the pool that a buffer of `len` bytes takes.
 fn cost(len: usize) -> usize {
     len.next_power_of_two().max(runtime::limits::BUF_MIN)
 }
@@ -188,7 +188,7 @@ async fn read_large(connection: Rc<Connection>, request: Request, held: RequestP
         let Ok((read, room)) = read.await else { return };
         let data = match read {
             Ok(data) => data,
-            // Of a reply that is under way as a whole, the connection's end is the only way out.
+            // A reply that was begun as a whole can only end with the connection.
             Err(_) if stream.is_some() => return,
             Err(fault) => {
                 let held = held.take().expect("kept for the last answer");
@@ -231,7 +231,7 @@ async fn read_large(connection: Rc<Connection>, request: Request, held: RequestP
     });
 }
 
-/// The parts of a large request, one behind the other, cut at multiples of `most`.
+/// The parts of a large request, in order, without gaps, cut at multiples of `most`.
 fn pieces(request: &Request, most: usize) -> impl Iterator<Item = Extent> + use<> {
     let (most, end) = (most as u64, request.offset + u64::from(request.len));
     let mut at = request.offset;
@@ -246,11 +246,11 @@ fn pieces(request: &Request, most: usize) -> impl Iterator<Item = Extent> + use<
 impl Connection {
     /// Bytes of requests that are served in one piece.
     fn small_max(&self) -> usize {
-        // What a buffer takes of the pool is a power of two.
+        // A buffer takes a power of two of the pool.
         IO_MAX.min(1 << self.inner.limits.connection_bytes_max.ilog2())
     }
 
-    /// Refuses what cannot be granted whatever the device says.
+    /// Refuses requests that no device can grant.
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         use Command::{BlockStatus, Cache, Disconnect, Flush, Read, Trim, Write, WriteZeroes};
         let command = request.command;
@@ -279,7 +279,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does a request; the answer's head, and its data.
+    /// Performs a request; returns the answer's head, and its data.
     async fn serve(
         &self,
         request: &Request,
@@ -303,7 +303,7 @@ impl Connection {
             }
             Command::WriteZeroes => device.clear(extent, Clear::Trim).await?,
             Command::BlockStatus => return self.status(request, extent).await,
-            // What is answered is durable.
+            // Answered changes are durable.
             Command::Flush | Command::Cache | Command::Disconnect => {}
         }
         let reply = SimpleReply { cookie: request.cookie, error: None };
@@ -330,14 +330,14 @@ impl Connection {
                 extents.push(StatusExtent { len, flags });
             }
         }
-        assert!(!extents.is_empty(), "a device tells at least one piece");
+        assert!(!extents.is_empty(), "a device returns at least one piece");
         let mut head = Vec::new();
         let chunk = Chunk::Status { context: ALLOCATION_ID, extents };
         chunk.encode(request.cookie, true, &mut head);
         Ok((head, None))
     }
 
-    /// What stands in front of a read's data, all of which follows.
+    /// The head of a read's answer, whose data follows as a whole.
     fn read_head(&self, request: &Request) -> Vec<u8> {
         if !self.structured {
             return SimpleReply { cookie: request.cookie, error: None }.encode().to_vec();

@@ -1,4 +1,4 @@
-//! What the connections of a front end share, and what the requests of a connection do.
+//! State that the connections of a front end, and the requests of a connection, share.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub struct Stats {
     pub refused: u64,
     /// Connections ended because the peer broke the protocol.
     pub broken: u64,
-    /// Requests answered well.
+    /// Requests answered with success.
     pub done: u64,
     /// Requests answered with an error.
     pub failed: u64,
@@ -87,7 +87,7 @@ impl FrontendInner {
         self.stats.set(stats);
     }
 
-    /// How many refusals went without a line since the last one, when this one may have a line.
+    /// When this refusal may have a line of the log: the number of refusals without one since the last.
     pub(super) fn refusal(&self) -> Option<u64> {
         self.refusals.take(self.env.now())
     }

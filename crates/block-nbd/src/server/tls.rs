@@ -1,4 +1,4 @@
-//! TLS of connections (B16): who may come from other machines, and what each may open.
+//! TLS of connections (B16): clients of other machines, and the exports that each may open.
 //!
 //! TLS 1.3 with certificates on both sides: the client's must be signed by an authority that the
 //! front end was given. (NBD also knows keys shared beforehand; our TLS library does not.) The
@@ -23,7 +23,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use crate::protocol::limits::{NBD_BATCH_BYTES, NBD_STAGING_BYTES, TLS_RECORD_MAX};
 
-/// What a front end's TLS is made of, each a text in PEM.
+/// Credentials of a front end's TLS, each a text in PEM.
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials<'a> {
     /// Its certificate, and those between it and an authority that clients trust.
@@ -34,7 +34,7 @@ pub struct Credentials<'a> {
     pub client_ca: &'a [u8],
 }
 
-/// Credentials cannot be used; the text says which and why.
+/// Invalid credentials; the text names them and the cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsError(String);
 
@@ -54,7 +54,7 @@ pub const ANY: &str = "*";
 pub struct AllowList(BTreeMap<String, BTreeSet<String>>);
 
 impl AllowList {
-    /// Of volumes' names, and certificates' names for each. [`ANY`] stands for all of them.
+    /// From volumes' names, and certificates' names for each. [`ANY`] stands for all of them.
     pub fn new(entries: impl IntoIterator<Item = (String, Vec<String>)>) -> AllowList {
         AllowList(
             entries.into_iter().map(|(one, names)| (one, names.into_iter().collect())).collect(),
@@ -73,7 +73,7 @@ impl AllowList {
     }
 }
 
-/// Through what connections come in that are not of this machine.
+/// TLS and access of connections from other machines.
 #[derive(Debug)]
 pub struct TlsPolicy {
     config: Arc<ServerConfig>,
@@ -118,7 +118,7 @@ impl TlsPolicy {
     }
 }
 
-/// What a client sends.
+/// The receiving side of a connection.
 pub(super) enum Incoming {
     Plain(ReadHalf),
     Tls(TlsRead),
@@ -134,7 +134,7 @@ impl Incoming {
     }
 }
 
-/// What a client is sent.
+/// The sending side of a connection.
 pub(super) enum Outgoing {
     Plain(WriteHalf),
     Tls(TlsWrite),
@@ -165,9 +165,9 @@ type Session = Rc<RefCell<ServerConnection>>;
 pub(super) struct TlsRead {
     session: Session,
     half: ReadHalf,
-    /// Bytes as they came; absent only while they are read into.
+    /// Bytes as received; absent only while they are read into.
     staging: Option<BufMut>,
-    /// Of these, what the session has not taken yet.
+    /// Of these, the first that the session has not taken yet.
     start: usize,
     end: usize,
 }
@@ -188,7 +188,7 @@ impl TlsRead {
         }
     }
 
-    /// Gives the session what came, or waits for more; false at the end.
+    /// Feeds the session with received bytes, or waits for more; false at the end.
     async fn advance(&mut self) -> io::Result<bool> {
         if self.start == self.end {
             let staging = self.staging.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -222,7 +222,7 @@ impl TlsWrite {
         for buf in bufs {
             let mut rest = &buf[..];
             while !rest.is_empty() {
-                // It takes what its buffer has room for.
+                // It takes as much as its buffer has room for.
                 let count = self.session.borrow_mut().writer().write(rest)?;
                 rest = &rest[count..];
                 if !rest.is_empty() {
@@ -272,7 +272,7 @@ pub(super) async fn begin(
         }
         let advanced = read.advance().await;
         if advanced.is_err() {
-            let _ = write.flush().await; // It learns why.
+            let _ = write.flush().await; // The client gets the alert.
         }
         if !advanced? {
             return Err(io::ErrorKind::UnexpectedEof.into());

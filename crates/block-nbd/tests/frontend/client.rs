@@ -17,7 +17,7 @@ use block_volume::export::{About, Exports, Names};
 use futures_util::FutureExt;
 use runtime::{Env, Stream};
 
-/// What a simple reply begins with.
+/// Magic of a simple reply.
 const SIMPLE_MAGIC: [u8; 4] = [0x67, 0x44, 0x66, 0x98];
 
 /// Exports that lie in memory.
@@ -193,7 +193,7 @@ impl Client {
     /// The next chunk, with its cookie and whether it is the last.
     pub async fn chunk(&mut self) -> Option<(u64, bool, Chunk)> {
         loop {
-            // Without data to come, success is told in the simple way.
+            // Success without data comes as a simple reply.
             if self.got.starts_with(&SIMPLE_MAGIC) {
                 if let Some(head) = self.got.first_chunk() {
                     let SimpleReply { cookie, error } = SimpleReply::decode(head).expect("simple");

@@ -99,7 +99,7 @@ fn a_list_of_exports_longer_than_a_buffer_is_sent() {
 }
 
 #[test]
-fn a_client_finds_its_way_to_an_export() {
+fn client_opens_an_export_in_every_way() {
     world(1, Limits::default(), |_, env, frontend, addr| async move {
         let mut client = Client::connect(&env, addr).await;
         let names = client.option(&OptionRequest::List).await;
@@ -127,8 +127,8 @@ fn a_client_finds_its_way_to_an_export() {
         for (queries, count) in [(vec![], 2), (vec!["base:"], 2), (vec!["qemu:dirty"], 1)] {
             let queries = queries.into_iter().map(str::to_owned).collect();
             let query = MetaQuery { name: "vol".into(), queries };
-            let told = client.option(&OptionRequest::ListMetaContext(query)).await;
-            assert_eq!(told.len(), count, "{told:?}");
+            let contexts = client.option(&OptionRequest::ListMetaContext(query)).await;
+            assert_eq!(contexts.len(), count, "{contexts:?}");
         }
         client.go("vol").await.expect("an export");
         assert_eq!(client.size, BYTES);
@@ -176,7 +176,7 @@ fn an_exclusive_export_has_one_client() {
     });
 }
 
-/// Random requests of all sizes, one after the other, against a picture of the volume.
+/// Random requests of all sizes, in order, against a model of the volume.
 async fn churn(env: Env, addr: SocketAddr, structured: bool, seed: u64) {
     let mut client = Client::open(&env, addr, "vol", structured).await;
     let mut rng = Rng::new(seed);
@@ -239,7 +239,7 @@ async fn check_status(client: &mut Client, picture: &[u8], asked: (u64, u32)) {
 }
 
 #[test]
-fn what_is_written_is_read_in_all_sizes() {
+fn writes_of_all_sizes_are_read_back() {
     for (seed, structured) in [(3, true), (4, false)] {
         let small = Limits { connection_bytes_max: 100_000, ..Limits::default() };
         for limits in [Limits::default(), small] {
@@ -278,7 +278,7 @@ fn many_requests_are_under_way_at_a_time() {
 }
 
 #[test]
-fn what_is_wrong_is_told_and_hurts_nobody() {
+fn invalid_requests_are_refused_and_harm_no_other_connection() {
     world(6, Limits::default(), |_, env, frontend, addr| async move {
         let mut bystander = Client::open(&env, addr, "vol", true).await;
         for structured in [true, false] {
@@ -351,7 +351,7 @@ fn what_is_wrong_is_told_and_hurts_nobody() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_its_bound_and_stops_nobody() {
+fn client_that_does_not_read_is_bounded_and_stops_no_other() {
     for structured in [true, false] {
         world(7, Limits::default(), move |server, env, frontend, addr| async move {
             let mut idle = Client::open(&env, addr, "vol", structured).await;
@@ -400,10 +400,10 @@ fn connections_are_bounded_and_negotiation_ends() {
     });
 }
 
-/// Issue 10, 4.6: connections that proved nothing took the seats of those that had a volume open, or
-/// were about to.
+/// Issue 10, 4.6: connections without a certificate took the permits of those that had a volume
+/// open, or were about to.
 #[test]
-fn a_flood_of_handshakes_takes_no_seat_and_a_bounded_part_of_memory() {
+fn flood_of_handshakes_takes_no_connection_permit_and_bounded_memory() {
     let limits = Limits { handshakes_max: 8, connections_max: 4, ..Limits::default() };
     world(9, limits, |server, env, frontend, addr| async move {
         let mut first = Client::open(&env, addr, "vol", true).await;
@@ -509,7 +509,7 @@ fn a_device_that_fails_fails_requests_only() {
             assert_eq!(client.call(Command::Write, 0, (0, 3), b"abc").await, Ok(vec![]));
             drop(client);
             here.sleep(Duration::from_millis(10)).await;
-            // In the simple way, an answer that has begun cannot turn into an error.
+            // With simple replies, an answer that has begun cannot turn into an error.
             let mut client = Client::open(&here, addr, "bad", false).await;
             assert_eq!(client.call(Command::Read, 0, (BAD_FROM, 1 << 20), &[]).await, Err(5));
             client.ask(Command::Read, 0, (0, 4 << 20), &[]).await;
@@ -524,7 +524,7 @@ fn a_device_that_fails_fails_requests_only() {
 }
 
 #[test]
-fn off_loopback_it_does_not_listen() {
+fn address_off_loopback_without_tls_is_refused() {
     let sim = Sim::new(10);
     let host = sim.add_host("frontend");
     let world = sim.clone();

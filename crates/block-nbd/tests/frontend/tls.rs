@@ -1,4 +1,4 @@
-//! TLS with client certificates and allow-lists, against the tools that people use.
+//! TLS with client certificates and allow-lists, against NBD tools.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use super::tools::need;
 
 const BYTES: u64 = 24 << 20;
 
-/// Runs a command of a shell, which must go well.
+/// Runs a command of a shell, which must succeed.
 fn shell(dir: &Path, script: &str) {
     let output = Command::new("sh").args(["-ec", script]).current_dir(dir).output();
     let output = output.expect("it runs");
@@ -120,7 +120,7 @@ impl Served {
         printed
     }
 
-    /// What a tool says when it must fail.
+    /// Error output of a tool that must fail.
     fn refused(&self, tool: &str, args: &[&str]) -> String {
         let output = self.try_run(tool, args);
         assert!(!output.status.success(), "{tool} {args:?} was let in");
@@ -140,7 +140,7 @@ fn certificates_open_what_is_on_their_list() {
     served.run("nbdinfo", &["--size", &served.uri("bob", "other")]);
     let list = served.run("nbdinfo", &["--list", &served.uri("alice", "")]);
     assert!(list.contains("export=\"vol\"") && !list.contains("export=\"other\""), "{list}");
-    // The only one that it may open is what the empty name stands for.
+    // The empty name stands for the only export that it may open.
     served.run("nbdinfo", &["--size", &served.uri("alice", "")]);
 
     let off = served.refused("nbdinfo", &[&served.uri("alice", "other")]);
@@ -150,15 +150,15 @@ fn certificates_open_what_is_on_their_list() {
     served.refused("nbdinfo", &[&served.uri("foreign", "vol")]);
     served.refused("nbdinfo", &[&format!("nbd://{}/vol", served.addr)]);
     // Without a certificate: there is a directory with the authority alone.
-    fs::create_dir_all(served.dir.join("nobody")).expect("a directory");
-    fs::copy(served.dir.join("ca.pem"), served.dir.join("nobody/ca-cert.pem")).expect("a file");
-    served.refused("nbdinfo", &[&served.uri("nobody", "vol")]);
+    fs::create_dir_all(served.dir.join("anonymous")).expect("a directory");
+    fs::copy(served.dir.join("ca.pem"), served.dir.join("anonymous/ca-cert.pem")).expect("a file");
+    served.refused("nbdinfo", &[&served.uri("anonymous", "vol")]);
     // It goes on serving.
     served.run("nbdinfo", &["--size", &served.uri("alice", "vol")]);
 }
 
 #[test]
-fn data_comes_through_tls_as_it_went() {
+fn data_through_tls_is_read_back() {
     need(&["openssl", "nbdcopy", "qemu-img"]);
     let served = serve("copy");
     let mut content = vec![0; BYTES as usize];
@@ -188,7 +188,7 @@ fn data_comes_through_tls_as_it_went() {
 }
 
 #[test]
-fn what_is_said_before_tls_does_not_count() {
+fn options_before_tls_do_not_count() {
     need(&["openssl"]);
     let served = serve("early");
     let mut stream = TcpStream::connect(served.addr).expect("it listens");
@@ -204,7 +204,7 @@ fn what_is_said_before_tls_does_not_count() {
     assert_eq!(head[12..16], (1u32 << 31 | 5).to_be_bytes(), "TLS is required");
     let mut words = vec![0; u32::from_be_bytes(head[16..].try_into().expect("4 bytes")) as usize];
     stream.read_exact(&mut words).expect("words");
-    // TLS, and behind it at once an option that somebody on the way has put in.
+    // TLS, and behind it at once an option that a man in the middle has inserted.
     stream.write_all(&[option(5), option(3)].concat()).expect("it takes options");
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest); // It may end by a reset.
@@ -226,7 +226,7 @@ fn what_is_said_before_tls_does_not_count() {
 }
 
 #[test]
-fn credentials_that_cannot_be_are_named() {
+fn invalid_credentials_are_named_in_the_error() {
     let list = AllowList::default;
     let wrong = |certificate: &[u8], key: &[u8], client_ca: &[u8]| {
         TlsPolicy::new(Credentials { certificate, key, client_ca }, list())

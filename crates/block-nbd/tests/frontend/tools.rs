@@ -1,4 +1,4 @@
-//! What people use: nbdinfo, nbdcopy, qemu-io, qemu-img, fio.
+//! NBD tools against the server: nbdinfo, nbdcopy, qemu-io, qemu-img, fio.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -108,7 +108,7 @@ fn nbdinfo_shows_what_is_served() {
 }
 
 #[test]
-fn nbdcopy_brings_back_what_it_took() {
+fn nbdcopy_reads_back_what_it_wrote() {
     need(&["nbdcopy"]);
     let served = serve("copy");
     let mut content = vec![0; BYTES as usize];
