@@ -9,7 +9,7 @@ use wire::control::Policy;
 
 use crate::BlockServerId;
 
-/// Sizes that a volume keeps for its life (B1). [`block_volume::geometry`] says which make sense.
+/// Sizes that a volume keeps for its life (B1). [`block_volume::geometry`] has the valid ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumeGeometry {
     /// Bytes of a segment group.
@@ -20,7 +20,7 @@ pub struct VolumeGeometry {
     pub data_sector: u64,
 }
 
-/// A volume as it is asked for.
+/// Specification of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeSpec {
     /// Its name: as a file's, and unique.
@@ -31,18 +31,18 @@ pub struct VolumeSpec {
     pub geometry: VolumeGeometry,
     /// Copies of its data.
     pub policy: Policy,
-    /// What it may do.
+    /// Its limits.
     pub limits: VolumeLimits,
     /// May be attached several times at once.
     pub shared: bool,
 }
 
-/// Somebody who has a volume open.
+/// A client that has a volume open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attachment {
     /// Its epoch: a larger one is newer (`protocols.md` 6.2).
     pub epoch: u64,
-    /// Who has it, e.g. the front end's name.
+    /// The client, e.g. the front end's name.
     pub holder: String,
 }
 
@@ -51,15 +51,15 @@ pub struct Attachment {
 pub struct VolumeInfo {
     /// Its identity.
     pub volume: VolumeId,
-    /// As it is now.
+    /// Its present specification.
     pub spec: VolumeSpec,
-    /// Who has it open.
+    /// Clients that have it open.
     pub attachments: Vec<Attachment>,
     /// It is a snapshot of this volume: it never changes (B10).
     pub parent: Option<VolumeId>,
     /// It was cloned from this snapshot and shares files with it (B11).
     pub clone_source: Option<VolumeId>,
-    /// Of a snapshot: for so long acknowledgements were held back for it, microseconds
+    /// Of a snapshot: time for which acknowledgements were held back for it, microseconds
     /// (`protocols.md` 6.6).
     pub hold_us: u64,
 }
@@ -67,15 +67,15 @@ pub struct VolumeInfo {
 /// A volume whose name is free again and whose data is still there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeletedVolume {
-    /// As it was.
+    /// Its facts before the deletion.
     pub info: VolumeInfo,
-    /// When it was deleted, milliseconds of Unix time.
+    /// Time of the deletion, milliseconds of Unix time.
     pub at_ms: u64,
-    /// For how much longer its data is kept, milliseconds.
+    /// Time for which its data is still kept, milliseconds.
     pub left_ms: u64,
 }
 
-/// Where a segment is served.
+/// Owner of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentPlace {
     /// Number of the segment in its volume.
@@ -84,18 +84,18 @@ pub struct SegmentPlace {
     pub epoch: u64,
     /// The owner; none while no block server lives.
     pub server: Option<BlockServerId>,
-    /// The owner's name, for people; empty without one.
+    /// The owner's name, as it is shown; empty without one.
     pub name: String,
-    /// Where the owner is reached.
+    /// The owner's address.
     pub addr: Option<SocketAddr>,
-    /// True when the owner has said that it serves it.
+    /// True when the owner has reported that it serves it.
     pub serving: bool,
-    /// Why it is not open yet, as the owner has told last; empty when it serves, and for those
-    /// that a beat had no room for.
+    /// The cause that the owner reported last while it was not open. Empty when it serves, and for
+    /// segments that a heartbeat had no room for.
     pub cause: String,
 }
 
-/// How many requests and bytes a segment served, a second.
+/// Requests and bytes that a segment served, a second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentLoad {
     /// The segment.
@@ -106,8 +106,7 @@ pub struct SegmentLoad {
     pub bytes: u64,
 }
 
-/// How much of a manager's changes a block server has seen. Changes of different terms do not
-/// compare.
+/// Changes of a manager that a block server has seen. Changes of different terms do not compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Seen {
     /// The manager's term: its fencing token. 0: nothing seen yet.
@@ -121,34 +120,34 @@ pub struct Seen {
 pub struct BlockHeartbeat {
     /// The server, as registered.
     pub server: BlockServerId,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
     /// The process, as registered: larger than those of all processes before it.
     pub boot: u64,
-    /// Counts beats of this boot from 1.
+    /// Counts heartbeats of this boot from 1.
     pub seq: u64,
-    /// Changes that it has made: what was taken from it is not served any more.
+    /// Changes that it has made: a segment that was taken from it is not served any more.
     pub seen: Seen,
     /// Segments that it has and does not serve yet, the first of them, with the cause.
     pub unopened: Vec<(SegmentId, String)>,
-    /// How many there are.
+    /// Their number.
     pub unopened_count: u32,
-    /// Load of its segments since the last beat that told it, the busiest.
+    /// Load of its segments since the last heartbeat that reported it, the busiest.
     pub loads: Vec<SegmentLoad>,
-    /// It is about to end: others are to have its segments now, and it is given none.
+    /// It is about to end: others are to get its segments now, and it gets none.
     pub leaving: bool,
 }
 
-/// A change of what a block server owns.
+/// A change of a block server's ownership.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
     /// The segment.
     pub segment: SegmentId,
-    /// What it is to be; `None` when it is not this server's any more.
+    /// The ownership from now on; `None` when the segment is not this server's any more.
     pub tenure: Option<OwnershipGrant>,
 }
 
-/// A segment in the hands of a block server.
+/// A block server's ownership of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnershipGrant {
     /// The ownership's epoch: larger than all before it for this segment.
@@ -157,37 +156,36 @@ pub struct OwnershipGrant {
     pub bytes: u64,
     /// Copies of its data.
     pub policy: Policy,
-    /// Acknowledge no write for so long from the receipt of this, ms: the former owner's lease
-    /// may not have run out (`protocols.md` 6.5).
+    /// Acknowledge no write for this long from the receipt of this, ms: the previous owner's lease
+    /// may not have expired (`protocols.md` 6.5).
     pub hold_ms: u32,
     /// Of a snapshot: it takes no changes.
     pub read_only: bool,
-    /// Its content is that of the same segment of this volume, a snapshot, from which whoever
-    /// opens it first links it (B11).
+    /// Clone source: its content is that of the same segment of this volume, a snapshot. The server
+    /// that first opens it links it from there (B11).
     pub clone_source: Option<VolumeId>,
 }
 
 /// Answer to a [`BlockHeartbeat`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockGrant {
-    /// The lease, ms from the *sending* of the beat; 0 when none is granted. It is for what the
-    /// server owns once it has made the changes.
+    /// The lease, ms from the *sending* of the heartbeat; 0 when none is granted. It is for what
+    /// the server owns once it has made the changes.
     pub lease_ms: u32,
     /// True: forget what is not among the changes of this grant and of those that follow it
     /// without a pause (`more`).
     pub reset: bool,
-    /// Changes since those that the beat says it has seen, in order.
+    /// Changes since those that the heartbeat lists as seen, in order.
     pub changes: Vec<Assignment>,
-    /// What has been seen with them.
+    /// Changes seen with them.
     pub seen: Seen,
-    /// True when more changes follow: send the next beat at once.
+    /// True when more changes follow: send the next heartbeat at once.
     pub more: bool,
     /// False when the server is not known: register again.
     pub known: bool,
 }
 
-/// What is asked of the block manager that leads. Each can be repeated: a repeat gives the same
-/// answer.
+/// Requests to the leading block manager. Each can be repeated: a repeat gives the same answer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum BlockRequest {
     /// Makes a volume.
@@ -215,7 +213,7 @@ pub enum BlockRequest {
     },
     /// Deleted volumes and their snapshots, by identity.
     ListDeleted {
-        /// Those above this one.
+        /// Volumes above this one.
         after: Option<VolumeId>,
         /// Volumes at most.
         limit: u32,
@@ -233,12 +231,12 @@ pub enum BlockRequest {
         volume: VolumeId,
         /// Its new length.
         bytes: u64,
-        /// Segments that go as a whole may have data. What is cut off of those that stay must
-        /// have none: whoever wants that trims it before, as a client that has the volume open,
-        /// since what such a client does can come late and change nothing.
+        /// Segments that go as a whole may have data. The cut part of those that stay must have
+        /// none: the caller trims it before, as a client that has the volume open. Such a client's
+        /// trims can come late and change nothing.
         force: bool,
     },
-    /// Changes what a volume may do.
+    /// Changes a volume's limits.
     Set {
         /// The volume.
         volume: VolumeId,
@@ -272,7 +270,7 @@ pub enum BlockRequest {
         /// The snapshot.
         snapshot: VolumeId,
     },
-    /// Has a clone copy what it shares with others; to be asked again until nothing is left.
+    /// Has a clone copy what it shares with others; repeated until nothing is left.
     Flatten {
         /// The clone.
         volume: VolumeId,
@@ -289,7 +287,7 @@ pub enum BlockRequest {
         /// Volumes at most.
         limit: u32,
     },
-    /// Where a volume's segments are.
+    /// Owners of a volume's segments.
     Map {
         /// The volume.
         volume: VolumeId,
@@ -304,10 +302,10 @@ pub enum BlockRequest {
         name: String,
         /// Drawn by the caller: the same number is the same attachment.
         nonce: u64,
-        /// Who asks: the same holder takes its own former attachment over.
+        /// The client: the same holder takes its own previous attachment over.
         holder: String,
     },
-    /// Keeps attachments alive: sent every second.
+    /// Renews attachments: sent every second.
     Keep {
         /// Volumes and epochs.
         attachments: Vec<(VolumeId, u64)>,
@@ -323,22 +321,21 @@ pub enum BlockRequest {
     Register {
         /// Its name: the same name is the same server.
         name: String,
-        /// Where it is reached.
+        /// Its address.
         addr: SocketAddr,
     },
     /// A block server renews its lease.
     Heartbeat(BlockHeartbeat),
-    /// A process that has no lease says that it is there: sent every second, for the picture that
-    /// people get.
+    /// A process without a lease reports that it is alive: sent every second, for status output.
     Here {
-        /// What it is.
+        /// Its role.
         role: BlockRole,
         /// Its name.
         name: String,
-        /// Where it is reached by those that it serves.
+        /// Its address for those that it serves.
         addr: SocketAddr,
     },
-    /// The whole picture, for people.
+    /// The status of the block service.
     Status,
 }
 
@@ -352,7 +349,7 @@ pub enum BlockRole {
 }
 
 impl BlockRequest {
-    /// What it is called where its time is shown.
+    /// Its name in traces and metrics.
     pub fn name(&self) -> &'static str {
         match self {
             BlockRequest::Create { .. } => "create volume",
@@ -387,9 +384,9 @@ pub struct BlockServerStatus {
     pub server: BlockServerId,
     /// Its name.
     pub name: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
-    /// True while beats come.
+    /// True while heartbeats come.
     pub alive: bool,
     /// True when it is about to end.
     pub leaving: bool,
@@ -401,16 +398,16 @@ pub struct BlockServerStatus {
     pub bytes: u64,
 }
 
-/// A process of the block service beside block servers, as the manager has heard of it.
+/// A process of the block service beside block servers, as the manager knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockPeer {
-    /// What it is.
+    /// Its role.
     pub role: BlockRole,
     /// Its name.
     pub name: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
-    /// True while its signs of life come.
+    /// True while its reports come.
     pub alive: bool,
 }
 
@@ -435,11 +432,11 @@ pub struct BlockStatus {
     pub peers: Vec<BlockPeer>,
 }
 
-/// A good answer of the block manager.
+/// A successful answer of the block manager.
 #[derive(Clone, PartialEq, Debug)]
 pub enum BlockReply {
-    /// To `Create`, `Resize`, `Set`, `Find`; to `Snapshot`, `Clone` and `Rollback` with what was
-    /// made.
+    /// To `Create`, `Resize`, `Set`, `Find`; to `Snapshot`, `Clone` and `Rollback` with the new
+    /// volume.
     Volume(VolumeInfo),
     /// To `List`.
     Volumes {
@@ -474,7 +471,7 @@ pub enum BlockReply {
         /// The process: larger than those of all that registered before.
         boot: u64,
     },
-    /// To `Beat`.
+    /// To `Heartbeat`.
     Grant(BlockGrant),
     /// To `Status`.
     Status(BlockStatus),
@@ -491,10 +488,10 @@ pub enum BlockReply {
     Done,
 }
 
-/// What the block manager asks of a block server.
+/// Requests of the block manager to a block server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockServerRequest {
-    /// Send a beat now: there is news for you.
+    /// Send a heartbeat now: there is news.
     HeartbeatNow,
     /// Is there data in a part of a segment?
     HasData {
@@ -505,7 +502,7 @@ pub enum BlockServerRequest {
         /// The byte behind it.
         to: u64,
     },
-    /// What do the segments of a volume take that you have open?
+    /// Space of the open segments of a volume.
     Usage {
         /// The volume and the first segment.
         from: SegmentId,
@@ -514,31 +511,31 @@ pub enum BlockServerRequest {
     Check {
         /// The segment.
         segment: SegmentId,
-        /// Where the piece begins: 0, then [`SegmentCheck::next`] of the piece before.
+        /// Start of the piece: 0, then [`SegmentCheck::next`] of the piece before.
         from: u64,
     },
-    /// How far is the scrub of a segment (B14)?
+    /// Progress of the scrub of a segment (B14).
     Scrub {
         /// The segment.
         segment: SegmentId,
     },
-    /// Fix a cut: all that was acknowledged is in it, and acknowledgements of what comes later
-    /// are held back until it is released (`protocols.md` 6.6).
+    /// Fix a cut: all that was acknowledged is in it, and acknowledgements of later changes are
+    /// held back until it is released (`protocols.md` 6.6).
     Cut {
         /// The segment.
         segment: SegmentId,
         /// Number of the cut. One at a time: a new one ends the one before.
         cut: u64,
-        /// Without a release for so long the cut is given up, ms.
+        /// Without a release for this long the cut is given up, ms.
         hold_ms: u32,
     },
-    /// Hold nothing back any more. `NotFound` when the cut was given up before.
+    /// End the hold. `NotFound` when the cut was given up before.
     Release {
         /// The segment.
         segment: SegmentId,
         /// The cut.
         cut: u64,
-        /// False: the cut is of no use.
+        /// False: the cut is not needed any more.
         keep: bool,
     },
     /// Link the files of a cut that was released into the directory of another segment.
@@ -547,12 +544,12 @@ pub enum BlockServerRequest {
         segment: SegmentId,
         /// The cut.
         cut: u64,
-        /// The other segment, which nobody serves yet.
+        /// The other segment, which no server has open yet.
         to: SegmentId,
-        /// Copies of what is written there.
+        /// Copies of new data there.
         policy: Policy,
     },
-    /// Copy blocks that stand in files of another volume's making, in the background.
+    /// Copy blocks that are stored in files of another volume, in the background.
     Flatten {
         /// The segment.
         segment: SegmentId,
@@ -560,7 +557,7 @@ pub enum BlockServerRequest {
 }
 
 impl BlockServerRequest {
-    /// What it is called where its time is shown.
+    /// Its name in traces and metrics.
     pub fn name(&self) -> &'static str {
         match self {
             BlockServerRequest::HeartbeatNow => "beat now",
@@ -576,7 +573,7 @@ impl BlockServerRequest {
     }
 }
 
-/// A good answer of a block server on the control path.
+/// A successful answer of a block server on the control path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BlockServerReply {
     /// Done.
@@ -587,8 +584,8 @@ pub enum BlockServerReply {
     Checked(SegmentCheck),
     /// To `Scrub`.
     Scrub(SegmentScrub),
-    /// To `Release`: for how long acknowledgements were held back, microseconds. To `Flatten`:
-    /// blocks that are still in files of another volume's making.
+    /// To `Release`: time for which acknowledgements were held back, microseconds. To `Flatten`:
+    /// blocks that are still in files of another volume.
     Count(u64),
     /// To `Usage`.
     Usage {

@@ -16,12 +16,12 @@ pub struct SessionRef {
     pub attachment: u64,
     /// Number of the session: the client counts them, for each segment.
     pub session: u64,
-    /// Drawn by the server as it admitted the session, so that one of a former life of the
-    /// server is not taken for it.
+    /// Drawn by the server as it admitted the session: it distinguishes sessions of a previous
+    /// process of the server.
     pub grant: u64,
 }
 
-/// What a change of a segment is known by, so that it happens once.
+/// ID of a change of a segment, so that it happens once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sequence {
     /// Counts the attachment's changes on the segment from 1, over sessions and owners: a change
@@ -31,18 +31,18 @@ pub struct Sequence {
     pub floor: u64,
 }
 
-/// What a block client asks of a block server.
+/// Requests of a block client to a block server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockIo {
-    /// Begins a session: the attachment's former one on this segment is closed first, and what
-    /// of it has not begun is never done. `at.grant` is 0.
+    /// Begins a session: the attachment's previous one on this segment is closed first, and its
+    /// changes that have not begun are never done. `at.grant` is 0.
     Open {
         /// The session.
         at: SessionRef,
         /// Attachments of lower epochs are over.
         fence: u64,
         /// Epoch of the owner who admitted the attachment's last session on this segment; 0 when
-        /// there was none, or when others may act beside it.
+        /// there was none, or when other attachments may change the segment.
         after: u64,
     },
     /// Ends a session.
@@ -65,7 +65,7 @@ pub enum BlockIo {
     Write {
         /// The session.
         at: SessionRef,
-        /// Which change it is.
+        /// The change's numbers.
         sequence: Sequence,
         /// First byte in the segment.
         offset: u64,
@@ -74,16 +74,16 @@ pub enum BlockIo {
     Clear {
         /// The session.
         at: SessionRef,
-        /// Which change it is.
+        /// The change's numbers.
         sequence: Sequence,
         /// First byte in the segment.
         offset: u64,
         /// Bytes, at least 1.
         len: u64,
-        /// How.
+        /// The way.
         how: Clear,
     },
-    /// Tells what a range is made of.
+    /// Lists the pieces of a range.
     Pieces {
         /// The session.
         at: SessionRef,
@@ -96,38 +96,38 @@ pub enum BlockIo {
     },
 }
 
-/// Where blocks of a segment are, one span behind the other.
+/// Locations of blocks of a segment, in order, without gaps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Located {
-    /// Number of the first block: at or before the first that was asked for. Those around them
-    /// may be among the spans, too.
+    /// Number of the first block: at or before the first requested one. Neighbours may be among the
+    /// spans, too.
     pub first: u64,
-    /// For so long after the request was sent, by the client's clock, nobody else changes these
-    /// blocks: milliseconds. 0: they say what was at the answer only.
+    /// Location lease: for this long after the request was sent, by the client's clock, no other
+    /// client changes these blocks; milliseconds. 0: the locations are those at the answer only.
     pub location_lease_ms: u32,
-    /// All blocks that were asked for, and those around them.
+    /// All requested blocks, and neighbours.
     pub spans: Vec<LocationRun>,
 }
 
-/// The good answers of a block server.
+/// Successful answers of a block server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BlockAnswer {
     /// To `Open`.
     Opened {
-        /// What requests of the session carry.
+        /// The number that requests of the session carry.
         grant: u64,
         /// Bytes of the segment.
         bytes: u64,
-        /// Highest number of the attachment's changes that have happened; 0 for none. Whoever
-        /// begins to count goes on behind it.
+        /// Highest number of the attachment's changes that have happened; 0 for none. A client
+        /// without numbers begins behind it.
         last: u64,
         /// Epoch of the owner.
         epoch: u64,
     },
     /// To `Read`: the payload has the bytes.
     Read,
-    /// To `Read` with `locate`: where the blocks are that the range covers. A record is never
-    /// changed, so what stands there is what the blocks had at the answer.
+    /// To `Read` with `locate`: locations of the range's blocks. A record never changes, so it has
+    /// the blocks' content at the answer.
     Located(Located),
     /// To `Pieces`, from the range's start on; may end early.
     Pieces(Vec<AllocationExtent>),
@@ -135,25 +135,25 @@ pub enum BlockAnswer {
     Done,
 }
 
-/// The bad answers of a block server.
+/// Errors of a block server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockError {
     /// The segment is not served here (any more).
     NotOwner,
-    /// The session is not open here: begin another. Of a change, this message has done nothing
-    /// and never will; others with its number may have.
+    /// The session is not open here: begin another. This message has changed nothing and never
+    /// will; others with its number may have.
     NoSession,
-    /// A later session has been begun than the one to open.
+    /// A session later than the one to open has begun.
     Superseded {
         /// Number of that session.
         session: u64,
     },
     /// The attachment is over.
     Fenced {
-        /// Lowest epoch of attachments that may act.
+        /// Lowest epoch of attachments that are not over.
         fence: u64,
     },
-    /// A bound is reached: nothing happened, ask again later.
+    /// A limit is reached: nothing happened, ask again later.
     Busy,
     /// The change may or may not have happened.
     Unknown,
@@ -161,7 +161,7 @@ pub enum BlockError {
     Full,
     /// Stored bytes do not verify.
     Corrupt,
-    /// The request is not one that a client makes.
+    /// The request is invalid: no client sends it.
     Invalid,
 }
 
@@ -195,7 +195,7 @@ impl BlockIo {
         }
     }
 
-    /// What it is called where its time is shown.
+    /// Its name in traces and metrics.
     pub fn name(&self) -> &'static str {
         match self {
             BlockIo::Open { .. } => "open segment",
@@ -207,7 +207,7 @@ impl BlockIo {
         }
     }
 
-    /// The session it is of.
+    /// Its session.
     pub fn at(&self) -> SessionRef {
         match self {
             BlockIo::Open { at, .. }
@@ -453,7 +453,7 @@ impl BlockError {
         }
     }
 
-    /// What to do about it.
+    /// Its kind, which says how to react.
     pub fn kind(self) -> base::Kind {
         use base::Kind;
         match self {

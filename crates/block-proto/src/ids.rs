@@ -1,4 +1,4 @@
-//! What processes of the block service are known by.
+//! IDs of processes of the block service.
 
 base::id!(
     /// A block server across restarts, given at its registration. Never reused.

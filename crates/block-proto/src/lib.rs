@@ -1,8 +1,8 @@
-//! What block processes say to each other: requests and replies of block managers and block servers
-//! (B6, B9, B11), the layouts of a block server's data path, the times that they all rely on, names in
-//! the core, and how the leading block manager is found and asked.
+//! Messages between block processes: requests and replies of block managers and block servers (B6,
+//! B9, B11), the layouts of a block server's data path, the times that all rely on, names in the
+//! core, and the search for the leading block manager.
 //!
-//! Invariant: keeps no state but who leads; a generated type never leaves it.
+//! Invariant: its only state is the known leader; a generated type never leaves it.
 
 mod control;
 mod data;

@@ -5,16 +5,16 @@ use runtime::Duration;
 /// Wait for one answer of a manager: longer than an append to its table takes while a chunkserver is
 /// silent.
 pub const ATTEMPT: Duration = Duration::from_millis(1500);
-/// Wait for one answer about the block service in figures: people look at the rest meanwhile.
+/// Wait for one answer about the block service's status: users read the rest of the status first.
 pub const STATUS_ATTEMPT: Duration = Duration::from_millis(500);
-/// When a request to managers is given up, unless chosen: several takeovers.
+/// A request to managers is given up after this long, unless chosen: several takeovers.
 pub const BUDGET: Duration = Duration::from_secs(10);
-/// A client sends a request again when it has no answer after this long. A server that has died
-/// is noticed at once, one that is silent by the transport after 0.6 s.
+/// A client without an answer sends a request again after this long. A server that has died is
+/// noticed at once, a silent one by the transport after 0.6 s.
 pub const BLOCK_CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes of a volume in a message, at least and at most. Those below 1 GiB are for tests:
-/// [`block_volume::limits::VOLUME_BYTES`] is what a volume may have (B11).
+/// [`block_volume::limits::VOLUME_BYTES`] limits volumes (B11).
 pub const VOLUME_BYTES_WIRE: (u64, u64) = (4096, 64 << 40);
 /// Volumes in one page of a list: 256 x (4 attachments and two texts of 255 bytes) = 400 KB.
 pub const VOLUMES_PAGE: u32 = 256;
@@ -25,9 +25,9 @@ pub const KEEPS_MAX: usize = 4096;
 /// Segments in one page of a map, and changes in one grant: 4096 x 70 bytes = 290 KB, and 256
 /// causes of 512 bytes for each of a few block servers that cannot open theirs.
 pub const SEGMENTS_PAGE: u32 = 4096;
-/// Segments that a beat may name as not open; more are counted only.
+/// Segments that a heartbeat may name as not open; more are counted only.
 pub const UNOPENED_MAX: usize = 256;
-/// Segments whose load one beat may tell, the busiest first.
+/// Segments whose load one heartbeat may report, the busiest first.
 pub const LOADS_MAX: usize = 1024;
 /// Block servers of one cluster.
 pub const BLOCK_SERVERS_MAX: usize = 1000;

@@ -16,7 +16,7 @@ use crate::limits::{ATTEMPT, BUDGET, SEGMENTS_PAGE, STATUS_ATTEMPT};
 use crate::paths::{LOCK, ROOT};
 use crate::{BlockReply, BlockRequest, BlockStatus, Reply, Request, SegmentPlace, VolumeInfo};
 
-/// Why the block manager did not do what it was asked.
+/// Error of a request to the block manager.
 pub type Error = LeaderError;
 
 /// Block managers, of which one leads.
@@ -39,7 +39,7 @@ fn read(reply: ControlReply) -> Result<BlockReply, String> {
 }
 
 impl Managers {
-    /// Those of the client's cluster.
+    /// Managers of the client's cluster.
     pub fn new(client: &Client) -> Managers {
         Managers::with_budget(client, BUDGET)
     }
@@ -71,14 +71,14 @@ impl Managers {
         self.leader.ask_once(&asked, read, attempt).await
     }
 
-    /// The block service in figures, without patience: `None` when no manager leads now.
+    /// The status of the block service, with a short timeout: `None` when no manager leads now.
     pub async fn status(&self) -> Result<Option<BlockStatus>, Error> {
         for _ in 0..2 {
             match self.ask_once(&BlockRequest::Status, STATUS_ATTEMPT).await {
                 Ok(BlockReply::Status(status)) => return Ok(Some(status)),
                 Ok(other) => return Err(unexpected_reply(&other)),
                 Err(AskError::Permanent(error)) => return Err(error),
-                // What was known of the leader may have been old.
+                // The known leader may have been old.
                 Err(AskError::Transient(cause)) => tracing::debug!(cause, "no block status"),
             }
         }
@@ -86,7 +86,7 @@ impl Managers {
     }
 
     /// Whether this cluster has had a block manager: when none leads now, its volumes stand still.
-    /// Without patience: `None` when no master says so at once.
+    /// Asks once: `None` when no master answers at once.
     pub async fn have_been(&self) -> Option<bool> {
         let client = self.client();
         match client.env().timeout(STATUS_ATTEMPT, client.lookup(ROOT)).await {
@@ -104,7 +104,7 @@ impl Managers {
         }
     }
 
-    /// Where all segments of a volume are.
+    /// Owners of all segments of a volume.
     pub async fn map(&self, volume: VolumeId) -> Result<Vec<SegmentPlace>, Error> {
         let mut found: Vec<SegmentPlace> = Vec::new();
         loop {

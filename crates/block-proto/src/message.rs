@@ -1,17 +1,17 @@
-//! Control messages as a process of the block service takes them: its own, or the core's.
+//! Control messages of a process of the block service: its own, or the core's.
 
 use wire::control::{ControlReply, ControlRequest, ServiceMessage, WireError};
 
 use crate::{BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, MANAGER, SERVER};
 
-/// What is asked of a process of the block service.
+/// Requests to a process of the block service.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Request {
     /// To the block manager that leads.
     Block(BlockRequest),
     /// To a block server.
     BlockServer(BlockServerRequest),
-    /// What any role may be asked, or a message that is none of this service's.
+    /// A request that any role answers, or a message of another service.
     Core(ControlRequest),
 }
 
@@ -54,7 +54,7 @@ impl TryFrom<ControlRequest> for Request {
     }
 }
 
-/// What a process of the block service answers.
+/// Answers of a process of the block service.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Reply {
     /// To [`Request::Block`].

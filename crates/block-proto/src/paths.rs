@@ -4,7 +4,7 @@ use block_volume::ids::SegmentId;
 
 /// The lock of the core's lock service that the leader holds.
 pub const LOCK: &str = "block-manager";
-/// Where the block service's files are in the core.
+/// Directory of the block service's files in the core.
 pub const ROOT: &str = "/.craton/block";
 /// Stands between the names of a volume and its snapshot.
 pub const AT: char = '@';

@@ -1,4 +1,4 @@
-//! The messages as bytes: what is encoded comes back, anything else is an error.
+//! The messages as bytes: encoded messages decode, anything else is an error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,10 @@ fn any_answer() -> impl Strategy<Value = Result<BlockAnswer, BlockError>> {
 
 proptest! {
     #[test]
-    fn requests_come_back(io in any_io(), newer in prop::collection::vec(any::<u8>(), 0..9)) {
+    fn requests_decode_to_what_was_encoded(
+        io in any_io(),
+        newer in prop::collection::vec(any::<u8>(), 0..9),
+    ) {
         let body = [io.encode(), newer].concat();
         prop_assert_eq!(BlockIo::decode(io.op(), &body), Ok(io));
         for cut in 0..io.encode().len() {
@@ -107,7 +110,10 @@ proptest! {
     }
 
     #[test]
-    fn answers_come_back(answer in any_answer(), newer in prop::collection::vec(any::<u8>(), 0..9)) {
+    fn answers_decode_to_what_was_encoded(
+        answer in any_answer(),
+        newer in prop::collection::vec(any::<u8>(), 0..9),
+    ) {
         let (status, body) = encode_answer(&answer);
         prop_assert!(status == 0 || status >> 8 == 3);
         prop_assert_eq!(decode_answer(status, &[body, newer].concat()), Ok(answer));
@@ -150,7 +156,7 @@ fn values_that_no_sender_produces_are_refused() {
     }
     assert!(BlockIo::decode(0, &[0; 90]).is_err() && BlockIo::decode(7, &[0; 90]).is_err());
     assert!(decode_answer(0x0300, &[]).is_err() && decode_answer(13, &[]).is_err());
-    // A span of no blocks, and a place in no file.
+    // A span of no blocks, and a location in no file.
     let at = Some(RecordLocation { file: (1, 0), clone_source: 0, unit: 7 });
     for span in [LocationRun { blocks: 0, at: None }, LocationRun { blocks: 1, at }] {
         let located = Located { first: 0, location_lease_ms: 0, spans: vec![span] };
@@ -201,7 +207,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
-/// `BLOCK_WRITE_CORPUS=1` makes it anew.
+/// `BLOCK_WRITE_CORPUS=1` writes it again.
 #[test]
 fn the_corpus_is_what_this_version_writes_and_survives_changes() {
     let write = std::env::var_os("BLOCK_WRITE_CORPUS").is_some();

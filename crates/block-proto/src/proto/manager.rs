@@ -1,4 +1,4 @@
-//! What is asked of the block manager, and its answers.
+//! Requests to the block manager, and its answers.
 
 use block_volume::ids::VolumeId;
 use wire::control::check::{addr_bytes, addr_from, each, label, name, range_u32};

@@ -1,5 +1,5 @@
-//! Protobuf form of the block service's messages (C22). The generated types never leave this module:
-//! what comes out of a `decode` has been checked field by field.
+//! Protobuf form of the block service's messages (C22). The generated types never leave this
+//! module: `decode` checks every field.
 
 mod manager;
 mod volume;
@@ -13,7 +13,7 @@ use wire::control::WireError;
 
 use crate::*;
 
-/// What `prost` makes of `proto/block.proto`.
+/// Code that `prost` generates from `proto/block.proto`.
 #[allow(missing_docs, clippy::all)]
 mod pb {
     include!(concat!(env!("OUT_DIR"), "/craton.block.rs"));

@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_messages_are_answered(
+    fn damaged_messages_are_refused(
         value in any_request(),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),

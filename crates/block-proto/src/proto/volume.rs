@@ -1,4 +1,4 @@
-//! Volumes, segments, beats and grants of the block service.
+//! Volumes, segments, heartbeats and grants of the block service.
 
 use block_volume::figures::{FINDINGS_MAX, SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::ids::{SegmentId, VolumeId};
@@ -385,12 +385,12 @@ impl Proto for SegmentCheck {
     type Pb = pb::SegmentCheck;
 
     fn to_pb(&self) -> pb::SegmentCheck {
-        let told = |finding: &String| cut(finding, REASON_MAX).to_owned();
+        let shortened = |finding: &String| cut(finding, REASON_MAX).to_owned();
         pb::SegmentCheck {
             next: self.next,
             blocks: self.blocks,
             files: self.files,
-            findings: self.findings.iter().take(FINDINGS_MAX).map(told).collect(),
+            findings: self.findings.iter().take(FINDINGS_MAX).map(shortened).collect(),
             findings_count: self.findings_count,
         }
     }
