@@ -8,7 +8,7 @@ use runtime::{Duration, Instant};
 
 use super::limits::{COLLECT_ASIDE_DAMAGED, COLLECT_RETRY};
 
-/// Files that could not be collected: how often, and when each is tried again.
+/// Files that could not be collected: number of failures, and time of the next try.
 #[derive(Default)]
 pub(crate) struct Aside(pub(super) BTreeMap<FileNo, (u32, Instant)>);
 
@@ -23,13 +23,13 @@ impl Aside {
         self.0.get(&file).is_some_and(|&(_, until)| now < until)
     }
 
-    /// When the next of them is tried again.
+    /// Time of the next try.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         self.0.values().map(|&(_, until)| until).filter(|&until| until > now).min()
     }
 }
 
-/// How long to wait after so many failures before.
+/// Pause after so many failures.
 pub(super) fn pause(failures: u32) -> Duration {
     (COLLECT_RETRY.0 * 2u32.pow(failures.min(16))).min(COLLECT_RETRY.1)
 }

@@ -1,8 +1,8 @@
-//! Looking at what is stored: the check of a segment, piece by piece, and its scrub (B14).
+//! Verification of stored data: the check of a segment, piece by piece, and its scrub (B14).
 //!
-//! Both read every block that the index names, through the core's verified reads: the core repairs
-//! from another replica what does not verify, and what no replica has is told. Whatever moves
-//! meanwhile is looked at where it is then.
+//! Both read every block that the index names, through the core's verified reads. The core repairs
+//! damaged bytes from another replica; bytes that no replica has are reported. A block that moves
+//! during the check is read at its new location.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use super::limits::{CHECK_PAGES, PAGE_BLOCKS, SCRUB_BLOCKS, SCRUB_DELAY, SCRUB_S
 /// Pause after a piece of the scrub could not be read now.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Takes a note of what is wrong, with a bound.
+/// Notes a finding, up to a bound.
 fn find(report: &mut SegmentCheck, finding: String) {
     report.findings_count += 1;
     if report.findings.len() < FINDINGS_MAX {
@@ -33,7 +33,7 @@ impl Core {
     }
 
     /// The piece of the check that begins at `from`: first the DataFiles, then some pages of the
-    /// index at a time. An error says that it could not be done now.
+    /// index at a time. After an error it can be tried again.
     pub(crate) async fn check(&self, from: u64) -> Result<SegmentCheck, Fault> {
         let mut report = SegmentCheck::default();
         let pages = self.page_count();
@@ -59,7 +59,7 @@ impl Core {
     async fn check_files(&self, report: &mut SegmentCheck) -> Result<(), Fault> {
         let mut stray: Option<Vec<String>> = None;
         let mut missing: Option<Vec<String>> = None;
-        // What is there once may be on its way in or out; what stays so is wrong.
+        // A difference found once may be a file that is being made or removed; one that stays is wrong.
         for round in 0..2 {
             if round > 0 {
                 if stray.as_ref().is_some_and(Vec::is_empty)
@@ -103,7 +103,7 @@ impl Core {
         Ok(())
     }
 
-    /// Names of DataFiles in the directory, in order; of later owners none.
+    /// Names of DataFiles in the directory, in order, without those of later owners.
     async fn data_files(&self) -> Result<Vec<String>, Fault> {
         let (mut found, mut after) = (Vec::new(), "data-".to_owned());
         loop {
@@ -123,8 +123,8 @@ impl Core {
         }
     }
 
-    /// Reads blocks from `lba` on; answers how many have data that verifies. What does not is
-    /// noted; an error says that it could not be told now.
+    /// Reads blocks from `lba` on; returns the number of those with verified data. Damage is noted;
+    /// after an error the state is not known now.
     async fn verify_blocks(
         &self,
         lba: u32,
@@ -144,7 +144,7 @@ impl Core {
             find(report, text);
             return Ok(0);
         }
-        // One of them, at least.
+        // At least one of them.
         let mut good = 0;
         for lba in lba..lba + count as u32 {
             good += Box::pin(self.verify_blocks(lba, 1, report)).await?;
@@ -152,7 +152,7 @@ impl Core {
         Ok(good)
     }
 
-    /// How far the scrub is.
+    /// Progress of the scrub.
     pub(crate) fn scrub_progress(&self) -> SegmentScrub {
         let state = self.scrub.get();
         SegmentScrub {
@@ -169,7 +169,7 @@ impl Core {
         self.env.unix_time().as_nanos() / 1_000_000_000
     }
 
-    /// Has the table say how far the scrub is; false when the instance is over.
+    /// Stores the progress of the scrub in the table; false when the instance is over.
     async fn save_scrub(&self, state: ScrubState) -> bool {
         self.scrub.set(state);
         if self.options.read_only {
@@ -182,8 +182,8 @@ impl Core {
         .is_ok()
     }
 
-    /// The task that reads all that is stored again and again, at a capped rate (B14), until the
-    /// instance is over. A pass goes on where another owner was with it.
+    /// The task that repeatedly reads all stored data, at a capped rate (B14), until the instance
+    /// is over. It continues a pass of a previous owner.
     pub(crate) async fn scrub_always(self: Rc<Self>) {
         let rate = self.options.scrub_bytes_per_second;
         if rate == 0 || !self.rest(self.env.jitter(SCRUB_DELAY)).await {
@@ -226,7 +226,7 @@ impl Core {
     async fn scrub_once(&self, rate: u64) -> bool {
         let blocks = self.bytes.div_ceil(BLOCK);
         let mut saved = self.env.now();
-        // A page that nobody else has asked for leaves the memory behind the scrub.
+        // A page that only the scrub has used leaves the memory behind it.
         let (mut page, mut was_there) = (u32::MAX, true);
         while self.scrub.get().next < blocks {
             let lba = self.scrub.get().next;
@@ -256,7 +256,7 @@ impl Core {
                         }
                     }
                     let read = (good + report.findings_count) * BLOCK;
-                    // Where nothing is stored it goes on at once, but not alone.
+                    // Over holes it goes on at once, but not alone.
                     match read {
                         0 => Duration::ZERO,
                         read => self.share.shared().scrubbed(self.env.now(), read, rate),
@@ -284,7 +284,7 @@ impl Core {
                 self.env.yield_now().await;
                 return !self.is_over();
             }
-            let _ = self.env.timeout(left, changed).await; // Either is a reason to look.
+            let _ = self.env.timeout(left, changed).await; // Both wake the check above.
         }
     }
 }

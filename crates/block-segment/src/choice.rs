@@ -1,10 +1,10 @@
-//! Which DataFile to collect next, and what its blocks are put beside (B3).
+//! Choice of the DataFile to collect next, and of the output for its blocks (B3).
 
 use block_volume::ids::FileNo;
 
 use super::limits::COLLECT_CLASSES;
 
-/// A DataFile as collection sees it.
+/// A candidate for collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     pub(crate) file: FileNo,
@@ -15,12 +15,11 @@ pub(crate) struct Candidate {
     pub(crate) age: u64,
 }
 
-/// The file to collect next, when garbage is more than `percent` of all blocks: the one whose
-/// garbage is worth most for the copying. Garbage in an old file is worth more: what still lives
-/// there will live on, while a young one will soon have more of it (cost-benefit of the first
-/// log-structured file systems). It is worth the root of the age more: by the age itself, young
-/// files are left too long on a steady zipf. Files without a live block come first, whatever
-/// there is.
+/// The file to collect next, when garbage is more than `percent` of all blocks: the one with the
+/// largest benefit for its cost. Garbage in an old file is worth more: its live blocks will live
+/// on, while a young file will soon have more garbage (cost-benefit of the first log-structured
+/// file systems). The factor is the root of the age: with the age itself, young files are left too
+/// long on a steady zipf. Files without a live block come first, at any percentage.
 pub(crate) fn pick(candidates: &[Candidate], percent: u64) -> Option<FileNo> {
     let empty = candidates.iter().find(|candidate| candidate.live == 0);
     if let Some(empty) = empty {
@@ -41,18 +40,18 @@ pub(crate) fn pick(candidates: &[Candidate], percent: u64) -> Option<FileNo> {
     best.filter(|best| best.live < best.blocks).map(|best| best.file)
 }
 
-/// Changes between the making and the collection of a file of the log, on average.
+/// Average number of changes between the making and the collection of a file of the log.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Lifespan(u64);
 
 impl Lifespan {
-    /// Takes in that of one more file.
+    /// Adds that number of one more file.
     pub(crate) fn note(&mut self, lived: u64) {
         self.0 = if self.0 == 0 { lived } else { (7 * self.0 + lived) / 8 };
     }
 
-    /// The class of a block by its age, below [`COLLECT_CLASSES`]: what has lived long will live
-    /// long, so blocks that are likely to go at one time stand together.
+    /// The class of a block by its age, below [`COLLECT_CLASSES`]: old blocks will live long, so
+    /// blocks that are likely to die together are stored together.
     pub(crate) fn class(self, age: u64) -> usize {
         const { assert!(COLLECT_CLASSES == 3) };
         match age / self.0.max(1) {
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_counts_and_age_counts() {
+    fn choice_depends_on_garbage_and_age() {
         let check = |candidates: &[Candidate], percent, want: Option<u32>| {
             let got = pick(candidates, percent).map(FileNo::get);
             assert_eq!(got, want, "{candidates:?}");
@@ -87,7 +86,7 @@ mod tests {
         check(&[candidate(1, 100, 50, 5), candidate(2, 100, 40, 5)], 20, Some(2));
         // A little less garbage, but much older.
         check(&[candidate(1, 100, 50, 500), candidate(2, 100, 40, 5)], 20, Some(1));
-        // Counts that are known to be too high do no harm.
+        // Live counts that are too high do no harm.
         check(&[candidate(1, 100, 120, 5), candidate(2, 100, 30, 5)], 20, Some(2));
         check(&[candidate(1, 0, 1, 5)], 0, None);
     }
@@ -97,13 +96,13 @@ mod tests {
     /// Files that the blocks fill together with the garbage that is left to them.
     const FILES: usize = 64;
 
-    /// A segment of blocks without bytes: what a choice costs in copies.
+    /// A segment of blocks without bytes: measures the copies that a choice costs.
     #[derive(Default)]
     struct Model {
         now: u64,
         next: u32,
         files: BTreeMap<u32, Made>,
-        /// Where a block is.
+        /// File of each block.
         places: Vec<u32>,
         lifespan: Lifespan,
         /// The log, and the outputs.
@@ -115,7 +114,7 @@ mod tests {
         born: u64,
         output: usize,
         live: u64,
-        /// Blocks, and when each was changed.
+        /// Blocks, and the time of each one's change.
         blocks: Vec<(u32, u64)>,
     }
 

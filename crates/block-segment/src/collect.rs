@@ -1,13 +1,13 @@
-//! Garbage collection (B3): blocks of DataFiles that are mostly garbage are copied together, by
-//! how long they are likely to live, and the files are removed.
+//! Garbage collection (B3): live blocks of DataFiles that are mostly garbage are copied, grouped by
+//! expected lifetime, and the files are removed.
 //!
 //! A copy counts from the moment that the index takes it instead of the original, by
-//! compare-and-set (`protocols.md` 6.4): a change that came meanwhile wins. Data is verified and
-//! packed on helper threads, between requests only the index is asked (B13). A file is removed when
-//! the index names none of its blocks and the TxnFile durably says so.
+//! compare-and-set (`protocols.md` 6.4): a change in between wins. Data is verified and packed on
+//! helper threads; between requests only the index is looked up (B13). A file is removed when the
+//! index names none of its blocks and the TxnFile durably confirms it.
 //!
-//! A file of which a record cannot be read or does not verify stays as it is and is set aside: the
-//! others are collected meanwhile, and it is tried again later, for a replica may have been repaired.
+//! A file with a record that cannot be read or does not verify stays as it is and is set aside. The
+//! others are collected, and it is tried again later, for a replica may have been repaired.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -28,33 +28,33 @@ use super::format::txn::Watermark;
 use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE};
 use super::types::{Loc, Update};
 
-/// How long a step waits for requests that are under way, unless room is short.
+/// Time for which a step waits for requests that are under way, unless room is short.
 const GIVE_WAY: Duration = Duration::from_millis(2);
-/// How often one pause gives way at most: to the segment's own changes, and to those of others. At
-/// the default rate collection keeps a fifth of it, and two fifths.
+/// Waits in one pause, at most: for the segment's own changes, and for those of others. At the
+/// default rate collection keeps a fifth of it, and two fifths.
 const GIVE_WAY_MAX: u32 = 10;
 const GIVE_WAY_OTHERS: u32 = 3;
 
-/// Where copies go: one output for each class of lifetime.
+/// Outputs of collection: one for each class of lifetime.
 #[derive(Default)]
 struct Outputs {
     open: [Option<Output>; COLLECT_CLASSES],
     lifespan: Lifespan,
-    /// Appends to outputs that have failed one after the other.
+    /// Consecutive failures of appends to outputs.
     failures: u32,
-    /// One has failed since the last look.
+    /// An append has failed since the last check.
     lost: bool,
 }
 
 struct Output {
     open: Open,
-    /// Records that are not appended yet, and where their blocks come from.
+    /// Records that are not appended yet, and the previous locations of their blocks.
     bytes: Vec<u8>,
     moves: Vec<Update>,
 }
 
 impl Core {
-    /// What may be collected.
+    /// Candidates for collection.
     fn candidates(&self) -> Vec<Candidate> {
         let (files, index) = (self.files.borrow(), self.share.index.borrow());
         let (aside, now) = (self.aside.borrow(), self.env.now());
@@ -90,7 +90,7 @@ impl Core {
                     let due = self.aside.borrow().next(now);
                     let woken = self.wake_collect.notified();
                     match due {
-                        // Either is a reason to look again.
+                        // Both wake the loop.
                         Some(due) => drop(self.env.timeout(due - now, woken).await),
                         None => woken.await,
                     }
@@ -103,7 +103,7 @@ impl Core {
             match self.explain(fault).await {
                 _ if self.is_over() => {}
                 fault if fault.kind == Kind::Fenced => self.end(fault),
-                // Whatever is collected next would fail too.
+                // Collecting another file would fail too.
                 fault if failed_outputs || picked.is_none() => {
                     tracing::warn!(cause = fault.message, "a collection failed; trying again");
                     outputs.failures = before + 1;
@@ -127,12 +127,12 @@ impl Core {
         }
     }
 
-    /// Whether a file is left alone for a while, since it could not be collected.
+    /// True while a file is set aside, since it could not be collected.
     pub(crate) fn is_aside(&self, file: FileNo) -> bool {
         self.aside.borrow().has(file, self.env.now())
     }
 
-    /// Copies what lives of a file, and removes it.
+    /// Copies the live blocks of a file, and removes it.
     async fn collect(&self, number: FileNo, outputs: &mut Outputs) -> Result<(), Fault> {
         let Some(file) = self.files.borrow().get(&number).cloned() else { return Ok(()) };
         let state = file.state.get();
@@ -146,7 +146,7 @@ impl Core {
         if state.role == Role::Log {
             outputs.lifespan.note(self.counter.get().saturating_sub(state.born));
         }
-        // The TxnFile has all that took the index's entries away from it.
+        // The TxnFile has all updates by which the index left the file.
         self.log_all().await?;
         self.commit(|batch| {
             batch.delete(&file_key(number));
@@ -197,7 +197,7 @@ impl Core {
                 }
             }
             if at == 0 {
-                // What was under way when its writer ended is not counted in its length.
+                // The file's length does not count an append that was under way when its writer ended.
                 return Err(self.damage(
                     &file.name,
                     offset,
@@ -215,12 +215,12 @@ impl Core {
         Ok(())
     }
 
-    /// True when the index has a block where it was read.
+    /// True when the index still has a block at the location where it was read.
     async fn is_live(&self, head: &Head) -> Result<bool, Fault> {
         Ok(self.locate(head.lba).await? == Loc::new(head.file, head.unit))
     }
 
-    /// Verifies and packs blocks, which lie in `bytes`, on a helper thread (B13).
+    /// Verifies and packs blocks, whose records are in `bytes`, on a helper thread (B13).
     async fn repack(
         &self,
         blocks: Vec<(Head, Range<usize>)>,
@@ -240,7 +240,7 @@ impl Core {
         self.env.blocking("segment: pack blocks", work).await
     }
 
-    /// Copies a block if the index still has it where it was read.
+    /// Copies a block if the index still has it at the location where it was read.
     async fn copy_block(
         &self,
         head: &Head,
@@ -249,7 +249,7 @@ impl Core {
         outputs: &mut Outputs,
     ) -> Result<(), Fault> {
         if !self.is_live(head).await? {
-            return Ok(()); // It was changed meanwhile.
+            return Ok(()); // It was changed since.
         }
         let from = Loc::new(head.file, head.unit);
         let class = outputs.lifespan.class(self.counter.get().saturating_sub(head.seq.counter));
@@ -294,8 +294,8 @@ impl Core {
             let output = outputs.open[class].take().expect("just seen");
             outputs.lost = true;
             let fault = self.cause("append to", &file.name, fault);
-            // Its length is not known: nothing is appended to it any more. What of it is installed
-            // is known, so it ends there, and is collected like any other.
+            // Its length is not known: nothing is appended to it any more. The installed part is
+            // known, so it ends there, and is collected like any other.
             self.seal_output(output.open).await;
             return Err(fault);
         }
@@ -313,7 +313,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends all outputs: somebody links files.
+    /// Ends all outputs: a link of files is under way.
     async fn end_outputs(&self, outputs: &mut Outputs) -> Result<(), Fault> {
         for class in 0..COLLECT_CLASSES {
             self.append_output(outputs, class).await?;
@@ -326,7 +326,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends an output that is full. The batch that covers the last of it says that it is sealed.
+    /// Ends an output that is full. The batch that covers its end marks it as sealed.
     async fn seal_output(&self, open: Open) {
         open.file.closed.set(true);
         self.install(self.known_seq(), Some(mark_of(&open.file)), Vec::new());
@@ -335,20 +335,20 @@ impl Core {
         }
     }
 
-    /// A change that the TxnFile covers: what is collected has no place in history of its own.
+    /// A change that the TxnFile covers: copies have no position in history of their own.
     fn known_seq(&self) -> Seq {
         Seq { epoch: self.epoch, counter: self.logged.get() }
     }
 
-    /// Waits as long as the configured rate asks for, and gives way to changes of all segments of
-    /// this process (B12).
+    /// Waits as the configured rate requires, and gives way to changes of all segments of this
+    /// process (B12).
     async fn pace(&self, bytes: u64) {
         let rate = self.options.collect_bytes_per_second.max(1);
         let candidates = self.candidates();
         let blocks: u64 = candidates.iter().map(|candidate| candidate.blocks).sum();
         let live: u64 = candidates.iter().map(|candidate| candidate.live).sum();
         let percent = u64::from(self.options.garbage_percent);
-        // Half as much again as is wanted: space comes before pace.
+        // Half as much again as is wanted: space has priority over the rate.
         if (blocks - live.min(blocks)) * 100 > blocks * (percent + percent / 2) {
             return self.env.yield_now().await;
         }
@@ -367,7 +367,7 @@ impl Core {
     }
 }
 
-/// How far a file goes.
+/// The watermark of a file's end.
 fn mark_of(file: &DataFile) -> Watermark {
     Watermark { file: file.number, end: file.end.get(), blocks: file.blocks.get() }
 }

@@ -35,7 +35,7 @@ pub(crate) struct PendingIndexUpdate {
     pub(crate) since: Instant,
 }
 
-/// What an instance has done so far.
+/// Counters of an instance.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) appends: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Counts {
 pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) store: Rc<dyn Store>,
-    /// The same directory, with the policy of what collection writes.
+    /// The same directory, with the policy of collection's outputs.
     pub(crate) outputs: Rc<dyn Store>,
     pub(crate) table: Table,
     pub(crate) identity: Identity,
@@ -65,15 +65,15 @@ pub(crate) struct Core {
     pub(crate) generation: u32,
     pub(crate) files: RefCell<BTreeMap<FileNo, Rc<DataFile>>>,
     pub(crate) next_file: Cell<u32>,
-    /// The first of them that is this instance's.
+    /// The first number that is this instance's.
     pub(crate) first_file: u32,
-    /// The index, and this segment's part of what it shares with others.
+    /// The index, and this segment's share of the process's state.
     pub(crate) share: Rc<SegmentShare>,
     /// Pages that are being read from the table.
     asked: RefCell<BTreeSet<u32>>,
     answered: Notify,
     pub(crate) locks: Locks,
-    /// Which changes of clients have happened.
+    /// Windows of clients' changes that have happened.
     pub(crate) dedup: RefCell<DedupWindows>,
     pub(crate) queue: RefCell<Queue>,
     /// Bytes that may wait in the queue.
@@ -82,7 +82,7 @@ pub(crate) struct Core {
     pub(crate) counter: Cell<u64>,
     pub(crate) unlogged: RefCell<VecDeque<PendingIndexUpdate>>,
     pub(crate) unlogged_count: Cell<usize>,
-    /// How often the index was changed, and how many of these changes the TxnFile has.
+    /// Changes of the index, and how many of these the TxnFile has.
     pub(crate) installed: Cell<u64>,
     pub(crate) installed_logged: Cell<u64>,
     /// The TxnFile is to be written though its batch is small.
@@ -98,7 +98,7 @@ pub(crate) struct Core {
     /// The DataFile after the present one, when it is made.
     pub(crate) spare: RefCell<Option<Open>>,
     pub(crate) making: Mutex<()>,
-    /// Held from looking at what the table says of files until a batch with it is accepted.
+    /// Held from reading the table's state of files until a batch with it is accepted.
     pub(crate) turn: Mutex<()>,
     pub(crate) over: RefCell<Option<Fault>>,
     pub(crate) closing: Cell<bool>,
@@ -118,7 +118,7 @@ pub(crate) struct Core {
     pub(crate) scrub_read: Cell<u64>,
 }
 
-/// What recovery starts from.
+/// State from which recovery starts.
 pub(crate) struct Start {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) outputs: Rc<dyn Store>,
@@ -195,12 +195,12 @@ impl Core {
         Fault::new(kind, format!("{} in {}: {text}", self.identity, self.store.name()))
     }
 
-    /// What a store's answer means, in words.
+    /// A store's fault, with the operation and the file.
     pub(crate) fn cause(&self, what: &str, file: &str, fault: Fault) -> Fault {
         self.fault(fault.kind, format!("could not {what} {file}: {}", fault.message))
     }
 
-    /// What a damaged file means.
+    /// Fault of a damaged file.
     pub(crate) fn damage(&self, file: &str, offset: u64, flaw: DecodeError) -> Fault {
         let (kind, what) = match flaw {
             DecodeError::Damaged(what) => (Kind::Corrupt, what.to_owned()),
@@ -253,7 +253,7 @@ impl Core {
         self.answered.notify_waiters();
     }
 
-    /// What a caller is told who comes after the end.
+    /// The error for a caller after the end.
     pub(crate) fn check_open(&self) -> Result<(), Fault> {
         match &*self.over.borrow() {
             Some(fault) => Err(fault.clone()),
@@ -262,13 +262,13 @@ impl Core {
         }
     }
 
-    /// The next change's place in history.
+    /// The next change's position in history.
     pub(crate) fn next_seq(&self) -> Seq {
         self.counter.set(self.counter.get() + 1);
         Seq { epoch: self.epoch, counter: self.counter.get() }
     }
 
-    /// What the table is to say of the segment.
+    /// Puts the segment's row into a batch.
     pub(crate) fn put_state(&self, batch: &mut Batch) {
         let state = SegmentState {
             identity: self.identity,
@@ -280,7 +280,7 @@ impl Core {
         batch.put(SEGMENT_KEY, &state.encode());
     }
 
-    /// Has the table make changes; `build` sees files' states in an order that is also that of
+    /// Commits changes to the table; `build` sees files' states in an order that is also that of
     /// the changes. A failure ends the instance: the outcome is not known.
     pub(crate) async fn commit(&self, build: impl FnOnce(&mut Batch)) -> Result<(), Fault> {
         let accepted = {
@@ -307,17 +307,17 @@ impl Core {
         fault
     }
 
-    /// What a table's error means for the segment.
+    /// A table's error as a fault of the segment.
     pub(crate) fn of_table(&self, error: table::Error) -> Fault {
         let kind = match &error {
-            // Not another owner's work.
+            // No other owner has caused it.
             table::Error::Stopped { .. } => Kind::Retry,
             other => other.kind(),
         };
         self.fault(kind, error)
     }
 
-    /// Has a page of the index meet what the table has of it.
+    /// Merges a page of the index with the table's page.
     pub(crate) async fn meet(&self, page: u32) -> Result<(), Fault> {
         loop {
             let answered = self.answered.notified();
@@ -329,14 +329,14 @@ impl Core {
             }
             answered.await;
         }
-        // While it is asked for, nobody else stores or drops the page.
+        // While it is being read, it is neither stored nor dropped.
         let _asking = Asking { core: self, page };
         let stored = self.table.get(&page_key(page)).await;
         let stored = stored.map_err(|error| self.of_table(error))?;
         self.count(|counts| counts.pages_asked += 1);
         let locs = decode_page(stored.as_deref().unwrap_or_default());
         let locs = locs.map_err(|flaw| self.damage(&format!("index page {page}"), 0, flaw))?;
-        self.share.watch(); // Before, so that whoever asked finds the page.
+        self.share.watch(); // Before that, so that the caller finds the page.
         self.share.index.borrow_mut().meet(page, &locs);
         self.share.grown();
         Ok(())

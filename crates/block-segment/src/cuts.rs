@@ -1,4 +1,4 @@
-//! What a segment remembers of its cut.
+//! State of a segment's cut.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,39 +11,39 @@ use super::files::DataFile;
 use super::format::state::FileState;
 use super::limits::CUT_KEEP;
 
-/// A segment's cut, and what it keeps from going on.
+/// A segment's cut, and the work that waits for it.
 #[derive(Default)]
 pub(crate) struct Cuts {
-    /// The cut that holds answers back, and since when.
+    /// The cut that holds answers back, and its begin.
     pub(super) hold: Cell<Option<(u64, Instant)>>,
     pub(super) fixed: RefCell<Option<Rc<Cut>>>,
     /// Files that collection has emptied while a cut may name them.
-    pub(super) trash: RefCell<Vec<String>>,
+    pub(super) pending_deletes: RefCell<Vec<String>>,
     /// A link waits for the end of the DataFile that takes changes, or of those that
     /// collection writes.
     pub(super) roll: Cell<bool>,
     pub(super) seal: Cell<bool>,
-    /// Files of another volume's making are collected, whatever is in them.
+    /// Files of another volume are collected, with any content.
     pub(super) flatten: Cell<bool>,
     pub(super) linking: Mutex<()>,
 }
 
-/// All that was answered before a moment.
+/// A fixed cut: all that was answered before a moment.
 pub(super) struct Cut {
     pub(super) id: u64,
     pub(super) rows: Snapshot,
     pub(super) next_file: u32,
     pub(super) counter: u64,
-    /// Files with blocks, and what the other directory's table is to say of them.
+    /// Files with blocks, and their rows for the other directory's table.
     pub(super) files: Vec<(Rc<DataFile>, FileState)>,
-    /// How long it held answers back, once it is released.
+    /// Duration of the hold, once it is released.
     pub(super) held: Cell<Option<Duration>>,
-    /// Until then it is kept for those that link it, and as long as it is linked.
+    /// Until then it is kept for links, and as long as it is linked.
     pub(super) keep_until: Cell<Instant>,
     pub(super) linking: Cell<usize>,
 }
 
-/// A link of a cut that is under way: the cut stays meanwhile, and for a while after.
+/// A link of a cut that is under way: the cut stays as long, and for a while after.
 pub(super) struct Linking<'a>(&'a Cut, &'a Env);
 
 impl<'a> Linking<'a> {
@@ -72,7 +72,7 @@ impl Cuts {
         self.roll.get() && !self.holds()
     }
 
-    /// It has ended.
+    /// The DataFile has ended.
     pub(crate) fn rolled(&self) {
         self.roll.set(false);
     }
@@ -82,14 +82,14 @@ impl Cuts {
         self.seal.get()
     }
 
-    /// They have ended.
+    /// The outputs have ended.
     pub(crate) fn sealed(&self) {
         self.seal.set(false);
     }
 
     /// True for a file that is kept only because a cut names it.
     pub(crate) fn has_discarded(&self, name: &str) -> bool {
-        self.trash.borrow().iter().any(|trash| trash == name)
+        self.pending_deletes.borrow().iter().any(|pending| pending == name)
     }
 
     pub(super) fn pins(&self) -> bool {

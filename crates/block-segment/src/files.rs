@@ -1,4 +1,4 @@
-//! [`DataFile`]: a file of records, and what was appended last ([`Recent`]).
+//! [`DataFile`]: a file of records, and the last appends ([`Recent`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ use super::format::state::FileState;
 pub(crate) struct DataFile {
     pub(crate) number: FileNo,
     pub(crate) name: String,
-    /// What the table says of it, or is about to.
+    /// Its row in the table, or its next one.
     pub(crate) state: Cell<FileState>,
     /// Units that are acknowledged, and blocks in them.
     pub(crate) end: Cell<u32>,
@@ -44,8 +44,8 @@ impl DataFile {
         })
     }
 
-    /// What its records say that they are of, in a segment of `own` identity: of another volume
-    /// when it was linked from there (B11).
+    /// Identity in its records, in a segment of `own` identity: of another volume when it was
+    /// linked from there (B11).
     pub(crate) fn identity(&self, own: Identity) -> Identity {
         match self.state.get().clone_source {
             0 => own,
@@ -86,7 +86,7 @@ pub(crate) struct Open {
 #[derive(Default)]
 pub(crate) struct Recent {
     appends: BTreeMap<(FileNo, u32), Rc<Vec<u8>>>,
-    /// Oldest first, each with its place among those of all segments.
+    /// Oldest first, each with its number among those of all segments.
     order: VecDeque<(u64, (FileNo, u32))>,
     bytes: usize,
 }
@@ -104,7 +104,7 @@ impl Recent {
         self.bytes
     }
 
-    /// The oldest one's place among those of all segments.
+    /// The oldest one's number among those of all segments.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.order.front().map(|(stamp, _)| *stamp)
     }
@@ -115,7 +115,7 @@ impl Recent {
         self.bytes -= self.appends.remove(&oldest).expect("both have it").len();
     }
 
-    /// The append that a place of a file lies in, and the bytes in front of that place.
+    /// The append that has a unit of a file, and the bytes in front of that unit.
     pub(crate) fn get(&self, file: FileNo, unit: u32) -> Option<(Rc<Vec<u8>>, usize)> {
         let (&(other, start), bytes) = self.appends.range(..=(file, unit)).next_back()?;
         let skip = (unit - start.min(unit)) as usize * UNIT as usize;

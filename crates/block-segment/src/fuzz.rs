@@ -53,7 +53,7 @@ pub fn fuzz_txn(bytes: &[u8]) {
     }
 }
 
-/// What the table says of a segment, of its scrub, and of a DataFile.
+/// Rows of a segment, of its scrub, and of a DataFile.
 pub fn fuzz_state(bytes: &[u8]) {
     if let Ok(state) = SegmentState::decode(bytes) {
         assert_eq!(state.encode(), bytes);
@@ -66,7 +66,7 @@ pub fn fuzz_state(bytes: &[u8]) {
     }
 }
 
-/// What is known of an attachment's changes.
+/// Window of an attachment's changes.
 pub fn fuzz_origins(bytes: &[u8]) {
     block_volume::dedup::fuzz_window(bytes);
 }

@@ -1,16 +1,16 @@
-//! When an append waits a little for company.
+//! Group commit: the wait of an append for more requests.
 //!
 //! A client asks again a little after it was answered. So of eight requests that are always under
-//! way, an append that starts as soon as the one before it has ended meets the four that waited
-//! meanwhile, and the next one the other four: five sectors and a device write on each replica
-//! for four records. One that waits until those that were just answered have come back takes all
-//! eight: nine sectors, and half as many writes and messages.
+//! way, an append that starts as soon as the one before it has ended has the four that waited, and
+//! the next one the other four: five sectors and a device write on each replica for four records.
+//! An append that waits until the answered four have come back takes all eight: nine sectors, and
+//! half as many writes and messages.
 //!
-//! How long it waits at most depends on what appends take, beside the quickest of late. While they
-//! take as long, nobody stands in their way: fewer of them would get none done sooner, and half
-//! of such a time is enough. Where they take longer, they wait for each other, for processors and
-//! for disks: then each that is left out helps all others, and the wait grows by twice what is
-//! lost, to twice an append's time. Where waits have not paid, they are left out for a while.
+//! The longest wait depends on the time of appends, compared with the quickest recent one. While
+//! appends take as long as that, they do not delay each other: fewer of them would end no sooner,
+//! and half of such a time is enough. When they take longer, they wait for each other, for
+//! processors and for disks. Then each append that is saved helps all others: the wait grows by
+//! twice the delay, to twice an append's time. After waits without success, some are skipped.
 
 use runtime::{Duration, Instant};
 
@@ -19,21 +19,21 @@ use super::limits::{
     GROUP_COMMIT_WAIT_MAX,
 };
 
-/// Learns from the appends of one log. What it counts are requests: a large one is no company.
+/// Policy of one log, from its past appends. It counts requests, without large ones.
 #[derive(Debug)]
 pub(crate) struct GroupCommitPolicy {
-    /// Requests under way as far as they are known here, at the ends of the last appends.
-    company: usize,
-    /// What the next append waits for, and until when; 0: for nothing.
+    /// Requests under way, as known here, at the ends of the last appends.
+    active: usize,
+    /// Number of requests that the next append waits for, and until when; 0: none.
     want: usize,
     until: Instant,
-    /// What waited when the wait began.
+    /// Requests that waited when the wait began.
     had: usize,
-    /// How long appends take: an average over about the last eight.
+    /// Time of an append: an average over about the last eight.
     took: Duration,
-    /// What the quickest of late took: about one of a hundred is quicker.
+    /// Time of the quickest recent append: about one of a hundred is quicker.
     quick: Duration,
-    /// Ends of appends at which there is no wait, and how many the next vain wait brings.
+    /// Ends of appends without a wait, and how many of these the next wait without success brings.
     skips: u32,
     penalty: u32,
 }
@@ -41,7 +41,7 @@ pub(crate) struct GroupCommitPolicy {
 impl Default for GroupCommitPolicy {
     fn default() -> GroupCommitPolicy {
         let (until, took, quick) = (Instant::default(), Duration::ZERO, Duration::MAX);
-        GroupCommitPolicy { company: 0, want: 0, until, had: 0, took, quick, skips: 0, penalty: 1 }
+        GroupCommitPolicy { active: 0, want: 0, until, had: 0, took, quick, skips: 0, penalty: 1 }
     }
 }
 
@@ -55,13 +55,13 @@ impl GroupCommitPolicy {
         count: usize,
         (inflight, waiting): (usize, usize),
     ) {
-        // What a large one takes says nothing of those that may wait.
+        // The time of a large append does not apply to the requests that may wait.
         if bytes <= 2 * APPEND_BYTES_PACKED {
             self.took = (self.took * 7 + took) / 8;
             self.quick = took.min(self.quick.saturating_add(self.quick / 256));
         }
-        // Where fewer are under way than before, that is believed little by little.
-        self.company = (count + inflight + waiting).max(self.company - self.company.div_ceil(8));
+        // A decrease of requests under way is taken over little by little.
+        self.active = (count + inflight + waiting).max(self.active - self.active.div_ceil(8));
         self.want = 0;
         if inflight > 0 || !self.is_shared() {
             return;
@@ -70,28 +70,28 @@ impl GroupCommitPolicy {
             self.skips -= 1;
             return;
         }
-        self.want = self.company.min(GROUP_COMMIT_FULL);
+        self.want = self.active.min(GROUP_COMMIT_FULL);
         self.had = waiting;
         self.until = now + self.timeout();
     }
 
-    /// How long a wait may last.
+    /// The longest wait.
     fn timeout(&self) -> Duration {
         let lost = self.took.saturating_sub(self.quick);
         (self.took / 2 + 2 * lost).min(2 * self.took).min(GROUP_COMMIT_WAIT_MAX)
     }
 
-    /// True when so many ask at a time that packing counts for more than to start at once.
+    /// True when so many requests come at a time that packing saves more than an immediate start.
     pub(crate) fn is_shared(&self) -> bool {
-        self.company >= GROUP_COMMIT_MIN
+        self.active >= GROUP_COMMIT_MIN
     }
 
-    /// Until when an append should not start yet with what waits.
+    /// The time until which an append with the waiting requests should not start yet.
     pub(crate) fn holds(&self, now: Instant, waiting: usize) -> Option<Instant> {
         (waiting < self.want && now < self.until).then_some(self.until)
     }
 
-    /// An append starts with what waits.
+    /// An append starts with the waiting requests.
     pub(crate) fn started(&mut self, waiting: usize) {
         let want = std::mem::take(&mut self.want);
         if want <= self.had {
@@ -118,7 +118,7 @@ mod tests {
 
     const TOOK: Duration = Duration::from_micros(800);
 
-    /// A pace that knows how long appends take.
+    /// A policy with a known time of appends.
     fn warm() -> GroupCommitPolicy {
         let mut pace = GroupCommitPolicy::default();
         (0..64).for_each(|_| pace.ended(at(0), (RECORD, TOOK), 1, (0, 0)));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_request_never_waits() {
+    fn lone_request_never_waits() {
         let mut pace = warm();
         for _ in 0..100 {
             pace.ended(at(0), (RECORD, TOOK), 1, (0, 0));
@@ -137,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn eight_requests_come_into_one_append() {
+    fn eight_concurrent_requests_share_one_append() {
         let mut pace = warm();
-        // Four were answered, four wait: the four that come back are waited for.
+        // Four were answered, four wait: the append waits for the four that come back.
         pace.ended(at(1000), (RECORD, TOOK), 4, (0, 4));
         assert!(pace.is_shared());
         let until = pace.holds(at(1000), 4).expect("worth a wait");
@@ -150,48 +150,48 @@ mod tests {
         // All of them were in one append: none waits when it has ended.
         pace.ended(at(2000), (RECORD, TOOK), 8, (0, 0));
         assert!(pace.holds(at(2000), 1).is_some());
-        // What is enough for a full one starts at once.
+        // A full append starts at once.
         pace.ended(at(3000), (RECORD, TOOK), 8, (0, 8));
         assert_eq!(pace.holds(at(3000), 8), None);
-        // Behind one that is under way there is no wait: its end comes.
+        // Behind an append under way there is no wait: its end comes.
         pace.ended(at(4000), (RECORD, TOOK), 8, (8, 1));
         assert_eq!(pace.holds(at(4000), 1), None);
-        // When they have gone, the rest is alone again.
+        // When the others have gone, the last client is alone again.
         (0..32).for_each(|_| pace.ended(at(5000), (RECORD, TOOK), 1, (0, 0)));
         assert!(!pace.is_shared());
     }
 
     #[test]
-    fn a_wait_is_longer_where_appends_stand_in_each_others_way() {
+    fn wait_is_longer_when_appends_delay_each_other() {
         let mut pace = warm();
         assert_eq!(pace.timeout(), pace.took / 2, "all of them are as quick");
         // Every other one meets others.
         (0..64).for_each(|n| pace.ended(at(0), (RECORD, TOOK * (1 + n % 2)), 6, (0, 1)));
         assert!(pace.took > TOOK && pace.timeout() > pace.took, "{pace:?}");
-        // Much longer ones bring no wait without end.
+        // Much longer appends bring no unbounded wait.
         (0..8).for_each(|_| pace.ended(at(0), (RECORD, TOOK * 4), 6, (0, 1)));
         assert!(pace.timeout() <= 2 * pace.took && pace.timeout() <= GROUP_COMMIT_WAIT_MAX);
-        // One of a megabyte is none of them.
+        // A large append of a megabyte does not count.
         let timeout = pace.timeout();
         pace.ended(at(0), (1 << 20, TOOK * 100), 6, (0, 1));
         assert_eq!(pace.timeout(), timeout);
-        // When all take that long for good, that is how it is here.
+        // When all take that long for good, that is the new normal.
         (0..1000).for_each(|_| pace.ended(at(0), (RECORD, TOOK * 2), 6, (0, 1)));
         assert!(pace.timeout() <= pace.took * 51 / 100, "{pace:?}");
     }
 
     #[test]
-    fn a_vain_wait_makes_waits_rare() {
+    fn wait_without_success_makes_waits_rare() {
         let mut pace = warm();
         let mut waits = 0;
         for n in 0..1000 {
             let now = at(2000 * n);
             pace.ended(now, (RECORD, TOOK), 6, (0, 1));
             waits += u32::from(pace.holds(now, 1).is_some());
-            pace.started(1); // Nobody came.
+            pace.started(1); // No other request came.
         }
         assert!((2..60).contains(&waits), "{waits} of 1000");
-        // It is tried again, and kept when it pays.
+        // Waits are tried again, and kept when they pay.
         let mut kept = 0;
         for n in 1000..2000 {
             let now = at(2000 * n);

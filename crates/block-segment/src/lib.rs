@@ -1,11 +1,11 @@
 //! The log-structured block device of a segment (B2).
 //!
 //! All writing is appending. A change becomes records at the end of a DataFile: 64 bytes of
-//! metadata, and the 4 KiB of a block. The append is the acknowledgement. The index map says for
-//! each block where its last record is; its changes go to the TxnFile in batches, with a
-//! watermark that says how far they cover the DataFiles, and its pages are stored now and then
-//! (checkpoint). TxnFile, pages and the list of DataFiles are kept in a `table`, whose opening
-//! also fences owners off from one another; `docs/decisions/` says why.
+//! metadata, and the 4 KiB of a block. The append is the acknowledgement. The index map has the
+//! location of each block's last record. Its changes go to the TxnFile in batches, with a watermark
+//! up to which they cover the DataFiles, and its pages are stored now and then (checkpoint).
+//! TxnFile, pages and the list of DataFiles are kept in a `table`, whose opening also fences
+//! previous owners; `docs/decisions/` has the reasons.
 //!
 //! Recovery: see the source of `open`. Format: `docs/formats/block.md`.
 //!

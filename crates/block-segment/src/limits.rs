@@ -20,18 +20,18 @@ pub const APPEND_BYTES_MAX: usize = APPEND_DATA_MAX;
 /// more, appends get smaller and cost more sectors each (`protocols.md` 3.4).
 pub const APPENDS_INFLIGHT_SMALL: usize = 2;
 /// Bytes in flight beside which the second such append starts: two records, so that two or three
-/// requests at a time do not wait for each other. Where more come at a time, they are packed while
-/// those before them are written: as many get done, in fewer appends of fewer sectors.
+/// requests at a time do not wait for each other. When more come at a time, they are packed while
+/// earlier ones are written: as many get done, in fewer appends of fewer sectors.
 pub const APPEND_BYTES_SHARED: usize = 2 * RECORD;
-/// Bytes that wait at which the second starts in any case: eight records cost nine sectors, and
-/// more would hardly cost less.
+/// Waiting bytes at which the second starts in any case: eight records cost nine sectors, and more
+/// would hardly cost less.
 pub const APPEND_BYTES_PACKED: usize = 8 * RECORD;
-/// Requests under way from which on a second append starts beside a full one only, and one waits
-/// for company: with fewer at a time, each is answered soon.
+/// Requests under way from which on a second append starts beside a full one only, and group commit
+/// waits: with fewer at a time, each is answered soon.
 pub const GROUP_COMMIT_MIN: usize = 4;
-/// Requests for which it waits at most: see [`APPEND_BYTES_PACKED`].
+/// Requests for which group commit waits at most: see [`APPEND_BYTES_PACKED`].
 pub const GROUP_COMMIT_FULL: usize = 8;
-/// How long it waits at most, whatever an append takes: less than a slow disk's seek or two.
+/// The longest wait of a group commit, for any time of an append: less than a slow disk's seek or two.
 pub const GROUP_COMMIT_WAIT_MAX: Duration = Duration::from_millis(8);
 /// Appends without such a wait, at most, after waits that brought too little.
 pub const GROUP_COMMIT_SKIPS_MAX: u32 = 64;
@@ -42,23 +42,23 @@ pub const APPEND_BYTES_LARGE: usize = 128 << 10;
 /// Bytes of changes that wait for their append at most; further ones wait before they take
 /// memory: sixteen requests of the largest size.
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// What a change that has no data counts as in the queue.
+/// Bytes that a change without data counts in the queue.
 pub const QUEUE_BYTES_MIN: usize = 64;
 
-/// Bytes of acknowledged records kept in memory beside the index, unless configured. A replica serves an open chunk
-/// only up to what it was told to be acknowledged (`protocols.md` 1.6), so the last appends are
-/// read from here: the window of the writer, 8 appends of the largest size.
+/// Bytes of acknowledged records kept in memory beside the index, unless configured. A replica
+/// serves an open chunk only up to the committed length that it was sent (`protocols.md` 1.6). So
+/// the last appends are read from here: the window of the writer, 8 appends of the largest size.
 pub const RECENT_BYTES_DEFAULT: usize = APPENDS_INFLIGHT_MAX * APPEND_BYTES_MAX;
 
-/// Bytes that changes take until sorted files of the tables have them, and the last appends, of
-/// all segments of a process, unless configured. A third of three quarters of it, 64 MiB, is
-/// where tables begin to be flushed before they are full: eight busy segments reach that. The
-/// appends of the last quarter are 16,000 of 4 KiB.
+/// Bytes of changes until sorted files of the tables have them, and of the last appends, for all
+/// segments of a process, unless configured. At a third of three quarters of it, 64 MiB, tables
+/// begin to be flushed before they are full: eight busy segments reach that. The appends of the
+/// last quarter are 16,000 of 4 KiB.
 pub const WRITE_MEMORY_DEFAULT: usize = 256 << 20;
 /// Such memory at least.
 pub const WRITE_MEMORY_MIN: usize = 256 << 10;
 
-/// How long writes are refused for want of room before one tries again.
+/// Time for which writes are refused after one found no room; then one tries again.
 pub const FULL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Blocks of an index page: 2 MiB of a segment. A whole page has 4 KiB in memory and up to 4 KiB
@@ -80,45 +80,45 @@ pub const TXN_UPDATES_MAX: usize = 8192;
 pub const TXN_MARKS_MAX: usize = 1024;
 /// Updates at which a batch is written, unless configured: about two sectors.
 pub const TXN_UPDATES_DEFAULT: usize = 512;
-/// How long an update waits for its batch. The tail that recovery scans is what is written in
-/// this time and the time of a batch's append.
+/// Wait of an update for its batch. Recovery scans the tail that is written in this time and the
+/// time of a batch's append.
 pub const TXN_WAIT_DEFAULT: Duration = Duration::from_millis(100);
 /// Updates that wait for the TxnFile at which writes wait for it: four batches of the largest.
 pub const TXN_BACKLOG_MAX: usize = 4 * TXN_UPDATES_MAX;
-/// Updates in the TxnFile at which dirty pages are written, unless configured: 1 GiB of random
-/// 4 KiB writes, 3 to 6 MB to replay.
+/// Updates in the TxnFile at which dirty pages are written, unless configured: 1 GiB of random 4
+/// KiB writes, 3 to 6 MB to replay.
 pub const CHECKPOINT_UPDATES_DEFAULT: u64 = 256 << 10;
 /// Pages that one batch of a checkpoint writes: 128 KiB, eight sectors of amplification at most
 /// beside what the pages need.
 pub const CHECKPOINT_PAGES: usize = 32;
 
-/// Pages that one call for block status looks at, at most: 2 GiB.
+/// Pages that one call for block status reads, at most: 2 GiB.
 pub const PIECES_PAGES_MAX: u32 = 1024;
 /// Reads of one request in flight at most.
 pub const READS_INFLIGHT: usize = 16;
 /// Bytes of one read of a tail in recovery.
 pub const SCAN_BYTES: usize = 4 << 20;
 
-/// A cut that was released and that no clone links is given up this long after it was released last,
-/// or linked last: who has many segments to link releases them again meanwhile.
+/// A cut that was released and that no clone links is given up this long after it was released
+/// last, or linked last. A caller with many segments to link releases them again in that time.
 pub const CUT_KEEP: Duration = Duration::from_secs(60);
-/// Between two looks at a cut that is linked for longer.
+/// Between two checks of a cut that is linked for longer.
 pub const CUT_LOOK: Duration = Duration::from_secs(1);
 /// Bytes of rows that one batch of a linked directory's table gets.
 pub const LINK_ROWS_BYTES: usize = 256 << 10;
 /// Files that are sealed at a time before they are linked.
 pub const SEALS_INFLIGHT: usize = 32;
 
-/// Pages of the index that one piece of a check looks at: 16 MiB to read at most.
+/// Pages of the index in one piece of a check: 16 MiB to read at most.
 pub const CHECK_PAGES: u64 = 8;
 /// Blocks that a check or scrub reads at once: 256 KiB.
 pub const SCRUB_BLOCKS: usize = 64;
-/// How long a DataFile may be there without a name in the table, or the other way round, while it
+/// Time in which a DataFile may exist without a row in the table, or the other way round, while it
 /// is made or removed: many times what it takes.
 pub const SWEEP_TIME: Duration = Duration::from_secs(2);
-/// From an opening to the begin of its first scrub: what follows a takeover has room first.
+/// From an opening to the begin of its first scrub: the work after a takeover has room first.
 pub const SCRUB_DELAY: Duration = Duration::from_secs(30);
-/// How often the table learns how far a scrub is, about: what a takeover does again.
+/// Interval at which the progress of a scrub is stored: a takeover repeats that much.
 pub const SCRUB_SAVE: Duration = Duration::from_secs(60);
 /// Bytes that the scrubs of a process's segments read in a second, unless configured: the paper's
 /// cap (B14), 12 TiB in 15 days.
@@ -133,10 +133,10 @@ pub const COLLECT_APPEND_BYTES: usize = 63 * RECORD;
 /// Pause after a collection has failed, at first and at most: doubled each time.
 pub const COLLECT_RETRY: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(60));
-/// A DataFile with a damaged record is left alone for so long: the core's scrub and repair bring a
-/// replica back within it, or nothing does.
+/// A DataFile with a damaged record is set aside for this long: the core's scrub and repair restore
+/// a replica within it, or nothing does.
 pub const COLLECT_ASIDE_DAMAGED: Duration = Duration::from_secs(3600);
-/// Records that collection works on before others have a turn: 10 us each when packed.
+/// Records that collection processes before others have a turn: 10 us each when packed.
 pub const COLLECT_SLICE: u32 = 8;
 /// Garbage at which collection begins, in percent of all blocks, unless configured: 80 %
 /// utilisation.

@@ -1,10 +1,10 @@
-//! A clone's segment gets its content: whoever opens it first links it from the snapshot's (B11).
+//! Content of a clone's segment: the first opening links it from the snapshot's (B11).
 //!
-//! Nothing is asked of anybody: the snapshot's table is looked at, its DataFiles are linked, and
-//! its rows are copied into the table that the opening has just taken over. The row that makes the
-//! directory a segment comes last, so an opening that finds it links no more, and one that does
-//! not begins again. A snapshot never changes; should somebody have it open, its table may go on
-//! under the look: then the opening fails with `Retry`, and the next one looks again.
+//! No other process takes part: the snapshot's table is read, its DataFiles are linked, and its
+//! rows are copied into the table that the opening has just taken over. The row that makes the
+//! directory a segment comes last: an opening that finds it links no more, and another begins
+//! again. A snapshot never changes. If it is open elsewhere, its table may advance during the copy:
+//! then the opening fails with `Retry`, and the next one begins again.
 
 use base::{Fault, Kind};
 use block_volume::ids::FileNo;
@@ -23,8 +23,8 @@ use super::options::LinkFrom;
 /// Bytes of the cache for a table that is read once.
 const LOOK_CACHE: usize = 256 << 10;
 
-/// What is wrong with the snapshot's table is not this segment's end.
-fn of_origin(error: table::Error) -> Fault {
+/// An error of the snapshot's table does not end this segment.
+fn of_clone_source(error: table::Error) -> Fault {
     let kind = match error.kind() {
         kind @ (Kind::Corrupt | Kind::Invalid) => kind,
         _ => Kind::Retry,
@@ -33,16 +33,20 @@ fn of_origin(error: table::Error) -> Fault {
 }
 
 impl SegmentOpening {
-    /// Gives the segment, of which the table is open, the content of another.
-    pub(super) async fn link_from(&self, table: &Table, origin: &LinkFrom) -> Result<(), Fault> {
-        let from = origin().await.map_err(|fault| {
+    /// Gives the segment, whose table is open, the content of another.
+    pub(super) async fn link_from(
+        &self,
+        table: &Table,
+        clone_source: &LinkFrom,
+    ) -> Result<(), Fault> {
+        let from = clone_source().await.map_err(|fault| {
             let kind = if fault.kind == Kind::NotFound { Kind::Corrupt } else { fault.kind };
             self.fault(kind, format!("the snapshot that it is cloned from: {}", fault.message))
         })?;
         let rows = Table::open_view(&self.env, from.clone(), &Cache::new(LOOK_CACHE)).await;
-        let rows = rows.map_err(of_origin)?;
-        let state = self.origin_state(&rows).await?;
-        let files = self.origin_files(&rows, &state).await?;
+        let rows = rows.map_err(of_clone_source)?;
+        let state = self.clone_source_state(&rows).await?;
+        let files = self.clone_source_files(&rows, &state).await?;
         let names: Vec<String> =
             files.iter().map(|(number, file)| number.name(file.generation)).collect();
         let linked = from.link(&names, self.store.name()).await;
@@ -56,7 +60,7 @@ impl SegmentOpening {
             rows: &rows,
             table,
             check: &|| Ok(()),
-            of_rows: &of_origin,
+            of_rows: &of_clone_source,
             of_table: &|error| self.fault(error.kind(), error),
         };
         filling.run(&files, SegmentState { identity: self.identity, epoch: 0, ..state }).await?;
@@ -64,8 +68,8 @@ impl SegmentOpening {
         Ok(())
     }
 
-    async fn origin_state(&self, rows: &Snapshot) -> Result<SegmentState, Fault> {
-        let state = rows.get(SEGMENT_KEY).await.map_err(of_origin)?;
+    async fn clone_source_state(&self, rows: &Snapshot) -> Result<SegmentState, Fault> {
+        let state = rows.get(SEGMENT_KEY).await.map_err(of_clone_source)?;
         let state = state.ok_or_else(|| {
             self.fault(Kind::Retry, "the snapshot that it is cloned from is not shown yet")
         })?;
@@ -77,15 +81,15 @@ impl SegmentOpening {
         }
     }
 
-    /// Files of the snapshot's segment that have blocks, as the rows of this one are to name them.
-    async fn origin_files(
+    /// Files of the snapshot's segment that have blocks, as rows of this one.
+    async fn clone_source_files(
         &self,
         rows: &Snapshot,
         of: &SegmentState,
     ) -> Result<Vec<(FileNo, FileState)>, Fault> {
         let mut files = Vec::new();
         let mut scan = rows.scan(Range::prefix(&[FILE_PREFIX]));
-        while let Some((key, value)) = scan.next().await.map_err(of_origin)? {
+        while let Some((key, value)) = scan.next().await.map_err(of_clone_source)? {
             let flaw = DecodeError::Damaged("a DataFile's key is none");
             let number = read_key(&key).and_then(FileNo::new);
             let number = number.ok_or_else(|| self.damage("its snapshot's table", 0, flaw))?;
@@ -93,7 +97,7 @@ impl SegmentOpening {
             let mut file = file.map_err(|flaw| self.damage("its snapshot's table", 0, flaw))?;
             match (file.sealed, file.role) {
                 (true, _) if file.blocks > 0 => {}
-                // Of whoever has the snapshot open: nobody writes to it.
+                // A file of the snapshot's present owner: nothing is written to it.
                 (true, _) | (false, Role::Log) => continue,
                 (false, Role::Collected) => {
                     return Err(self.fault(Kind::Retry, "its snapshot is being collected"));
@@ -108,23 +112,23 @@ impl SegmentOpening {
     }
 }
 
-/// How a segment's rows get into the table of another directory.
+/// Copy of a segment's rows into the table of another directory.
 pub(super) struct Filling<'a> {
     pub env: &'a Env,
-    /// What the index pages and batches of the other directory are.
+    /// Source of the index pages and batches.
     pub rows: &'a Snapshot,
     pub table: &'a Table,
-    /// Whether it is still wanted.
+    /// Checks that it is still wanted.
     pub check: &'a dyn Fn() -> Result<(), Fault>,
-    /// What trouble with `rows`, and with `table`, is to whoever asked.
+    /// The fault for an error of `rows`, and for one of `table`.
     pub of_rows: &'a dyn Fn(table::Error) -> Fault,
     pub of_table: &'a dyn Fn(table::Error) -> Fault,
 }
 
 impl Filling<'_> {
-    /// Makes the table that of the segment `state`, which has these files. Somebody may have
-    /// begun before, from rows that are history now: what it left goes first. The row that makes
-    /// the directory a segment comes last.
+    /// Makes the table that of the segment `state`, which has these files. A previous try may have
+    /// begun from older rows: its rows are removed first. The row that makes the directory a
+    /// segment comes last.
     pub(super) async fn run(
         &self,
         files: &[(FileNo, FileState)],
@@ -175,7 +179,7 @@ impl Filling<'_> {
     }
 }
 
-/// A batch, and how large it has become.
+/// A batch, and its size.
 #[derive(Default)]
 struct Rows {
     batch: Batch,

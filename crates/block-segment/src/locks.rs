@@ -1,8 +1,8 @@
 //! [`Locks`]: requests that overlap on a block wait for each other (`protocols.md` 6.2).
 //!
-//! Of each block it is known who asked for it last: a request waits for those alone, and they wait
-//! for those that asked before them. So a request costs the pieces of the blocks that it covers, not
-//! the number of requests under way.
+//! For each block the last request for it is known: a request waits for those alone, and they wait
+//! for earlier ones. So a request costs the pieces of the blocks that it covers, not the number of
+//! requests under way.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,24 +15,24 @@ use runtime::sync::oneshot;
 struct LocksState {
     next: u64,
     held: BTreeMap<u64, RangeLock>,
-    /// Who asked last: pieces by their first block, with their end and the request.
+    /// Last requests: pieces by their first block, with their end and the request.
     last: BTreeMap<u64, (u64, u64)>,
     /// The same by request and first block.
     pieces: BTreeSet<(u64, u64)>,
-    /// Pieces and requests that were looked at.
+    /// Pieces and requests that were visited.
     #[cfg(test)]
     looks: u64,
 }
 
-/// A range that was asked for, and has to be waited for.
+/// A requested range that others may have to wait for.
 #[derive(Default)]
 struct RangeLock {
-    /// How many requests it waits for.
+    /// Number of requests that it waits for.
     before: usize,
-    /// Those that wait for it.
+    /// Requests that wait for it.
     after: Vec<u64>,
     wake: Option<oneshot::Sender<()>>,
-    /// No request wants it any more. Those behind it wait for those in front of it nevertheless.
+    /// Its request is dropped. Requests behind it still wait for those in front of it.
     dropped: bool,
 }
 
@@ -52,7 +52,7 @@ impl LocksState {
         }
     }
 
-    /// Notes that these blocks were asked for last by `id`; answers who had asked before.
+    /// Makes `id` the last request for these blocks; returns the previous ones.
     fn take_over(&mut self, blocks: &Range<u64>, id: u64) -> BTreeSet<u64> {
         let mut before = BTreeSet::new();
         while let Some((&start, &(end, of))) = self.last.range(..blocks.end).next_back()
@@ -69,7 +69,7 @@ impl LocksState {
         before
     }
 
-    /// Removes a request, and those behind it that are dropped and wait for nothing else.
+    /// Removes a request, and dropped ones behind it that wait for nothing else.
     fn end(&mut self, id: u64) {
         let mut over = vec![id];
         while let Some(id) = over.pop() {
@@ -87,7 +87,7 @@ impl LocksState {
                     (0, true) => over.push(next),
                     (0, false) => {
                         if let Some(wake) = waiting.wake.take() {
-                            let _ = wake.send(()); // It may wait no more.
+                            let _ = wake.send(()); // Its waiter may be gone.
                         }
                     }
                     _ => {}
@@ -97,7 +97,7 @@ impl LocksState {
     }
 }
 
-/// Ranges of blocks that are being changed, in the order in which they were asked for.
+/// Ranges of blocks that are being changed, in the order of their requests.
 #[derive(Clone, Default)]
 pub(crate) struct Locks(Rc<RefCell<LocksState>>);
 
@@ -108,8 +108,8 @@ pub(crate) struct Guard {
 }
 
 impl Locks {
-    /// Takes a place behind all that were taken before. The range is held once
-    /// [`Guard::granted`] has ended.
+    /// Takes a position behind all earlier ones. The range is held once [`Guard::granted`] has
+    /// ended.
     pub(crate) fn ask(&self, blocks: Range<u64>) -> Guard {
         let state = &mut *self.0.borrow_mut();
         let id = state.next;
@@ -129,7 +129,7 @@ impl Locks {
 }
 
 impl Guard {
-    /// Ends when no range that overlaps was asked for before and is still there.
+    /// Ends when no earlier range that overlaps is still there.
     pub(crate) async fn granted(&self) {
         loop {
             let waited = {
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_overlap_come_in_order_and_others_at_once() {
+    fn overlapping_requests_are_granted_in_order_and_others_at_once() {
         let sim = Sim::new(1);
         let host = sim.add_host("host");
         let env = sim.boot(host);
@@ -189,7 +189,7 @@ mod tests {
                 }));
             }
             env.sleep(Duration::from_millis(5)).await;
-            assert_eq!(*done.borrow(), [2]); // The others wait, one behind the other.
+            assert_eq!(*done.borrow(), [2]); // The others wait, in order.
             drop(first);
             for task in tasks {
                 task.await.unwrap();
@@ -203,7 +203,7 @@ mod tests {
         assert!(place(0) < place(1) && place(1) < place(3) && place(1) < place(4), "{order:?}");
     }
 
-    /// Of each change that does not overlap with others: its place, and no look at the others.
+    /// A change that overlaps with no other costs its own piece, and visits no others.
     #[test]
     fn cost_of_a_change_does_not_grow_with_those_under_way() {
         let looks = |count: u64| {
@@ -228,9 +228,9 @@ mod tests {
         assert!(many <= few * 4 + 100, "{few} looks for 6,000, {many} for four times as many");
     }
 
-    /// Asks, grants and drops at random, of those that wait too, against the rule itself.
+    /// Random requests, grants and drops, of waiting ones too, against the rule itself.
     #[test]
-    fn no_two_that_overlap_are_held_and_all_are_granted_in_the_end() {
+    fn overlapping_ranges_are_never_held_together_and_all_are_granted() {
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
             let (locks, mut live) = (Locks::default(), Vec::<(Range<u64>, Guard)>::new());

@@ -1,8 +1,8 @@
-//! The way of a change: a queue with bounds, packed appends, the index, the answer (B2).
+//! Path of a change: a queue with bounds, packed appends, the index, the answer (B2).
 //!
-//! Records that wait go into one append together (`protocols.md` 3.4); a lone one goes at once.
+//! Waiting records go into one append together (`protocols.md` 3.4); a lone one goes at once.
 //! Changes get their sequences when their append starts. When it is durable they enter the index,
-//! in order, and are answered: no read ever shows what could be lost.
+//! in order, and are answered: no read ever shows bytes that could be lost.
 
 use std::collections::VecDeque;
 use std::future::{pending, ready};
@@ -38,7 +38,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// Records that go into one append.
 struct Group {
     file: Rc<DataFile>,
-    /// Where it begins, and ends.
+    /// Its first unit, and its end.
     unit: u32,
     end: u32,
     bytes: Rc<Vec<u8>>,
@@ -52,7 +52,7 @@ struct Group {
 }
 
 impl Group {
-    /// What only clears blocks can be written on a full cluster.
+    /// A group that only clears blocks can be written on a full cluster.
     fn purpose(&self) -> Purpose {
         match self.blocks {
             0 => Purpose::Metadata,
@@ -80,7 +80,7 @@ impl Core {
         self.changed.notify_waiters();
     }
 
-    /// What those are told whose records may or may not be there.
+    /// The fault for callers whose records may or may not be there.
     fn unknown(&self, over: &Fault) -> Fault {
         let kind = if over.kind == Kind::Fenced { Kind::Fenced } else { Kind::Unknown };
         Fault::new(kind, over.message.clone())
@@ -96,9 +96,9 @@ impl Core {
         waiting > 0 && (small || large) && !self.lags()
     }
 
-    /// Until when an append with what waits should not start yet, for the sake of those that are
-    /// about to come.
-    fn company(&self, pace: &GroupCommitPolicy, inflight: usize) -> Option<Instant> {
+    /// Group commit: the time until which an append should wait for requests that are about to
+    /// come.
+    fn group_commit_hold(&self, pace: &GroupCommitPolicy, inflight: usize) -> Option<Instant> {
         let queue = self.queue.borrow();
         let has_room = inflight == 0 && (1..APPEND_BYTES_PACKED).contains(&queue.bytes);
         has_room.then(|| pace.holds(self.env.now(), queue.len())).flatten()
@@ -113,7 +113,7 @@ impl Core {
         let mut inflight = FuturesOrdered::new();
         // Durable, and held back by a cut.
         let mut held: VecDeque<Group> = VecDeque::new();
-        // An append could not be started: nothing may stand behind the hole.
+        // An append could not be started: nothing may be written behind the hole.
         let mut broken = false;
         let (mut inflight_bytes, mut inflight_count) = (0, 0);
         let mut pace = GroupCommitPolicy::default();
@@ -130,7 +130,7 @@ impl Core {
                 && !self.is_over()
                 && !self.cuts.wants_roll()
                 && self.may_start(inflight.len(), inflight_bytes, &pace)
-                && self.company(&pace, inflight.len()).is_none()
+                && self.group_commit_hold(&pace, inflight.len()).is_none()
             {
                 let units = (self.options.file_bytes / UNIT) as u32;
                 if units - open.next.min(units) < RECORD_UNITS {
@@ -163,10 +163,10 @@ impl Core {
                 return Ok(());
             }
             let done = {
-                let company = self.company(&pace, inflight.len());
+                let hold = self.group_commit_hold(&pace, inflight.len());
                 let woken = Box::pin(async {
                     let woken = self.share.wake_log.notified();
-                    match company {
+                    match hold {
                         Some(until) => {
                             let wait = until - self.env.now();
                             let _ = self.env.timeout(wait, woken).await; // Then it starts.
@@ -193,7 +193,7 @@ impl Core {
                     let others = (inflight_count, waiting);
                     let cost = (group.bytes.len(), now - began);
                     pace.ended(now, cost, group.last_of.len(), others);
-                    // One that is held back and those behind it enter the index together.
+                    // A group that is held back and those behind it enter the index together.
                     match self.cuts.holds() || !held.is_empty() {
                         true => held.push_back(group),
                         false => self.apply(group),
@@ -211,23 +211,23 @@ impl Core {
         }
     }
 
-    /// What is durable and held back when the instance ends is there for the next owner.
+    /// Durable groups that are held back when the instance ends are there for the next owner.
     fn drop_held(&self, held: VecDeque<Group>) {
         let outcome = Fault::new(Kind::Unknown, "the segment stopped before it could answer");
         let changes = held.into_iter().flat_map(|group| group.last_of);
         changes.for_each(|change| change.fail(&outcome));
     }
 
-    /// Takes what waits, as far as one append and the file have room.
+    /// Takes waiting changes, as far as one append and the file have room.
     fn take_group(&self, open: &mut Open, units: u32) -> Group {
         let room = APPEND_BYTES_MAX.min((units - open.next) as usize * UNIT as usize);
         let queue = &mut *self.queue.borrow_mut();
-        let first = queue.waiting.front().expect("somebody waits");
+        let first = queue.waiting.front().expect("a change waits");
         let mut bytes = Vec::with_capacity(room.min(first.need().max(queue.bytes)));
         let (mut updates, mut done, mut last_of) = (Vec::new(), Vec::new(), Vec::new());
         let (file, unit) = (open.file.clone(), open.next);
         let (mut seq, mut blocks) = (Seq::default(), 0);
-        // A record without data is as small as an update: a burst of trims makes an append of them.
+        // A record without data is as small as an update: one append of trims can have many.
         while updates.len() < TXN_UPDATES_MAX
             && let Some(change) = queue.waiting.front_mut()
         {
@@ -300,7 +300,7 @@ impl Core {
         bytes.extend_from_slice(data);
     }
 
-    /// Takes a durable append over into the index and tells its callers.
+    /// Adds a durable append to the index and answers its callers.
     fn apply(&self, group: Group) {
         let Group { file, unit, end, bytes, seq, updates, blocks, done, last_of } = group;
         {
@@ -315,11 +315,11 @@ impl Core {
         for change in last_of {
             drop(change.guard);
             drop(change.permit);
-            let _ = change.done.send(Ok(())); // Nobody waits any more.
+            let _ = change.done.send(Ok(())); // The caller may be gone.
         }
     }
 
-    /// Makes changes of the index, which the TxnFile is to learn.
+    /// Makes changes of the index, which go to the TxnFile.
     pub(crate) fn install(&self, seq: Seq, mark: Option<Watermark>, updates: Vec<Update>) {
         {
             let mut index = self.share.index.borrow_mut();
@@ -336,7 +336,7 @@ impl Core {
         self.watch_memory();
     }
 
-    /// An append has failed: all behind it have an outcome that nobody knows.
+    /// An append has failed: the outcome of all behind it is not known.
     async fn fail<F>(&self, fault: Fault, group: Group, rest: FuturesOrdered<F>) -> Fault
     where
         F: Future<Output = (Result<u64, Fault>, Group, Instant)>,
@@ -346,7 +346,7 @@ impl Core {
         let tell =
             |group: Group| group.last_of.into_iter().for_each(|change| change.fail(&outcome));
         tell(group);
-        // What comes behind a failed append is not answered, whatever becomes of it.
+        // Appends behind a failed one are not answered, whatever their outcome.
         rest.for_each(|(_, group, _)| {
             tell(group);
             ready(())
@@ -364,7 +364,7 @@ impl Core {
         self.changed.notify_waiters();
         let (file, end) = (old.file.number, old.file.end.get());
         let mark = Watermark { file, end, blocks: old.file.blocks.get() };
-        // The batch that covers the last of it says that it is sealed.
+        // The batch that covers the end of the file marks it as sealed.
         let seq = Seq { epoch: self.epoch, counter: self.counter.get() };
         self.install(seq, Some(mark), Vec::new());
         self.env.mark("segment: next DataFile");
@@ -376,7 +376,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the DataFile after the present one ahead of its use, unless it is ready.
+    /// Makes the next DataFile ahead of its use, unless it is ready.
     pub(crate) async fn make_spare(&self) -> Result<(), Fault> {
         let _making = self.making.lock().await;
         if self.spare.borrow().is_none() {
@@ -386,16 +386,16 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the DataFile to begin with. Without room the opening fails, and says so.
+    /// Makes the first DataFile. Without room the opening fails.
     pub(crate) async fn make_first(&self) -> Result<(), Fault> {
         let open = self.make_file(Role::Log, false).await?;
         *self.spare.borrow_mut() = Some(open);
         Ok(())
     }
 
-    /// Makes a DataFile, which the table names before its first record. A patient caller waits
-    /// for room as long as it takes.
-    pub(crate) async fn make_file(&self, role: Role, patient: bool) -> Result<Open, Fault> {
+    /// Makes a DataFile, which the table names before its first record. With `waits` it waits for
+    /// room without a limit.
+    pub(crate) async fn make_file(&self, role: Role, waits: bool) -> Result<Open, Fault> {
         let mut pause = RETRY.0;
         loop {
             self.over.borrow().clone().map_or(Ok(()), Err)?;
@@ -412,7 +412,7 @@ impl Core {
                 }
                 Err(fault) => fault,
             };
-            if matches!(fault.kind, Kind::Fenced | Kind::Invalid) || !patient {
+            if matches!(fault.kind, Kind::Fenced | Kind::Invalid) || !waits {
                 return Err(fault);
             }
             tracing::warn!(cause = fault.message, "no new DataFile; trying again");
@@ -461,7 +461,7 @@ impl Core {
         let writer = match begun.await {
             Ok(writer) => writer,
             Err(fault) => {
-                // Nothing names it, and its name may be there though it could not be made. If it
+                // No row names it, and its name may be there though it could not be made. If it
                 // cannot be removed now, the next opening does.
                 self.env.mark("segment: unmade file removed");
                 let _ = self.store.remove(&file.name).await;

@@ -1,9 +1,10 @@
 //! Opening a segment: taking it over, recovering its index (`protocols.md` 6.3).
 //!
-//! 1. The table is opened, unless an owner of a higher epoch has been there: its former owner logs nothing any more, so it makes no DataFile that
-//!    the table names and acknowledges nothing in another.
-//! 2. All DataFiles that are not sealed are sealed: it acknowledges nothing at all any more, and
-//!    what they hold is final.
+//! 1. The table is opened, unless an owner of a higher epoch has been there. Its previous owner
+//!    logs nothing any more, so it makes no DataFile that the table names and acknowledges nothing
+//!    in another.
+//! 2. All unsealed DataFiles are sealed: the previous owner acknowledges nothing at all any more,
+//!    and their content is final.
 //! 3. The TxnFile's batches are replayed over the index pages, without reading these.
 //! 4. The tails of the DataFiles behind the TxnFile's watermarks are scanned.
 //! 5. A new DataFile is made, and the segment serves.
@@ -41,22 +42,22 @@ pub(super) struct SegmentOpening {
     pub(super) identity: Identity,
 }
 
-/// What a tail holds.
+/// Content of a tail.
 struct Tail {
-    /// Its records' updates, in pieces, each with how far it goes.
+    /// Its records' updates, in pieces, each with its watermark.
     pieces: Vec<(Seq, Watermark, Vec<Update>)>,
     /// Units of whole records in the file, and blocks in them.
     units: u32,
     blocks: u32,
 }
 
-/// Opens a segment and starts its tasks. What nobody has opened before is linked from its origin.
+/// Opens a segment and starts its tasks. A new one is linked from its clone source.
 pub(crate) async fn open(
     env: &Env,
     (store, outputs): (Rc<dyn Store>, Rc<dyn Store>),
     shared: &Shared,
     (identity, bytes, epoch): (Identity, u64, u64),
-    (options, origin): (Options, Option<LinkFrom>),
+    (options, clone_source): (Options, Option<LinkFrom>),
 ) -> Result<Rc<Core>, Fault> {
     let options = options.clamped();
     let opening = SegmentOpening { env: env.clone(), store: store.clone(), identity };
@@ -65,8 +66,8 @@ pub(crate) async fn open(
     let table = Table::open(env, store.clone(), shared.cache(), table_options).await;
     let table = table.map_err(|error| opening.fault(error.kind(), error))?;
     let mut state = opening.state(&table).await?;
-    if let (None, Some(origin)) = (state, &origin) {
-        opening.link_from(&table, origin).await?;
+    if let (None, Some(clone_source)) = (state, &clone_source) {
+        opening.link_from(&table, clone_source).await?;
         state = opening.state(&table).await?;
     }
     let state = match state {
@@ -114,7 +115,7 @@ pub(crate) async fn open(
     core.unlogged_count.set(tails.iter().map(|tail| tail.updates.len().max(1)).sum());
     core.installed.set(tails.len() as u64);
     core.unlogged.replace(tails);
-    // The epoch is durable before anything is done in it.
+    // The epoch is durable before any other change.
     core.commit(|batch| {
         core.put_state(batch);
         let files = core.files.borrow();
@@ -126,7 +127,7 @@ pub(crate) async fn open(
     .await?;
     core.make_first().await?;
     let first = core.spare.borrow_mut().take().expect("just made");
-    core.watch_memory(); // What was replayed counts.
+    core.watch_memory(); // Replayed changes count.
     env.spawn(Class::Foreground, "segment log", core.clone().write_log(first));
     env.spawn(Class::Foreground, "segment TxnFile", core.clone().log_always());
     env.spawn(Class::Background, "segment checkpoint", core.clone().checkpoint_always());
@@ -158,8 +159,7 @@ impl SegmentOpening {
         self.fault(fault.kind, format!("could not {what} {file}: {}", fault.message))
     }
 
-    /// A file that is gone though the table names it is lost, or was collected by an owner that
-    /// has come after this one.
+    /// A file of the table that is gone is lost, or was collected by a later owner.
     async fn explain(&self, table: &Table, fault: Fault) -> Fault {
         if fault.kind != Kind::NotFound {
             return fault;
@@ -167,7 +167,7 @@ impl SegmentOpening {
         match table.barrier().await {
             Ok(()) => Fault::new(Kind::Corrupt, fault.message),
             Err(error) if error.kind() == Kind::Fenced => self.fault(Kind::Fenced, error),
-            // Which of the two it is cannot be told now.
+            // The cause is not known now.
             Err(error) => self.fault(Kind::Retry, error),
         }
     }
@@ -181,7 +181,7 @@ impl SegmentOpening {
         state.map(decode).transpose()
     }
 
-    /// How far the scrub of owners before is.
+    /// Progress of the previous owners' scrub.
     async fn scrub(&self, table: &Table) -> Result<ScrubState, Fault> {
         let state = table.get(SCRUB_KEY).await.map_err(|error| self.fault(error.kind(), error))?;
         let state = state.map(|bytes| ScrubState::decode(&bytes)).transpose();
@@ -204,7 +204,7 @@ impl SegmentOpening {
         Ok(files)
     }
 
-    /// What the TxnFile knows of clients' changes.
+    /// The stored windows of clients' changes.
     async fn dedup(&self, table: &Table) -> Result<DedupWindows, Fault> {
         let mut dedup = DedupWindows::default();
         let mut scan = table.scan(Range::prefix(&[ORIGIN_PREFIX]));
@@ -219,7 +219,7 @@ impl SegmentOpening {
         Ok(dedup)
     }
 
-    /// Shuts out who writes DataFiles. All at once: the sooner the old owner knows.
+    /// Fences the writers of DataFiles. All at once, so that the previous owner notices soon.
     async fn seal_all(&self, files: &BTreeMap<FileNo, Rc<DataFile>>) -> Result<(), Fault> {
         let open = files.values().filter(|file| !file.state.get().sealed);
         let sealed = join_all(open.map(|file| async {
@@ -234,7 +234,7 @@ impl SegmentOpening {
         sealed.await.into_iter().collect()
     }
 
-    /// Replays the TxnFile: the index, and how far files are covered.
+    /// Replays the TxnFile: the index, and the watermarks of files.
     async fn replay(&self, start: &mut Start) -> Result<(), Fault> {
         let mut scan = start.table.scan(Range::prefix(&[TXN_PREFIX]));
         let mut next = None;
@@ -267,7 +267,7 @@ impl SegmentOpening {
         Ok(())
     }
 
-    /// Scans what the TxnFile does not cover, file by file in the order of their making; answers
+    /// Scans the tails behind the watermarks, file by file in the order of their making; returns
     /// the counter of the last change, too.
     async fn tails(&self, start: &mut Start) -> Result<(VecDeque<PendingIndexUpdate>, u64), Fault> {
         let open = start.files.values().filter(|file| !file.state.get().sealed);
@@ -369,11 +369,11 @@ impl SegmentOpening {
                 pieces.push((seq, mark, updates));
             }
             if base + need as u64 > len {
-                break; // Under way when its writer ended: nobody was told of it.
+                break; // Under way when its writer ended: never acknowledged.
             }
         }
         if pieces.is_empty() {
-            // Nothing new, but the next batch says that it is sealed.
+            // Nothing new, but the next batch marks it as sealed.
             let seq = Seq { epoch: 0, counter: *last };
             pieces.push((seq, Watermark { file: file.number, end: units, blocks }, Vec::new()));
         }
@@ -410,8 +410,8 @@ impl Core {
             for name in &page.names {
                 let Some((generation, number)) = parse_name(name) else { continue };
                 // A later owner's files have a higher generation, and numbers from the one on that
-                // was next when this one began. Those that were linked from another directory have
-                // its table's generation, which says nothing here, and a lower number.
+                // was next when this one began. Linked files have the generation of another
+                // directory's table, which is not comparable, and a lower number.
                 let old = generation < self.generation || number.get() < self.first_file;
                 let named = self.files.borrow().get(&number).is_some_and(|f| f.name == *name)
                     || self.cuts.has_discarded(name);

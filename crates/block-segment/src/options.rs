@@ -1,4 +1,4 @@
-//! What a block server may choose.
+//! Options of a block server for its segments.
 
 use std::rc::Rc;
 
@@ -17,8 +17,8 @@ use super::limits::{
 /// Finds the directory that a segment's content is linked from, when it has to be.
 pub type LinkFrom = Box<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Store>, Fault>>>;
 
-/// Behaviour of a [`crate::Segment`]. None of it is part of the format: each opening may
-/// choose anew.
+/// Behaviour of a [`crate::Segment`]. None of it is part of the format: each opening may choose
+/// other values.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Make the segment when its directory is empty.
@@ -30,21 +30,21 @@ pub struct Options {
     pub recent_bytes: usize,
     /// Updates of the index at which a TxnFile batch is written, 1 to 8192.
     pub txn_updates: usize,
-    /// How long an update waits for its batch at most.
+    /// Longest wait of an update for its batch.
     pub txn_wait: Duration,
     /// Updates in the TxnFile at which changed index pages are written.
     pub checkpoint_updates: u64,
     /// Garbage at which collection begins, in percent of all blocks in DataFiles, 1 to 90 (B3).
     pub garbage_percent: u32,
-    /// Nobody changes it, as a snapshot: its blocks stay where they are, and the scrub keeps to
-    /// itself how far it is.
+    /// No change comes, as in a snapshot: its blocks stay where they are, and the scrub does not
+    /// store its progress.
     pub read_only: bool,
     /// Collect garbage at all (B3); without, blocks stay where they are.
     pub collect: bool,
     /// Collection packs blocks with LZ4 where that saves an eighth (B3, C19).
     pub compress: bool,
     /// Bytes of DataFiles that collection reads in a second, unless there is half as much garbage
-    /// again as [`Options::garbage_percent`] says.
+    /// again as [`Options::garbage_percent`].
     pub collect_bytes_per_second: u64,
     /// Bytes that the scrubs of all segments of the process read in a second at most; 0: there
     /// are none (B14).

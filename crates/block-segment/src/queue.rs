@@ -14,7 +14,7 @@ use runtime::sync::{OwnedSemaphorePermit, oneshot};
 use super::locks::Guard;
 use super::types::Loc;
 
-/// What a change does to blocks from its first on.
+/// Effect of a change on blocks from its first on.
 pub(crate) enum Work {
     /// Whole blocks.
     Write(Buf),
@@ -28,10 +28,10 @@ pub(crate) struct Change {
     pub(crate) work: Work,
     /// Blocks of it that are in appends.
     pub(crate) started: u32,
-    /// Whose it is, and whether the client's change is whole with it.
+    /// Its request, and whether the client's change is whole with it.
     pub(crate) request: Option<(RequestId, bool)>,
     pub(crate) done: oneshot::Sender<Result<(), Fault>>,
-    /// Held until the outcome is known, also when its caller has gone.
+    /// Held until the outcome is known, even if its caller has gone.
     pub(crate) guard: Rc<Guard>,
     pub(crate) permit: OwnedSemaphorePermit,
 }
@@ -52,7 +52,7 @@ impl Change {
         }
     }
 
-    /// What its next record says of its origin.
+    /// The request tag of its next record.
     pub(super) fn mark(&self, is_last: bool) -> Option<RequestTag> {
         self.request.map(|(RequestId { attachment, seq }, whole)| RequestTag {
             attachment,
@@ -61,7 +61,7 @@ impl Change {
         })
     }
 
-    /// What is done of the client's change with its next `count` blocks.
+    /// The part of the client's change that its next `count` blocks complete.
     pub(super) fn part(&self, count: u32, is_last: bool) -> Option<(RequestId, Range<u64>, bool)> {
         let start = u64::from(self.lba) + u64::from(self.started);
         let part = |(request, whole)| (request, start..start + u64::from(count), whole && is_last);

@@ -14,12 +14,12 @@ use super::index::Found;
 use super::limits::READS_INFLIGHT;
 use super::types::Loc;
 
-/// How long a read waits for bytes that a replica does not show yet.
+/// Longest wait of a read for bytes that a replica does not show yet.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two tries: first and longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Blocks whose records stand one behind the other in a file, read at once.
+/// Blocks whose records are in order in a file, without gaps, read at once.
 #[derive(Clone, Debug)]
 struct Run {
     file: FileNo,
@@ -47,7 +47,7 @@ impl Run {
 }
 
 impl Core {
-    /// Where a block is.
+    /// The location of a block.
     pub(crate) async fn locate(&self, lba: u32) -> Result<Loc, Fault> {
         loop {
             let found = self.share.index.borrow_mut().get(lba);
@@ -67,7 +67,7 @@ impl Core {
         take: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), Fault> {
         let mut missing: Vec<usize> = (0..count).collect();
-        // What a file does not show any more has moved, and is looked for again.
+        // Blocks that a file does not show any more have moved, and are looked up again.
         while !missing.is_empty() {
             let mut runs: Vec<Run> = Vec::new();
             for n in missing.drain(..) {
@@ -112,7 +112,7 @@ impl Core {
         Ok(())
     }
 
-    /// Fine when a block is elsewhere by now; the fault otherwise.
+    /// Returns `Ok` when a block has another location by now; the fault otherwise.
     async fn check_moved(&self, lba: u32, was: Loc, fault: Fault) -> Result<(), Fault> {
         if self.locate(lba).await? == was {
             return Err(self.explain(fault).await);
@@ -134,7 +134,7 @@ impl Core {
                     self.end(fault.clone());
                     return fault;
                 }
-                // Which of the two it is cannot be told now.
+                // The cause is not known now.
                 Fault::new(Kind::Retry, fault.message)
             }
         }
@@ -150,8 +150,8 @@ impl Core {
         })
     }
 
-    /// Sees to it that a file to which nothing is appended any more is sealed in the core, too:
-    /// from then on its replicas show all that was acknowledged of it.
+    /// Makes sure that a closed file is sealed in the core, too: from then on its replicas show all
+    /// its acknowledged bytes.
     pub(crate) async fn end_file(&self, file: &DataFile) -> Result<(), Fault> {
         if file.ended.get() {
             return Ok(());
@@ -192,7 +192,7 @@ impl Core {
             }
             let source = file.source(&*self.store).await;
             let source = source.map_err(|fault| self.cause("open", &file.name, fault))?;
-            // Asked before the read: its answer may be older than what is known after it.
+            // Read before the request: its answer may be older than later knowledge.
             let all_shown = file.ended.get();
             let at = offset + out.len() as u64;
             let more = source.read_at(at, want - out.len()).await;

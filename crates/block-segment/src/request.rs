@@ -30,7 +30,7 @@ fn edges(covers: &Range<u64>, whole: &Range<u64>) -> Vec<u64> {
     edges
 }
 
-/// What is left to do of a change of which some blocks are done.
+/// The rest of a change of which some blocks are done.
 fn left_of(works: Vec<(u64, Work)>, done: &[Range<u64>]) -> Vec<(u64, Work)> {
     if done.is_empty() {
         return works;
@@ -96,8 +96,8 @@ impl Core {
         Ok(out.freeze())
     }
 
-    /// Where the blocks that a range covers are: nothing unless replicas show all of them. Those
-    /// around them as far as they do.
+    /// Locations of the blocks that a range covers: nothing unless replicas show all of them.
+    /// Locations of neighbours as far as replicas show them.
     pub(crate) async fn locate_range(
         &self,
         extent: Extent,
@@ -108,34 +108,34 @@ impl Core {
         let near = if around { location_group(&covers) } else { covers.clone() };
         let mut before = Vec::new();
         for lba in (near.start..covers.start).rev() {
-            let Some(at) = self.told(lba).await? else { break };
+            let Some(at) = self.shown_location(lba).await? else { break };
             before.push(at);
         }
         let (first, mut spans) = (covers.start - before.len() as u64, Vec::new());
         before.into_iter().rev().for_each(|at| push_location(&mut spans, at));
         for lba in covers.clone() {
-            let Some(at) = self.told(lba).await? else { return Ok(None) };
+            let Some(at) = self.shown_location(lba).await? else { return Ok(None) };
             push_location(&mut spans, at);
         }
         for lba in covers.end..near.end.min(self.bytes / BLOCK) {
-            let Some(at) = self.told(lba).await? else { break };
+            let Some(at) = self.shown_location(lba).await? else { break };
             push_location(&mut spans, at);
         }
         Ok((spans.len() <= LOCATION_RUNS_MAX).then_some(BlockLocations { first, spans }))
     }
 
-    /// The place of a block, or that it reads as zeroes; nothing when that cannot be told.
-    async fn told(&self, lba: u64) -> Result<Option<Option<RecordLocation>>, Fault> {
+    /// The location of a block, or that it reads as zeroes; nothing when replicas may not show it.
+    async fn shown_location(&self, lba: u64) -> Result<Option<Option<RecordLocation>>, Fault> {
         Ok(match self.locate(lba as u32).await?.place() {
             None => Some(None),
-            Some((file, unit)) => self.told_place(file, unit).map(Some),
+            Some((file, unit)) => self.shown_record(file, unit).map(Some),
         })
     }
 
-    /// A place as others are told it, unless it is among the last appends: replicas show those
-    /// when they have heard that they are acknowledged (`protocols.md` 1.6). Nor at the very end of
-    /// a file, where whoever reads a whole record's length finds less.
-    fn told_place(&self, number: FileNo, unit: u32) -> Option<RecordLocation> {
+    /// The location of a record for direct reads. None for the last appends: replicas show those
+    /// when they have received the committed length (`protocols.md` 1.6). None at the very end of a
+    /// file, where a read of a whole record's length returns less.
+    fn shown_record(&self, number: FileNo, unit: u32) -> Option<RecordLocation> {
         if self.share.recent(number, unit).is_some() {
             return None;
         }
@@ -178,7 +178,7 @@ impl Core {
         self.change(left_of(works, &done), request, &guard).await
     }
 
-    /// Refuses blocks while the cluster is full. What clears them is noted in its reserve.
+    /// Refuses blocks while the cluster is full. Clears are written to its reserve.
     fn check_room(&self, works: &[(u64, Work)]) -> Result<(), Fault> {
         let writes = works.iter().any(|(_, work)| matches!(work, Work::Write(_)));
         if writes && self.share.shared().is_full(self.env.now()) {
@@ -211,7 +211,7 @@ impl Core {
             let loc = self.locate(lba as u32).await?;
             let (bytes, at) = part(extent, lba);
             match (loc, how) {
-                // Zero already; what is a hole becomes data only when that is asked for.
+                // Zero already; a hole becomes data only on request.
                 (Loc::ZERO, _) | (Loc::HOLE, Clear::Trim) => {}
                 (Loc::HOLE, Clear::Zero) => {
                     works.push((lba, Work::Clear { count: 1, to: Loc::ZERO }));
@@ -236,8 +236,8 @@ impl Core {
         self.change(left_of(works, &done), request, &guard).await
     }
 
-    /// Blocks of a change that an owner before this one, or a session before, has done; nothing
-    /// when that is all.
+    /// Blocks of a change that a previous owner, or a previous session, has done; nothing when that
+    /// is all.
     fn done_before(&self, request: Option<RequestId>) -> Result<Option<Vec<Range<u64>>>, Fault> {
         let Some(request) = request else { return Ok(Some(Vec::new())) };
         match self.dedup.borrow().progress(request) {
@@ -268,7 +268,7 @@ impl Core {
         Ok(block.freeze())
     }
 
-    /// Queues changes of blocks that `guard` holds, and ends with their outcome.
+    /// Queues changes of blocks that `guard` holds; returns their outcome.
     async fn change(
         &self,
         works: Vec<(u64, Work)>,
@@ -277,7 +277,7 @@ impl Core {
     ) -> Result<(), Fault> {
         let (several, count) = (works.len() > 1, works.len());
         if let Some(request) = request.filter(|_| count == 0) {
-            // What is left of it changes nothing.
+            // The rest of it changes nothing.
             self.dedup.borrow_mut().note(request, 0..0, true);
         }
         let mut parts = Vec::new();
@@ -305,7 +305,7 @@ impl Core {
         })
     }
 
-    /// Queues a change, when there is room.
+    /// Queues a change, once there is room.
     async fn submit(
         &self,
         (lba, work): (u64, Work),

@@ -1,4 +1,4 @@
-//! [`Segment`]: what a block server serves.
+//! [`Segment`]: the device that a block server serves.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,23 +21,23 @@ use super::shared::Shared;
 
 /// One segment of a volume in one directory of the core. Cheap to clone; stays on its thread.
 ///
-/// It has one owner. Opening takes it over: nothing of an instance that was open before is
-/// acknowledged once the opening has returned. Reads of a fenced instance show what it knew; who
-/// must not read what is stale holds a lease (`protocols.md` 6.5).
+/// It has one owner. Opening takes it over: an earlier instance acknowledges nothing once the
+/// opening has returned. Reads of a fenced instance show its last state; an owner that must not
+/// return stale reads holds a lease (`protocols.md` 6.5).
 ///
 /// When a change fails for another reason than a successor, the instance takes no further ones
-/// ([`Segment::stopped`]), since what stands at the end of its DataFile is not known; it can be
-/// opened again at once, under the same epoch too.
+/// ([`Segment::stopped`]), since the end of its DataFile is not known. It can be opened again at
+/// once, under the same epoch too.
 ///
-/// When the last clone is dropped the instance ends; what was not answered may or may not have
-/// taken effect. [`Segment::close`] ends it properly.
+/// When the last clone is dropped the instance ends; unanswered changes may or may not have taken
+/// effect. [`Segment::close`] ends it properly.
 #[derive(Clone)]
 pub struct Segment(Rc<Owner>);
 
 /// Ends the instance with its last handle.
 struct Owner(Rc<Core>);
 
-/// What a segment is like at present, and what this instance has done.
+/// Present state of a segment, and counters of this instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// DataFiles.
@@ -80,9 +80,9 @@ pub struct Stats {
 }
 
 impl Segment {
-    /// Opens the segment `identity` of `bytes` bytes in a directory, and takes it over from
-    /// whoever has it open, as the owner of `epoch`. `Fenced` when an owner of a higher epoch has
-    /// been there, `Invalid` when the directory holds another segment.
+    /// Opens the segment `identity` of `bytes` bytes in a directory, and takes it over from its
+    /// previous owner, as the owner of `epoch`. `Fenced` when an owner of a higher epoch has been
+    /// there, `Invalid` when the directory holds another segment.
     pub async fn open(
         env: &Env,
         store: Rc<dyn Store>,
@@ -94,8 +94,8 @@ impl Segment {
             .await
     }
 
-    /// As [`Segment::open`]; `outputs` is the same directory, and makes what garbage collection
-    /// writes, with a policy of its own (B3).
+    /// As [`Segment::open`]; `outputs` is the same directory, for garbage collection's files, with
+    /// a policy of its own (B3).
     pub async fn open_with(
         env: &Env,
         store: Rc<dyn Store>,
@@ -108,15 +108,15 @@ impl Segment {
         Segment::open_from(env, (store, outputs), shared, what, (options, None)).await
     }
 
-    /// As [`Segment::open_with`]; when nobody has opened the segment before, it gets the content
-    /// of the segment of the same number in the directory that `origin` finds, by links to its
-    /// DataFiles (B11).
+    /// As [`Segment::open_with`]; at the first opening the segment gets the content of the segment
+    /// of the same number in the directory that `clone_source` finds, by links to its DataFiles
+    /// (B11).
     pub async fn open_from(
         env: &Env,
         stores: (Rc<dyn Store>, Rc<dyn Store>),
         shared: &Shared,
         (identity, bytes, epoch): (Identity, u64, u64),
-        (options, origin): (Options, Option<LinkFrom>),
+        (options, clone_source): (Options, Option<LinkFrom>),
     ) -> Result<Segment, Fault> {
         if bytes > SEGMENT_BYTES_MAX {
             let text =
@@ -124,7 +124,7 @@ impl Segment {
             return Err(Fault::new(Kind::Invalid, text));
         }
         let what = (identity, bytes, epoch);
-        let core = super::open::open(env, stores, shared, what, (options, origin)).await?;
+        let core = super::open::open(env, stores, shared, what, (options, clone_source)).await?;
         Ok(Segment(Rc::new(Owner(core))))
     }
 
@@ -132,12 +132,12 @@ impl Segment {
         &self.0.0
     }
 
-    /// Which segment it is.
+    /// Its identity.
     pub fn identity(&self) -> Identity {
         self.0.0.identity
     }
 
-    /// Why it takes no changes any more, if so.
+    /// The reason why it takes no changes any more, if so.
     pub fn stopped(&self) -> Option<Fault> {
         self.0.0.over.borrow().clone()
     }
@@ -153,26 +153,26 @@ impl Segment {
         }
     }
 
-    /// Ends when the index pages in the table have all that was answered before: an opening has
+    /// Ends when the index pages in the table have all changes answered before: an opening has
     /// nothing to replay.
     pub async fn checkpoint(&self) -> Result<(), Fault> {
         self.0.0.log_all().await?;
         self.0.0.checkpoint().await
     }
 
-    /// Compares what the index says with what is stored, from 0 on, then from
-    /// [`SegmentCheck::next`] of the piece before, until that is 0. An error says that a piece
-    /// could not be looked at now; what is wrong stands among the findings.
+    /// Compares the index with the stored data, from 0 on, then from [`SegmentCheck::next`] of the
+    /// piece before, until that is 0. After an error a piece can be tried again; damage is among
+    /// the findings.
     pub async fn check(&self, from: u64) -> Result<SegmentCheck, Fault> {
         self.0.0.check(from).await
     }
 
-    /// How far its scrub is (B14).
+    /// Progress of its scrub (B14).
     pub fn scrub(&self) -> SegmentScrub {
         self.0.0.scrub_progress()
     }
 
-    /// What it is like at present.
+    /// Its present state.
     pub fn stats(&self) -> Stats {
         let core = &self.0.0;
         let (files, counts, index) =
@@ -229,7 +229,7 @@ impl Segment {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.closing.set(true); // Whoever drops it knows.
+        self.0.closing.set(true); // The last drop finds it closed.
         self.0.end(self.0.fault(Kind::Retry, "it was dropped"));
     }
 }
@@ -292,7 +292,7 @@ impl Owned for Segment {
         Box::pin(async move {
             let core = &self.0.0;
             core.check_open()?;
-            // Whoever opens the segment opens its table first, and this logs nothing any more.
+            // A new owner opens the segment's table first, and this one logs nothing any more.
             core.table.barrier().await.map_err(|error| core.of_table(error))
         })
     }

@@ -1,11 +1,11 @@
-//! [`Shared`]: what the segments of one process share: the blocks of their tables, memory for
-//! their indexes, the scrub's rate (B14), and who waits (B12).
+//! [`Shared`]: state that the segments of one process share: the blocks of their tables, memory for
+//! their indexes, the scrub's rate (B14), and numbers of waiting changes (B12).
 //!
-//! Index pages are dropped by a clock that goes around through all segments, so memory is with
-//! those that are used. What no checkpoint has stored cannot be dropped: when that is half of the
-//! memory, segments that have an equal part of this half or more store theirs; when it is three
-//! quarters, those that have an equal part of these take no further changes until it is less.
-//! One that cannot store what it has takes that from the others, and no more.
+//! Index pages are dropped by a clock that goes around through all segments, so that used ones have
+//! the memory. Pages that no checkpoint has stored cannot be dropped. When these are half of the
+//! memory, segments with an equal part of this half or more store theirs. When they are three
+//! quarters, segments with an equal part of these take no further changes until they are less. A
+//! segment that cannot store its pages takes its part from the others, and no more.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,15 +30,15 @@ struct SharedInner {
     used: Cell<usize>,
     dirty: Cell<usize>,
     shares: RefCell<Vec<Weak<SegmentShare>>>,
-    /// Members that are there still.
+    /// Shares that are alive.
     count: Cell<usize>,
     /// A writer was held back since there was room for changes.
     held: Cell<bool>,
-    /// Where the clock is.
+    /// Position of the clock.
     hand: Cell<usize>,
     /// Changes that wait for their append.
     waiting: Cell<usize>,
-    /// When the next piece of a scrub may be read.
+    /// Earliest time of the next piece of a scrub.
     scrub: Cell<Instant>,
     /// Until when the cluster counts as full, once an append of blocks has found no room.
     full_until: Cell<Option<Instant>>,
@@ -49,13 +49,13 @@ struct SharedInner {
 struct RecentSum {
     room: usize,
     used: Cell<usize>,
-    /// Appends so far: the next one's place among all.
+    /// Appends so far: the next one's number among all.
     next: Cell<u64>,
-    /// Members by their oldest append.
+    /// Shares by their oldest append.
     oldest: RefCell<BTreeMap<u64, Weak<SegmentShare>>>,
 }
 
-/// Bytes of memory by what they are for.
+/// Bytes of memory by their use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Memory {
     /// Index pages.
@@ -66,24 +66,24 @@ pub struct Memory {
     pub changes: usize,
     /// The last appends to DataFiles.
     pub recent: usize,
-    /// What all of them may take together.
+    /// Bytes of all of them, at most.
     pub budget: usize,
 }
 
-/// What the segments of one process share. Clones are the same.
+/// State that the segments of one process share. Clones are the same.
 #[derive(Clone)]
 pub struct Shared(Rc<SharedInner>);
 
 impl Shared {
     /// For segments whose tables' blocks share `cache`, and whose indexes share `index_memory`
-    /// bytes, 16 KiB to 64 GiB. What requests under way look at comes beside it.
+    /// bytes, 16 KiB to 64 GiB. Memory of requests under way comes on top.
     pub fn new(cache: Cache, index_memory: usize) -> Shared {
         Shared::with(cache, index_memory, (usize::MAX, usize::MAX))
     }
 
-    /// The same with a bound of what changes take until they are in sorted files of the tables,
-    /// and of the last appends of all segments together: `write_memory` bytes, from 256 KiB. A
-    /// quarter is for the appends.
+    /// The same with a bound on changes until sorted files of the tables have them, and on the last
+    /// appends of all segments together: `write_memory` bytes, from 256 KiB. A quarter is for the
+    /// appends.
     pub fn bounded(cache: Cache, index_memory: usize, write_memory: usize) -> Shared {
         let write_memory = write_memory.max(WRITE_MEMORY_MIN);
         let recent = write_memory / 4;
@@ -111,7 +111,7 @@ impl Shared {
     }
 
     /// An append of blocks has found no room: the next ones are refused for a while. An append that
-    /// fails stops its segment, so that few are to find out.
+    /// fails stops its segment, so that few should try.
     pub(crate) fn note_full(&self, now: Instant) {
         self.0.full_until.set(Some(now + FULL_PAUSE));
     }
@@ -126,7 +126,7 @@ impl Shared {
         self.0.used.get()
     }
 
-    /// What segments have in memory at present.
+    /// Memory of the segments at present.
     pub fn memory(&self) -> Memory {
         let SharedInner { cache, used, recent, room, write_memory, .. } = &*self.0;
         Memory {
@@ -142,7 +142,7 @@ impl Shared {
         &self.0.cache
     }
 
-    /// A segment's part.
+    /// A segment's share.
     pub(crate) fn join(&self, index: IndexMap) -> Rc<SegmentShare> {
         self.0.count.set(self.0.count.get() + 1);
         let share = Rc::new(SegmentShare {
@@ -160,7 +160,7 @@ impl Shared {
         share
     }
 
-    /// How long a scrub that has read some bytes rests, so that all together read no more than
+    /// Pause of a scrub that has read some bytes, so that all scrubs together read no more than
     /// `rate` in a second.
     pub(crate) fn scrubbed(&self, now: Instant, bytes: u64, rate: u64) -> Duration {
         let took = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate.max(1));
@@ -169,8 +169,8 @@ impl Shared {
         until - now
     }
 
-    /// When the sums have changed: has members that hold much of what is dirty store it, and lets
-    /// writers go on that were held back.
+    /// After a change of the sums: has segments with many dirty pages store them, and wakes writers
+    /// that were held back.
     fn react(&self) {
         let inner = &*self.0;
         let due = inner.dirty.get() > inner.room / 2;
@@ -188,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// Has writers look again that were held back.
+    /// Wakes writers that were held back.
     fn wake_held(&self) {
         if self.0.held.take() {
             let shares = self.0.shares.borrow();
@@ -196,10 +196,10 @@ impl Shared {
         }
     }
 
-    /// Drops pages that were not used lately, until there is room or none is left that could go.
+    /// Drops unused pages, until there is room or none is left that could go.
     fn make_room(&self) {
         let inner = &*self.0;
-        // Twice around: the first time takes the marks of use away.
+        // Twice around: the first round clears the used marks.
         let mut rounds = 2 * inner.count.get() + 1;
         let has_clean = || inner.used.get() > inner.dirty.get();
         while inner.used.get() > inner.room && has_clean() && rounds > 0 {
@@ -235,7 +235,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// A segment's part of what is shared.
+/// A segment's share of the process's state.
 pub(crate) struct SegmentShare {
     pub(crate) index: RefCell<IndexMap>,
     /// The segment's checkpoint may be due.
@@ -251,7 +251,7 @@ pub(crate) struct SegmentShare {
 }
 
 impl SegmentShare {
-    /// Tells the sums what the index has.
+    /// Reports the index's size to the sums.
     fn note(&self) {
         let (bytes, dirty) = {
             let index = self.index.borrow();
@@ -263,20 +263,20 @@ impl SegmentShare {
         of_dirty.set(of_dirty.get() + dirty - had_dirty);
     }
 
-    /// After a change of the index: makes room, and has checkpoints begun that are due.
+    /// After a change of the index: makes room, and starts due checkpoints.
     pub(crate) fn watch(&self) {
         self.note();
         self.shared.make_room();
         self.shared.react();
     }
 
-    /// True when too much is dirty, and this segment has an equal part of what may be, or more.
+    /// True when too much is dirty, and this segment has an equal part of the limit, or more.
     pub(crate) fn is_store_due(&self) -> bool {
         self.exceeds(self.shared.0.room / 2)
     }
 
-    /// True when changes have to wait until more is stored. Whoever is told so stores, and its
-    /// writer is woken when it need not wait any more.
+    /// True when changes have to wait until more is stored. A segment for which this is true stores
+    /// its pages, and its writer is woken when it need not wait any more.
     pub(crate) fn is_behind(&self) -> bool {
         let behind = self.exceeds(self.shared.0.room / 4 * 3);
         if behind {
@@ -286,8 +286,8 @@ impl SegmentShare {
         behind
     }
 
-    /// Whether more than `most` bytes are dirty, and an equal part of `most` is this segment's.
-    /// Of those that have more than their part one at least can store it, whatever the others do.
+    /// True when more than `most` bytes are dirty, and an equal part of `most` is this segment's.
+    /// At least one of the segments above their part can store it, whatever the others do.
     fn exceeds(&self, most: usize) -> bool {
         let shared = &*self.shared.0;
         let own = self.index.borrow().dirty_bytes();
@@ -301,7 +301,7 @@ impl SegmentShare {
         self.note();
     }
 
-    /// After a change that made the index larger: has checkpoints begun that are due.
+    /// After a change that made the index larger: starts due checkpoints.
     pub(crate) fn grown(&self) {
         self.note();
         self.shared.react();
@@ -346,13 +346,12 @@ impl SegmentShare {
         }
     }
 
-    /// The append among the last that a place of a file lies in, and the bytes in front of that
-    /// place.
+    /// The recent append that has a unit of a file, and the bytes in front of that unit.
     pub(crate) fn recent(&self, file: FileNo, unit: u32) -> Option<(Rc<Vec<u8>>, usize)> {
         self.recent.borrow().get(file, unit)
     }
 
-    /// So many of the segment's changes wait for their append.
+    /// Sets the number of the segment's changes that wait for their append.
     pub(crate) fn waits(&self, count: usize) {
         let all = &self.shared.0.waiting;
         all.set(all.get() + count - self.waiting.replace(count));
@@ -364,7 +363,7 @@ impl SegmentShare {
         (own, self.shared.0.waiting.get() - own)
     }
 
-    /// What is shared.
+    /// The process's shared state.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -403,7 +402,7 @@ mod tests {
         share.index.borrow().dirty_bytes()
     }
 
-    /// Makes pages dirty until a member has `most` bytes of them.
+    /// Makes pages dirty until a segment has `most` bytes of them.
     fn fill(share: &SegmentShare, most: usize) {
         let file = FileNo::new(1).expect("not 0");
         for page in 0.. {
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_store_takes_its_part_and_stops_nobody() {
+    fn segment_that_cannot_store_takes_its_part_and_stops_no_other() {
         let shared = Shared::new(Cache::new(1 << 20), ROOM);
         let shares: Vec<Rc<SegmentShare>> = (0..4).map(|_| shared.join(IndexMap::new())).collect();
         let [stuck, other, ..] = &shares[..] else { unreachable!("four") };
@@ -444,7 +443,7 @@ mod tests {
         assert!(other.is_store_due() && is_woken(&other.wake_checkpoint), "{shared:?}");
         fill(other, ROOM * 3 / 16);
         assert!(other.is_behind(), "{shared:?}");
-        // What it has stored can go, and goes, since there is no room.
+        // Stored pages can go, and go, since there is no room.
         store(other);
         other.watch();
         assert!(!other.is_store_due() && !other.is_behind() && dirty(other) == 0);
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_go_on_when_others_have_stored_enough() {
+    fn writers_resume_when_other_segments_have_stored_enough() {
         let shared = Shared::new(Cache::new(1 << 20), ROOM);
         let [first, second, third] = [(); 3].map(|()| shared.join(IndexMap::new()));
         fill(&first, ROOM / 2);

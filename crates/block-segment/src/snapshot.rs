@@ -1,9 +1,9 @@
 //! Cuts of a segment, and directories made from them (B10, B11; `protocols.md` 6.6, 6.7).
 //!
-//! A cut is first fixed in memory. From its begin on no append enters the index: nothing that
-//! comes later is answered or read, while appends go on. As soon as the TxnFile has all that was
-//! answered before, a snapshot of the table is the cut: its pages and batches say where each
-//! block was. Then the hold may end. Files that the cut names stay until it is given up.
+//! A cut is first fixed in memory. From its begin on no append enters the index: later changes are
+//! neither answered nor read, while appends go on. As soon as the TxnFile has all that was answered
+//! before, a snapshot of the table is the cut: its pages and batches have the location of each
+//! block. Then the hold may end. Files that the cut names stay until it is given up.
 //!
 //! Later the cut becomes a directory of its own: the DataFiles that it names are closed, sealed
 //! in the core and linked; the table's rows are copied. The other directory's owner opens it as
@@ -31,12 +31,12 @@ const LINK_CACHE: usize = 64 << 10;
 
 impl Core {
     /// Fixes a cut and holds answers back, until it is released or `most` has passed. When it
-    /// ends well, all that was answered before the call is in the cut, and nothing is that begins
-    /// after its end.
+    /// succeeds, the cut has all changes answered before the call, and none that begins after its
+    /// end.
     pub(crate) async fn cut(self: &Rc<Self>, id: u64, most: Duration) -> Result<(), Fault> {
         self.check_open()?;
         if self.fixed(id).is_some() {
-            return Ok(()); // The question came twice.
+            return Ok(()); // The request came twice.
         }
         let retry = |text: &str| Err(self.fault(Kind::Retry, format!("cut {id:x} {text}")));
         if self.cuts.hold.get().is_some_and(|(held, _)| held == id) {
@@ -75,7 +75,7 @@ impl Core {
     async fn fix(&self, id: u64) -> Result<Cut, Fault> {
         // All that was answered is in the index; the TxnFile gets it too.
         self.log_all().await?;
-        // With the turn held and all accepted batches made, table and memory say the same.
+        // With the turn held and all accepted batches made, table and memory agree.
         let _turn = self.turn.lock().await;
         self.over.borrow().clone().map_or(Ok(()), Err)?;
         while let Err(error) = self.table.barrier().await {
@@ -114,8 +114,8 @@ impl Core {
         self.fault(Kind::NotFound, format!("cut {id:x} was given up; begin again"))
     }
 
-    /// Ends the hold of a cut; answers how long it lasted. `NotFound` when it was given up
-    /// before: something that is not in it may have been answered since.
+    /// Ends the hold of a cut; returns its duration. `NotFound` when it was given up before:
+    /// changes outside of it may have been answered since.
     pub(crate) fn release(self: &Rc<Self>, id: u64, keep: bool) -> Result<Duration, Fault> {
         self.over.borrow().clone().map_or(Ok(()), Err)?;
         let Some(cut) = self.fixed(id) else {
@@ -153,12 +153,12 @@ impl Core {
         Ok(held)
     }
 
-    /// There is no cut any more, and nothing waits for one.
+    /// Drops the cut, and ends the waits for it.
     pub(crate) fn give_up(&self) {
         self.cuts.hold.set(None);
         self.cuts.fixed.replace(None);
         self.share.wake_log.notify_one();
-        let names = self.cuts.trash.take();
+        let names = self.cuts.pending_deletes.take();
         if !names.is_empty() {
             let (store, env) = (self.store.clone(), self.env.clone());
             env.spawn(Class::Background, "segment: remove", async move {
@@ -172,13 +172,13 @@ impl Core {
     /// Removes a file that the table does not name any more, as soon as no cut does.
     pub(crate) async fn discard(&self, name: &str) {
         match self.cuts.pins() {
-            true => self.cuts.trash.borrow_mut().push(name.to_owned()),
+            true => self.cuts.pending_deletes.borrow_mut().push(name.to_owned()),
             false => remove(&*self.store, name).await,
         }
     }
 
-    /// Makes the directory `target` a segment with the content of a cut that was released.
-    /// Doing it again does no harm.
+    /// Makes the directory `target` a segment with the content of a cut that was released. A repeat
+    /// does no harm.
     pub(crate) async fn link(
         &self,
         id: u64,
@@ -198,7 +198,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sees to it that nothing is appended to a cut's files any more.
+    /// Makes sure that nothing is appended to a cut's files any more.
     async fn end_files(&self, cut: &Cut) -> Result<(), Fault> {
         let open = |role: Role| {
             let is_open = |(file, state): &(Rc<DataFile>, FileState)| {
@@ -217,7 +217,7 @@ impl Core {
         loop {
             let changed = self.changed.notified();
             self.over.borrow().clone().map_or(Ok(()), Err)?;
-            // Collection may have given an output up, which is not closed then.
+            // Collection may have abandoned an output, which is not closed then.
             if !open(Role::Log) && !self.cuts.wants_seal() {
                 break;
             }
@@ -260,7 +260,7 @@ impl Core {
         table.close().await.map_err(failed)
     }
 
-    /// Blocks in files of another volume's making, at least one for each file.
+    /// Blocks in files of another volume, at least one for each file.
     pub(crate) fn shared(&self) -> u64 {
         let (files, index) = (self.files.borrow(), self.share.index.borrow());
         let foreign = files.values().filter(|file| file.state.get().clone_source != 0);
@@ -271,7 +271,7 @@ impl Core {
         live.sum()
     }
 
-    /// Begins to copy what is shared; answers how much is.
+    /// Begins to copy shared blocks; returns their number.
     pub(crate) fn flatten(&self) -> u64 {
         let shared = self.shared();
         if shared > 0 {
@@ -281,7 +281,7 @@ impl Core {
         shared
     }
 
-    /// A file to collect because it is shared, if that is asked for.
+    /// A file to collect because it is shared, after a request for that.
     pub(crate) fn pick_shared(&self) -> Option<FileNo> {
         if !self.cuts.flatten.get() {
             return None;
@@ -302,29 +302,29 @@ async fn remove(store: &dyn Store, name: &str) {
 }
 
 impl Segment {
-    /// Fixes the cut `id`: all that was answered is in it. What comes later is executed, and
-    /// neither read nor answered before [`Segment::release`], or before `most` has passed: then
-    /// the cut is given up, as it is by the next one. Fixed cuts of several segments that are
-    /// released only when all are fixed are consistent (`protocols.md` 6.6).
+    /// Fixes the cut `id`: all that was answered is in it. Later changes are executed, and neither
+    /// read nor answered before [`Segment::release`], or before `most` has passed: then the cut is
+    /// given up, as it is by the next one. Fixed cuts of several segments that are released only
+    /// when all are fixed are consistent (`protocols.md` 6.6).
     pub async fn cut(&self, id: u64, most: Duration) -> Result<(), Fault> {
         self.core().cut(id, most).await
     }
 
-    /// Ends the hold of a cut, and answers how long it lasted; `keep` it for
-    /// [`Segment::link`], within a minute. `NotFound` when it was given up before.
+    /// Ends the hold of a cut, and returns its duration; `keep` it for [`Segment::link`], within a
+    /// minute. `NotFound` when it was given up before.
     pub fn release(&self, id: u64, keep: bool) -> Result<Duration, Fault> {
         self.core().release(id, keep)
     }
 
-    /// Makes the directory `target` the segment `to`, with the content of a cut that was
-    /// released, by links to the DataFiles (B11). Nobody may have it open, and its name in the
-    /// core is that of the store. Doing it again does no harm.
+    /// Makes the directory `target` the segment `to`, with the content of a cut that was released,
+    /// by links to the DataFiles (B11). It must not be open anywhere, and its name in the core is
+    /// that of the store. A repeat does no harm.
     pub async fn link(&self, id: u64, target: Rc<dyn Store>, to: Identity) -> Result<(), Fault> {
         self.core().link(id, target, to).await
     }
 
-    /// Has collection copy, in the background, all blocks that stand in files of another
-    /// volume's making; answers how many they are, at least one for each such file.
+    /// Has collection copy, in the background, all blocks in files of another volume; returns their
+    /// number, at least one for each such file.
     pub fn flatten(&self) -> u64 {
         self.core().flatten()
     }

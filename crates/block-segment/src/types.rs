@@ -1,28 +1,28 @@
-//! Where blocks are, and changes of that.
+//! Locations of blocks, and changes of them.
 
 use std::fmt;
 
 use block_volume::ids::FileNo;
 use block_volume::record::{RECORD_UNITS, UNIT};
 
-/// Where a block's content is, in 8 bytes.
+/// Location of a block's content, in 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Loc(u64);
 
 impl Loc {
-    /// Nowhere: never written, or trimmed.
+    /// No record: never written, or trimmed.
     pub(crate) const HOLE: Loc = Loc(0);
-    /// Nowhere: zeroes that count as data.
+    /// No record: zeroes that count as data.
     pub(crate) const ZERO: Loc = Loc(1);
-    /// In memory only: what the table has of it is not known yet.
+    /// In memory only: the table's location is not known yet.
     pub(crate) const UNKNOWN: Loc = Loc(2);
 
-    /// A place in a file, in units.
+    /// A location in a file, in units.
     pub(crate) const fn new(file: FileNo, unit: u32) -> Loc {
         Loc((file.get() as u64) << 32 | unit as u64)
     }
 
-    /// File and unit, when it is a place.
+    /// File and unit, when there is a record.
     pub(crate) const fn place(self) -> Option<(FileNo, u32)> {
         match FileNo::new((self.0 >> 32) as u32) {
             Some(file) => Some((file, self.0 as u32)),
@@ -30,7 +30,7 @@ impl Loc {
         }
     }
 
-    /// The place of the record `count` records behind that of a place; itself otherwise.
+    /// The location of the record `count` records behind that one; itself otherwise.
     pub(crate) fn plus(self, count: u32) -> Loc {
         match self.place() {
             Some((file, unit)) => Loc::new(file, unit.wrapping_add(count * RECORD_UNITS)),
@@ -53,15 +53,15 @@ impl fmt::Debug for Loc {
 /// A change of the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Update {
-    /// Blocks whose records stand one behind the other.
+    /// Blocks whose records are in order, without gaps.
     Data { lba: u32, count: u32, at: Loc },
     /// A range without data: `to` is a hole or zero.
     Clear { lba: u32, count: u32, to: Loc },
-    /// A block whose data was copied, if it is still where it was.
+    /// A block whose data was copied, if it is still at `from`.
     Move { lba: u32, from: Loc, to: Loc },
 }
 
-/// Adds an update, to the last one if it goes on from there.
+/// Adds an update, to the last one if it continues that.
 pub(crate) fn merge(updates: &mut Vec<Update>, next: Update) {
     if let (Some(Update::Data { lba, count, at }), Update::Data { lba: to, count: more, at: place }) =
         (updates.last_mut(), next)
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_come_back() {
+    fn locations_decode_to_what_was_encoded() {
         let file = FileNo::new(0x1f).unwrap();
         let loc = Loc::new(file, 7);
         assert_eq!((loc.place(), loc.plus(2)), (Some((file, 7)), Loc::new(file, 137)));

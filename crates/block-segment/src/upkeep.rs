@@ -1,4 +1,4 @@
-//! What goes on behind reads and writes: the TxnFile, checkpoints of the index, DataFiles ahead.
+//! Background work behind reads and writes: the TxnFile, checkpoints of the index, DataFiles ahead.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -76,7 +76,7 @@ impl Core {
         let txn = Txn { seq, marks, updates };
         self.commit(|batch| {
             batch.put(&txn_key(number), &txn.encode());
-            // They know of all changes that the batch has: those before it in the index.
+            // The windows have all changes of the batch: those before it in the index.
             for (attachment, window) in self.dedup.borrow_mut().take_changed() {
                 match window {
                     Some(window) => batch.put(&dedup_key(attachment), &window),
@@ -154,11 +154,11 @@ impl Core {
         }
     }
 
-    /// Stores all pages that are dirty now; drops what the TxnFile has said of them.
+    /// Stores all pages that are dirty now; drops TxnFile batches that these cover.
     pub(crate) async fn checkpoint(&self) -> Result<(), Fault> {
         let _checkpointing = self.checkpointing.lock().await;
         let (first, end) = (self.first_txn.get(), self.logged_txn.get());
-        // What they say is in memory, so the pages that it has changed are dirty or stored.
+        // The batches' updates are in memory, so the pages that these have changed are dirty or stored.
         let counted = self.txn_updates.get();
         let pages = self.share.index.borrow().dirty_pages();
         for pages in pages.chunks(CHECKPOINT_PAGES) {
@@ -168,7 +168,7 @@ impl Core {
         let all: Vec<u64> = (first..end).collect();
         for (index, numbers) in all.chunks(table::limits::BATCH_OPS_MAX / 2).enumerate() {
             self.commit(|batch| {
-                // From here on the files say themselves how far they are covered.
+                // From here on the files' own rows have the watermarks.
                 if index == 0 {
                     self.put_state(batch);
                     self.put_open_files(batch);
@@ -196,7 +196,7 @@ impl Core {
         }
     }
 
-    /// Stores some pages, and in the same batch how many blocks files have in them.
+    /// Stores some pages, and in the same batch the files' counts of blocks in them.
     async fn store_pages(&self, pages: &[u32]) -> Result<(), Fault> {
         try_join_all(pages.iter().map(|page| self.meet(*page))).await?;
         let mut versions = Vec::new();
@@ -211,7 +211,7 @@ impl Core {
                 };
                 versions.push((page, version));
                 for (number, change) in deltas {
-                    // A file that was collected is not there any more.
+                    // A file that was collected is gone.
                     let Some(file) = self.files.borrow().get(&number).cloned() else { continue };
                     file.change(|state| {
                         let live = state.live.checked_add_signed(change);

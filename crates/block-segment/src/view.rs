@@ -1,11 +1,11 @@
-//! [`View`]: what a segment that nobody changes has, read from its directory alone: no block server
-//! takes part (B10). Differences between snapshots are found by it, and what they pin.
+//! [`View`]: the content of a segment that no owner changes, read from its directory alone: no block server
+//! takes part (B10). It finds differences between snapshots, and the files that they pin.
 //!
-//! A place of a block is a file and a unit of it. Files are distinguished by their numbers in the core,
-//! of which no two files ever have one, and which a file keeps in all directories that it is linked
-//! into. Names do not distinguish them: a segment that was cut off and made again begins with the same
-//! ones. So a block that stands at one place in two snapshots has not changed; one that stands at
-//! two was written again, or moved by garbage collection.
+//! A location of a block is a file and a unit of it. Files are distinguished by their numbers in
+//! the core: no two files ever have the same, and a file keeps its number in all directories that
+//! it is linked into. Names do not distinguish them: a segment that was cut off and made again
+//! begins with the same ones. So a block with one location in two snapshots has not changed; one
+//! with two was written again, or moved by garbage collection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -30,18 +30,18 @@ const INDEX_BYTES: usize = 1 << 20;
 /// Bytes of the table's blocks in memory.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// What a segment has of a DataFile.
+/// A segment's part of a DataFile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileUse {
     /// The file.
     pub file: FileId,
-    /// Bytes of it, on each of its replicas, as far as the segment reaches.
+    /// Bytes of it, on each of its replicas, up to the segment's end of it.
     pub bytes: u64,
     /// True when another segment made it.
     pub linked: bool,
 }
 
-/// What a block has.
+/// Content of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Has {
     /// Nothing: it reads as zeroes.
@@ -52,20 +52,20 @@ pub enum Has {
     Data,
 }
 
-/// Blocks that one view has otherwise than another, or may have.
+/// Blocks that differ between two views, or may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
     /// The first byte.
     pub offset: u64,
-    /// How many; whole blocks.
+    /// Bytes; whole blocks.
     pub len: u64,
-    /// What they have in the newer view.
+    /// Their content in the newer view.
     pub now: Has,
-    /// Both have data, at different places: it may be the same data.
+    /// Both have data, at different locations: it may be the same data.
     pub perhaps: bool,
 }
 
-/// A block's content: equal ones are the same, different ones may be.
+/// Identity of a block's content: equal ones are the same, different ones may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spot {
     Hole,
@@ -73,18 +73,18 @@ enum Spot {
     At(FileId, u32),
 }
 
-/// A segment as its directory shows it.
+/// A segment, read from its directory.
 pub struct View {
     name: String,
     rows: Snapshot,
-    /// Those that are there: one that was removed since the rows were read has no number.
+    /// Existing files: one that was removed since the rows were read has no number.
     files: BTreeMap<FileNo, Option<FileUse>>,
     index: IndexMap,
     pages: BTreeSet<u32>,
 }
 
 impl View {
-    /// Looks at a segment. `NotFound` when the directory is none; `Retry` when somebody changes it.
+    /// Opens a segment. `NotFound` when the directory is none; `Retry` when it is being changed.
     pub async fn open(env: &Env, store: Rc<dyn Store>) -> Result<View, Fault> {
         let name = store.name().to_owned();
         let rows = Table::open_view(env, store.clone(), &Cache::new(CACHE_BYTES)).await;
@@ -136,13 +136,13 @@ impl View {
         Ok(())
     }
 
-    /// The TxnFile over the pages, and which pages there are.
+    /// Merges the TxnFile over the pages, and lists the pages.
     async fn read_changes(&mut self) -> Result<(), Fault> {
         let mut scan = self.rows.scan(Range::prefix(&[TXN_PREFIX]));
         while let Some((_, value)) = scan.next().await.map_err(|error| cause(&self.name, &error))? {
             let txn = Txn::decode(&value).map_err(|flaw| self.damage(flaw))?;
             txn.updates.iter().for_each(|update| self.index.apply(*update));
-            // The rows of files that are written know their ends as of the last checkpoint.
+            // Rows of files that are written have their ends as of the last checkpoint.
             for mark in &txn.marks {
                 if let Some(Some(file)) = self.files.get_mut(&mark.file) {
                     file.bytes = file.bytes.max(u64::from(mark.end) * UNIT);
@@ -202,9 +202,9 @@ impl View {
         Ok(spots)
     }
 
-    /// Hands `take`, in order, where this view has something else than `older`, or may have, in the
-    /// first 512 blocks at or behind `page` times as many of which one of them has some; without
-    /// an older one, all that is no hole. Answers the page to go on with, nothing at the end.
+    /// Passes to `take`, in order, ranges where this view differs from `older`, or may, in the
+    /// first 512 blocks at or behind `page` times as many of which one of them has some. Without an
+    /// older view, passes all that is no hole. Returns the page to go on with, nothing at the end.
     pub async fn changes(
         &mut self,
         mut older: Option<&mut View>,
@@ -255,7 +255,7 @@ impl View {
 fn cause(name: &str, error: &table::Error) -> Fault {
     let kind = match error {
         table::Error::NotFound { .. } => Kind::NotFound,
-        // It has gone on under the look.
+        // It has advanced during the read.
         table::Error::Missing { .. } | table::Error::Fenced { .. } => Kind::Retry,
         other => other.kind(),
     };

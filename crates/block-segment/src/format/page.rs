@@ -7,10 +7,10 @@ use codec::cursor::{Cursor, put_varint};
 use crate::limits::PAGE_BLOCKS;
 use crate::types::Loc;
 
-/// Places of a page's blocks.
+/// Locations of a page's blocks.
 pub(crate) type Locs = [Loc; PAGE_BLOCKS as usize];
 
-/// Blocks that go on from a first one: how many, and units from one to the next.
+/// Length of a run of blocks, and units from one record to the next.
 fn run_len(locs: &[Loc]) -> (usize, u32) {
     let follows = |step: u32| {
         let next = |(n, loc): (usize, &Loc)| *loc == step_from(locs[0], n as u32, step);
@@ -33,17 +33,17 @@ fn step_from(first: Loc, count: u32, step: u32) -> Loc {
     }
 }
 
-/// A page as the table has it; nothing when all of it is a hole.
+/// A page in its stored form; nothing when all of it is a hole.
 pub(crate) fn encode_page(locs: &Locs) -> Vec<u8> {
     let mut out = Vec::new();
-    let (mut at, mut told) = (0, 0);
+    let (mut at, mut written) = (0, 0);
     while at < locs.len() {
         if locs[at] == Loc::HOLE {
             at += 1;
             continue;
         }
         let (len, step) = run_len(&locs[at..]);
-        put_varint(&mut out, (at - told) as u64);
+        put_varint(&mut out, (at - written) as u64);
         put_varint(&mut out, (len as u64) << 1 | u64::from(step == 1));
         match locs[at].place() {
             Some((file, unit)) => {
@@ -53,12 +53,12 @@ pub(crate) fn encode_page(locs: &Locs) -> Vec<u8> {
             None => put_varint(&mut out, 0),
         }
         at += len;
-        told = at;
+        written = at;
     }
     out
 }
 
-/// The places in a page.
+/// The locations in a page.
 pub(crate) fn decode_page(bytes: &[u8]) -> Result<Box<Locs>, DecodeError> {
     let damaged = DecodeError::Damaged("an index page does not decode");
     let mut locs = Box::new([Loc::HOLE; PAGE_BLOCKS as usize]);

@@ -1,18 +1,18 @@
-//! What the table says of the segment and of each DataFile; the table's keys.
+//! Rows of the segment and of each DataFile; the table's keys.
 
 use block_volume::ids::{FileNo, Identity};
 use block_volume::record::{DecodeError, VERSION};
 use codec::cursor::{Cursor, put_varint};
 
-/// Key of what the segment is.
+/// Key of the segment's row.
 pub(crate) const SEGMENT_KEY: &[u8] = b"s";
-/// Key of how far the scrub is.
+/// Key of the scrub's progress.
 pub(crate) const SCRUB_KEY: &[u8] = b"c";
 /// Start of the keys of DataFiles.
 pub(crate) const FILE_PREFIX: u8 = b'f';
 /// Start of the keys of index pages.
 pub(crate) const PAGE_PREFIX: u8 = b'p';
-/// Start of the keys of what is known of attachments' changes.
+/// Start of the keys of attachments' windows.
 pub(crate) const ORIGIN_PREFIX: u8 = b'o';
 /// Start of the keys of TxnFile batches.
 pub(crate) const TXN_PREFIX: u8 = b't';
@@ -22,7 +22,7 @@ pub(crate) fn file_key(file: FileNo) -> [u8; 5] {
     key(FILE_PREFIX, file.get())
 }
 
-/// Key of an attachment's changes.
+/// Key of an attachment's window.
 pub(crate) fn dedup_key(attachment: u32) -> [u8; 5] {
     key(ORIGIN_PREFIX, attachment)
 }
@@ -55,7 +55,7 @@ pub(crate) fn read_txn_key(key: &[u8]) -> Option<u64> {
     key.get(1..).and_then(|rest| rest.try_into().ok()).map(u64::from_be_bytes)
 }
 
-/// What a segment is, and how far its numbers are given away.
+/// State of a segment, and of its counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SegmentState {
     pub(crate) identity: Identity,
@@ -98,14 +98,14 @@ impl SegmentState {
     }
 }
 
-/// How far the scrub of a segment is (B14).
+/// Progress of a segment's scrub (B14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ScrubState {
     /// Passes over the whole segment.
     pub(crate) passes: u64,
     /// The block at which the present pass goes on; 0 between two of them.
     pub(crate) next: u64,
-    /// When the present pass began, else the last one: seconds since 1970.
+    /// Begin of the present pass, else of the last one: seconds since 1970.
     pub(crate) begun: u64,
     /// Blocks that did not verify, in that pass.
     pub(crate) damaged: u64,
@@ -135,16 +135,16 @@ impl ScrubState {
     }
 }
 
-/// What a DataFile is for.
+/// Role of a DataFile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Takes the records of changes; recovery scans its tail.
     Log,
-    /// Holds blocks that garbage collection has moved; only the TxnFile says which.
+    /// Holds blocks that garbage collection has moved; the TxnFile has their locations.
     Collected,
 }
 
-/// What the table says of a DataFile.
+/// Row of a DataFile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileState {
     /// Generation of the table's instance that made it: with its number, its name.
@@ -160,7 +160,7 @@ pub(crate) struct FileState {
     pub(crate) live: u32,
     /// Counter of the segment's changes when it was made: its age.
     pub(crate) born: u64,
-    /// The volume that its records are of; 0 when that is the segment's own.
+    /// The volume of its records; 0 for the segment's own.
     pub(crate) clone_source: u64,
 }
 

@@ -68,7 +68,7 @@ fn marked_head() -> Head {
     Head { tag, ..head(What::Zero, 77, 300, 5, 9, &[]) }
 }
 
-/// What is known of an attachment that has done some changes, and one in part.
+/// The window of an attachment that has done some changes, and one in part.
 fn origins() -> Vec<u8> {
     let mut windows = DedupWindows::default();
     let request = |seq| RequestId { attachment: 12, seq };
@@ -81,7 +81,7 @@ fn origins() -> Vec<u8> {
 fn locs() -> Locs {
     let mut locs = [Loc::HOLE; PAGE_BLOCKS as usize];
     for n in 0..40 {
-        locs[n] = Loc::new(file(5), 1 + 65 * n as u32); // As they were written.
+        locs[n] = Loc::new(file(5), 1 + 65 * n as u32); // In the order of writing.
         locs[100 + n] = Loc::new(file(6), 7 + n as u32); // One unit apart.
         locs[200 + 2 * n] = Loc::new(file(n as u32 + 1), 900);
         locs[400 + n] = Loc::ZERO;
@@ -145,7 +145,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
-/// The corpus: the tests write nothing; `BLOCK_WRITE_CORPUS=1` makes it anew.
+/// The corpus: the tests write nothing; `BLOCK_WRITE_CORPUS=1` writes it again.
 #[test]
 fn the_corpus_is_what_this_version_writes_and_survives_changes() {
     let write = std::env::var_os("BLOCK_WRITE_CORPUS").is_some();
@@ -162,7 +162,7 @@ fn the_corpus_is_what_this_version_writes_and_survives_changes() {
     }
 }
 
-/// Makes the CRCs of changed bytes good, so that what is behind them is met too.
+/// Makes the CRCs of changed bytes valid, so that the fields behind them are decoded too.
 fn mend(name: &str, bytes: &mut [u8]) {
     let mend_record = |head: &mut [u8]| {
         let crc = crc32c(&head[4..RECORD_HEAD]).to_le_bytes();
@@ -224,9 +224,9 @@ fn the_canary_fails() {
     });
 }
 
-/// A record is found in its place only, and any bit of it counts.
+/// A record is found at its location only, and any bit of it counts.
 #[test]
-fn a_block_is_read_where_it_is_or_not_at_all() {
+fn block_is_read_at_its_own_location_only() {
     let whole = data_file();
     let record = &whole[FILE_HEAD..FILE_HEAD + RECORD];
     let good = read_block(IDENTITY, FILE, 1, 17, record).unwrap();
@@ -249,7 +249,7 @@ fn a_block_is_read_where_it_is_or_not_at_all() {
 }
 
 #[test]
-fn packed_blocks_are_read_as_they_were() {
+fn packed_blocks_are_read_back() {
     let whole = packed_file();
     let first = &whole[FILE_HEAD..];
     let Ok(Next::Record(head, _)) = next_record(IDENTITY, FILE, 1, first) else {
@@ -266,7 +266,7 @@ fn packed_blocks_are_read_as_they_were() {
         let mut bad = first[..head.record_len()].to_vec();
         bad[bit / 8] ^= 1 << (bit % 8);
         let read = read_block(IDENTITY, FILE, 1, 17, &bad);
-        // LZ4 says some things in several ways; what is said is what counts.
+        // LZ4 has several encodings of the same bytes; only the decoded bytes count.
         assert!(read.is_err() || read == Ok(block.clone()), "bit {bit}");
     }
 }
@@ -303,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn pages_come_back(
+    fn pages_decode_to_what_was_encoded(
         runs in prop::collection::vec((any_loc(), 1usize..100, any::<bool>()), 0..40),
     ) {
         let mut locs = [Loc::HOLE; PAGE_BLOCKS as usize];
@@ -318,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn batches_come_back(
+    fn batches_decode_to_what_was_encoded(
         updates in prop::collection::vec(any_update(), 0..40),
         marks in prop::collection::vec((1u32..=u32::MAX, any::<u32>(), any::<u32>()), 0..3),
         (epoch, counter) in any::<(u64, u64)>(),
@@ -326,7 +326,7 @@ proptest! {
         let marks = marks.into_iter().map(|(n, end, blocks)| Watermark { file: file(n), end, blocks });
         let txn = Txn { seq: Seq { epoch, counter }, marks: marks.collect(), updates };
         let bytes = txn.encode();
-        // What bounds a batch bounds its bytes.
+        // The bound on a batch bounds its bytes.
         prop_assert!(bytes.len() <= 24 + 48 + 26 * txn.updates.len());
         prop_assert_eq!(Txn::decode(&bytes), Ok(txn));
     }
@@ -334,7 +334,7 @@ proptest! {
 
 /// Issue 10, 3.3: programs wrote batches above the limit of today.
 #[test]
-fn a_batch_above_todays_limit_of_updates_is_read() {
+fn batch_above_the_present_limit_of_updates_is_read() {
     let clear = |lba| Update::Clear { lba, count: 1, to: Loc::HOLE };
     let updates: Vec<Update> = (0..3 * TXN_UPDATES_MAX as u32).map(|n| clear(2 * n)).collect();
     let txn = Txn { seq: Seq { epoch: 1, counter: 2 }, marks: Vec::new(), updates };
@@ -345,7 +345,7 @@ fn a_batch_above_todays_limit_of_updates_is_read() {
 
 /// The page states the constants of the source.
 #[test]
-fn the_page_tells_what_the_source_has() {
+fn format_page_has_the_constants_of_the_source() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/block.md");
     let page = fs::read_to_string(page).unwrap();
     let facts = [
@@ -362,7 +362,7 @@ fn the_page_tells_what_the_source_has() {
     for fact in facts {
         assert!(page.contains(&fact), "the page does not say: {fact}");
     }
-    // Each field where the page says it is: bytes of it that differ tell the field.
+    // Each field is at the offset on the page: bytes that differ identify the field.
     let rows = page.split("**Records:**").nth(1).expect("the table of a record's head");
     let rows = rows.split("\n\n").nth(1).expect("the table").lines().skip(2);
     let base = head(What::Data, 1, 100, 17, 1, b"");

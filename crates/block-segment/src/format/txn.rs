@@ -1,4 +1,4 @@
-//! Batches of the TxnFile: updates of the index, and how far they cover the DataFiles.
+//! Batches of the TxnFile: updates of the index, and watermarks of the DataFiles.
 
 use block_volume::ids::{FileNo, Seq};
 use block_volume::record::DecodeError;
@@ -6,7 +6,7 @@ use codec::cursor::{Cursor, put_varint};
 
 use crate::types::{Loc, Update};
 
-/// How far the TxnFile covers a DataFile that takes records: its watermark.
+/// Watermark of a DataFile that takes records: the TxnFile covers it up to here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Watermark {
     pub(crate) file: FileNo,
@@ -20,7 +20,7 @@ pub(crate) struct Watermark {
 /// [`crate::limits::TXN_MARKS_MAX`] marks at most.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Txn {
-    /// The last change that it and those before it cover.
+    /// The last change that this batch and those before it cover.
     pub(crate) seq: Seq,
     pub(crate) marks: Vec<Watermark>,
     pub(crate) updates: Vec<Update>,

@@ -9,11 +9,11 @@ use crate::format::page::{Locs, encode_page};
 use crate::limits::PAGE_BLOCKS;
 use crate::types::{Loc, Update};
 
-/// What the index in memory says of a block.
+/// State of a block in the memory's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     Loc(Loc),
-    /// The page of this number has to meet what the table has of it.
+    /// The page of this number has to be merged with the table's first.
     Ask(u32),
 }
 
@@ -22,16 +22,16 @@ pub(crate) type Deltas = Vec<(FileNo, i32)>;
 
 /// Pages of the index in memory.
 ///
-/// It counts exactly how many blocks of each file the pages in the table have (each write of a
-/// page brings its [`Deltas`]), and beside it what is known of later changes. A count may be too
-/// high until pages have met the table, and is never too low: 0 is right.
+/// It counts exactly how many blocks of each file the pages in the table have (each write of a page
+/// brings its [`Deltas`]), and beside it the known later changes. A count may be too high until
+/// pages are merged with the table's, and is never too low: 0 is right.
 pub(crate) struct IndexMap {
     pages: BTreeMap<u32, Page>,
     /// Beyond the counts in the table.
     pending: BTreeMap<FileNo, i64>,
     bytes: usize,
     dirty: usize,
-    /// Where the sweep goes on.
+    /// Position of the sweep.
     hand: u32,
 }
 
@@ -50,7 +50,7 @@ impl IndexMap {
         self.bytes
     }
 
-    /// Memory of those that the table lacks.
+    /// Memory of pages that the table lacks.
     pub(crate) fn dirty_bytes(&self) -> usize {
         self.dirty
     }
@@ -60,7 +60,7 @@ impl IndexMap {
         self.pending.get(&file).copied().unwrap_or(0)
     }
 
-    /// The place of a block.
+    /// The location of a block.
     pub(crate) fn get(&mut self, lba: u32) -> Found {
         let number = page_of(lba);
         let Some(page) = self.pages.get_mut(&number) else { return Found::Ask(number) };
@@ -84,7 +84,7 @@ impl IndexMap {
         worked
     }
 
-    /// Makes a change. A move whose block is elsewhere by now changes nothing.
+    /// Makes a change. A move whose block has another location by now changes nothing.
     pub(crate) fn apply(&mut self, update: Update) {
         let (lba, count) = match update {
             Update::Data { lba, count, .. } | Update::Clear { lba, count, .. } => (lba, count),
@@ -112,19 +112,19 @@ impl IndexMap {
                     put(page, blocks + n, loc, counter);
                 }
                 if stop - at == u64::from(PAGE_BLOCKS) {
-                    page.replace(page.all()); // All the same, perhaps: then it is small.
+                    page.replace(page.all()); // When all are equal, it is small.
                 }
             });
             at = stop;
         }
     }
 
-    /// True when a page has met what the table has of it.
+    /// True when a page was merged with the table's.
     pub(crate) fn has_met(&self, number: u32) -> bool {
         self.pages.get(&number).is_some_and(|page| page.met)
     }
 
-    /// Tells a page what the table has of it, once.
+    /// Merges a page with the table's, once.
     pub(crate) fn meet(&mut self, number: u32, stored: &Locs) {
         self.with(number, |page, counter| {
             if page.met {
@@ -135,14 +135,14 @@ impl IndexMap {
             for (block, loc) in all.iter_mut().enumerate() {
                 match *loc {
                     Loc::UNKNOWN => *loc = stored[block],
-                    // What was changed before has left its old place.
+                    // Blocks that changed before have left their old locations.
                     _ => counter.add(page, stored[block], -1),
                 }
             }
             page.replace(all);
             page.met = true;
             for (block, from, to) in moves {
-                counter.add(page, to, -1); // Until it is known, it counted as made.
+                counter.add(page, to, -1); // Until now, it counted as made.
                 shift(page, usize::from(block), from, to, counter);
             }
         });
@@ -154,8 +154,8 @@ impl IndexMap {
         dirty.map(|(number, _)| *number).collect()
     }
 
-    /// A page that has met the table, as it is to be stored there, with what the table's counts
-    /// lack of it; and its version. Once taken, the deltas are the caller's.
+    /// A merged page in its stored form, with the difference to the table's counts, and its
+    /// version. Once taken, the deltas are the caller's.
     pub(crate) fn take_page(&mut self, number: u32) -> (Vec<u8>, Deltas, u64) {
         self.with(number, |page, counter| {
             assert!(page.met, "a page is stored only after it has met what is stored");
@@ -185,8 +185,8 @@ impl IndexMap {
         }
     }
 
-    /// Goes on through the pages, and drops those that were not used since it came by and that
-    /// the table has, until that gives `want` bytes; true when it has reached the last page.
+    /// Continues over the pages, and drops unused pages that the table has, until that frees `want`
+    /// bytes; true when it has reached the last page.
     pub(crate) fn sweep(&mut self, want: usize) -> bool {
         let before = self.bytes;
         while before - self.bytes < want {
@@ -208,7 +208,7 @@ impl IndexMap {
 
     /// Drops pages that the table has until `most` bytes are left, or none of them is.
     pub(crate) fn trim(&mut self, most: usize) {
-        // From anywhere to the end, and twice around: the first time takes the marks of use away.
+        // From the hand to the end, and twice around: the first round clears the used marks.
         for _ in 0..3 {
             if !self.sweep(self.bytes.saturating_sub(most)) {
                 return;
@@ -276,7 +276,7 @@ mod tests {
 
     const BLOCKS: usize = 3 * PAGE_BLOCKS as usize;
 
-    /// An index that knows everything, and what a table has of it.
+    /// An index of all blocks, and the table's part of it.
     struct Model {
         locs: Vec<Loc>,
         map: IndexMap,
@@ -329,7 +329,7 @@ mod tests {
             }
         }
 
-        /// Blocks of each file, by the places.
+        /// Blocks of each file, by the locations.
         fn wanted(&self) -> BTreeMap<FileNo, i64> {
             let mut want = BTreeMap::new();
             for (file, _) in self.locs.iter().filter_map(|loc| loc.place()) {
@@ -338,7 +338,7 @@ mod tests {
             want
         }
 
-        /// What is not known yet is never counted too low: a file that seems empty is.
+        /// Unknown blocks are never counted too low: a file that seems empty is.
         fn check_no_fewer(&self) {
             for (file, count) in self.wanted() {
                 let have = self.counts.get(&file).unwrap_or(&0) + self.map.pending(file);
@@ -346,7 +346,7 @@ mod tests {
             }
         }
 
-        /// Counts agree with the places.
+        /// Counts agree with the locations.
         fn check(&mut self) {
             (0..3).for_each(|number| self.meet(number));
             let want = self.wanted();
@@ -369,7 +369,7 @@ mod tests {
         Look(usize),
         Store,
         Evict,
-        /// Another map begins over the table, and learns what came since it was stored.
+        /// Another map begins over the table, and replays the changes since it was stored.
         Crash,
     }
 
@@ -402,7 +402,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_map_that_knows_everything(steps in prop::collection::vec(steps(), 1..60)) {
+        fn map_agrees_with_a_complete_model(steps in prop::collection::vec(steps(), 1..60)) {
             let mut model = Model {
                 locs: vec![Loc::HOLE; BLOCKS],
                 map: IndexMap::new(),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_block_takes_16_bytes_at_most() {
+    fn hot_block_takes_16_bytes_at_most() {
         let mut map = IndexMap::new();
         let mut mapped = 0;
         // Pages with 64 random blocks, half full, full, and one run.

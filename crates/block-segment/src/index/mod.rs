@@ -1,4 +1,4 @@
-//! The index map (B2): where each 4 KiB block of a segment is. Pure.
+//! The index map (B2): the location of each 4 KiB block of a segment. Pure.
 
 mod map;
 mod page;

@@ -1,4 +1,4 @@
-//! [`Page`]: the places of 512 blocks, as compact as they allow.
+//! [`Page`]: the locations of 512 blocks, in the smallest form.
 
 use std::mem::size_of;
 
@@ -12,10 +12,10 @@ const BLOCKS: usize = PAGE_BLOCKS as usize;
 /// Entries up to which a list takes less memory than an array, which has 8 bytes a block: 10
 /// bytes each and room to grow.
 const LIST_MAX: usize = BLOCKS * 3 / 4;
-/// Room that a list grows by: little is wasted, few are the copies.
+/// Room that a list grows by: little is wasted, and copies are rare.
 const LIST_STEP: usize = 8;
 
-/// Places in their smallest form: a list takes 10 bytes an entry, an array 8 a block.
+/// Locations in their smallest form: a list takes 10 bytes an entry, an array 8 a block.
 #[derive(Debug)]
 enum Places {
     /// All the same.
@@ -36,22 +36,22 @@ enum Places {
 #[derive(Debug)]
 pub(super) struct Page {
     places: Places,
-    /// It has met what the table has of it.
+    /// It was merged with the table's page.
     pub(super) met: bool,
-    /// It differs from what the table has.
+    /// It differs from the table's page.
     pub(super) dirty: bool,
     /// Used since the sweep last came by.
     pub(super) used: bool,
     /// Counts changes, so that one during a write to the table is noticed.
     pub(super) version: u64,
-    /// Moves of blocks of which the place is not known yet, in their order.
+    /// Moves of blocks whose location is not known yet, in their order.
     pub(super) moves: Vec<(u16, Loc, Loc)>,
-    /// What the table's count of blocks in files lacks of this page.
+    /// The page's blocks in files that the table's count lacks.
     pub(super) delta: Vec<(FileNo, i32)>,
 }
 
 impl Page {
-    /// A page that has not met what the table has of it.
+    /// A page that is not merged with the table's yet.
     pub(super) fn new() -> Page {
         Page {
             places: Places::Same(Loc::UNKNOWN),
@@ -89,7 +89,7 @@ impl Page {
         }
     }
 
-    /// Sets a block's place; answers the one before.
+    /// Sets a block's location; returns the one before.
     pub(super) fn set(&mut self, block: usize, loc: Loc) -> Loc {
         if let Places::Same(rest) = self.places {
             if rest == loc {
@@ -117,7 +117,7 @@ impl Page {
         std::mem::replace(&mut locs[block], loc)
     }
 
-    /// All places.
+    /// All locations.
     pub(super) fn all(&self) -> Box<Locs> {
         match &self.places {
             Places::Same(loc) => Box::new([*loc; BLOCKS]),
@@ -130,7 +130,7 @@ impl Page {
         }
     }
 
-    /// Replaces all places, in the form that suits them.
+    /// Replaces all locations, in the smallest form.
     pub(super) fn replace(&mut self, all: Box<Locs>) {
         let rest = all[0];
         if all.iter().all(|loc| *loc == rest) {

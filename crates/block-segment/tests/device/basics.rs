@@ -1,4 +1,4 @@
-//! What one owner answers.
+//! Answers of one owner.
 
 use base::Kind;
 use block_segment::{Options, Segment};
@@ -70,7 +70,7 @@ fn ranges_outside_and_odd_ones_are_answered_properly() {
             assert_eq!(past.unwrap_err().kind, Kind::Invalid);
             segment.write(0, data.slice(0..0)).await.unwrap();
             segment.clear(Extent { offset: 0, len: 0 }, Clear::Zero).await.unwrap();
-            // Nothing of that has written anything.
+            // None of these has written anything.
             assert_eq!(segment.stats().appends, 0);
             segment.write(BYTES - 10, data).await.unwrap();
             assert_eq!(
@@ -84,7 +84,7 @@ fn ranges_outside_and_odd_ones_are_answered_properly() {
 }
 
 #[test]
-fn pieces_tell_holes_zeroes_and_data() {
+fn pieces_distinguish_holes_zeroes_and_data() {
     let world = World::new(2);
     let (_, env) = world.boot();
     let (disk, at) = (world.disk.clone(), env.clone());
@@ -121,7 +121,7 @@ fn pieces_tell_holes_zeroes_and_data() {
 }
 
 #[test]
-fn a_segment_knows_its_owners_and_itself() {
+fn opening_with_an_old_epoch_or_another_identity_is_refused() {
     let world = World::new(3);
     let (_, env) = world.boot();
     let (disk, at) = (world.disk.clone(), env.clone());
@@ -224,7 +224,7 @@ fn at_a_time(clients: u64, pause: Duration) -> (f64, Duration) {
 }
 
 #[test]
-fn those_who_were_answered_come_into_the_next_append() {
+fn answered_clients_share_the_next_append() {
     let (alone, single) = at_a_time(1, PAUSE);
     let (few, of_two) = at_a_time(2, PAUSE);
     let (packed, eight) = at_a_time(8, PAUSE);
@@ -233,7 +233,7 @@ fn those_who_were_answered_come_into_the_next_append() {
     assert!(few < 1.5 && of_two < 2 * single, "{few:.2} blocks an append, {of_two:?}");
     // Seven blocks cost eight sectors: 3.43 device bytes a byte with three replicas.
     assert!(packed > 6.0, "{packed:.2} blocks an append");
-    // Those who take long to come back are not waited for again and again.
+    // Clients that take long to come back are not waited for again and again.
     let (slow, unhurried) = at_a_time(8, 50 * PAUSE);
     println!("8, slow: {slow:.2} {unhurried:?}");
     assert!(unhurried < 2 * single, "{unhurried:?} instead of {single:?}");

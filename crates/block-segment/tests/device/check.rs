@@ -1,4 +1,4 @@
-//! What a check and a scrub find, and what they do not.
+//! Findings of a check and of a scrub.
 
 use block_segment::{Options, Segment};
 use block_volume::contract::{Clear, Device};
@@ -34,7 +34,7 @@ async fn write(env: &Env, segment: &Segment, blocks: std::ops::Range<u64>, byte:
 }
 
 #[test]
-fn a_check_names_all_that_is_wrong() {
+fn check_lists_all_damage() {
     let world = World::new(21);
     world.run(async {
         let (_, env) = world.boot();
@@ -48,7 +48,7 @@ fn a_check_names_all_that_is_wrong() {
             let good = check(&segment).await;
             assert_eq!((good.blocks, good.findings_count), (200, 0), "{good:?}");
             assert_eq!(good.files, segment.stats().files as u64);
-            // Bits of a block's data, of its metadata, and a record in another's place.
+            // Bits of a block's data, of its metadata, and a record in another's unit.
             let names: Vec<String> =
                 disk.names().into_iter().filter(|name| name.starts_with("data-")).collect();
             let first = names[0].clone();
@@ -67,7 +67,7 @@ fn a_check_names_all_that_is_wrong() {
                 assert!(finding.starts_with(&format!("block {lba} ")), "{finding}");
                 assert!(finding.contains(&first), "{finding}");
             }
-            // What nothing names, and what is not there.
+            // A file that no row names, and a missing file.
             disk.set_content("data-00000001-0000abcd", Some(vec![0; 64]));
             disk.set_content("data-ffffffff-0000abcd", Some(vec![0; 64]));
             disk.set_content(&first, None);
@@ -122,7 +122,7 @@ fn scrub_reads_all_in_turn_and_counts_damage() {
     assert_eq!(marks.get("segment: scrubbed"), Some(&2));
 }
 
-/// A takeover does again what the scrub did in the last minute, and begins no pass before its time.
+/// A takeover repeats the last minute of the scrub, and begins no pass before its time.
 #[test]
 fn scrub_goes_on_where_another_owner_was() {
     let world = World::new(23);

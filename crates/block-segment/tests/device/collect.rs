@@ -9,7 +9,7 @@ use runtime::{Class, Duration, Rng};
 
 use crate::device::support::{BYTES, World, device, on, open, small};
 
-/// Overwrites with a fifth of garbage allowed; answers what came of it.
+/// Overwrites with a fifth of garbage allowed; returns the segment's counters.
 fn overwrite(seed: u64, options: Options, rounds: u64, hot: bool) -> (Stats, usize) {
     let world = World::new(seed);
     let (_, env) = world.boot();
@@ -35,7 +35,7 @@ fn overwrite(seed: u64, options: Options, rounds: u64, hot: bool) -> (Stats, usi
                     _ => rng.below(blocks),
                 };
                 want[lba as usize] = n + 1;
-                // Those under way are of different blocks: tasks are polled in any order.
+                // Writes under way are of different blocks: tasks are polled in any order.
                 let twice = waiting.iter().any(|(other, _)| *other == lba);
                 if waiting.len() == 32 || twice {
                     for (_, one) in waiting.drain(..) {

@@ -7,8 +7,8 @@ use runtime::{Class, Rng};
 
 use crate::device::support::{World, device, on, open, plan, small};
 
-/// A life of an owner up to the step; nothing when it did not get there. Answers the steps that
-/// its world has seen.
+/// A life of an owner up to the step; nothing when it did not get there. Returns the steps that its
+/// world has seen.
 fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
     let world = World::new(seed);
     let done = world.run(async {
@@ -61,7 +61,7 @@ fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
 }
 
 #[test]
-fn nothing_answered_is_lost_wherever_an_owner_crashes() {
+fn answered_changes_survive_a_crash_at_any_step() {
     let points = life(1, None, 0);
     assert!(points > 400, "only {points} steps to crash at");
     for point in (1..=points).step_by(2) {
@@ -70,7 +70,7 @@ fn nothing_answered_is_lost_wherever_an_owner_crashes() {
 }
 
 #[test]
-fn the_same_with_answers_lost() {
+fn answered_changes_survive_a_crash_with_answers_lost() {
     let points = life(2, None, 8);
     for point in (1..=points).step_by(5) {
         life(2, Some(point), 8);

@@ -30,7 +30,7 @@ async fn fill(world: &World) {
     world.sim.crash(host, CrashMode::Process);
 }
 
-/// Opens, and reads block after block; an error is the first that is met.
+/// Opens, and reads block after block; returns the first error.
 async fn use_all(world: &World, env: &Env) -> Result<(), Fault> {
     let (disk, at) = (world.disk.clone(), env.clone());
     let work = async move {
@@ -83,7 +83,7 @@ fn missing_files_are_named_and_come_back() {
 }
 
 #[test]
-fn changed_and_cut_bytes_are_found_or_do_not_matter() {
+fn changed_and_truncated_bytes_are_found_or_harmless() {
     let mut found = 0;
     for seed in 0..60 {
         let world = World::new(5);
@@ -105,7 +105,7 @@ fn changed_and_cut_bytes_are_found_or_do_not_matter() {
             world.disk.set_content(&name, Some(bytes));
             let (_, env) = world.boot();
             match use_all(&world, &env).await {
-                // A head's byte that nobody reads any more.
+                // A head's byte that is not read any more.
                 Ok(()) => assert!(at < 64, "{name} at {at}"),
                 Err(fault) => {
                     assert!(matches!(fault.kind, Kind::Corrupt | Kind::Invalid), "{fault}");

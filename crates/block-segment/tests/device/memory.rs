@@ -13,10 +13,10 @@ use table::Cache;
 use crate::device::support::{BYTES, World, on};
 
 const SEGMENTS: u32 = 48;
-/// What changes and last appends of all segments may take together.
+/// Bytes of changes and last appends of all segments together.
 const BUDGET: usize = 512 << 10;
 
-/// As a block server has it: what one segment may hold is an eighth of the budget.
+/// As in a block server: one segment may hold an eighth of the budget.
 fn options() -> Options {
     Options {
         file_bytes: 256 << 10,
@@ -43,7 +43,7 @@ async fn open_all(env: &Env, world: &World, shared: &Shared) -> Result<Vec<Segme
     Ok(segments)
 }
 
-/// Writes to all segments in turn; answers the most that was in memory of changes and appends.
+/// Writes to all segments in turn; returns the peak memory of changes and appends.
 fn most_in_memory(shared: Shared, rounds: u64) -> usize {
     let world = Rc::new(World::new(11));
     let (_, env) = world.boot();

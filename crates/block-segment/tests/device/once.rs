@@ -1,5 +1,5 @@
-//! Changes of clients happen once, through the deaths of owners: whole ones are known again, and
-//! of those that were cut off the rest is done.
+//! Changes of clients happen once, through the deaths of owners: whole ones are recognised, and the
+//! rest of partial ones is done.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,9 @@ use crate::device::support::{World, on, open, small};
 
 const BLOCK: u64 = 4096;
 const LANES: u64 = 6;
-/// Blocks of one lane, which changes them one after the other, from any byte on.
+/// Blocks of one lane, which changes them in order, from any byte on.
 const SPAN: u64 = 96;
-/// Parts that are shorter may look like another change's.
+/// Shorter parts may look like another change's.
 const TELLING: u64 = 8;
 
 /// A change without an answer.
@@ -27,7 +27,7 @@ const TELLING: u64 = 8;
 struct Pending {
     request: RequestId,
     extent: Extent,
-    /// What it writes; none for a clear.
+    /// The tag of its content; none for a clear.
     tag: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ fn content(tag: u64, extent: Extent) -> Vec<u8> {
     (extent.offset..extent.offset + extent.len).map(byte).collect()
 }
 
-/// What lanes have begun, and how many changes each attachment has.
+/// Changes that lanes have begun, and each attachment's number of changes.
 #[derive(Default)]
 struct Book {
     pending: RefCell<BTreeMap<u64, Pending>>,
@@ -99,8 +99,8 @@ fn parts(extent: Extent) -> impl Iterator<Item = Extent> {
     })
 }
 
-/// The next owner: another attachment writes over all that the first has no answer for; then the
-/// first sends its changes again. What had happened must not come back.
+/// The next owner: another attachment writes over all unanswered changes of the first; then the
+/// first sends its changes again. Earlier effects must not come back.
 async fn judge(env: Env, segment: Segment, book: Rc<Book>) -> Result<(u64, u64), String> {
     let text = |fault: base::Fault| fault.to_string();
     let pending: Vec<Pending> = book.pending.borrow().values().copied().collect();
@@ -174,7 +174,7 @@ fn life(seed: u64) -> (u64, u64, BTreeMap<&'static str, u64>) {
 }
 
 #[test]
-fn what_has_happened_does_not_happen_again_under_the_next_owner() {
+fn changes_are_not_repeated_by_the_next_owner() {
     let (mut before, mut after) = (0, 0);
     let mut marks: BTreeMap<&'static str, u64> = BTreeMap::new();
     for seed in 0..12 {
@@ -189,9 +189,9 @@ fn what_has_happened_does_not_happen_again_under_the_next_owner() {
     }
 }
 
-/// What is known outlives checkpoints, collection and many owners, and only as long as it must.
+/// Windows outlive checkpoints, collection and many owners, and only as long as needed.
 #[test]
-fn attachments_are_remembered_until_they_are_over() {
+fn windows_of_attachments_last_until_they_are_over() {
     let world = World::new(5);
     world.run(async {
         for round in 0..3u64 {
@@ -207,13 +207,13 @@ fn attachments_are_remembered_until_they_are_over() {
                         let what = Pending { request, extent, tag: Some(seq) };
                         send(&at, &segment, what).await.expect("all is well");
                     }
-                    // Long ago: it cannot be told any more, so it is refused.
+                    // An old change: its state is not known any more, so it is refused.
                     let request = RequestId { attachment, seq: round * 300 + 1 };
                     let extent = Extent { offset: 0, len: 1 };
                     let late = send(&at, &segment, Pending { request, extent, tag: Some(1) });
                     assert_eq!(late.await.unwrap_err().kind, Kind::Invalid);
                 }
-                segment.confirm().await.expect("nobody else is there");
+                segment.confirm().await.expect("no other owner is there");
                 segment.checkpoint().await.expect("all is well");
                 if round == 2 {
                     segment.forget(0..3);

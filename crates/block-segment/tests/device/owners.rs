@@ -1,4 +1,4 @@
-//! Several owners fight for a segment, slow, paused, crashing, with answers lost and late.
+//! Several owners compete for a segment, slow, paused, crashing, with answers lost and late.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ fn fight(seed: u64, lose_one_in: u64, leaky_seal: bool) -> (Loaded, BTreeMap<&'s
                 break;
             }
         }
-        // Quiet: what is late comes, and one owner finds all of it.
+        // Quiet: late messages arrive, and one owner finds all of it.
         hosts.into_iter().flatten().for_each(|host| sim.crash(host, CrashMode::Process));
         world.disk.with_faults(|faults| (faults.lose_one_in, faults.refuse_one_in) = (0, 0));
         sim.sleep(Duration::from_secs(2)).await;
@@ -150,9 +150,9 @@ fn the_canary_fails() {
     (0..8).for_each(|seed| drop(fight(seed, 0, true)));
 }
 
-/// Who was given the segment before its present owner, and comes late, disturbs nobody.
+/// An earlier owner of the segment that comes late does not disturb the present one.
 #[test]
-fn a_late_owner_is_refused_before_it_shuts_anybody_out() {
+fn late_owner_is_refused_before_it_fences_another() {
     let world = World::new(9);
     world.run(async {
         let (_, env) = world.boot();
@@ -165,7 +165,7 @@ fn a_late_owner_is_refused_before_it_shuts_anybody_out() {
                 assert_eq!(late.unwrap_err().kind, base::Kind::Fenced);
                 segment.write(0, data.clone()).await.expect("it is still the owner");
             }
-            // Without room an opening says so, and goes on when there is some.
+            // Without room an opening fails with that reason, and goes on when there is some.
             segment.close().await.expect("all is well");
             disk.with_faults(|faults| faults.full = true);
             let full = open(&at, &disk, 6, small()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What an owner says of places, for those who read beside it (decision 23).
+//! Locations from an owner, for direct reads (decision 23).
 
 use block_volume::contract::{BlockLocations, Clear, Device, Owned};
 use block_volume::geometry::Extent;
@@ -9,7 +9,7 @@ use table::Store;
 
 use crate::device::support::{World, on, open, small};
 
-/// Bytes of a record's head, and of the unit in which places are counted.
+/// Bytes of a record's head, and of the unit of locations.
 const UNIT: u64 = 64;
 const BLOCKS: u64 = 40;
 
@@ -17,9 +17,8 @@ fn at(block: u64, count: u64) -> Extent {
     Extent { offset: block * BLOCK, len: count * BLOCK }
 }
 
-/// The block at each place, as a file that was read beside the owner shows it: a record's data
-/// stands behind its head. Nothing where the file does not show it: it may be its last append, or
-/// the file may have been collected.
+/// The block at each location, by a direct read: a record's data is behind its head. Nothing where
+/// the file does not show it: it may be its last append, or the file may have been collected.
 async fn look(store: &dyn Store, spans: &[LocationRun]) -> Vec<Option<Vec<u8>>> {
     let mut seen = Vec::new();
     for span in spans {
@@ -42,7 +41,7 @@ async fn look(store: &dyn Store, spans: &[LocationRun]) -> Vec<Option<Vec<u8>>> 
 }
 
 #[test]
-fn places_show_what_a_read_shows() {
+fn locations_show_what_a_read_shows() {
     let world = World::new(31);
     let (_, env) = world.boot();
     let (disk, at_env) = (world.disk.clone(), env.clone());
@@ -57,15 +56,15 @@ fn places_show_what_a_read_shows() {
                 segment.write(block * BLOCK, data)
             };
             write(0, 1).await.unwrap();
-            // It is among the last appends: nobody can be sure to find it.
+            // It is among the last appends: no direct read is sure to find it.
             assert_eq!(segment.locate(at(0, 1), true).await.unwrap(), None);
-            // Nothing was ever there, or was taken away.
+            // Never written, or trimmed.
             let hole = |first, blocks| {
                 let spans = vec![LocationRun { blocks, at: None }];
                 Some(BlockLocations { first, spans })
             };
             assert_eq!(segment.locate(at(100, 3), false).await.unwrap(), hole(100, 3));
-            // Those around it, as far as they can be told.
+            // Neighbours, as far as replicas show them.
             assert_eq!(segment.locate(at(100, 3), true).await.unwrap(), hole(96, 32));
             assert_eq!(segment.locate(at(2, 1), true).await.unwrap(), hole(1, 31));
             for block in 0..BLOCKS {
@@ -73,22 +72,22 @@ fn places_show_what_a_read_shows() {
             }
             segment.clear(at(4, 3), Clear::Trim).await.unwrap();
             assert_eq!(segment.locate(at(4, 3), false).await.unwrap(), hole(4, 3));
-            // One write of many blocks, whose records stand one behind the other.
+            // One write of many blocks, whose records are in order, without gaps.
             let many = env.pool().copy_of(&[9; 8 * BLOCK as usize]).unwrap();
             segment.write(10 * BLOCK, many).await.unwrap();
             let (mut collected, mut shown) = (0, 0);
             for round in 0..12u8 {
-                // Others are written over and over, until the first have been collected.
+                // Others are overwritten, until the first have been collected.
                 for block in 200..300 {
                     write(block, round).await.unwrap();
                 }
                 let range = at(1, BLOCKS - 1);
                 let around = segment.locate(range, true).await.unwrap().expect("they are shown");
                 let BlockLocations { first, spans } = around;
-                // Block 0 is told, and those behind the range are zeroes.
+                // Block 0 has a location, and those behind the range are zeroes.
                 assert_eq!(first, 0);
-                let told = spans.iter().map(|span| u64::from(span.blocks)).sum::<u64>();
-                assert_eq!(told, 64);
+                let count = spans.iter().map(|span| u64::from(span.blocks)).sum::<u64>();
+                assert_eq!(count, 64);
                 let only = segment.locate(range, false).await.unwrap().expect("as before");
                 assert_eq!(only.first, 1);
                 let spans = only.spans;
@@ -107,7 +106,7 @@ fn places_show_what_a_read_shows() {
                 collected = segment.stats().collected_blocks;
             }
             assert!(collected > BLOCKS && shown > 5 * BLOCKS, "{collected}, {shown}");
-            // A part of a block has the place of the whole.
+            // A part of a block has the location of the whole.
             let part = Extent { offset: 12 * BLOCK + 5, len: 7 };
             let whole = segment.locate(at(12, 1), false).await.unwrap();
             assert_eq!(segment.locate(part, false).await.unwrap(), whole);

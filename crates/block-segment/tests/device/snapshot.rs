@@ -1,5 +1,5 @@
 //! Cuts and directories linked from them: each has all that was answered before it, nothing that
-//! began after it, whatever source, links and owners do afterwards, wherever the owner crashes.
+//! began after it, with any later work of source, links and owners, and any crash of the owner.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ const LANES: usize = 8;
 const BLOCK: u64 = 4096;
 const HOLD: Duration = Duration::from_secs(1);
 
-/// What was begun and what was answered, block by block.
+/// Values that were begun and that were answered, block by block.
 #[derive(Default)]
 struct Track {
     begun: RefCell<Vec<u64>>,
@@ -32,7 +32,7 @@ struct Track {
     stop: Cell<bool>,
 }
 
-/// A linked directory: what it has at least and at most.
+/// A linked directory: its least and its largest values.
 struct Made {
     number: u64,
     least: Vec<u64>,
@@ -118,7 +118,7 @@ async fn life_of_owner(
         let least = track.acked.borrow().clone();
         segment.cut(number, HOLD).await.map_err(|fault| fault.to_string())?;
         let most = track.begun.borrow().clone();
-        // What was told before the cut may be heard a moment later.
+        // An answer sent before the cut may arrive a moment later.
         env.sleep(Duration::from_micros(1)).await;
         let acked = track.acked.borrow().clone();
         env.sleep(Duration::from_micros(rng.below(2000))).await;
@@ -139,7 +139,7 @@ async fn life_of_owner(
     segment.close().await.map_err(|fault| fault.to_string())
 }
 
-/// A life up to a step; answers the steps of all of it.
+/// A life up to a step; returns the steps of all of it.
 fn life(seed: u64, stop_at: Option<u64>) -> u64 {
     let world = World::new(seed);
     let done = world.run(async {
@@ -172,12 +172,12 @@ fn life(seed: u64, stop_at: Option<u64>) -> u64 {
                 let linked = open_linked(&at, &disk, number, 1).await;
                 let was = values(&linked).await.map_err(bad)?;
                 between(&cut.least, &was, &cut.most).map_err(bad)?;
-                // It is a segment as any other, and none of the source's affair.
-                let told = |fault: base::Fault| bad(fault.to_string());
+                // It is a segment as any other, independent of the source.
+                let refused = |fault: base::Fault| bad(fault.to_string());
                 for lba in 0..4 {
-                    write(&at, &linked, lba, 1 << 40).await.map_err(told)?;
+                    write(&at, &linked, lba, 1 << 40).await.map_err(refused)?;
                 }
-                linked.checkpoint().await.map_err(told)?;
+                linked.checkpoint().await.map_err(refused)?;
                 let is = values(&linked).await.map_err(bad)?;
                 assert!(is[..4].iter().all(|value| *value == 1 << 40) && is[4..] == was[4..]);
             }
@@ -191,14 +191,14 @@ fn life(seed: u64, stop_at: Option<u64>) -> u64 {
 }
 
 #[test]
-fn a_cut_has_what_was_answered_and_no_more() {
+fn cut_has_answered_changes_and_no_later_ones() {
     for seed in 0..4 {
         life(seed, None);
     }
 }
 
 #[test]
-fn wherever_an_owner_crashes_its_links_are_whole() {
+fn links_are_whole_after_a_crash_at_any_step() {
     let points = life(5, None);
     assert!(points > 500, "only {points} steps to crash at");
     for point in (1..=points).step_by(37) {
@@ -207,7 +207,7 @@ fn wherever_an_owner_crashes_its_links_are_whole() {
 }
 
 #[test]
-fn a_flattened_link_shares_nothing() {
+fn flattened_link_shares_nothing() {
     let world = World::new(3);
     let (_, env) = world.boot();
     let (disk, at) = (world.disk.clone(), env.clone());
@@ -261,9 +261,9 @@ fn data_files(disk: &MemDisk) -> BTreeSet<String> {
     disk.names().into_iter().filter(|name| name.starts_with("data-")).collect()
 }
 
-/// What a clone shares is collected with the rest of it (`protocols.md` 6.7).
+/// Shared blocks of a clone are collected with the rest of it (`protocols.md` 6.7).
 #[test]
-fn a_link_that_is_overwritten_lets_go_of_what_it_shares() {
+fn overwritten_link_releases_its_shared_files() {
     let world = World::new(6);
     let (_, env) = world.boot();
     let (disk, at) = (world.disk.clone(), env.clone());
@@ -295,8 +295,8 @@ fn a_link_that_is_overwritten_lets_go_of_what_it_shares() {
     world.run(async { on(&env, work).await.unwrap() });
 }
 
-/// Names of linked files carry the generation of another directory's table, which may be above
-/// that of the clone's: what a clone does not need any more goes nevertheless.
+/// Names of linked files carry the generation of another directory's table, which may be above that
+/// of the clone's: files that a clone does not need any more go nevertheless.
 #[test]
 fn linked_file_that_no_table_names_is_removed_by_the_next_opening() {
     let world = World::new(6);
@@ -318,7 +318,7 @@ fn linked_file_that_no_table_names_is_removed_by_the_next_opening() {
         assert!(shared.len() > 20, "{shared:?}");
         let contents: Vec<_> =
             shared.iter().map(|name| (name.clone(), target.content(name))).collect();
-        // The clone copies what it shares, and the removal of what it shared is lost.
+        // The clone copies shared blocks, and the removal of the shared files is lost.
         let linked = open_linked(&at, &disk, 1, 1).await;
         while linked.flatten() > 0 {
             at.sleep(Duration::from_millis(50)).await;
@@ -339,10 +339,10 @@ fn linked_file_that_no_table_names_is_removed_by_the_next_opening() {
     world.run(async { on(&env, work).await.unwrap() });
 }
 
-/// An opening that links a clone may end anywhere, and the snapshot's table may go on before the
-/// next one begins: what the first has left must not be mixed with what the second finds.
+/// An opening that links a clone may end anywhere, and the snapshot's table may advance before the
+/// next one begins: rows of the first must not be mixed with rows of the second.
 #[test]
-fn a_first_opening_begins_anew_what_another_left() {
+fn first_opening_restarts_an_unfinished_link() {
     let world = World::new(5);
     let (_, env) = world.boot();
     let (disk, at) = (world.disk.clone(), env.clone());
@@ -367,14 +367,14 @@ fn a_first_opening_begins_anew_what_another_left() {
         let mut scan = rows.scan(table::Range::all());
         let mut batch = Batch::new();
         while let Some((key, value)) = scan.next().await.unwrap() {
-            // The row that comes last has not come.
+            // The last row has not come.
             if key[0] != b's' {
                 batch.put(&key, &value);
             }
         }
         left.write(&batch).await.unwrap();
         left.close().await.unwrap();
-        let origin = || -> LinkFrom {
+        let clone_source = || -> LinkFrom {
             let found = disk.beside(&name(2)).store(&at);
             Box::new(move || {
                 let found = found.clone();
@@ -383,7 +383,7 @@ fn a_first_opening_begins_anew_what_another_left() {
         };
         let want = vec![2; BLOCKS];
         for epoch in 1..=2 {
-            let (what, options) = ((identity(9), BYTES, epoch), (small(), Some(origin())));
+            let (what, options) = ((identity(9), BYTES, epoch), (small(), Some(clone_source())));
             let stores = (clone.store(&at), clone.store(&at));
             let opened = Segment::open_from(&at, stores, &shared(), what, options).await.unwrap();
             assert_eq!(values(&opened).await.unwrap(), want);
@@ -394,7 +394,7 @@ fn a_first_opening_begins_anew_what_another_left() {
 }
 
 #[test]
-fn a_hold_ends_by_itself() {
+fn hold_without_a_release_expires() {
     let world = World::new(4);
     let (_, env) = world.boot();
     let (disk, at) = (world.disk.clone(), env.clone());

@@ -1,4 +1,4 @@
-//! What a segment asks of its stores: which one makes what, and how often it reads.
+//! Calls of a segment to its stores: the store that makes each file, and the number of reads.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -93,7 +93,7 @@ impl Source for CountedSource {
 
 /// Collection writes through a store of its own, which may have another policy (B3).
 #[test]
-fn what_is_collected_is_made_by_the_store_of_outputs() {
+fn collected_files_are_made_by_the_store_of_outputs() {
     let world = World::new(41);
     let (_, env) = world.boot();
     let (disk, at) = (world.disk.clone(), env.clone());
@@ -152,7 +152,7 @@ fn look_up_with_a_tenth_in_memory(seed: u64) {
             },
             ..Options::default()
         };
-        // Four pages and a little of forty. Room for what the table's files say of themselves, and for few pages.
+        // Four pages and a little of forty. Room for the metadata of the table's files, and for few pages.
         let what = (IDENTITY, PAGES * PAGE_BLOCKS * BLOCK, 1);
         let shared = Shared::new(Cache::new(48 << 10), 17 << 10);
         let opened = Segment::open_with(&at, store.clone(), store, &shared, what, options).await;
@@ -186,7 +186,7 @@ fn look_up_with_a_tenth_in_memory(seed: u64) {
 }
 
 /// Two segments of one process have one bound for their indexes: the one that is used has most of
-/// it, and what the other has not stored is stored when room is short.
+/// it, and unstored pages of the other are stored when room is short.
 #[test]
 fn segments_share_the_memory_of_their_indexes() {
     const ROOM: usize = 96 << 10;
@@ -217,7 +217,7 @@ fn segments_share_the_memory_of_their_indexes() {
             assert_eq!(used.iter().sum::<usize>(), shared.index_bytes());
             assert!(segment.stats().index_bytes > ROOM / 2, "{used:?}");
         }
-        // One page more than there is room for, and what was changed while pages were stored.
+        // One page above the room, and pages that changed while others were stored.
         assert!(most.0 <= ROOM + (8 << 10), "{} bytes in memory", most.0);
         assert!(most.1 > ROOM / 4 && most.1 <= ROOM, "{} bytes dirty", most.1);
         for (segment, want) in segments.iter().zip([3, 2]) {

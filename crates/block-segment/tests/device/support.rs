@@ -22,7 +22,7 @@ pub struct World {
     pub oracle: Oracle,
 }
 
-/// Everything small, so that all that happens seldom happens often.
+/// All limits small, so that rare events happen often.
 pub fn small() -> Options {
     Options {
         file_bytes: 256 << 10,

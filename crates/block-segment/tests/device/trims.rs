@@ -75,7 +75,7 @@ fn a_segment_whose_owner_crashed_after_a_burst_of_trims_opens_again_and_again() 
         let (at, there) = (env.clone(), disk.clone());
         let first = async move {
             let segment = open(&at, &there, 1).await;
-            // Its TxnFile learns nothing: the tail has all of it.
+            // Its TxnFile gets no update: the tail has all of it.
             there.with_faults(|faults| faults.stuck = Some("log-"));
             burst(&at, &segment).await;
         };

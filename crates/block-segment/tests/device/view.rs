@@ -1,4 +1,4 @@
-//! Differences between snapshots, as their directories show them.
+//! Differences between snapshots, from their directories.
 
 use block_segment::{Change, Has, Options, View};
 use block_volume::contract::Device;
@@ -39,7 +39,7 @@ async fn changes(newer: &mut View, older: &mut View) -> Vec<Change> {
     found
 }
 
-/// Issue 10, 3.2: a segment that is cut off and made again names its files as the one before it did.
+/// Issue 10, 3.2: a segment that is cut off and made again names its files as its predecessor did.
 #[test]
 fn differences_of_a_segment_made_again_show_every_block() {
     let world = World::new(51);
@@ -79,7 +79,7 @@ fn differences_of_two_snapshots_show_what_was_written_between_them() {
     world.run(async { on(&env, work).await.unwrap() });
 }
 
-/// A deleted volume's room is asked for while its last DataFile is as its owner left it.
+/// A deleted volume's space is requested while its last DataFile is as its owner left it.
 #[test]
 fn file_that_is_written_has_the_length_of_its_last_batch() {
     let world = World::new(53);
