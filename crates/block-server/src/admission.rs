@@ -1,5 +1,5 @@
-//! Whose turn it is when a block server is congested (B12): what was promised goes at once, the
-//! rest shares what is free, and has a share of its own where nothing is.
+//! Admission to a congested block server (B12): promised requests begin at once. The others share
+//! what is free, and have a share of their own where nothing is.
 
 use std::cell::Cell;
 
@@ -15,11 +15,11 @@ use crate::limits::{
 pub(super) struct Admission {
     env: Env,
     under_way: Cell<usize>,
-    /// When a request that was promised came last.
+    /// Time of the last promised request.
     promised: Cell<Option<Instant>>,
-    /// Promised requests that were let in since the last one that was not promised.
+    /// Promised requests that began since the last one that was not promised.
     ahead: Cell<u32>,
-    /// Requests that were not promised go one after the other, in their order.
+    /// Requests that were not promised wait here, in order.
     turn: Mutex<()>,
     ended: Notify,
 }
@@ -55,12 +55,12 @@ impl Admission {
         }
     }
 
-    /// True when one that was not promised may begin: there is room, or it has waited for its share.
+    /// True when a request that was not promised may begin: there is room, or it has waited for its share.
     fn may_enter(&self) -> bool {
         self.under_way.get() < self.room() || self.ahead.get() >= PROMISED_PER_FREE
     }
 
-    /// Lets one in that was not promised.
+    /// Admits a request that was not promised.
     fn enter_free(&self) -> Admitted<'_> {
         if self.under_way.get() >= self.room() {
             self.env.mark("block: request let in by its share");
@@ -74,7 +74,7 @@ impl Admission {
         Admitted(self)
     }
 
-    /// Lets a request in; nothing when it has waited for too long: its client asks again.
+    /// Admits a request; nothing when it has waited for too long: its client asks again.
     pub(super) async fn enter_as(&self, priority: Priority) -> Option<Admitted<'_>> {
         if priority != Priority::Background {
             self.promised.set(Some(self.env.now()));

@@ -1,5 +1,5 @@
-//! [`BlockServerAgent`]: a block server among its managers. It renews the lease, opens the segments that it
-//! is given and closes those that are taken from it.
+//! [`BlockServerAgent`]: the part of a block server that talks to the managers. It renews the
+//! lease, opens segments that it is given and closes those that are taken from it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,15 +32,15 @@ use wire::control::{ControlError, ControlReply, ControlRequest, Policy, TraceRep
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
 use super::ownership::{Action, LeaseState, OwnedSegment, OwnershipLease};
 
-/// Bytes of a segment that are looked at in one step: beats go on in between.
+/// Bytes of a segment that are checked in one step: heartbeats go on in between.
 const STEP: u64 = 16 << 20;
-/// Pieces of a segment that are looked at in one step.
+/// Pieces of a segment that are checked in one step.
 const PIECES: usize = 1024;
 
 /// A segment that this process has open.
 pub trait ServedSegment: Owned {
-    /// Ends well when it can be asked: it may be opened only now. Called before each use of it by
-    /// somebody new.
+    /// Returns `Ok` when it can be asked: it may be opened only now. Called before each use of it
+    /// by a new user.
     fn ready(&self) -> Answer<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -51,18 +51,18 @@ pub trait ServedSegment: Owned {
     /// Ends it, so that the next opening is quick.
     fn close(&self) -> LocalBoxFuture<'static, ()>;
 
-    /// A piece of the check of what is stored ([`block_segment::Segment::check`]).
+    /// A piece of the check of stored data ([`block_segment::Segment::check`]).
     fn check(&self, _: u64) -> Answer<'_, SegmentCheck> {
         let fault = Fault::new(Kind::Invalid, "nothing is stored of it that could be checked");
         Box::pin(std::future::ready(Err(fault)))
     }
 
-    /// How far its scrub is (B14).
+    /// Progress of its scrub (B14).
     fn scrub(&self) -> SegmentScrub {
         SegmentScrub::default()
     }
 
-    /// What it takes, as far as it is known; its number is the asker's to fill in.
+    /// Its space, as far as it is known; the caller fills in its number.
     fn usage(&self) -> SegmentUsage {
         SegmentUsage::default()
     }
@@ -73,7 +73,7 @@ pub trait ServedSegment: Owned {
         Box::pin(std::future::ready(Err(uncut())))
     }
 
-    /// Ends the hold of a cut; answers how long it lasted.
+    /// Ends the hold of a cut; returns its duration.
     fn release_cut(&self, cut: u64, keep: bool) -> Result<Duration, Fault> {
         let _ = (cut, keep);
         Err(uncut())
@@ -85,7 +85,7 @@ pub trait ServedSegment: Owned {
         Box::pin(std::future::ready(Err(uncut())))
     }
 
-    /// Begins to copy what is shared with other volumes; answers how many blocks are.
+    /// Begins to copy what is shared with other volumes; returns the number of such blocks.
     fn flatten(&self) -> Answer<'_, u64> {
         Box::pin(std::future::ready(Ok(0)))
     }
@@ -95,10 +95,10 @@ fn uncut() -> Fault {
     Fault::new(Kind::Invalid, "segments that are not in the core cannot be cut")
 }
 
-/// Opens what segments are served from.
+/// Opens the devices of segments.
 pub trait Devices {
-    /// The device of a segment, which this process owns from now on: whoever opened it under a
-    /// smaller epoch changes nothing any more.
+    /// The device of a segment, which this process owns from now on: owners with smaller epochs
+    /// change nothing any more.
     fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>>;
 }
 
@@ -110,7 +110,7 @@ pub type Release = Rc<dyn Fn(SegmentId) -> LocalBoxFuture<'static, ()>>;
 struct HostedSegment {
     epoch: u64,
     device: Option<Rc<Counted>>,
-    /// Why it is not open yet.
+    /// The reason why it is not open yet.
     cause: String,
     task: JoinHandle<()>,
 }
@@ -123,7 +123,7 @@ struct BlockServerAgentInner {
     addr: SocketAddr,
     /// This process, as the managers have numbered it.
     boot: Cell<u64>,
-    /// The operator has been shown that another process has its name.
+    /// The operator was informed that another process has its name.
     refused: Cell<bool>,
     ownership: RefCell<OwnershipLease>,
     places: RefCell<BTreeMap<SegmentId, HostedSegment>>,
@@ -133,18 +133,18 @@ struct BlockServerAgentInner {
     opens: Semaphore,
     heartbeat: Notify,
     changed: Notify,
-    /// It is about to end, and a beat without segments has been answered since.
+    /// It is about to end, and a heartbeat without segments has been answered since.
     leaving: Cell<bool>,
     left: Cell<bool>,
     stopped: Cell<bool>,
 }
 
-/// A block server's membership. Clones share it.
+/// The connection of a block server to its managers. Clones share it.
 #[derive(Clone)]
 pub struct BlockServerAgent(Rc<BlockServerAgentInner>);
 
 impl BlockServerAgent {
-    /// Begins to renew: the server `name` is reached at `addr`.
+    /// Begins to renew the lease, for the server `name` at `addr`.
     pub fn start(
         managers: Managers,
         devices: Rc<dyn Devices>,
@@ -180,7 +180,7 @@ impl BlockServerAgent {
         self.0.release.replace(Some(release));
     }
 
-    /// Has the managers give its segments to others, who wait for no lease of this one then. Ends
+    /// Has the managers give its segments to others, which then wait for no lease of this one. Ends
     /// when it has none left, or after [`LEAVE_MAX`] without an answer.
     pub async fn leave(&self) {
         let (env, end) = (&self.0.env, self.0.env.now() + LEAVE_MAX);
@@ -198,13 +198,13 @@ impl BlockServerAgent {
         }
     }
 
-    /// Beats no more. What it has is another's when the lease has run out.
+    /// Ends the heartbeats. Its segments go to others when the lease has expired.
     pub fn stop(&self) {
         self.0.stopped.set(true);
         self.0.heartbeat.notify_one();
     }
 
-    /// Closes all segments; whoever has them next opens them quickly.
+    /// Closes all segments, so that the next owners open them quickly.
     pub async fn close_all(&self) {
         let places = std::mem::take(&mut *self.0.places.borrow_mut());
         let closes = places.into_iter().map(|(id, place)| async move {
@@ -227,13 +227,13 @@ impl BlockServerAgent {
         &self.0.managers
     }
 
-    /// What may be done with a segment that was opened under `epoch`.
+    /// Lease state of a segment that was opened under `epoch`.
     pub fn lease_state(&self, segment: SegmentId, epoch: u64) -> LeaseState {
         self.0.ownership.borrow().lease_state(segment, epoch, self.0.env.now())
     }
 
     /// No write to a segment that was opened under `epoch` is acknowledged before; `None` when
-    /// it is another's.
+    /// another server owns it.
     pub fn acknowledge_from(&self, segment: SegmentId, epoch: u64) -> Option<Instant> {
         let held = self.0.ownership.borrow().held(segment)?;
         (held.epoch == epoch).then_some(held.ack_from)
@@ -297,7 +297,7 @@ impl BlockServerAgent {
         self.0.places.borrow().values().filter(|place| place.device.is_some()).count()
     }
 
-    /// All segments that this server believes to have, with the epoch and what it may do.
+    /// All segments that this server assumes to own, with epoch and lease state.
     pub fn lease_states(&self) -> Vec<(SegmentId, u64, LeaseState)> {
         let (ownership, now) = (self.0.ownership.borrow(), self.0.env.now());
         let standing = |(id, held): (SegmentId, OwnedSegment)| {
@@ -308,7 +308,7 @@ impl BlockServerAgent {
 
     async fn heartbeats(self) {
         let env = self.0.env.clone();
-        let (mut server, mut seq, mut told) = (None, 0, env.now());
+        let (mut server, mut seq, mut reported) = (None, 0, env.now());
         while !self.0.stopped.get() {
             let sent = env.now();
             let Some(known) = server else {
@@ -319,9 +319,9 @@ impl BlockServerAgent {
                 continue;
             };
             seq += 1;
-            let loads = if sent - told >= LOADS {
-                let loads = self.loads(sent - told);
-                told = sent;
+            let loads = if sent - reported >= LOADS {
+                let loads = self.loads(sent - reported);
+                reported = sent;
                 loads
             } else {
                 Vec::new()
@@ -344,7 +344,7 @@ impl BlockServerAgent {
                         self.0.changed.notify_waiters();
                     }
                     if again {
-                        continue; // What was done is told at once.
+                        continue; // The next heartbeat reports the changes at once.
                     }
                 }
                 Ok(Ok(other)) => tracing::warn!(?other, "not an answer to a beat"),
@@ -372,7 +372,7 @@ impl BlockServerAgent {
         let request = BlockRequest::Register { name, addr };
         match self.0.managers.ask_once(&request, HEARTBEAT_ATTEMPT * 5).await {
             Ok(BlockReply::Registered { server, boot }) => {
-                // The number that it began with stays: it is no later process.
+                // It keeps the number that it began with: it is no later process.
                 if self.0.boot.get() == 0 {
                     self.0.boot.set(boot);
                 }
@@ -399,7 +399,7 @@ impl BlockServerAgent {
         }
     }
 
-    /// Another process is this server: what it has is fenced off, and it asks for nothing more.
+    /// Another process is this server: its segments are fenced off, and its heartbeats end.
     fn replaced(&self, error: &Error) {
         self.0.env.mark("block server: replaced by a later process");
         tracing::error!("serves no more: {error}");
@@ -430,7 +430,7 @@ impl BlockServerAgent {
         }
     }
 
-    /// Load of all segments over the time since it was asked last.
+    /// Load of all segments since the last call.
     fn loads(&self, time: runtime::Duration) -> Vec<SegmentLoad> {
         let millis = time.as_millis().max(1) as u64;
         let places = self.0.places.borrow();
@@ -484,7 +484,7 @@ impl BlockServerAgent {
         self.0.changed.notify_waiters();
     }
 
-    /// Opens a segment, again and again until it is taken away: also one that has stopped.
+    /// Opens a segment, with retries until it is taken away; reopens one that has stopped.
     async fn open(self, id: SegmentId, held: OwnedSegment) {
         let (env, mut pause) = (self.0.env.clone(), OPEN_PAUSE.0);
         let before = self.0.closing.borrow_mut().remove(&id);
@@ -521,7 +521,7 @@ impl BlockServerAgent {
         }
     }
 
-    /// Notes what has become of a segment; false when it is not here any more.
+    /// Notes the state of a segment; false when it is not here any more.
     fn place(
         &self,
         id: SegmentId,
@@ -553,7 +553,7 @@ impl BlockServerAgent {
         }
     }
 
-    /// What the manager asks.
+    /// Answers requests of the manager.
     pub async fn serve(&self, asked: BlockServerRequest) -> Result<BlockServerReply, ControlError> {
         match asked {
             BlockServerRequest::HeartbeatNow => {
@@ -602,7 +602,7 @@ impl BlockServerAgent {
         }
     }
 
-    /// What open segments of a volume take, from one on.
+    /// Space of the open segments of a volume, from one on.
     fn usage(&self, from: SegmentId) -> impl Iterator<Item = SegmentUsage> {
         let last = SegmentId { index: u32::MAX, ..from };
         let places = self.0.places.borrow();
@@ -613,7 +613,7 @@ impl BlockServerAgent {
         open.collect::<Vec<_>>().into_iter()
     }
 
-    /// What all open segments take together.
+    /// Space of all open segments together.
     pub fn usage_total(&self) -> SegmentUsage {
         let places = self.0.places.borrow();
         let mut total = SegmentUsage::default();

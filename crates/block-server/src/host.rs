@@ -1,5 +1,5 @@
-//! [`Host`]: a block server's process, put together: its membership, its segments on the core,
-//! and what serves them.
+//! [`Host`]: a block server's process: its agent, its segments on the core, and the server for
+//! them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub struct CoreDevices {
 }
 
 impl CoreDevices {
-    /// What segments of this process share, and how they behave.
+    /// With state and options that segments of this process share.
     pub fn new(client: &Client, shared: Shared, options: Options) -> CoreDevices {
         CoreDevices { client: client.clone(), shared, options }
     }
@@ -48,7 +48,7 @@ impl Devices for CoreDevices {
                 Box::new(move || Box::pin(this.clone().segment(segment, held))),
             );
             if self.is_used(segment, held).await? {
-                // Whoever takes it over has it recovered before the first request.
+                // A later owner has it recovered before the first request.
                 late.open().await?;
             }
             Ok(Rc::new(late) as Rc<dyn ServedSegment>)
@@ -57,7 +57,7 @@ impl Devices for CoreDevices {
 }
 
 impl CoreDevices {
-    /// False when nobody has had the segment open.
+    /// False when no owner has opened the segment.
     async fn is_used(&self, segment: SegmentId, held: OwnedSegment) -> Result<bool, Fault> {
         if held.epoch == FIRST_EPOCH {
             return Ok(false);
@@ -76,8 +76,8 @@ impl CoreDevices {
         let which = (identity, held.bytes, held.epoch);
         let (env, store) = (self.client.env(), Rc::new(store));
         let mut options = self.options;
-        // A snapshot's files are others' too: copying would take room and give none. And its places
-        // stay what they are, by which differences between snapshots are found.
+        // A snapshot's files are others' too: copying would take room and give none. And its
+        // locations stay, since differences between snapshots are found by them.
         options.read_only = held.read_only;
         let client = self.client.clone();
         let clone_source = held.clone_source.map(|volume| -> LinkFrom {
@@ -112,14 +112,14 @@ impl Lease for SegmentLease {
     }
 }
 
-/// What the server opens: segments that the membership has.
+/// Opens segments that the agent owns.
 struct Opener(BlockServerAgent);
 
 impl SegmentOpener for Opener {
     fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment> {
         Box::pin(async move {
             let (device, epoch) = self.0.device(segment).await?;
-            // They leased locations while they might answer.
+            // It leased locations while it might answer.
             let location_leases_end = match self.0.acknowledge_from(segment, epoch) {
                 Some(from) if epoch > FIRST_EPOCH => from + drifted(LOCATION_LEASE),
                 _ => Instant::default(),
@@ -166,18 +166,18 @@ impl Host {
         Ok(host)
     }
 
-    /// Its membership.
+    /// Its agent.
     pub fn agent(&self) -> &BlockServerAgent {
         &self.agent
     }
 
-    /// What serves its segments.
+    /// The server of its segments.
     pub fn server(&self) -> &BlockServer {
         &self.server
     }
 
-    /// Gives its segments to others, and ends. What nobody takes is closed, so that whoever has it
-    /// next opens it quickly.
+    /// Gives its segments to others, and ends. Segments that no server takes are closed, so that
+    /// the next owner opens them quickly.
     pub async fn stop(&self) {
         self.agent.leave().await;
         self.agent.stop();

@@ -1,9 +1,8 @@
-//! [`LazySegment`]: a segment that is opened when somebody first asks for it. Nobody has been in its
-//! directory, so until then there is nothing to recover, and a volume is made without a single
-//! file (B11).
+//! [`LazySegment`]: a segment that is opened at its first request. No owner has used its directory,
+//! so until then there is nothing to recover, and a volume is made without a single file (B11).
 //!
-//! Nothing is answered before the opening, which shuts out whoever came first after all: so a
-//! late opening is as safe as an early one. What it costs is the first request's time.
+//! No request is answered before the opening, which fences other owners. So a late opening is as
+//! safe as an early one; its cost is the first request's time.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -75,7 +74,7 @@ impl LazySegment {
         Ok(())
     }
 
-    /// Has the segment answer: its user opens it before ([`ServedSegment::ready`]).
+    /// Sends a request to the segment: its user opens it before ([`ServedSegment::ready`]).
     fn ask<'a, T: 'a>(&'a self, ask: impl FnOnce(&'a Segment) -> Answer<'a, T>) -> Answer<'a, T> {
         match self.0.opened.get() {
             Some(segment) => ask(segment),
@@ -163,7 +162,7 @@ impl ServedSegment for LazySegment {
             let _turn = this.0.turn.lock().await;
             let Some(segment) = this.0.opened.get() else { return };
             if let Err(fault) = segment.clone().close().await {
-                // Whoever opens it next recovers it.
+                // The next owner recovers it.
                 tracing::debug!(%fault, "segment was not closed properly");
             }
         })
@@ -194,7 +193,7 @@ impl ServedSegment for LazySegment {
 
     fn flatten(&self) -> Answer<'_, u64> {
         Box::pin(async move {
-            // Nobody has asked for it yet, and it may have been linked nevertheless.
+            // No request has come yet, and it may have been linked nevertheless.
             self.open().await?;
             self.ask(|segment| Box::pin(ready(Ok(segment.flatten())))).await
         })
@@ -202,7 +201,7 @@ impl ServedSegment for LazySegment {
 
     fn check(&self, from: u64) -> Answer<'_, SegmentCheck> {
         Box::pin(async move {
-            // Nobody has asked for it yet, and it may have been linked nevertheless.
+            // No request has come yet, and it may have been linked nevertheless.
             self.open().await?;
             self.ask(|segment| Box::pin(segment.check(from))).await
         })
@@ -218,7 +217,7 @@ impl ServedSegment for LazySegment {
     }
 }
 
-/// What a segment takes. Its number is not known here.
+/// Space of a segment. Its number is not known here.
 fn usage(segment: &Segment) -> SegmentUsage {
     let stats = segment.stats();
     SegmentUsage {

@@ -2,13 +2,13 @@
 //! transport (`protocols.md` 6.2, 6.5).
 //!
 //! A client works in a session for each segment and attachment. Each change has a number that it
-//! keeps over sessions and servers, and happens once, however often its message comes: while it is
-//! under way the session knows it, and once it is durable the device does, whoever opens it next. Before a session's successor is
-//! admitted, the session is closed: what of it has not begun is never done, what has begun ends.
-//! So a message that comes late never undoes what was acknowledged later.
+//! keeps over sessions and servers, and happens once, however often its message comes. While it is
+//! under way the session knows it; once it is durable the device does, with any next owner. Before
+//! a session's successor is admitted, the session is closed: changes that have not begun are never
+//! done, the others end. So a late message never undoes what was acknowledged later.
 //!
-//! Invariant: knows no NBD and no layout of data; which segments are here, and whether an
-//! attachment lives, is its [`SegmentOpener`]'s to say.
+//! Invariant: knows no NBD and no layout of data; its [`SegmentOpener`] knows which segments are
+//! here, and whether an attachment lives.
 
 mod admission;
 pub mod agent;
@@ -47,7 +47,7 @@ use crate::limits::{
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
 /// (`protocols.md` 6.5).
 pub trait Lease {
-    /// What may be answered now.
+    /// The present lease state.
     fn lease_state(&self) -> LeaseState;
 }
 
@@ -55,23 +55,23 @@ pub trait Lease {
 pub struct OpenedSegment {
     /// Its content.
     pub device: Rc<dyn Owned>,
-    /// For how long.
+    /// Its lease.
     pub lease: Rc<dyn Lease>,
-    /// Under which epoch.
+    /// Epoch of its owner.
     pub epoch: u64,
     /// Location leases of previous owners have expired then.
     pub location_leases_end: Instant,
 }
 
-/// What a block server asks of its manager and of its store.
+/// Requests of a block server to its manager and its store.
 pub trait SegmentOpener {
     /// A segment that this server owns: `Reroute` when it does not, `Retry` when it cannot be
     /// opened now. Called once at a time for a segment, and again only after
     /// [`BlockServer::release`] or an answer of its device that it is fenced.
     fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment>;
 
-    /// True when an attachment is not over. Asked anew after each opening of a segment, because
-    /// whoever came after the attachment may have told it to the segment's former owner only.
+    /// True when an attachment is not over. Asked again after each opening of a segment: a later
+    /// attachment may have reported to the segment's previous owner only.
     fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool>;
 }
 
@@ -84,9 +84,9 @@ pub struct Stats {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Reads answered with locations, which the client reads itself.
+    /// Reads answered with locations; the client reads the bytes.
     pub located: u64,
-    /// Those of them with a location lease.
+    /// Of these, reads with a location lease.
     pub leased: u64,
     /// Writes made durable.
     pub writes: u64,
@@ -100,7 +100,7 @@ pub struct Stats {
     pub repeats: u64,
     /// Requests of sessions or attachments that are over.
     pub late: u64,
-    /// Reads answered without a lease, after a question to the core.
+    /// Reads answered without a lease, after a confirmation by the core.
     pub confirmed: u64,
 }
 
@@ -114,11 +114,11 @@ pub(crate) struct OpenSegment {
     /// One session is admitted at a time.
     admission: Mutex<()>,
     location_leases: LocationLeases,
-    /// It is not served any more.
+    /// Its service has ended.
     released: Cell<bool>,
 }
 
-/// The place of a segment that is open or being opened.
+/// Slot of a segment that is open or being opened.
 #[derive(Default)]
 struct Slot {
     opening: Mutex<()>,
@@ -133,7 +133,7 @@ pub(crate) struct BlockServerInner {
     fences: RefCell<BTreeMap<VolumeId, u64>>,
     /// Location leases of segments that were open here.
     location_leases: RefCell<BTreeMap<SegmentId, LocationLease>>,
-    /// When the manager was asked about an attachment that was not over.
+    /// Time of the manager's answer that an attachment was not over.
     verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
     /// Bytes of reads under way.
     read_bytes: Budget,
@@ -207,7 +207,7 @@ impl BlockServer {
         self.0.stats.set(stats);
     }
 
-    /// The segment, opened if need be.
+    /// The segment, opened if needed.
     async fn host(&self, segment: SegmentId) -> Result<Rc<OpenSegment>, BlockError> {
         loop {
             let slot = self.0.slots.borrow_mut().entry(segment).or_default().clone();
@@ -226,7 +226,7 @@ impl BlockServer {
                 Ok(OpenedSegment { device, lease, epoch, location_leases_end }) => {
                     let (sessions, admission) = Default::default();
                     if !self.has_slot(segment, &slot) {
-                        // Released meanwhile. What is leased stays noted for the next opening.
+                        // It was released since. Its location lease stays noted for the next opening.
                         return Err(BlockError::NotOwner);
                     }
                     let leased = self.0.location_leases.borrow_mut().remove(&segment);
@@ -248,7 +248,7 @@ impl BlockServer {
                 }
                 Err(fault) => {
                     drop(opening);
-                    // Kept for those who wait for the same; the last one takes it away.
+                    // Kept for others that wait for the same; the last one drops it.
                     if Rc::strong_count(&slot) <= 2 && self.has_slot(segment, &slot) {
                         self.0.slots.borrow_mut().remove(&segment);
                         self.forget_fence(segment.volume);
@@ -269,7 +269,7 @@ impl BlockServer {
         self.0.slots.borrow().get(&segment)?.hosted.borrow().clone()
     }
 
-    /// It may be opened here again, and its clients go on reading by places for a while.
+    /// It may be opened here again, and its clients may use their locations for a while.
     fn note_location_lease(&self, segment: SegmentId, hosted: &OpenSegment) {
         let (now, leases) = (self.0.env.now(), &mut *self.0.location_leases.borrow_mut());
         leases.retain(|_, lease| lease.until > now);
@@ -291,8 +291,8 @@ impl BlockServer {
         }
     }
 
-    /// A segment of a volume has gone. Without any, which attachments are over need not be known:
-    /// an attachment that comes when one is open again is looked up at the manager ([`BlockServer::verify`]).
+    /// Drops the fence of a volume whose last segment here has gone: when one is open again,
+    /// attachments are looked up at the manager ([`BlockServer::verify`]).
     fn forget_fence(&self, volume: VolumeId) {
         self.forget_fence_of(&self.0.slots.borrow(), volume);
     }
@@ -304,8 +304,7 @@ impl BlockServer {
         }
     }
 
-    /// Volumes of which it is remembered which attachments are over: no more than have segments
-    /// here.
+    /// Volumes with a known fence: no more than have segments here.
     pub fn fenced_volumes(&self) -> usize {
         self.0.fences.borrow().len()
     }
@@ -415,8 +414,7 @@ impl BlockServer {
         Ok(BlockAnswer::Opened { grant, bytes, last, epoch })
     }
 
-    /// Bounds what the device has to remember: of shared volumes, attachments between those that
-    /// live end without anybody telling.
+    /// Bounds the device's memory of attachments: those of shared volumes end without a report.
     async fn forget_those_that_are_over(
         &self,
         hosted: &OpenSegment,
@@ -466,7 +464,7 @@ impl Handler for BlockServer {
         self.0.env.spawn(Class::Foreground, "block request", async move {
             let env = &server.0.env;
             let span = env.begin(request.trace, asked.name(), Some(peer.addr));
-            // In a box, since each `async` layer around it would hold it twice and move it.
+            // Boxed: each `async` layer around it would hold and move it again.
             let serve = Box::pin(server.serve(asked, request.payload, request.priority));
             let served = span.clone().follow(serve).await;
             let (answer, payload, outcome) = match served {
@@ -494,7 +492,7 @@ fn attachment(at: SessionRef) -> Result<u32, BlockError> {
     attachment.ok_or(BlockError::Invalid)
 }
 
-/// What a client is told of a fault.
+/// The client's error for a fault.
 fn error_of(fault: &Fault) -> BlockError {
     match fault.kind {
         Kind::Fenced | Kind::Reroute | Kind::NotFound => BlockError::NotOwner,

@@ -23,16 +23,16 @@ pub const FREE_REQUESTS_YIELDING: usize = 16;
 /// ninth of all requests. Nothing bounds the promises on one server, and volumes without a promise
 /// would stand still beside them until their requests fail.
 pub const PROMISED_PER_FREE: u32 = 8;
-/// For so long after one that was promised others give way: the pause between two requests of a
+/// After a promised request others give way for this long: the pause between two requests of a
 /// volume that is promised 20 a second.
 pub const PROMISE_MEMORY: Duration = Duration::from_millis(50);
-/// A request that was not promised waits for so long; then its client sends it again.
+/// A request that was not promised waits for this long; then its client sends it again.
 pub const FREE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A block server that ends gives others this long to take its segments, and then ends anyway:
-/// three beats, and an append to a manager's table while a chunkserver is silent.
+/// three heartbeats, and an append to a manager's table while a chunkserver is silent.
 pub const LEAVE_MAX: Duration = Duration::from_secs(2);
-/// Segments that a block server opens at a time: an opening mostly waits for others.
+/// Segments that a block server opens at a time: an opening mostly waits for other processes.
 pub const OPENS_MAX: usize = 32;
 /// Between two attempts to open a segment, at first and at most.
 pub const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));

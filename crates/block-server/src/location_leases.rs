@@ -1,11 +1,11 @@
-//! Location leases: how long a client may keep the locations of blocks that it was sent (decision 24).
+//! Location leases: for how long a client may keep the locations of blocks (decision 24).
 //!
-//! A client that acts alone on a segment may read at the locations that it has, until a time that counts
-//! from the sending of its question: it knows of every change, since all changes are its own. Before
-//! another attachment is admitted, the lease has expired. Each answer renews the lease of all locations
-//! of the session. A session gets no more leases once another attachment was admitted, even if that one
-//! has detached: the locations that it has may be stale. A previous owner of the segment may have leased
-//! locations, too; that lease counts from the moment at which the segment was taken from the owner.
+//! When one client alone has a segment open, it may read at its locations until a time that counts
+//! from the sending of its request: all changes are its own. Before another attachment is admitted,
+//! the lease has expired. Each answer renews the lease of all locations of the session. A session
+//! gets no more leases once another attachment was admitted, even if that one has detached: its
+//! locations may be stale. A previous owner of the segment may have leased locations, too; that
+//! lease counts from the moment at which the segment was taken from it.
 
 use std::cell::Cell;
 
@@ -30,7 +30,7 @@ pub(super) struct LocationLeases {
     joining: Cell<usize>,
     /// The attachment that joined last.
     last: Cell<u64>,
-    /// How often an attachment joined after another one.
+    /// Number of attachments that joined after another one.
     visits: Cell<u64>,
 }
 
@@ -61,7 +61,8 @@ impl LocationLeases {
         self.lease.get()
     }
 
-    /// An attachment is about to act on the segment; nothing is leased before what it returns is dropped.
+    /// An attachment is being admitted to the segment; nothing is leased before the returned value is
+    /// dropped.
     pub(super) fn join(&self, attachment: u64) -> Joining<'_> {
         self.joining.set(self.joining.get() + 1);
         if self.last.replace(attachment) != attachment {
@@ -70,7 +71,7 @@ impl LocationLeases {
         Joining(self)
     }
 
-    /// Number of the time for which one attachment acts alone: another one's has another number.
+    /// Number of the present visit, the time in which one attachment alone has the segment.
     pub(super) fn visit(&self) -> u64 {
         self.visits.get()
     }
@@ -94,14 +95,14 @@ impl LocationLeases {
         self.joining.get() == 0 && self.visits.get() == visit
     }
 
-    /// Renews the lease of the only attachment that acts, within this owner's lease of the segment, which
-    /// lasts until `owned`. Answers for how many milliseconds; 0: the attachment gets none.
+    /// Renews the lease of the only attachment, within this owner's lease of the segment, which
+    /// lasts until `owned`. Returns its milliseconds; 0: the attachment gets none.
     pub(super) fn renew(&self, env: &Env, attachment: u64, owned: Instant) -> u32 {
         let (now, lease) = (env.now(), self.lease.get());
         if now >= owned || lease.holder != attachment && now < lease.until {
             return 0;
         }
-        // As long by the client's clock is not longer than the lease by this one.
+        // By the client's clock this time is no longer than the lease by this clock.
         let span = LOCATION_LEASE.min((owned - now) * 1000 / (1000 + DRIFT));
         let until = now + drifted(span);
         let until = if lease.holder == attachment { until.max(lease.until) } else { until };

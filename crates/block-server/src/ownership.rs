@@ -1,8 +1,8 @@
-//! [`OwnershipLease`]: a block server's side of the lease. It does no I/O.
+//! [`OwnershipLease`]: the block server's lease. It does no I/O.
 //!
-//! One lease is for all segments of the server, and counts from the *sending* of the beat that
-//! was granted. A server asks for a segment's [`LeaseState`] before it serves a request, and again before
-//! it replies (`protocols.md` 6.5).
+//! One lease is for all segments of the server, and counts from the *sending* of the heartbeat that
+//! was granted. A server asks for a segment's [`LeaseState`] before it serves a request, and again
+//! before it replies (`protocols.md` 6.5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use block_volume::ids::{SegmentId, VolumeId};
 use runtime::{Duration, Instant};
 use wire::control::Policy;
 
-/// What a server may do with a segment, by its lease.
+/// Rights of a server to a segment, by its lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaseState {
     /// The lease is valid until then at least: reads and writes are answered.
@@ -27,7 +27,7 @@ pub enum LeaseState {
     Revoked,
 }
 
-/// A segment that a server has.
+/// A segment that a server owns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnedSegment {
     /// The ownership's epoch.
@@ -40,11 +40,11 @@ pub struct OwnedSegment {
     pub ack_from: Instant,
     /// It takes no changes: it is of a snapshot.
     pub read_only: bool,
-    /// Whoever opens it first links it from this snapshot (B11).
+    /// Clone source: the snapshot from which the first opener links it (B11).
     pub clone_source: Option<VolumeId>,
 }
 
-/// What is to be done about a grant.
+/// Actions that follow from a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Open the segment under this epoch.
@@ -59,7 +59,7 @@ pub struct OwnershipLease {
     seen: Seen,
     lease_end: Instant,
     segments: BTreeMap<SegmentId, OwnedSegment>,
-    /// Segments of a former leader that the present one has not named yet.
+    /// Segments of a previous leader that the present one has not named yet.
     stale: BTreeSet<SegmentId>,
 }
 
@@ -74,8 +74,8 @@ impl OwnershipLease {
         self.seen
     }
 
-    /// Takes in the answer to a beat that was sent at `sent`. Beats are sent one after the other:
-    /// an answer to one that was given up is not taken in.
+    /// Processes the answer to a heartbeat that was sent at `sent`. Heartbeats are sent one after
+    /// the other: an answer to one that was given up is ignored.
     pub fn granted(&mut self, sent: Instant, now: Instant, grant: &BlockGrant) -> Vec<Action> {
         let mut actions = Vec::new();
         if grant.reset {
@@ -93,7 +93,7 @@ impl OwnershipLease {
             let (read_only, clone_source) = (tenure.read_only, tenure.clone_source);
             let held = OwnedSegment { epoch, bytes, policy, ack_from, read_only, clone_source };
             match self.segments.get_mut(&id) {
-                // Each of the times was safe.
+                // Both times were safe.
                 Some(known) if known.epoch == epoch => {
                     known.ack_from = known.ack_from.min(ack_from);
                 }
@@ -118,7 +118,7 @@ impl OwnershipLease {
         actions
     }
 
-    /// A later process is this server: nothing is this one's any more.
+    /// A later process is this server: this one owns nothing any more.
     pub fn end(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         let all: Vec<SegmentId> = self.segments.keys().copied().collect();
@@ -132,7 +132,7 @@ impl OwnershipLease {
         }
     }
 
-    /// What may be done with a segment that was opened under `epoch`.
+    /// Lease state of a segment that was opened under `epoch`.
     pub fn lease_state(&self, id: SegmentId, epoch: u64, now: Instant) -> LeaseState {
         match self.segments.get(&id) {
             Some(held) if held.epoch == epoch => {
@@ -148,17 +148,17 @@ impl OwnershipLease {
         }
     }
 
-    /// A segment that this server has.
+    /// A segment that this server owns.
     pub fn held(&self, id: SegmentId) -> Option<OwnedSegment> {
         self.segments.get(&id).copied()
     }
 
-    /// All segments that this server has.
+    /// All segments that this server owns.
     pub fn segments(&self) -> impl Iterator<Item = (SegmentId, OwnedSegment)> {
         self.segments.iter().map(|(&id, &held)| (id, held))
     }
 
-    /// When the lease runs out.
+    /// The end of the lease.
     pub fn lease_end(&self) -> Instant {
         self.lease_end
     }

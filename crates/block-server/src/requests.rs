@@ -1,4 +1,4 @@
-//! What is done in a session: reads, changes.
+//! Requests in a session: reads, changes.
 
 use std::rc::Rc;
 
@@ -17,8 +17,7 @@ use super::session::{Arrival, Session};
 use super::{BlockServer, OpenSegment, attachment, error_of};
 
 impl OpenSegment {
-    /// Whether a session's client is the only one who acts on the segment, and was since the session
-    /// began.
+    /// True when the session's client alone has the segment, and had since the session began.
     fn may_lease(&self, at: SessionRef, session: &Session) -> bool {
         let sessions = self.sessions.borrow();
         let mut others = sessions.iter().filter(|&(&attachment, _)| attachment != at.attachment);
@@ -38,7 +37,7 @@ impl BlockServer {
     ) -> Result<(BlockAnswer, Option<Buf>), BlockError> {
         let works =
             matches!(asked, BlockIo::Read { .. } | BlockIo::Write { .. } | BlockIo::Clear { .. });
-        // Before its session is looked at: between that and its begin there is no pause.
+        // Before the check of its session: between that and its begin there is no pause.
         let _admitted = match works {
             true => match self.0.admission.enter_as(priority).await {
                 Some(admitted) => Some(admitted),
@@ -117,7 +116,7 @@ impl BlockServer {
         })
     }
 
-    /// What a device's fault means for the segment and for the client.
+    /// Handles a device's fault: for the segment, and as an error for the client.
     fn fail(&self, at: SessionRef, hosted: &Rc<OpenSegment>, fault: &Fault) -> BlockError {
         let error = error_of(fault);
         match error {
@@ -126,7 +125,7 @@ impl BlockServer {
                 self.lose(at.segment, hosted);
             }
             BlockError::Busy => {}
-            // The append that found no room is in the log: one line for each write says no more.
+            // The log has a line for the append that found no room; one for each write adds nothing.
             BlockError::Full => {
                 tracing::debug!(segment = %at.segment, %fault, "segment request failed");
             }
@@ -135,11 +134,10 @@ impl BlockServer {
         error
     }
 
-    /// Whether what was read may be told (`protocols.md` 6.5): while the lease lasts, and after
-    /// that when the core says that nobody else has opened the segment since. Not before a former
-    /// owner's lease is over: it may show something older to whoever asks it next.
-    ///
-    /// Answers until when the lease lasts, if it does.
+    /// Checks that a read may be answered (`protocols.md` 6.5): while the lease lasts; after that
+    /// when the core confirms that no other owner has opened the segment since. Not before a
+    /// previous owner's lease is over, whose reads may show something older. Returns the end of the
+    /// lease, if it lasts.
     async fn check_lease(
         &self,
         at: SessionRef,
@@ -170,9 +168,9 @@ impl BlockServer {
         }
     }
 
-    /// Waits until a change may be acknowledged. Fencing protects it, whether a lease lasts or not:
-    /// it is durable, so whoever has opened the segment since has it. What is waited for is that
-    /// nobody reads what was there before.
+    /// Waits until a change may be acknowledged. Fencing protects it, with or without a lease: it
+    /// is durable, so a later owner has it. The wait ends when no previous owner answers reads any
+    /// more.
     async fn hold(&self, hosted: &OpenSegment) -> Result<(), BlockError> {
         loop {
             let env = &self.0.env;
@@ -209,9 +207,9 @@ impl BlockServer {
         Ok(data)
     }
 
-    /// Where a range is, for a client that reads it itself. The lease is looked at as for bytes: a
-    /// place is what the blocks have now, as bytes are. Who acts alone may keep the places for a
-    /// while, and those around them.
+    /// Locations of a range, for direct reads. The lease is checked as for bytes: the locations are
+    /// those of the blocks' present content. A client that alone has the segment may keep the
+    /// locations for a while, and those around them.
     async fn locate(&self, at: SessionRef, extent: Extent) -> Result<Option<Located>, BlockError> {
         let (hosted, session) = self.session(at)?;
         let alone = hosted.may_lease(at, &session);
@@ -220,7 +218,7 @@ impl BlockServer {
             return Ok(None);
         };
         let lease = self.check_lease(at, &hosted).await?;
-        // Nobody else has acted since the places were looked up.
+        // No other attachment was admitted since the locations were looked up.
         let alone = alone && hosted.may_lease(at, &session);
         let location_lease_ms = match lease.filter(|_| alone) {
             Some(lease) => hosted.location_leases.renew(&self.0.env, at.attachment, lease),
@@ -283,9 +281,9 @@ impl BlockServer {
         Ok(())
     }
 
-    /// Does a change that was not done before; true when it was done now. Between the look at
-    /// the session and the first poll of `change` there is no pause: what has not begun when a
-    /// session is closed never does.
+    /// Performs a change that was not done before; true when it was done now. Between the check of
+    /// the session and the first poll of `change` there is no pause: a change that has not begun
+    /// when its session is closed never begins.
     async fn change(
         &self,
         at: SessionRef,

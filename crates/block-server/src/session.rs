@@ -1,4 +1,4 @@
-//! A session: which of its changes have come, which are under way.
+//! A session: its changes that have come, and those under way.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ pub(super) struct Change {
     ended: Notify,
 }
 
-/// What an arriving change is.
+/// Kinds of arriving changes.
 pub(super) enum Arrival {
     /// It has to be done.
     First(Begun),
-    /// It came before: the answer is that one's.
+    /// It came before: the answer is that of the first.
     Repeat(Rc<Change>),
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Session {
 }
 
 impl Change {
-    /// Its outcome, as soon as there is one.
+    /// Its outcome, once there is one.
     pub(super) async fn outcome(&self) -> Result<(), BlockError> {
         loop {
             let ended = self.ended.notified();
@@ -63,7 +63,7 @@ impl Session {
         })
     }
 
-    /// Nothing more of it begins.
+    /// Closes it: no change of it begins any more.
     pub(super) fn close(&self) {
         self.closed.set(true);
     }
@@ -72,7 +72,7 @@ impl Session {
         self.closed.get()
     }
 
-    /// Nothing of it is under way, and nothing will be.
+    /// True when nothing of it is under way, and nothing will be.
     pub(super) fn is_over(&self) -> bool {
         self.closed.get() && self.under_way.get() == 0
     }
@@ -121,8 +121,8 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// Its outcome, for repeats of it too. What has not happened may come again, and what may
-    /// have happened too: then the device knows.
+    /// Its outcome, for repeats of it too. A change without effect may come again, and so may one
+    /// with an unknown outcome: then the device knows.
     pub(super) fn end(self, outcome: Result<(), BlockError>) -> Result<(), BlockError> {
         if matches!(outcome, Err(BlockError::Busy | BlockError::Unknown)) {
             self.session.seen.borrow_mut().remove(&self.seq);

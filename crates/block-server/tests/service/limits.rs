@@ -27,7 +27,7 @@ fn load(env: &Env, volume: &Volume, lanes: usize, time: Duration) -> Rc<Cell<u64
         let (env, volume, done) = (env.clone(), volume.clone(), done.clone());
         let end = env.now() + time;
         env.clone().spawn(runtime::Class::Foreground, "load", async move {
-            // All on one segment.
+            // All to one segment.
             let extent = Extent { offset: lane as u64 % 4 * BLOCK, len: BLOCK };
             while env.now() < end {
                 volume.read(extent).await.expect("it is read");
@@ -39,7 +39,7 @@ fn load(env: &Env, volume: &Volume, lanes: usize, time: Duration) -> Rc<Cell<u64
 }
 
 #[test]
-fn a_volume_keeps_its_bounds_and_changes_are_live() {
+fn volume_keeps_its_limits_and_new_limits_apply_at_once() {
     world(1, async |world| {
         let (env, volume) = attached(&world);
         let second = Duration::from_secs(1);
@@ -53,7 +53,7 @@ fn a_volume_keeps_its_bounds_and_changes_are_live() {
             let done = load(&env, &volume, 16, 4 * second);
             env.sleep(3 * second).await;
             near(done.get(), 200, 3);
-            // Those that wait are let go at the new rate at once.
+            // Waiting requests go at the new rate at once.
             volume.set_limits(VolumeLimits { iops_burst: 1000, ..NONE }, 1);
             done.set(0);
             env.sleep(second).await;
@@ -94,7 +94,7 @@ fn a_volume_keeps_its_bounds_and_changes_are_live() {
     });
 }
 
-/// What a volume does on a congested server beside 200 requests of another, a second.
+/// Requests of a volume on a congested server beside 200 of another, a second.
 fn beside_a_crowd(promised: u64) -> (u64, u64) {
     let counts = Rc::new(Cell::new((0, 0)));
     let seen = counts.clone();
@@ -108,7 +108,7 @@ fn beside_a_crowd(promised: u64) -> (u64, u64) {
         };
         let (crowded, quieted) = (start(&crowd, 200).await, start(&quiet, 8).await);
         world.sim.sleep(second).await;
-        // What began with them is behind.
+        // The requests of the start are done.
         let before = (crowded.get(), quieted.get());
         world.sim.sleep(second).await;
         seen.set((crowded.get() - before.0, quieted.get() - before.1));
@@ -118,7 +118,7 @@ fn beside_a_crowd(promised: u64) -> (u64, u64) {
 }
 
 #[test]
-fn what_is_promised_goes_first() {
+fn promised_requests_go_first() {
     let (crowd, quiet) = beside_a_crowd(0);
     assert!(quiet < 1000, "without a promise it has its turn in the queue: {quiet}");
     assert!(crowd > 5000, "{crowd}");
@@ -127,10 +127,10 @@ fn what_is_promised_goes_first() {
     assert!(crowd > 4000, "the rest is free for others: {crowd}");
 }
 
-/// A steady load that was promised, above what the server can take: those without a promise have a
-/// share of it, and none of their requests fails.
+/// A steady promised load, above what the server can take: volumes without a promise have a share
+/// of it, and none of their requests fails.
 #[test]
-fn volume_without_a_promise_goes_on_beside_steady_promised_load() {
+fn volume_without_a_promise_progresses_under_steady_promised_load() {
     let sim = world(3, async |world| {
         let (promised, free) = (attached(&world), attached(&world));
         promised.1.set_limits(VolumeLimits { iops_base: 1_000_000, ..NONE }, 1);

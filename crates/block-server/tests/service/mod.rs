@@ -125,7 +125,7 @@ pub fn buf(env: &Env, bytes: &[u8]) -> Buf {
     env.pool().copy_of(bytes).expect("within the budget")
 }
 
-/// Random requests against a picture of the volume, one after the other.
+/// Random requests against a model of the volume, in order.
 async fn churn(env: Env, volume: Volume, seed: u64, rounds: u32) {
     let mut rng = Rng::new(seed);
     let bytes = shape().bytes;
@@ -148,7 +148,7 @@ async fn churn(env: Env, volume: Volume, seed: u64, rounds: u32) {
             }
             3 => {
                 let most = rng.between(1, 20) as usize;
-                let pieces = volume.pieces(extent, most).await.expect("it is told");
+                let pieces = volume.pieces(extent, most).await.expect("an answer");
                 assert!(!pieces.is_empty() && pieces.len() <= most);
                 let mut at = offset as usize;
                 for piece in pieces {
@@ -168,7 +168,7 @@ async fn churn(env: Env, volume: Volume, seed: u64, rounds: u32) {
 }
 
 #[test]
-fn what_is_written_is_read_across_segments() {
+fn writes_are_read_across_segments() {
     world(1, |world| async move {
         let attachment = world.manager.attach(VOLUME, true);
         let (env, volume) = world.volume(attachment, Limits::default());
@@ -185,7 +185,7 @@ fn what_is_written_is_read_across_segments() {
 }
 
 #[test]
-fn what_is_written_is_read_beside_the_servers() {
+fn writes_are_seen_by_direct_reads() {
     let sim = world(2, |world| async move {
         let attachment = world.manager.attach(VOLUME, true);
         let (env, volume) = world.volume(attachment, Limits::default());
@@ -199,8 +199,8 @@ fn what_is_written_is_read_beside_the_servers() {
     }
 }
 
-/// Another attachment may come and go while nothing is leased: locations that were sent before are of
-/// no use then, though the session goes on and is sent others.
+/// Another attachment may come and go while nothing is leased: locations that were sent before are
+/// of no use then, though the session goes on and gets others.
 #[test]
 fn no_location_is_used_that_was_sent_before_another_attachment_came() {
     let sim = world(6, |world| async move {
@@ -253,7 +253,7 @@ impl DataFiles for Silent {
 }
 
 #[test]
-fn a_core_that_is_silent_is_left_alone() {
+fn silent_core_pauses_direct_reads() {
     let sim = world(3, |world| async move {
         let attachment = world.manager.attach(VOLUME, true);
         let (env, volume) = world.volume(attachment, Limits::default());
@@ -261,7 +261,7 @@ fn a_core_that_is_silent_is_left_alone() {
         on(&env, churn(env.clone(), volume.clone(), 3, 100)).await;
         env.sleep(2 * DIRECT_TIMEOUT).await;
         let located = || world.servers.borrow()[&0].stats().located;
-        // One tries every now and then, and waits for nothing.
+        // Single reads try the core, and wait for nothing.
         let (before, mut longest) = (located(), Duration::ZERO);
         for _ in 0..200 {
             let began = env.now();
@@ -276,7 +276,7 @@ fn a_core_that_is_silent_is_left_alone() {
 }
 
 #[test]
-fn a_network_that_loses_repeats_and_delays_is_not_seen() {
+fn lost_repeated_and_delayed_messages_are_masked() {
     let mut reached = BTreeMap::new();
     for seed in 0..4 {
         let sim = world(seed, |world| async move {
@@ -304,7 +304,7 @@ fn a_network_that_loses_repeats_and_delays_is_not_seen() {
 }
 
 #[test]
-fn a_servers_death_is_a_pause() {
+fn death_of_a_server_is_a_pause() {
     world(3, |world| async move {
         let attachment = world.manager.attach(VOLUME, true);
         let (env, volume) = world.volume(attachment, Limits::default());
@@ -334,7 +334,7 @@ fn a_planned_move_loses_nothing() {
             let (from, to) = (round % 2, 1 - round % 2);
             let server = world.servers.borrow()[&from].clone();
             for segment in world.manager.owned(world.addr(from)) {
-                // The owner hears of it in time, or late.
+                // The owner gets the news in time, or late.
                 let late = round % 4 > 1;
                 if late {
                     world.manager.assign(segment, world.addr(to));
@@ -396,7 +396,7 @@ fn shared_attachments_see_each_other() {
             let read = on(&two, read).await.expect("it is shared");
             assert!(read.iter().all(|&byte| byte == round));
         }
-        // One leaves: its sessions are over, the other's are not.
+        // One attachment ends: its sessions are over, the other's are not.
         let leaving = volume.clone();
         on(&one, async move { leaving.close().await }).await;
         assert_eq!(volume.read(Extent { offset: 0, len: 1 }).await.unwrap_err().kind, Kind::Fenced);
@@ -406,7 +406,7 @@ fn shared_attachments_see_each_other() {
 }
 
 #[test]
-fn a_change_that_was_given_up_does_not_happen_later() {
+fn change_that_was_given_up_does_not_happen_later() {
     let sim = world(7, |world| async move {
         let attachment = world.manager.attach(VOLUME, true);
         let limits = Limits {
@@ -420,7 +420,7 @@ fn a_change_that_was_given_up_does_not_happen_later() {
             on(&env, async move { volume.write(0, data).await })
         };
         write(1).await.expect("all is well");
-        // Frames to the server stand still for longer than the client is patient.
+        // Frames to the server stand still for longer than the client's timeout.
         world.sim.with_net_faults(|faults| {
             faults.delay_one_in = 1;
             faults.delay_max = Duration::from_millis(600);

@@ -10,7 +10,7 @@ use transport::{CallError, Endpoint, Priority, Request, Token};
 
 use super::{LEASE, VOLUME, World, buf, on, segment, world};
 
-/// A client that sends what it is told.
+/// A client that sends the given messages.
 struct Raw {
     env: Env,
     endpoint: Endpoint,
@@ -26,7 +26,7 @@ impl Raw {
         Raw { env, endpoint, world: world.clone(), server: 0 }
     }
 
-    /// Sends a message; what comes back, in the end.
+    /// Sends a message; returns its answer.
     fn send(&self, io: BlockIo, payload: Option<&[u8]>) -> runtime::JoinHandle<Answered> {
         let payload = payload.map(|bytes| buf(&self.env, bytes));
         let request = Request {
@@ -82,7 +82,7 @@ impl Raw {
         self.call(BlockIo::Write { at, sequence, offset: 0 }, Some(&[byte; 4096])).await
     }
 
-    /// Where its first block is. What was written just now may have to be asked for again.
+    /// Location of its first block. A recent write may need another request.
     async fn locate(&self, at: SessionRef) -> Located {
         loop {
             let ask = BlockIo::Read { at, offset: 9, len: 1, locate: true };
@@ -102,10 +102,10 @@ impl Raw {
     }
 }
 
-/// What is remembered of attachments that are over goes with the volume's last segment, and the
-/// manager is asked about them when one is opened again.
+/// Fences of attachments go with the volume's last segment, and the manager is asked about them
+/// when one is opened again.
 #[test]
-fn fence_of_a_volume_without_segments_here_is_forgotten_and_still_holds() {
+fn fence_of_a_volume_without_segments_is_dropped_and_still_holds() {
     world(12, |world| async move {
         let (raw, server) = (Raw::new(&world), world.servers.borrow()[&0].clone());
         let old = world.manager.attach(VOLUME, true);
@@ -187,14 +187,14 @@ fn a_session_ends_before_its_successor_begins() {
         assert_same(raw.write(first, 3, 1, 3).await, Err(BlockError::NoSession));
         assert_eq!(raw.open(epoch, epoch, 1).await, Err(BlockError::Superseded { session: 2 }));
         assert_eq!(raw.read(second).await, Ok(2));
-        // A server that starts anew knows no session, and takes no number for its own.
+        // A restarted server knows no session, and takes no number for its own.
         world.kill(0);
         world.boot(0).await;
         assert_eq!(raw.read(second).await, Err(BlockError::NoSession));
         let third = raw.open(epoch, epoch, 2).await.expect("it is admitted");
         assert_ne!(third.grant, second.grant);
         assert_same(raw.write(second, 3, 1, 4).await, Err(BlockError::NoSession));
-        // A change that has happened is not done again, whoever is asked.
+        // A change that has happened is not done again, at any server.
         assert_same(raw.write(third, 3, 2, 5).await, DONE);
         assert_same(raw.write(third, 2, 2, 2).await, DONE);
         assert_eq!(raw.read(third).await, Ok(5));
@@ -202,7 +202,7 @@ fn a_session_ends_before_its_successor_begins() {
 }
 
 #[test]
-fn an_attachment_that_is_over_does_nothing() {
+fn attachment_that_is_over_changes_nothing() {
     world(13, |world| async move {
         let raw = Raw::new(&world);
         let old = world.manager.attach(VOLUME, true).epoch;
@@ -214,12 +214,12 @@ fn an_attachment_that_is_over_does_nothing() {
         assert_eq!(raw.read(at).await, Err(fenced));
         assert_eq!(raw.open(old, old, 2).await, Err(fenced));
         assert_same(raw.write(other, 1, 1, 2).await, DONE);
-        // Another server has heard of neither, and asks.
+        // Another server knows neither, and asks.
         world.manager.assign(segment(0), world.addr(1));
         let raw = Raw { server: 1, ..raw };
         assert!(matches!(raw.open(old, old, 3).await, Err(BlockError::Fenced { .. })));
         assert!(raw.open(new, new, 3).await.is_ok());
-        // Where it is not any more, nobody reads.
+        // After the move, no read is answered here.
         let raw = Raw { server: 0, ..raw };
         raw.env.sleep(2 * LEASE).await;
         assert_eq!(raw.read(other).await, Err(BlockError::NotOwner));
@@ -228,8 +228,8 @@ fn an_attachment_that_is_over_does_nothing() {
     });
 }
 
-/// A segment with a change has moved: its former owner and a session there, the new one and one
-/// there, and when it was.
+/// A segment with a change has moved: its previous owner and a session there, the new one and one
+/// there, and the time of the move.
 async fn moved(world: World) -> ((Raw, SessionRef), (Raw, SessionRef), Instant) {
     let raw = Raw::new(&world);
     let epoch = world.manager.attach(VOLUME, true).epoch;
@@ -247,7 +247,7 @@ async fn moved(world: World) -> ((Raw, SessionRef), (Raw, SessionRef), Instant) 
 fn leases_hold_back_acknowledgements_and_end_reads() {
     world(14, |world| async move {
         let ((raw, old), (next, new), since) = moved(world).await;
-        // The former owner answers reads: nothing was acknowledged since.
+        // The previous owner answers reads: nothing was acknowledged since.
         assert_eq!(raw.read(old).await, Ok(1));
         assert_same(next.write(new, 2, 2, 2).await, DONE);
         assert!(raw.env.now() - since >= LEASE);
@@ -256,9 +256,9 @@ fn leases_hold_back_acknowledgements_and_end_reads() {
     });
 }
 
-/// Or a read there would show what the next one, at the former owner, does not (decision 22).
+/// Or a read there would show what the next one, at the previous owner, does not (decision 22).
 #[test]
-fn leases_hold_back_what_a_successor_has_read() {
+fn leases_hold_back_reads_of_a_successor() {
     world(15, |world| async move {
         let ((raw, old), (next, new), since) = moved(world).await;
         assert_eq!(next.read(new).await, Ok(1));
@@ -268,7 +268,7 @@ fn leases_hold_back_what_a_successor_has_read() {
 }
 
 #[test]
-fn a_change_that_comes_again_elsewhere_undoes_nothing() {
+fn change_repeated_at_another_server_undoes_nothing() {
     world(16, |world| async move {
         let raw = Raw::new(&world);
         let one = world.manager.attach(VOLUME, false).epoch;
@@ -282,11 +282,11 @@ fn a_change_that_comes_again_elsewhere_undoes_nothing() {
         let at = next.open(one, one, 2).await.expect("it is admitted");
         assert_same(next.write(at, 1, 1, 1).await, DONE);
         assert_eq!(next.read(at).await, Ok(2));
-        // Whoever begins to count anew learns where.
+        // A client that begins to count learns the last number.
         let fresh = SessionRef { session: 3, grant: 0, ..at };
         let opened = next.call(BlockIo::Open { at: fresh, fence: one, after: 0 }, None).await;
         assert!(matches!(opened, Ok((BlockAnswer::Opened { last: 1, .. }, _))), "{opened:?}");
-        // What was closed properly is forgotten.
+        // Changes of a closed session are forgotten.
         let close = BlockIo::Close { at: beside };
         assert_same(next.call(close, None).await, DONE);
         let device = next.world.manager.memory(segment(0)).expect("it is there");
@@ -295,19 +295,19 @@ fn a_change_that_comes_again_elsewhere_undoes_nothing() {
 }
 
 #[test]
-fn without_a_lease_the_core_is_asked() {
+fn read_without_a_lease_is_confirmed_by_the_core() {
     world(17, |world| async move {
         let raw = Raw::new(&world);
         let epoch = world.manager.attach(VOLUME, true).epoch;
         let at = raw.open(epoch, epoch, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
-        // Nobody renews leases: all goes on.
+        // The manager renews no leases: all goes on.
         world.manager.set_down(true);
         assert_same(raw.write(at, 2, 2, 2).await, DONE);
         assert_eq!(raw.read(at).await, Ok(2));
         let stats = world.servers.borrow()[&0].stats();
         assert_eq!((stats.writes, stats.confirmed), (2, 1));
-        // Another has it, which this one cannot know.
+        // Another server owns it, which this one cannot know.
         world.manager.assign(segment(0), world.addr(1));
         let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
         let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
@@ -318,7 +318,7 @@ fn without_a_lease_the_core_is_asked() {
 }
 
 #[test]
-fn places_are_lent_to_whoever_acts_alone() {
+fn locations_are_leased_to_a_lone_attachment() {
     world(18, |world| async move {
         let raw = Raw::new(&world);
         let env = raw.env.clone();
@@ -329,18 +329,18 @@ fn places_are_lent_to_whoever_acts_alone() {
         let leased = Duration::from_millis(located.location_lease_ms.into());
         assert!(located.first == 0 && leased > LEASE / 2 && leased <= LEASE, "{located:?}");
         assert_eq!(located.spans.iter().map(|span| span.blocks).sum::<u32>(), 32);
-        // Another is admitted when the location lease has expired, and from then on there is none.
+        // Another attachment is admitted when the location lease has expired, and from then on there is none.
         let (asked, other) = (env.now(), world.manager.attach(VOLUME, false).epoch);
         let beside = raw.open(other, one, 1).await.expect("it is admitted");
         assert!(env.now() - asked > LEASE / 2, "{:?}", env.now() - asked);
         assert_eq!(raw.locate(at).await.location_lease_ms, 0);
         assert_eq!(raw.locate(beside).await.location_lease_ms, 0, "others may act beside it");
         assert_same(raw.call(BlockIo::Close { at: beside }, None).await, DONE);
-        // An answer would renew what was told before the visit: that takes a session that knows none.
+        // An answer would renew the leases from before the visit: that takes a session without any.
         assert_eq!(raw.locate(at).await.location_lease_ms, 0, "another has acted since");
         let at = raw.open(one, one, 2).await.expect("it is admitted");
         assert!(raw.locate(at).await.location_lease_ms > 0);
-        // Another owner: who was admitted by the one before waits for nobody, others do.
+        // At another owner: an attachment that the previous owner had admitted does not wait, others do.
         world.manager.assign(segment(0), world.addr(1));
         let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
         let (asked, again) = (env.now(), SessionRef { session: 3, grant: 0, ..at });
@@ -348,7 +348,7 @@ fn places_are_lent_to_whoever_acts_alone() {
             next.world.manager.route().place(segment(0), None).await.expect("it is there").epoch;
         let at = next.open_after(again, one, epoch - 1).await.expect("it is admitted");
         assert!(env.now() - asked < LEASE / 2, "{:?}", env.now() - asked);
-        // The former owner's lease runs: nothing is told before its end.
+        // The previous owner's lease runs: no location is leased before its end.
         assert!(next.locate(at).await.location_lease_ms > 0);
         let (asked, new) = (env.now(), next.world.manager.attach(VOLUME, true).epoch);
         next.open(new, new, 1).await.expect("it is admitted");
@@ -356,10 +356,10 @@ fn places_are_lent_to_whoever_acts_alone() {
     });
 }
 
-/// Issue 10, 3.13: what was leased was forgotten when the segment was released while it was opened
+/// Issue 10, 3.13: a location lease was forgotten when the segment was released while it was opened
 /// again, and the next attachment did not wait for it.
 #[test]
-fn places_stay_lent_when_a_segment_is_released_while_it_is_opened() {
+fn location_lease_lasts_when_a_segment_is_released_while_it_is_opened() {
     world(19, |world| async move {
         let raw = Raw::new(&world);
         let env = raw.env.clone();
@@ -403,7 +403,7 @@ fn segment_is_opened_again_by_a_request_that_follows_its_release() {
 }
 
 #[test]
-fn what_no_client_asks_is_refused() {
+fn invalid_requests_are_refused() {
     world(15, |world| async move {
         let raw = Raw::new(&world);
         let epoch = world.manager.attach(VOLUME, true).epoch;
