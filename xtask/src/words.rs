@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 /// Words that are replaced by the field's, and how many times they are still there. The numbers
 /// only go down: a change that removes some writes the new number here.
 const REPLACED: &[(&str, usize)] = &[
-    ("whoever", 34),
-    ("somebody", 26),
-    ("nobody", 132),
+    ("whoever", 33),
+    ("somebody", 24),
+    ("nobody", 130),
     ("anew", 21),
     ("meanwhile", 37),
     ("of late", 0),
     ("in vain", 4),
     ("on a bad day", 0),
     ("one behind the other", 11),
-    ("told", 148),
-    ("tells", 56),
+    ("told", 143),
+    ("tells", 55),
     ("trouble", 17),
     ("troubles", 3),
     ("lent", 6),

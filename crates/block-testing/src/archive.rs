@@ -1,5 +1,5 @@
-//! DataFiles of segments in memory: what a client reads beside a block server in tests and in the
-//! simulator. A file has what its blocks had when somebody asked where they are.
+//! DataFiles of segments in memory, for direct reads in tests and in the simulator. A file has what
+//! its blocks had when a client asked for their locations.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ impl Files {
 }
 
 impl Archive {
-    /// Writes blocks to a file, and says where they are; zeroes are in no file.
+    /// Writes blocks to a file, and returns their locations; zeroes are in no file.
     pub(crate) fn keep<'a>(
         &self,
         segment: SegmentId,
@@ -81,7 +81,7 @@ impl Archive {
         spans
     }
 
-    /// Where a client of `env` finds the files. Answers take up to `pause`; some files are gone, or
+    /// Opens the files for a client of `env`. Answers take up to `pause`; some files are gone, or
     /// do not show all that they have.
     pub(crate) fn open(&self, env: &Env, pause: Duration) -> Rc<dyn DataFiles> {
         Rc::new(Shelf { archive: self.clone(), env: env.clone(), pause })

@@ -1,4 +1,4 @@
-//! Stands in for parts of the block service in tests, and judges them from outside: a device in memory,
+//! Replaces parts of the block service in tests, and checks them from outside: a device in memory,
 //! DataFiles in memory, a manager of one server, the oracle of a device.
 //!
 //! Invariant: no crate but `sim` depends on it, except for its tests.

@@ -1,5 +1,5 @@
-//! [`MemoryDevice`], a [`Device`] in memory: what the front end and the block client are tested
-//! against, and what a simulated block server keeps its segments in across its restarts.
+//! [`MemoryDevice`], a [`Device`] in memory: the front end and the block client are tested against
+//! it, and a simulated block server keeps its segments in it across restarts.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use runtime::{Buf, Env};
 
 use crate::archive::Archive;
 
-/// What a [`MemoryDevice`] holds: outlives it, as a disk outlives a process. Clones share it.
+/// Content of a [`MemoryDevice`]: outlives it, as a disk outlives a process. Clones share it.
 #[derive(Clone, Default)]
 pub struct Memory(Rc<RefCell<Content>>);
 
@@ -47,13 +47,13 @@ pub struct MemoryDevice {
     pause: Duration,
     /// Changes take effect in the order of their first polls.
     turn: Mutex<()>,
-    /// Whether changes may still take effect.
+    /// Decides whether changes may still take effect.
     guard: Guard,
-    /// Where clients read beside it.
+    /// DataFiles for direct reads.
     archive: Option<(Archive, SegmentId)>,
 }
 
-/// Says whether a change may take effect, at the moment at which it would.
+/// Decides whether a change may take effect, at the moment at which it would.
 pub type Guard = Box<dyn Fn() -> Result<(), Fault>>;
 
 impl Memory {
@@ -117,7 +117,7 @@ impl Memory {
         }
     }
 
-    /// Does a change that has not happened under its origin.
+    /// Performs a change that has not happened under its request ID.
     fn once(&self, request: RequestId, change: impl FnOnce()) -> Result<(), Fault> {
         let progress = self.0.borrow().dedup.progress(request);
         match progress {
@@ -174,7 +174,7 @@ impl MemoryDevice {
         MemoryDevice::guarded(env, memory, bytes, pause, Box::new(|| Ok(())))
     }
 
-    /// The same, with changes that are refused when `guard` says so.
+    /// The same, with changes that are refused when `guard` returns an error.
     pub fn guarded(
         env: &Env,
         memory: &Memory,
@@ -186,7 +186,7 @@ impl MemoryDevice {
         MemoryDevice { env, bytes, memory, pause, turn, guard, archive: None }
     }
 
-    /// The same, whose clients find what it says of places in an archive.
+    /// The same, with an archive in which its clients find the locations that it returns.
     pub(crate) fn with_archive(mut self, archive: &Archive, segment: SegmentId) -> MemoryDevice {
         self.archive = Some((archive.clone(), segment));
         self
@@ -212,7 +212,7 @@ impl MemoryDevice {
         }
     }
 
-    /// In its turn: waits, then does `step`; then waits again, while others may go on.
+    /// In request order: waits, then does `step`; then waits again, while others may go on.
     async fn in_turn<T>(&self, step: impl FnOnce() -> T) -> T {
         let turn = self.turn.lock().await;
         self.pause().await;
@@ -299,7 +299,7 @@ impl Owned for MemoryDevice {
         async move {
             self.check(extent, true)?;
             let Some((archive, segment)) = &self.archive else { return Ok(None) };
-            // What was written just now is not shown beside the server yet.
+            // Recent writes may not be shown to direct reads yet.
             if self.env.random_below(4) == 0 {
                 return Ok(None);
             }

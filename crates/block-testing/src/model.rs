@@ -1,6 +1,6 @@
-//! A block manager and its segments in memory: what the block client and the block server are
-//! tested and simulated with. Owners have epochs and leases, a former owner's device changes
-//! nothing any more and shows what it last had, as one that stands on files of the core does.
+//! A block manager and its segments in memory, for tests and simulation of the block client and the
+//! block server. Owners have epochs and leases. A previous owner's device changes nothing any more
+//! and shows what it last had, as one over files of the core does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +23,12 @@ use crate::memory::{Memory, MemoryDevice};
 struct Segment {
     place: SegmentOwner,
     memory: Memory,
-    /// Epochs of former owners whose leases run, and until when.
+    /// Epochs of previous owners whose leases run, and their ends.
     former: BTreeMap<u64, Duration>,
 }
 
 struct ManagerInner {
-    /// The time on which all agree.
+    /// The common time.
     clock: Box<dyn Fn() -> Duration>,
     lease: Duration,
     segments: RefCell<BTreeMap<SegmentId, Segment>>,
@@ -73,7 +73,7 @@ impl Manager {
         epoch
     }
 
-    /// Gives a segment to a server. Its former owner may answer reads for a lease more.
+    /// Gives a segment to a server. Its previous owner may answer reads for a lease more.
     pub fn assign(&self, segment: SegmentId, addr: SocketAddr) {
         let now = (self.0.clock)();
         let segments = &mut *self.0.segments.borrow_mut();
@@ -87,7 +87,7 @@ impl Manager {
         segments.insert(segment, Segment { place, memory, former: BTreeMap::new() });
     }
 
-    /// Renews no lease, until it is told otherwise: servers do not know any more what is theirs.
+    /// Renews no lease while `down`: servers do not know any more what they own.
     pub fn set_down(&self, down: bool) {
         self.0.down.set(down);
     }
@@ -119,17 +119,17 @@ impl Manager {
         }
     }
 
-    /// The segment map as an attachment sees it.
+    /// The segment map of an attachment.
     pub fn route(&self) -> Rc<dyn Route> {
         Rc::new(self.clone())
     }
 
-    /// What clients of `env` read beside the servers.
+    /// DataFiles for direct reads of clients of `env`.
     pub fn files(&self, env: &Env) -> Rc<dyn DataFiles> {
         self.0.archive.open(env, self.0.pause)
     }
 
-    /// What the server at `addr` opens its segments through.
+    /// Opens segments for the server at `addr`.
     pub fn opener(&self, env: &Env, addr: SocketAddr) -> Rc<dyn SegmentOpener> {
         Rc::new(Opener { manager: self.clone(), env: env.clone(), addr })
     }
@@ -169,7 +169,7 @@ impl SegmentOpener for Opener {
                 let why = format!("{segment} belongs to another block server");
                 return Err(Fault::new(Kind::Reroute, why));
             };
-            // Whoever had it before goes on seeing what there was.
+            // The previous owner goes on showing the old content.
             own.memory = own.memory.copy();
             let (epoch, content) = (own.place.epoch, own.memory.clone());
             let guard = {
@@ -220,7 +220,7 @@ impl Lease for ServedLease {
         let inner = &self.manager.0;
         let (segments, now) = (inner.segments.borrow(), (inner.clock)());
         let Some(segment) = segments.get(&self.segment) else { return LeaseState::Revoked };
-        // Of those before this one.
+        // Of epochs before this one.
         let former = segment.former.range(..self.epoch).map(|(_, until)| *until).max();
         let former = former.filter(|until| *until > now);
         let free = self.env.now() + former.map_or(Duration::ZERO, |until| until - now);

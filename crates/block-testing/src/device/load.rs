@@ -1,4 +1,4 @@
-//! The life of one owner under load, judged by the oracle.
+//! Load on one owner of a segment, checked by the oracle.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use runtime::{Class, Duration, Env, Rng};
 
 use super::oracle::{Change, Oracle};
 
-/// How a device is loaded.
+/// Shape of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Requests that are begun.
     pub steps: u32,
-    /// Those under way at once, at most.
+    /// Requests under way at once, at most.
     pub depth: usize,
     /// Pause between two, at most.
     pub pause: Duration,
@@ -25,14 +25,14 @@ pub struct Plan {
     pub blocks: u64,
 }
 
-/// What a load has met.
+/// Outcomes of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Loaded {
-    /// Changes answered well.
+    /// Changes answered with success.
     pub done: u64,
-    /// Reads answered well.
+    /// Reads answered with success.
     pub reads: u64,
-    /// Changes that were refused, and such of which the outcome is not known.
+    /// Changes that were refused, or whose outcome is not known.
     pub refused: u64,
     /// Outcomes that are not known.
     pub unknown: u64,
@@ -80,8 +80,7 @@ pub async fn whole(device: &dyn Device) -> Result<Vec<u8>, Fault> {
     Ok(all)
 }
 
-/// Loads a device, many requests at once, and judges all that it answers. An error is a broken
-/// rule.
+/// Loads a device, many requests at once, and checks all its answers. An error is a broken rule.
 pub async fn load(
     env: &Env,
     device: Rc<dyn Device>,
@@ -101,7 +100,7 @@ pub async fn load(
         }
         waiting.retain(|task: &runtime::JoinHandle<()>| !task.is_finished());
         while waiting.len() >= plan.depth {
-            let _ = waiting.remove(0).await; // The verdict has what it found.
+            let _ = waiting.remove(0).await; // The verdict has its findings.
         }
         let extent = range(rng, device.bytes(), plan.blocks);
         let request = match rng.below(3) {
@@ -127,7 +126,7 @@ pub async fn load(
         }));
     }
     for wait in waiting {
-        let _ = wait.await; // The verdict has what it found.
+        let _ = wait.await; // The verdict has its findings.
     }
     match verdict.take() {
         Some(what) => Err(what),
@@ -157,7 +156,7 @@ async fn one_change(
         Change::Write(_) => device.write(offset, data),
         Change::Clear(how, _) => device.clear(extent, how),
     };
-    // Now and then nobody waits for the answer.
+    // Some requests are dropped before their answer.
     let outcome = match abandon {
         Some(timeout) => match env.timeout(timeout, answer).await {
             Ok(outcome) => outcome,

@@ -1,4 +1,4 @@
-//! What judges a device from outside, and loads it.
+//! Load and oracle of a device.
 
 mod load;
 mod oracle;

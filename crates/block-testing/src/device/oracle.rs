@@ -1,4 +1,4 @@
-//! [`Oracle`]: judges what the owners of one segment answer, block by block, from outside.
+//! [`Oracle`]: checks the answers of one segment's owners, block by block, from outside.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use block_volume::contract::Clear;
 use block_volume::limits::BLOCK;
 
-/// What a request does to a range.
+/// Effect of a request on a range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Writes these bytes at its start.
@@ -37,16 +37,16 @@ struct Content {
     bytes: Option<Rc<Vec<u8>>>,
 }
 
-/// How far a change of a block has come.
+/// State of a change of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     /// Under way.
     Open,
-    /// Answered well.
+    /// Answered with success.
     Done,
     /// Nothing was changed.
     Refused,
-    /// Nobody knows.
+    /// The outcome is not known.
     Unknown,
 }
 
@@ -65,20 +65,20 @@ struct Op {
 #[derive(Debug)]
 struct Block {
     ops: Vec<Op>,
-    /// What it may have been when last looked at: content, and how many changes are behind it.
+    /// Its possible contents at the last read: content, and the number of changes in it.
     states: Vec<(usize, Content)>,
-    /// How often somebody looked.
+    /// Number of reads so far.
     seen: u64,
 }
 
-/// A request that changes something, until its outcome is told.
+/// A change, until its outcome is reported.
 #[derive(Debug)]
 pub struct Ticket {
     request: u64,
     blocks: Range<u64>,
 }
 
-/// A read under way, with what it has to show of each of its blocks.
+/// A read under way, with the changes that it has to show of each of its blocks.
 #[derive(Debug)]
 pub struct Look {
     offset: u64,
@@ -86,7 +86,7 @@ pub struct Look {
     blocks: Vec<Before>,
 }
 
-/// What was known of a block when a read began.
+/// State of a block when a read began.
 #[derive(Debug)]
 struct Before {
     /// Changes that the read has to show.
@@ -103,8 +103,8 @@ struct Facts {
     newest: u64,
 }
 
-/// The blocks of a segment, as all that was asked of it and answered allows them, told by one of
-/// its owners. Clones share them.
+/// The blocks of a segment, as all requests and answers allow them, reported by one of its owners.
+/// Clones share them.
 ///
 /// It finds: acknowledged changes that are gone, changes that come back, parts of blocks, other
 /// blocks' content, reads that are older than they may be, outcomes that change after they were
@@ -112,7 +112,7 @@ struct Facts {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     facts: Rc<RefCell<Facts>>,
-    /// Epoch of the owner that tells.
+    /// Epoch of the owner that reports.
     owner: u64,
 }
 
@@ -145,7 +145,7 @@ impl Content {
 }
 
 impl Block {
-    /// All contents that it may have had since a moment, with the changes behind each.
+    /// All possible contents since a moment, with the number of changes in each.
     fn reach(&self, before: &Before) -> Vec<(usize, Content)> {
         let mut found: Vec<(usize, Content)> = Vec::new();
         let mut open = before.states.clone();
@@ -176,9 +176,9 @@ impl Oracle {
         Oracle { facts: Rc::new(RefCell::new(facts)), owner: 0 }
     }
 
-    /// The same, told by the owner whose opening has just returned. What others before it have
-    /// not been told yet may have taken effect, and what they begin from now on may not; what
-    /// they read may be stale.
+    /// The same, for the owner whose opening has just returned. Unanswered changes of previous
+    /// owners may have taken effect; changes that they begin from now on may not; their reads may
+    /// be stale.
     pub fn owned_by(&self, epoch: u64) -> Oracle {
         let facts = &mut *self.facts.borrow_mut();
         facts.newest = facts.newest.max(epoch);
@@ -213,7 +213,7 @@ impl Oracle {
         Ticket { request, blocks }
     }
 
-    /// Notes the outcome of a request: well, nothing changed, or not known.
+    /// Notes the outcome of a request: success, nothing changed, or not known.
     pub fn end(&self, ticket: &Ticket, outcome: Result<(), bool>) {
         let facts = &mut *self.facts.borrow_mut();
         for lba in ticket.blocks.clone() {
@@ -239,7 +239,7 @@ impl Oracle {
         Look { offset, len, blocks: blocks.collect() }
     }
 
-    /// Judges what a read has shown.
+    /// Checks the content that a read has shown.
     pub fn saw(&self, look: &Look, bytes: &[u8]) -> Result<(), String> {
         let facts = &mut *self.facts.borrow_mut();
         if bytes.len() as u64 != look.len {
@@ -280,8 +280,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Notes what a successor shows in its first read, of everything: from here on the outcome
-    /// of what came before is settled.
+    /// Notes a successor's first read, of everything: from here on the outcome of earlier changes
+    /// is settled.
     pub fn settle(&self, bytes: &[u8]) -> Result<(), String> {
         let look = self.look(0, bytes.len() as u64);
         self.saw(&look, bytes)?;
@@ -303,7 +303,7 @@ impl Oracle {
     }
 }
 
-/// What a block's content begins with.
+/// The first bytes of a block's content.
 fn tag(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_what_is_allowed_and_refuses_the_rest() {
+    fn oracle_accepts_allowed_histories_and_refuses_others() {
         let oracle = Oracle::new(2 * BLOCK);
         let sees = |look: &Look, byte| oracle.saw(look, &block(byte));
         let first = oracle.begin(0, &write(1));
