@@ -1,4 +1,4 @@
-//! Buffers of the process's budget, which are waited for.
+//! Buffers of the process's budget, with waiting.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use runtime::{BufMut, Env};
 /// Pause before another try for a buffer, when the process's budget is spent.
 const ALLOC_PAUSE: Duration = Duration::from_millis(2);
 
-/// A buffer of `len` bytes, as soon as the process's budget has room. `Invalid` when there is never
-/// room for so many.
+/// A buffer of `len` bytes, as soon as the process's budget has room. `Invalid` when `len` exceeds
+/// the whole budget.
 pub async fn alloc(env: &Env, len: usize) -> Result<BufMut, Fault> {
     loop {
         match env.pool().alloc(len) {

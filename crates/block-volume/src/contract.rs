@@ -1,5 +1,5 @@
-//! [`Device`]: what a block server serves one segment from (B2), and what the front ends' side
-//! is tested against without one.
+//! [`Device`]: the interface through which a block server serves one segment (B2), and against
+//! which front ends are tested without one.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub const PIECES_MAX: usize = 4096;
 /// `Full` no room; `Invalid` the request is outside the segment.
 pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Fault>>;
 
-/// How a range loses its content.
+/// The ways in which a range loses its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clear {
     /// It reads as zeroes, and its space is given back.
@@ -47,10 +47,10 @@ pub struct BlockLocations {
     pub spans: Vec<LocationRun>,
 }
 
-/// One segment of a volume, byte by byte. The block client gives a whole volume the same face.
+/// One segment of a volume, byte by byte. The block client serves a whole volume through it, too.
 ///
-/// - A read or write has 1 to [`IO_MAX`](crate::limits::IO_MAX) bytes; a clear, and the question
-///   for pieces, any number.
+/// - A read or write has 1 to [`IO_MAX`](crate::limits::IO_MAX) bytes; a clear or a request for
+///   pieces, any number.
 /// - Ranges may begin and end anywhere within the segment. The atomic unit is the 4 KiB block: of
 ///   two changes of a block one comes whole before the other, and a part of a block is changed
 ///   with the rest of it as it was (`protocols.md` 6.2).
@@ -70,17 +70,17 @@ pub trait Device {
     /// Makes a range read as zeroes.
     fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()>;
 
-    /// What a range is made of, from its start on: `most` pieces at most, which may end early.
+    /// The pieces of a range, from its start on: `most` at most; they may end early.
     fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>>;
 }
 
-/// A segment as its owner serves it: changes happen once, whichever owner they meet first and
-/// however often they come (`protocols.md` 6.2, 6.3), and the core can be asked who owns it.
+/// A segment as its owner serves it: a change happens once, at any owner and with any number of
+/// retries (`protocols.md` 6.2, 6.3), and the core can be asked which owner it has.
 pub trait Owned: Device {
-    /// Writes `data` at `offset`, unless that has happened under this origin: then the answer is
-    /// good at once. Of a change that an owner before this one has done in part, the rest is
-    /// done. No two changes of one origin are under way at a time. `Invalid` for an origin that
-    /// is older than all that may come again.
+    /// Writes `data` at `offset`, unless that has happened under this request ID: then it succeeds
+    /// at once. When a previous owner has done a part of a change, the rest is done. No two changes
+    /// of one request ID are under way at a time. `Invalid` when the request ID is older than all
+    /// that may be sent again.
     fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()>;
 
     /// Makes a range read as zeroes, once as [`Owned::write_dedup`].
@@ -95,13 +95,13 @@ pub trait Owned: Device {
     /// These attachments are over: their changes need not be remembered.
     fn forget(&self, attachments: Range<u32>);
 
-    /// Locations of a range's blocks, for a client that reads DataFiles directly. The records there are
-    /// what a read that began when this call did may return, for as long as the files exist. With
-    /// `around`, those of the blocks' groups too, as far as they are known. None when the range is to be
-    /// read through the device: replicas may not return all of it yet.
+    /// Locations of a range's blocks, for direct reads. The records there are those that a read
+    /// that began with this call may return, as long as the files exist. With `around`, locations
+    /// of the blocks' groups too, as far as they are known. None when the range is to be read
+    /// through the device: replicas may not return all of it yet.
     fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>>;
 
-    /// Succeeds when no other owner had opened the segment at some moment after the call: what was read
+    /// Succeeds when no other owner had opened the segment at some moment after the call: data read
     /// before is no older than that. `Fenced` when another has. Costs an append.
     fn confirm(&self) -> Answer<'_, ()>;
 }

@@ -1,11 +1,10 @@
-//! Which changes of clients have happened on a segment, so that one that is sent again, to
-//! whatever owner, is answered and not repeated (`protocols.md` 6.2, 6.3).
+//! Windows of the changes of clients that have happened on a segment: a change that is sent again,
+//! to any owner, is answered and not repeated (`protocols.md` 6.2, 6.3).
 //!
-//! A client numbers the changes of its attachment on a segment, and those without an answer stand
-//! within [`SESSION_CHANGES_MAX`] of each other. So a window of so many numbers for each
-//! attachment is all that has to be known; it is kept where the changes are, and recovered with
-//! them. Of a change that was cut off by a takeover it says which blocks are done: the rest may
-//! be done later, these not again.
+//! A client numbers the changes of its attachment on a segment, and those without an answer are
+//! within [`SESSION_CHANGES_MAX`] of each other. So a window of that size for each attachment is
+//! enough. It is stored with the changes, and recovered with them. After a takeover has cut a
+//! change off, it lists the blocks that are done: only the rest may be done later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,7 +17,7 @@ const WINDOW: u64 = SESSION_CHANGES_MAX as u64;
 /// Bytes of a window's bits.
 const BITS: usize = SESSION_CHANGES_MAX / 8;
 
-/// What a change is known by on its segment.
+/// ID of a change on its segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RequestId {
     /// The attachment's epoch; 0 is none.
@@ -27,7 +26,7 @@ pub struct RequestId {
     pub seq: u64,
 }
 
-/// What has happened of a change. Blocks are counted in 4 KiB.
+/// The part of a change that has happened. Blocks are counted in 4 KiB.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// Nothing.
@@ -143,7 +142,7 @@ impl DedupWindows {
         }
     }
 
-    /// What has happened of a change.
+    /// The part of a change that has happened.
     pub fn progress(&self, request: RequestId) -> Progress {
         let Some(window) = self.windows.get(&request.attachment) else { return Progress::None };
         if request.seq > window.last {
@@ -159,8 +158,8 @@ impl DedupWindows {
         }
     }
 
-    /// The number that ends in these 32 bits, next to the attachment's last one: those that are
-    /// under way are far nearer to it than 2^31.
+    /// The number that ends in these 32 bits, next to the attachment's last one: changes under way
+    /// are far nearer to it than 2^31.
     pub fn complete(&self, attachment: u32, low: u32) -> RequestId {
         let last = self.last(attachment);
         let ahead = low.wrapping_sub(last as u32) as i32;
@@ -177,7 +176,7 @@ impl DedupWindows {
         self.windows.keys().copied().collect()
     }
 
-    /// These attachments are over.
+    /// Drops the windows of these attachments: they are over.
     pub fn forget(&mut self, attachments: Range<u32>) {
         let over: Vec<u32> = self.windows.range(attachments).map(|(&key, _)| key).collect();
         for attachment in over {
@@ -186,8 +185,7 @@ impl DedupWindows {
         }
     }
 
-    /// What has changed since this was asked last: the windows' bytes, nothing for those that are
-    /// to be dropped.
+    /// Changes since the last call: the windows' bytes, nothing for those that are to be dropped.
     pub fn take_changed(&mut self) -> Vec<(u32, Option<Vec<u8>>)> {
         let changed = std::mem::take(&mut self.changed);
         let stored = |attachment| (attachment, self.windows.get(&attachment).map(Window::encode));
@@ -201,7 +199,7 @@ impl DedupWindows {
     }
 }
 
-/// What is left of a range of blocks without those that are done.
+/// A range of blocks without those that are done.
 pub fn without(blocks: Range<u64>, done: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = vec![blocks];
     for done in done {
@@ -235,7 +233,7 @@ mod tests {
         RequestId { attachment: 7, seq }
     }
 
-    /// The same without a bound, and as slow as it likes.
+    /// The same without a bound, and slower.
     #[derive(Default)]
     struct Plain {
         last: u64,
@@ -245,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn windows_know_what_a_plain_list_knows(
+        fn windows_agree_with_a_plain_list(
             steps in prop::collection::vec((0u64..600, 0u64..6, 1u64..4, any::<bool>()), 1..60),
         ) {
             let (mut windows, mut plain) = (DedupWindows::default(), Plain::default());
@@ -298,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_numbers_are_told_apart() {
+    fn truncated_numbers_are_completed_to_the_nearest() {
         let mut windows = DedupWindows::default();
         let far = (1 << 33) - 5;
         windows.note(request(far), 0..1, true);

@@ -1,15 +1,15 @@
-//! What a front end serves.
+//! Exports of a front end.
 
 use std::rc::Rc;
 
 use crate::contract::{Answer, Device};
 
-/// What a client learns of an export before it opens it.
+/// Facts of an export, known before it is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct About {
     /// Bytes.
     pub bytes: u64,
-    /// What it is, for people.
+    /// Its description, as tools show it.
     pub description: String,
     /// Changes are refused.
     pub read_only: bool,
@@ -27,7 +27,7 @@ pub struct Names {
     pub more: bool,
 }
 
-/// What a front end serves.
+/// Exports of a front end.
 pub trait Exports {
     /// The next names above `after` of exports that may be listed, in order.
     fn names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, Names>;

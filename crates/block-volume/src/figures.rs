@@ -1,24 +1,24 @@
-//! What block servers say of their segments in figures: checks, scrubs, space.
+//! Figures of block servers about their segments: checks, scrubs, space.
 
 /// Findings of a check that one answer names; more are counted only.
 pub const FINDINGS_MAX: usize = 64;
 
-/// What a piece of a segment's check has found.
+/// Findings of one piece of a segment's check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SegmentCheck {
-    /// Where the next piece begins; 0 when this was the last.
+    /// Start of the next piece; 0 when this was the last.
     pub next: u64,
     /// Blocks with data that were read and verified.
     pub blocks: u64,
     /// DataFiles that were compared with the directory.
     pub files: u64,
-    /// What is wrong, in words; the first of them.
+    /// Findings in words; the first of them.
     pub findings: Vec<String>,
-    /// How many there are.
+    /// Number of findings.
     pub findings_count: u64,
 }
 
-/// How far the scrub of a segment is (B14).
+/// Progress of a segment's scrub (B14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SegmentScrub {
     /// Passes over the whole segment.
@@ -33,7 +33,7 @@ pub struct SegmentScrub {
     pub damaged: u64,
 }
 
-/// What a segment takes, and what its present opening has written (B3, C29). Bytes of one copy.
+/// Space of a segment, and bytes that its present opening has written (B3, C29). Bytes of one copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SegmentUsage {
     /// Number of the segment in its volume.
@@ -44,7 +44,7 @@ pub struct SegmentUsage {
     pub file_bytes: u64,
     /// Blocks with data in them.
     pub blocks: u64,
-    /// Those of them that are the volume's content; the rest is garbage.
+    /// Of these, blocks of the volume's content; the rest is garbage.
     pub live: u64,
     /// Bytes that were written to DataFiles for requests.
     pub append_bytes: u64,

@@ -1,9 +1,9 @@
-//! Where a volume's bytes are: segment groups, segments, data sectors round-robin (B1).
+//! Placement of a volume's bytes: segment groups, segments, data sectors round-robin (B1).
 //!
-//! A volume is cut into groups; a group's data sectors go to its segments in turn. So a burst on
-//! one place of a volume is served by all segments of a group, and a segment can move to another
-//! server alone. The place of a byte does not depend on the volume's length: a volume grows and
-//! shrinks at its end without moving anything.
+//! A volume is cut into groups; a group's data sectors go to its segments in turn. So all segments
+//! of a group serve a burst on one range of a volume, and a segment can move to another server
+//! alone. The location of a byte does not depend on the volume's length: a volume grows and shrinks
+//! at its end without moving anything.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ pub struct Geometry {
     data_sector: u64,
 }
 
-/// Why sizes make no geometry.
+/// Errors of sizes that make no geometry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GeometryError {
     /// A data sector is a power of two from 4 KiB to 2 MiB.
@@ -97,14 +97,14 @@ impl Extent {
 }
 
 /// The part of a request that goes to one segment, in one piece there. Its bytes are those of
-/// `parts`, one behind the other.
+/// `parts`, in order, without gaps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentRequest {
     /// The segment.
     pub segment: SegmentIndex,
     /// Range in it.
     pub extent: Extent,
-    /// Where its bytes are in the request, in the order they have in the segment.
+    /// Ranges of its bytes in the request, in the order they have in the segment.
     pub parts: Vec<Extent>,
 }
 
@@ -177,8 +177,7 @@ impl Geometry {
         (SegmentIndex(segment), sector / count * self.data_sector + rest)
     }
 
-    /// The byte of a volume that a segment has at an offset: what [`Geometry::locate`] turns
-    /// round.
+    /// The byte of a volume that a segment has at an offset: the inverse of [`Geometry::locate`].
     pub fn offset_of(&self, segment: SegmentIndex, offset: u64) -> u64 {
         let count = u64::from(self.segments_per_group);
         let (group, lane) = (u64::from(segment.0) / count, u64::from(segment.0) % count);
@@ -244,7 +243,7 @@ impl SegmentRequest {
         }
     }
 
-    /// Puts a segment's bytes where they stand in the request.
+    /// Copies a segment's bytes to their ranges in the request.
     pub fn scatter(&self, mut bytes: &[u8], request: &mut [u8]) {
         for part in &self.parts {
             let (now, rest) = bytes.split_at(part.len as usize);
@@ -264,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sectors_go_round() {
+    fn sectors_are_placed_round_robin() {
         let geometry = Geometry::new(256 << 10, 4, 4 << 10).unwrap();
         let places: Vec<_> = (0..68).map(|n| geometry.locate(n * 4096 + 5)).collect();
         let at = |segment: u32, row: u64| (SegmentIndex(segment), row * 4096 + 5);

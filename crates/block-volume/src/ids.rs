@@ -1,4 +1,4 @@
-//! What segments, their changes and their DataFiles are known by.
+//! IDs of segments, their changes and their DataFiles.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl fmt::Display for SegmentId {
     }
 }
 
-/// Which segment of which volume. It stands in every record.
+/// Identity of a segment. It is in every record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Identity {
     /// The volume's number, never given twice in a cluster.
@@ -37,7 +37,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// A DataFile, whatever directories have it: its number in the core.
+/// A DataFile's number in the core, the same in all directories that have it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FileId(u64);
 
@@ -58,7 +58,7 @@ impl FileId {
 pub struct Seq {
     /// Epoch of the owner that made it.
     pub epoch: u64,
-    /// Counts on over owners.
+    /// Continues over owners.
     pub counter: u64,
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back() {
+    fn names_parse_to_what_was_written() {
         let file = FileNo::new(0x1f).unwrap();
         assert_eq!(file.name(2), "data-00000002-0000001f");
         assert_eq!(parse_name(&file.name(2)), Some((2, file)));

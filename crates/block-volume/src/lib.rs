@@ -1,6 +1,6 @@
-//! The contract of a volume (B1, B2, B10): its geometry, the [`contract::Device`] that serves a segment,
-//! how a record of a block lies in a DataFile, what makes a change happen once, differences between
-//! snapshots.
+//! The contract of a volume (B1, B2, B10): its geometry, the [`contract::Device`] that serves a
+//! segment, the format of a block's record in a DataFile, deduplication of changes, differences
+//! between snapshots.
 //!
 //! Invariant: knows no message, no file of the core and no socket; does no I/O.
 

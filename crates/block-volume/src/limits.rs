@@ -2,7 +2,7 @@
 
 use base::{GIB, KIB, MIB, TIB};
 
-/// Bytes of a block: what is written, versioned and atomic as one (`protocols.md` 6.2).
+/// Bytes of a block: the unit of writes, versions and atomicity (`protocols.md` 6.2).
 pub const BLOCK: u64 = 4 * KIB;
 
 /// Smallest and largest volume (B11).
@@ -46,8 +46,8 @@ const _: () = assert!(
     "one more when it is not aligned"
 );
 
-/// Blocks whose places one answer has together: a data sector, so that a table's or file's
-/// neighbours cost one question. 32 spans at most, 768 bytes of an answer; all in one index page.
+/// Blocks whose locations are in one answer: a data sector, so that neighbours in a table or file
+/// cost one request. 32 spans at most, 768 bytes of an answer; all in one index page.
 pub const LOCATION_GROUP_BLOCKS: u64 = 32;
 
 const _: () = assert!(

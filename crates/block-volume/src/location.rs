@@ -24,7 +24,7 @@ pub struct LocationRun {
 pub struct RecordLocation {
     /// The DataFile: number of the segment's owner that made it, and its own number, which is not 0.
     pub file: (u32, u32),
-    /// The volume that its records are of; 0 for the segment's own.
+    /// The volume of its records; 0 for the segment's own.
     pub clone_source: u64,
     /// Offset of the record in the file, in units of 64 bytes.
     pub unit: u32,

@@ -1,6 +1,6 @@
-//! What a volume may do (B12).
+//! Limits of a volume (B12).
 
-/// What a volume may do (B12), a second. 0 in a base: nothing is promised; in a burst: no bound.
+/// Limits of a volume (B12), a second. 0 in a base: nothing is promised; in a burst: no bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VolumeLimits {
     /// Requests that are promised.

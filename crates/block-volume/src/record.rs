@@ -10,7 +10,7 @@ use codec::cursor::Cursor;
 use crate::ids::{FileNo, Identity, Seq};
 use crate::limits::BLOCK;
 
-/// Bytes of a record's head: the metadata of one block (B2). Places in DataFiles are counted in
+/// Bytes of a record's head: the metadata of one block (B2). Locations in DataFiles are counted in
 /// it, too: all records begin at a multiple.
 pub const UNIT: u64 = 64;
 /// Units of a record with a block's data: 65.
@@ -27,12 +27,12 @@ pub const READ_BYTES_MAX: usize = 252 * RECORD;
 /// Version of the formats.
 pub const VERSION: u32 = 1;
 
-/// Why bytes are not what they should be.
+/// Errors of decoders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecodeError {
     /// Another version wrote it.
     Version(u32),
-    /// What does not fit.
+    /// The field that is wrong.
     Damaged(&'static str),
 }
 
@@ -46,7 +46,7 @@ pub const RECORD_HEAD: usize = UNIT as usize;
 /// Bytes of a packed block at most: it saves an eighth, or is stored as it is.
 pub const PACKED_MAX: u16 = (BLOCK - BLOCK / 8) as u16;
 
-/// What a record does.
+/// The effect of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// One block; its data stands behind the head.
@@ -89,7 +89,7 @@ impl What {
 /// The head of a record: the 64 bytes of metadata of a block (B2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// What the record says of its blocks.
+    /// The effect on its blocks.
     pub what: What,
     /// CRC32C of the block's data; it stays when the block is copied. 0 without data.
     pub data_crc: u32,
@@ -101,11 +101,11 @@ pub struct Head {
     pub unit: u32,
     /// Position of the change in the segment's history.
     pub seq: Seq,
-    /// The first block that it is of.
+    /// Its first block.
     pub lba: u32,
     /// Blocks: 1 with data.
     pub count: u32,
-    /// The client's change that it is of; none for changes that no client has asked for, and for
+    /// The client's change that it belongs to; none for changes without a client's request, and for
     /// copies.
     pub tag: Option<RequestTag>,
 }
@@ -204,12 +204,12 @@ impl Head {
     }
 }
 
-/// What stands next in a DataFile.
+/// The next item in a DataFile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next<'a> {
     /// A record, and its data if it has any.
     Record(Head, &'a [u8]),
-    /// This many bytes are needed to tell; at the end of a file: an append that was under way
+    /// This many bytes are needed to decode it. At the end of a file: an append that was under way
     /// when its writer ended, and that was never acknowledged.
     Partial(usize),
 }
@@ -224,7 +224,7 @@ pub fn next_head(
     frame(identity, file, unit, bytes)
 }
 
-/// The record at the start of `bytes`, which stand at `unit` of a file; its data as it is stored.
+/// The record at the start of `bytes`, which begin at `unit` of a file; its data as it is stored.
 pub fn next_record(
     identity: Identity,
     file: FileNo,
@@ -289,7 +289,7 @@ pub fn repack(head: &Head, stored: &[u8], compress: bool) -> Result<(What, Vec<u
     Ok((head.what, stored.to_vec()))
 }
 
-/// Appends a record whose data is stored like this already.
+/// Appends a record whose data is already in its stored form.
 pub fn put_stored(out: &mut Vec<u8>, head: Head, stored: &[u8]) {
     let end = out.len() + head.record_len();
     out.extend_from_slice(&head.encode());
@@ -297,7 +297,7 @@ pub fn put_stored(out: &mut Vec<u8>, head: Head, stored: &[u8]) {
     out.resize(end, 0);
 }
 
-/// The record of a block as a segment in memory makes it: it has no place in a history.
+/// The record of a block as a segment in memory makes it: it has no position in a history.
 pub fn plain_record(identity: Identity, file: FileNo, unit: u32, lba: u32, data: &[u8]) -> Vec<u8> {
     let (what, seq, data_crc) = (What::Data, Seq::default(), crc32c(data));
     let head = Head { what, data_crc, identity, file, unit, seq, lba, count: 1, tag: None };
@@ -306,7 +306,7 @@ pub fn plain_record(identity: Identity, file: FileNo, unit: u32, lba: u32, data:
     out
 }
 
-/// The data of a block at its place, verified: CRC, volume, segment, LBA, file and place.
+/// The data of a block at its location, verified: CRC, volume, segment, LBA, file and unit.
 pub fn read_block(
     identity: Identity,
     file: FileNo,
@@ -337,7 +337,7 @@ pub fn file_head(identity: Identity, file: FileNo, epoch: u64) -> [u8; FILE_HEAD
     head
 }
 
-/// What a DataFile's head says: of what it is, its number, the epoch of its maker.
+/// The content of a DataFile's head: identity, number, epoch of its maker.
 pub fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), DecodeError> {
     let Some(head) = bytes.first_chunk::<FILE_HEAD>() else {
         return Err(DecodeError::Damaged("it ends within its head"));
@@ -352,7 +352,7 @@ pub fn read_file_head(bytes: &[u8]) -> Result<(Identity, FileNo, u64), DecodeErr
         Some((version, crc, identity, input.u32()?, input.u64()?))
     })();
     let (version, crc, identity, file, epoch) = parsed.expect("its length");
-    // The place of the version is the same in all versions; the rest may not be.
+    // The version's offset is the same in all versions; the rest may not be.
     if version != VERSION {
         return Err(DecodeError::Version(version));
     }

@@ -1,4 +1,4 @@
-//! Which DataFiles volumes name, and what the removal of some of them gives back (B11).
+//! DataFiles that volumes name, and bytes that the removal of some volumes gives back (B11).
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::ids::{FileId, VolumeId};
 /// A DataFile that a volume or snapshot names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use {
-    /// Who names it.
+    /// The volume that names it.
     pub volume: VolumeId,
     /// The file.
     pub file: FileId,
@@ -15,7 +15,7 @@ pub struct Use {
     pub bytes: u64,
 }
 
-/// Bytes of files that only some of the volumes name: what their removal gives back.
+/// Bytes of files that only some of the volumes name: their removal gives these back.
 pub fn alone(uses: &[Use], only: impl Fn(VolumeId) -> bool) -> u64 {
     let mut files: BTreeMap<FileId, (u64, bool)> = BTreeMap::new();
     for one in uses {

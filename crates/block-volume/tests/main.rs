@@ -1,4 +1,4 @@
-//! Every byte has one place, and requests come apart and together again.
+//! Each byte has one location; split requests gather to the original.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn geometries() -> impl Strategy<Value = Geometry> {
 
 proptest! {
     #[test]
-    fn places_are_one_to_one(geometry in geometries(), offset in 0u64..1 << 46) {
+    fn offsets_map_one_to_one(geometry in geometries(), offset in 0u64..1 << 46) {
         let (segment, at) = geometry.locate(offset);
         prop_assert_eq!(geometry.offset_of(segment, at), offset);
         prop_assert!(at < geometry.segment_bytes());
@@ -31,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_come_together_again(
+    fn split_requests_gather_to_the_original(
         geometry in geometries(),
         offset in 0u64..3 << 20,
         len in 0u64..60_000,
@@ -48,7 +48,7 @@ proptest! {
                 let at = part.extent.offset + index as u64;
                 prop_assert_eq!(segments.insert((part.segment.get(), at), byte), None);
             }
-            // One request for each segment and group: nothing of it could have gone together.
+            // One request for each segment and group: no two of them could have been joined.
             prop_assert_eq!(ends.insert(part.segment.get(), part.extent.offset), None);
             part.scatter(&piece, &mut back);
         }

@@ -1,9 +1,9 @@
-//! Streams of differences: what a volume's snapshot has that an older one has not, as bytes that
-//! another volume can be brought forward by (B10). Format: `docs/formats/volume-diff.md`.
+//! Streams of differences: the changes of a volume's snapshot since an older one, as bytes that
+//! bring another volume forward (B10). Format: `docs/formats/volume-diff.md`.
 //!
-//! Pure: no I/O. A stream is a head, then records, the last of which says how many there were. All
-//! CRCs of records begin with the stream's number, so that no record of another stream is taken
-//! for one of this, and records are numbered, so that none is missed.
+//! Pure: no I/O. A stream is a head, then records, the last of which has their number. All CRCs of
+//! records begin with the stream's number, so that no record of another stream is accepted; and
+//! records are numbered, so that none is missed.
 
 #[cfg(test)]
 mod tests;
@@ -25,10 +25,10 @@ pub const HEAD: usize = 48;
 pub const HEAD_MAX: usize = HEAD + 2 * NAME_MAX;
 /// Bytes of a record without its data.
 pub const RECORD: usize = 32;
-/// Bytes of a record's data at most: what one request to a volume may have.
+/// Bytes of a record's data at most: the limit of one request to a volume.
 pub const DATA_MAX: usize = 1 << 20;
 
-/// What is wrong with a stream.
+/// Decode errors of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecodeError {
     /// It is no such stream.
@@ -60,7 +60,7 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// What a stream is of.
+/// Identity and range of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Number of the stream, drawn by its writer.
@@ -140,28 +140,28 @@ impl Head {
     }
 }
 
-/// What a record says of a part of the volume. Offsets and lengths are whole blocks.
+/// A record: the state of a part of the volume. Offsets and lengths are whole blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Item {
     /// It has the data behind the record.
     Data {
         /// The first byte.
         offset: u64,
-        /// How many, [`DATA_MAX`] at most.
+        /// Bytes, [`DATA_MAX`] at most.
         len: u64,
     },
     /// It has no data any more.
     Hole {
         /// The first byte.
         offset: u64,
-        /// How many.
+        /// Bytes.
         len: u64,
     },
     /// It has zeroes that count as data.
     Zero {
         /// The first byte.
         offset: u64,
-        /// How many.
+        /// Bytes.
         len: u64,
     },
     /// That was all.
@@ -184,7 +184,7 @@ impl Item {
     }
 }
 
-/// Counts what has passed, on the side of the writer and on that of the reader.
+/// Counts records and data, for the writer and for the reader.
 #[derive(Clone, Debug)]
 struct Passed {
     id: u64,
@@ -304,7 +304,7 @@ impl Reader {
         Ok(item)
     }
 
-    /// Whether these are the data of the last record.
+    /// Verifies the data of the last record.
     pub fn check(&self, data: &[u8]) -> Result<(), DecodeError> {
         match self.passed.crc(data) == self.crc {
             true => Ok(()),

@@ -62,7 +62,7 @@ fn read(bytes: &[u8]) -> Result<(Head, Vec<Item>), DecodeError> {
 }
 
 #[test]
-fn streams_come_back() {
+fn streams_decode_to_what_was_encoded() {
     for base in [None, Some("monday")] {
         let (bytes, _) = stream(&head(base), &items());
         let (seen, mut back) = read(&bytes).expect("it is whole");
@@ -133,7 +133,7 @@ fn parts_that_no_volume_has_are_refused() {
     }
 }
 
-/// The corpus: the tests write nothing; `BLOCK_WRITE_CORPUS=1` makes it anew.
+/// The corpus: the tests write nothing; `BLOCK_WRITE_CORPUS=1` writes it again.
 #[test]
 fn the_corpus_is_what_this_version_writes_and_survives_changes() {
     let whole = stream(&head(Some("monday")), &items()).0;
@@ -154,7 +154,7 @@ fn the_corpus_is_what_this_version_writes_and_survives_changes() {
             changed.truncate(rng.below(changed.len() as u64) as usize);
         }
         if changed.len() >= head_len + RECORD {
-            // With good CRCs, so that what is behind them is met too.
+            // With valid CRCs, so that the fields behind them are decoded too.
             changed[12..16].fill(0);
             let crc = crc32c(&changed[..head_len]);
             changed[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -169,13 +169,13 @@ fn the_corpus_is_what_this_version_writes_and_survives_changes() {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_are_no_trouble(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         fuzz_diff(&bytes);
         fuzz_diff(&[&MAGIC[..], &VERSION.to_le_bytes(), &bytes].concat());
     }
 
     #[test]
-    fn heads_come_back(id in any::<u64>(), blocks in 1..1u64 << 30,
+    fn heads_decode_to_what_was_encoded(id in any::<u64>(), blocks in 1..1u64 << 30,
         base in prop::option::of("[a-z]{1,20}"), snapshot in "[A-Z]{1,20}") {
         let head = Head { id, bytes: blocks * BLOCK, base, snapshot };
         let bytes = head.encode();
@@ -183,9 +183,9 @@ proptest! {
     }
 }
 
-/// The page says what the source says.
+/// The format page has the values of the source.
 #[test]
-fn the_page_has_these_numbers() {
+fn format_page_has_these_numbers() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/volume-diff.md");
     let page = fs::read_to_string(page).expect("it is there");
     for text in [
