@@ -1,4 +1,4 @@
-//! Tells the binary which commit it is built from.
+//! Passes the commit that the binary is built from.
 
 use std::process::Command;
 

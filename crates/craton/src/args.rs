@@ -760,7 +760,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definitions_are_consistent() {
+    fn command_line_definitions_are_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }

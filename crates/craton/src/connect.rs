@@ -17,7 +17,7 @@ use crate::exit::{Code, Failure};
 /// A cluster to talk to.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Its masters, as far as they are known before it is asked.
+    /// Its masters, as far as they are known before the first request.
     pub masters: Vec<SocketAddr>,
     /// Its key.
     pub key: Option<ClusterKey>,
@@ -79,7 +79,7 @@ pub fn runtime() -> Result<Runtime, Failure> {
     })
 }
 
-/// What this process is for the cluster's.
+/// Identity of this process in the cluster.
 pub fn endpoint(env: &runtime::Env, target: &Target) -> Endpoint {
     let identity = Identity {
         cluster: target.cluster,
@@ -110,7 +110,7 @@ pub async fn connect(
         }
         other => {
             let mut failure = Failure::from(other);
-            // Of a directory the key is read there.
+            // With a directory the key is read from there.
             if target.dir.is_none() && failure.message.contains("cluster key") {
                 failure.message += "; --key-file names the file that has it, such as cluster.key \
                                     in the directory of a cluster";
@@ -128,7 +128,7 @@ pub fn with_client<T>(
     with_client_as(connection, client::Config::default(), work)
 }
 
-/// As [`with_client`], with a client that is not as others are.
+/// As [`with_client`], with a configured client.
 pub fn with_client_as<T>(
     connection: &Connection,
     config: client::Config,
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_from_directories() {
+    fn addresses_are_distinguished_from_directories() {
         let parse = |text: &str| text.parse().expect("an address");
         assert_eq!(addresses("127.0.0.1:1"), Some(vec![parse("127.0.0.1:1")]));
         let two = Some(vec![parse("127.0.0.1:1"), parse("[::1]:2")]);

@@ -1,4 +1,4 @@
-//! How a command ends: exit codes.
+//! End of a command: exit codes.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ Exit codes:
   6  done in part: some files cannot be read or named here and were skipped, each with a
      warning (sockets, pipes and devices are never copied: with them alone it is 0)";
 
-/// What kind of failure it is; `craton --help` says which exit code stands for what.
+/// Kind of a failure; `craton --help` lists the exit codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
     /// The operation failed.
@@ -32,7 +32,7 @@ pub enum Code {
     Partial = 6,
 }
 
-/// Why a command was not done: a cause and a way out, in one sentence.
+/// Failure of a command: cause and remedy, in one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The exit code.
@@ -41,7 +41,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// What commands answer.
+/// Result of commands.
 pub type Done = Result<(), Failure>;
 
 impl Failure {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_of_a_crate_has_its_exit_code_and_its_words() {
+    fn error_of_a_crate_has_its_exit_code_and_message() {
         let corrupt = client::Error::Corrupt { path: "a".to_owned(), offset: 0 };
         let cases: [(Failure, Code, String); 7] = [
             (roles::Error::Setup("a".to_owned()).into(), Code::Setup, "a".to_owned()),

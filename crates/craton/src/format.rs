@@ -17,7 +17,7 @@ pub fn options(unit_kib: u32, capacity: u64) -> FormatOptions {
     FormatOptions { unit, capacity, ..rest }
 }
 
-/// Looks into a directory.
+/// Inspects a directory.
 pub fn look(dir: &Path) -> Result<Found, Failure> {
     let failed = |error| io("list", dir, &error);
     let names: Result<Vec<_>, _> = std::fs::read_dir(dir)

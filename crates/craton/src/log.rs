@@ -1,4 +1,4 @@
-//! Logs of roles: JSON lines, one file after the other.
+//! Logs of roles: JSON lines, in rotated files.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -117,7 +117,7 @@ impl<'a> MakeWriter<'a> for Shared {
     type Writer = Line<'a>;
 
     fn make_writer(&'a self) -> Line<'a> {
-        // After a panic under the lock the file is as good as before.
+        // After a panic under the lock the file is still valid.
         Line(self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 }

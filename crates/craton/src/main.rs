@@ -40,8 +40,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a cluster leaves on this machine is its own user's alone: directories 0700, files 0600.
-/// What is copied out of it has the modes that it has there.
+/// Files that a cluster leaves on this machine are private to its user: directories 0700, files
+/// 0600. Copies out of it have the modes that they have there.
 fn keep_private(command: &Command) {
     let makes_data = matches!(
         command,

@@ -64,7 +64,7 @@ async fn change(client: &Client, change: MemberChange) -> Done {
     Ok(())
 }
 
-/// As the leader of the cluster group knows them: others may be a moment behind.
+/// Masters known to the leader of the cluster group: others may be a moment behind.
 async fn masters(client: &Client) -> Result<Vec<MasterInfo>, Failure> {
     match client.cluster_ask(ClusterRequest::Info).await? {
         ClusterReply::Info(info) => Ok(info.masters),

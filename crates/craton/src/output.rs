@@ -1,4 +1,4 @@
-//! How commands print: tables, sizes, times, JSON.
+//! Output of commands: tables, sizes, times, JSON.
 
 use std::io::Write;
 
@@ -33,8 +33,8 @@ pub fn print_line(line: &str) -> Done {
     write_out(&[line.as_bytes(), b"\n"])
 }
 
-/// Prints a line that a role says of itself. The role goes on when it cannot be written: the disk
-/// of its output may be full, or its reader gone.
+/// Prints a line of a role about itself. The role goes on when it cannot be written: the disk of
+/// its output may be full, or its reader gone.
 pub fn announce(line: &str) {
     announce_to(&mut std::io::stdout().lock(), line);
 }
@@ -71,7 +71,7 @@ pub fn write_out(parts: &[&[u8]]) -> Done {
     }
 }
 
-/// Bytes for people: `1.5 MiB`.
+/// Bytes as text: `1.5 MiB`.
 pub fn bytes(count: u64) -> String {
     let mut value = count as f64;
     for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
@@ -83,7 +83,7 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} PiB")
 }
 
-/// A time for people, UTC: `2026-11-21 06:30:00`.
+/// A time as text, UTC: `2026-11-21 06:30:00`.
 pub fn time(unix_ns: u64) -> String {
     let seconds = unix_ns / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);

@@ -1,4 +1,4 @@
-//! `craton status`: the picture that the masters have together.
+//! `craton status`: the state of the cluster, from all masters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::connect::with_client_as;
 use crate::exit::{Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table};
 
-/// How long masters have to answer: several elections.
+/// Timeout of the masters' answers: several elections.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The whole picture.
+/// State of the cluster.
 #[derive(Serialize, Clone, Debug)]
 pub struct Picture {
     /// The cluster's identity.
@@ -29,7 +29,7 @@ pub struct Picture {
     /// The block service: `up`, `down` when no block manager leads, `none` in a cluster that never
     /// had one, `unknown` when the masters do not say.
     pub block_service: &'static str,
-    /// Block managers, by name, as the one that leads has heard of them; none when none leads.
+    /// Block managers, by name, as the leading one has heard of them; none when none leads.
     pub block_managers: Vec<BlockManager>,
     /// Block servers, by name.
     pub block_servers: Vec<BlockServer>,
@@ -53,7 +53,7 @@ pub struct Picture {
 pub struct Master {
     /// Its ID.
     pub id: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: String,
     /// `up` or `down`.
     pub state: &'static str,
@@ -66,13 +66,13 @@ pub struct Master {
 pub struct Chunkserver {
     /// Its ID.
     pub id: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: String,
     /// `up` or `down`.
     pub state: &'static str,
     /// Its failure domain.
     pub domain: String,
-    /// Bytes that its good disks can take.
+    /// Bytes that its healthy disks can take.
     pub capacity_bytes: u64,
     /// Bytes in use on them.
     pub used_bytes: u64,
@@ -85,7 +85,7 @@ pub struct Chunkserver {
 pub struct BlockManager {
     /// Its ID.
     pub id: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: String,
     /// `up` or `down`.
     pub state: &'static str,
@@ -98,7 +98,7 @@ pub struct BlockManager {
 pub struct BlockServer {
     /// Its ID.
     pub id: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: String,
     /// `up`, `leaving` while it hands its segments over, or `down`.
     pub state: &'static str,
@@ -115,7 +115,7 @@ pub struct BlockServer {
 pub struct Frontend {
     /// Its ID.
     pub id: String,
-    /// Where it takes NBD connections.
+    /// Address of its NBD connections.
     pub addr: String,
     /// `up` or `down`.
     pub state: &'static str,
@@ -130,7 +130,7 @@ pub struct Disk {
     pub path: String,
     /// `up` or `failed`.
     pub state: &'static str,
-    /// Why it has failed.
+    /// Cause of its failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Bytes it can take.
@@ -146,7 +146,7 @@ pub struct Disk {
 pub struct Chunks {
     /// All.
     pub total: u64,
-    /// With fewer good replicas than they should have.
+    /// With fewer valid replicas than they should have.
     pub under_replicated: u64,
     /// With too few to be read.
     pub lost: u64,
@@ -176,7 +176,7 @@ pub struct Stopped {
     pub unknown: u64,
     /// Replicas on it.
     pub reported: u64,
-    /// What lets them be deleted.
+    /// Command that allows their deletion.
     pub command: String,
 }
 
@@ -194,22 +194,21 @@ pub struct Names {
 pub struct Bytes {
     /// In the files.
     pub logical: u64,
-    /// On the disks, with what is unreferenced.
+    /// On the disks, unreferenced replicas included.
     pub physical: u64,
-    /// Of replicas on the disks that no file refers to any more, and which wait for their
-    /// deletion.
+    /// Of replicas on the disks that no file refers to any more, and that wait for deletion.
     pub unreferenced: u64,
 }
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Done {
-    // Who asks this wants to see what is wrong, not to wait until it is over.
+    // The status is shown with its faults, without a wait for their end.
     let config = client::Config { control_budget: TIMEOUT, ..client::Config::default() };
     let picture = with_client_as(&args.connection, config, async |client| gather(&client).await)?;
     if args.json { print_json(&picture) } else { print(&picture) }
 }
 
-/// Asks all masters and puts their answers together.
+/// Asks all masters and combines their answers.
 pub async fn gather(client: &Client) -> Result<Picture, Failure> {
     let info = client.cluster_info().await?;
     let answers = client.status().await?;

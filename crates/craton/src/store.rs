@@ -1,4 +1,4 @@
-//! `craton store`: a look into a chunk store that no process has open.
+//! `craton store`: inspects a chunk store that no process has open.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -32,7 +32,7 @@ pub fn run(command: StoreCommand) -> Done {
     }
 }
 
-/// What `craton store format` is asked for.
+/// Options of `craton store format`.
 struct Shape {
     unit_kib: u32,
     /// Bytes that the store takes at most.
@@ -40,8 +40,8 @@ struct Shape {
     force: bool,
 }
 
-/// Bytes that a store in a directory takes at most, unless more are there or others are asked
-/// for: as in a configuration that does not say.
+/// Bytes that a store in a directory takes at most, unless more are there or others are asked for:
+/// as in a configuration without a value.
 const CAPACITY_DEFAULT: u64 = 1024 * GIB;
 
 fn format_directory(dir: &Path, shape: Shape) -> Done {
@@ -64,7 +64,7 @@ fn done(path: &Path, disk: &base::DiskId) -> Done {
     print_line(&format!("{} is {disk}: name it in a [[stores]] section", path.display()))
 }
 
-/// Bytes at a device's beginning in which file systems and partition tables show.
+/// Bytes at a device's beginning that identify file systems and partition tables.
 const LOOK: usize = 1 << 20;
 
 fn format_device(device: &Path, is_block: bool, shape: Shape) -> Done {
@@ -94,7 +94,7 @@ fn format_device(device: &Path, is_block: bool, shape: Shape) -> Done {
     done(device, &disk)
 }
 
-/// Where the store is that is named by its directory, file or device.
+/// The store's path, from its directory, file or device.
 fn store_at(dir: &std::path::Path) -> Result<std::path::PathBuf, Failure> {
     let path = medium(dir)?;
     if !path.exists() {

@@ -1,7 +1,7 @@
 //! `craton trace`: the stages of operations, across processes.
 //!
 //! Clocks of different processes are not compared. Each stage is shown by the time since its
-//! operation began in the same process; what belongs together is told by trace and peer.
+//! operation began in the same process; trace and peer connect the operations.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,20 +20,20 @@ use crate::connect::with_client;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
 
-/// Who is where, for people.
+/// Names of peers and disks, for output.
 #[derive(Default, Debug)]
 struct Names {
     peers: BTreeMap<SocketAddr, String>,
     disks: BTreeMap<base::DiskId, String>,
 }
 
-/// One operation, with the process that tells of it.
+/// One operation, with the process that reports it.
 struct Row<'a> {
     reply: &'a TraceReply,
     operation: &'a TracedOperation,
 }
 
-/// What a stage waited for: from the stage before it.
+/// Wait of a stage: since the stage before it.
 #[derive(Clone, Copy)]
 struct Wait<'a> {
     stage: &'a TracedStage,
@@ -77,7 +77,7 @@ pub fn run(args: &TraceArgs) -> Done {
     })
 }
 
-/// What `--trace` prints of this process.
+/// Prints this process's own stages for `--trace`.
 pub fn print_own(env: &Env, trace: TraceId) {
     let request = TraceRequest::Find { trace };
     let own =
@@ -107,7 +107,7 @@ async fn collect(client: &Client, request: &TraceRequest) -> Result<Vec<TraceRep
     let mut replies: Vec<TraceReply> = Vec::new();
     for (addr, answer) in client.traces(request).await? {
         match answer {
-            // Roles of one process ('craton up') tell of the same operations.
+            // Roles of one process ('craton up') report the same operations.
             Ok(reply) if replies.iter().any(|known| same(known, &reply)) => {}
             Ok(reply) => replies.push(reply),
             Err(why) => eprintln!("craton: warning: {addr} is left out: {why}"),

@@ -1,4 +1,4 @@
-//! `craton bench`: what the command line asks for, and how it is shown.
+//! `craton bench`: its command line and its output.
 
 pub mod parts;
 mod processes;
@@ -135,7 +135,7 @@ fn local(connection: &Connection, run: &BenchArgs) -> Result<(Local, PathBuf), F
     Ok((Local::of(&known)?, scratch(known.dir, run)?))
 }
 
-/// Where volumes are served over NBD; only known of a local cluster.
+/// Address of the NBD front end; only known of a local cluster.
 fn front_end(connection: &Connection) -> Result<Option<SocketAddr>, Failure> {
     let Some(dir) = connect::target(connection)?.dir else { return Ok(None) };
     let nbd = Directory::existing(&dir)?.read()?.endpoints.nbd;
@@ -215,7 +215,7 @@ fn cells(bench: &str, row: &Row) -> Vec<String> {
     ]
 }
 
-/// What garbage collection makes of writes.
+/// Write amplification and longest latency with garbage collection, in words.
 fn collected(row: &Row, amplification: f64) -> String {
     let live = 100.0 * row.live_share.unwrap_or_default();
     let longest = row.tail.zip(row.ratio_tail);

@@ -1,5 +1,5 @@
 //! Processes of a cluster on this machine, for measurements: their use of CPU and disks by `/proc`,
-//! and the block server that is killed.
+//! and the kill of a block server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,13 +30,13 @@ struct Known {
 }
 
 impl Local {
-    /// Those of a cluster that live now.
+    /// The processes of a cluster that live now.
     pub fn of(target: &Target) -> Result<Local, Failure> {
         let mut known: Vec<Known> = Vec::new();
         if let Some(dir) = &target.dir {
             let book = Directory::existing(dir)?.read()?;
             for process in book.processes.iter().filter(|process| is_alive(process)) {
-                // Of 'craton up' one process has all roles.
+                // With 'craton up' one process has all roles.
                 if !known.iter().any(|known| known.pid == process.pid) {
                     let metrics = match process.role {
                         RoleName::Chunkserver => {

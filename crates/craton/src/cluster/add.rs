@@ -24,7 +24,7 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
         key_file: None,
         trace: false,
     };
-    // Nothing is made before the cluster answers.
+    // Files are made only after the cluster has answered.
     let target = connect::target(&connection)?;
     let client = connect::connect(env, &target, client::Config::default()).await?;
     let prefix = match role {

@@ -1,4 +1,4 @@
-//! `cluster.json`: which processes a local cluster has and where its masters are.
+//! `cluster.json`: processes of a local cluster and addresses of its masters.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ const FILE_MAX: u64 = 1 << 20;
 pub struct ClusterFile {
     /// Its processes. One that has died stays, with its last pid.
     pub processes: Vec<Process>,
-    /// Where clients go.
+    /// Addresses for clients.
     pub endpoints: Endpoints,
     /// The highest number of a master that was removed: masters' numbers are not used again.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -41,13 +41,13 @@ pub struct Process {
     pub id: String,
     /// Its process ID, the last one when it has died; 0 before its first start.
     pub pid: u32,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
     /// Its directory.
     pub dir: PathBuf,
 }
 
-/// Where clients go.
+/// Addresses for clients.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoints {
@@ -62,7 +62,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Where a volume is, through the Unix socket when there is one.
+    /// URI of a volume, through the Unix socket when there is one.
     pub fn volume_nearby(&self, name: &str) -> Option<String> {
         let name = uri_text(name);
         match (&self.nbd_unix, &self.nbd) {
@@ -72,7 +72,7 @@ impl Endpoints {
     }
 }
 
-/// What [`uri_text`] was made of.
+/// The text that [`uri_text`] has encoded.
 pub fn uri_plain(text: &str) -> String {
     let (mut out, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, more @ ..] = rest {
@@ -92,7 +92,7 @@ pub fn uri_plain(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Bytes as a URI has them.
+/// A text in its URI encoding.
 fn uri_text(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -107,7 +107,7 @@ fn uri_text(text: &str) -> String {
 }
 
 impl ClusterFile {
-    /// Parses and checks a text; says what is wrong with it.
+    /// Parses and checks a text; the error names what is wrong.
     pub fn parse(text: &str) -> Result<ClusterFile, String> {
         let book: ClusterFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
         for (index, process) in book.processes.iter().enumerate() {
@@ -187,7 +187,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), Failure> {
     })
 }
 
-/// Fuzz target: any bytes are a book or a sentence, never a panic.
+/// Fuzz target: any bytes are a cluster file or an error in a sentence, never a panic.
 #[cfg(test)]
 pub fn fuzz_book(bytes: &[u8]) {
     if let Ok(book) = ClusterFile::parse(&String::from_utf8_lossy(bytes)) {
@@ -249,13 +249,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_come_back_from_uris(text in "\\PC{0,20}") {
+        fn texts_decode_from_uris(text in "\\PC{0,20}") {
             prop_assert!(uri_text(&text).bytes().all(|byte| byte.is_ascii_graphic()));
             prop_assert_eq!(uri_plain(&uri_text(&text)), text);
         }
 
         #[test]
-        fn damaged_books_are_answered(
+        fn damaged_cluster_files_are_refused(
             at in any::<prop::sample::Index>(),
             patch in "\\PC{0,6}",
             cut in 0..6usize,

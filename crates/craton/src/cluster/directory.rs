@@ -2,7 +2,7 @@
 //!
 //! `cluster.json` names the processes. Each process has a directory of its own with its
 //! configuration, its data and its log. `cluster.key` is there when the cluster has a key. `nbd`
-//! has the front ends' Unix sockets. What else lies in the directory is left alone.
+//! has the front ends' Unix sockets. Other files of the directory are not touched.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -20,7 +20,7 @@ const BOOK: &str = "cluster.json";
 const KEY: &str = "cluster.key";
 const SOCKETS: &str = "nbd";
 const LOCK: &str = ".craton.lock";
-/// There while a cluster is being made: what lies there then is no foreign file.
+/// Marks a cluster that is being made: files beside it are its own.
 const UNFINISHED: &str = ".craton.unfinished";
 
 /// A cluster's directory.
@@ -31,7 +31,7 @@ pub struct Directory {
     lock: Option<File>,
 }
 
-/// What a directory is.
+/// State of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectoryState {
     /// Missing, empty, or left unfinished: a cluster can be made in it.
@@ -112,7 +112,7 @@ impl Directory {
         Ok(path.exists().then(|| config::read_key(&path)).transpose()?)
     }
 
-    /// Where the key lies.
+    /// Path of the key.
     pub fn key_path(&self) -> PathBuf {
         self.path.join(KEY)
     }
@@ -143,7 +143,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The directory of the front ends' sockets: its group may enter, and no one else.
+    /// The directory of the front ends' sockets: its group may enter, and no other user.
     pub fn make_sockets(&self, group: Option<u32>) -> Result<(), Failure> {
         let dir = self.sockets();
         let made = || {
@@ -151,7 +151,7 @@ impl Directory {
             chown(&dir, None, group)?;
             std::fs::set_permissions(&dir, Permissions::from_mode(0o750))?;
             if group.is_some() {
-                // It passes through here, and sees nothing.
+                // It passes through here, and reads nothing.
                 chown(&self.path, None, group)?;
                 std::fs::set_permissions(&self.path, Permissions::from_mode(0o710))?;
             }
@@ -234,7 +234,7 @@ fn state(path: &Path) -> Result<DirectoryState, Failure> {
     Ok(DirectoryState::Free)
 }
 
-/// Claims a lock file for as long as the answer lives.
+/// Locks a lock file for as long as the returned file lives.
 pub fn lock(path: &Path, held: &str) -> Result<File, Failure> {
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).open(path);

@@ -109,8 +109,8 @@ async fn down(env: &runtime::Env, dir: &Path) -> Done {
     print_line(&format!("stopped {count} of {} processes", book.processes.len()))
 }
 
-/// Ends the process of a master that is no member any more, and takes it off the list. Its number is
-/// used up. True when the cluster runs in this directory and had it.
+/// Ends the process of a master that is no member any more, and removes it from the list. Its
+/// number is not used again. True when the cluster runs in this directory and had it.
 pub async fn drop_master(
     env: &runtime::Env,
     dir: &Path,
@@ -128,8 +128,8 @@ pub async fn drop_master(
     Ok(true)
 }
 
-/// Ends processes: each role before those that it needs. Chunkservers tell the masters nothing
-/// more.
+/// Ends processes: each role before those that it needs. Chunkservers report nothing more to the
+/// masters.
 async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Failure> {
     let mut count = 0;
     let order = [

@@ -1,4 +1,4 @@
-//! What a new cluster looks like: configurations of its processes.
+//! Layout of a new cluster: configurations of its processes.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::config::{
 use crate::exit::{Failure, io};
 use crate::role::random_key;
 
-/// What a cluster is made with.
+/// Shape of a new cluster.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Masters.
@@ -39,13 +39,13 @@ pub struct Shape {
     pub frontends: u16,
     /// It has no key.
     pub no_key: bool,
-    /// How this machine's programs reach its front ends.
+    /// Access of this machine's programs to its front ends.
     pub nearby: Nearby,
-    /// How front ends are reached.
+    /// Access of other machines to the front ends.
     pub access: Access,
 }
 
-/// How front ends are reached from other machines.
+/// Access of other machines to the front ends.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Their address; loopback unless given.
@@ -66,7 +66,7 @@ fn merged(lists: &[(String, Vec<String>)]) -> BTreeMap<String, Vec<String>> {
 }
 
 impl Access {
-    /// Changes a front end's file and its place.
+    /// Writes it to a front end's file and process entry.
     fn apply(&self, directory: &Directory, made: &mut Process) -> Result<(), Failure> {
         let path = config_path(&made.dir, made.role);
         let mut config: Frontend = config::read(&path)?;
@@ -88,7 +88,7 @@ impl Access {
 }
 
 impl Shape {
-    /// What was asked for.
+    /// The shape that the command line asks for.
     pub fn of(args: &ClusterUpArgs) -> Shape {
         Shape {
             masters: args.masters.unwrap_or(3),
@@ -119,7 +119,7 @@ fn process(role: RoleName, id: String, addr: std::net::SocketAddr, root: &Path) 
     Process { role, id, pid: 0, addr, dir }
 }
 
-/// Writes the files of a new cluster and answers its processes, none of them started.
+/// Writes the files of a new cluster and returns its processes, none of them started.
 pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<ClusterFile, Failure> {
     let mut ports = Reserved::new();
     let mut raw = [0; 16];
@@ -253,7 +253,7 @@ pub fn block_role(
     Ok(made)
 }
 
-/// How programs of this machine reach the front ends that a cluster has.
+/// Access of this machine's programs to the front ends of a cluster.
 pub fn nearby_of(book: &ClusterFile) -> Result<Nearby, Failure> {
     let frontend = book.processes.iter().find(|one| one.role == RoleName::Frontend);
     let Some(frontend) = frontend else { return Ok(Nearby::default()) };

@@ -12,8 +12,8 @@ const FIRST: u16 = 10_000;
 const LAST_DEFAULT: u16 = 32_000;
 const TRIES_MAX: u32 = 2_000;
 
-/// Ports that are free now, kept until the answer is dropped, so that two commands at the same
-/// time get different ones.
+/// Ports that are free now, kept until this value is dropped, so that two commands at the same time
+/// get different ones.
 pub struct Reserved {
     ip: IpAddr,
     listeners: Vec<TcpListener>,

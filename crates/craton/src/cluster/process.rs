@@ -16,11 +16,11 @@ use crate::args::RoleName;
 use crate::exit::{Failure, io};
 use crate::output::WARNING;
 
-/// How long a process may take to end after SIGTERM before it is killed.
+/// Time from SIGTERM to SIGKILL for a process that does not end.
 const STOP_WAIT: Duration = Duration::from_secs(15);
 /// See [`crate::args::RoleArgs`].
 const FAULT_INJECTION: &str = "--allow-fault-injection";
-/// How often a process that should end is looked at.
+/// Interval of checks of a process that should end.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The role's name on the command line.
@@ -34,7 +34,7 @@ pub fn role_word(role: RoleName) -> &'static str {
     }
 }
 
-/// Starts a role in the background; its process ID. What it prints goes to `output.txt` in its
+/// Starts a role in the background; returns its process ID. Its output goes to `output.txt` in its
 /// log directory.
 pub fn start(role: RoleName, dir: &Path, fault_injection: bool) -> Result<u32, Failure> {
     let program = std::env::current_exe()
@@ -62,7 +62,7 @@ fn output_path(dir: &Path) -> PathBuf {
     dir.join("log/output.txt")
 }
 
-/// The last line that a process has printed: why it ended, most often.
+/// The last line that a process has printed: most often the cause of its end.
 pub fn last_words(dir: &Path) -> String {
     let text = std::fs::read_to_string(output_path(dir)).unwrap_or_default();
     let line = text.lines().rev().find(|line| !line.trim().is_empty());
@@ -77,7 +77,7 @@ pub fn has_said_to_serve(dir: &Path) -> bool {
     std::fs::read_to_string(output_path(dir)).is_ok_and(|text| text.contains(" serves on "))
 }
 
-/// What a process has warned of since its start.
+/// Warnings of a process since its start.
 pub fn warnings(dir: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(output_path(dir)).unwrap_or_default();
     text.lines().filter(|line| line.starts_with(WARNING)).map(str::to_owned).collect()
@@ -98,7 +98,7 @@ pub fn is_alive(process: &Process) -> bool {
 fn handle(process: &Process) -> Option<OwnedFd> {
     let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw)?;
     let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    // The handle is taken first: what is seen below is the process that it stands for.
+    // The handle is taken first, so that the checks below are of its process.
     is_ours(process).then_some(handle)
 }
 
@@ -115,13 +115,13 @@ fn is_ours(process: &Process) -> bool {
     let config = config_path(&process.dir, process.role);
     let role = args.get(1).is_some_and(|arg| *arg == role_word(process.role).as_bytes());
     let embedded = args.get(1).is_some_and(|arg| *arg == b"up");
-    // Of 'craton up' the directory is not on the command line when it is the default one: it
-    // holds the lock of its directory instead.
+    // 'craton up' with the default directory does not have it on the command line: the process
+    // holds the lock of that directory instead.
     (role && args.contains(&config.as_os_str().as_bytes()))
         || (embedded && super::is_embedded(&process.dir))
 }
 
-/// Ends a process: SIGTERM, and SIGKILL when that does not do. True when it lived.
+/// Ends a process: SIGTERM, then SIGKILL after a timeout. True when it lived.
 pub async fn stop(env: &Env, process: &Process) -> Result<bool, Failure> {
     let Some(handle) = handle(process) else { return Ok(false) };
     send(&handle, process, Signal::TERM)?;
@@ -147,7 +147,7 @@ pub fn kill(process: &Process) -> Result<(), Failure> {
 
 fn send(handle: &OwnedFd, process: &Process, signal: Signal) -> Result<(), Failure> {
     match pidfd_send_signal(handle, signal) {
-        // It has ended meanwhile.
+        // It has ended since.
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(Failure::failed(format!(
             "cannot stop {} (process {}): {error}",

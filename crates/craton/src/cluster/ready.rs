@@ -1,4 +1,4 @@
-//! Waiting until processes do what they are for.
+//! Waits until processes are ready.
 
 use block_proto::{BlockReply, BlockRequest, Managers};
 use client::Client;
@@ -12,9 +12,9 @@ use crate::connect;
 use crate::exit::{Code, Done, Failure};
 use crate::fs::policy;
 
-/// How often is looked.
+/// Interval of the checks.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long one process may take to listen.
+/// Wait for one process to listen.
 const LISTEN_WAIT: Duration = Duration::from_secs(30);
 
 /// Waits until a process accepts connections. Fails with its last words when it ends.
@@ -28,7 +28,7 @@ pub async fn wait_listening(env: &Env, process: &Process) -> Done {
             return Ok(()); // It serves on a Unix socket alone.
         }
         if serves && matches!(env.timeout(PAUSE * 10, env.connect(process.addr)).await, Ok(Ok(_))) {
-            // What answers may be another program that has the port.
+            // The answer may come from another program that has the port.
             return match dead {
                 Some(failure) => Err(failure),
                 None => Ok(()),
@@ -52,7 +52,7 @@ pub async fn wait_listening(env: &Env, process: &Process) -> Done {
     }
 }
 
-/// Why a process ended, when it has.
+/// The failure of a process that has ended.
 fn died(process: &Process) -> Option<Failure> {
     (!is_alive(process)).then(|| {
         let (role, words) = (role_word(process.role), last_words(&process.dir));
@@ -73,7 +73,7 @@ pub async fn wait_writable(
         trace: false,
     };
     let target = connect::target(&connection)?;
-    // Short waits: a question may go to a master that knows no leader yet.
+    // Short timeouts: a request may go to a master that knows no leader yet.
     let config =
         client::Config { control_budget: Duration::from_secs(3), ..client::Config::default() };
     let mut connected = None;
@@ -184,7 +184,7 @@ pub async fn wait_joined(env: &Env, client: &Client, process: &Process) -> Done 
                 let mut known = pictures.iter().flat_map(|(_, picture)| &picture.servers);
                 known.any(|known| known.name == process.id && known.alive)
             }),
-            // It has said that it serves.
+            // It has printed that it serves.
             RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => true,
             RoleName::Master => client
                 .cluster_info()

@@ -1,7 +1,6 @@
 //! `stores.json`, beside a chunkserver's configuration: the stores that were formatted for it.
 //!
-//! What stands there is never formatted again: a store of the list that is not there is a disk
-//! that is not mounted.
+//! A listed store is never formatted again: one that is not there is a disk that is not mounted.
 
 use std::path::{Path, PathBuf};
 
@@ -74,8 +73,8 @@ pub fn were_formatted(dir: &Path) -> bool {
     Formatted::read(dir).is_ok_and(|formatted| !formatted.stores.is_empty())
 }
 
-/// Formats the stores of a new chunkserver, whose configuration is in `dir`, each once: what was
-/// formatted by a run that was broken off is left as it is. Raw devices have their stores.
+/// Formats the stores of a new chunkserver, whose configuration is in `dir`, each once: a store
+/// that an interrupted run has formatted stays as it is. Raw devices have their stores.
 pub async fn format_new(env: &Env, dir: &Path, stores: &[Store]) -> Done {
     let done = Formatted::read(dir)?;
     let format = |store: &Store| {
@@ -95,8 +94,8 @@ pub async fn format_new(env: &Env, dir: &Path, stores: &[Store]) -> Done {
     try_join_all(stores.iter().map(format)).await.map(drop)
 }
 
-/// Refuses a store that cannot join a cluster in `root`: one of another cluster's, whose chunks
-/// would be deleted as unknown. One that a broken-off run of this cluster has formatted can.
+/// Refuses a store that cannot join a cluster in `root`: one of another cluster, whose chunks would
+/// be deleted as unknown. One that an interrupted run of this cluster has formatted can.
 pub fn check_new(root: &Path, store: &Path) -> Done {
     if !store.is_dir() || matches!(format::look(store)?, Found::Nothing | Found::Unfinished) {
         return Ok(());

@@ -69,8 +69,8 @@ async fn format_stores(env: &Env, book: &ClusterFile) -> Done {
     futures_util::future::try_join_all(servers.map(format)).await.map(drop)
 }
 
-/// A new cluster: the block service begins when all chunkservers have joined. Masters that know of
-/// one only would give it files with one replica.
+/// A new cluster: the block service begins when all chunkservers have joined. Masters that know
+/// only one would give it files with one replica.
 async fn start_fresh(
     env: &Env,
     directory: &Directory,
@@ -87,8 +87,8 @@ async fn start_fresh(
     wait_block(env, directory, book, deadline).await
 }
 
-/// A cluster that was there before: all of it at once, for what does not come need not keep others
-/// away.
+/// A cluster that was there before: all of it at once, so that a process that does not start holds
+/// back no other.
 async fn start(
     env: &Env,
     directory: &Directory,
@@ -140,7 +140,7 @@ async fn wait_block(
     Ok(())
 }
 
-/// Starts what does not run, of some roles; their IDs.
+/// Starts processes of some roles that do not run; returns their IDs.
 fn start_missing(
     directory: &Directory,
     book: &mut ClusterFile,
@@ -202,7 +202,7 @@ fn refuse_contradictions(directory: &Directory, book: &ClusterFile, args: &Clust
     Ok(())
 }
 
-/// A cluster keeps its key, or goes on without one.
+/// An existing cluster keeps its key, or stays without one.
 pub fn refuse_other_key(directory: &Directory, with_key: bool, no_key: bool) -> Done {
     let shown = directory.path().display();
     match directory.key()?.is_some() {

@@ -1,5 +1,5 @@
-//! What `craton fs get` makes: below one local directory, whatever links lie there, and never in
-//! place of what it has not made.
+//! Files that `craton fs get` makes: below one local directory, with any links in it, and never in
+//! place of a file that it has not made.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -15,8 +15,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use wire::control::Attributes;
 
-/// Bits of a mode that are taken over: a copy runs with no other user's rights, and belongs to no
-/// other group than a file that was made here.
+/// Bits of a mode that are copied: a copy runs with no other user's rights, and belongs to no other
+/// group than a file that was made here.
 const MODE_BITS: u32 = 0o777;
 
 /// A local directory. All paths are relative to it; the empty one is the directory itself.
@@ -39,7 +39,7 @@ impl Beneath {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         openat2(&self.root, path, flags, Mode::empty(), resolve).map_err(|errno| match errno {
-            // Of a link in place of a directory the kernel says either.
+            // For a link in place of a directory the kernel returns either.
             Errno::LOOP | Errno::NOTDIR => Error::new(
                 ErrorKind::NotADirectory,
                 "a symbolic link lies on the way, or what is no directory",
@@ -98,7 +98,7 @@ impl Beneath {
         Ok(symlinkat(target, &parent, name)?)
     }
 
-    /// Where a symbolic link leads; nothing when there is none.
+    /// Target of a symbolic link; nothing when there is none.
     pub fn link(&self, rel: &Path) -> Option<Vec<u8>> {
         let (parent, name) = self.place(rel).ok()?;
         Some(readlinkat(&parent, name, Vec::new()).ok()?.into_bytes())
@@ -113,7 +113,7 @@ impl Beneath {
         is_file.then_some((facts.st_size as u64, time))
     }
 
-    /// Gives what was made under one name another, in place of what file or link is there.
+    /// Renames a file that was made here, in place of a file or link that is there.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let ((from, old), (to, new)) = (self.place(from)?, self.place(to)?);
         Ok(renameat(&from, old, &to, new)?)

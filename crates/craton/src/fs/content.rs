@@ -34,8 +34,8 @@ pub async fn cat(client: &Client, path: &str, offset: u64, length: Option<u64>) 
     Ok(())
 }
 
-/// Gives the bytes of a file from `offset` to `end`, or to its end, to `take`, in order, with
-/// their offsets. Several reads are under way at once. Answers where they end.
+/// Passes the bytes of a file from `offset` to `end`, or to its end, to `take`, in order, with
+/// their offsets. Several reads are under way at once. Returns the end.
 pub async fn read_pieces(
     file: &FlatLogFile,
     offset: u64,
@@ -45,7 +45,7 @@ pub async fn read_pieces(
     let reader = file.reader();
     let piece = |at: u64| end.saturating_sub(at).min(PIECE as u64);
     let (mut next, mut done) = (offset, offset);
-    // The first read alone: it is all there is of a small file.
+    // The first read alone: a small file needs no other.
     let mut ahead = 1;
     let mut reads = FuturesOrdered::new();
     loop {
@@ -87,7 +87,7 @@ pub async fn seal(client: &Client, path: &str) -> Done {
     print_line(&format!("{path}: {len} bytes"))
 }
 
-/// Where bytes come from.
+/// Source of bytes.
 pub enum Source {
     /// Standard input.
     Stdin,
@@ -133,8 +133,8 @@ impl Source {
     }
 }
 
-/// Appends all of a source, of which `first` was read; `progress` is told how many bytes more
-/// went out.
+/// Appends all of a source, of which `first` was read; `progress` is called with the number of
+/// bytes after each append.
 pub async fn copy_in(
     env: &Env,
     source: &Source,
@@ -149,7 +149,7 @@ pub async fn copy_in(
             return Ok(offset);
         }
         offset += bytes.len() as u64;
-        // Starts the append; the window holds back what is too fast.
+        // Starts the append; the window limits appends under way.
         writer.submit(&bytes).await?;
         progress(bytes.len() as u64);
         bytes = source.next(env, offset).await?;

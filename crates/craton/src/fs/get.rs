@@ -19,7 +19,7 @@ use crate::exit::{Done, Failure, io};
 /// One thing to copy. Parents come before what is in them.
 struct Item {
     remote: String,
-    /// Where it goes, for messages.
+    /// Its local path, for messages.
     local: PathBuf,
     /// The same, below the directory that is written to.
     rel: PathBuf,
@@ -31,7 +31,7 @@ pub async fn run(client: &Client, src: &str, dst: &Path, args: &CopyArgs) -> Don
     if dst == Path::new("-") {
         return cat(client, src, 0, None).await;
     }
-    // A copy takes its name by a rename, which would put a file in the place of a device.
+    // A copy takes its name by a rename, which would replace a device by a file.
     if std::fs::metadata(dst).is_ok_and(|facts| !facts.is_dir() && !facts.is_file()) {
         return Err(Failure::setup(format!(
             "{} is a device, pipe or socket: name a file or a directory, or '-' for standard output",
@@ -57,7 +57,7 @@ pub async fn run(client: &Client, src: &str, dst: &Path, args: &CopyArgs) -> Don
         _ => dst.to_owned(),
     };
     let marked = is_tree && local == dst && (continued || !dst.exists());
-    // A directory that is named is meant, by whatever links; below it none is followed.
+    // A directory that is named is used, through any links; below it none is followed.
     let (at, rel) = match is_tree && local == dst && dst.is_dir() {
         true => (dst, PathBuf::new()),
         false => (local.parent().unwrap_or(Path::new("")), name_of(&local)?),
@@ -77,8 +77,8 @@ fn name_of(local: &Path) -> Result<PathBuf, Failure> {
     name.ok_or_else(|| Failure::usage(format!("{} is no file's name", local.display())))
 }
 
-/// In a directory that is becoming a copy: a link to what it is a copy of. The command repeated
-/// goes on there, although the directory exists by then.
+/// In a directory that is becoming a copy: a link to its source. The repeated command continues
+/// there, although the directory exists by then.
 pub const UNFINISHED: &str = ".craton-get-unfinished";
 
 /// Leaves the mark in the directory that becomes the copy.
@@ -130,7 +130,7 @@ async fn walk(client: &Client, root: Item) -> Result<Vec<Item>, Failure> {
                 let remote = child_path(&remote, &entry.name);
                 let (local, rel) = (local.join(&entry.name), rel.join(&entry.name));
                 let place = Some(NameKey { parent: dir, name: entry.name });
-                // Grants are for those who append.
+                // Grants are for writers.
                 let found = Found { place, node: entry.node, grant: [0; 16] };
                 items.push(Item { remote, local, rel, found });
             }
@@ -168,7 +168,7 @@ async fn copy(
         }
     }
     if let (true, [item]) = (dirs.is_empty(), &rest[..]) {
-        // What an earlier run of this very copy has left; elsewhere it is not ours to look.
+        // Parts of an earlier run of this very copy; other parts are not touched.
         let dir = item.rel.parent().unwrap_or(Path::new(""));
         let _ = clear_left(to, dir, &part_of(&item.local));
     }
@@ -214,7 +214,7 @@ async fn get_one(client: &Client, to: &Beneath, item: &Item, progress: &Progress
                 return Ok(());
             }
             let out = match to.make_file(&fresh) {
-                // Of a run that is over, whose number this process has.
+                // It is of a run that is over, whose number this process has.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                     to.remove(&fresh).and_then(|()| to.make_file(&fresh))
                 }
@@ -245,11 +245,11 @@ async fn get_file(client: &Client, item: &Item, out: &File, progress: &Progress)
     set_mode(out, item.attributes()).map_err(failed)
 }
 
-/// How the names of files end that are becoming copies.
+/// End of the names of files that are becoming copies.
 const PART: &str = ".craton-part";
 
-/// The same, for the copy at `local` alone: of many files of one directory some may start alike,
-/// the whole name tells them apart.
+/// The same, for the copy at `local` alone: many files of one directory may have the same
+/// beginning, so the whole name is hashed.
 fn part_of(local: &Path) -> String {
     let mut hasher = base::FixedState.build_hasher();
     hasher.write(local.as_os_str().as_encoded_bytes());
@@ -263,7 +263,7 @@ fn temporary(local: &Path) -> String {
     format!(".{name}.{}{}", std::process::id(), part_of(local))
 }
 
-/// Removes what runs that are over have left in a directory: parts whose names end so.
+/// Removes the remains of earlier runs in a directory: parts whose names end so.
 fn clear_left(to: &Beneath, dir: &Path, ending: &str) -> std::io::Result<()> {
     for name in to.names(dir)? {
         let writer =

@@ -1,4 +1,4 @@
-//! How many copies a new file gets.
+//! Number of copies of a new file.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use wire::control::Policy;
 
 use crate::exit::Failure;
 
-/// Copies of a file where nobody asks for another number.
+/// Copies of a file, unless another number is asked for.
 const COPIES_DEFAULT: usize = 3;
 
 /// The policy asked for, else the default one.

@@ -1,4 +1,4 @@
-//! What `put` and `get` show while they work.
+//! Progress of `put` and `get`.
 
 use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
@@ -31,7 +31,7 @@ impl Progress {
             ProgressBar::new(total)
         };
         let template = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
-        // The template is fixed: it is good or the default is shown.
+        // The template is fixed: it is valid or the default is shown.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }

@@ -76,11 +76,11 @@ pub async fn run(
     progress.finish("stored")
 }
 
-/// In a directory that is becoming a copy: a link to what it is a copy of. The command repeated
-/// goes on there, although the directory exists by then.
+/// In a directory that is becoming a copy: a link to its source. The repeated command continues
+/// there, although the directory exists by then.
 pub const UNFINISHED: &str = ".craton-put-unfinished";
 
-/// What a directory is an unfinished copy of.
+/// Source of the unfinished copy in a directory.
 async fn marker_of(client: &Client, dst: &str) -> Result<Option<String>, Failure> {
     match client.lookup(&child_path(dst, UNFINISHED)).await {
         Ok(found) => match found.node {
@@ -93,7 +93,7 @@ async fn marker_of(client: &Client, dst: &str) -> Result<Option<String>, Failure
     }
 }
 
-/// What a marker of a copy of `src` says.
+/// Content of a marker of a copy of `src`.
 fn source_text(src: &Path) -> String {
     let whole = std::fs::canonicalize(src).unwrap_or_else(|_| src.to_owned());
     let mut text = whole.to_string_lossy().into_owned();
@@ -153,16 +153,16 @@ async fn put_stdin(client: &Client, dst: &str, policy: Policy) -> Done {
     write_file(client, Source::Stdin, dst, replace, policy, attributes, hooks).await
 }
 
-/// What is not copied, a sentence each.
+/// Paths that are not copied, a sentence each.
 #[derive(Default)]
 struct LeftOut {
-    /// Sockets, pipes and devices: no file system of ours has them.
+    /// Sockets, pipes and devices: Craton's file system has none.
     special: Vec<String>,
-    /// What should be copied and cannot be read or named.
+    /// Paths that should be copied and cannot be read or named.
     unreadable: Vec<String>,
 }
 
-/// What is to be copied.
+/// Lists the items to copy.
 fn walk(src: &Path, root: String, left: &mut LeftOut) -> Result<Vec<Item>, Failure> {
     let mut items: Vec<Item> = Vec::new();
     let mut todo = vec![(src.to_owned(), root)];
@@ -282,7 +282,7 @@ async fn set_times(client: &Client, items: &[Item], parallel: usize, progress: &
 #[derive(Clone, Copy)]
 struct Made {
     id: DirId,
-    /// Made by this run: what it holds was put there by this run, too.
+    /// Made by this run: so was its content.
     new: bool,
 }
 
@@ -351,18 +351,18 @@ async fn put_one(
     }
 }
 
-/// What goes along with the writing of a file.
+/// Callbacks of the writing of a file.
 struct Hooks<'a> {
-    /// Told of bytes that went out.
+    /// Called with the number of bytes that went out.
     moved: &'a mut dyn FnMut(u64),
-    /// Whether what was written is good, before it counts.
+    /// Checks the written bytes, before they count.
     check: &'a dyn Fn() -> Done,
 }
 
-/// A file that was written to while it was read gives a copy that never was.
+/// A file that changed while it was read gives a copy of no single state.
 fn is_unchanged(local: &Path, len: u64, time: u64) -> Done {
     let facts = std::fs::metadata(local).map_err(|error| io("read", local, &error))?;
-    // Files of /proc have no length, and the time of the look at them.
+    // Files of /proc have no length, and the time of the access.
     if len == 0 || (facts.len(), mtime(&facts)) == (len, time) {
         return Ok(());
     }
@@ -373,7 +373,7 @@ fn is_unchanged(local: &Path, len: u64, time: u64) -> Done {
     )))
 }
 
-/// What is there already.
+/// Finds the present entry of a path.
 async fn lookup(
     client: &Client,
     item: &Item,
@@ -412,9 +412,8 @@ async fn put_link(client: &Client, item: &Item, target: &str, found: Option<Node
     Ok(client.set_attributes(&item.remote, item.attributes).await?)
 }
 
-/// Writes a whole file. What stood under its name is replaced only when all is written; a file
-/// that is new grows under its name, and gets its time last, so that a run that was broken off
-/// is told from one that was not.
+/// Writes a whole file. A file of its name is replaced only when all is written. A new file grows
+/// under its name, and gets its time last, which marks it as complete.
 async fn write_file(
     client: &Client,
     source: Source,
@@ -427,15 +426,15 @@ async fn write_file(
     let fresh = if replace { temporary(path)? } else { path.to_owned() };
     let file = match client.create(&fresh, policy, attributes.mode, true).await {
         Err(Error::Exists { .. }) if replace => {
-            // A run that was broken off has left it.
+            // An interrupted run has left it.
             client.unlink(&fresh).await?;
             client.create(&fresh, policy, attributes.mode, true).await?
         }
         made => made?,
     };
     let written = async {
-        // An empty file needs no stream. What says that it is empty may still have content
-        // (/proc), so the first read decides.
+        // An empty file needs no stream. A file of length 0 may still have content (/proc), so the
+        // first read decides.
         let first = source.next(client.env(), 0).await?;
         if first.is_empty() {
             client.set_attributes(&fresh, attributes).await?;
@@ -452,13 +451,13 @@ async fn write_file(
     };
     let written: Done = written.await;
     if written.is_err() {
-        // As far as it can be: the next run does without.
+        // If possible: the next run does without.
         let _ = client.unlink(&fresh).await;
     }
     written
 }
 
-/// A name beside `path` for what is to replace it: the same at the next run.
+/// A name beside `path` for its replacement: the same in the next run.
 fn temporary(path: &str) -> Result<String, Failure> {
     let name = base_name(path).ok_or_else(|| Failure::usage("'/' is no name for a file"))?;
     let dir = path.trim_end_matches('/').strip_suffix(name).unwrap_or("/");

@@ -1,4 +1,4 @@
-//! Commands that show what is there.
+//! Commands that show files and directories.
 
 use client::{Client, Error};
 use serde::Serialize;
@@ -156,7 +156,7 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
         let file = client.file_of(path, found)?;
         (facts.len, len_at_least) = match file.len().await {
             Ok(len) => (Some(len), None),
-            // Its chunks say why.
+            // Its chunks have the cause.
             Err(Error::OpenEnd { offset, .. }) => (None, Some(offset)),
             Err(error) => return Err(error.into()),
         };

@@ -25,7 +25,7 @@ const MEMORY_MIB: u64 = 512;
 /// Between the heartbeats of the one master, ms. The Raft library's clock ticks five times in it
 /// for each group.
 const HEARTBEAT_MS: u64 = 1000;
-/// How long the roles may take to find each other.
+/// Wait for the roles to find each other.
 const JOIN_WAIT: Duration = Duration::from_secs(30);
 
 /// Runs all roles until the process is asked to end.
@@ -81,7 +81,7 @@ async fn claim(env: &Env, path: &Path) -> Result<std::fs::File, Failure> {
     let mut tries = 0;
     loop {
         match lock(path, "'craton up' runs on this directory already: stop it, or name another") {
-            // Somebody may just be looking whether it is held.
+            // Another process may just be checking whether it is held.
             Err(_) if tries < 5 => tries += 1,
             locked => return locked,
         }
@@ -89,8 +89,8 @@ async fn claim(env: &Env, path: &Path) -> Result<std::fs::File, Failure> {
     }
 }
 
-/// How long the block service may take before the others are shown to serve without it, when a
-/// store is missing. Longer than the lock of a block manager that was killed.
+/// When a store is missing and the block service takes longer than this, the others are shown to
+/// serve without it. Longer than the lock of a block manager that was killed.
 const DEGRADED_WAIT: Duration = Duration::from_secs(5);
 
 /// The roles' configurations.
@@ -110,7 +110,7 @@ struct Block {
 }
 
 impl Block {
-    /// Reads what the book names.
+    /// Reads the configurations that the cluster file names.
     fn read(book: &ClusterFile) -> Result<Block, Failure> {
         let mut block = Block::default();
         for process in &book.processes {
@@ -130,7 +130,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| io("use", path, &error))
 }
 
-/// What would keep the first start from its end is found before anything is written.
+/// Finds causes that would stop the first start, before anything is written.
 async fn check_first_start(env: &Env, dir: &Path, args: &UpArgs) -> Done {
     args.nearby.group()?;
     args.stores.iter().try_for_each(|store| check_store(dir, store))?;
@@ -157,7 +157,7 @@ async fn check_first_start(env: &Env, dir: &Path, args: &UpArgs) -> Done {
     Ok(())
 }
 
-/// A store that joins is there, and can be used for a cluster in `dir`.
+/// Checks a store that joins: it exists, and can be used for a cluster in `dir`.
 fn check_store(dir: &Path, store: &Path) -> Done {
     stores::medium(store)?;
     check_new_store(dir, store)
@@ -190,7 +190,7 @@ async fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     let dir = directory.path().join(&own.id);
     let mut master = crate::cluster::plan_master(env, directory, &mut ports, &own, cluster)?;
     master.peers = vec![own];
-    // One voter elects itself: nobody waits for its heartbeats, which only cost wake-ups.
+    // One voter elects itself: no follower waits for its heartbeats, which only cost wake-ups.
     master.heartbeat_ms = HEARTBEAT_MS;
     master.election_ms = 6 * HEARTBEAT_MS;
     directory.write_config(&dir, RoleName::Master, &master)?;
@@ -212,7 +212,7 @@ async fn format_stores(env: &Env, directory: &Directory, new: &[config::Chunkser
     Ok(())
 }
 
-/// Each store is served by a chunkserver of its own, so that copies lie on different stores.
+/// Each store gets a chunkserver of its own, so that copies are on different stores.
 fn add_store(
     env: &Env,
     directory: &Directory,
@@ -285,7 +285,7 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     finish(env, directory, &mut ports, plan, &nearby)
 }
 
-/// The stores there are must be named, when any is; new ones join.
+/// When stores are named, all existing ones must be; new ones join.
 fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Plan) -> Done {
     if args.stores.is_empty() {
         return Ok(());
@@ -436,8 +436,8 @@ async fn block_later(stop: &Stop, starting: impl Future<Output = Done> + Unpin) 
     }
 }
 
-/// Ends when the manager leads: at once, unless a process before was killed and its lock lasts, or
-/// stores are missing. What has started is in `roles`.
+/// Ends when the manager leads: at once, unless a previous process was killed and its lock lasts,
+/// or stores are missing. Started roles are in `roles`.
 async fn start_block(
     env: &Env,
     handle: &Handle,
@@ -465,7 +465,7 @@ async fn start_block(
     Ok(())
 }
 
-/// Chunkservers that the master hears.
+/// Number of chunkservers that the master hears from.
 async fn alive(master: &::master::Master) -> usize {
     let request = ControlRequest::Cluster(ClusterRequest::Status);
     match master.handle(request).await {

@@ -1,4 +1,4 @@
-//! Start-up of roles: one process each, or all in one. What a role is made of is in `roles`.
+//! Start-up of roles: one process each, or all in one. Crate `roles` assembles them.
 
 pub mod embedded;
 pub mod process;
@@ -12,11 +12,11 @@ use wire::handshake::ClusterKey;
 use crate::config::{self, Logging};
 use crate::exit::Failure;
 
-/// What `craton frontend` prints of an address, as clients take it.
+/// Scheme of the address that `craton frontend` prints, as clients take it.
 pub const NBD_SCHEME: &str = "nbd://";
-/// The same of one that takes TLS.
+/// The same with TLS.
 const NBDS_SCHEME: &str = "nbds://";
-/// What this binary is built from.
+/// Version and commit of this binary.
 const BUILD: Build = Build { version: env!("CARGO_PKG_VERSION"), commit: env!("CRATON_COMMIT") };
 
 /// A new cluster's key.
@@ -40,13 +40,13 @@ fn executor(name: &str, memory_mib: u64, log: &Logging) -> Result<Runtime, Failu
     Ok(runtime)
 }
 
-/// Sets the tracer of an executor up for a role that logs so.
+/// Configures the tracer of an executor by a role's log settings.
 fn prepare_tracer(tracer: &Tracer, log: &Logging) {
     tracer.ring().set_slow_ns(log.slow_ms.saturating_mul(1_000_000));
     switch_tracer(tracer);
 }
 
-/// Tracing is always on. `CRATON_TRACE_OFF` turns it off, for measurements of what it costs.
+/// Tracing is always on. `CRATON_TRACE_OFF` turns it off, to measure its cost.
 pub fn switch_tracer(tracer: &Tracer) {
     tracer.set_on(std::env::var_os("CRATON_TRACE_OFF").is_none());
 }
@@ -66,7 +66,7 @@ fn begin(role: &str, id: &str, log: &Logging) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Notes why a role ends, for those who only have its log.
+/// Logs the failure that ends a role.
 fn ended<T>(result: Result<T, Failure>) -> Result<T, Failure> {
     match &result {
         Ok(_) => tracing::info!("stopped"),

@@ -30,7 +30,7 @@ pub fn run(role: RoleName, args: &RoleArgs) -> Done {
     }
 }
 
-/// What a role starts from.
+/// Environment of a starting role.
 struct Site<'a, C> {
     env: &'a Env,
     config: &'a C,
@@ -103,7 +103,7 @@ fn serve<C: Config>(
     })
 }
 
-/// What comes first: the answer, or `None` for the request to end.
+/// Returns the result, or `None` when the request to end comes first.
 async fn until<T>(stop: &Stop, work: impl Future<Output = T>) -> Option<T> {
     let (stop, work) = (std::pin::pin!(stop.asked()), std::pin::pin!(work));
     match select(stop, work).await {

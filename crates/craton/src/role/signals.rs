@@ -8,7 +8,7 @@ use signal_hook::iterator::Signals;
 
 use crate::exit::Failure;
 
-/// Tells when the process is asked to end.
+/// Completes when the process is asked to end.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Receiver<bool>);
 

@@ -1,9 +1,9 @@
 //! `craton volume attach` and `detach`: a volume as a block device of this host.
 //!
-//! With the kernel's NBD client: `nbd-client`. Without: `nbdfuse` shows the volume as a file, and
-//! a loop device takes that. What is attached is noted in a small file each under the run
-//! directory, by which `detach` finds it. What stands there is done as root: a directory that
-//! another user could change is refused.
+//! With the kernel's NBD client: `nbd-client`. Without: `nbdfuse` shows the volume as a file, and a
+//! loop device uses that. Each attachment has a note, a small file under the run directory, by
+//! which `detach` finds it. Notes are carried out as root: a directory that another user could
+//! change is refused.
 
 use std::ffi::OsStr;
 use std::fs::TryLockError;
@@ -25,23 +25,23 @@ use super::open::Site;
 use crate::exit::{Done, Failure, io};
 use crate::output::{print_json, print_line};
 
-/// How long nbdfuse may take to show the volume: the front end may have to open its segments.
+/// Wait for nbdfuse to show the volume: the front end may have to open its segments.
 const SHOW_WAIT: Duration = Duration::from_secs(20);
-/// How long nbdfuse may take to end: it has answers to wait for.
+/// Wait for nbdfuse to end: it waits for answers.
 const END_WAIT: Duration = Duration::from_secs(20);
-/// Between two looks.
+/// Between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Bytes of a note at most: a name, an address and two paths.
 const NOTE_MAX: u64 = 64 << 10;
-/// What nbdfuse has said.
+/// Output of nbdfuse.
 const ERRORS: &str = "nbdfuse.err";
-/// How files of the directory are opened, and no other ones.
+/// Flags with which files of the directory are opened.
 const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
-/// The mode of what is made.
+/// The mode of new files.
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// How a device is made.
+/// Way in which a device is made.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 enum How {
@@ -70,7 +70,7 @@ impl AttachedVolume {
         self.dir.as_ref().map(|dir| dir.join("volume"))
     }
 
-    /// True while anything of it is there.
+    /// True while a part of it is there.
     fn is_there(&self) -> bool {
         match self.how {
             How::Nbd => self.device.as_deref().is_some_and(host::nbd_is_connected),
@@ -85,15 +85,15 @@ impl AttachedVolume {
 /// The directory with the notes, claimed by this command.
 struct Notes {
     dir: PathBuf,
-    /// The directory, held open: what it has is reached through it.
+    /// The directory, held open: its files are reached through it.
     held: OwnedFd,
     _lock: File,
 }
 
-/// True when none but root, and the user who runs this, can change what has these attributes.
+/// True when only root, and the user who runs this, can change a file with these attributes.
 fn is_trusted(facts: &Metadata) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    // Of a directory such as /tmp others cannot take away what is not theirs.
+    // In a directory such as /tmp other users cannot remove foreign files.
     let is_closed = facts.mode() & 0o022 == 0 || facts.is_dir() && facts.mode() & 0o1000 != 0;
     [0, own].contains(&facts.uid()) && is_closed
 }
@@ -163,11 +163,11 @@ impl Notes {
         Ok(File::from(openat(&self.held, name, flags, OWNER_ONLY)?))
     }
 
-    /// One place for each volume of each cluster.
+    /// One key for each volume of each cluster.
     fn key(volume: &str, uri: &str) -> String {
         let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let name: String = volume.chars().take(40).map(safe).collect();
-        // FNV-1a: two volumes with names alike have other notes.
+        // FNV-1a: two volumes with similar names have different notes.
         let hash =
             [volume, "\0", uri].concat().bytes().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
                 (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -195,7 +195,7 @@ impl Notes {
             })?;
             match note.is_there() {
                 true => found.push(note),
-                // What it tells of went with a restart of the host, or by other hands.
+                // The attachment went with a restart of the host, or was removed by other means.
                 false => self.forget(&note),
             }
         }
@@ -282,7 +282,7 @@ pub async fn attach(site: &Site<'_>, name: &str, args: &AttachArgs) -> Done {
             "{name} is attached as {device}: 'craton volume detach {name}' first"
         )));
     }
-    // The front end would be refused, too, but could not say why.
+    // The front end would be refused, too, but without the cause.
     let device = site.look(name).await?;
     site.close(name, device).await;
     let attached = match note.how {
@@ -290,7 +290,7 @@ pub async fn attach(site: &Site<'_>, name: &str, args: &AttachArgs) -> Done {
         How::Fuse => attach_fuse(site.env(), &notes, &mut note).await,
     };
     if let Err(failure) = attached {
-        // What has begun goes; the reason is what counts.
+        // The attachment is undone; the first failure is returned.
         let _ = undo(site.env(), &note).await;
         notes.forget(&note);
         return Err(failure);
@@ -304,7 +304,7 @@ pub async fn attach(site: &Site<'_>, name: &str, args: &AttachArgs) -> Done {
     }
 }
 
-/// How this host attaches a volume.
+/// Plans an attachment by the tools of this host.
 fn plan(name: &str, uri: String, run_dir: &Path) -> Result<AttachedVolume, Failure> {
     let run_dir = std::path::absolute(run_dir).map_err(|error| io("use", run_dir, &error))?;
     let device = host::free_nbd();
@@ -322,7 +322,7 @@ fn print_plan(note: &AttachedVolume, json: bool) -> Done {
     print_line(&commands(note).join("\n"))
 }
 
-/// What is missing here is said before anything is done.
+/// Reports missing tools before anything is done.
 fn check_host(note: &AttachedVolume) -> Done {
     if !rustix::process::geteuid().is_root() {
         let commands = commands(note).join("; ");
@@ -384,7 +384,7 @@ fn start_nbdfuse(file: &Path, uri: &str, errors: File) -> Result<Child, Failure>
     command.spawn().map_err(|error| Failure::setup(format!("cannot run nbdfuse: {error}")))
 }
 
-/// Takes apart what a note tells of, as far as it is there.
+/// Undoes an attachment by its note, as far as it is there.
 async fn undo(env: &Env, note: &AttachedVolume) -> Done {
     if note.how == How::Nbd {
         let Some(device) = note.device.as_deref().filter(|one| host::nbd_is_connected(one)) else {
@@ -396,7 +396,7 @@ async fn undo(env: &Env, note: &AttachedVolume) -> Done {
     if let Some(device) = note.file().and_then(|file| host::loop_of(&file)) {
         flush(&device)?;
         host::run("losetup", &["-d", device.to_str().unwrap_or_default()])?;
-        // It goes when its last user has let go.
+        // It goes with its last user.
         wait(env, "the loop device is in use still", || {
             note.file().is_none_or(|file| host::loop_of(&file).is_none())
         })
@@ -407,7 +407,7 @@ async fn undo(env: &Env, note: &AttachedVolume) -> Done {
     wait(env, "nbdfuse has the volume open still", || !host::is_mounted(dir)).await
 }
 
-/// What the kernel keeps of a device is written.
+/// Writes out what the kernel caches of a device.
 fn flush(device: &Path) -> Done {
     let synced = File::options().write(true).open(device).and_then(|device| device.sync_all());
     synced.map_err(|error| {
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_what_a_shell_takes() {
+    fn printed_commands_are_quoted_for_a_shell() {
         let fuse = commands(&note(How::Fuse, "nbd+unix:///it%27s?socket=/run/s"));
         let want = [
             "mkdir -p '/run/craton/v'",
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_of_what_is_gone_are_removed() {
+    fn notes_of_missing_devices_are_removed() {
         let dir = crate::output::test_dir("notes");
         let notes = Notes::open(&dir).expect("a directory");
         let held = Notes::open(&dir).err().expect("one at a time");
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_tell_volumes_apart() {
+    fn keys_of_volumes_differ() {
         let key = Notes::key;
         assert_ne!(key("a/b", "u"), key("a_b", "u"));
         assert_ne!(key("a", "u"), key("a", "v"));

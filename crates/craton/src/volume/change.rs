@@ -18,9 +18,9 @@ use crate::exit::{Code, Done, Failure};
 use crate::fs::policy;
 use crate::output::{bytes, print_json, print_line};
 
-/// How often a new volume's segments are looked at.
+/// Interval of checks of a new volume's segments.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a new volume's segments may take to be open.
+/// Wait for a new volume's segments to open.
 const OPEN_WAIT: Duration = Duration::from_secs(30);
 /// Bytes of one request that trims.
 const TRIM_BYTES: u64 = GIB;
@@ -28,7 +28,7 @@ const TRIM_BYTES: u64 = GIB;
 const MB: u64 = 1_000_000;
 
 impl LimitArgs {
-    /// The limits, where nothing else is asked for as they were.
+    /// The limits, with known values for those that are not given.
     fn over(&self, known: VolumeLimits) -> VolumeLimits {
         let mb = |asked: Option<u64>| asked.map(|count| count.saturating_mul(MB));
         VolumeLimits {
@@ -46,7 +46,7 @@ impl LimitArgs {
     }
 }
 
-/// Asks for something that is answered with a volume.
+/// Sends a request that is answered with a volume.
 pub async fn change(managers: &Managers, request: BlockRequest) -> Result<VolumeInfo, Failure> {
     match managers.ask(request).await? {
         BlockReply::Volume(info) => Ok(info),
@@ -72,7 +72,7 @@ pub fn check_name(name: &str) -> Done {
     }
 }
 
-/// Refuses what is more than any volume has, and no request can say.
+/// Refuses lengths above those of any volume, which no request can carry.
 fn check_length(bytes: u64) -> Done {
     let most = VOLUME_BYTES.1;
     match bytes > most {
@@ -83,8 +83,8 @@ fn check_length(bytes: u64) -> Done {
     }
 }
 
-/// Makes a volume and waits until its export can be opened. A name that is taken, and sizes that
-/// no volume has, are refused.
+/// Makes a volume and waits until its export can be opened. A name that is taken, and invalid
+/// sizes, are refused.
 pub async fn create(
     managers: &Managers,
     name: &str,
@@ -100,7 +100,7 @@ pub async fn create(
     print_line(&format!("{name} of {} can be opened{place}", bytes(info.spec.bytes)))
 }
 
-/// The same without a word.
+/// The same without output.
 pub async fn make(
     managers: &Managers,
     name: &str,
@@ -187,8 +187,8 @@ pub async fn set(
     }
 }
 
-/// Gives a volume `size` bytes. What has data is cut off only with `force`, and never while the
-/// volume is open (B11).
+/// Gives a volume `size` bytes. Data is cut off only with `force`, and never while the volume is
+/// open (B11).
 pub async fn resize(site: &Site<'_>, name: &str, size: u64, force: bool, json: bool) -> Done {
     let managers = site.managers;
     let known = managers.volume(name).await?;
@@ -223,8 +223,8 @@ pub async fn resize(site: &Site<'_>, name: &str, size: u64, force: bool, json: b
     ))
 }
 
-/// Trims what a volume has past `size` in segments that it keeps: those of the group in which it
-/// is to end.
+/// Trims a volume's data past `size` in segments that it keeps: those of the group in which it is
+/// to end.
 async fn trim_tail(site: &Site<'_>, known: &VolumeInfo, size: u64) -> Done {
     let name = &known.spec.name;
     let end = size.next_multiple_of(known.spec.geometry.group_bytes).min(known.spec.bytes);

@@ -1,4 +1,4 @@
-//! `craton volume check`: what a volume's map says against what is stored.
+//! `craton volume check`: compares a volume's map with its stored data.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use serde_json::json;
 use crate::exit::{Code, Done, Failure};
 use crate::output::{print_json, print_line};
 
-/// Wait for one piece of a segment: 16 MiB to read, and two looks at a directory.
+/// Wait for one piece of a segment: 16 MiB to read, and a directory twice.
 const ATTEMPT: Duration = Duration::from_secs(20);
 /// Tries of a piece whose segment moves, or is being opened, and the pause between two.
 const TRIES: (u32, Duration) = (40, Duration::from_millis(250));
 
-/// What was found of a volume.
+/// Findings of a volume's check.
 #[derive(Default)]
 struct Found {
     blocks: u64,
@@ -77,7 +77,7 @@ pub async fn check(managers: &Managers, name: &str, json: bool) -> Done {
     }
 }
 
-/// Asks the owner of a segment, whoever that is by now.
+/// Asks the present owner of a segment.
 async fn piece(
     managers: &Managers,
     segment: SegmentId,
@@ -125,7 +125,7 @@ async fn ask(
     }
 }
 
-/// How far the scrub of a segment is, when its owner says so.
+/// Progress of a segment's scrub, when its owner reports it.
 pub async fn scrub(client: &Client, addr: SocketAddr, segment: SegmentId) -> Option<SegmentScrub> {
     match ask(client, addr, BlockServerRequest::Scrub { segment }).await {
         Ok(BlockServerReply::Scrub(scrub)) => Some(scrub),

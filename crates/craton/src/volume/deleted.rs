@@ -35,7 +35,7 @@ fn is_volume(one: &&DeletedVolume) -> bool {
     one.info.parent.is_none()
 }
 
-/// Time for people, in the two largest units.
+/// A time as text, in the two largest units.
 pub fn left(ms: u64) -> String {
     let s = ms / 1000;
     match s {
@@ -46,7 +46,7 @@ pub fn left(ms: u64) -> String {
     }
 }
 
-/// Lists deleted volumes, those that go first before others.
+/// Lists deleted volumes, those that expire first before others.
 pub async fn ls(managers: &Managers, json: bool) -> Done {
     let deleted = all(managers).await?;
     let mut volumes: Vec<_> = deleted.iter().filter(is_volume).collect();

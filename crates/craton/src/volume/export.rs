@@ -59,7 +59,7 @@ async fn to_file(copy: &RawExport<'_>, path: &Path, parallel: usize) -> Done {
     let options = OpenOptions { write: true, create: true, ..OpenOptions::READ };
     let file = copy.env.open_file(under, options).await.map_err(failed)?;
     if fresh.is_some() {
-        // Nothing of what was there may show through the holes.
+        // Old content must not show through the holes.
         file.set_len(0).await.map_err(failed)?;
         file.set_len(copy.device.bytes()).await.map_err(failed)?;
     }
@@ -69,7 +69,7 @@ async fn to_file(copy: &RawExport<'_>, path: &Path, parallel: usize) -> Done {
     fresh.map_or(Ok(()), Fresh::keep)
 }
 
-/// Where an image goes.
+/// Target of an image.
 enum Target {
     /// Standard output.
     Stdout,
@@ -85,7 +85,7 @@ struct RawExport<'a> {
     progress: &'a Progress,
 }
 
-/// A part of the image: its place, and its bytes unless they are zeroes.
+/// A part of the image: its range, and its bytes unless they are zeroes.
 type ImagePart = (Extent, Option<Buf>);
 
 impl RawExport<'_> {
@@ -100,7 +100,7 @@ impl RawExport<'_> {
             {
                 let end = at + len;
                 while at < end {
-                    // Of zeroes nothing is read: they can be long.
+                    // Zeroes are not read: they can be long.
                     let most = if zero { u64::MAX } else { IO_MAX as u64 - at % IO_MAX as u64 };
                     let extent = Extent { offset: at, len: most.min(end - at) };
                     if under_way.len() == parallel {

@@ -1,7 +1,7 @@
-//! A file that has its name only when it is whole.
+//! A file that gets its name only when it is complete.
 //!
-//! What is killed while it exports leaves no image behind that looks like one, and what fails
-//! leaves the file that it was to replace.
+//! An export that is killed leaves no partial image under the final name; one that fails leaves the
+//! file that it was to replace.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -28,12 +28,12 @@ impl Fresh {
         Some(Fresh { under: path.with_file_name(under), path })
     }
 
-    /// Where to write until it is whole. Something may be there, from a run that was killed.
+    /// Path to write to until it is complete. A killed run may have left a file there.
     pub fn under(&self) -> &Path {
         &self.under
     }
 
-    /// It is whole, and durable: it takes its name.
+    /// It is complete, and durable: it takes its name.
     pub fn keep(self) -> Done {
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
         fs::rename(&self.under, &self.path)

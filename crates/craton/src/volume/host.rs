@@ -1,4 +1,4 @@
-//! What this host has to make a device of a volume: tools, kernel modules, mounts.
+//! Tools, kernel modules and mounts of this host, for a device of a volume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub fn run(tool: &str, args: &[&str]) -> Result<String, Failure> {
     Err(Failure::failed(format!("{tool} {} has failed: {error}", args.join(" "))))
 }
 
-/// A device of the kernel's NBD client that nobody uses; nothing when the kernel has none.
+/// A free device of the kernel's NBD client; nothing when the kernel has none.
 pub fn free_nbd() -> Option<PathBuf> {
     let index = (0..256u32).find(|index| {
         let sys = format!("/sys/block/nbd{index}");
@@ -83,7 +83,7 @@ pub fn is_mounted(dir: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|at| unescape(at) == dir))
 }
 
-/// Where a device, or a partition of it, is mounted.
+/// Mount point of a device, or of a partition of it.
 pub fn mount_of(device: &Path) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mount_in(&mounts, device)
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn missing_tools_name_their_package() {
-        let failure = check_tool("nbdfuse-that-nobody-has").expect_err("nobody has it");
+        let failure = check_tool("nbdfuse-that-is-missing").expect_err("it is missing");
         assert!(failure.message.contains("is missing"), "{failure}");
         assert!(missing("nbdfuse").message.contains("libnbd-bin"));
     }

@@ -14,10 +14,10 @@ use super::open::Site;
 use crate::exit::{Done, Failure};
 use crate::output::{bytes, print_json};
 
-/// Bytes of a part of an image that is looked at for zeroes: runs that are shorter than 4 KiB
-/// cannot be left out of a volume.
+/// Bytes of a part of an image that is checked for zeroes: runs that are shorter than 4 KiB cannot
+/// be left out of a volume.
 pub const BLOCK: usize = 4096;
-/// Runs of zeroes below this are written as data: a request less is worth more than the room.
+/// Runs of zeroes below this are written as data: one request less is worth more than the room.
 const RUN_LEAST: usize = 64 << 10;
 
 impl Format {
@@ -46,7 +46,7 @@ impl Format {
         found.map_or(Format::Raw, |(_, _, format)| format)
     }
 
-    /// The format that a file's name asks for.
+    /// The format by a file's name.
     pub fn of_name(path: &Path) -> Format {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         let known = [Format::Qcow2, Format::Vmdk, Format::Vdi, Format::Vhdx];
@@ -55,7 +55,7 @@ impl Format {
     }
 }
 
-/// A part of some bytes: its start, its length, and whether it is worth no room.
+/// A part of some bytes: its start, its length, and whether it is zeroes.
 pub type Run = (usize, usize, bool);
 
 /// Cuts bytes into runs of data and of zeroes, at multiples of a block.
@@ -81,7 +81,7 @@ pub fn runs(bytes: &[u8]) -> Vec<Run> {
     joined
 }
 
-/// What a copy shows while it works, and what it counts.
+/// Progress and counters of a copy.
 pub struct Progress {
     bar: ProgressBar,
     env: Env,
@@ -91,7 +91,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of `total` bytes; 0 when nobody knows.
+    /// Of `total` bytes; 0 when the total is not known.
     pub fn new(env: &Env, total: u64, args: &ImageArgs) -> Progress {
         let bar = match args.quiet || args.json || !std::io::stderr().is_terminal() {
             true => ProgressBar::hidden(),
@@ -101,7 +101,7 @@ impl Progress {
             0 => "{bytes} {bytes_per_sec}",
             _ => "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
         };
-        // The template is fixed: it is good or the default is shown.
+        // The template is fixed: it is valid or the default is shown.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -121,7 +121,7 @@ impl Progress {
         self.bar.inc(count);
     }
 
-    /// Prints the figures: `verb` is what was done to what.
+    /// Prints the figures: `verb` names the operation.
     pub fn finish(self, verb: &str, name: &str, made: bool, args: &ImageArgs) -> Done {
         self.bar.finish_and_clear();
         let took = (self.env.now() - self.began).max(Duration::from_millis(1)).as_secs_f64();
@@ -149,7 +149,7 @@ impl Progress {
     }
 }
 
-/// Runs qemu-img to its end, its bar on the terminal; what it has printed when `quiet`.
+/// Runs qemu-img to its end, its bar on the terminal; returns its output when `quiet`.
 pub async fn qemu_img(env: &Env, args: Vec<String>) -> Result<String, Failure> {
     let shown = args.first().cloned().unwrap_or_default();
     let bar = args.iter().any(|arg| arg == "-p");
@@ -174,7 +174,7 @@ pub async fn qemu_img(env: &Env, args: Vec<String>) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Bytes of an image that are neither holes nor zeroes; nothing when qemu-img cannot tell.
+/// Bytes of an image that are neither holes nor zeroes; nothing when qemu-img cannot count them.
 pub async fn data_bytes(env: &Env, file: &str, format: Format) -> Option<u64> {
     let map = ["map", "--output=json", "-f", format.name(), file].map(str::to_owned).to_vec();
     let map: serde_json::Value = serde_json::from_str(&qemu_img(env, map).await.ok()?).ok()?;
@@ -182,7 +182,7 @@ pub async fn data_bytes(env: &Env, file: &str, format: Format) -> Option<u64> {
     map.as_array()?.iter().filter(is_data).map(|part| part["length"].as_u64()).sum()
 }
 
-/// Where qemu-img reaches a volume.
+/// URI of a volume for qemu-img.
 pub fn uri(site: &Site<'_>, name: &str) -> Result<String, Failure> {
     site.endpoints.volume_nearby(name).ok_or_else(|| {
         Failure::setup(
@@ -192,7 +192,7 @@ pub fn uri(site: &Site<'_>, name: &str) -> Result<String, Failure> {
     })
 }
 
-/// Options that have qemu-img show its bar, when somebody looks.
+/// Options that have qemu-img show its bar, when the output is a terminal.
 pub fn bar(args: &ImageArgs) -> Option<String> {
     let shown = !args.quiet && !args.json && std::io::stdout().is_terminal();
     shown.then(|| "-p".to_owned())
@@ -217,7 +217,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_the_bytes(parts in prop::collection::vec((any::<bool>(), 1..40usize), 0..12), tail in 0..BLOCK) {
+        fn runs_cover_all_bytes(
+            parts in prop::collection::vec((any::<bool>(), 1..40usize), 0..12),
+            tail in 0..BLOCK,
+        ) {
             let mut bytes = Vec::new();
             for (zero, blocks) in parts {
                 bytes.resize(bytes.len() + blocks * BLOCK, u8::from(!zero));

@@ -19,24 +19,24 @@ use super::open::{Site, failure};
 use crate::exit::{Code, Done, Failure, io};
 use crate::output::bytes;
 
-/// Bytes of an image's head that tell its format.
+/// Bytes of an image's head that identify its format.
 const HEAD: usize = 512;
-/// What a new volume has for each size that was not asked for: as `craton volume create`.
+/// Default sizes of a new volume: as `craton volume create`.
 const SECTOR_SIZE: usize = 128 << 10;
 const SEGMENTS: u32 = 4;
 /// Bytes of the smallest volume, unless the block manager is configured otherwise.
 const LEAST: u64 = 1 << 30;
 const GROUP_SIZE: usize = 128 << 30;
 
-/// Where an image's bytes come from.
+/// Source of an image's bytes.
 enum Source {
-    /// Standard input; what was read of it to tell its format.
+    /// Standard input; with the bytes that were read to identify its format.
     Stdin(Vec<u8>),
     /// A file or a block device.
     File { file: File, holes: std::fs::File, len: u64 },
 }
 
-/// Runs it. `made` is what a volume that is missing gets: its length and its copies.
+/// Runs it. `made` has length and copies of a volume that is missing.
 pub async fn run(
     site: &Site<'_>,
     name: &str,
@@ -187,7 +187,7 @@ struct RawImport<'a> {
     env: &'a Env,
     name: &'a str,
     device: &'a dyn Device,
-    /// The volume was made for it: what is not written reads as zeroes.
+    /// The volume was made for it: unwritten blocks read as zeroes.
     fresh: bool,
     progress: &'a Progress,
 }
@@ -199,7 +199,7 @@ impl RawImport<'_> {
         Failure::new(why.code, text)
     }
 
-    /// Brings bytes to their place; zeroes by a trim, or not at all.
+    /// Writes bytes to the volume; zeroes by a trim, or not at all.
     async fn put(&self, offset: u64, data: BufMut, len: usize) -> Done {
         let data = data.freeze().slice(0..len);
         for (at, len, zero) in runs(&data) {

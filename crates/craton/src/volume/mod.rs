@@ -27,7 +27,7 @@ use crate::cluster::Directory;
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 
-/// How long a snapshot or clone may take: block servers link thousands of files.
+/// Time that a snapshot or clone may take: block servers link thousands of files.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs a command.
@@ -39,7 +39,7 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
     }
     let target = connect::target(connection)?;
     let endpoints = target.dir.as_deref().and_then(|dir| {
-        // Where the exports are is only known of a local cluster.
+        // The addresses of exports are only known of a local cluster.
         Some(Directory::existing(dir).and_then(|directory| directory.read()).ok()?.endpoints)
     });
     let endpoints = endpoints.unwrap_or_default();

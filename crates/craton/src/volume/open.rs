@@ -1,4 +1,4 @@
-//! A volume that this command has open itself, through the block client.
+//! Volumes that this command opens itself, through the block client.
 
 use std::rc::Rc;
 
@@ -13,16 +13,16 @@ use crate::cluster::Endpoints;
 use crate::connect::{self, Target};
 use crate::exit::{Code, Failure};
 
-/// How long a detachment may take until the command ends without having seen it.
+/// The command ends without the confirmation of a detachment after this long.
 const DETACH_WAIT: Duration = Duration::from_secs(3);
-/// Between two looks at it.
+/// Between two checks of it.
 const DETACH_LOOK: Duration = Duration::from_millis(10);
 
-/// A cluster, as commands that read and write volumes see it.
+/// A cluster, for commands that read and write volumes.
 pub struct Site<'a> {
     /// Its block managers.
     pub managers: &'a Managers,
-    /// Where its front ends are, as far as that is known.
+    /// Addresses of its front ends, as far as known.
     pub endpoints: Endpoints,
     exports: VolumeExports,
     holder: String,
@@ -33,7 +33,7 @@ impl<'a> Site<'a> {
     pub fn new(managers: &'a Managers, target: &Target, endpoints: Endpoints) -> Site<'a> {
         let env = managers.client().env();
         let endpoint = connect::endpoint(env, target);
-        // No other command may take what this one has open for its own.
+        // The name is unique, so that no other command takes this one's attachments over.
         let holder = format!("craton {} ({:08x})", std::process::id(), env.random_u64() as u32);
         let exports = VolumeExports::new(managers, &endpoint, &holder, Limits::default());
         Site { managers, endpoints, exports, holder }
@@ -44,16 +44,16 @@ impl<'a> Site<'a> {
         self.managers.client().env()
     }
 
-    /// A volume's facts. Fails when somebody has it open. Who is listed may be dead: whoever opens
-    /// the volume after it takes its place, and so learns that.
+    /// A volume's facts. Fails when a client has it open. A listed client may be dead: the next
+    /// client that opens the volume replaces it.
     pub async fn closed(&self, name: &str) -> Result<VolumeInfo, Failure> {
         let device = self.open(name).await?;
         self.close(name, device).await;
         Ok(self.managers.volume(name).await?)
     }
 
-    /// Opens a volume that nobody else has open, whether it is shared or not; or a snapshot, which
-    /// does not change under its readers.
+    /// Opens a volume that no other client has open, whether it is shared or not; or a snapshot,
+    /// which does not change under its readers.
     pub async fn open(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
         let device = self.look(name).await?;
         let info = self.managers.volume(name).await?;
@@ -64,8 +64,8 @@ impl<'a> Site<'a> {
         Err(Failure::failed(format!("{name}: {holder} has it open; close it there first")))
     }
 
-    /// Opens a volume as others may at the same time: a shared one, or a snapshot. Any other one is
-    /// then open nowhere else.
+    /// Opens a volume that others may have open, too: a shared one, or a snapshot. Any other volume
+    /// is then open nowhere else.
     pub async fn look(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
         self.exports.open(name).await.map_err(|fault| failure(name, &fault))
     }
@@ -80,7 +80,7 @@ impl<'a> Site<'a> {
                 self.env().sleep(DETACH_LOOK).await;
             }
         };
-        // The block manager ends it by itself when nobody keeps it.
+        // The block manager ends it when it is not renewed.
         let _ = self.env().timeout(DETACH_WAIT, gone).await;
     }
 }

@@ -1,5 +1,5 @@
-//! What volumes, snapshots and clones keep on the disks through shared files (B11): read from their
-//! directories, so that a snapshot need not be opened for it.
+//! Room on the disks that volumes, snapshots and clones keep through shared files (B11): read from
+//! their directories, so that a snapshot need not be opened for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +9,16 @@ use roles::uses::uses;
 
 use crate::exit::Failure;
 
-/// What one of them keeps, all copies counted.
+/// Bytes that one of them keeps, all copies counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pinned {
     /// Bytes of files that others have too.
     pub shared: u64,
-    /// Bytes of files that no other has: what its removal gives back.
+    /// Bytes of files that no other has: its removal gives these back.
     pub alone: u64,
 }
 
-/// All that may share files with a volume, itself too: parents, snapshots, origins and clones.
+/// All that may share files with a volume, itself too: parents, snapshots, clone sources and clones.
 fn family(volume: VolumeId, all: &[VolumeInfo]) -> Vec<&VolumeInfo> {
     let mut known = BTreeSet::from([volume]);
     loop {
@@ -36,7 +36,7 @@ fn family(volume: VolumeId, all: &[VolumeInfo]) -> Vec<&VolumeInfo> {
     }
 }
 
-/// What all that may share files with a volume keep; nothing when it has no relations.
+/// Bytes that all relatives of a volume keep; nothing when it has none.
 pub async fn of(
     managers: &Managers,
     volume: VolumeId,

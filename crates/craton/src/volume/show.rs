@@ -39,7 +39,7 @@ pub fn volume(info: &VolumeInfo, nbd: Option<&str>) -> Value {
     })
 }
 
-/// Limits for people (B12).
+/// Limits as text (B12).
 pub fn limits(limits: VolumeLimits) -> String {
     if limits == VolumeLimits::default() {
         return "none".to_owned();
@@ -133,7 +133,7 @@ pub async fn ls(managers: &Managers, json: bool) -> Done {
     print_table(out, &[1, 3])
 }
 
-/// Shows a volume with its segments; `nbd` is where its front ends are, when that is known.
+/// Shows a volume with its segments; `nbd` is the address of its front ends, when known.
 pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool) -> Done {
     let info = managers.volume(name).await?;
     let map = managers.map(info.volume).await?;
@@ -236,7 +236,7 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     causes.iter().try_for_each(|cause| print_line(cause))
 }
 
-/// How far the scrubs of segments are, of those whose owners say so (B14).
+/// Progress of the segments' scrubs, from owners that report it (B14).
 async fn scrubs(
     managers: &Managers,
     volume: VolumeId,
@@ -250,7 +250,7 @@ async fn scrubs(
     futures_util::future::join_all(map.iter().map(scrub)).await
 }
 
-/// Whether all segments of a volume are served, in words; why not, of the first that is not.
+/// Text: whether all segments of a volume are served; the cause of the first that is not.
 async fn health(managers: &Managers, volume: VolumeId) -> String {
     let Ok(map) = managers.map(volume).await else { return "unknown".to_owned() };
     let waits: Vec<_> = map.iter().filter(|place| !place.serving).collect();
@@ -262,7 +262,7 @@ async fn health(managers: &Managers, volume: VolumeId) -> String {
     }
 }
 
-/// What a segment's owner does with it.
+/// State of a segment at its owner.
 fn state(place: &block_proto::SegmentPlace) -> &'static str {
     match (place.serving, place.server) {
         (true, _) => "serves",

@@ -11,9 +11,9 @@ use super::{show, unexpected_reply};
 use crate::exit::{Code, Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table};
 
-/// Between two looks at what a clone still shares.
+/// Between two checks of a clone's shared blocks.
 const LOOK: Duration = Duration::from_millis(200);
-/// A clone whose shared blocks get no fewer for so long is given up.
+/// A clone whose shared blocks get no fewer for this long is given up.
 const STALL: Duration = Duration::from_secs(120);
 
 /// Runs `craton volume snapshot`.
@@ -50,7 +50,7 @@ async fn find(managers: &Managers, name: &str) -> Result<VolumeInfo, Failure> {
     }
 }
 
-/// A snapshot as JSON has it; its volume is what stands before the last `@`.
+/// A snapshot as JSON has it; the part before the last `@` is its volume.
 pub fn shown(info: &VolumeInfo) -> Value {
     let name = info.spec.name.rsplit(AT).next().unwrap_or_default();
     json!({

@@ -1,4 +1,4 @@
-//! What a volume takes: asked of the block servers that have its segments.
+//! Space of a volume, from the block servers of its segments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::output::bytes;
 /// Wait for one block server's answer.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// What the segments of a volume take, as far as their servers have answered.
+/// Space of a volume's segments, as far as their servers have answered.
 pub struct Space {
     copies: u64,
     segments: BTreeMap<u32, SegmentUsage>,
@@ -56,7 +56,7 @@ impl Space {
         self.segments.values().map(part).sum()
     }
 
-    /// Bytes of content: what was written and neither overwritten nor trimmed since.
+    /// Bytes of content: written and neither overwritten nor trimmed since.
     fn logical(&self) -> u64 {
         self.sum(|usage| usage.live) * BLOCK
     }
@@ -105,7 +105,7 @@ impl Space {
         })
     }
 
-    /// For people.
+    /// As text.
     pub fn text(&self) -> String {
         let amplification =
             self.amplification().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));

@@ -104,7 +104,7 @@ fn configurations() {
 }
 
 #[test]
-fn nobody_answers() {
+fn unreachable_cluster_is_reported() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = free.local_addr().expect("an address").to_string();
     drop(free);
@@ -148,12 +148,12 @@ fn hostile_names_offsets_and_files() {
     assert_eq!(cat.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&cat.stderr).contains("standard output"));
 
-    // What says that it is empty, and is not.
+    // A file of length 0 that is not empty.
     good(&fs(&cluster, &["put", "/proc/version", "/version"]));
     let version = std::fs::read_to_string("/proc/version").expect("it reads");
     assert_eq!(good(&fs(&cluster, &["cat", "/version"])), version);
 
-    // A file that somebody writes to while it is read.
+    // A file that is written to while it is read.
     let growing = scratch.path("growing");
     std::fs::write(&growing, content(8 << 20, 1)).expect("a file");
     let done = std::sync::atomic::AtomicBool::new(false);

@@ -19,7 +19,7 @@ const SEGMENTS: u64 = 4;
 /// Sectors of a segment that are written to.
 const PLACES: u64 = 16;
 
-/// Writes to one segment, one request at a time, until it is told to stop; then reads all back.
+/// Writes to one segment, one request at a time, until `stop` is set; then reads all back.
 fn busy(url: &str, segment: u64, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     let (url, stop) = (url.to_owned(), stop.clone());
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What `craton bench volume` measures, and what it says of the rest.
+//! Measurements of `craton bench volume`, and reasons for those that are left out.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ fn positive(row: &Value, what: &str) {
 }
 
 #[test]
-fn a_volume_is_measured_beside_the_core() {
+fn volume_is_measured_beside_the_core() {
     let mut scratch = Scratch::new("volume-bench");
     let dir = scratch.cluster("cluster");
     up(&dir);
@@ -86,7 +86,7 @@ fn all_parts_of_a_volume_are_measured() {
     let report = json(&[&bench[..], &tiny, &["--only", "all"]].concat());
     assert!(report.get("left_out").is_none(), "{report}");
     let row = |kind: &str| row(&report, kind, 0, 0);
-    // Nothing is collected without collection, and all that is live fits in the quota with it.
+    // Without collection nothing is copied; with it all live data fits in the quota.
     assert_eq!(row("without collection")["write_amplification"], 1.0);
     let with = row("with collection");
     assert!(with["write_amplification"].as_f64().is_some_and(|value| value > 1.0), "{with}");
@@ -107,7 +107,7 @@ fn all_parts_of_a_volume_are_measured() {
     assert_eq!(same, 1, "one of {before:?} was killed, and started again: {after:?}");
     nothing_stays(&cluster);
 
-    // Nobody's volumes are disturbed for a figure.
+    // Other users' volumes are not disturbed for a figure.
     good(&["volume", "create", "mine", "--size", "1GiB", "--cluster", &cluster]);
     let only = ["bench", "volume", "--only", "takeover", "--cluster", &cluster];
     bad(&only, 1, "the cluster has a volume mine");

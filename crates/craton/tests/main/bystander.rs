@@ -1,4 +1,4 @@
-//! A client that works beside what is tested, and must not notice it.
+//! A client that works during a test, and must not notice it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const PLACES: u64 = 1000;
 const STRIDE: u64 = 68 << 10;
 /// Rounds that show that it goes on.
 const ROUNDS: u64 = 20;
-/// What they may take on a machine that has nothing else to do.
+/// Time for them on a machine that has nothing else to do.
 const SOON: Duration = Duration::from_secs(20);
 
 /// Writes a block and reads it back, all the time. A request that fails, and a socket that is
@@ -27,7 +27,7 @@ pub struct Bystander {
 }
 
 impl Bystander {
-    /// Begins on an export, which nobody else writes to from `first` on for 68 MiB.
+    /// Begins on an export, on 68 MiB from `first` on, which have no other writer.
     pub fn start(url: &str, first: u64) -> Bystander {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (url, end, count) = (url.to_owned(), stop.clone(), rounds.clone());

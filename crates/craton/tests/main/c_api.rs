@@ -15,7 +15,7 @@ fn library_dir() -> PathBuf {
 
 /// The example is the manual's second half: it leaves no function out.
 #[test]
-fn the_example_shows_every_call() {
+fn c_example_uses_every_function() {
     let bindings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bindings/c");
     let read = |name: &str| std::fs::read_to_string(bindings.join(name)).expect("it is there");
     let (header, example) = (read("include/craton.h"), read("examples/volume.c"));
@@ -57,7 +57,7 @@ fn a_program_in_c_uses_a_volume() {
         command.args(["120", text(&program), text(&dir), "v"]);
         command.env("LD_LIBRARY_PATH", &libraries).output().expect("it runs")
     };
-    // While a front end has the volume open for its clients, the program is told who has it.
+    // While a front end has the volume open for its clients, the program gets its name.
     let open = Nbd::open(
         json(&["volume", "info", "v", "--json", "--cluster", text(&dir)])["nbd"]
             .as_str()
@@ -75,7 +75,7 @@ fn a_program_in_c_uses_a_volume() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {error}", output.status);
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("good: libcraton "));
-    // It has let go of the volume.
+    // It has detached the volume.
     good(&["volume", "rm", "v", "--now", "--cluster", text(&dir)]);
     bad(&["volume", "info", "v", "--cluster", text(&dir)], 1, "no such volume");
     assert!(!run().status.success(), "without a volume it fails");

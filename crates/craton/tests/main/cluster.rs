@@ -1,4 +1,4 @@
-//! `craton cluster` and what clients do with it.
+//! `craton cluster` and clients of the cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -258,7 +258,7 @@ fn a_cluster_with_a_key_refuses_others() {
 }
 
 #[test]
-fn masters_come_and_go() {
+fn masters_are_added_and_removed() {
     let mut scratch = Scratch::new("masters");
     let dir = scratch.cluster("cluster");
     up(&dir, "3", "1");
@@ -271,7 +271,7 @@ fn masters_come_and_go() {
     let added = json(&["cluster", "add", "master", "--json", "--dir", &cluster]);
     assert_eq!(added["id"], "m4");
     assert_eq!(members(), ["m1", "m2", "m3", "m4"]);
-    // All start again, whoever leads then.
+    // All start again, with any leader.
     good(&["cluster", "down", "--dir", &cluster]);
     good(&["cluster", "up", "--dir", &cluster]);
     good(&["fs", "mkdir", "/again", "--cluster", &cluster]);
@@ -317,7 +317,7 @@ fn masters_come_and_go() {
 
 /// A leader that a chunkserver's configuration does not name, as one that was added later.
 #[test]
-fn a_chunkserver_finds_a_leader_it_does_not_know() {
+fn chunkserver_finds_an_unconfigured_leader() {
     let mut scratch = Scratch::new("leader");
     let dir = scratch.cluster("cluster");
     up(&dir, "3", "1");
@@ -338,7 +338,7 @@ fn everything_killed_at_once_comes_back() {
     });
 }
 
-/// The same, but that the directory is there: on what it lies beside when it is not mounted.
+/// The same with an existing mount point: the directory below an unmounted disk.
 #[test]
 fn everything_killed_at_once_comes_back_without_an_unmounted_disk() {
     let empty = |store: &Path| {
@@ -391,7 +391,7 @@ fn all_come_back(name: &str, warning: &str, take: impl Fn(&Path)) -> (PathBuf, S
 }
 
 #[test]
-fn an_interrupted_put_goes_on() {
+fn interrupted_put_resumes() {
     use std::os::unix::net::UnixListener;
     let mut scratch = Scratch::new("interrupted");
     let dir = scratch.cluster("cluster");
@@ -419,7 +419,7 @@ fn an_interrupted_put_goes_on() {
     let _ = get.kill(); // It may have ended.
     let whole = get.wait().expect("it ends").success();
     if !whole {
-        // What a run that was killed has left is cleared away, another's part is not.
+        // The part of a killed run is removed, another's part is not.
         let left = back.join(".file-1.4000000000-0123456789abcdef.craton-part");
         std::fs::write(left, "part").expect("written");
         good(&back_args);

@@ -15,7 +15,7 @@ fn all_killed_at_once_under_load_keep_what_was_acknowledged() {
     let mut scratch = Scratch::new("cut");
     let dir = scratch.cluster("cluster");
     good(&["cluster", "up", "--dir", text(&dir), "--masters", "3", "--chunkservers", "3"]);
-    // The load gives up soon: it is not there when the cluster comes back.
+    // The load gives up soon, before the cluster comes back.
     let mut config = Config { control_budget: Duration::from_secs(1), ..Config::default() };
     config.writer.chunk_len_max = MIB as u32;
     config.writer.stall_budget = Duration::from_secs(1);
@@ -41,7 +41,7 @@ fn all_killed_at_once_under_load_keep_what_was_acknowledged() {
             writer.verify_made(&client);
             continue;
         }
-        // Whoever comes next ends the writer that is gone; then all it left can be read.
+        // The next writer ends the one that is gone; then all its data can be read.
         let file = client.open(&writer.path).expect("it is there");
         let sealed = file.seal().expect("it is sealed");
         let len = writer.verify(&client);
@@ -71,7 +71,7 @@ fn a_chunkserver_with_100_000_chunks_restarts_within_seconds() {
     stores::fill(&dir.join("cs1/store"), CHUNKS);
     let filled = began.elapsed();
 
-    // The store was left without a checkpoint of what came last, as by a power cut.
+    // The store was left without a checkpoint of its last writes, as by a power cut.
     let began = Instant::now();
     good(&["cluster", "up", "--dir", &cluster]);
     let held = || server(&dir, "cs1")["disks"][0]["chunks"].as_u64() >= Some(CHUNKS);

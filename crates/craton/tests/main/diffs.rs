@@ -7,7 +7,7 @@ use crate::harness::{Scratch, bad, good, json, text, wait};
 use crate::nbd::{BLOCK, Nbd, READ, TRIM, WRITE};
 use crate::volumes::up;
 
-/// Blocks that are looked at, over all segments.
+/// Blocks that are compared, over all segments.
 const BLOCKS: u64 = 48;
 /// From one to the next: half a data sector, and a block.
 const STRIDE: u64 = (64 << 10) + BLOCK as u64;
@@ -106,7 +106,7 @@ fn differences_bring_a_copy_forward() {
     close("copy");
     refused(&["import-diff", "copy", &diff], 1, "is there already");
 
-    // What was written since would be mixed with it.
+    // Later writes would be mixed with it.
     run(&["snapshot", "rm", "copy", "tuesday", "--force"]);
     refused(&["import-diff", "copy", &diff], 1, "was written to since");
     run(&["snapshot", "rollback", "copy", "monday"]);

@@ -1,4 +1,4 @@
-//! Disks that fail under processes that go on.
+//! Disks that fail under running processes.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ use crate::stores;
 const SOON: Duration = Duration::from_secs(20);
 const REPAIR: Duration = Duration::from_secs(60);
 
-/// A disk in the picture that the masters give, by its directory.
+/// A disk in the masters' status, by its directory.
 fn disk(dir: &Path, id: &str, store: &str) -> Value {
     let path = dir.join(id).join(store);
     let server = server(dir, id);
@@ -28,7 +28,7 @@ fn disk(dir: &Path, id: &str, store: &str) -> Value {
     disks.iter().find(|disk| disk["path"] == text(&path)).expect("it is shown").clone()
 }
 
-/// Waits until a disk is shown as failed with a reason, and its neighbour as good.
+/// Waits until a disk is shown as failed with a reason, and its neighbour as healthy.
 fn wait_failed(dir: &Path, id: &str, reasons: &[&str]) {
     wait("the disk is reported", SOON, || disk(dir, id, "store1")["state"] == "failed");
     let failed = disk(dir, id, "store1");
@@ -56,7 +56,7 @@ fn fail_disk(dir: &Path, id: &str, disk: &Value) -> Result<ControlReply, String>
 }
 
 #[test]
-fn disks_fail_under_processes_that_go_on() {
+fn disks_fail_under_running_processes() {
     let mut scratch = Scratch::new("disks");
     scratch.expect_errors("a disk is left out");
     let dir = scratch.cluster("cluster");
@@ -69,7 +69,7 @@ fn disks_fail_under_processes_that_go_on() {
         let file = stores::file_of(&dir.join("cs1/store1"));
         let file = std::fs::File::options().write(true).open(file).expect("a store");
         file.set_len(0).expect("it is cut");
-        // Cut off, or, when the store has written behind the cut meanwhile, without its beginning.
+        // Cut off, or, when the store has written behind the cut since, without its beginning.
         wait_failed(&dir, "cs1", &["truncated", "superblocks are gone"]);
     });
     under_load(&dir, "a disk answers with errors", || {
@@ -88,7 +88,7 @@ fn disks_fail_under_processes_that_go_on() {
     assert!(refused.contains("--allow-fault-injection"), "{refused}");
 }
 
-/// The same, but that the directory is there: on what it lies beside when it is not mounted.
+/// The same with an existing mount point: the directory below an unmounted disk.
 #[test]
 fn a_disk_that_is_not_mounted_is_failed_until_it_is_back() {
     let mut scratch = Scratch::new("unmounted");
@@ -136,7 +136,7 @@ fn under_load(dir: &Path, what: &str, fail: impl FnOnce()) {
     client.remove_tree("/load").expect("it goes");
 }
 
-/// A bit turns on one disk: readers get good bytes, the replica is replaced, and it is told.
+/// A bit turns on one disk: readers get valid bytes, the replica is replaced, and it is reported.
 fn flipped_bit(scratch: &Scratch, dir: &Path) {
     let (local, cluster) = (scratch.path("marked"), text(dir));
     let bytes = content(300_000, 77);
@@ -163,11 +163,11 @@ fn flipped_bit(scratch: &Scratch, dir: &Path) {
     });
     let log = std::fs::read_to_string(dir.join(id).join("log/craton.jsonl")).expect("a log");
     assert!(log.contains("replica is damaged"), "{log}");
-    // A good copy takes its place.
+    // A valid copy takes its place.
     wait("the repair", REPAIR, || {
         json(&["status", "--json", "--cluster", cluster])["repair"]["done"] != 0
     });
     wait_for_repair(dir, REPAIR);
-    println!("a bit turned in {id}/{store}: read around, told, replaced");
+    println!("a bit turned in {id}/{store}: read around, reported, replaced");
     good(&["fs", "rm", "/marked", "--cluster", cluster]);
 }

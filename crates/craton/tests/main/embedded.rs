@@ -26,7 +26,7 @@ impl Up {
         (up, said)
     }
 
-    /// The same with the lines behind what it says when it is up, and with its warnings elsewhere.
+    /// The same with the lines behind its start message, and with its warnings elsewhere.
     fn start_warned(args: &[&str], warnings: Stdio) -> (Up, String, Lines<BufReader<ChildStdout>>) {
         let mut child = command(&[&["up"][..], args].concat())
             .stdin(Stdio::null())
@@ -105,7 +105,7 @@ fn exports(dir: &Path, name: &str) -> (String, String) {
     (format!("{nbd}/{name}"), socket)
 }
 
-/// A stop and a kill lose nothing of a volume that was answered, whichever socket it came through.
+/// A stop and a kill lose nothing of a volume that was answered, through either socket.
 #[test]
 fn one_process_keeps_a_volume_over_a_stop_and_a_kill() {
     let scratch = Scratch::new("up-volume");
@@ -180,7 +180,7 @@ fn one_process_keeps_data_over_a_restart() {
     }
     bad(&["up", "--dir", text(&dir)], 4, "runs on this directory already");
     bad(&["cluster", "down", "--dir", text(&dir)], 4, "craton up");
-    // What cannot start leaves nothing behind.
+    // A start that fails leaves nothing behind.
     let other = scratch.path("other");
     let addr = crate::load::masters(&dir)[0].to_string();
     bad(&["up", "--dir", text(&other), "--listen", &addr], 4, &addr);
@@ -220,7 +220,7 @@ fn an_interrupt_under_load_keeps_what_was_acknowledged() {
     up.interrupt();
 }
 
-/// How often the threads of a process have gone to sleep so far.
+/// Number of times that the threads of a process have gone to sleep so far.
 fn sleeps(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
     let of = |task: std::fs::DirEntry| {
@@ -231,8 +231,8 @@ fn sleeps(pid: u32) -> u64 {
     tasks.filter_map(|task| of(task.ok()?)).sum()
 }
 
-/// An idle process wakes rarely: what each wake costs depends on the machine, how many there are
-/// does not. The time that it takes is a figure of `scripts/idle.sh`.
+/// An idle process wakes rarely: the cost of a wake depends on the machine, their number does not.
+/// The CPU time is a figure of `scripts/idle.sh`.
 #[test]
 fn an_idle_process_sleeps() {
     const WATCHED: Duration = Duration::from_secs(10);
@@ -270,7 +270,7 @@ fn several_stores_give_several_copies() {
     bad(&["up", "--dir", text(&scratch.path("new")), "--store", text(&missing)], 4, "missing");
 }
 
-/// With one of two stores missing it starts, says what waits, and serves what is there; volumes are
+/// With one of two stores missing it starts, reports what waits, and serves the rest; volumes are
 /// served as soon as the store is back.
 #[test]
 fn a_start_without_one_of_two_stores_serves_files_then_volumes() {
@@ -314,14 +314,14 @@ fn a_start_without_one_of_two_stores_serves_files_then_volumes() {
     assert_eq!(copies(&dir, "/other"), 2);
     up.interrupt();
 
-    // Without the store again, and asked to end while volumes wait.
+    // Again without the store, and asked to end while volumes wait.
     std::fs::rename(&stores[1], &away).expect("it moves");
     let (up, _) = Up::start(&["--dir", text(&dir)]);
     up.interrupt();
 }
 
-/// Commands that need what is missing say what it is: a new file after the client's 20 s of
-/// patience, a volume after the block client's 10 s.
+/// Commands that need what is missing name it: a new file after the client's timeout of 20 s, a
+/// volume after the block client's 10 s.
 #[test]
 fn commands_without_one_of_two_stores_name_what_is_missing() {
     let scratch = Scratch::new("up-causes");

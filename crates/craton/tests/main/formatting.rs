@@ -1,5 +1,5 @@
-//! Which commands format a store, and that nothing else does: what looks like a new disk may be
-//! the place where one is not mounted.
+//! Commands that format a store; nothing else does: a seemingly new disk may be the mount point of
+//! an unmounted one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ fn a_role_from_its_file_formats_nothing() {
     let said = || fs::read_to_string(&output).expect("text");
     wait("it serves", SOON, || said().contains("serves on"));
     assert_eq!(said().matches("warning: cs1: a disk is left out").count(), 2, "{}", said());
-    // What an operator formats is served.
+    // A store that an operator has formatted is served.
     for store in [&empty, &broken] {
         good(&["store", "format", "--unit-kib", "16", text(store)]);
         let served = format!("\"path\":\"{}\"", store.display());
@@ -124,7 +124,7 @@ fn directories_are_formatted_by_command() {
     let again = json(&["store", "fsck", "--json", text(&store)]);
     assert_eq!(again["unit_bytes"], 64 << 10);
     assert_ne!(again["disk"], report["disk"], "it is a new disk");
-    // What other programs have there stays.
+    // Files of other programs stay.
     let foreign = directory(&scratch, "foreign");
     fs::write(foreign.join("photo"), "x").expect("a file");
     bad(&["store", "format", text(&foreign)], 4, "'photo' lies there");
@@ -154,7 +154,7 @@ fn a_formatting_that_was_broken_off_is_finished() {
     assert_eq!(json(&["store", "fsck", "--json", text(&store)])["disk"], disk);
 }
 
-/// What `cluster up` has formatted for a chunkserver.
+/// The stores that `cluster up` has formatted for a chunkserver.
 fn formatted(dir: &Path, id: &str) -> Value {
     let text = fs::read(dir.join(id).join("stores.json")).expect("the list");
     serde_json::from_slice(&text).expect("JSON")

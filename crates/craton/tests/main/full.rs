@@ -14,10 +14,10 @@ use crate::nbd::{BLOCK, Nbd, READ, TRIM, WRITE};
 use crate::stores::{self, Mounted};
 
 const SERVERS: [&str; 3] = ["cs1", "cs2", "cs3"];
-/// A writer hears that the cluster is full, and does not wait for its stall budget.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+/// A writer is refused with `Full` within this time, before its stall budget ends.
+const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What makes room on a full cluster is answered within.
+/// Requests that make room on a full cluster are answered within.
 const DELETED_WITHIN: Duration = Duration::from_secs(10);
 /// ENOSPC, as NBD has it.
 const NO_SPACE: u32 = 28;
@@ -33,13 +33,13 @@ fn cluster_with<T>(dir: &Path, roles: &[&str], replace: impl Fn(&Path) -> T) -> 
     replaced
 }
 
-/// Writes files of 4 MiB until there is no room; answers how many are whole, and what was said.
+/// Writes files of 4 MiB until there is no room; returns the number of whole ones, and the error.
 fn fill(client: &BlockingClient) -> (u64, Error) {
     for number in 0.. {
         let began = Instant::now();
         if let Err(error) = put(client, number) {
             let took = began.elapsed();
-            assert!(took < TOLD_WITHIN, "a full cluster is told after {took:?}: {error}");
+            assert!(took < REFUSED_WITHIN, "a full cluster refuses after {took:?}: {error}");
             return (number, error);
         }
     }
@@ -65,7 +65,7 @@ fn check(client: &BlockingClient, number: u64) {
     assert!(got == content(4 * MIB as usize, number), "file {number} has other bytes");
 }
 
-/// Fills the cluster, and checks what holds then. `make_room` ends it.
+/// Fills the cluster, and checks its state. `make_room` ends it.
 fn full(dir: &Path, make_room: impl FnOnce(&BlockingClient)) {
     let client = load::connect_with(dir, Config::default());
     let (whole, error) = fill(&client);
@@ -87,7 +87,7 @@ fn full(dir: &Path, make_room: impl FnOnce(&BlockingClient)) {
 }
 
 #[test]
-fn small_stores_fill_up_and_go_on_when_files_are_removed() {
+fn full_stores_take_writes_again_after_removals() {
     let mut scratch = Scratch::new("full");
     let dir = scratch.cluster("cluster");
     cluster_with(&dir, &[], |store| stores::format(store, 32 * MIB));
@@ -95,7 +95,7 @@ fn small_stores_fill_up_and_go_on_when_files_are_removed() {
 }
 
 #[test]
-fn a_medium_without_room_is_no_failed_one() {
+fn full_medium_is_not_a_failed_disk() {
     let mut scratch = Scratch::new("room");
     let dir = scratch.cluster("cluster");
     let mounts: Result<Vec<Mounted>, String> = cluster_with(&dir, &[], |store| {
@@ -114,7 +114,7 @@ fn a_medium_without_room_is_no_failed_one() {
     }
 }
 
-/// Runs what makes room, or needs none, on a full cluster.
+/// Runs, on a full cluster, a request that makes room or needs none.
 fn answered<T>(what: &str, run: impl FnOnce() -> T) -> T {
     let (hiccups, began) = (Hiccups::watch(), Instant::now());
     let result = run();
@@ -167,7 +167,7 @@ fn volumes_are_trimmed_and_removed_on_a_full_cluster() {
 
     let client = load::connect_with(&dir, Config::default());
     fill(&client);
-    // What is left in open chunks goes too.
+    // Room in open chunks is used up, too.
     let chunk = content(64 * BLOCK, 7);
     let mut offset = DATA;
     let refused = loop {
@@ -191,7 +191,7 @@ fn volumes_are_trimmed_and_removed_on_a_full_cluster() {
         std::thread::sleep(Duration::from_millis(10));
     }
     println!("{tries} tries of a full cluster take {} bytes", used() - before);
-    // Nor does it keep segments from moving.
+    // A full cluster does not keep segments from moving.
     kill9(&dir, &["bs1"]);
     assert_eq!(status(&dir)["chunks"]["lost"], 0);
 

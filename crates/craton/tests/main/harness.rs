@@ -23,7 +23,7 @@ pub struct Scratch {
     _turn: Turn,
 }
 
-/// Tests that measure times run alone, the others beside each other.
+/// Tests that measure times run alone, the others at the same time.
 static TURNS: RwLock<()> = RwLock::new(());
 
 enum Turn {
@@ -46,7 +46,7 @@ impl Scratch {
         Scratch::with(name, Turn::Shared(TURNS.read().unwrap_or_else(|broken| broken.into_inner())))
     }
 
-    /// For a test that measures times: no other cluster works meanwhile.
+    /// For a test that measures times: no other cluster works at the same time.
     pub fn alone(name: &str) -> Scratch {
         Scratch::with(name, Turn::Alone(TURNS.write().unwrap_or_else(|broken| broken.into_inner())))
     }
@@ -60,7 +60,7 @@ impl Scratch {
         Scratch { path, clusters: Vec::new(), expected: Vec::new(), _turn: turn }
     }
 
-    /// ERROR lines with this text are what the test provokes; any other one fails it.
+    /// ERROR lines with this text are expected; any other one fails the test.
     pub fn expect_errors(&mut self, text: &'static str) {
         self.expected.push(text);
     }
@@ -132,8 +132,8 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// The binary under test: the one that is shipped, where the test run has built it apart
-/// (`cargo xtask shipped`), else the one of this build.
+/// The binary under test: the shipped one, when the test run has built it apart (`cargo xtask
+/// shipped`), else the one of this build.
 pub fn binary() -> PathBuf {
     std::env::var_os("CRATON_BINARY")
         .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_craton")), PathBuf::from)
@@ -141,7 +141,7 @@ pub fn binary() -> PathBuf {
 
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(binary());
-    // Tests of the core run the core alone; those of volumes say what they want.
+    // Tests of the core run the core alone; those of volumes ask for block servers.
     if args.starts_with(&["cluster", "up"]) && !args.iter().any(|arg| arg.starts_with("--block")) {
         command.args(args);
         command.args(["--block-servers", "0", "--block-managers", "0", "--frontends", "0"]);
@@ -156,7 +156,7 @@ pub fn craton(args: &[&str]) -> Output {
     command(args).stdin(Stdio::null()).output().expect("the binary runs")
 }
 
-/// Standard output of a run that must go well.
+/// Standard output of a run that must succeed.
 pub fn good(args: &[&str]) -> String {
     let output = craton(args);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -177,13 +177,13 @@ pub fn json(args: &[&str]) -> Value {
     serde_json::from_str(&good(args)).expect("JSON")
 }
 
-/// What stands in `cluster.json`.
+/// Content of `cluster.json`.
 pub fn book(dir: &Path) -> Value {
     let bytes = fs::read(dir.join("cluster.json")).expect("the list of processes");
     serde_json::from_slice(&bytes).expect("JSON")
 }
 
-/// The picture that the masters give.
+/// The masters' status.
 pub fn status(dir: &Path) -> Value {
     json(&["status", "--json", "--cluster", text(dir)])
 }
@@ -238,7 +238,7 @@ pub fn metric(dir: &Path, id: &str, name: &str) -> f64 {
 pub fn kill9(dir: &Path, ids: &[&str]) {
     let pids: Vec<String> = ids.iter().map(|id| process(dir, id)["pid"].to_string()).collect();
     assert!(Command::new("kill").arg("-9").args(&pids).status().expect("kill").success());
-    // The kernel lets go of its sockets a little later: whoever starts it again needs its port.
+    // The kernel frees its sockets a little later: the next start needs its port.
     for id in ids {
         let addr = process(dir, id)["addr"].as_str().expect("an address").to_owned();
         wait("its port is free", Duration::from_secs(10), || TcpListener::bind(&addr).is_ok());
@@ -255,7 +255,7 @@ pub fn leader(dir: &Path, group: &str) -> String {
     leader["id"].as_str().expect("text").to_owned()
 }
 
-/// A chunkserver in the picture that the masters give.
+/// A chunkserver in the masters' status.
 pub fn server(dir: &Path, id: &str) -> Value {
     let status = status(dir);
     let servers = status["chunkservers"].as_array().expect("servers");
@@ -271,7 +271,7 @@ pub fn wait_for_repair(dir: &Path, limit: Duration) {
     });
 }
 
-/// Says why a test cannot run here. The test run counts it as skipped.
+/// Prints why a test cannot run here. The test run counts it as skipped.
 pub fn skip(why: &str) {
     println!("skipped: {why}");
 }
@@ -285,7 +285,7 @@ pub fn need(tools: &[&str]) {
     }
 }
 
-/// What a tool has printed that must go well.
+/// Output of a tool that must succeed.
 pub fn tool(name: &str, args: &[&str]) -> String {
     let output = Command::new(name).args(args).stdin(Stdio::null()).output().expect("it runs");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -298,8 +298,7 @@ pub fn wait(what: &str, limit: Duration, check: impl FnMut() -> bool) {
     assert!(within(limit, check), "not within {limit:?}: {what}");
 }
 
-/// Whether something comes about within `limit`, without the times in which the machine stood
-/// still.
+/// True when `check` holds within `limit`, without the times in which the machine stood still.
 pub fn within(limit: Duration, mut check: impl FnMut() -> bool) -> bool {
     let (hiccups, began) = (Hiccups::watch(), Instant::now());
     while !check() {
@@ -311,7 +310,7 @@ pub fn within(limit: Duration, mut check: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// What a tree holds: kind, mode, time and content of each path.
+/// Content of a tree: kind, mode, time and content of each path.
 pub fn picture(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut todo = vec![root.to_owned()];
@@ -336,7 +335,7 @@ pub fn picture(root: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// Bytes that tell their place.
+/// Bytes that depend on their offset.
 pub fn content(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

@@ -1,6 +1,6 @@
-//! Clients that break the NBD protocol, or that go away in the middle of it, at a front end of a
-//! cluster of processes: each gets the protocol's error or loses its own connection, and nobody
-//! else anything.
+//! Clients that break the NBD protocol, or disconnect in the middle of it, at a front end of a
+//! cluster of processes: each gets the protocol's error or loses its own connection, without an
+//! effect on others.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -33,7 +33,7 @@ const OVERFLOW: u32 = 75;
 /// Bytes of one request at most.
 const DATA_MAX: u32 = 32 << 20;
 
-/// What must be as it was: it lies at the volume's beginning, where all the bad requests go.
+/// Bytes that must not change: at the volume's beginning, where all the bad requests go.
 const KEPT: usize = 8 << 20;
 
 /// Every process that the cluster has started, with the time at which it began.
@@ -70,7 +70,7 @@ fn bad_handshakes(url: &str, name: &str) {
     };
     assert!(ends_after(url, &option(OPTION_EXPORT, u32::MAX)), "an option without end");
     assert!(ends_after(url, &[&option(2, 0)[..11], &[0xff; 13]].concat()), "no option begins so");
-    // Who says nothing more, or half of it, is gone without a trace.
+    // A client that sends nothing more, or half of it, is gone without a trace.
     for bytes in [&[][..], &hello[..2], &option(OPTION_EXPORT, 10)[..7], &option(OPTION_EXPORT, 10)]
     {
         let mut stream = nbd::connect(url);
@@ -81,7 +81,7 @@ fn bad_handshakes(url: &str, name: &str) {
         assert_eq!(said.len(), 18, "it says its greeting, and closes");
     }
 
-    // What can be refused is, and the same connection goes on.
+    // Options are refused where possible, and the same connection goes on.
     let mut talk = Negotiation::begin(url);
     let refused = |talk: &mut Negotiation, code: u32, data: &[u8], want: u32| {
         let (got, words, _) = talk.option(code, data);
@@ -129,7 +129,7 @@ fn bad_requests(url: &str) {
         (READ, 0, (0, DATA_MAX + 1), OVERFLOW),
         (READ, 0, (0, u32::MAX), OVERFLOW),
         (WRITE, 0, (0, DATA_MAX + 1), OVERFLOW),
-        // Flags and commands that are not known, and what was not agreed on.
+        // Flags and commands that are not known, and features that were not negotiated.
         (READ, 1 << 9, (0, 1), INVALID),
         (WRITE, 1 << 9, (0, 5), INVALID),
         (99, 0, (0, 1), INVALID),
@@ -151,7 +151,7 @@ fn bad_requests(url: &str) {
     let longest = nbd.try_ask(READ, 0, (0, DATA_MAX), &[]);
     assert_eq!(longest.map(|data| data.len()), Ok(DATA_MAX as usize));
 
-    // What is not the protocol ends the connection.
+    // Bytes that break the protocol end the connection.
     let mut magic = nbd::head(READ, 0, 1, (0, 1));
     magic[0] ^= 1;
     for bytes in [magic, nbd::head(WRITE, 0, 1, (0, u32::MAX)), content(4096, 5)] {
@@ -174,7 +174,7 @@ fn half_frames(url: &str, kept: &[u8]) {
     let sent = 3 * MIB as usize / 2 + 100;
     let head = nbd::head(WRITE, 0, 2, (large, 4 << 20));
     nbd.go_away_after(&[&head[..], &vec![2; sent]].concat());
-    // What was not answered is done or not, block by block; what was not sent never is.
+    // An unanswered request is done or not, block by block; unsent data is never written.
     let mut nbd = Nbd::open(url);
     let read = nbd.ask(READ, large, 4 << 20, &[]);
     let (sent_blocks, rest) = read.split_at(sent / BLOCK * BLOCK);
@@ -199,7 +199,7 @@ fn does_not_read(url: &str) -> TcpStream {
 }
 
 #[test]
-fn bad_clients_hurt_nobody_else() {
+fn bad_clients_harm_no_other_client() {
     let mut scratch = Scratch::new("hostile-nbd");
     let dir = scratch.cluster("cluster");
     up(&dir);
@@ -210,7 +210,7 @@ fn bad_clients_hurt_nobody_else() {
     Nbd::open(&url).ask(WRITE, 0, KEPT, &kept);
     let before = processes(&dir);
     let bystander = Bystander::start(&url, GIB / 2);
-    bystander.goes_on("nobody");
+    bystander.goes_on("nothing");
 
     bad_handshakes(&url, "v");
     bystander.goes_on("bad handshakes");
@@ -222,8 +222,7 @@ fn bad_clients_hurt_nobody_else() {
     bystander.goes_on("clients that take no answers");
     let refused = |dir: &Path| metric(dir, "f1", "craton_nbd_refused_total");
     assert_eq!(refused(&dir), 0.0);
-    // One too many is closed before it is greeted; those who wait in vain are none of the others'
-    // business.
+    // One too many is closed before it is greeted; its wait does not affect the others.
     let crowd: Vec<TcpStream> = (0..70).map(|_| nbd::connect(&url)).collect();
     wait("some of a crowd are turned away", SOON, || refused(&dir) > 0.0);
     bystander.goes_on("a crowd");
@@ -233,7 +232,7 @@ fn bad_clients_hurt_nobody_else() {
     let mut nbd = Nbd::open(&url);
     assert!(nbd.ask(READ, 0, KEPT, &[]) == kept, "bad requests have changed the volume");
     drop(nbd);
-    bystander.goes_on("nobody");
+    bystander.goes_on("nothing");
     bystander.end();
     assert_eq!(processes(&dir), before, "a process is another than before");
     assert!(metric(&dir, "f1", "craton_nbd_broken_total") >= 7.0);
@@ -244,7 +243,7 @@ fn bad_clients_hurt_nobody_else() {
     }
 }
 
-/// What hostile clients do in the test of their neighbours' latency.
+/// Attacks in the test of their neighbours' latency.
 #[derive(Clone, Copy, Debug)]
 enum Attack {
     /// Heads of writes whose bodies never come.
@@ -277,7 +276,7 @@ impl Attacker {
                     let mut half = nbd::connect(&url);
                     let _ = half.write_all(&[0, 0]);
                     held.push(half);
-                    // More than there are seats for handshakes.
+                    // More than the bound on handshakes.
                     held.drain(..held.len().saturating_sub(200));
                 }
             }

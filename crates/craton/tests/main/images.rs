@@ -17,7 +17,7 @@ fn up(dir: &Path) {
     good(&[&["cluster", "up", "--dir", text(dir)][..], &flags].concat());
 }
 
-/// A disk as there are: data, zeroes, holes, an end that is no block's.
+/// A typical disk: data, zeroes, holes, an end within a block.
 fn image(path: &Path) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let mut bytes = vec![0; (40 << 20) + 777];
@@ -34,7 +34,7 @@ fn image(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn images_come_back_as_they_went() {
+fn exported_images_equal_the_imported() {
     need(&["nbdinfo", "qemu-io", "qemu-img"]);
     let mut scratch = Scratch::new("images");
     let dir = scratch.cluster("cluster");
@@ -48,10 +48,14 @@ fn images_come_back_as_they_went() {
     let bytes = image(&disk);
 
     // The volume is made, as small as volumes are; zeroes take no room.
-    let told: Value =
+    let imported: Value =
         serde_json::from_str(&on(&["import", "v", text(&disk), "--json"])).expect("JSON");
-    assert_eq!((&told["made"], &told["bytes"]), (&true.into(), &bytes.len().into()), "{told}");
-    assert!(told["data_bytes"].as_u64().is_some_and(|data| data < 4 << 20), "{told}");
+    assert_eq!(
+        (&imported["made"], &imported["bytes"]),
+        (&true.into(), &bytes.len().into()),
+        "{imported}"
+    );
+    assert!(imported["data_bytes"].as_u64().is_some_and(|data| data < 4 << 20), "{imported}");
     on(&["export", "v", text(&back), "--quiet"]);
     let read = fs::read(&back).expect("the image");
     assert_eq!(read.len(), 1 << 30);
@@ -59,14 +63,14 @@ fn images_come_back_as_they_went() {
     assert!(read[bytes.len()..].iter().all(|&byte| byte == 0));
     assert!(fs::metadata(&back).expect("it").blocks() * 512 < 16 << 20, "zeroes are holes");
     refused(&["export", "v", text(&back)], 1, "--force");
-    // One that is cut off leaves what it was to replace.
+    // An interrupted export leaves the file that it was to replace.
     fs::write(&back, "older").expect("room");
     let cut_off = "ulimit -f 100; exec \"$0\" volume export v \"$1\" --force --cluster \"$2\"";
     let binary = harness::binary();
     let args = ["-c", cut_off, text(&binary), text(&back), &cluster];
     assert!(!Command::new("sh").args(args).output().expect("it runs").status.success());
     assert_eq!(fs::read(&back).expect("the image"), b"older");
-    // Who was killed has the volume open until its lease is over.
+    // A killed client has the volume open until its lease is over.
     let args = ["volume", "export", "v", text(&back), "--force", "--quiet", "--cluster", &cluster];
     harness::wait("it is open to others", Duration::from_secs(60), || {
         harness::craton(&args).status.success()
@@ -74,7 +78,7 @@ fn images_come_back_as_they_went() {
     assert_eq!(fs::metadata(&back).expect("it").len(), 1 << 30);
     assert!(!scratch.path("back.craton-part").exists());
 
-    // Over what a volume has: its old content goes where the image has zeroes.
+    // Over old content: it goes where the image has zeroes.
     let fill = scratch.path("fill");
     fs::write(&fill, vec![9u8; 48 << 20]).expect("room");
     on(&["import", "v", text(&fill), "--quiet"]);
@@ -173,18 +177,21 @@ fn a_volume_is_a_device_of_this_host() {
     refused(&["detach", "a disk"], 1, "is not attached here");
     assert_eq!(fs::read_dir(&runs).expect("it lists").count(), 2, "the lock and nbdfuse's words");
 
-    // What was written is there, by the device's name as well.
-    let told: Value = serde_json::from_str(&on(&["attach", "a disk", "--json"])).expect("JSON");
-    let device = told["device"].as_str().expect("a device").to_owned();
-    assert!(told["volume"] == "a disk" && Path::new(&device).exists(), "{told}");
+    // The written data is there, by the device's name as well.
+    let attached: Value = serde_json::from_str(&on(&["attach", "a disk", "--json"])).expect("JSON");
+    let device = attached["device"].as_str().expect("a device").to_owned();
+    assert!(attached["volume"] == "a disk" && Path::new(&device).exists(), "{attached}");
     let back = scratch.path("back");
     let (from, to) = (format!("if={device}"), format!("of={}", text(&back)));
     run("dd", &[&from, &to, "bs=1M", "skip=100", "count=5", "status=none"]);
     assert!(fs::read(&back).expect("it was read") == bytes);
-    let told: Value = serde_json::from_str(&on(&["detach", &device, "--json"])).expect("JSON");
-    assert_eq!((&told["volume"], &told["device"]), (&"a disk".into(), &device.as_str().into()));
+    let detached: Value = serde_json::from_str(&on(&["detach", &device, "--json"])).expect("JSON");
+    assert_eq!(
+        (&detached["volume"], &detached["device"]),
+        (&"a disk".into(), &device.as_str().into())
+    );
 
-    // A front end that is not there, and has let go of the volume before.
+    // A front end that is down, and has closed the volume before.
     harness::wait("the volume is free", std::time::Duration::from_secs(10), || {
         let info = harness::json(&["volume", "info", "a disk", "--json", "--cluster", &cluster]);
         info["attachments"].as_array().is_some_and(Vec::is_empty)
@@ -267,7 +274,7 @@ impl Drop for OpenVolume {
     }
 }
 
-/// Offset, length and type of the parts that nbdinfo tells, neighbours of one type as one.
+/// Offset, length and type of the parts that nbdinfo prints, neighbours of one type as one.
 pub fn map(uri: &str) -> Vec<(u64, u64, u64)> {
     let mut found: Vec<(u64, u64, u64)> = Vec::new();
     for line in run("nbdinfo", &["--map", uri]).lines() {
@@ -309,7 +316,7 @@ fn two_front_ends_keep_the_contract() {
     let unknown = Command::new("nbdinfo").arg(uri("f1", "none")).output().expect("it runs");
     assert!(!unknown.status.success());
 
-    // What was never written and what was trimmed are holes; zeroes that were asked for are not.
+    // Unwritten and trimmed parts are holes; zeroes that were written are not.
     let own = uri("f1", "own");
     let writes = ["write -P 7 0 4M", "discard 1M 1M", "write -z 3M 512k", "flush"];
     qemu(&own, &writes).expect("all goes well");
@@ -319,7 +326,7 @@ fn two_front_ends_keep_the_contract() {
     assert_eq!(seen[..4], want, "{seen:?}");
     assert_eq!(seen[4..], [(7 * mib / 2, mib / 2, 0), (4 * mib, 1020 * mib, 3)], "{seen:?}");
 
-    // One front end has it: the other says who. Of a shared volume both may have it.
+    // One front end has it: the other names that one. A shared volume both may have.
     let held = (OpenVolume::open(&own), OpenVolume::open(&uri("f1", "all")));
     // All clients of one front end are one holder.
     qemu(&own, &["read -P 7 0 1M"]).expect("it is open there");
@@ -335,7 +342,7 @@ fn two_front_ends_keep_the_contract() {
     });
     qemu(&uri("f1", "all"), &["read -P 3 0 64k"]).expect("what the other one wrote");
 
-    // One that dies holds on for some seconds; it has its own back at once.
+    // A killed front end keeps it for some seconds; after a restart it has its own back at once.
     let again = || good(&["cluster", "restart", "--dir", &cluster, "frontend", "f1"]);
     let held = OpenVolume::open(&own);
     harness::kill9(&dir, &["f1"]);
@@ -351,7 +358,7 @@ fn two_front_ends_keep_the_contract() {
     });
     drop(held);
     again();
-    // What was made for one holder is opened to several.
+    // A volume made for one holder is opened to several.
     harness::wait("the volume is free", std::time::Duration::from_secs(10), || {
         let info = harness::json(&["volume", "info", "own", "--json", "--cluster", &cluster]);
         info["attachments"].as_array().is_some_and(Vec::is_empty)

@@ -8,13 +8,13 @@ use crate::harness::{Scratch, good, kill9, leader, metric, status, text, wait, w
 use crate::load::{self, Load, Shape, Writer};
 use crate::machine::{Hiccups, Noted};
 
-/// What a writer may wait for one append, whatever is killed.
+/// Wait of a writer for one append, at most, with any process killed.
 const STALL_MAX: Duration = Duration::from_secs(1);
 /// A master that the machine holds up for so long may lose the lead: half the shortest time after
 /// which a follower stands for election.
 const HELD_UP: Duration = Duration::from_millis(75);
 
-/// What works in each round: with nine processes of the cluster, ten.
+/// Load of each round: with nine processes of the cluster, ten.
 const SHAPE: Shape = Shape { writers: 6, depth: 1, copies: 3, makers: 2 };
 /// Seconds of load after which its files are verified and removed.
 const ROUND_S: usize = 30;

@@ -1,4 +1,4 @@
-//! Writers that know what they were told is durable: the oracle of the failure tests.
+//! Writers that keep what was acknowledged to them: the oracle of the failure tests.
 //!
 //! Each writer appends records to a file of its own. A record's bytes follow from its writer and
 //! its number, so a file's content is checked to the byte without keeping it.
@@ -18,7 +18,7 @@ use wire::handshake::ClusterKey;
 /// Bytes of a record.
 pub const RECORD: usize = 4096;
 
-/// How a load writes.
+/// Shape of a load.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub writers: usize,
@@ -37,7 +37,7 @@ pub struct Load {
     _client: Arc<BlockingClient>,
 }
 
-/// What a writer knows at its end.
+/// A writer's state at its end.
 pub struct Writer {
     pub path: String,
     number: usize,
@@ -188,7 +188,7 @@ impl Writer {
         }
     }
 
-    /// Compares the files of a maker with what it was told.
+    /// Compares the files of a maker with its acknowledgements.
     pub fn verify_made(&self, client: &BlockingClient) {
         for seq in 0..self.acked {
             let file = client.open(&format!("{}/{seq}", self.path)).expect("it is there");
@@ -197,8 +197,8 @@ impl Writer {
         }
     }
 
-    /// Compares the file with what the writer was told: all acknowledged records, then a prefix
-    /// of what was in flight, nothing else. Answers the file's length.
+    /// Compares the file with the writer's acknowledgements: all acknowledged records, then a
+    /// prefix of those in flight, nothing else. Returns the file's length.
     pub fn verify(&self, client: &BlockingClient) -> u64 {
         let file = client.open(&self.path).expect("it is there");
         let len = file.len().expect("a length");

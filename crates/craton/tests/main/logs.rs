@@ -31,19 +31,19 @@ fn logs_are_rotated_and_not_flooded() {
     std::fs::write(&file, content(100_000, 1)).expect("a file");
     good(&["cluster", "up", "--dir", &cluster, "--masters", "3", "--chunkservers", "1"]);
 
-    // A master that is down is told once, not with each message that it does not get.
+    // A master that is down is logged once, not with each message that it does not get.
     let leads = leader(&dir, "cluster");
     let victim = MASTERS.into_iter().find(|id| *id != leads).expect("another");
     kill9(&dir, &[victim]);
     std::thread::sleep(Duration::from_secs(2));
-    let told = lines(&dir.join(&leads).join("log/craton.jsonl"));
+    let logged = lines(&dir.join(&leads).join("log/craton.jsonl"));
     let number: u64 = victim[1..].parse().expect("a number");
     let of_victim =
         |line: &&Value| line["message"] == "a master does not answer" && line["master"] == number;
     // It may have been slow to start, too.
-    let count = told.iter().filter(of_victim).count();
-    assert!((1..=2).contains(&count), "told {count} times of {victim}: {told:?}");
-    assert!(told.len() < 100, "{} lines", told.len());
+    let count = logged.iter().filter(of_victim).count();
+    assert!((1..=2).contains(&count), "logged {count} times of {victim}: {logged:?}");
+    assert!(logged.len() < 100, "{} lines", logged.len());
     good(&["cluster", "down", "--dir", &cluster]);
 
     // A chatty process fills its files: the oldest goes, and no line is torn or lost in between.

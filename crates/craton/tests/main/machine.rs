@@ -1,11 +1,11 @@
-//! What the machine itself does to a thread that only sleeps: the part of a wait that is not the
+//! Delays of the machine on a thread that only sleeps: the part of a wait that is not the
 //! cluster's. Virtual machines lose their CPUs for a while now and then.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Between two checks.
 const TURN: Duration = Duration::from_millis(5);
 
 /// A time in which the machine stood still: from when, and for how long.
@@ -17,7 +17,7 @@ pub struct Hiccups {
     turns: Option<JoinHandle<()>>,
 }
 
-/// What was noted.
+/// Recorded hiccups.
 #[derive(Default)]
 pub struct Noted {
     late: Vec<Hiccup>,
@@ -38,8 +38,7 @@ impl Hiccups {
         Hiccups { noted, turns }
     }
 
-    /// What is left, by what was noted until now, of a wait without the times in it in which the
-    /// machine stood still.
+    /// A wait less the recorded times in which the machine stood still.
     pub fn without(&self, began: Instant, took: Duration) -> Duration {
         open(&self.noted).without(began, took)
     }
@@ -90,7 +89,7 @@ impl Noted {
         waits.iter().map(|&(began, took)| self.without(began, took)).max().unwrap_or_default()
     }
 
-    /// What is left of a wait without the times in it in which the machine stood still.
+    /// A wait less the times in which the machine stood still.
     pub fn without(&self, began: Instant, took: Duration) -> Duration {
         let end = began + took;
         let overlap = |&(from, late): &Hiccup| {

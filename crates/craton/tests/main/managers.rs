@@ -1,4 +1,4 @@
-//! Two block managers: one leads, and the other goes on where it was when it dies.
+//! Two block managers: one leads; when it dies the other continues from its state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn leader(dir: &Path, other_than: &str) -> String {
 }
 
 #[test]
-fn a_second_block_manager_goes_on() {
+fn second_block_manager_takes_over() {
     let mut scratch = Scratch::new("managers");
     let dir = scratch.cluster("cluster");
     let shape = ["--masters", "1", "--chunkservers", "3", "--block-servers", "2"];
@@ -43,12 +43,12 @@ fn a_second_block_manager_goes_on() {
     // The first files of the block service have all their replicas.
     wait("nothing lacks a replica", SOON, || status(&dir)["chunks"]["under_replicated"] == 0);
     let work = Bystander::start(&url, GIB / 2);
-    work.goes_on("nobody");
+    work.goes_on("nothing");
 
     let first = leader(&dir, "");
     kill9(&dir, &[&first]);
     work.goes_on("a killed manager");
-    // The other one makes, opens, cuts and clones, and knows what the first one has made.
+    // The other one makes, opens, cuts and clones, and has the first one's volumes.
     volume(&["create", "new", "--size", "1GiB"]);
     let second = leader(&dir, &first);
     assert_ne!(second, first);
@@ -94,7 +94,7 @@ fn a_second_block_manager_goes_on() {
         volume(&["ls"]).as_array().expect("a list").iter().map(|one| one["name"].clone()).collect();
     assert_eq!(names, ["copy", "empty", "new", "old", "third"]);
 
-    // Without any, leases run out: volumes wait, and whoever looks is told why.
+    // Without any, leases expire: volumes wait, and commands report the cause.
     assert_eq!(status(&dir)["block_service"], "up");
     let mut nbd = Nbd::open(&at("new"));
     let gone = volume(&["info", "third"])["id"].as_str().expect("text").to_owned();
@@ -104,7 +104,7 @@ fn a_second_block_manager_goes_on() {
     };
     wait("its files are gone", SOON, || !has_files());
     kill9(&dir, &[&first]);
-    // As a server does that was stopped while it opened a segment.
+    // A server that was stopped during the opening of a segment does the same.
     good(&[
         "fs",
         "mkdir",
@@ -115,9 +115,9 @@ fn a_second_block_manager_goes_on() {
         &cluster,
     ]);
     assert!(has_files());
-    wait("nobody leads", SOON, || status(&dir)["block_service"] == "down");
-    let told = good(&["status", "--cluster", &cluster]);
-    assert!(told.contains("no block manager leads; volumes wait for one"), "{told}");
+    wait("no manager leads", SOON, || status(&dir)["block_service"] == "down");
+    let status = good(&["status", "--cluster", &cluster]);
+    assert!(status.contains("no block manager leads; volumes wait for one"), "{status}");
     let waits = std::thread::spawn(move || {
         nbd.ask(WRITE, 9 << 20, BLOCK, &[9; BLOCK]);
         nbd.ask(READ, 9 << 20, BLOCK, &[])

@@ -1,5 +1,4 @@
-//! An NBD client as small as it can be: one connection, one request at a time. It can say what no
-//! proper client says.
+//! A minimal NBD client: one connection, one request at a time. It can send invalid requests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -54,7 +53,7 @@ pub struct Nbd {
     stream: Socket,
     pub bytes: u64,
     cookie: u64,
-    /// It takes its leave when it is dropped.
+    /// It disconnects properly when it is dropped.
     polite: bool,
 }
 
@@ -66,7 +65,7 @@ fn parts(url: &str) -> (&str, &str) {
     url.strip_prefix("nbd://").and_then(|url| url.split_once('/')).expect("an address")
 }
 
-/// Connects to where an export is, and says nothing.
+/// Connects to an export's address, and sends nothing.
 pub fn connect(url: &str) -> TcpStream {
     let stream = TcpStream::connect(parts(url).0).expect("the front end takes connections");
     stream.set_nodelay(true).expect("a socket");
@@ -114,7 +113,7 @@ impl Negotiation {
         }
     }
 
-    /// Opens an export, or tells the number of the refusal and its words.
+    /// Opens an export, or returns the number of the refusal and its words.
     pub fn go(mut self, name: &[u8]) -> Result<Nbd, (Negotiation, u32, String)> {
         let mut data = (name.len() as u32).to_be_bytes().to_vec();
         data.extend(name);
@@ -147,7 +146,7 @@ impl Nbd {
         opened.unwrap_or_else(|(_, code, words)| panic!("refused: {code:x} {words}"))
     }
 
-    /// Does a request that must go well.
+    /// Does a request that must succeed.
     pub fn ask(&mut self, op: u16, offset: u64, len: usize, data: &[u8]) -> Vec<u8> {
         self.try_ask(op, 0, (offset, len as u32), data)
             .unwrap_or_else(|error| panic!("the request failed with {error}"))
@@ -183,12 +182,12 @@ impl Nbd {
         self.stream.write_all(bytes)
     }
 
-    /// True when the front end ends the connection before it says a word.
+    /// True when the front end ends the connection before it sends anything.
     pub fn ends(mut self) -> bool {
         ends(&mut self.stream)
     }
 
-    /// The connection itself, which nobody asks anything any more.
+    /// The connection itself, without further requests.
     pub fn into_tcp(mut self) -> TcpStream {
         self.polite = false;
         match &self.stream {
@@ -197,7 +196,7 @@ impl Nbd {
         }
     }
 
-    /// Sends bytes and goes away without a word of leave.
+    /// Sends bytes and closes the connection without a disconnect.
     pub fn go_away_after(mut self, bytes: &[u8]) {
         self.send(bytes).expect("it is sent");
         self.polite = false;
@@ -215,8 +214,8 @@ pub fn head(op: u16, flags: u16, cookie: u64, (offset, len): (u64, u32)) -> Vec<
     head
 }
 
-/// True when the other side ends a connection before it says another word. What it had not read
-/// makes a reset of it.
+/// True when the other side ends a connection before it sends anything more. Bytes that it had not
+/// read make a reset of it.
 pub fn ends(stream: &mut impl Read) -> bool {
     match stream.read(&mut [0; 1]) {
         Ok(count) => count == 0,

@@ -1,5 +1,5 @@
-//! What `craton volume` can be told, and what it tells: options of new volumes, limits that change
-//! while a volume is open, the account of its space, the largest volume, output for programs.
+//! Options of `craton volume`, and its output: options of new volumes, limits that change while a
+//! volume is open, the account of its space, the largest volume, output for programs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, Scratch, bad, content, good, text, wait};
 use crate::nbd::{BLOCK, Nbd, READ, TRIM, WRITE};
-use crate::volumes::{told, up};
+use crate::volumes::{answered, up};
 
 const SOON: Duration = Duration::from_secs(20);
 const MIB: u64 = 1 << 20;
@@ -29,7 +29,7 @@ fn url(volume: &Value) -> String {
     volume["nbd"].as_str().expect("an export").to_owned()
 }
 
-/// Waits until nobody has a volume open: a front end lets go behind its last client.
+/// Waits until no client has a volume open: a front end detaches after its last client.
 fn wait_closed(dir: &Path, name: &str) {
     let open = || volume(dir, &["info", name])["attachments"].clone();
     wait("the volume is closed", SOON, || open() == json!([]));
@@ -74,8 +74,8 @@ fn options_of_new_volumes_are_kept_and_shown() {
     (0..6).for_each(|sector| drop(nbd.ask(WRITE, sector * (64 << 10), BLOCK, &[6; BLOCK])));
     let id = made["id"].as_str().expect("an ID");
     for (segment, blocks) in [(0, 3), (1, 3), (2, 0), (3, 0)] {
-        let shown =
-            &told(|| volume(&dir, &["info", "v"]))["segments"][segment]["space"]["logical_bytes"];
+        let info = answered(|| volume(&dir, &["info", "v"]));
+        let shown = &info["segments"][segment]["space"]["logical_bytes"];
         assert_eq!(shown.as_u64().unwrap_or(0), blocks * BLOCK as u64, "segment {segment}");
     }
     let folder = format!("/.craton/block/{id}/0");
@@ -93,7 +93,7 @@ fn options_of_new_volumes_are_kept_and_shown() {
 
 #[test]
 fn a_bound_in_bytes_holds_and_changes_live() {
-    // What goes at once after a pause: as much as 100 ms bring.
+    // Seconds whose rate goes at once after a pause: 100 ms.
     const AT_ONCE: f64 = 0.1;
     let mut scratch = Scratch::new("volume-mbps");
     let dir = scratch.cluster("cluster");
@@ -144,7 +144,7 @@ fn garbage_is_shown_and_collected() {
         blocks.for_each(|block| drop(nbd.ask(WRITE, offset(block), BLOCK, &of(block, turn))));
     };
     write(&mut (0..COUNT), 1);
-    // Who opens the segments again closes the files that were written to.
+    // The next owner of the segments closes the files that were written to.
     good(&["cluster", "restart", "--dir", text(&dir), "block-server", "bs1"]);
     wait("the volume is served", SOON, || volume(&dir, &["ls"])[0]["state"] == "served");
 
@@ -157,8 +157,8 @@ fn garbage_is_shown_and_collected() {
     assert!((0.05..0.1).contains(&garbage), "a thirteenth of all blocks: {}", space());
     assert_eq!(number(&space(), "write_amplification"), 1.0, "{}", space());
     assert_eq!(space()["logical_bytes"], content_bytes);
-    // With more, what still lives in the old files is copied, and they go. Otherwise garbage would be
-    // 37 %; some is in the copies, when they were made before the last blocks were overwritten.
+    // With more, live blocks of the old files are copied, and the files go. Otherwise garbage would
+    // be 37 %; some is in the copies, when they were made before the last blocks were overwritten.
     write(&mut (0..COUNT).skip(1).step_by(2), 3);
     wait("garbage is collected", 3 * SOON, || {
         number(&space(), "write_amplification") > 1.0 && number(&space(), "garbage_ratio") < 0.33
@@ -200,12 +200,12 @@ fn the_largest_volume_is_made_and_used() {
     assert_eq!(nbd.ask(READ, last - BLOCK as u64, BLOCK, &[]), [0; BLOCK]);
     assert_eq!(nbd.try_ask(READ, 0, (last, 2 * BLOCK as u32), &[]), Err(22));
     drop(nbd);
-    let info = told(|| volume(&dir, &["info", "v"]));
+    let info = answered(|| volume(&dir, &["info", "v"]));
     assert_eq!(info["segments"].as_array().map(Vec::len), Some(2048), "of 32 GiB each");
     assert_eq!(info["space"]["logical_bytes"], 3 * BLOCK as u64);
     wait_closed(&dir, "v");
     refused(&dir, &["resize", "v", "--size", "65TiB"], 1, &(64 * TIB).to_string());
-    // A server that dies loses none of so many.
+    // The death of a server loses none of so many.
     harness::kill9(&dir, &["bs2"]);
     let mut nbd = Nbd::open(&url(&made));
     assert_eq!(nbd.ask(READ, last, BLOCK, &[]), [3; BLOCK]);
@@ -213,7 +213,7 @@ fn the_largest_volume_is_made_and_used() {
     nbd.ask(WRITE, last, BLOCK, &[4; BLOCK]);
     drop(nbd);
     wait_closed(&dir, "v");
-    // Nothing is cut off unasked, and a thousand segments that nobody has used are no trouble.
+    // Nothing is cut off unasked, and a thousand unused segments are no obstacle.
     let shrink = ["resize", "v", "--size", "32TiB"];
     refused(&dir, &shrink, 1, "there is data past");
     let mut nbd = Nbd::open(&url(&made));
@@ -226,7 +226,7 @@ fn the_largest_volume_is_made_and_used() {
 }
 
 #[test]
-fn changes_tell_programs_what_they_did() {
+fn changes_report_their_effect_as_json() {
     let mut scratch = Scratch::new("volume-json");
     let dir = scratch.cluster("cluster");
     let shape = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
@@ -257,9 +257,12 @@ fn changes_tell_programs_what_they_did() {
     assert_eq!(volume(&dir, &["info", "c"])["origin"], Value::Null);
 
     let file = scratch.path("image");
-    let told = volume(&dir, &["export", "v", text(&file), "--quiet"]);
-    assert_eq!((&told["volume"], &told["bytes"]), (&"v".into(), &GIB.into()), "{told}");
-    assert!(told["data_bytes"].as_u64().is_some_and(|data| (4096..=MIB).contains(&data)), "{told}");
+    let exported = volume(&dir, &["export", "v", text(&file), "--quiet"]);
+    assert_eq!((&exported["volume"], &exported["bytes"]), (&"v".into(), &GIB.into()), "{exported}");
+    assert!(
+        exported["data_bytes"].as_u64().is_some_and(|data| (4096..=MIB).contains(&data)),
+        "{exported}"
+    );
     let image = std::fs::File::open(&file).expect("the image");
     let mut byte = [0; 2];
     std::os::unix::fs::FileExt::read_exact_at(&image, &mut byte, MIB - 1).expect("it reads");

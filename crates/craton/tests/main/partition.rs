@@ -48,7 +48,7 @@ impl Net {
         format!("10.213.0.{}", side + 1)
     }
 
-    /// Cuts the minority off, or joins it again. Nobody is told: packets go nowhere.
+    /// Cuts the minority off, or joins it again, without a signal: packets are dropped.
     fn set_joined(&self, joined: bool) {
         let state = if joined { "up" } else { "down" };
         ip(&["-n", &self.switch, "link", "set", &self.sides[0], state]).expect("a link");
@@ -72,7 +72,7 @@ impl Drop for Net {
     }
 }
 
-/// Who lives where: the first side is the minority.
+/// Side of each master: the first side is the minority.
 const MASTERS: [usize; 3] = [0, 1, 1];
 const SERVERS: [usize; 4] = [0, 1, 1, 1];
 const CLUSTER: &str = "clu_5f0c9a1e4b7d2836a1c0e9f84d3b2756";
@@ -158,7 +158,7 @@ impl Cluster {
         self.craton(side, args).output().expect("ip runs")
     }
 
-    /// Standard output of a run that must go well.
+    /// Standard output of a run that must succeed.
     fn good(&self, side: usize, args: &[&str]) -> Vec<u8> {
         let output = self.run(side, args);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -173,7 +173,7 @@ impl Cluster {
 }
 
 #[test]
-fn a_minority_that_is_cut_off_acknowledges_nothing() {
+fn partitioned_minority_acknowledges_nothing() {
     const CUT: Duration = Duration::from_secs(8);
     let scratch = Scratch::new("net");
     let net = match Net::new() {
@@ -227,7 +227,7 @@ fn a_minority_that_is_cut_off_acknowledges_nothing() {
     let healed = Instant::now();
     wait("all is up again", Duration::from_secs(30), all_up);
     for (number, one) in tries.iter_mut().enumerate() {
-        // What went on trying is done now; who was told of a failure may have been too early.
+        // Retried requests are done now; a request that has failed may have been too early.
         let status = one.wait().expect("it ends");
         assert!(status.success(), "/cut-{number} was not stored after the cut: {status}");
     }

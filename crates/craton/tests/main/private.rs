@@ -1,4 +1,4 @@
-//! What a cluster leaves on its machine, and who may reach it.
+//! Files that a cluster leaves on its machine, and access to it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -35,7 +35,7 @@ fn check_modes(dir: &Path, of_sockets: u32) {
 }
 
 #[test]
-fn a_new_cluster_is_its_own_users_alone() {
+fn new_cluster_is_private_to_its_user() {
     let mut scratch = Scratch::new("private");
     let dir = scratch.cluster("cluster");
     let shape = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
@@ -185,7 +185,7 @@ fn copies_stay_below_their_target() {
     run(&["get", "/tree/tool", text(&single)]);
     assert_eq!(fs::metadata(&single).expect("there").mode() & 0o7777, 0o755);
 
-    // A link below the target leads nowhere; the target itself may be one.
+    // A link below the target is not followed; the target itself may be one.
     let (elsewhere, target) = (scratch.path("elsewhere"), scratch.path("target"));
     for path in [&elsewhere, &target, &target.join("tree")] {
         fs::create_dir(path).expect("a directory");
@@ -199,7 +199,7 @@ fn copies_stay_below_their_target() {
     symlink(&target, &through).expect("a link");
     run(&["get", "-r", "/tree", text(&through)]);
     assert_eq!(fs::read(target.join("tree/deep/er/file")).expect("there"), b"deep/er/file");
-    // A file takes the place of a link, not of what that leads to.
+    // A file replaces a link, not the link's target.
     let (kept, link) = (scratch.path("kept"), scratch.path("link"));
     fs::write(&kept, "kept").expect("a file");
     symlink(&kept, &link).expect("a link");
@@ -209,7 +209,7 @@ fn copies_stay_below_their_target() {
 }
 
 #[test]
-fn attach_refuses_what_others_can_change() {
+fn attach_refuses_directories_others_can_change() {
     let scratch = Scratch::new("attach");
     let detach = |runs: &Path, want: &str| {
         let output = command(&["volume", "detach", "v", "--run-dir", text(runs)]).output();
@@ -229,7 +229,7 @@ fn attach_refuses_what_others_can_change() {
     let link = scratch.path("link");
     symlink(&open, &link).expect("a link");
     detach(&link, "is a symbolic link");
-    // What it makes is its own user's alone, and links to files are not followed.
+    // Its files are private to its own user, and links to files are not followed.
     let fresh = scratch.path("fresh");
     detach(&fresh, "is not attached here");
     assert_eq!(fs::metadata(&fresh).expect("there").mode() & 0o7777, 0o700);

@@ -11,7 +11,7 @@ const SOON: Duration = Duration::from_secs(20);
 const REPAIR: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_bit_that_turns_below_a_volume_is_read_around_and_repaired() {
+fn bit_flip_below_a_volume_is_read_around_and_repaired() {
     const WORD: [u8; 8] = *b"Marked!\x9f";
     const SERVERS: [&str; 4] = ["cs1", "cs2", "cs3", "cs4"];
     let mut scratch = Scratch::new("volume-rot");
@@ -45,12 +45,12 @@ fn a_bit_that_turns_below_a_volume_is_read_around_and_repaired() {
         let flipped = stores::flip_bit_of_word(&store(id), WORD);
         if flipped {
             assert_eq!(met(id), 0.0);
-            // What block servers have in memory is right: they have to read it again.
+            // The block servers' memory has the right bytes: they have to read again.
             ["bs1", "bs2"].iter().for_each(|id| again("block-server", id));
         }
         flipped
     };
-    // Who reads asks one replica of three: it takes some.
+    // A reader asks one replica of three: it takes some reads.
     let damaged = stores::damage_one(&SERVERS, flip, |id| {
         within(2 * SOON, || {
             again("frontend", "f1");
@@ -61,7 +61,7 @@ fn a_bit_that_turns_below_a_volume_is_read_around_and_repaired() {
     let mut nbd = Nbd::open(&url);
     let log = std::fs::read_to_string(dir.join(damaged).join("log/craton.jsonl")).expect("a log");
     assert!(log.contains("replica is damaged"), "{log}");
-    // A good copy takes its place, while the volume goes on.
+    // A valid copy takes its place, while the volume goes on.
     wait("the repair", REPAIR, || {
         nbd.ask(WRITE, offset(50), BLOCK, &[50; BLOCK]);
         json(&["status", "--json", "--cluster", cluster])["repair"]["done"] != 0
@@ -71,11 +71,11 @@ fn a_bit_that_turns_below_a_volume_is_read_around_and_repaired() {
     good(&["volume", "check", "v", "--cluster", cluster]);
     drop(nbd);
 
-    // Nothing else is wrong on any disk: what was replaced is deleted when no right to it is alive.
+    // No other damage is on any disk: replaced replicas are deleted when no right to them is alive.
     good(&["cluster", "down", "--dir", cluster]);
     let mut chunks = BTreeSet::new();
     for id in SERVERS {
-        // What is damaged is kept until it may be deleted: the command says so by its exit code.
+        // Damaged replicas are kept until they may be deleted: the exit code shows it.
         let output = craton(&["store", "fsck", "--json", text(&store(id))]);
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
         for problem in report["problems"].as_array().expect("a list") {

@@ -1,5 +1,5 @@
-//! Snapshots and clones with real processes: a cut under load, what is read from it, and the
-//! command's refusals.
+//! Snapshots and clones with real processes: a cut under load, reads from it, and the command's
+//! refusals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::harness::{self, Scratch, bad, good, json, text, wait};
 use crate::nbd::{BLOCK, Nbd, READ, WRITE};
 use crate::volumes::up;
 
-/// Blocks that the writer counts up in turn, one after the other, over all segments.
+/// Blocks that the writer counts up in turn, in order, over all segments.
 const BLOCKS: u64 = 64;
 /// From one to the next: a data sector and a block.
 const STRIDE: u64 = (128 << 10) + BLOCK as u64;

@@ -16,13 +16,13 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Makes a volume of 1 GiB; where it is exported.
+/// Makes a volume of 1 GiB; returns the URI of its export.
 fn create(dir: &Path, name: &str) -> String {
     let args = ["volume", "create", name, "--size", "1GiB", "--json", "--cluster", text(dir)];
     json(&args)["nbd"].as_str().expect("an export").to_owned()
 }
 
-/// Runs commands of qemu-io, each of which has to go well.
+/// Runs commands of qemu-io, each of which has to succeed.
 fn qemu_io(format: &str, uri: &str, commands: &[&str]) {
     let mut args = vec!["-f", format, "-d", "unmap"];
     commands.iter().for_each(|command| args.extend(["-c", command]));
@@ -34,7 +34,7 @@ fn qemu_io(format: &str, uri: &str, commands: &[&str]) {
 }
 
 #[test]
-fn tools_of_disks_agree_on_volumes_of_processes() {
+fn disk_tools_agree_on_volumes_of_processes() {
     need(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"]);
     let mut scratch = Scratch::new("standard");
     let dir = scratch.cluster("cluster");
@@ -84,7 +84,7 @@ fn tools_of_disks_agree_on_volumes_of_processes() {
     io(&["write -f -P 0x77 1073741312 512", "read -P 0x77 1073741312 512"]);
     let past = Command::new("qemu-io").args(["-f", "raw", "-c", "read 1G 512", &one]).output();
     assert!(!past.expect("it runs").status.success(), "a read behind the end");
-    // What was cut off is a hole; zeroes that were to keep their room are none.
+    // Trimmed parts are holes; zeroes that were to keep their room are none.
     let seen = map(&one);
     let kind = |at: u64| seen.iter().rev().find(|part| part.0 <= at).expect("from 0 on").2;
     let at = |place: u64| (place, kind(place));
@@ -106,7 +106,7 @@ fn tools_of_disks_agree_on_volumes_of_processes() {
     qemu_io("raw", &two, &["write -P 0x99 300M 3M", "discard 0 1M"]);
     let compare = ["compare", "-f", "raw", "-F", "raw", &one, &two];
     let other = Command::new("qemu-img").args(compare).output().expect("it runs");
-    assert_eq!(other.status.code(), Some(1), "they differ, and it is told");
+    assert_eq!(other.status.code(), Some(1), "they differ, and the exit code says so");
     tool("nbdcopy", &["--connections=4", "--requests=16", &one, &two]);
     img(&["compare", "-f", "raw", "-F", "raw", &one, &two]);
     // A volume below an overlay, which goes down into it.

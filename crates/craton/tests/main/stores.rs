@@ -33,13 +33,13 @@ pub fn format(store: &Path, capacity: u64) {
     on_executor(async |env| flash::format(env, &file_of(store), &options).await).expect("a store");
 }
 
-/// Turns one bit in each place where `content` stands in a store's file.
+/// Turns one bit in each occurrence of `content` in a store's file.
 pub fn flip_bit(store: &Path, content: &[u8]) -> bool {
     flip_where(store, |sector| sector.starts_with(content).then_some(content.len() / 2))
 }
 
-/// Turns one bit in each sector in which a word stands again and again, as in a block that is full
-/// of it: blocks of volumes begin anywhere in sectors.
+/// Turns one bit in each sector that repeats a word, as a block does that is full of it: blocks of
+/// volumes begin anywhere in sectors.
 pub fn flip_bit_of_word(store: &Path, word: [u8; 8]) -> bool {
     // Neither where a record's head stands nor in a sector's footer: one of these is within a block
     // that has most of a sector.
@@ -77,9 +77,9 @@ fn flip_where(store: &Path, place: impl Fn(&[u8]) -> Option<usize>) -> bool {
     }
 }
 
-/// Damages one store after the other until somebody meets it; answers that store. What stands on a
-/// disk may be nobody's any more: an append that took too long leaves bytes behind that belong to no
-/// replica. Two stores at most: a third copy is good.
+/// Damages one store after the other until a reader meets it; returns that store. Bytes on a disk
+/// may belong to no replica any more: an append that took too long leaves such. Two stores at most:
+/// a third copy is valid.
 pub fn damage_one<T>(
     stores: &[T],
     flip: impl Fn(&T) -> bool,
@@ -93,7 +93,7 @@ pub fn damage_one<T>(
 pub struct Mounted(PathBuf);
 
 impl Mounted {
-    /// Mounts one of `mib` MiB over `dir`; says why not.
+    /// Mounts one of `mib` MiB over `dir`; the error has the cause.
     pub fn over(dir: &Path, mib: u64) -> Result<Mounted, String> {
         mount(&["-t", "tmpfs", "-o", &format!("size={mib}m"), "craton-test"], dir)?;
         Ok(Mounted(dir.to_owned()))

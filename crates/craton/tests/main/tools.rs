@@ -1,4 +1,4 @@
-//! Commands that need no cluster, and those that look into stores.
+//! Commands that need no cluster, and those that inspect stores.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ fn completions_are_printed() {
 }
 
 #[test]
-fn stores_are_looked_into() {
+fn stores_are_inspected() {
     let mut scratch = Scratch::new("fsck");
     let dir = scratch.cluster("cluster");
     let file = scratch.path("file");

@@ -7,11 +7,11 @@ use crate::machine::Hiccups;
 use crate::nbd::{BLOCK, Nbd, READ, WRITE};
 use crate::volumes::up;
 
-/// A write and a read take no longer, whatever is restarted.
+/// A write and a read take no longer, with any process restarted.
 const ROUND_MAX: Duration = Duration::from_secs(3);
 
 #[test]
-fn a_check_finds_what_was_taken_away() {
+fn check_finds_a_removed_file() {
     let mut scratch = Scratch::new("volume-check");
     let dir = scratch.cluster("cluster");
     up(&dir);
@@ -40,12 +40,15 @@ fn a_check_finds_what_was_taken_away() {
     let args = volume(&["check", "v"]);
     let found = harness::craton(&args.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(found.status.code(), Some(5), "{}", String::from_utf8_lossy(&found.stderr));
-    let told = String::from_utf8_lossy(&found.stdout).into_owned();
-    assert!(told.contains(&format!("{file} is missing")) && told.contains("segment 2"), "{told}");
+    let output = String::from_utf8_lossy(&found.stdout).into_owned();
+    assert!(
+        output.contains(&format!("{file} is missing")) && output.contains("segment 2"),
+        "{output}"
+    );
 }
 
 #[test]
-fn a_dead_block_manager_stalls_nothing_that_is_open() {
+fn dead_block_manager_stalls_no_open_volume() {
     let mut scratch = Scratch::alone("volume-manager");
     let dir = scratch.cluster("cluster");
     up(&dir);

@@ -16,8 +16,8 @@ pub fn up(dir: &Path) {
     good(&[&["cluster", "up", "--dir", text(dir)][..], &flags].concat());
 }
 
-/// What 'info' says once every segment's server has answered: a busy machine takes its time.
-pub fn told(mut info: impl FnMut() -> Value) -> Value {
+/// Output of 'info' once every segment's server has answered: a busy machine takes its time.
+pub fn answered(mut info: impl FnMut() -> Value) -> Value {
     let mut seen = Value::Null;
     wait("all segments say what they hold", Duration::from_secs(20), || {
         seen = info();
@@ -62,7 +62,7 @@ fn a_volume_is_a_disk_for_standard_tools() {
     assert!(
         harness::book(&dir)["endpoints"]["nbd"].as_str().is_some_and(|nbd| url.starts_with(nbd))
     );
-    // Where its files are is kept from those who work with files, whatever way they come.
+    // The directory of its files is hidden from users of files, by every path.
     good(&["fs", "mkdir", "/a", "--cluster", &cluster]);
     good(&["fs", "ln", "-s", "/.craton/block", "/shortcut", "--cluster", &cluster]);
     for path in ["/.craton", "/.craton/block", "/a/../.craton/block/manager", "/shortcut/manager"] {
@@ -117,7 +117,7 @@ fn a_volume_is_a_disk_for_standard_tools() {
         nbd.ask(WRITE, (1 << 30) - BLOCK as u64, BLOCK, &[7; BLOCK]);
         refused(&["rm", "data"], 1, "has it open");
         run(&["resize", "data", "--size", "2GiB"]);
-        // Seen on reconnect.
+        // A reconnect shows it.
         let mut again = Nbd::open(&url);
         assert_eq!(again.bytes, 2 << 30);
         again.ask(WRITE, (2 << 30) - BLOCK as u64, BLOCK, &[8; BLOCK]);
@@ -134,7 +134,7 @@ fn a_volume_is_a_disk_for_standard_tools() {
     assert_eq!(info["limits"]["bytes_burst"], 50_000_000);
     assert_eq!(info["bytes"], 2u64 << 30);
 
-    // A cut of what has data must be asked for, and what comes back reads as zeroes.
+    // A cut of data must be asked for, and the range reads as zeroes after it comes back.
     refused(&["resize", "data", "--size", "1GiB"], 1, "there is data past");
     run(&["resize", "data", "--size", "1GiB", "--force"]);
     run(&["resize", "data", "--size", "2GiB"]);
@@ -177,14 +177,14 @@ fn a_volume_is_a_disk_for_standard_tools() {
     // Files of the service are not the user's.
     assert_eq!(good(&["fs", "ls", "/", "--cluster", &cluster]), "");
 
-    // What a restart of everything leaves is what was written.
+    // After a restart of everything the written data is there.
     good(&["cluster", "down", "--dir", &cluster]);
     good(&["cluster", "up", "--dir", &cluster, "--block-servers", "2"]);
     let mut nbd = Nbd::open(&url);
     assert_eq!(nbd.ask(READ, (1 << 30) - BLOCK as u64, BLOCK, &[]), [7; BLOCK]);
     assert_eq!(nbd.ask(READ, 5 << 20, BLOCK, &[]), content[5 << 20..][..BLOCK]);
     drop(nbd);
-    // Removed by mistake, it comes back under another name, with what it had and its snapshot.
+    // A volume removed by mistake comes back under another name, with its data and its snapshot.
     run(&["snapshot", "create", "data", "s"]);
     refused(&["rm", "data"], 1, "has snapshots (data@s)");
     wait("the export is closed", Duration::from_secs(10), || {
@@ -300,7 +300,7 @@ fn limits_hold_and_change_live() {
     wait("the front end has heard of it", Duration::from_secs(20), || {
         write(&mut nbd, 64) < Duration::from_millis(3000)
     });
-    let space = &told(|| volume(&["info", "slow", "--json"]))["space"];
+    let space = &answered(|| volume(&["info", "slow", "--json"]))["space"];
     let number = |what: &str| space[what].as_f64().unwrap_or_else(|| panic!("{what} in {space}"));
     let content = space["logical_bytes"].as_u64().expect("a number");
     assert!(content >= 90 * BLOCK as u64 && content.is_multiple_of(BLOCK as u64), "{space}");

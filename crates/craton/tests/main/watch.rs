@@ -1,4 +1,4 @@
-//! What an operator sees: traces across processes, and metrics.
+//! Observability for an operator: traces across processes, and metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -252,7 +252,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, Family>, String> {
     Ok(families)
 }
 
-/// What follows a family's name: a histogram's suffix, and labels.
+/// Checks the text behind a family's name: a histogram's suffix, and labels.
 fn check_series(rest: &str, kind: &str) -> Result<(), String> {
     let (suffix, labels) = rest.split_at(rest.find('{').unwrap_or(rest.len()));
     let good = match kind {

@@ -110,7 +110,7 @@ struct Stream {
     records: u64,
 }
 
-/// What a part of the stream is.
+/// A part of the stream.
 type Found = (DiffPart, Vec<(u64, Vec<u8>)>);
 
 impl Stream {
@@ -182,7 +182,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the stream; answers its records and bytes of data.
+    /// Ends the stream; returns its records and bytes of data.
     async fn end(mut self) -> Result<(u64, u64), Failure> {
         let last = self.writer.end().to_vec();
         self.write(last).await?;

@@ -37,7 +37,7 @@ pub async fn import(
     check_name(name)?;
     let shown = path.display().to_string();
     if path != Path::new("-") {
-        // A file is looked at as a whole before anything is changed.
+        // A file is verified as a whole before anything is changed.
         let mut input = Input::open(site.env(), path)?;
         let whole = async {
             let (_, mut reader) = input.head().await?;
@@ -46,10 +46,10 @@ pub async fn import(
             }
             input.behind().await
         };
-        whole.await.map_err(|cause| cause.told(&shown))?;
+        whole.await.map_err(|cause| cause.failure(&shown))?;
     }
     let mut input = Input::open(site.env(), path)?;
-    let (head, mut reader) = input.head().await.map_err(|cause| cause.told(&shown))?;
+    let (head, mut reader) = input.head().await.map_err(|cause| cause.failure(&shown))?;
     let target = format!("{name}{AT}{}", head.snapshot);
     let (info, made) = match &head.base {
         Some(base) => (known(site, name, base, &head).await?, false),
@@ -67,7 +67,7 @@ pub async fn import(
         let applied = applied.await;
         site.close(name, device).await;
         applied.map_err(|(cause, begun)| {
-            let failure = cause.told(&shown);
+            let failure = cause.failure(&shown);
             match (&head.base, begun) {
                 (Some(base), true) => Failure::new(
                     failure.code,
@@ -140,7 +140,7 @@ async fn known(
     }
 }
 
-/// The volume that a stream of all becomes.
+/// The volume for a stream with all data.
 async fn new_of(
     site: &Site<'_>,
     name: &str,
@@ -160,8 +160,8 @@ async fn new_of(
     change::make(site.managers, name, &new_volume(head.bytes, policy)).await
 }
 
-/// Refuses when the volume was written to since its snapshot `base`: what came later would be
-/// mixed with the difference. A snapshot tells it, which goes at once.
+/// Refuses when the volume was written to since its snapshot `base`: later data would be mixed with
+/// the difference. A temporary snapshot shows it.
 async fn refuse_changed(
     site: &Site<'_>,
     info: &VolumeInfo,
@@ -218,25 +218,25 @@ async fn is_changed(site: &Site<'_>, now: &VolumeInfo, base: &str) -> Result<boo
     Ok(changed)
 }
 
-/// Why a stream is not imported.
+/// Reason why a stream is not imported.
 enum ImportError {
     DecodeError(DecodeError),
     Failed(Failure),
 }
 
 impl From<DecodeError> for ImportError {
-    fn from(flaw: DecodeError) -> ImportError {
-        ImportError::DecodeError(flaw)
+    fn from(error: DecodeError) -> ImportError {
+        ImportError::DecodeError(error)
     }
 }
 
 impl ImportError {
-    fn told(self, path: &str) -> Failure {
+    fn failure(self, path: &str) -> Failure {
         match self {
-            ImportError::DecodeError(flaw @ DecodeError::Damaged(_)) => {
-                Failure::new(Code::Damage, format!("{path}: {flaw}"))
+            ImportError::DecodeError(error @ DecodeError::Damaged(_)) => {
+                Failure::new(Code::Damage, format!("{path}: {error}"))
             }
-            ImportError::DecodeError(flaw) => Failure::failed(format!("{path}: {flaw}")),
+            ImportError::DecodeError(error) => Failure::failed(format!("{path}: {error}")),
             ImportError::Failed(failure) => failure,
         }
     }
@@ -292,7 +292,7 @@ impl Input {
         }
     }
 
-    /// The next record with its data, which are good; nothing behind the last.
+    /// The next record with its verified data; nothing behind the last.
     async fn next(&mut self, reader: &mut Reader) -> Result<Option<(Item, Vec<u8>)>, ImportError> {
         let record = self.read(RECORD).await?;
         let record: [u8; RECORD] = record.try_into().map_err(|_| DecodeError::Truncated)?;
@@ -312,7 +312,7 @@ impl Input {
         Ok(Some((item, data)))
     }
 
-    /// Refuses what stands behind the last record.
+    /// Refuses bytes behind the last record.
     async fn behind(&mut self) -> Result<(), ImportError> {
         match self.read(1).await?.is_empty() {
             true => Ok(()),
@@ -331,7 +331,7 @@ struct DiffImport<'a> {
 }
 
 impl DiffImport<'_> {
-    /// Brings all of it to the volume. The error says whether something was written before.
+    /// Writes all of it to the volume. The error includes whether something was written before.
     async fn all(
         &self,
         input: &mut Input,

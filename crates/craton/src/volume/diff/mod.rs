@@ -51,8 +51,8 @@ async fn look(client: &Client, segment: SegmentId) -> Result<Option<View>, Fault
     View::open(client.env(), Rc::new(store)).await.map(Some)
 }
 
-/// Looks for parts in which `newer` may differ from `older`, segment by segment, by what their
-/// directories say: nothing of their data is read.
+/// Searches for parts in which `newer` may differ from `older`, segment by segment, by their
+/// directories: none of their data is read.
 struct Search<'a> {
     client: &'a Client,
     newer: &'a VolumeInfo,
@@ -69,7 +69,7 @@ impl<'a> Search<'a> {
         Ok(Search { client, newer, older, sizes: geometry(newer)? })
     }
 
-    /// How many segments there are.
+    /// Number of segments.
     fn segments(&self) -> u32 {
         self.sizes.segments(self.newer.spec.bytes) as u32
     }
@@ -98,7 +98,7 @@ impl<'a> Search<'a> {
         Ok((newer, older))
     }
 
-    /// The next parts of a segment, and where to go on.
+    /// The next parts of a segment, and the page to go on with.
     async fn parts(
         &self,
         index: u32,
@@ -143,7 +143,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The blocks of a part in which two snapshots differ, with what the newer one has.
+/// The blocks of a part in which two snapshots differ, with the newer content.
 async fn differing(
     newer: &dyn Device,
     older: Option<&dyn Device>,
@@ -158,7 +158,7 @@ async fn differing(
     let block = block_volume::limits::BLOCK as usize;
     for (n, (now, before)) in now.chunks(block).zip(before.chunks(block)).enumerate() {
         if now == before {
-            continue; // Moved, or written again with the same.
+            continue; // Moved, or rewritten with the same bytes.
         }
         let offset = part.extent.offset + (n * block) as u64;
         match found.last_mut() {
