@@ -13,7 +13,7 @@ use super::floor::Floor;
 use super::usage::{DeviceBytes, METRICS_AGE, Usage, net_bytes};
 use super::{Error, Latencies, Processes, Report, Row};
 
-/// What `bench append` measures: every combination of sizes and depths.
+/// Options of `bench append`: every combination of sizes and depths.
 #[derive(Clone, Debug)]
 pub struct AppendOptions {
     /// User bytes of one append.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a measurement ended without a report: one sentence for the operator, with the cause.
+/// Reason for a measurement without a report: one sentence for the operator, with the cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// Calls cannot have a payload of so many bytes: it is no multiple of 4096, or beyond 4 MiB.

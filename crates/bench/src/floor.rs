@@ -1,4 +1,4 @@
-//! Floors: what the machine itself takes for the bare operations.
+//! Floors: the machine's own times for the bare operations.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const READ_SCRATCH_BYTES: u64 = 256 << 20;
 /// Bytes of one zero-writing step.
 const STEP: usize = 1 << 20;
 
-/// What `bench floor` measures.
+/// Options of `bench floor`.
 #[derive(Clone, Debug)]
 pub struct FloorOptions {
     /// User bytes of the append whose floor it is.

@@ -1,4 +1,4 @@
-//! Latencies, and what a row has of them.
+//! Latencies, and their columns of a row.
 
 use std::time::Duration;
 

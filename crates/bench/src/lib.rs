@@ -1,12 +1,12 @@
-//! What `craton bench` measures: the core, its transport and block volumes, through the clients that
-//! programs have, each figure beside its floor. Both are measured in alternating slices of one run, so
-//! that a noisy machine is noisy to both (`protocols.md` 7).
+//! Measurements of `craton bench`: the core, its transport and block volumes, through the clients
+//! of programs, each figure beside its floor. Both are measured in alternating slices of one run,
+//! so that a noisy machine affects both (`protocols.md` 7).
 //!
-//! A measurement is a function from options to a [`Report`]. What it makes in the cluster has a name
-//! that begins with `.bench-`, and is removed at the end; after an error some of it may stay.
+//! A measurement is a function from options to a [`Report`]. Its files and volumes in the cluster have names
+//! that begin with `.bench-`, and are removed at the end; after an error some of them may stay.
 //!
-//! Invariant: knows no command line and no process table; what it is to know of the cluster's
-//! processes it asks [`Processes`].
+//! Invariant: knows no command line and no process table; it asks [`Processes`] about the cluster's
+//! processes.
 
 mod append;
 mod error;

@@ -11,7 +11,7 @@ use wire::control::Policy;
 use super::usage::Usage;
 use super::{Error, Latencies, Processes, Report, Row};
 
-/// What `bench meta` measures.
+/// Options of `bench meta`.
 #[derive(Clone, Debug)]
 pub struct MetaOptions {
     /// Files made in all.

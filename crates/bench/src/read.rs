@@ -13,7 +13,7 @@ use super::floor::ReadFloor;
 use super::usage::{Usage, net_bytes};
 use super::{Error, Latencies, Processes, Report, Row};
 
-/// What `bench read` measures.
+/// Options of `bench read`.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
     /// Bytes of one read.
@@ -34,7 +34,7 @@ pub struct ReadOptions {
 const SLICE: Duration = Duration::from_millis(500);
 /// Reads of this size and more go through the file in order, and are judged by bandwidth.
 const SEQUENTIAL_SIZE: usize = 128 << 10;
-/// Sizes of the appends that the file is made of: reads find runs of all kinds.
+/// Sizes of the file's appends: reads find runs of all kinds.
 const APPEND_SIZES: [usize; 6] = [512, 4096, 10_000, 65_536, 4048, 262_144];
 
 /// Measures reads of a file that is made for them, and removed. An error when an append or a read
@@ -120,7 +120,7 @@ async fn one(
     Ok(row)
 }
 
-/// What the readers of one row share.
+/// State that the readers of one row share.
 struct Run<'a> {
     env: runtime::Env,
     file: &'a FlatLogFile,

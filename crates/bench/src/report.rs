@@ -28,7 +28,7 @@ impl Report {
 /// One row. Times are in microseconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
-    /// What was done, where the benchmark has several kinds.
+    /// The operation, where the benchmark has several kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Bytes of one operation.
@@ -61,7 +61,7 @@ pub struct Row {
     /// The floor of one operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor_us: Option<f64>,
-    /// What the floor is made of.
+    /// Parts of the floor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor: Option<FloorParts>,
     /// `mean_us / floor_us`.
@@ -85,7 +85,7 @@ pub struct Row {
     /// Longest wait, in ms, of the operations that ended after a block server was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_ms: Option<f64>,
-    /// Share of what the device gives, for sequential work.
+    /// Share of the device's rate, for sequential work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction_of_floor: Option<f64>,
     /// CPU (user and system) of each role's processes together, per operation; this process,
@@ -107,7 +107,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// CPU per operation over slices: operations of each, and what they used.
+    /// CPU per operation over slices: operations of each, and their CPU.
     pub(crate) fn average_cpu(&mut self, slices: &[(u64, BTreeMap<String, f64>)]) {
         let ops: u64 = slices.iter().map(|(count, _)| count).sum();
         for (count, used) in slices {
@@ -136,7 +136,7 @@ impl Row {
 /// This process among the roles.
 pub const THIS_PROCESS: &str = "bench";
 
-/// What an append's floor is made of.
+/// Parts of an append's floor.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct FloorParts {
     /// `replicas` concurrent direct durable writes of the padded size, until the last is done.

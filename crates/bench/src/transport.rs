@@ -17,7 +17,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a call's payload at most.
 const PAYLOAD_MAX: usize = 4 << 20;
 
-/// What is measured of the transport: every combination of sizes and depths.
+/// Options of the transport's measurement: every combination of sizes and depths.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
     /// Bytes of a call's payload: multiples of 4096, up to 4 MiB.

@@ -1,5 +1,5 @@
-//! CPU and device bytes of the work that is measured: differences of what processes have used, less
-//! what their metrics say is not of the work.
+//! CPU and device bytes of the measured work: differences of the processes' counters, less the part
+//! that their metrics assign to other work.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use client::Client;
 
 use super::Processes;
 
-/// What processes have used so far.
+/// Counters of processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
     /// CPU microseconds, user and system, by role.
@@ -21,21 +21,21 @@ pub(crate) struct Usage {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeviceBytes {
     written: u64,
-    /// Zeroes among them: a store writes its space once before it is used (`protocols.md` 3.5), so
-    /// they belong to the store's age and not to the work. Nothing when a process did not say.
+    /// Zeroes among them: a store writes its space once before it is used (`protocols.md` 3.5), so they
+    /// belong to the store's age and not to the work. Nothing when a process did not report it.
     zeroed: Option<u64>,
 }
 
-/// How old metrics may be: processes take them together once a second.
+/// Age of metrics, at most: processes collect them once a second.
 pub(crate) const METRICS_AGE: Duration = Duration::from_millis(1200);
-/// How long a process may take to show its metrics.
+/// Wait for a process's metrics.
 const METRICS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Zeroes that a store has written.
 const ZEROED: &str = "craton_disk_zeroed_bytes_total";
 
 impl DeviceBytes {
-    /// Of `processes`. Metrics are up to a second old, so this means something over a time that is
-    /// long, and that ends [`METRICS_AGE`] after the work.
+    /// Counters of `processes`. Metrics are up to a second old: the difference is valid over a long
+    /// time that ends [`METRICS_AGE`] after the work.
     pub(crate) fn now(processes: &dyn Processes) -> DeviceBytes {
         let servers = processes.metrics().into_iter();
         let zeroed = servers.map(|metrics| metrics.and_then(zeroed_bytes)).sum();
@@ -50,7 +50,7 @@ impl DeviceBytes {
     }
 }
 
-/// What a chunkserver's metrics say of zeroes, over all its disks.
+/// Zeroes written, by a chunkserver's metrics, over all its disks.
 fn zeroed_bytes(addr: SocketAddr) -> Option<u64> {
     let mut stream = TcpStream::connect_timeout(&addr, METRICS_TIMEOUT).ok()?;
     stream.set_read_timeout(Some(METRICS_TIMEOUT)).ok()?;

@@ -19,7 +19,7 @@ use super::options::{LARGE, SMALL};
 
 /// Data of the volume that is cloned: some in each of its four segments.
 const DATA: u64 = 4 << 20;
-/// What it consists of.
+/// Byte of its data.
 const BYTE: u8 = 7;
 
 const _: () = assert!(DATA >= SEGMENTS_PER_GROUP_DEFAULT as u64 * DATA_SECTOR_DEFAULT);
@@ -54,7 +54,7 @@ pub(super) async fn clones(
     Ok([made, opened])
 }
 
-/// What is cloned.
+/// Source of the clones.
 struct Of<'a> {
     managers: &'a Managers,
     exports: &'a VolumeExports,
@@ -98,7 +98,7 @@ impl Of<'_> {
         Ok(row)
     }
 
-    /// Opens a clone, and reads from each of its segments what the snapshot has.
+    /// Opens a clone, and reads the snapshot's data from each of its segments.
     async fn read_all(&self, name: &str) -> Result<Rc<dyn Device>, Error> {
         let device = self.exports.open(name).await.map_err(Error::failed)?;
         let reads = (0..u64::from(SEGMENTS_PER_GROUP_DEFAULT)).map(|n| {

@@ -13,10 +13,10 @@ use super::super::{Error, Latencies, Processes, Row};
 /// Length of a turn: long against a scheduler's whims, short against a neighbour's.
 const TURN: Duration = Duration::from_millis(300);
 
-/// What is measured: operation number `n` from 0 on.
+/// The measured operation: number `n` from 0 on.
 pub(super) type Work<'a> = Box<dyn Fn(u64) -> LocalBoxFuture<'a, Result<(), Error>> + 'a>;
 
-/// One way of doing an operation, and what it took so far.
+/// One way of doing an operation, and its measured times.
 pub(super) struct Lane<'a> {
     kind: &'static str,
     work: Work<'a>,
@@ -54,20 +54,20 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// What lanes are measured with.
+/// Parameters of a measurement of lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Scenario {
     /// Bytes of an operation.
     pub(super) size: usize,
     /// Operations under way.
     pub(super) depth: usize,
-    /// Operations of each lane at most: what is written stays on disks.
+    /// Operations of each lane at most: written data stays on disks.
     pub(super) most: u64,
     /// Time of all lanes together.
     pub(super) time: Duration,
 }
 
-/// Measures lanes in turns; the first is the core's own, which the others are judged by.
+/// Measures lanes in turns; the first is the core's own, the reference of the others.
 pub(super) async fn measure(
     env: &Env,
     processes: &dyn Processes,
@@ -100,7 +100,7 @@ pub(super) async fn measure(
             ..Row::default()
         };
         if !lane.kind.ends_with("read") {
-            // With the zeroes of stores that grow: whose turn they fall in is chance.
+            // With the zeroes of growing stores: they fall in any lane's turn.
             row.disk_bytes_per_byte = Some(lane.disk_bytes as f64 / user_bytes.max(1.0));
         }
         row.average_cpu(&lane.cpu);

@@ -15,9 +15,9 @@ use super::super::{Error, Latencies, Row};
 
 /// Volumes that are being made at a time.
 pub(super) const CREATE_DEPTH: usize = 16;
-/// Between two looks at a volume that is being made.
+/// Between two checks of a volume that is being made.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
-/// How long a volume may take to be served.
+/// Wait for a new volume to be served.
 pub(super) const OPEN_WAIT: Duration = Duration::from_secs(20);
 
 /// Makes a volume of the default sizes; completes when it is served.

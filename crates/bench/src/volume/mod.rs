@@ -84,7 +84,7 @@ async fn of_volumes(
 ) -> Result<Vec<Row>, Error> {
     let client = managers.client();
     let tag = client.env().random_u64();
-    // One for each way: a client that has a volume alone reads by leased places (decision 24).
+    // One for each way: a client that has a volume alone reads at leased locations (decision 24).
     let mut names = vec![format!(".bench-volume-{tag:016x}")];
     names.extend(options.nbd.map(|_| format!(".bench-nbd-volume-{tag:016x}")));
     let mut made = Vec::new();
@@ -114,7 +114,7 @@ async fn of_volumes(
     gone.map(|()| rows)
 }
 
-/// What the lanes of requests work on.
+/// Volumes and options of the lanes of requests.
 struct Bench<'a> {
     env: Env,
     processes: &'a dyn Processes,
@@ -167,7 +167,7 @@ async fn requests(
 impl Bench<'_> {
     async fn run(&self) -> Result<Vec<Row>, Error> {
         let mut rows = self.fill().await?;
-        // While it lies as it was written: random writes tear it apart.
+        // While the data is in the order of its writing: random writes scatter it.
         if self.parts.has(VolumePart::Sequential) {
             rows.extend(self.reads(LARGE, LARGE_DEPTH, false).await?);
         }
@@ -199,7 +199,7 @@ impl Bench<'_> {
         if let Some(nbd) = &self.nbd {
             lanes.push(lane("nbd write", move |n| nbd.write(n * LARGE as u64, &self.large)));
         }
-        // As long as it takes: it is read later on.
+        // Enough for all of it: it is read later on.
         let time = Duration::from_secs(15);
         let scenario = Scenario { size: LARGE, depth: LARGE_DEPTH, most, time };
         let rows = measure(&self.env, self.processes, scenario, lanes).await?;
@@ -257,7 +257,7 @@ impl Bench<'_> {
         measure(&self.env, self.processes, scenario, lanes).await
     }
 
-    /// A random place in what was filled.
+    /// A random offset in the filled range.
     fn anywhere(&self, size: usize) -> u64 {
         self.env.random_below(self.fill / size as u64) * size as u64
     }

@@ -1,5 +1,5 @@
-//! A client of NBD that measures: one connection, simple replies, many requests under way. It drops
-//! what it reads.
+//! An NBD client for measurements: one connection, simple replies, many requests under way. It
+//! drops the bytes that it reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use super::super::Error;
 /// Bytes that one system call takes in at most: an answer of 128 KiB with its neighbours.
 const RECEIVE_BYTES: usize = 256 << 10;
 
-/// A request that is not answered: the bytes of its good answer, and the sender of its outcome.
+/// A request that is not answered: the bytes of its successful answer, and the sender of its outcome.
 type Waiting = (usize, oneshot::Sender<Result<(), Error>>);
 
 struct Shared {
@@ -123,7 +123,7 @@ impl Drop for Nbd {
     }
 }
 
-/// Gives each request its answer, until the connection ends.
+/// Passes each answer to its request, until the connection ends.
 async fn answers(
     env: &Env,
     read: &mut ReadHalf,

@@ -1,4 +1,4 @@
-//! What the measurements of volumes are asked for, and what all of them write.
+//! Options of the measurements of volumes, and the data that all of them write.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use runtime::{Buf, Env, Rng};
 use super::super::Error;
 use super::Parts;
 
-/// What `bench volume` measures.
+/// Options of `bench volume`.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     /// Copies of all data.
@@ -23,7 +23,7 @@ pub struct VolumeOptions {
     pub creates: u32,
     /// MiB written to the segment that is recovered, and to the one that is taken over.
     pub takeover_mib: u64,
-    /// What is measured, beside the fill.
+    /// The measured parts, beside the fill.
     pub parts: Parts,
 }
 

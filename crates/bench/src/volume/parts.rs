@@ -14,9 +14,9 @@ pub enum VolumePart {
     Writes,
     /// Volumes and clones made a second, and clones opened.
     Creates,
-    /// What garbage collection copies and costs, at 80 % utilisation: writes 5 GB, takes minutes.
+    /// Copies and cost of garbage collection, at 80 % utilisation: writes 5 GB, takes minutes.
     Collection,
-    /// Until the next owner of a segment of 32 GiB has recovered it and answers, in this process.
+    /// Time until the next owner of a segment of 32 GiB has recovered it and answers, in this process.
     Recovery,
     /// The longest wait of clients while a block server is killed and another takes its segment of
     /// 32 GiB over. The cluster must have two block servers in processes of their own, and no volumes
@@ -80,7 +80,7 @@ impl Parts {
         parts.iter().any(|part| self.has(*part))
     }
 
-    /// Those that were not asked for.
+    /// Parts that were not asked for.
     pub(super) fn left_out(&self) -> Vec<LeftOut> {
         let others = VolumePart::ALL.into_iter().filter(|part| !self.has(*part));
         others.map(|part| LeftOut { part, why: None }).collect()
@@ -92,7 +92,7 @@ impl Parts {
 pub struct LeftOut {
     /// The part.
     pub part: VolumePart,
-    /// Why it could not be measured; none when it was not asked for.
+    /// The reason why it could not be measured; none when it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_that_are_not_asked_for_are_left_out() {
+    fn unrequested_parts_are_left_out() {
         let all = Parts::all();
         assert!(VolumePart::ALL.into_iter().all(|part| all.has(part)));
         assert!(all.lenient && all.left_out().is_empty());

@@ -1,5 +1,5 @@
-//! What garbage collection costs, and how long the recovery of a segment takes (`protocols.md` 7): on
-//! the device of a segment in this process, since both are made to happen at a moment of our choice.
+//! The cost of garbage collection, and the time of a segment's recovery (`protocols.md` 7): on the
+//! device of a segment in this process, since both are started at a chosen moment.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ impl<'a> Place<'a> {
             .map_err(Error::failed)
     }
 
-    /// Runs `work` here, and removes what it has left.
+    /// Runs `work` here, and removes its files.
     async fn with<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let done = work.await;
         for entry in self.client.list_all(&self.dir).await.map_err(Error::failed)? {
@@ -124,8 +124,8 @@ impl Zipf {
     }
 }
 
-/// Random writes in a steady state with garbage collection, beside the same without: what it
-/// copies, and what becomes of the longest latencies. `mib` is the size of the segment.
+/// Random writes in a steady state with garbage collection, beside the same without: the copies,
+/// and the longest latencies. `mib` is the size of the segment.
 pub(super) async fn collection(client: &Client, copies: u8, mib: u64) -> Result<Vec<Row>, Error> {
     let env = client.env();
     let mut noise = vec![0; SMALL];
@@ -193,9 +193,9 @@ async fn steady(
     Ok(row)
 }
 
-/// How long the next owner of a segment of 32 GiB needs until its first read and write are
-/// answered, after `written` bytes since the index was stored last: at random, in requests of
-/// 4 KiB and of 128 KiB. It is part of what clients wait for when a block server dies (`takeover`).
+/// Time of the next owner of a segment of 32 GiB until its first read and write are answered, after
+/// `written` bytes since the index was stored last: at random, in requests of 4 KiB and of 128 KiB.
+/// It is part of the clients' wait when a block server dies (`takeover`).
 pub(super) async fn recovery(client: &Client, copies: u8, written: u64) -> Result<Vec<Row>, Error> {
     let env = client.env();
     let mut rows = Vec::new();
@@ -225,7 +225,7 @@ async fn recover(
     (written, depth): (u64, usize),
 ) -> Result<Duration, Error> {
     let bytes = RECOVERED;
-    // Until then nothing is stored, and nothing collected; all that has changed fits in memory.
+    // Until then nothing is stored, and nothing collected; all changes fit in memory.
     let options = Options { checkpoint_updates: u64::MAX, collect: false, ..Options::default() };
     let first = place.open(bytes, 1, options.clone()).await?;
     let size = data.len() as u64;
@@ -243,7 +243,7 @@ async fn recover(
     }
     next.write(0, data.clone()).await.map_err(Error::failed)?;
     let took = env.now() - began;
-    drop(first); // It lasted until it was shut out, as a server that is cut off does.
+    drop(first); // It lasted until it was fenced, as a server that is cut off does.
     next.close().await.map_err(Error::failed)?;
     Ok(took)
 }

@@ -1,5 +1,5 @@
-//! Waits of clients when a block server is killed: detection, the rest of its lease, recovery
-//! by the next owner and retries included, which the recovery alone (`segment`) has not.
+//! Waits of clients when a block server is killed: detection, the rest of its lease, recovery by
+//! the next owner and retries included, which the recovery alone (`segment`) does not have.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -27,16 +27,16 @@ const SEGMENT: u64 = 32 * GIB;
 /// Written before at most: a block server stores a segment's index after 1 GiB of blocks. The rest
 /// is for what is written until the server is killed.
 const WRITTEN_MAX: u64 = CHECKPOINT_UPDATES_DEFAULT * BLOCK - (64 << 20);
-/// Clients work for so long before the kill, and after it: a takeover is over by then, or it shows.
+/// Time of the clients' work before the kill, and after it: a takeover is over by then, or it shows.
 const BEFORE: Duration = Duration::from_secs(1);
 const AFTER: Duration = Duration::from_secs(4);
-/// What the machine itself makes of a sleep of so long is shown beside.
+/// A sleep of this length is measured beside, as the machine's own delay.
 const NAP: Duration = Duration::from_millis(5);
 const SLEEP: &str = "takeover: a sleep of 5 ms";
 /// Volumes of measurements, which have no users.
 const OURS: &str = ".bench-";
 
-/// Why a block server of this cluster cannot be killed.
+/// The reason why a block server of this cluster cannot be killed.
 pub(super) async fn objection(
     exports: &VolumeExports,
     processes: &dyn Processes,
@@ -161,7 +161,7 @@ impl Clients {
         try_join_all(lanes).await.map(drop)
     }
 
-    /// Works until `kill` has answered when it struck.
+    /// Works until `kill` has returned the time of the kill.
     async fn run(
         &self,
         kill: impl Future<Output = Result<Instant, Error>>,
@@ -198,7 +198,7 @@ impl Clients {
         rows.map(|(kind, waits)| row(kind, &waits, struck, elapsed)).collect()
     }
 
-    /// One request after the other, until it is over.
+    /// Requests in order, until it is over.
     async fn lane(
         &self,
         over: &Cell<bool>,
@@ -213,7 +213,7 @@ impl Clients {
         Ok(waits)
     }
 
-    /// Reads a block, which has what the fill or what the writers gave it.
+    /// Reads a block, and compares it with the fill or with the writers' bytes.
     async fn read_back(&self) -> Result<(), Error> {
         let offset = self.anywhere();
         let got =
