@@ -26,7 +26,7 @@ use crate::seams::Seams;
 use crate::uses::Directories;
 use crate::{Build, config, probe};
 
-/// A manager that keeps a cut for its links speaks of it often enough for block servers.
+/// A manager that keeps a cut for its links renews it often enough for block servers.
 const _: () = assert!(
     block_manager::limits::KEEP_CUTS.as_millis() * 3 <= block_segment::limits::CUT_KEEP.as_millis()
 );
@@ -34,10 +34,10 @@ const _: () = assert!(
 /// Between two attempts to reach a master at the start.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a front end is that takes no connections over TCP.
+/// Address of a front end that takes no connections over TCP.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// What all three roles have to know of their cluster.
+/// Cluster of any of the three roles.
 struct Home<'a> {
     role: &'static str,
     id: &'a str,
@@ -87,7 +87,7 @@ pub struct ManagerRole {
 }
 
 impl ManagerRole {
-    /// Where it listens.
+    /// Its address.
     pub fn addr(&self) -> SocketAddr {
         self.manager.addr()
     }
@@ -116,7 +116,7 @@ impl ManagerRole {
     }
 }
 
-/// Serves the metrics of a process: its role, ID and executor, and what is its `own`.
+/// Serves the metrics of a process: its role, ID and executor, and its `own`.
 async fn show(
     env: &Env,
     addr: SocketAddr,
@@ -143,7 +143,7 @@ pub async fn start_manager(env: &Env, config: &config::BlockManager) -> Result<M
     start_manager_with(env, config, &Seams::none(), |_| ()).await
 }
 
-/// The same with something in between; `tune` changes what no configuration can.
+/// The same with seams; `tune` changes values that no configuration has.
 pub async fn start_manager_with(
     env: &Env,
     config: &config::BlockManager,
@@ -161,7 +161,7 @@ pub async fn start_manager_with(
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
     let lock_ttl = Duration::from_millis(config.lock_ms);
-    // Its questions about the lock end well before the lock's lease does.
+    // Its requests about the lock end well before the lock's lease does.
     let short = client::Config {
         control_attempt: lock_ttl / 4,
         control_budget: lock_ttl * 3 / 4,
@@ -193,7 +193,7 @@ pub struct ServerRole {
 }
 
 impl ServerRole {
-    /// What serves its segments.
+    /// The server of its segments.
     pub fn host(&self) -> &Host {
         &self.host
     }
@@ -226,7 +226,7 @@ pub async fn start_server(env: &Env, config: &config::BlockServer) -> Result<Ser
     start_server_with(env, config, &Seams::none(), |_| ()).await
 }
 
-/// What a block server gives its segments.
+/// Memory and options of a block server's segments.
 #[derive(Clone, Debug)]
 pub struct SegmentSettings {
     /// Bytes of table blocks that all segments keep in memory.
@@ -235,11 +235,11 @@ pub struct SegmentSettings {
     pub index_bytes: usize,
     /// Bytes of changes that tables' files do not have yet, and of last appends.
     pub write_bytes: usize,
-    /// How each segment works.
+    /// Options of each segment.
     pub options: Options,
 }
 
-/// The same with something in between; `tune` changes what no configuration can.
+/// The same with seams; `tune` changes values that no configuration has.
 pub async fn start_server_with(
     env: &Env,
     config: &config::BlockServer,
@@ -309,8 +309,8 @@ fn share(path: &Path, group: u32) -> std::io::Result<()> {
     std::fs::set_permissions(path, Permissions::from_mode(0o660))
 }
 
-/// What lets other machines in.
-fn gate(config: &config::Frontend, files: &config::FrontendTls) -> Result<TlsPolicy, Error> {
+/// The TLS policy for clients on other machines.
+fn tls_policy(config: &config::Frontend, files: &config::FrontendTls) -> Result<TlsPolicy, Error> {
     let read = |path: &Path| std::fs::read(path).map_err(|error| io("read", path, &error));
     let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
     let client_ca = read(&files.client_ca)?;
@@ -324,7 +324,7 @@ pub async fn start_frontend(env: &Env, config: &config::Frontend) -> Result<Fron
     start_frontend_with(env, config, &Seams::none(), |_| ()).await
 }
 
-/// The same with something in between; `tune` changes what no configuration can.
+/// The same with seams; `tune` changes values that no configuration has.
 pub async fn start_frontend_with(
     env: &Env,
     config: &config::Frontend,
@@ -347,14 +347,14 @@ pub async fn start_frontend_with(
     tune(&mut limits);
     let exports = Rc::new(VolumeExports::new(&managers, &endpoint, &holder, limits));
     exports.set_direct_reads(config.direct_reads);
-    // One that no address reaches is shown with port 0.
+    // One without a TCP address is shown with port 0.
     exports.announce(&config.id, config.nbd.unwrap_or(NOWHERE));
     let served = (seams.exports)(env, exports.clone());
     let frontend = Frontend::new(env, served, block_nbd::server::Limits::default());
     if let Some(nbd) = config.nbd {
         let listening = match &config.tls {
             None => frontend.listen(nbd).await,
-            Some(files) => frontend.listen_tls(nbd, Rc::new(gate(config, files)?)).await,
+            Some(files) => frontend.listen_tls(nbd, Rc::new(tls_policy(config, files)?)).await,
         };
         listening.map_err(|error| Error::Setup(error.to_string()))?;
     }

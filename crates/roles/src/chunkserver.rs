@@ -22,7 +22,7 @@ use crate::seams::{Plain, Seams, Stores};
 use crate::stores::Unopened;
 use crate::{Build, check_ports, config, probe};
 
-/// Where shard `index` listens: each on the next port.
+/// Address of shard `index`: each has the next port.
 fn shard_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
     let mut listen = config.listen;
     if listen.port() != 0 {
@@ -31,7 +31,7 @@ fn shard_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
     listen
 }
 
-/// A running chunkserver with what is needed to look at it.
+/// A running chunkserver, with access to its parts.
 pub struct Role<S = FlashStore> {
     /// The first shard, which speaks for the server.
     pub server: Chunkserver<S>,
@@ -39,8 +39,8 @@ pub struct Role<S = FlashStore> {
     pub endpoint: Endpoint,
     /// The stores of the shards on this executor.
     pub stores: Vec<S>,
-    /// Stores of all shards that did not open at the start, for the operator to know of. Those that
-    /// were absent are served once they are there.
+    /// Stores of all shards that did not open at the start, for the operator. Those that were
+    /// absent are served once they are there.
     pub unopened: Vec<Unopened>,
     /// The stores of all shards.
     pub disks: Disks,
@@ -49,21 +49,21 @@ pub struct Role<S = FlashStore> {
     here: Vec<Chunkserver<S>>,
 }
 
-/// How a chunkserver starts, beside its configuration.
+/// Options of a chunkserver's start, beside its configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Start {
     /// Obeys requests that make disks fail. Tests only.
     pub fault_injection: bool,
     /// Serves even when all its disks are absent: they were there once, and are served when they
-    /// are back. Otherwise the configuration is taken for wrong.
+    /// are back. Otherwise the configuration is assumed to be wrong.
     pub without_disks: bool,
-    /// Shards that share the first one's executor, each with an address of its own: what the
-    /// simulator, which has one executor, has for shards on others.
+    /// Shards that share the first one's executor, each with an address of its own: the simulator
+    /// has one executor only.
     pub shards_here: usize,
 }
 
-/// Between two looks for a disk that was not there at the start. A look is one attempt to open
-/// a file.
+/// Between two checks for a disk that was not there at the start. A check is one attempt to open a
+/// file.
 const ABSENT_PAUSE: Duration = Duration::from_secs(1);
 
 impl<S: ChunkStore> Role<S> {
@@ -109,7 +109,7 @@ struct Shard<S> {
     endpoint: Endpoint,
 }
 
-/// What the shards of a server start from.
+/// Environment of the shards of a server.
 #[derive(Clone)]
 struct Setup<S, T> {
     config: config::Chunkserver,
@@ -133,7 +133,7 @@ pub async fn start(
     start_with(env, config, how, &Seams::none(), Plain, |_| {}, others).await
 }
 
-/// The same with something in between; `tune` changes what no configuration can.
+/// The same with seams; `tune` changes values that no configuration has.
 pub async fn start_with<S: Stores>(
     env: &Env,
     config: &config::Chunkserver,
@@ -196,7 +196,7 @@ fn start_beside<S: Stores>(
     let _running = handle.spawn(async move |env| {
         match setup.start_shard(&env, index).await {
             Ok((shard, left_out)) => {
-                let _ = started.send(Ok(left_out)); // The one who started it may have given up.
+                let _ = started.send(Ok(left_out)); // The starter may have given up.
                 let _ = asked.wait_for(|asked| *asked).await;
                 shard.server.stop().await;
             }
@@ -210,7 +210,7 @@ fn start_beside<S: Stores>(
 }
 
 impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
-    /// Starts a shard with its share of the stores; those that do not open come back.
+    /// Starts a shard with its share of the stores; returns those that do not open.
     async fn start_shard(
         &self,
         env: &Env,
@@ -310,7 +310,7 @@ struct Samples {
 pub struct DiskSample {
     /// Space and state.
     pub info: StoreInfo,
-    /// What it has done.
+    /// Its counters.
     pub counters: Counters,
 }
 
@@ -333,7 +333,7 @@ impl Disks {
         self.lock().left_out -= 1;
     }
 
-    /// What a thread that has died has left is still true.
+    /// After a panic of its holder the data is still valid.
     fn lock(&self) -> MutexGuard<'_, Samples> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -366,7 +366,7 @@ pub async fn show(
     Ok(())
 }
 
-/// What the chunkserver shows over HTTP.
+/// The chunkserver's HTTP pages.
 fn pages(env: &Env, role: &Role, (id, build): (&str, Build), executors: Vec<Handle>) -> Pages {
     let env = env.clone();
     let (server, endpoint) = (role.server.clone(), role.endpoint.clone());

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use transport::TransportError;
 
-/// Why a role does not start, or its files, stores and ports cannot be used: one sentence, with the
-/// cause and the remedy.
+/// Reason why a role does not start, or its files, stores and ports cannot be used: one sentence,
+/// with the cause and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// Configuration, directory, port or store cannot be used; nothing was changed.

@@ -10,10 +10,10 @@ use runtime::{Env, OpenOptions};
 use crate::error::{Error, io};
 use crate::stores::{FILE, UNFINISHED};
 
-/// What a directory has.
+/// Content of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// Nothing, or what a file system begins with.
+    /// Nothing, or the entries of a new file system.
     Nothing,
     /// A store whose formatting was broken off.
     Unfinished,
@@ -24,7 +24,7 @@ pub enum Found {
 }
 
 impl Found {
-    /// What the names in a directory stand for.
+    /// Content by the names in a directory.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Found {
         let mut found = Found::Nothing;
         for name in names {
@@ -40,7 +40,7 @@ impl Found {
     }
 }
 
-/// Looks into a directory.
+/// Inspects a directory.
 pub async fn look(env: &Env, dir: &Path) -> Result<Found, Error> {
     let entries = env.read_dir(dir).await.map_err(|error| io("list", dir, &error))?;
     Ok(Found::of(entries.iter().map(|entry| entry.name.as_str())))
@@ -61,7 +61,7 @@ pub async fn directory<E: From<Error>>(
         found if force || found == Found::Nothing => {}
         Found::Unfinished => {
             refuse_in_use(env, &path).await?;
-            // Broken off behind the superblock, which comes last: the store is whole.
+            // The formatting was interrupted behind the superblock, which comes last: the store is whole.
             if let Some(disk) = whole(env, &path).await? {
                 return finish(env, dir, disk, note).await;
             }
@@ -86,7 +86,7 @@ pub async fn directory<E: From<Error>>(
     finish(env, dir, disk, note).await
 }
 
-/// Why a store cannot be made or looked at.
+/// Error of a store that cannot be made or inspected.
 pub fn failure(dir: &Path) -> impl Fn(MountError) -> Error {
     let dir = dir.display().to_string();
     move |error| {
@@ -129,7 +129,7 @@ async fn whole(env: &Env, path: &Path) -> Result<Option<DiskId>, Error> {
     }
 }
 
-/// From here to [`finish`] the directory says that its store is not whole, through a power cut too.
+/// Marks the store as unfinished until [`finish`], through a power cut too.
 async fn begin(env: &Env, dir: &Path) -> std::io::Result<()> {
     env.open_file(&dir.join(UNFINISHED), OpenOptions::CREATE).await?.sync().await?;
     env.sync_dir(dir).await
@@ -146,7 +146,7 @@ async fn finish<E: From<Error>>(
     Ok(disk)
 }
 
-/// Takes away what says that a formatting has not ended.
+/// Removes the mark of an unfinished formatting.
 pub async fn unmark(env: &Env, dir: &Path) -> Result<(), Error> {
     let unmarked = match env.remove_file(&dir.join(UNFINISHED)).await {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -50,7 +50,7 @@ pub async fn serve(env: &Env, addr: SocketAddr, pages: Pages) -> Result<SocketAd
             };
             let (own, pages, permits) = (env.clone(), pages.clone(), permits.clone());
             env.spawn(Class::Background, "http: serve", async move {
-                // A peer that is slow or breaks off is its own trouble.
+                // The failure of a peer that is slow or disconnects concerns that peer only.
                 let _ = own.timeout(TIMEOUT, answer(&own, stream, pages)).await;
                 permits.add_permits(1);
             });

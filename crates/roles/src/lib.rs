@@ -1,8 +1,7 @@
-//! What a process of each role is made of: its configuration file, and the assembly of the role
-//! from it. The `craton` binary and the simulator start roles through this crate.
+//! Roles of processes: configuration files, and the assembly of a role from its file. The `craton`
+//! binary and the simulator start roles through this crate.
 //!
-//! Logs and traces are set up by the process that a role runs in, which also prints what its operator
-//! is to see.
+//! The process of a role sets up logs and traces, and prints messages for its operator.
 //!
 //! Invariant: it knows no command line, no signal and no scenario, and starts no executor.
 
@@ -26,13 +25,13 @@ pub use error::Error;
 use runtime::{Duration, Env};
 use transport::TransportError;
 
-/// How long a role waits for a port that another process has.
+/// Wait of a role for a port that another process has.
 const PORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// See [`PORT_TIMEOUT`].
 const PORT_RETRY: Duration = Duration::from_millis(20);
 
-/// Sees that the addresses are free before anything is opened, formatted or made: what cannot
-/// start changes nothing. A process that was killed holds its ports for a moment.
+/// Checks that the addresses are free before anything is opened, formatted or made: a failed start
+/// changes nothing. A process that was killed holds its ports for a moment.
 async fn check_ports(env: &Env, addrs: impl IntoIterator<Item = SocketAddr>) -> Result<(), Error> {
     for addr in addrs.into_iter().filter(|addr| addr.port() != 0) {
         let end = env.now() + PORT_TIMEOUT;
@@ -49,7 +48,7 @@ async fn check_ports(env: &Env, addrs: impl IntoIterator<Item = SocketAddr>) -> 
     Ok(())
 }
 
-/// What a process is built from, as its metrics show it.
+/// Version and commit of a process, for its metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Build {
     /// The version of the release.

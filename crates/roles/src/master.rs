@@ -14,7 +14,7 @@ use crate::http::{self, Pages};
 use crate::seams::Seams;
 use crate::{Build, check_ports, config, probe};
 
-/// How often the master is asked whether one of its groups has failed.
+/// Interval of the check whether one of the master's groups has failed.
 const HEALTH_PAUSE: Duration = Duration::from_secs(1);
 
 /// Completes when a group's member of this master has failed.
@@ -27,7 +27,7 @@ pub async fn failure(env: &Env, master: &Master) -> String {
     }
 }
 
-/// A running master with what is needed to look at it.
+/// A running master, with access to its parts.
 pub struct Role {
     /// The master.
     pub master: Master,
@@ -40,7 +40,7 @@ pub async fn start(env: &Env, config: &config::Master) -> Result<Role, Error> {
     start_with(env, config, &Seams::none(), |_| ()).await
 }
 
-/// The same with something in between; `tune` changes what no configuration can.
+/// The same with seams; `tune` changes values that no configuration has.
 pub async fn start_with(
     env: &Env,
     config: &config::Master,
@@ -86,7 +86,7 @@ pub async fn start_with(
 }
 
 /// The Raft library's pair of times for elections after `silence` to 4/3 of it. It counts a
-/// leader's lease, which is the longer of the two, and then a time drawn between them.
+/// leader's lease, the longer of the two, and then a time drawn between them.
 fn election_timeout(silence: Duration) -> (Duration, Duration) {
     (silence / 3, silence * 2 / 3)
 }
@@ -105,7 +105,7 @@ pub async fn show(
     Ok(())
 }
 
-/// What the master shows over HTTP.
+/// The master's HTTP pages.
 fn pages(env: &Env, role: &Role, (id, build): (&str, Build), handle: Handle) -> Pages {
     let env = env.clone();
     let (master, endpoint) = (role.master.clone(), role.endpoint.clone());

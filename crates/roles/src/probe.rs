@@ -1,4 +1,4 @@
-//! What the parts of a role count, as metrics.
+//! Metrics: the counters of a role's parts.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ pub fn process(text: &mut Exposition, (role, id, build): (&str, &str, Build), ex
     }
 }
 
-/// What the process's operations, disks and groups count, and its buffers.
+/// Counters of the process's operations, disks and groups, and its buffers.
 pub fn operations(text: &mut Exposition, env: &Env) {
     env.tracer().registry().expose_into(text);
     let pool = env.pool();
@@ -85,7 +85,7 @@ pub fn operations(text: &mut Exposition, env: &Env) {
     }
 }
 
-/// What frames are counted of apart: the services of all roles, and the links' own signals.
+/// Labels of frames: the services of all roles, and the links' own signals.
 const SERVICES: [(Option<Service>, &str); 5] = [
     (Some(Service::CONTROL), "control"),
     (Some(Service::DATA), "data"),
@@ -154,7 +154,7 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
     }
 }
 
-/// Disks: `disk` is the incarnation, `path` where it is.
+/// Disks: `disk` is the incarnation, `path` its path.
 pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_out: usize) {
     let help = "Stores that could not be opened at the start.";
     text.gauges("craton_disks_left_out", help).sample(&[], left_out as f64);
@@ -214,7 +214,7 @@ pub fn disks(text: &mut Exposition, disks: &BTreeMap<String, DiskSample>, left_o
     }
 }
 
-/// Groups of a master.
+/// Counters and memory of a block server.
 pub fn block_server(
     text: &mut Exposition,
     host: &block_server::Host,
@@ -282,7 +282,7 @@ pub fn block_server(
     text.gauges("craton_block_segments", "Segments that are open.").sample(&[], open);
 }
 
-/// What a front end does.
+/// Counters of a front end.
 pub fn frontend(
     text: &mut Exposition,
     frontend: &block_nbd::server::Frontend,
@@ -315,7 +315,7 @@ pub fn frontend(
     text.gauges("craton_nbd_connections", "Connections open now.").sample(&[], connections);
 }
 
-/// What a master does.
+/// State and counters of a master.
 pub fn master(text: &mut Exposition, master: &master::Master) {
     let ready = f64::from(master.is_ready());
     text.gauges("craton_master_ready", "1 when every group has a leader.").sample(&[], ready);

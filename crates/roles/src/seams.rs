@@ -1,4 +1,4 @@
-//! Where a simulator stands between the parts of a role. A process puts nothing there.
+//! Seams: the simulator inserts faults between the parts of a role. A process inserts nothing.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -16,21 +16,21 @@ use crate::error::Error;
 use crate::stores::Unopened;
 use crate::{config, stores};
 
-/// What is put between the parts of a role when it starts.
+/// Wrappers between the parts of a role, set at its start.
 #[derive(Clone)]
 pub struct Seams {
     /// The cluster's key, for hosts that have no file of it.
     pub key: Option<ClusterKey>,
-    /// What a client of the core takes for the network.
+    /// Wraps the network of a client of the core.
     pub peers: fn(&Env, Endpoint) -> Rc<dyn Peers>,
-    /// What a block server takes for its segments.
+    /// Wraps the devices of a block server.
     pub devices: fn(&Env, Rc<dyn Devices>) -> Rc<dyn Devices>,
-    /// What a front end takes for its volumes.
+    /// Wraps the exports of a front end.
     pub exports: fn(&Env, Rc<dyn Exports>) -> Rc<dyn Exports>,
 }
 
 impl Seams {
-    /// Nothing in between: how a process starts.
+    /// No wrappers: the seams of a process.
     pub fn none() -> Seams {
         Seams {
             key: None,
@@ -51,10 +51,10 @@ impl Seams {
 
 /// Opens the stores of a chunkserver.
 pub trait Stores: Clone + Send + 'static {
-    /// What the server takes for a store.
+    /// The store that the server uses.
     type Store: ChunkStore;
 
-    /// Opens a configured store: the engine, and what the server takes for it.
+    /// Opens a configured store: the engine, and the store that the server uses.
     fn open(
         &self,
         env: &Env,

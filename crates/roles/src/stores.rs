@@ -1,7 +1,7 @@
 //! Opening the stores of a chunkserver.
 //!
-//! Invariant: a role never formats. A place without a store is a disk that is not mounted, for all
-//! that a role can know; a store made there would take the disk's part on another disk.
+//! Invariant: a role never formats. A role cannot distinguish a path without a store from a disk
+//! that is not mounted; a store made there would take the disk's part on another disk.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use runtime::Env;
 use crate::config::{Durability, Store};
 use crate::error::Error;
 
-/// The file that a store in a directory is.
+/// The file of a store in a directory.
 pub const FILE: &str = "store.craton";
 /// In a directory whose store is being formatted, until all of it is durable.
 pub const UNFINISHED: &str = ".craton.formatting";
 
-/// Why a store is not served.
+/// Reason why a store is not served.
 #[derive(Clone, Debug)]
 pub struct Unopened {
-    /// The cause, and what to do.
+    /// The cause and the remedy.
     pub error: Error,
-    /// Nothing is at its place, as before its disk is mounted: it may be there later.
+    /// Nothing is at its path, as before its disk is mounted: it may be there later.
     pub is_absent: bool,
 }
 
@@ -46,7 +46,7 @@ impl From<Error> for Unopened {
     }
 }
 
-/// The file or device of a store that is named by its directory, file or device.
+/// The file or device of a store, from its directory, file or device.
 pub fn medium(path: &Path) -> Result<PathBuf, Error> {
     find(path).map_err(|unopened| unopened.error)
 }
@@ -69,7 +69,7 @@ fn find(path: &Path) -> Result<PathBuf, Unopened> {
     Err(Error::Setup(text).into())
 }
 
-/// Opens a store that was formatted before. Nothing is written where there is none.
+/// Opens a store that was formatted before. Without a store nothing is written.
 pub async fn open(env: &Env, store: &Store) -> Result<FlashStore, Unopened> {
     let path = find(&store.path)?;
     let sync = match store.durability {
@@ -97,7 +97,7 @@ fn explain(path: &Path, error: &MountError) -> Error {
     Error::Setup(format!("store {}: {error}", path.display()))
 }
 
-/// What a directory has in which no store can be opened.
+/// The error for a directory in which no store can be opened.
 async fn look(env: &Env, dir: &Path) -> Unopened {
     let entries = match env.read_dir(dir).await {
         Ok(entries) => entries,

@@ -1,4 +1,4 @@
-//! Which DataFiles volumes name, read from their directories.
+//! DataFiles that volumes name, read from their directories.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{StreamExt, iter};
 use table::ClientStore;
 
-/// Directories of segments whose room is asked for at a time.
+/// Directories of segments whose size is read at a time.
 const ROOM_LOOKS: usize = 16;
 
 /// Reads the directories through a client of the core.
@@ -30,8 +30,8 @@ impl FileUses for Directories {
     }
 }
 
-/// Which DataFiles volumes and snapshots name, as their directories show: no server has to have them
-/// open. What an owner is about to change may be missing.
+/// The DataFiles of volumes and snapshots, from their directories: no server has to have them open.
+/// Changes that an owner is about to make may be missing.
 pub async fn uses(client: &Client, volumes: &[VolumeInfo]) -> Result<Vec<Use>, client::Error> {
     let count = |info: &VolumeInfo| {
         geometry(&info.spec).map_or(0, |sizes| sizes.segments(info.spec.bytes)) as u32

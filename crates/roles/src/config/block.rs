@@ -1,4 +1,4 @@
-//! What the block service's roles can be configured with.
+//! Configuration of the block service's roles.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,19 +17,19 @@ pub struct BlockManager {
     pub id: String,
     /// The cluster's identity; learned from the first peer when it is absent.
     pub cluster: Option<String>,
-    /// Where it listens and where others reach it.
+    /// Address where it listens and where others reach it.
     pub listen: SocketAddr,
     /// Masters to start from; the rest is learned from them.
     pub masters: Vec<SocketAddr>,
     /// File with the cluster's key; needed unless it listens on loopback.
     pub key_file: Option<PathBuf>,
-    /// Where metrics are served over HTTP.
+    /// Address of its metrics over HTTP.
     pub metrics: Option<SocketAddr>,
     /// Copies of its table, 1 to 5.
     #[serde(default = "BlockManager::copies_default")]
     pub copies: u8,
-    /// Lease of the lock by which managers choose who leads, ms, 300 to 60,000: for so long
-    /// nobody leads when the one that does dies.
+    /// Lease of the managers' lock, ms, 300 to 60,000: when the leader dies, no manager leads for
+    /// this long.
     #[serde(default = "BlockManager::lock_default")]
     pub lock_ms: u64,
     /// Silence of a block server after which others take its segments, ms, 300 to 60,000.
@@ -79,13 +79,13 @@ pub struct BlockServer {
     pub id: String,
     /// The cluster's identity; learned from the first peer when it is absent.
     pub cluster: Option<String>,
-    /// Where it listens and where others reach it.
+    /// Address where it listens and where others reach it.
     pub listen: SocketAddr,
     /// Masters to start from; the rest is learned from them.
     pub masters: Vec<SocketAddr>,
     /// File with the cluster's key; needed unless it listens on loopback.
     pub key_file: Option<PathBuf>,
-    /// Where metrics are served over HTTP.
+    /// Address of its metrics over HTTP.
     pub metrics: Option<SocketAddr>,
     /// MiB of index that all segments keep in memory, 1 to 65,536.
     #[serde(default = "BlockServer::index_default")]
@@ -146,10 +146,10 @@ pub struct Frontend {
     pub id: String,
     /// The cluster's identity; learned from the first peer when it is absent.
     pub cluster: Option<String>,
-    /// Where it takes NBD connections over TCP: a loopback address, unless there is `tls`; nowhere
-    /// when absent.
+    /// Address of NBD connections over TCP: a loopback address, unless there is `tls`; none when
+    /// absent.
     pub nbd: Option<SocketAddr>,
-    /// A Unix socket where it takes them too, for its own user; at most 107 bytes.
+    /// A Unix socket for NBD connections, for its own user; at most 107 bytes.
     pub nbd_unix: Option<PathBuf>,
     /// The group, by name or number, whose users may connect to `nbd_unix` too.
     pub nbd_group: Option<String>,
@@ -157,12 +157,12 @@ pub struct Frontend {
     pub masters: Vec<SocketAddr>,
     /// File with the cluster's key, when it has one.
     pub key_file: Option<PathBuf>,
-    /// Where metrics are served over HTTP.
+    /// Address of its metrics over HTTP.
     pub metrics: Option<SocketAddr>,
     /// MiB of buffers that the process may hold, 64 to 1,048,576.
     #[serde(default = "memory_default")]
     pub memory_mib: u64,
-    /// Whether it reads from chunkservers what block servers say where to find.
+    /// Direct reads: from chunkservers, at locations that block servers send.
     #[serde(default = "yes")]
     pub direct_reads: bool,
     /// TLS of all connections to `nbd`; needed when that is no loopback address.
@@ -302,7 +302,7 @@ impl Config for Frontend {
     }
 }
 
-/// The number of a group, which may be given as that.
+/// The number of a group, from its name or number.
 pub fn group_id(group: &str) -> Result<u32, String> {
     if let Ok(id) = group.parse() {
         return Ok(id);

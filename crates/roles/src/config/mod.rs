@@ -23,12 +23,12 @@ const FILE_MAX: u64 = 1 << 20;
 /// Bytes of an ID or a failure domain at most.
 const NAME_MAX: usize = 64;
 
-/// What a configuration says of the process that its role runs in.
+/// Settings of the process that a role runs in.
 #[derive(Clone, Copy, Debug)]
 pub struct Process<'a> {
     /// The role's ID.
     pub id: &'a str,
-    /// How it logs.
+    /// Its log.
     pub log: &'a Logging,
     /// MiB of buffers that it may hold.
     pub memory_mib: u64,
@@ -36,7 +36,7 @@ pub struct Process<'a> {
 
 /// A configuration that a role starts from.
 pub trait Config: DeserializeOwned {
-    /// What it says of the process.
+    /// Settings of the process.
     fn process(&self) -> Process<'_>;
 
     /// Executors that the role runs on. Fewer than are asked for get a line in the log.
@@ -44,7 +44,7 @@ pub trait Config: DeserializeOwned {
         1
     }
 
-    /// Says which key has a value that cannot be, and what would do.
+    /// Checks values; the error names the key and valid values.
     fn check(&self) -> Result<(), String>;
 
     /// Makes relative paths start at `dir`, the directory of the file.
@@ -79,7 +79,7 @@ fn explain(text: &str, error: &toml::de::Error) -> String {
         format!("line {line}: ")
     });
     let what = error.message().trim().replace('\n', " ");
-    // A missing key is not at a place: the parser points at the whole file.
+    // A missing key has no position: the parser points at the whole file.
     match what.strip_prefix("missing field") {
         Some(key) => format!("the key{key} is missing"),
         None => {
@@ -96,7 +96,7 @@ pub fn read_key(path: &Path) -> Result<ClusterKey, Error> {
         .map_err(|error| Error::Setup(format!("{}: {error}", path.display())))
 }
 
-/// The cluster's identity as a configuration has it; zero when it is to be learned.
+/// The cluster's identity in a configuration; zero when it is to be learned.
 pub fn cluster_id(text: Option<&str>) -> Result<ClusterId, String> {
     let Some(text) = text else { return Ok(ClusterId::default()) };
     text.parse().map_err(|error| format!("cluster: {error}"))

@@ -62,7 +62,7 @@ fn errors_name_line_and_key() {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn written_configuration_reads_back() {
     let config: Master = parse(MASTER).expect("it is complete");
     let text = toml::to_string(&config).expect("it can be written");
     assert_eq!(parse::<Master>(&text), Ok(config));
@@ -72,7 +72,7 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
-fn documented_examples_are_good() {
+fn documented_examples_are_valid() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations");
     read::<Master>(&docs.join("master.toml")).expect("master.toml");
     read::<Chunkserver>(&docs.join("chunkserver.toml")).expect("chunkserver.toml");
@@ -118,7 +118,7 @@ fn corpus_is_answered() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         fuzz_config(&bytes);
     }
 

@@ -1,4 +1,4 @@
-//! What can be configured. `docs/operations` has an example of each file.
+//! Configuration of the core's roles. `docs/operations` has an example of each file.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::{Config, Process, absolute, check_name, cluster_id};
 
-/// How a role writes its log.
+/// Settings of a role's log.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields, default)]
 pub struct Logging {
     /// Directory of the log files; without it lines go to standard error.
     pub dir: Option<PathBuf>,
-    /// What is logged: `error`, `warn`, `info`, `debug`, or filters such as `info,master=debug`.
+    /// Level: `error`, `warn`, `info`, `debug`, or filters such as `info,master=debug`.
     pub level: String,
     /// MiB of a file before it is rotated, 1 to 1024.
     pub file_mib: u64,
@@ -29,8 +29,8 @@ pub struct Logging {
 }
 
 const SLOW_MS: u64 = metrics::limits::SLOW_NS_DEFAULT / 1_000_000;
-/// The Raft library tells of every vote at `info`, and at `warn` of every message that a master
-/// that is down does not get: 60 lines a second, which would drive all else out of the files.
+/// The Raft library logs every vote at `info`, and at `warn` every message that a master that is
+/// down does not get: 60 lines a second, which would drive all else out of the files.
 const LEVEL: &str = "info,openraft=error";
 
 impl Default for Logging {
@@ -54,7 +54,7 @@ impl Logging {
     }
 }
 
-/// Says what is wrong with a `level`.
+/// Checks a `level`; the error names the wrong part.
 pub(super) fn check_level(level: &str) -> Result<(), String> {
     let is_level =
         |word: &str| !word.trim().is_empty() && LevelFilter::from_str(word.trim()).is_ok();
@@ -71,7 +71,7 @@ pub(super) fn check_level(level: &str) -> Result<(), String> {
     }
 }
 
-/// How a store's writes become durable.
+/// Way in which a store's writes become durable.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
@@ -94,7 +94,7 @@ pub struct Store {
     /// KiB of its allocation unit, when it is formatted: a power of two, 16 to 16384.
     #[serde(default = "Store::unit_default")]
     pub unit_kib: u32,
-    /// How writes become durable.
+    /// Way in which writes become durable.
     #[serde(default)]
     pub durability: Durability,
 }
@@ -146,7 +146,7 @@ pub struct Chunkserver {
     pub id: String,
     /// The cluster's identity, e.g. `clu_7f...`; learned from the first peer when it is absent.
     pub cluster: Option<String>,
-    /// Where it listens.
+    /// Its address.
     pub listen: SocketAddr,
     /// Masters to start from; the rest is learned from them.
     pub masters: Vec<SocketAddr>,
@@ -155,7 +155,7 @@ pub struct Chunkserver {
     pub domain: Option<String>,
     /// File with the cluster's key; needed unless it listens on loopback.
     pub key_file: Option<PathBuf>,
-    /// Where metrics are served over HTTP.
+    /// Address of its metrics over HTTP.
     pub metrics: Option<SocketAddr>,
     /// Time between heartbeats, ms, 10 to 10,000.
     #[serde(default = "Chunkserver::heartbeat_default")]
@@ -282,7 +282,7 @@ pub struct Peer {
     pub raft_id: u64,
     /// Its ID.
     pub id: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
 }
 
@@ -296,13 +296,13 @@ pub struct Master {
     pub raft_id: u64,
     /// The cluster's identity, e.g. `clu_7f...`, the same for all its masters.
     pub cluster: String,
-    /// Where it listens, and where the others reach it.
+    /// Address where it listens, and where the others reach it.
     pub listen: SocketAddr,
     /// Directory of its log, snapshots and checkpoints.
     pub data_dir: PathBuf,
     /// File with the cluster's key; needed unless it listens on loopback.
     pub key_file: Option<PathBuf>,
-    /// Where metrics are served over HTTP.
+    /// Address of its metrics over HTTP.
     pub metrics: Option<SocketAddr>,
     /// Partitions of the namespace service, 1 to 64; fixed when the cluster is formed.
     #[serde(default = "Master::partitions_default")]
