@@ -30,12 +30,12 @@ impl Writer {
         Writer::default()
     }
 
-    /// What was written.
+    /// The bytes written.
     pub fn finish(self) -> Vec<u8> {
         self.0
     }
 
-    /// What was written so far; the writer begins anew.
+    /// The bytes written so far; the writer begins again.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
@@ -118,7 +118,7 @@ impl Writer {
     }
 }
 
-/// The key of a row: big-endian, so that keys are in the order of what they stand for.
+/// The key of a row: big-endian, so that keys are in the order of their IDs.
 pub fn row_key<const N: usize>(table: u8, id: [u8; N], name: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + N + name.len());
     key.push(table);
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
         if self.0.is_empty() { Ok(()) } else { Err(DecodeError) }
     }
 
-    /// What was not taken yet.
+    /// The bytes not taken yet.
     pub fn rest(self) -> &'a [u8] {
         self.0.0
     }

@@ -52,12 +52,12 @@ struct Live {
 pub struct Checkpoints(Rc<CheckpointsInner>);
 
 struct CheckpointsInner {
-    shelf: GroupStore,
+    group_store: GroupStore,
     live: RefCell<Live>,
     next_run: Cell<u64>,
     /// Snapshots of other members that have replaced everything.
     installed: Cell<u64>,
-    /// Held by who changes the list of runs.
+    /// Held by the task that changes the list of runs.
     changing: Mutex<()>,
     merging: Cell<bool>,
     closed: Cell<bool>,
@@ -83,7 +83,7 @@ impl SnapshotData {
         self.runs.iter().map(|run| run.facts.len).sum()
     }
 
-    /// Bytes from `offset` of all runs one behind the other, of one run, `max` at most.
+    /// Bytes from `offset` of all runs, taken as one without gaps, `max` at most.
     pub(super) async fn piece(&self, mut offset: u64, max: usize) -> Result<Vec<u8>, LogError> {
         for run in &self.runs {
             if offset < run.facts.len {
@@ -96,14 +96,14 @@ impl SnapshotData {
 }
 
 impl Checkpoints {
-    /// Reads the newest manifest of `shelf`'s group, and removes what is left of others.
-    pub async fn open(shelf: GroupStore) -> Result<Checkpoints, LogError> {
-        let manifests = shelf.list(Kind::Manifest);
+    /// Reads the newest manifest of the group of `group_store`, and removes the remains of others.
+    pub async fn open(group_store: GroupStore) -> Result<Checkpoints, LogError> {
+        let manifests = group_store.list(Kind::Manifest);
         let newest = manifests.iter().rev().find(|held| held.sealed);
         let mut live = Live::default();
         if let Some(held) = newest {
-            let bytes = shelf.read(Kind::Manifest, held.number, 0, held.len).await;
-            let bytes = bytes.map_err(|error| lost(&shelf, error))?;
+            let bytes = group_store.read(Kind::Manifest, held.number, 0, held.len).await;
+            let bytes = bytes.map_err(|error| lost(&group_store, error))?;
             let (meta, runs) = manifest::decode(&bytes).map_err(|_| LogError::SnapshotLost)?;
             let runs = runs.into_iter().map(|facts| Rc::new(Run { facts })).collect();
             live = Live { manifest: held.number, meta: Some(meta), runs };
@@ -112,22 +112,22 @@ impl Checkpoints {
         for run in &live.runs {
             wanted.extend((0..run.parts()).map(|part| part_number(run.facts.id, part)));
         }
-        let held = shelf.list(Kind::Run);
+        let held = group_store.list(Kind::Run);
         let sound = held.iter().filter(|held| held.sealed && wanted.contains(&held.number));
         if sound.count() != wanted.len() {
             return Err(LogError::SnapshotLost);
         }
         let newest = live.manifest;
         for other in manifests.iter().filter(|held| held.number != newest || !held.sealed) {
-            shelf.delete(Kind::Manifest, other.number).await?;
+            group_store.delete(Kind::Manifest, other.number).await?;
         }
         for other in held.iter().filter(|held| !wanted.contains(&held.number)) {
-            shelf.env().mark("checkpoint: what an end left is removed");
-            shelf.delete(Kind::Run, other.number).await?;
+            group_store.env().mark("checkpoint: what an end left is removed");
+            group_store.delete(Kind::Run, other.number).await?;
         }
         let highest = held.last().map_or(0, |held| held.number / RUN_PARTS_MAX);
         Ok(Checkpoints(Rc::new(CheckpointsInner {
-            shelf,
+            group_store,
             live: RefCell::new(live),
             next_run: Cell::new(highest + 1),
             installed: Cell::new(0),
@@ -139,7 +139,7 @@ impl Checkpoints {
     }
 
     pub(super) fn env(&self) -> &Env {
-        self.0.shelf.env()
+        self.0.group_store.env()
     }
 
     /// The newest checkpoint.
@@ -228,7 +228,7 @@ impl Checkpoints {
         SnapshotData { checkpoints: self.clone(), runs }
     }
 
-    /// Waits for what is under way, and changes nothing any more.
+    /// Waits for operations under way, and changes nothing any more.
     pub(super) async fn close(&self) {
         self.0.closed.set(true);
         let _turn = self.0.changing.lock().await;
@@ -245,18 +245,18 @@ impl Checkpoints {
         let facts: Vec<RunFacts> = runs.iter().map(|run| run.facts).collect();
         let bytes = manifest::encode(&meta, &facts);
         let old = inner.live.borrow().manifest;
-        inner.shelf.append(Kind::Manifest, old + 1, 0, &bytes).await?;
-        inner.shelf.seal(Kind::Manifest, old + 1, bytes.len() as u32).await?;
+        inner.group_store.append(Kind::Manifest, old + 1, 0, &bytes).await?;
+        inner.group_store.seal(Kind::Manifest, old + 1, bytes.len() as u32).await?;
         let live = Live { manifest: old + 1, meta: Some(meta), runs };
         let before = inner.live.replace(live);
         if old > 0 {
-            inner.shelf.delete(Kind::Manifest, old).await?;
+            inner.group_store.delete(Kind::Manifest, old).await?;
         }
         inner.garbage.borrow_mut().extend(before.runs);
         self.sweep().await
     }
 
-    /// Removes runs that nobody has.
+    /// Removes runs that no checkpoint has.
     async fn sweep(&self) -> Result<(), LogError> {
         loop {
             let unused = {
@@ -266,10 +266,10 @@ impl Checkpoints {
             };
             let Some(unused) = unused else { break };
             for part in 0..unused.parts() {
-                self.0.shelf.delete(Kind::Run, part_number(unused.facts.id, part)).await?;
+                self.0.group_store.delete(Kind::Run, part_number(unused.facts.id, part)).await?;
             }
         }
-        // What is used still may be in the list of runs again: it was never out of it.
+        // A run in use may be in the list of runs again: it was never out of it.
         let live: BTreeSet<u64> = {
             let live = self.0.live.borrow();
             live.runs.iter().map(|run| run.facts.id).collect()
@@ -282,8 +282,8 @@ impl Checkpoints {
         let (part, within) = (offset / RUN_CHUNK_LEN, offset % RUN_CHUNK_LEN);
         let len = (run.facts.len - offset).min(RUN_CHUNK_LEN - within).min(max as u64);
         let number = part_number(run.facts.id, part);
-        let read = self.0.shelf.read(Kind::Run, number, within as u32, len as u32).await;
-        read.map_err(|error| lost(&self.0.shelf, error))
+        let read = self.0.group_store.read(Kind::Run, number, within as u32, len as u32).await;
+        read.map_err(|error| lost(&self.0.group_store, error))
     }
 
     /// Gives all rows of `runs`, merged, to `sink`, in pieces of whole rows.
@@ -361,9 +361,9 @@ impl Checkpoints {
     }
 }
 
-/// How many of the newest runs are merged now; 0 for none. A run is taken in when it is less
-/// than twice as long as all newer ones together: so each row is written anew a number of times
-/// that grows as the logarithm of the state, and the runs are few.
+/// Number of the newest runs to merge now; 0 for none. A run is taken in when it is less than twice
+/// as long as all newer ones together. So the number of times that a row is written again grows as
+/// the logarithm of the state, and the runs are few.
 fn mergeable(lens: &[u64]) -> usize {
     let mut newer = 0;
     let taken = lens.iter().rev().take_while(|&&len| {
@@ -376,10 +376,10 @@ fn mergeable(lens: &[u64]) -> usize {
 }
 
 /// A chunk of a checkpoint that does not verify, or another failure.
-fn lost(shelf: &GroupStore, error: DeviceError) -> LogError {
+fn lost(group_store: &GroupStore, error: DeviceError) -> LogError {
     match error {
         DeviceError::Damaged { .. } => {
-            shelf.env().mark("checkpoint: damage met");
+            group_store.env().mark("checkpoint: damage met");
             tracing::warn!(%error, "a checkpoint is damaged");
             LogError::SnapshotLost
         }
@@ -387,7 +387,7 @@ fn lost(shelf: &GroupStore, error: DeviceError) -> LogError {
     }
 }
 
-/// Writes a run. What is not finished is removed.
+/// Writes a run. An unfinished one is removed.
 pub(super) struct RunWriter {
     checkpoints: Checkpoints,
     id: u64,
@@ -399,18 +399,18 @@ pub(super) struct RunWriter {
 impl RunWriter {
     /// Appends bytes, durably.
     pub(super) async fn push(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
-        let shelf = self.checkpoints.0.shelf.clone();
+        let group_store = self.checkpoints.0.group_store.clone();
         while !bytes.is_empty() {
             let within = self.len % RUN_CHUNK_LEN;
             let room = (RUN_CHUNK_LEN - within).min(PIECE_BYTES as u64) as usize;
             let (now, later) = bytes.split_at(bytes.len().min(room));
             let number = part_number(self.id, self.len / RUN_CHUNK_LEN);
-            // Counted first: what may have been made is removed if this fails.
+            // Counted first: a chunk that may have been made is removed if this fails.
             self.len += now.len() as u64;
             self.crc = crc32c_extend(self.crc, now);
-            shelf.append(Kind::Run, number, within as u32, now).await?;
+            group_store.append(Kind::Run, number, within as u32, now).await?;
             if self.len.is_multiple_of(RUN_CHUNK_LEN) {
-                shelf.seal(Kind::Run, number, RUN_CHUNK_LEN as u32).await?;
+                group_store.seal(Kind::Run, number, RUN_CHUNK_LEN as u32).await?;
             }
             bytes = later;
         }
@@ -419,10 +419,11 @@ impl RunWriter {
 
     /// Ends the run; none when it is empty.
     pub(super) async fn finish(mut self) -> Result<Option<Rc<Run>>, LogError> {
-        let (shelf, within) = (self.checkpoints.0.shelf.clone(), self.len % RUN_CHUNK_LEN);
+        let (group_store, within) =
+            (self.checkpoints.0.group_store.clone(), self.len % RUN_CHUNK_LEN);
         if within > 0 {
             let number = part_number(self.id, self.len / RUN_CHUNK_LEN);
-            shelf.seal(Kind::Run, number, within as u32).await?;
+            group_store.seal(Kind::Run, number, within as u32).await?;
         }
         self.finished = true;
         let facts = self.facts();

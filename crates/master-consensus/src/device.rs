@@ -1,5 +1,5 @@
-//! Where a Raft log lives: durable appends at the end, in order, and a front that can be dropped.
-//! Narrow, so that a chunk store can take the place of the files (design D4).
+//! Storage of a Raft log: durable appends at the end, in order, and a front that can be dropped.
+//! Narrow: the chunk store implements it, and files do for measurements (design D4).
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -43,17 +43,17 @@ pub trait LogDevice: 'static {
     /// Unit of appends, in bytes.
     fn block_len(&self) -> usize;
 
-    /// Everything that is kept. What it returns is durable: bytes that are only cached are made
-    /// durable first, so that nothing that was read can be lost by a later power failure.
+    /// Everything that is kept. All that it returns is durable: bytes that are only cached are made
+    /// durable first, so that a later power failure loses nothing that was read.
     fn read_all(&mut self) -> impl Future<Output = Result<LogImage, DeviceError>>;
 
-    /// Where the first append of this opening goes, when the log that was read ends at `end`.
+    /// Position of this opening's first append, when the log that was read ends at `end`.
     fn resume_at(&self, end: u64) -> u64 {
         end
     }
 
-    /// Writes whole blocks at `at`, which is where the last append ended or the start of the
-    /// next segment. Durable on return. After an error the device is not used again.
+    /// Writes whole blocks at `at`: the end of the last append, or the start of the next segment.
+    /// Durable on return. After an error the device is not used again.
     fn append(&mut self, at: u64, batch: &[u8]) -> impl Future<Output = Result<(), DeviceError>>;
 
     /// Forgets the segments below `below`, the start of a segment. They may come back until it
@@ -68,7 +68,7 @@ pub struct MemoryDevice {
     image: Rc<RefCell<MemoryLog>>,
 }
 
-/// What a [`MemoryDevice`] holds.
+/// Content of a [`MemoryDevice`].
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLog {
     /// Position of the first byte: the start of a segment.

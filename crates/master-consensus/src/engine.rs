@@ -1,8 +1,8 @@
 //! A Raft log in chunks of the store that the groups of a process share (design D4).
 //!
 //! A segment is a chunk. Each opening of the log begins a new one, as a new writer of a file does
-//! (`protocols.md` 1.1): what a torn append left behind is never written over, and every older
-//! chunk is sealed, so that its length is on record.
+//! (`protocols.md` 1.1): the rest of a torn append is never written over, and every older chunk is
+//! sealed, so that its length is on record.
 
 use base::limits::SECTOR_DATA_MAX;
 use runtime::Class;
@@ -13,7 +13,7 @@ use super::group_store::{GroupStore, Kind, StoredChunk};
 
 /// A [`LogDevice`] on a [`GroupStore`].
 pub struct EngineDevice {
-    shelf: GroupStore,
+    group_store: GroupStore,
     segment_len: u64,
     /// Number of the first segment that is kept.
     first: u64,
@@ -22,23 +22,23 @@ pub struct EngineDevice {
 }
 
 impl EngineDevice {
-    /// The log of `shelf`'s group. `segment_len` is rounded down to whole sectors' data, and must
-    /// be what the log was made with.
-    pub fn new(shelf: GroupStore, segment_len: u64) -> EngineDevice {
+    /// The log of a group. `segment_len` is rounded down to whole sectors' data, and must be what
+    /// the log was made with.
+    pub fn new(group_store: GroupStore, segment_len: u64) -> EngineDevice {
         let segment_len = segment_len / SECTOR_DATA_MAX as u64 * SECTOR_DATA_MAX as u64;
         assert!(segment_len > 0 && segment_len < u64::from(u32::MAX));
-        EngineDevice { shelf, segment_len, first: 0, tail: None }
+        EngineDevice { group_store, segment_len, first: 0, tail: None }
     }
 
     async fn read_segment(&self, held: StoredChunk) -> Result<Vec<u8>, DeviceError> {
         let StoredChunk { number, len, sealed, damaged } = held;
         if damaged || u64::from(len) > self.segment_len {
-            let chunk = self.shelf.id(Kind::Segment, number);
+            let chunk = self.group_store.id(Kind::Segment, number);
             return Err(DeviceError::Damaged { chunk, offset: len });
         }
-        let bytes = self.shelf.read(Kind::Segment, number, 0, len).await?;
+        let bytes = self.group_store.read(Kind::Segment, number, 0, len).await?;
         if !sealed {
-            self.shelf.seal(Kind::Segment, number, len).await?;
+            self.group_store.seal(Kind::Segment, number, len).await?;
         }
         Ok(bytes)
     }
@@ -54,17 +54,17 @@ impl LogDevice for EngineDevice {
     }
 
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
-        let mut held = self.shelf.list(Kind::Segment);
+        let mut held = self.group_store.list(Kind::Segment);
         if let Some(&StoredChunk { number, len: 0, damaged: false, .. }) = held.last() {
             // The first append of an opening was torn.
-            self.shelf.delete(Kind::Segment, number).await?;
+            self.group_store.delete(Kind::Segment, number).await?;
             held.pop();
         }
         self.first = held.first().map_or(0, |held| held.number);
         let mut segments = Vec::with_capacity(held.len());
         for (held, number) in held.into_iter().zip(self.first..) {
             if held.number != number {
-                let chunk = self.shelf.id(Kind::Segment, number);
+                let chunk = self.group_store.id(Kind::Segment, number);
                 return Err(DeviceError::Damaged { chunk, offset: 0 });
             }
             segments.push(self.read_segment(held).await?);
@@ -82,15 +82,15 @@ impl LogDevice for EngineDevice {
         if offset == 0
             && let Some((full, len)) = self.tail.take()
         {
-            // Nobody waits for it: a segment that is not sealed is when the log is next opened.
-            let shelf = self.shelf.clone();
-            self.shelf.env().spawn(Class::Background, "raft log seal", async move {
-                if let Err(error) = shelf.seal(Kind::Segment, full, len).await {
+            // No caller waits for it: a segment that is not sealed is when the log is next opened.
+            let group_store = self.group_store.clone();
+            self.group_store.env().spawn(Class::Background, "raft log seal", async move {
+                if let Err(error) = group_store.seal(Kind::Segment, full, len).await {
                     tracing::debug!(%error, "a full log segment is not sealed");
                 }
             });
         }
-        self.shelf.append(Kind::Segment, number, offset, batch).await?;
+        self.group_store.append(Kind::Segment, number, offset, batch).await?;
         self.tail = Some((number, offset + batch.len() as u32));
         Ok(())
     }
@@ -98,7 +98,7 @@ impl LogDevice for EngineDevice {
     async fn drop_prefix(&mut self, below: u64) -> Result<(), DeviceError> {
         // Oldest first, so that a crash leaves no gap.
         for number in self.first..below / self.segment_len {
-            self.shelf.delete(Kind::Segment, number).await?;
+            self.group_store.delete(Kind::Segment, number).await?;
             self.first = number + 1;
         }
         Ok(())

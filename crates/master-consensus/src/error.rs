@@ -1,4 +1,4 @@
-//! What goes wrong below a group, and what its owner does about it.
+//! Errors below a group, and the reaction of its owner.
 
 use std::fmt;
 use std::io;
@@ -13,11 +13,11 @@ use chunkstore::StoreError;
 pub enum DeviceError {
     /// The system refused.
     Io {
-        /// What was done.
+        /// The operation.
         operation: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         kind: io::ErrorKind,
     },
     /// A segment between others is gone, or has another length than it was made with.
@@ -27,18 +27,18 @@ pub enum DeviceError {
     },
     /// The store refused.
     Store {
-        /// What was done.
+        /// The operation.
         operation: &'static str,
         /// The chunk.
         chunk: ChunkId,
-        /// Why not.
+        /// The store's error.
         error: StoreError,
     },
     /// Bytes of a chunk that were durable do not verify.
     Damaged {
         /// The chunk.
         chunk: ChunkId,
-        /// Where in it.
+        /// Offset in it.
         offset: u32,
     },
     /// The buffer pool, or the store, stayed exhausted.
@@ -78,7 +78,7 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
-/// Why a Raft log cannot go on.
+/// Cause for which a Raft log cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogError {
     /// The device failed.
@@ -86,13 +86,13 @@ pub enum LogError {
     /// A record that was known to be durable does not verify. This voter must leave the quorum
     /// and rejoin as a learner (`protocols.md` 4.1).
     Corrupt {
-        /// Where on the device.
+        /// Position on the device.
         position: u64,
         /// Sequence of the record; 0 when it is not known.
         seq: u64,
     },
     /// A committed command cannot be decoded: another version of this program wrote it, or it is
-    /// damaged. To pass over it would make this member's state another than the others'.
+    /// damaged. Skipping it would make this member's state differ from the others'.
     BadCommand {
         /// Its index in the group's log.
         index: u64,
@@ -106,7 +106,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// What to do about it.
+    /// The owner's reaction.
     pub fn kind(&self) -> Kind {
         match self {
             LogError::Device(DeviceError::Segment { .. } | DeviceError::Damaged { .. }) => {

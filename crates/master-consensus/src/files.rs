@@ -14,16 +14,16 @@ use super::device::{LogDevice, LogImage};
 use super::error::DeviceError;
 use super::limits::LOG_BLOCK;
 
-/// How long an operation waits for buffers before it fails.
+/// Attempts of an operation to get buffers before it fails, 1 ms apart.
 const BUFFER_WAITS_MAX: u32 = 5_000;
-/// Pause between two tries to get a buffer.
+/// Pause between two attempts to get a buffer.
 const BUFFER_WAIT: Duration = Duration::from_millis(1);
 /// Bytes of one read or zeroing write.
 const PIECE: usize = 1 << 20;
 
 const PREFIX: &str = "segment-";
 
-/// Adds what was done to which file.
+/// Adds operation and file to an error.
 pub(super) fn io_error(
     operation: &'static str,
     path: &Path,

@@ -116,7 +116,7 @@ fn damaged_bytes_are_refused_or_read() {
     }
 }
 
-/// What merging the runs in pieces gives.
+/// Result of merging the runs in pieces.
 fn merged(runs: &[Vec<u8>], piece: usize, keep_gone: bool) -> Vec<u8> {
     let mut merge = Merge::new(runs.len(), keep_gone);
     let (mut fed, mut out) = (vec![0; runs.len()], Vec::new());
@@ -138,7 +138,7 @@ fn merged(runs: &[Vec<u8>], piece: usize, keep_gone: bool) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         targets().into_iter().for_each(|(_, fuzz, _)| fuzz(&bytes));
     }
 
@@ -253,7 +253,7 @@ fn records_manifests_and_rows_are_those_of_the_page() {
 
 /// The page states the constants of the source.
 #[test]
-fn the_page_tells_what_the_source_has() {
+fn format_page_agrees_with_the_source() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/raft.md");
     let page = fs::read_to_string(page).expect("the page is there");
     let log = sample_log();

@@ -8,7 +8,7 @@ use super::record::{RecordKind, Stamp, encode, pad, replay};
 /// Segments of the fuzzed logs.
 const SEGMENT: u64 = 16 * LOG_BLOCK as u64;
 
-/// [`replay`] of bytes as they are, and of records with good checksums made of them: their
+/// [`replay`] of bytes as they are, and of records with valid checksums made of them: their
 /// payloads reach the decoders behind.
 pub fn fuzz_log(bytes: &[u8]) {
     const BLOCK: u64 = LOG_BLOCK as u64;
@@ -49,7 +49,7 @@ pub fn fuzz_log(bytes: &[u8]) {
     }
 }
 
-/// Messages between members of a group. What is accepted encodes to something that decodes.
+/// Messages between members of a group. A message that decodes encodes to one that decodes.
 pub fn fuzz_message(bytes: &[u8]) {
     if let Some((request, _)) = decode_request(bytes) {
         let again = encode_request(&request, 7);

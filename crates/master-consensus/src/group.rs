@@ -35,22 +35,22 @@ use super::net::{
 use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
 use super::types::{Command, Snapshot, Types, Vote};
 
-/// How a group behaves. All members of a group use the same times.
+/// Configuration of a group. All members of a group use the same times.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
     /// The group, in every message.
     pub group: u32,
     /// This member.
     pub node: u64,
-    /// A follower that hears nothing for this long stands for election; drawn anew each time.
+    /// A follower that receives nothing for this long stands for election; drawn each time.
     pub election_timeout: (Duration, Duration),
     /// Pause between two heartbeats of a leader.
     pub heartbeat: Duration,
     /// A proposal or read without an outcome by then is given up.
     pub request_timeout: Duration,
     /// The owner calls [`Group::heartbeat`] at that pace, for all its groups at once, so that their
-    /// messages go together. Otherwise the group keeps time itself.
-    pub beats_together: bool,
+    /// messages go together. Otherwise the group has its own timer.
+    pub heartbeats_together: bool,
     /// Entries after which a snapshot is taken.
     pub snapshot_after: u64,
     /// Entries in front of a snapshot that are kept, for followers that are a little behind.
@@ -65,7 +65,7 @@ impl GroupConfig {
             node,
             election_timeout: (Duration::from_millis(150), Duration::from_millis(300)),
             heartbeat: Duration::from_millis(50),
-            beats_together: false,
+            heartbeats_together: false,
             request_timeout: Duration::from_secs(2),
             snapshot_after: 20_000,
             entries_kept: 5_000,
@@ -90,7 +90,7 @@ impl GroupConfig {
             notification_channel_size: Some(8192),
             state_machine_channel_size: Some(1024),
             enable_pre_vote: Some(true),
-            // A restarted leader is elected again: its commit may be older than what it answered.
+            // A restarted leader is elected again: its commit may be older than its last answers.
             enable_leader_restore: Some(false),
             backoff: "20ms 40ms ...200ms".to_owned(),
             ..Config::default()
@@ -98,7 +98,7 @@ impl GroupConfig {
     }
 }
 
-/// Who leads a group, as this member knows.
+/// The leader of a group, as this member knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Leadership {
     /// The term.
@@ -169,7 +169,7 @@ impl<M: StateMachine> Group<M> {
         let recovered = raft.with_raft_state(|_| ()).await;
         recovered.map_err(|error| OpenError::State(error.to_string()))?;
         let counted = Rc::new(Counted::new(env, config.group));
-        raft.runtime_config().heartbeat(!config.beats_together);
+        raft.runtime_config().heartbeat(!config.heartbeats_together);
         let leadership = watch_leadership(env, &config, &raft, counted.clone());
         Ok(Group(Rc::new(Member {
             env: env.clone(),
@@ -189,7 +189,7 @@ impl<M: StateMachine> Group<M> {
         })))
     }
 
-    /// Forms a new group of `members`, once, on one of them, before any has heard of another.
+    /// Forms a new group of `members`, once, on one of them, before any knows of another.
     pub async fn bootstrap(&self, members: &BTreeSet<u64>) -> Result<(), MembershipError> {
         let members: BTreeMap<u64, EmptyNode> =
             members.iter().map(|&member| (member, EmptyNode::new())).collect();
@@ -251,7 +251,7 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
-    /// Looks at this member's state, which may be older than what others have seen: see
+    /// Reads this member's state, which may be older than what others have seen: see
     /// [`Group::read_index`].
     pub fn read<T>(&self, look: impl FnOnce(&M) -> T) -> T {
         look(&self.0.applied.machine.borrow())
@@ -267,12 +267,12 @@ impl<M: StateMachine> Group<M> {
         self.leadership().leader
     }
 
-    /// Who leads, as far as this member knows.
+    /// The leader, as far as this member knows.
     pub fn leadership(&self) -> Leadership {
         *self.0.leadership.borrow()
     }
 
-    /// Follows who leads.
+    /// Follows the leader.
     pub fn watch_leadership(&self) -> watch::Receiver<Leadership> {
         self.0.leadership.clone()
     }
@@ -286,7 +286,7 @@ impl<M: StateMachine> Group<M> {
     }
 
     /// Makes `voters` the members with a vote, through a joint quorum of old and new. They must
-    /// be voters or learners. Who is no longer a voter leaves the group. A leader does not remove
+    /// be voters or learners. Voters that are not among them leave it. A leader does not remove
     /// itself: it hands over to a voter that stays, and names it.
     pub async fn change_membership(&self, voters: BTreeSet<u64>) -> Result<(), MembershipError> {
         self.check_leads_itself()?;
@@ -368,7 +368,7 @@ impl<M: StateMachine> Group<M> {
         &self.0.log
     }
 
-    /// Why the member has failed; none while it works or after a shutdown.
+    /// Cause of the member's failure; none while it works or after a shutdown.
     pub fn failure(&self) -> Option<LogError> {
         let log = || self.0.log.failure().filter(|error| *error != LogError::Closed);
         self.0.applied.failure().or_else(log)
@@ -420,11 +420,11 @@ fn watch_leadership<M: StateMachine>(
     receiver
 }
 
-/// What a member counts.
+/// Counters of a member.
 struct Counted {
     /// From a proposal to its answer.
     commit: Histogram,
-    /// Other leaders and other terms heard of.
+    /// Other leaders and other terms seen.
     elections: Counter,
 }
 
@@ -443,7 +443,7 @@ impl Counted {
 }
 
 impl<M: StateMachine> Member<M> {
-    /// Tells the operation under way when its entry was committed and applied.
+    /// Notes on the operation under way when its entry was committed and applied.
     fn note_entry(&self, index: u64) {
         let Some(times) = self.applied.times(index) else { return };
         let fact = Fact::Group(self.config.group);
@@ -484,7 +484,7 @@ impl<M: StateMachine> Member<M> {
 
     /// Installs a snapshot, unless the log reaches beyond it already: a late or repeated one.
     /// openraft 0.10.0-alpha.37 would move the progress of its log back then (an assertion of
-    /// its `IOProgress::advance` in debug builds). No entries are appended meanwhile.
+    /// its `IOProgress::advance` in debug builds). No entries are appended during it.
     async fn install(
         &self,
         vote: Vote,
@@ -520,7 +520,7 @@ impl<M: StateMachine> Member<M> {
         }
         let written = whole.add(&part.bytes).await;
         if !matches!(written, Ok(true)) {
-            // What is damaged or was not written is sent again, from the start.
+            // Damaged and missing pieces are sent again, from the start.
             *incoming = None;
             return written.map(|_| Collected::Wants(0));
         }

@@ -24,7 +24,7 @@ const EPOCH: Epoch = Epoch::new(1);
 const KIND_AT: u32 = 38;
 const GROUP_AT: u32 = 40;
 
-/// How a master's store is formatted: the groups of a small cluster take a few MiB, and a large
+/// Format options of a master's store: the groups of a small cluster take a few MiB, and a large
 /// one grows in steps that are zeroed within 20 ms.
 pub fn store_options() -> FormatOptions {
     FormatOptions {
@@ -44,7 +44,7 @@ pub async fn open_store(env: &Env, path: &Path) -> Result<FlashStore, MountError
     flash::open_with(env, path, config).await
 }
 
-/// What a chunk is for.
+/// Purpose of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A segment of the log.
@@ -55,7 +55,7 @@ pub(super) enum Kind {
     Manifest = 2,
 }
 
-/// A chunk, as the store tells it.
+/// A chunk, as the store lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StoredChunk {
     pub(super) number: u64,
@@ -91,7 +91,7 @@ impl<S: ChunkStore> AnyStore for S {
     fn delete(&self, chunk: ChunkId) -> LocalFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             ChunkStore::delete(self, chunk).await?;
-            // Nobody else knows of it: no tombstone is needed.
+            // No other process knows of it: no tombstone is needed.
             ChunkStore::forget(self, chunk).await
         })
     }
@@ -205,7 +205,7 @@ impl GroupStore {
     /// Fixes the length of a chunk, durably.
     pub(super) async fn seal(&self, kind: Kind, number: u64, len: u32) -> Result<(), DeviceError> {
         let chunk = self.id(kind, number);
-        self.patiently("seal", chunk, || self.store.seal(chunk, len)).await
+        self.retry_while_busy("seal", chunk, || self.store.seal(chunk, len)).await
     }
 
     /// `len` bytes from `offset`, all of which are there.
@@ -222,7 +222,8 @@ impl GroupStore {
         while (bytes.len() as u32) < len {
             let at = offset + bytes.len() as u32;
             let want = (len - bytes.len() as u32).min(PIECE);
-            let read = self.patiently("read", chunk, || self.store.read(chunk, at, want)).await?;
+            let read =
+                self.retry_while_busy("read", chunk, || self.store.read(chunk, at, want)).await?;
             let before = bytes.len();
             for sector in read.sectors.chunks(SECTOR) {
                 let footer = parse_footer(sector).map_err(|_| damaged(chunk, at))?;
@@ -241,11 +242,11 @@ impl GroupStore {
     /// Removes a chunk, durably.
     pub(super) async fn delete(&self, kind: Kind, number: u64) -> Result<(), DeviceError> {
         let chunk = self.id(kind, number);
-        self.patiently("delete", chunk, || self.store.delete(chunk)).await
+        self.retry_while_busy("delete", chunk, || self.store.delete(chunk)).await
     }
 
     /// Repeats an operation while the store is busy with others'.
-    async fn patiently<'a, T>(
+    async fn retry_while_busy<'a, T>(
         &'a self,
         operation: &'static str,
         chunk: ChunkId,

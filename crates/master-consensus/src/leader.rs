@@ -1,4 +1,4 @@
-//! What only a group's leader has: its clock, and linearizable reads that share their quorum.
+//! State that only a group's leader has: its clock, and linearizable reads that share their quorum.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,12 +8,12 @@ use runtime::{Class, Env, Instant};
 
 use crate::ReadError;
 
-/// Milliseconds that the group's leaders have counted. It never runs faster than time passes,
-/// whatever the wall clocks say: each leader starts from what the last one has committed.
+/// Milliseconds that the group's leaders have counted. It never runs faster than time passes, for
+/// any wall clocks: each leader starts from the clock that the last one has committed.
 #[derive(Default)]
 pub struct GroupClock(Cell<Option<Anchor>>);
 
-/// What a leader counts on from.
+/// Base of a leader's clock.
 #[derive(Clone, Copy)]
 struct Anchor {
     term: u64,

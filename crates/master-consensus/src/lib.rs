@@ -7,8 +7,8 @@
 //! delivers them by group number ([`Groups`]).
 //!
 //! Above the groups: [`peers`] carries masters' messages, [`service`] hosts groups and brings
-//! proposals and questions to their leaders, [`leader`] has a leader's clock and reads, [`replies`] answers a repeated change once, [`tracked`]
-//! remembers which rows have changed, [`bytes`] is the encoding of commands, answers and snapshots.
+//! proposals and questions to their leaders, [`leader`] has a leader's clock and reads, [`replies`]
+//! answers a repeated change once, [`tracked`] records which rows have changed, [`bytes`] encodes.
 //!
 //! Invariant: no type of `openraft` is seen outside this crate, and it knows no command, name or
 //! chunk.

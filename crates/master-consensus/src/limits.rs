@@ -21,13 +21,13 @@ pub const LOG_BATCH_BYTES: usize = 512 << 10;
 pub const LOG_QUEUE_BYTES_MAX: usize = 32 << 20;
 /// Bytes of one segment file of a log.
 pub const LOG_SEGMENT_LEN: u64 = 8 << 20;
-/// Idle time after which the known-durable bound is written, so that the last acknowledged
-/// record can be told from a torn tail.
+/// Idle time after which the known-durable bound is written. It separates the last acknowledged
+/// record from a torn tail.
 pub const LOG_MARK_AFTER: Duration = Duration::from_millis(20);
 
 /// Pause before a busy store is asked again.
 pub const STORE_WAIT: Duration = Duration::from_millis(1);
-/// How often a busy store is asked, or a buffer, before the member gives up: 5 s.
+/// Attempts at a busy store, or for a buffer, before the member gives up: 5 s.
 pub const STORE_WAITS_MAX: u32 = 5_000;
 /// Chunks listed at a time.
 pub const STORE_CHUNKS_LISTED: usize = 256;

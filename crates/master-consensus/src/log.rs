@@ -1,6 +1,6 @@
 //! The Raft log and vote (`protocols.md` 4.1): in memory, and as records on a [`LogDevice`].
 //!
-//! Appends, truncations, votes and purges enter one queue; one writer task writes what waits as
+//! Appends, truncations, votes and purges enter one queue; one writer task writes all that wait as
 //! one durable batch, in order. So a truncation is durable before a later append is acknowledged,
 //! and a vote before `save_vote` returns. After a device error nothing is acknowledged any more.
 
@@ -47,7 +47,7 @@ struct RaftLogState {
     committed: Option<LogId>,
     queue: VecDeque<Item>,
     queue_bytes: usize,
-    /// Why nothing is acknowledged any more.
+    /// Cause for which nothing is acknowledged any more.
     failed: Option<LogError>,
     closing: bool,
     closed: bool,
@@ -62,9 +62,9 @@ struct Item {
     done: Done,
 }
 
-/// Who is told when a record is durable.
+/// The waiter for a record's durability.
 enum Done {
-    Nobody,
+    NoWaiter,
     Raft(IOFlushed<Types>),
     Task(oneshot::Sender<Result<(), LogError>>),
 }
@@ -72,7 +72,7 @@ enum Done {
 impl Done {
     fn tell(self, result: Result<(), LogError>) {
         match self {
-            Done::Nobody => {}
+            Done::NoWaiter => {}
             Done::Raft(flushed) => flushed.io_completed(result.map_err(io::Error::from)),
             // The task may have stopped waiting; the record stays.
             Done::Task(sender) => drop(sender.send(result)),
@@ -147,7 +147,7 @@ impl RaftLog {
         }
     }
 
-    /// Why the log no longer acknowledges anything.
+    /// Cause for which the log no longer acknowledges anything.
     pub fn failure(&self) -> Option<LogError> {
         self.0.state.borrow().failed.clone()
     }
@@ -303,7 +303,7 @@ impl RaftLogStorage<Types> for RaftLog {
                 kind: RecordKind::Entry,
                 payload,
                 index: Some(index),
-                done: Done::Nobody,
+                done: Done::NoWaiter,
             });
             let mut state = self.0.state.borrow_mut();
             let next = state.next_index();
@@ -340,7 +340,7 @@ impl RaftLogStorage<Types> for RaftLog {
             kind: RecordKind::Purge,
             payload: to_bytes(&payload),
             index: Some(upto.index),
-            done: Done::Nobody,
+            done: Done::NoWaiter,
         });
         Ok(())
     }
@@ -369,7 +369,7 @@ struct Writer<D> {
     segment_len: u64,
     block_len: usize,
     batch_bytes: usize,
-    /// Where the next batch goes.
+    /// Position of the next batch.
     end: u64,
     next_seq: u64,
     /// Every record with a lower sequence is durable.
@@ -478,7 +478,7 @@ impl<D: LogDevice> Writer<D> {
     }
 }
 
-/// Takes what fits one batch of `batch_bytes`, and one record on top, from the queue.
+/// Takes records for one batch of `batch_bytes`, and one on top, from the queue.
 fn take_batch(shared: &Shared, batch_bytes: usize) -> (Vec<RecordPart>, Vec<Done>) {
     let mut state = shared.state.borrow_mut();
     let (mut parts, mut waiting, mut bytes) = (Vec::new(), Vec::new(), 0);

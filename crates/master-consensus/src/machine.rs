@@ -19,10 +19,10 @@ use super::types::{LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 
 /// State that every replica computes alike from the same commands: rows, each a key and a value.
 pub trait StateMachine: Sized + 'static {
-    /// Applies the committed command of log index `index` and returns the answer for its
-    /// proposer. Depends on nothing but the state and the arguments. Refusals are answers. A
-    /// command that cannot be decoded changes nothing: the member stops in front of it, since
-    /// other members may know what it says.
+    /// Applies the committed command of log index `index` and returns the answer for its proposer.
+    /// Depends on nothing but the state and the arguments. Refusals are answers. A command that
+    /// cannot be decoded changes nothing: the member stops in front of it, since other members may
+    /// be able to decode it.
     fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, BadCommand>;
 
     /// An error when [`StateMachine::apply`] could not decode the command. Asked before a
@@ -80,8 +80,8 @@ impl std::error::Error for BadSnapshot {}
 pub(super) struct Applied<M> {
     pub(super) machine: RefCell<M>,
     last: Cell<Option<LogId>>,
-    /// When the latest entries were found committed, and were applied here; each at its index
-    /// modulo the length. For traces.
+    /// Times at which the latest entries were found committed, and were applied here; each at its
+    /// index modulo the length. For traces.
     times: RefCell<Vec<EntryTimes>>,
     membership: RefCell<StoredMembership>,
     /// The entry that stopped this member.
@@ -91,7 +91,7 @@ pub(super) struct Applied<M> {
 /// Entries whose times are known: more than one group has proposals in flight, usually.
 const TIMES: usize = 256;
 
-/// When an entry passed here.
+/// Times at which an entry passed here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct EntryTimes {
     index: u64,
@@ -172,12 +172,12 @@ impl<M> Applied<M> {
         self.last.get().map(|id| id.index)
     }
 
-    /// Why no further entry is applied.
+    /// Cause for which no further entry is applied.
     pub(super) fn failure(&self) -> Option<LogError> {
         self.failure.borrow().clone()
     }
 
-    /// When an entry passed here, if that was not long ago.
+    /// Times at which an entry passed here, if that was not long ago.
     pub(super) fn times(&self, index: u64) -> Option<EntryTimes> {
         let times = self.times.borrow()[index as usize % TIMES];
         (times.index == index).then_some(times)
@@ -209,7 +209,7 @@ impl<M: StateMachine> Applied<M> {
         };
         self.last.set(Some(id));
         if let Some(responder) = responder {
-            // Somebody here has proposed it.
+            // A caller here has proposed it.
             let times = EntryTimes { index: id.index, committed, applied: now() };
             self.times.borrow_mut()[id.index as usize % TIMES] = times;
             responder.send(answer);
@@ -238,7 +238,7 @@ impl<M: StateMachine> RaftStateMachine<Types> for Worker<M> {
 
     async fn get_snapshot_builder(&mut self) -> Builder {
         let mut rows = Rows::default();
-        // Commands wait meanwhile, other tasks do not.
+        // Commands wait during this, other tasks do not.
         while self.applied.machine.borrow_mut().take_changes(&mut rows) {
             rows.next_slice();
             self.env.yield_now().await;
@@ -276,7 +276,7 @@ impl<M: StateMachine> RaftStateMachine<Types> for Worker<M> {
 /// A checkpoint that is on its way to the store.
 pub struct Builder {
     meta: SnapshotMeta,
-    /// What has changed; none once it is written.
+    /// The changed rows; none once they are written.
     rows: Option<Rows>,
     installed: u64,
     checkpoints: Checkpoints,

@@ -28,7 +28,7 @@ pub(super) fn encode(meta: &SnapshotMeta, runs: &[RunFacts]) -> Vec<u8> {
     end_snapshot(MAGIC, VERSION, to)
 }
 
-/// What a manifest says.
+/// Content of a manifest.
 pub(super) fn decode(bytes: &[u8]) -> Result<(SnapshotMeta, Vec<RunFacts>), DecodeError> {
     let (version, body) = open_snapshot(MAGIC, bytes)?;
     if version != VERSION {

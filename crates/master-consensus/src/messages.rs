@@ -1,4 +1,4 @@
-//! What masters say to each other about who takes part.
+//! Messages between masters about membership.
 
 use base::DiskId;
 
@@ -9,16 +9,16 @@ use crate::bytes::{DecodeError, Reader, Writer};
 pub struct Invitation {
     /// Incarnation of the inviting master's store.
     pub inviter: DiskId,
-    /// To a cluster that exists: its leader adds the invited master.
+    /// The cluster exists: its leader adds the invited master.
     pub joins: bool,
 }
 
-/// What a master says about itself, and about the one that asks.
+/// A master's report of itself, and of the one that asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemberStatus {
     /// Its number among the masters.
     pub id: u64,
-    /// Who has invited it; zero when no master has.
+    /// The disk identity that invited it; zero when no master has.
     pub member: DiskId,
     /// It leads the cluster group, and a quorum has just confirmed it.
     pub leads: bool,

@@ -29,7 +29,7 @@ use super::types::{Snapshot, SnapshotMeta, Types, Vote};
 /// A future that stays on its thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Why there is no answer. Whether the peer saw the request is not known.
+/// Cause when there is no answer. Whether the peer saw the request is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NetError {
     /// The peer cannot be reached now; wait a little.
@@ -61,7 +61,7 @@ pub trait PeerSend {
 
     /// As [`PeerSend::send`], of a message without entries: those of several groups may go
     /// together.
-    fn send_beat(
+    fn send_heartbeat(
         &self,
         to: u64,
         group: u32,
@@ -120,8 +120,8 @@ pub(super) fn encode_request(request: &Request, receiver: u64) -> Vec<u8> {
     postcard::to_allocvec(&(request, receiver)).expect("a vector grows as needed")
 }
 
-/// A request, and for whom it is: versions before this one do not say, and do not read what is
-/// behind it. None when it cannot be read.
+/// A request and its receiver: versions before this one name none, and do not read what is behind
+/// it. None when it cannot be read.
 pub(super) fn decode_request(bytes: &[u8]) -> Option<(Request, Option<u64>)> {
     let (request, rest) = postcard::take_from_bytes(bytes).ok()?;
     let receiver = if rest.is_empty() { None } else { Some(postcard::from_bytes(rest).ok()?) };
@@ -133,9 +133,9 @@ pub(super) fn decode_request(bytes: &[u8]) -> Option<(Request, Option<u64>)> {
 pub(super) struct SnapshotPart {
     pub(super) vote: Vote,
     pub(super) meta: SnapshotMeta,
-    /// The runs that it consists of, one behind the other.
+    /// The runs that it consists of, in order, without gaps.
     pub(super) runs: Vec<RunFacts>,
-    /// Where `bytes` belongs.
+    /// Offset of `bytes`.
     pub(super) offset: u64,
     pub(super) bytes: Vec<u8>,
 }
@@ -157,7 +157,7 @@ pub(super) struct Network {
     pub(super) group: u32,
     pub(super) node: u64,
     pub(super) peers: Rc<dyn PeerSend>,
-    /// How long an append or a piece of a snapshot may take, with the peer's disk.
+    /// Time limit of an append or a piece of a snapshot, with the peer's disk.
     pub(super) append_timeout: Duration,
 }
 
@@ -198,7 +198,7 @@ impl Connection {
         let rpc = encode_request(request, self.target);
         let heartbeat = matches!(request, Request::Append(append) if append.entries.is_empty());
         let answer = match heartbeat {
-            true => self.peers.send_beat(self.target, self.group, rpc),
+            true => self.peers.send_heartbeat(self.target, self.group, rpc),
             false => self.peers.send(self.target, self.group, rpc),
         };
         let answer = self.env.timeout(timeout, answer).await.map_err(|_| {
@@ -256,7 +256,7 @@ impl Connection {
     }
 }
 
-/// What the installation of a snapshot may take: 20 MB/s.
+/// Time limit of the installation of a snapshot: 20 MB/s.
 fn per_byte(len: u64) -> Duration {
     Duration::from_micros(len / 20)
 }

@@ -1,4 +1,4 @@
-//! What a group answers when it has no result, and what its caller does about it.
+//! Errors of a group, and the reaction of its caller.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use base::Kind;
 
 use super::error::LogError;
 
-/// Why a group does not open.
+/// Cause for which a group does not open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenError {
     /// The log or the snapshot.
@@ -35,7 +35,7 @@ impl From<LogError> for OpenError {
     }
 }
 
-/// Why a proposal has no answer.
+/// Cause for which a proposal has no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProposeError {
     /// Nothing happened; `hint` leads, if known.
@@ -43,7 +43,7 @@ pub enum ProposeError {
         /// The leader.
         hint: Option<u64>,
     },
-    /// Nothing happened: too many proposals wait. Here is the command back.
+    /// Nothing happened: too many proposals wait. The command is returned.
     Busy(Vec<u8>),
     /// Nothing happened: the command is too long.
     TooLong {
@@ -53,7 +53,7 @@ pub enum ProposeError {
         max: usize,
     },
     /// The command may have been committed, or may be later. Only a retry that the state machine
-    /// recognises (client session, sequence) tells.
+    /// recognises (client session, sequence) shows which.
     Unknown,
     /// This member has failed or was shut down. If the command was under way, as
     /// [`ProposeError::Unknown`].
@@ -61,7 +61,7 @@ pub enum ProposeError {
 }
 
 impl ProposeError {
-    /// What to do about it.
+    /// The caller's reaction.
     pub fn kind(&self) -> Kind {
         match self {
             ProposeError::NotLeader { .. } => Kind::Reroute,
@@ -89,7 +89,7 @@ impl fmt::Display for ProposeError {
 
 impl std::error::Error for ProposeError {}
 
-/// Why a linearizable read cannot be served here.
+/// Cause for which a linearizable read cannot be served here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadError {
     /// `hint` leads, if known.
@@ -106,7 +106,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// What to do about it.
+    /// The caller's reaction.
     pub fn kind(&self) -> Kind {
         match self {
             ReadError::NotLeader { .. } | ReadError::Stopped => Kind::Reroute,
@@ -129,7 +129,7 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Why a membership did not change.
+/// Cause for which a membership did not change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MembershipError {
     /// `hint` leads, if known.

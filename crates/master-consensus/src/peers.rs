@@ -1,5 +1,5 @@
-//! What masters say to each other, over the transport: Raft, and commands and questions for a
-//! group that another master leads.
+//! Messages between masters, over the transport: Raft, and commands and questions for a group that
+//! another master leads.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,14 +34,14 @@ pub const OP_HEARTBEATS: u16 = 5;
 /// Invite a master whose directory is empty; the body is an invitation, behind the number of the
 /// master that is meant (0: not said, as by versions that put no number there).
 pub const OP_INVITE: u16 = 6;
-/// Ask how a master stands; the body is the number of the one that asks, behind group 0.
+/// Asks for a master's state; the body is the number of the one that asks, behind group 0.
 pub const OP_MEMBER_STATUS: u16 = 7;
 
-/// Ask which process this is: the answer is the master's number and what it drew at its start.
+/// Asks for the process: the answer is the master's number and the one drawn at its start.
 pub const OP_PROCESS: u16 = 8;
 
-/// Report to a master whose directory is empty that it is on record as a member; the body is its number,
-/// behind group 0.
+/// Report to a master whose directory is empty that it is on record as a member; the body is its
+/// number, behind group 0.
 pub const OP_LOST: u16 = 9;
 
 /// The receiver has no such group, or cannot read the message.
@@ -49,9 +49,9 @@ pub const STATUS_NO_GROUP: u16 = 2;
 
 /// A Raft call's answer takes at most this long; its caller gives up far earlier.
 const RAFT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the answer to the heartbeats of several groups waits for the slowest of them.
+/// Wait of the answer to the heartbeats of several groups for the slowest of them.
 const HEARTBEATS_WAIT: Duration = Duration::from_millis(20);
-/// How long a master may take to answer an invitation, with its disk.
+/// Time limit of a master's answer to an invitation, with its disk.
 const INVITE_WAIT: Duration = Duration::from_secs(1);
 /// Raft messages above this size let smaller ones pass.
 const SMALL: usize = 64 << 10;
@@ -63,7 +63,7 @@ pub struct Peers {
     addrs: RefCell<BTreeMap<u64, SocketAddr>>,
     /// Heartbeats that leave with the next message, by master.
     heartbeats: RefCell<BTreeMap<u64, Vec<GroupHeartbeat>>>,
-    /// Masters that did not answer last: told once, not with each message.
+    /// Masters that did not answer last: logged once, not with each message.
     silent: RefCell<BTreeSet<u64>>,
     /// Masters that took no part in a group when they answered last: they may have lost their disk.
     strangers: RefCell<BTreeSet<u64>>,
@@ -74,7 +74,7 @@ pub struct Peers {
 
 type RaftAnswer = Result<Vec<u8>, NetError>;
 
-/// A heartbeat on its way, and who waits for its answer.
+/// A heartbeat on its way, and the waiter for its answer.
 struct GroupHeartbeat {
     group: u32,
     rpc: Vec<u8>,
@@ -102,7 +102,7 @@ impl Peers {
         self.addrs.borrow_mut().insert(master.id, master.addr);
     }
 
-    /// Where a master is reached.
+    /// Address of a master.
     pub fn addr(&self, master: u64) -> Option<SocketAddr> {
         self.addrs.borrow().get(&master).copied()
     }
@@ -153,7 +153,7 @@ impl Peers {
         }
     }
 
-    /// How the master at `addr` stands, and what it says of `id`.
+    /// State of the master at `addr`, and its record of `id`.
     pub async fn member_status(&self, addr: SocketAddr, id: u64) -> Option<MemberStatus> {
         let answer = self.ask(addr, OP_MEMBER_STATUS, 0, &id.to_le_bytes(), INVITE_WAIT).await;
         MemberStatus::decode(&answer.ok()?).ok()
@@ -164,7 +164,7 @@ impl Peers {
         self.strangers.borrow().iter().copied().collect()
     }
 
-    /// A line when another master answers at the address that `master` has on record.
+    /// Logs that another master answers at the address that `master` has on record.
     pub fn note_misplaced(&self, master: &MasterInfo, found: u64) {
         if self.misplaced.borrow_mut().insert((master.id, found)) {
             let MasterInfo { id, addr, .. } = master;
@@ -180,11 +180,11 @@ impl Peers {
     /// Reports to a master whose directory is empty that it is on record as a member.
     pub async fn report_lost(&self, master: &MasterInfo) {
         let id = master.id.to_le_bytes();
-        // What is lost is reported again.
+        // A lost report is sent again.
         let _ = self.ask(master.addr, OP_LOST, 0, &id, INVITE_WAIT).await;
     }
 
-    /// Which master's process answers at `addr`: its number, and what it drew at its start.
+    /// The process that answers at `addr`: its master's number, and the number drawn at its start.
     pub async fn process(&self, addr: SocketAddr) -> Option<(u64, u64)> {
         let answer = self.ask(addr, OP_PROCESS, 0, &[], INVITE_WAIT).await.ok()?;
         let (id, boot) = answer.split_first_chunk::<8>()?;
@@ -214,7 +214,7 @@ impl Peers {
         let mut heartbeats = self.heartbeats.borrow_mut().remove(&to).unwrap_or_default();
         if heartbeats.len() == 1 {
             let GroupHeartbeat { group, rpc, answer } = heartbeats.remove(0);
-            // Fails when nobody waits any more; so below.
+            // Fails when the caller has gone; so below.
             let _ = answer.send(self.send_raft(to, group, rpc).await);
             return;
         }
@@ -256,11 +256,11 @@ impl Peers {
         }
     }
 
-    /// A line when a master falls silent, and one when it answers again.
+    /// Logs when a master falls silent, and when it answers again.
     fn note_silence(&self, master: u64, addr: SocketAddr, error: Option<&CallError>) {
         let mut silent = self.silent.borrow_mut();
         match error {
-            // It is there, and has too much to do.
+            // It is there, and overloaded.
             Some(CallError::Busy) => {}
             Some(error) => {
                 if silent.insert(master) {
@@ -299,7 +299,7 @@ impl PeerSend for Peers {
         Box::pin(self.send_raft(to, group, rpc))
     }
 
-    fn send_beat(
+    fn send_heartbeat(
         &self,
         to: u64,
         group: u32,
@@ -314,7 +314,7 @@ fn request(op: u16, priority: Priority, body: Vec<u8>) -> Request {
     Request { service, op, priority, flow: 0, trace, token, body, payload: None }
 }
 
-/// How an invitation names the master that is meant.
+/// Form in which an invitation names its master.
 pub fn named(id: u64) -> u32 {
     u32::try_from(id).unwrap_or(0)
 }
@@ -387,7 +387,7 @@ pub fn decode_message(request: &Request) -> Result<(u32, Vec<u8>), DecodeError> 
 }
 
 /// Fuzz target: any body is a message between masters, or an error; so is what is in it:
-/// heartbeats and their answers, invitations, a master's standing.
+/// heartbeats and their answers, invitations, a master's state.
 pub fn fuzz_peer_message(bytes: &[u8]) {
     let request = request(OP_ASK, Priority::Foreground, bytes.to_vec());
     if let Ok((group, content)) = decode_message(&request) {
@@ -426,7 +426,7 @@ mod tests {
         })]
 
         #[test]
-        fn messages_come_back_as_they_went(
+        fn messages_round_trip(
             heartbeats in prop::collection::vec((any::<u32>(), any::<Vec<u8>>()), 0..8),
             answers in prop::collection::vec(any::<Option<Vec<u8>>>(), 0..8),
             (id, disk, one, other) in any::<(u64, u128, bool, bool)>(),

@@ -19,7 +19,7 @@ use super::types::{Entry, LogId, Vote};
 pub const RECORD_HEADER: usize = 40;
 const MAGIC: [u8; 4] = *b"CRrl";
 
-/// What a record does to the log that is replayed.
+/// Effect of a record on the log that is replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordKind {
     /// The log was opened; begins a generation.
@@ -62,7 +62,7 @@ pub struct Stamp {
     pub seq: u64,
     /// Every record with a lower sequence is durable.
     pub durable: u64,
-    /// Which opening of the log wrote it.
+    /// The opening of the log that wrote it.
     pub generation: u32,
 }
 
@@ -129,7 +129,7 @@ pub struct Replayed {
     /// Index of the next entry; not known in front of the first entry of a log whose front was
     /// dropped.
     next_index: Option<u64>,
-    /// Where the next batch goes.
+    /// Position of the next batch.
     pub end: u64,
     /// Sequence of the next record.
     pub next_seq: u64,
@@ -143,8 +143,8 @@ pub struct Replayed {
     pub torn: bool,
 }
 
-/// Replays the records of `image`. A bad record ends the log, unless a later record proves that
-/// it was durable: then the log is corrupt.
+/// Replays the records of `image`. An invalid record ends the log, unless a later record proves
+/// that it was durable: then the log is corrupt.
 pub fn replay(image: &LogImage, block_len: u64) -> Result<Replayed, LogError> {
     let segment_len = image.segment_len;
     let mut log = Replayed { next_seq: 1, end: image.first, ..Replayed::default() };
@@ -173,7 +173,7 @@ fn next_block(at: u64, segment_len: u64, block_len: u64) -> u64 {
     start + (at - start).next_multiple_of(block_len)
 }
 
-/// What there is from `position` on, segment by segment, each with where it begins.
+/// Content from `position` on, segment by segment, each with its start.
 fn rest(image: &LogImage, position: u64) -> impl Iterator<Item = (u64, &[u8])> {
     let next = (position / image.segment_len + 1) * image.segment_len;
     let starts = (next..image.end()).step_by(image.segment_len as usize);

@@ -15,14 +15,14 @@ use crate::bytes::{DecodeError, Reader, Writer, row_key, split_key};
 use crate::limits::{REPLY_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX};
 use crate::tracked::Tracked;
 
-/// What the table knows of a mutation.
+/// Knowledge of a mutation in the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
     /// It was not done: do it, then [`ReplyTable::keep`] the answer.
     New,
     /// It was done: here is the answer.
     Answered(Vec<u8>),
-    /// The client has said that it knows the answer: a late duplicate.
+    /// The client has acknowledged the answer: a late duplicate.
     Late,
     /// Too many sessions, or answers that wait for an acknowledgement. Nothing was done.
     Busy,
@@ -32,7 +32,7 @@ pub enum Seen {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplyTable {
     sessions: Tracked<ClientId, Session>,
-    /// Sessions by the second of their last use: the first is the first to go.
+    /// Sessions by the second of their last use: the first is forgotten first.
     by_use: BTreeSet<(u64, ClientId)>,
     /// Bytes of all answers.
     bytes: usize,
@@ -59,7 +59,7 @@ impl ReplyTable {
         ReplyTable { sessions: Tracked::default(), by_use: BTreeSet::new(), bytes: 0, sessions_max }
     }
 
-    /// What is known of `op` at `clock_ms`; notes what the client has acknowledged.
+    /// Knowledge of `op` at `clock_ms`; notes which answers the client has acknowledged.
     pub fn look(&mut self, op: &OpId, clock_ms: u64) -> Seen {
         let now = clock_ms / 1000;
         if !self.admit(op.client, now) {
@@ -100,7 +100,7 @@ impl ReplyTable {
         }
     }
 
-    /// Drops the answer to `op`: nothing happened, and it may be tried again.
+    /// Drops the answer to `op`: nothing happened, and it may be executed again.
     pub fn forget(&mut self, op: &OpId) {
         let session = self.sessions.get_mut(&op.client);
         let old = session.and_then(|session| session.replies.remove(&op.seq));
@@ -134,7 +134,7 @@ impl ReplyTable {
         true
     }
 
-    /// Forgets the session that was used least lately, if that was long ago.
+    /// Forgets the session that was used least recently, if that was long ago.
     fn forget_idle(&mut self, now: u64) -> bool {
         let Some(&(used, client)) = self.by_use.first() else { return false };
         if now < used.saturating_add(SESSION_IDLE.as_secs()) {

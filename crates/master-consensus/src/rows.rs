@@ -143,7 +143,7 @@ pub(super) fn first_row(bytes: &[u8]) -> Result<Option<Row<'_>>, BadRows> {
     Ok(Some(Row { key, value: (!gone).then_some(value), len }))
 }
 
-/// What a [`Merge`] needs next.
+/// Next need of a [`Merge`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// More bytes of an input.

@@ -19,7 +19,7 @@ use crate::{
     StateMachine,
 };
 
-/// What a group's state tells its host.
+/// Facts of a group's state for its host.
 pub trait Hostable: StateMachine {
     /// Milliseconds of the group's clock at the last command.
     fn clock_ms(&self) -> u64;
@@ -72,7 +72,7 @@ impl<M: Hostable> Host<M> {
         self.0.name
     }
 
-    /// Looks at the state as this member has it.
+    /// Reads the state as this member has it.
     pub fn read<T>(&self, look: impl FnOnce(&M) -> T) -> T {
         self.0.group.read(look)
     }
@@ -170,7 +170,7 @@ impl<M: Hostable> Host<M> {
 pub trait Hosted {
     /// Its name.
     fn name(&self) -> GroupName;
-    /// Who leads it.
+    /// Its leader.
     fn leadership(&self) -> Leadership;
     /// Members with a vote.
     fn voters(&self) -> BTreeSet<u64>;
@@ -275,11 +275,11 @@ pub struct Router {
     hosts: RefCell<BTreeMap<u32, Rc<dyn Hosted>>>,
     /// One call to another master.
     call_timeout: Duration,
-    /// Pause before another try.
+    /// Pause before another attempt.
     pause: Duration,
 }
 
-/// What is sent to a group's leader.
+/// Kinds of calls to a group's leader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaderCall {
     /// A command, which may be repeated.
@@ -313,7 +313,7 @@ impl Router {
         self.hosts.borrow().values().cloned().collect()
     }
 
-    /// Runs an errand here, for this or another master.
+    /// Runs a leader call here, for this or another master.
     pub async fn run_here(
         &self,
         group: u32,
@@ -337,8 +337,8 @@ impl Router {
         }
     }
 
-    /// Runs an errand at the group's leader, wherever that is, and tries for `timeout`. The
-    /// errand may be done more than once.
+    /// Runs a leader call at the group's leader, wherever that is, and tries for `timeout`. The
+    /// call may be executed more than once.
     pub async fn run(
         &self,
         group: GroupName,
@@ -359,12 +359,12 @@ impl Router {
                 return Err(error);
             }
             hint = error.leader;
-            // Two masters may send the errand to each other for a while.
+            // Two masters may send the call to each other for a while.
             if hint.is_none() || attempt > 2 {
                 self.env.sleep(self.env.jitter(self.pause)).await;
             }
         }
-        unreachable!("tries end with the patience")
+        unreachable!("attempts end with the time limit")
     }
 
     /// In every second attempt, another voter of the group: a group that this master has been removed
@@ -400,7 +400,7 @@ impl Router {
         };
         let answer = self.peers.ask(to, op, group, body, self.call_timeout).await;
         answer.map_err(|mut error| {
-            // What answers no more does not stay the first to be asked.
+            // A master that does not answer does not stay the first to be asked.
             if error.kind == Kind::Unknown {
                 error.leader = None;
             }

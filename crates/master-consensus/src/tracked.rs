@@ -107,8 +107,8 @@ impl<K: Ord + Clone, V> Tracked<K, V> {
         self.rows.get_mut(key)
     }
 
-    /// Gives changed rows to `put`, which is told when one is gone, until `rows` is full; true
-    /// when more is left.
+    /// Gives changed rows to `put`, removed ones as such, until `rows` is full; true when more is
+    /// left.
     pub fn take_changes(
         &mut self,
         rows: &mut Rows,

@@ -30,7 +30,7 @@ pub type Entry = alias::EntryOf<Types>;
 pub type LogId = alias::LogIdOf<Types>;
 /// Term, candidate, and whether a quorum granted it.
 pub type Vote = alias::VoteOf<Types>;
-/// What a snapshot covers.
+/// Position up to which a snapshot reaches.
 pub type SnapshotMeta = alias::SnapshotMetaOf<Types>;
 /// A membership and the entry that set it.
 pub type StoredMembership = alias::StoredMembershipOf<Types>;

@@ -1,10 +1,10 @@
 //! Whether this master's directory may vote.
 //!
-//! A member that has lost its disk has forgotten what it voted and acknowledged; if it took part
+//! A member that has lost its disk has forgotten its votes and acknowledgements; if it took part
 //! under its old number, acknowledged changes could be lost. So an empty directory takes part in
-//! nothing before it is invited, and remembers by whom: by the master that forms the cluster,
-//! once all its masters have answered that they are as empty; or by a leader that adds a master.
-//! The invitation comes before the master is on record. So one that is on record and has an empty
+//! nothing before it is invited, and remembers the inviter: the master that forms the cluster, once
+//! all its masters have answered that they are as empty; or a leader that adds a master. The
+//! invitation comes before the master is on record. So one that is on record and has an empty
 //! directory has lost its disk, whatever it has a vote in: it may not be invited again.
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use runtime::sync::Mutex;
 use crate::identity::Identity;
 use master_consensus::messages::Invitation;
 
-/// This master's own standing.
+/// This master's own membership state.
 pub struct Admission {
     env: Env,
     dir: PathBuf,
@@ -39,7 +39,7 @@ impl Admission {
         }
     }
 
-    /// Who has invited this master; zero when nobody has.
+    /// The disk identity that invited this master; zero when none has.
     pub fn member(&self) -> DiskId {
         self.identity.borrow().member
     }
@@ -75,7 +75,7 @@ impl Admission {
         self.refusal.borrow().clone()
     }
 
-    /// What to tell the operator of a voter whose directory is empty.
+    /// The remedy for a voter whose directory is empty, for the operator.
     pub fn lost_disk(&self) -> String {
         format!(
             "this master is a member of the cluster, and its directory {} is empty: its disk was \

@@ -1,16 +1,16 @@
-//! Where the counters of a new cluster begin.
+//! First values of a new cluster's counters.
 
 use base::Epoch;
 
-/// Where the counters of a new cluster begin. All of its masters need the same, at each start. No
-/// configuration file has it: the simulator brings counters near the ends of their ranges so.
+/// First values of a new cluster's counters. All of its masters need the same, at each start. No
+/// configuration file has them: the simulator brings counters near the ends of their ranges so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FirstNumbers {
     /// Number of the first file of a namespace partition.
     pub file: u64,
     /// Number of the first chunk of a stream partition.
     pub chunk: u64,
-    /// What a stream has before its first writer.
+    /// Epoch of a stream before its first writer.
     pub epoch: Epoch,
     /// The fencing token before the first lock.
     pub fencing: u64,

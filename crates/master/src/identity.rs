@@ -1,6 +1,6 @@
-//! A master's directory: the file `master`, which says whose it is, and the file `store`, which
-//! holds logs and checkpoints of all groups. The store is made first, and is empty then; what
-//! has no identity has never acknowledged anything.
+//! A master's directory: the file `master` with its owner, and the file `store` with logs and
+//! checkpoints of all groups. The store is made first, and is empty then; a directory without an
+//! identity has never acknowledged anything.
 
 use std::fmt;
 use std::io;
@@ -39,7 +39,7 @@ pub enum IdentityError {
     Other {
         /// The file.
         path: PathBuf,
-        /// What does not fit, and both values.
+        /// The fact that does not fit, and both values.
         what: String,
     },
     /// The directory is of a version before the first release.
@@ -100,7 +100,7 @@ impl fmt::Display for IdentityError {
 
 impl std::error::Error for IdentityError {}
 
-/// Whose directory it is.
+/// The owner of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The cluster.

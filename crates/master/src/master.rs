@@ -47,16 +47,16 @@ use master_namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
 use master_stream::placement::ReplicaLocation;
 use master_stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
 
-/// What a master is told at its start.
+/// Configuration of a master, given at its start.
 #[derive(Clone)]
 pub struct MasterConfig {
     /// Its Raft ID, from 1, unique in the cluster for ever.
     pub id: u64,
     /// Its name, e.g. `m1`.
     pub name: String,
-    /// Where it listens; port 0 picks a free one, for a cluster of one.
+    /// Address to listen at; port 0 picks a free one, for a cluster of one.
     pub addr: SocketAddr,
-    /// Where its groups live. Its own; made when absent.
+    /// Directory of its groups. Its own; made when absent.
     pub dir: PathBuf,
     /// The cluster; zero to draw one (a cluster of one), or to take the directory's.
     pub cluster: ClusterId,
@@ -70,7 +70,7 @@ pub struct MasterConfig {
     pub namespace_partitions: u16,
     /// Number of stream partitions, the same for ever.
     pub stream_partitions: u16,
-    /// Where counters of a new cluster begin.
+    /// First values of a new cluster's counters.
     pub first: FirstNumbers,
     /// Times and sizes.
     pub timing: MasterTiming,
@@ -79,7 +79,7 @@ pub struct MasterConfig {
 /// Times and sizes of a master. The simulator randomises them.
 #[derive(Clone, Debug)]
 pub struct MasterTiming {
-    /// A follower that hears nothing for this long stands for election.
+    /// A follower that receives nothing for this long stands for election.
     pub election_timeout: (Duration, Duration),
     /// Pause between two heartbeats of a group's leader.
     pub heartbeat: Duration,
@@ -93,7 +93,7 @@ pub struct MasterTiming {
     pub entries_kept: u64,
     /// Bytes of one segment of a group's log; fixed when the directory is made.
     pub log_segment_len: u64,
-    /// How the store in the directory is formatted, when it is made.
+    /// Format options of the store in the directory, when it is made.
     pub store: FormatOptions,
     /// A chunkserver that is silent for so long is dead: a dozen of its heartbeats.
     pub dead_after: Duration,
@@ -211,7 +211,7 @@ impl Master {
         Ok(master)
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn addr(&self) -> SocketAddr {
         self.0.addr
     }
@@ -266,7 +266,7 @@ impl Master {
             host.shutdown().await;
         }
         if let Err(error) = self.0.store.close().await {
-            // What was acknowledged is durable; the next start reads more.
+            // Everything acknowledged is durable; the next start reads more.
             tracing::debug!(%error, "the store is left as it is");
         }
     }
@@ -498,12 +498,12 @@ fn answer(result: Result<Vec<u8>, ControlError>) -> Response {
     }
 }
 
-/// Pause between two looks whether the cluster is there.
+/// Pause between two checks whether the cluster is there.
 const READY_PAUSE: Duration = Duration::from_millis(10);
-/// Pause between two looks at the masters' addresses.
+/// Pause between two checks of the masters' addresses.
 const HOUSEKEEPING_PAUSE: Duration = Duration::from_millis(500);
 
-/// What listens. Before the groups are open it puts callers off.
+/// The listening handler. Before the groups are open it refuses callers for the time being.
 struct Entrance {
     env: Env,
     master: OnceCell<Master>,
@@ -590,13 +590,13 @@ impl<'a> GroupOpening<'a> {
     async fn host<M: Hostable>(&self, name: GroupName, state: M) -> Result<Host<M>, StartError> {
         let (env, timing) = (self.env, &self.config.timing);
         let failed = |error| StartError::Group(name, OpenError::Log(error));
-        let shelf = GroupStore::new(env, self.store.clone(), name.number());
-        let checkpoints = Checkpoints::open(shelf.clone()).await.map_err(failed)?;
-        let device = EngineDevice::new(shelf, timing.log_segment_len);
+        let group_store = GroupStore::new(env, self.store.clone(), name.number());
+        let checkpoints = Checkpoints::open(group_store.clone()).await.map_err(failed)?;
+        let device = EngineDevice::new(group_store, timing.log_segment_len);
         let config = GroupConfig {
             election_timeout: timing.election_timeout,
             heartbeat: timing.heartbeat,
-            beats_together: true,
+            heartbeats_together: true,
             request_timeout: timing.request_timeout,
             snapshot_after: timing.snapshot_after,
             entries_kept: timing.entries_kept,

@@ -185,7 +185,7 @@ fn is_linearizable(operations: &[Operation]) -> bool {
         }
         let is_done = |index: usize| done[index / 64] >> (index % 64) & 1 == 1;
         let open = || operations.iter().enumerate().filter(|(index, _)| !is_done(*index));
-        // Whoever ended first must come before all that started later.
+        // The operation that ended first must come before all that started later.
         let limit = open().filter_map(|(_, operation)| operation.end).min();
         let startable =
             open().take_while(|(_, operation)| limit.is_none_or(|l| operation.start <= l));

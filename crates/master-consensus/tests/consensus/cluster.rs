@@ -1,4 +1,4 @@
-//! A group of masters in the simulator, with clients and a source of trouble.
+//! A group of masters in the simulator, with clients and a source of faults.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +19,7 @@ use super::checkers::{
 use super::network::{Faults, Network};
 
 pub const GROUP: u32 = 7;
-/// Where a member keeps its store.
+/// Path of a member's store.
 pub const STORE: &str = "/data/raft/store";
 const REGISTERS: u64 = 4;
 
@@ -172,7 +172,7 @@ impl Cluster {
         error
     }
 
-    /// Where the first log segment of a member that is down begins in its store.
+    /// Offset of the first log segment in the store of a member that is down.
     pub async fn first_log_byte(&self, node: u64) -> u64 {
         let env = self.sim.boot(self.host(node));
         let inspect = env.clone();
@@ -199,9 +199,9 @@ impl Cluster {
             flash::format(env, path, &FormatOptions::tiny()).await.expect("an empty disk");
         }
         let store = open_store(env, path).await.expect("a sound store");
-        let shelf = GroupStore::new(env, store, GROUP);
-        let checkpoints = Checkpoints::open(shelf.clone()).await?;
-        let inner = EngineDevice::new(shelf, self.segment_len);
+        let group_store = GroupStore::new(env, store, GROUP);
+        let checkpoints = Checkpoints::open(group_store.clone()).await?;
+        let inner = EngineDevice::new(group_store, self.segment_len);
         let device = Lying { inner, withheld: VecDeque::new(), limit: self.withheld };
         let machine = Registers::new(&self.observer);
         let peers = self.net.endpoint(node);
@@ -296,7 +296,7 @@ impl Cluster {
         self.history.borrow_mut().entry(register).or_default().push(operation);
     }
 
-    /// A client that mostly talks to whom it believes to lead.
+    /// A client that mostly asks the member that it believes to lead.
     pub fn start_client(self: &Rc<Self>) {
         let this = self.clone();
         self.clients.set(self.clients.get() + 1);
@@ -356,7 +356,7 @@ impl Cluster {
         }
     }
 
-    /// Who leads, once somebody does.
+    /// The leader, once there is one.
     pub async fn leader(&self) -> u64 {
         let leads = |node: &u64| self.group(*node).is_some_and(|group| group.leadership().leading);
         loop {
@@ -367,7 +367,7 @@ impl Cluster {
         }
     }
 
-    /// Replaces the voters by `voters`, through whoever leads, as an operator would.
+    /// Replaces the voters by `voters`, through the leader, as an operator would.
     pub async fn replace_voters(self: &Rc<Self>, voters: &[u64]) {
         let wanted: BTreeSet<u64> = voters.iter().copied().collect();
         loop {

@@ -22,7 +22,7 @@ pub struct Network {
     sim: Sim,
     nodes: RefCell<BTreeMap<u64, (Env, Groups)>>,
     blocked: RefCell<BTreeSet<(u64, u64)>>,
-    /// Who is at the address that a member has of another, where it is not that one.
+    /// The member at an address that another has for a third.
     strays: RefCell<BTreeMap<(u64, u64), u64>>,
     faults: RefCell<Faults>,
 }
@@ -54,7 +54,7 @@ impl Network {
         self.blocked.borrow_mut().insert((from, to));
     }
 
-    /// What `from` sends to `to` arrives at `there`.
+    /// Messages of `from` to `to` arrive at `there`.
     pub fn stray(&self, from: u64, to: u64, there: u64) {
         self.strays.borrow_mut().insert((from, to), there);
     }
@@ -68,7 +68,7 @@ impl Network {
         Rc::new(Endpoint { net: self.clone(), node })
     }
 
-    /// The fate of one message: when its copies arrive.
+    /// Times at which the copies of one message arrive; none when it is lost.
     fn arrivals(&self) -> Vec<Duration> {
         let faults = self.faults.borrow().clone();
         self.sim.with_rng(|rng| {
@@ -137,7 +137,7 @@ impl PeerSend for Endpoint {
         Box::pin(async move {
             match receiver.await {
                 Ok(reply) => reply,
-                // Some connections break; through others nothing is ever heard.
+                // Some connections break; others stay silent for ever.
                 Err(_) if self.net.sim.with_rng(|rng| rng.one_in(2)) => Err(NetError::Lost),
                 Err(_) => std::future::pending().await,
             }

@@ -50,9 +50,9 @@ async fn open(env: &Env, dir: &Path) -> Process {
     for group in GROUPS {
         let observer: Rc<Observer> = Rc::default();
         for node in MEMBERS {
-            let shelf = GroupStore::new(env, stores[&node].clone(), group);
-            let checkpoints = Checkpoints::open(shelf.clone()).await.expect("opens");
-            let device = EngineDevice::new(shelf, SEGMENT);
+            let group_store = GroupStore::new(env, stores[&node].clone(), group);
+            let checkpoints = Checkpoints::open(group_store.clone()).await.expect("opens");
+            let device = EngineDevice::new(group_store, SEGMENT);
             let peers = Rc::new(Loopback(members.clone()));
             let (config, machine) = (GroupConfig::new(group, node), Registers::new(&observer));
             let opened = Group::open(env, config, device, checkpoints, peers, machine).await;

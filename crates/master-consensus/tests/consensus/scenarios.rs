@@ -133,7 +133,7 @@ fn voters_change_under_faults() {
     }
 }
 
-/// One member becomes three, then five; whoever leads is removed, twice; then all have a vote.
+/// One member becomes three, then five; the leader is removed, twice; then all have a vote.
 fn run_growth(seed: u64) -> Outcome {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, 5);
@@ -177,8 +177,8 @@ fn a_group_grows_and_loses_its_leader() {
 }
 
 /// Bit rot in a log: the member refuses to vote, leaves, and rejoins as a learner.
-/// Of five members two are reached by the leader: one of them at the address of a third, too. What
-/// it answers there may not count for that third one.
+/// Of five members two are reached by the leader: one of them at the address of a third, too. Its
+/// answers there may not count for that third one.
 fn run_with_stray(seed: u64) -> Outcome {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, 5);
@@ -308,13 +308,13 @@ fn undecodable_committed_command_stops_every_member() {
 
 /// The canary: logs that acknowledge too early lose commits, and the checkers notice.
 #[test]
-fn the_checkers_notice_a_lying_log() {
+fn log_that_acknowledges_too_early_is_found() {
     let caught = (0..10).filter(|&seed| std::panic::catch_unwind(|| run_with(seed, 6)).is_err());
     assert!(caught.count() >= 3);
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn equal_seeds_give_equal_runs() {
     let first = run(3).hash;
     assert_eq!(first, run(3).hash, "two runs of one seed differ");
     let others: Vec<u64> = (4..7).map(|seed| run(seed).hash).collect();

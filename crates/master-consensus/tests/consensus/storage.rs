@@ -19,9 +19,9 @@ const SEGMENT: u64 = 64 << 10;
 const BLOCK: usize = 4096;
 
 /// A group of one has no peers.
-struct Nobody;
+struct NoPeers;
 
-impl PeerSend for Nobody {
+impl PeerSend for NoPeers {
     fn send(&self, _: u64, _: u32, _: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, NetError>> {
         Box::pin(std::future::ready(Err(NetError::Unreachable)))
     }
@@ -46,7 +46,7 @@ async fn open(
     let observer: Rc<Observer> = Rc::default();
     let machine = Registers::new(&observer);
     let checkpoints = checkpoints(env, snapshots).await?;
-    Group::open(env, config, device.clone(), checkpoints, Rc::new(Nobody), machine).await
+    Group::open(env, config, device.clone(), checkpoints, Rc::new(NoPeers), machine).await
 }
 
 /// Runs `work` on a node of a new world.
@@ -101,7 +101,7 @@ fn len(device: &MemoryDevice) -> usize {
 }
 
 #[test]
-fn a_restart_finds_everything() {
+fn acknowledged_entries_survive_a_restart() {
     on_node(|env| async move {
         let (device, snapshots) = (MemoryDevice::new(SEGMENT), disk());
         for round in 1..4 {
@@ -210,7 +210,7 @@ fn proposals_that_wait_share_log_writes() {
         let machine = Registers::new(&observer);
         let config = GroupConfig::new(1, 1);
         let checkpoints = checkpoints(&env, &disk()).await.expect("empty");
-        let group = Group::open(&env, config, device, checkpoints, Rc::new(Nobody), machine).await;
+        let group = Group::open(&env, config, device, checkpoints, Rc::new(NoPeers), machine).await;
         let group = group.expect("opens");
         group.bootstrap(&BTreeSet::from([1])).await.expect("new");
         while !group.leadership().leading {
@@ -267,7 +267,7 @@ fn a_failed_write_ends_the_member() {
         let machine = Registers::new(&observer);
         let config = GroupConfig::new(1, 1);
         let checkpoints = checkpoints(&env, &disk()).await.expect("empty");
-        let group = Group::open(&env, config, device, checkpoints, Rc::new(Nobody), machine).await;
+        let group = Group::open(&env, config, device, checkpoints, Rc::new(NoPeers), machine).await;
         let group = group.expect("opens");
         group.bootstrap(&BTreeSet::from([1])).await.expect("new");
         while !group.leadership().leading {

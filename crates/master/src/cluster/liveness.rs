@@ -1,5 +1,5 @@
-//! Which chunkservers are alive, as one master sees it from their heartbeats. Not replicated:
-//! every master hears every heartbeat, so a new leader knows at once.
+//! Liveness of chunkservers, as one master sees it from their heartbeats. Not replicated: every
+//! server sends its heartbeats to every master, so a new leader knows at once.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,15 +21,15 @@ pub struct Liveness(Rc<RefCell<LivenessState>>);
 struct LivenessState {
     /// Without a heartbeat for so long a server is dead.
     dead_after: Duration,
-    servers: BTreeMap<ServerId, Beat>,
+    servers: BTreeMap<ServerId, LastHeartbeat>,
     damaged: BTreeSet<(ChunkId, ServerId, DiskId)>,
-    /// Open replicas whose writers are not heard of, and when their servers have said so.
+    /// Open replicas whose writers send nothing, with the time of their server's report.
     quiet: BTreeMap<(ChunkId, ServerId, DiskId), Instant>,
     /// When the first heartbeat came.
     since: Option<Instant>,
 }
 
-struct Beat {
+struct LastHeartbeat {
     /// When the last heartbeat came.
     at: Instant,
     boot: u64,
@@ -40,8 +40,8 @@ struct Beat {
 
 impl LivenessState {
     /// A disk is served by one process: of two live servers that report the same incarnation one
-    /// has a copy of its store. The one that was heard first has the disk; as long as that says
-    /// nothing, shortly after this master's start, the one that joined the cluster first.
+    /// has a copy of its store. The server that reported the disk first has it. Shortly after this
+    /// master's start, when that says nothing, it is the one that joined the cluster first.
     fn refuse_copies(
         &mut self,
         server: ServerId,
@@ -86,7 +86,7 @@ impl LivenessState {
 }
 
 impl Liveness {
-    /// Nothing heard yet. A server that is silent for `dead_after` is dead.
+    /// No heartbeats yet. A server that is silent for `dead_after` is dead.
     pub fn new(dead_after: Duration) -> Liveness {
         Liveness(Rc::new(RefCell::new(LivenessState {
             dead_after,
@@ -124,7 +124,7 @@ impl Liveness {
         disks.truncate(DISKS_MAX);
         let Heartbeat { server, boot, seq, load, .. } = heartbeat;
         state.refuse_copies(server, &mut disks, now, registered);
-        state.servers.insert(server, Beat { at: now, boot, seq, load, disks });
+        state.servers.insert(server, LastHeartbeat { at: now, boot, seq, load, disks });
     }
 
     /// True while heartbeats of `server` come.
@@ -169,7 +169,7 @@ impl Liveness {
         ClusterView::new(registered.servers().map(view).collect())
     }
 
-    /// All registered servers, for people.
+    /// All registered servers, for operators.
     pub fn status(&self, registered: &ClusterMachine, now: Instant) -> Vec<ServerStatus> {
         let state = self.0.borrow();
         let status = |(server, known): (ServerId, &super::Server)| {
@@ -198,8 +198,8 @@ impl Liveness {
         taken
     }
 
-    /// Takes what was said of open replicas of stream partition `partition` whose writers are not
-    /// heard of, with the time of the heartbeat.
+    /// Takes the reports of open replicas of stream partition `partition` whose writers send
+    /// nothing, with the time of the heartbeat.
     pub fn take_quiet(&self, partition: u16) -> Vec<(ChunkId, ServerId, DiskId, Instant)> {
         let quiet = &mut self.0.borrow_mut().quiet;
         let of_partition = quiet.extract_if(.., |&(chunk, ..), _| chunk.partition() == partition);

@@ -1,4 +1,4 @@
-//! Who has a disk that two servers report.
+//! Disks that two servers report.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use master_consensus::StateMachine;
 const DISK: DiskId = DiskId::new(9);
 const DEAD_AFTER: Duration = Duration::from_secs(3);
 
-/// Servers 1 and 2, and what masters have heard of them.
+/// Servers 1 and 2, and the heartbeats that masters have of them.
 struct Bed {
     liveness: Liveness,
     registered: ClusterMachine,
@@ -69,7 +69,7 @@ fn copy_of_a_live_servers_store_is_refused() {
     for (first, second) in [(1, 2), (2, 1)] {
         let mut bed = Bed::new();
         bed.heartbeat(first, DISK);
-        // Long enough for every server to have been heard.
+        // Long enough for every server's heartbeat.
         for _ in 0..40 {
             bed.heartbeat(first, DISK);
         }
@@ -88,7 +88,7 @@ fn copy_of_a_live_servers_store_is_refused() {
 }
 
 #[test]
-fn copy_that_is_heard_first_after_a_masters_start_gives_way() {
+fn copy_that_reports_first_after_a_masters_start_gives_way() {
     let mut bed = Bed::new();
     bed.heartbeat(2, DISK);
     assert_eq!(bed.owners().0, [2]);

@@ -15,7 +15,7 @@ use crate::limits::{
 use master_consensus::replies::{ReplyTable, Seen};
 use master_consensus::{BadCommand, BadSnapshot, Rows, StateMachine};
 
-/// What a cluster is born with and keeps for ever.
+/// Facts of a cluster's formation, kept for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Formed {
     /// Its identity.
@@ -24,8 +24,8 @@ pub struct Formed {
     pub namespace_partitions: u16,
     /// Number of stream partitions.
     pub stream_partitions: u16,
-    /// Which formation of the cluster: stores of another are not of this cluster. Zero for
-    /// clusters that were formed before there was one.
+    /// Formation of the cluster: stores of another are not of this cluster. Zero for clusters that
+    /// were formed before there was one.
     pub formation: FormationId,
 }
 
@@ -41,7 +41,7 @@ impl Formed {
 pub struct Server {
     /// Its name.
     pub name: String,
-    /// Where it is reached, as of its last registration.
+    /// Its address, as of its last registration.
     pub addr: SocketAddr,
     /// Its failure domain.
     pub domain: String,
@@ -50,7 +50,7 @@ pub struct Server {
 /// A lock that was taken and not given up. It is held until its lease has run out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// Who took it.
+    /// The process that took it.
     pub owner: String,
     /// Its fencing token.
     pub fencing: u64,
@@ -59,7 +59,7 @@ pub struct Lock {
     pub expires_ms: u64,
 }
 
-/// What a log entry asks for.
+/// Command of a log entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     /// The cluster comes into being. A repeat with the same facts does nothing.
@@ -75,7 +75,7 @@ pub enum Command {
     Lock {
         /// Identifies it across retries.
         op: OpId,
-        /// What to do.
+        /// The change.
         change: LockChange,
     },
     /// A master joins, or has another address.
@@ -111,7 +111,7 @@ impl ClusterMachine {
         ClusterMachine { fencing: first.fencing, ..self }
     }
 
-    /// What the cluster was formed with.
+    /// Facts of the cluster's formation.
     pub fn formed(&self) -> Option<Formed> {
         self.formed
     }

@@ -1,5 +1,5 @@
-//! The cluster group: which servers and masters there are, and who holds which lock; and beside
-//! it, on every master alone, which servers are alive.
+//! The cluster group: servers, masters, and holders of locks; and beside it, on every master alone,
+//! the liveness of servers.
 //!
 //! Invariant: the replicated state is a function of the commands; only [`Liveness`] is not
 //! replicated, and nothing durable follows from it without a command.

@@ -1,4 +1,4 @@
-//! What the cluster group answers.
+//! Answers of the cluster group.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use wire::control::ControlError;
 
 use master_consensus::bytes::{DecodeError, Reader, Writer};
 
-/// What a command came to.
+/// Result of a command.
 pub type Outcome = Result<Answer, Refusal>;
 
 /// A command took effect.
@@ -29,7 +29,7 @@ pub enum Refusal {
     BadName = 1,
     /// A lease outside its range.
     BadLease = 2,
-    /// Somebody holds the lock.
+    /// Another holder has the lock.
     Held = 3,
     /// The lease has run out, or the lock was taken by another since.
     Fenced = 4,
@@ -67,7 +67,7 @@ impl Refusal {
         Refusal::MasterLeft,
     ];
 
-    /// What to do about it.
+    /// The caller's reaction.
     pub const fn kind(self) -> Kind {
         match self {
             Refusal::Held => Kind::Exists,

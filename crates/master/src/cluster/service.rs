@@ -20,9 +20,9 @@ use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 use master_stream::placement::ClusterView;
 use master_stream::{ClusterSource, StreamStatus};
 
-/// A view of the chunkservers is made anew after this time.
+/// A view of the chunkservers is made again after this time.
 const VIEW_AGE_MAX: Duration = Duration::from_millis(50);
-/// How long a change of the masters tries to reach each group's leader, and to get its turn.
+/// Time in which a change of the masters tries to reach each group's leader, and to get its turn.
 const MEMBERS_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Hostable for ClusterMachine {
@@ -57,9 +57,9 @@ struct ClusterServiceInner {
     router: Rc<Router>,
     peers: Rc<Peers>,
     liveness: Liveness,
-    /// Heartbeats are heard since then.
+    /// Heartbeats arrive since then.
     started: Instant,
-    /// What the configuration says, until the cluster group says more.
+    /// Facts of the configuration, until the cluster group has them.
     expected: Formed,
     configured: Vec<MasterInfo>,
     view: RefCell<Option<(Instant, Rc<ClusterView>)>>,
@@ -100,7 +100,7 @@ impl ClusterService {
         &self.0.host
     }
 
-    /// Which chunkservers are alive.
+    /// Liveness of the chunkservers.
     pub fn liveness(&self) -> &Liveness {
         &self.0.liveness
     }
@@ -170,8 +170,8 @@ impl ClusterService {
         }
     }
 
-    /// A name is one live process: another one under it, at another address, has to wait until
-    /// the first is dead. What this master has not heard yet may live.
+    /// A name is one live process: another one under it, at another address, has to wait until the
+    /// first is dead. A process without a heartbeat at this master yet may live.
     fn check_alone(&self, registration: &Registration) -> Result<(), ControlError> {
         let Registration { name, addr, .. } = registration;
         let known = self.0.host.read(|state| {

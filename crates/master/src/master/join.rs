@@ -1,4 +1,4 @@
-//! How a master becomes a member: see [`crate::admission`].
+//! Admission of a master: see [`crate::admission`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use master_consensus::peers::{
     answer_heartbeats, decode_heartbeats, decode_message, named,
 };
 
-/// Pause between two tries to become a member.
+/// Pause between two attempts to become a member.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
 
 impl Master {
@@ -75,8 +75,8 @@ impl Master {
         Err(ControlError::new(Kind::Reroute, why))
     }
 
-    /// Serves heartbeats, invitations and questions for this master's standing; and refuses all
-    /// else while this master is no member. None: it is for a group.
+    /// Serves heartbeats, invitations and questions for this master's state; and refuses all else
+    /// while this master is no member. None: it is for a group.
     pub(super) async fn serve_admission(&self, op: u16, incoming: &Request) -> Option<Response> {
         let refused = || Some(Response { status: STATUS_NO_GROUP, ..Response::default() });
         let member = self.0.admission.is_member();
@@ -139,9 +139,9 @@ impl Master {
         });
     }
 
-    /// Looks at masters that take no part in groups. One that is on record and has an empty directory
-    /// has lost its disk. The leader of the cluster group reports it: a master that was added later
-    /// knows of no other that it could ask. Where another master answers, the operator is warned.
+    /// Checks masters that take no part in groups: one on record with an empty directory has lost
+    /// its disk. The leader of the cluster group reports it: a master that was added later knows no
+    /// other to ask. When another master answers at the address, the operator is warned.
     pub(super) async fn report_lost_disks(&self) {
         let cluster = &self.0.cluster;
         for id in self.0.peers.strangers() {
@@ -153,7 +153,7 @@ impl Master {
             }
             let empty = status.is_some_and(|it| it.id == id && it.member.get() == 0);
             let empty = empty && cluster.host().leads();
-            // Who is on record now had been invited before it came there.
+            // A master on record now had been invited before it came there.
             if empty && cluster.host().read_barrier().await.is_ok() && cluster.lists(id) {
                 self.0.env.mark("master: a lost disk is reported");
                 self.0.peers.report_lost(&listed).await;
@@ -191,7 +191,7 @@ impl Master {
             }
             let accepted = admission.accept(invitation).await;
             if !accepted.map_err(|error| error.to_string())? {
-                return Ok(true); // Invited by another meanwhile.
+                return Ok(true); // Another master has invited it.
             }
         }
         if self.forms(config) {
@@ -205,14 +205,14 @@ impl Master {
         config.form && config.masters.first().is_some_and(|first| first.id == config.id)
     }
 
-    /// How this master stands, and what it says of the one that asks.
+    /// State of this master, and its record of the one that asks.
     pub(super) async fn member_status(&self, body: &[u8]) -> MemberStatus {
         let asker = body.try_into().map_or(0, u64::from_le_bytes);
         let cluster = self.0.router.host(GroupName::Cluster.number());
         let (mut leads, mut voter) = (false, false);
         if let Some(cluster) = cluster.filter(|cluster| cluster.leadership().leading) {
             leads = cluster.ask_here(Vec::new()).await.is_ok();
-            // Who is on record may have a vote in another group.
+            // A master on record may have a vote in another group.
             voter = cluster.voters().contains(&asker) || self.0.cluster.lists(asker);
         }
         let (id, member) = (self.0.cluster.master(), self.0.admission.member());

@@ -120,7 +120,7 @@ fn damaged_rows_are_refused_or_loaded() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         fuzz_command(&bytes);
         fuzz_row(&bytes);
         cluster::fuzz_command(&bytes);

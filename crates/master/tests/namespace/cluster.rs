@@ -30,7 +30,7 @@ pub struct Cluster {
     hosts: BTreeMap<u64, HostId>,
     running: RefCell<BTreeMap<u64, Master>>,
     founders: Vec<u64>,
-    /// Masters that stand at the address which founders have of another.
+    /// Masters at the address which founders have of another.
     strays: RefCell<BTreeMap<u64, u64>>,
     timing: MasterTiming,
     pub partitions: u16,
@@ -175,7 +175,7 @@ impl Cluster {
     }
 }
 
-/// A client of a cluster: tries until there is an answer, or its patience ends.
+/// A client of a cluster: tries until there is an answer, or its time is over.
 #[derive(Clone)]
 pub struct Client(Rc<ClientInner>);
 
@@ -227,7 +227,7 @@ impl Client {
         }
     }
 
-    /// Asks until there is an answer. [`Kind::Unknown`] when the patience ends: it may happen.
+    /// Asks until there is an answer. [`Kind::Unknown`] when the time is over: it may happen.
     pub async fn ask(&self, request: ControlRequest) -> Result<ControlReply, ControlError> {
         let env = &self.0.env;
         let deadline = env.now() + self.0.timeout;

@@ -171,7 +171,7 @@ struct Play {
     places: Vec<NameKey>,
     dirs: Vec<DirId>,
     history: RefCell<Vec<Operation>>,
-    /// Files by value, as far as somebody was told.
+    /// Files by value, as far as a client was answered.
     files: RefCell<BTreeMap<u64, FileId>>,
     next_value: Cell<u64>,
     stop: Cell<bool>,
@@ -500,7 +500,7 @@ fn names_are_linearizable_across_partitions_under_faults() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn equal_seeds_give_equal_runs() {
     let first = run(5, 2, 6).hash;
     run(6, 2, 6);
     assert_eq!(first, run(5, 2, 6).hash, "two runs of one seed differ");
