@@ -1,4 +1,4 @@
-//! What an error asks its receiver to do.
+//! Error kinds: the next step that an error asks of its receiver.
 
 use std::fmt;
 
@@ -23,15 +23,15 @@ pub enum Kind {
     Exists,
     /// A bound is reached that waiting alone does not lift (a full disk, a quota).
     Full,
-    /// The request itself is wrong: sending it again gives the same answer.
+    /// The request itself is invalid: sending it again gives the same answer.
     Invalid,
 }
 
 /// A fact with its kind, for boundaries that carry errors between processes.
-/// `message` is for people: it has cause and remedy.
+/// `message` is for operators: it has cause and remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// What to do about it.
+    /// The next step of the receiver.
     pub kind: Kind,
     /// Cause and remedy, one sentence.
     pub message: String,

@@ -144,11 +144,11 @@ impl FileId {
 }
 
 impl TraceId {
-    /// Set in traces that somebody asked for: each process keeps their operations longer.
+    /// Set in traces that a client asked for: each process keeps their operations longer.
     const ASKED: u64 = 1 << 63;
 
-    /// A trace that nobody has asked for yet, made of 63 bits of `raw`; never the zero one,
-    /// which stands for none.
+    /// A trace that no client has asked for yet, made of 63 bits of `raw`; never the zero one,
+    /// which means none.
     pub const fn unasked(raw: u64) -> TraceId {
         let raw = raw & !TraceId::ASKED;
         TraceId(if raw == 0 { 1 } else { raw })
@@ -159,7 +159,7 @@ impl TraceId {
         TraceId(self.0 | TraceId::ASKED)
     }
 
-    /// Somebody asked for it.
+    /// A client asked for it.
     pub const fn is_asked(self) -> bool {
         self.0 & TraceId::ASKED != 0
     }
