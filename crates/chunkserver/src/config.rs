@@ -1,18 +1,18 @@
-//! What a chunkserver is told at its start.
+//! Configuration of a chunkserver, given at its start.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use wire::token::TokenKey;
 
-/// How a chunkserver runs.
+/// Configuration of one chunkserver.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Its name, unique in the cluster: the same name is the same server.
     pub name: String,
     /// Its failure domain.
     pub domain: String,
-    /// Where it listens; port 0 picks a free one.
+    /// Address to listen at; port 0 picks a free one.
     pub listen: SocketAddr,
     /// Masters to start from; the rest is learned from them.
     pub masters: Vec<SocketAddr>,
@@ -23,15 +23,16 @@ pub struct Config {
     pub token_key: Option<TokenKey>,
     /// Bytes a second that scrub reads at most, all disks together (C26); 0 turns it off.
     pub scrub_rate: u64,
-    /// Executors that serve its disks, one [`ShardDirectory`](crate::ShardDirectory) between them; bounds and the
-    /// scrub rate are shared out.
+    /// Executors that serve its disks, with one [`ShardDirectory`](crate::ShardDirectory); bounds
+    /// and the scrub rate are shared out.
     pub shards: u32,
     /// Pause between two passes of scrub over all disks.
     pub scrub_pause: Duration,
-    /// A writer not heard of for so long is reported as gone: several times the pause between two
-    /// messages of an idle one, and longer than any pause of a process that is to survive.
+    /// A writer that has sent nothing for so long is reported as gone: several times the pause
+    /// between two messages of an idle one, and longer than any pause of a process that is to
+    /// survive.
     pub writer_quiet: Duration,
-    /// Disks that could not be opened: path and reason, for heartbeats to tell.
+    /// Disks that could not be opened: path and reason, for heartbeats to report.
     pub left_out: Vec<(String, String)>,
     /// Allow `FailDisk`. Tests only.
     pub fault_injection: bool,

@@ -1,4 +1,4 @@
-//! What masters ask: copies, deletions, lists.
+//! Control requests of masters: copies, deletions, lists.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX, 
 use crate::scrub::read_through;
 use crate::server::Chunkserver;
 
-/// What a copy is made of; see [`ChunkserverRequest::Replicate`].
+/// Sources and length of a copy; see [`ChunkserverRequest::Replicate`].
 struct CopySource {
     chunk: ChunkId,
     disk: DiskId,
@@ -188,7 +188,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             store.stat(copy.chunk).map_err(|error| self.refuse(at, error))?
         };
         if copy.seal {
-            // What the medium gives back counts, of a replica that was here before too: masters
+            // The copy is verified from the medium, of a replica that was here before too: masters
             // drop others on the strength of this answer.
             let verified = read_through(&self.0.env, &store, copy.chunk, copy.len, async |_| ());
             verified.await.map_err(|error| self.refuse(at, error))?;
@@ -206,14 +206,14 @@ impl<S: ChunkStore> Chunkserver<S> {
         at: ChunkRef,
         copy: &CopySource,
     ) -> Result<u64, ControlError> {
-        // A copy that was interrupted goes on where it stood; a sealed one is done.
+        // A copy that was interrupted goes on where it stopped; a sealed one is done.
         let mut offset = match store.stat(copy.chunk) {
             Ok(ReplicaStat { state: ReplicaState::Sealed, durable_bound, .. })
                 if durable_bound == copy.len =>
             {
                 return Ok(0);
             }
-            // What a fenced replica lacks is added in place: its vote stays (`protocols.md` 2.3).
+            // A fenced replica is completed in place: its vote stays (`protocols.md` 2.3).
             Ok(ReplicaStat {
                 state: ReplicaState::Repairing | ReplicaState::Fenced(_),
                 len,
@@ -341,7 +341,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 }
 
-/// Why a source gave no sectors.
+/// Cause of a source's failure.
 enum NoSectors {
     /// Not these; it may have others.
     Damaged(String),

@@ -157,8 +157,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(DataReply::Appended { len: appended.len })
     }
 
-    /// What an idle writer hears about its replica: it goes on elsewhere when this one is not there,
-    /// or not sound, as an append would find out.
+    /// Answers an idle writer about its replica: when the replica is missing or damaged, the error
+    /// is that of an append, and the writer goes on in another chunk.
     fn check_written(&self, commit: &CommitRequest, stat: &ReplicaStat) -> Result<(), DataError> {
         match stat.state {
             ReplicaState::Open => self.check_sound(commit.at, stat.len),
@@ -213,7 +213,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let chunk = request.at.chunk;
         let stat = disk.store.stat(chunk).map_err(|error| self.data_error(request.at, error))?;
         let sealed = stat.state == ReplicaState::Sealed;
-        // A replica that repair is filling serves nobody; a damaged one serves what verifies.
+        // A replica that repair is filling serves no reads; a damaged one serves what verifies.
         let readable = match stat.state {
             ReplicaState::Repairing | ReplicaState::Tombstone => return Err(DataError::NotFound),
             // Its length is final, whatever of it is damaged.
@@ -228,7 +228,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             return Ok((reply, None));
         }
         let len = request.len.min(readable - request.offset);
-        // Sectors hold data of 1 to 4048 bytes; what is held is the usual case.
+        // Sectors hold data of 1 to 4048 bytes; bytes that are there are the usual case.
         let bytes = wire::sector::sectors_for(len as usize) * SECTOR;
         let _held = self.0.read_bytes.take(bytes).ok_or(DataError::Busy)?;
         self.0.env.note(Step::Admitted, Fact::Chunk(chunk));
@@ -243,7 +243,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 }
 
-/// What a request is called where its time is shown.
+/// Name of a request in traces and metrics.
 fn operation_name(request: &DataRequest) -> &'static str {
     match request {
         DataRequest::Append(_) => "append",

@@ -1,4 +1,4 @@
-//! Registration and heartbeats: to every master, each of which keeps its own view of who lives.
+//! Registration and heartbeats: to every master, each of which keeps its own view of live servers.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use wire::control::{
 };
 
 use crate::limits::{
-    BEAT_TIMEOUT, DAMAGED_PER_BEAT_MAX, JUDGE_PAUSE, MASTERS_MAX, QUIET_PER_BEAT_MAX,
+    DAMAGED_PER_HEARTBEAT_MAX, HEARTBEAT_TIMEOUT, JUDGE_PAUSE, MASTERS_MAX, QUIET_PER_HEARTBEAT_MAX,
 };
 use crate::owner::Home;
 use crate::server::Chunkserver;
@@ -70,8 +70,8 @@ impl<S: ChunkStore> Chunkserver<S> {
                 masters.pop_first();
             }
             let pause = env.jitter(self.0.config.heartbeat);
-            // A fresh piece of news does not wait for the next beat.
-            let _ = env.timeout(pause, self.0.directory.asked_to_beat()).await;
+            // New reports do not wait for the next heartbeat.
+            let _ = env.timeout(pause, self.0.directory.wait_for_heartbeat_request()).await;
         }
     }
 
@@ -102,7 +102,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         None
     }
 
-    /// A process of the same name runs elsewhere: the operator hears of it once.
+    /// A process of the same name runs elsewhere: this is logged once.
     fn note_refusal(&self, error: &ControlError) {
         if error.kind == base::Kind::Exists && !self.0.refused.replace(true) {
             self.0.env.mark("chunkserver: refused as a second process");
@@ -133,14 +133,14 @@ impl<S: ChunkStore> Chunkserver<S> {
             boot,
             seq,
             disks: report.disks,
-            damaged: self.0.directory.damaged(DAMAGED_PER_BEAT_MAX),
+            damaged: self.0.directory.damaged(DAMAGED_PER_HEARTBEAT_MAX),
             load: report.load,
-            quiet: self.0.directory.take_quiet(QUIET_PER_BEAT_MAX),
+            quiet: self.0.directory.take_quiet(QUIET_PER_HEARTBEAT_MAX),
         }
     }
 
-    /// Forgets damage that a master has been told of. Scrub and reads report again what is
-    /// still there later.
+    /// Forgets damage that a master has acknowledged. Scrub and reads report again what is still
+    /// there later.
     fn drop_reported(&self, heartbeat: &Heartbeat) {
         self.0.directory.drop_damaged(heartbeat.damaged.len());
     }
@@ -161,7 +161,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             payload: None,
         };
         let invalid = |text: String| ControlError::new(base::Kind::Invalid, text);
-        let answer = self.0.endpoint.call(master, request, BEAT_TIMEOUT).await;
+        let answer = self.0.endpoint.call(master, request, HEARTBEAT_TIMEOUT).await;
         let answer = answer.map_err(|error| ControlError::new(error.kind(), error.to_string()))?;
         if answer.status != 0 {
             return Err(ControlError::decode(&answer.body).map_err(|e| invalid(e.to_string()))?);

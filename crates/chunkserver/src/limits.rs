@@ -19,36 +19,36 @@ pub const READ_LEN_MAX: u32 = base::limits::APPEND_DATA_MAX as u32;
 
 /// Replica copies under way at most; more wait at the master.
 pub const REPLICATIONS_MAX: usize = 8;
-/// Damaged replicas told in one heartbeat at most; the rest follows in the next.
-pub const DAMAGED_PER_BEAT_MAX: usize = 256;
+/// Damaged replicas in one heartbeat, at most; the rest follows in the next.
+pub const DAMAGED_PER_HEARTBEAT_MAX: usize = 256;
 /// Damaged replicas remembered between heartbeats at most; scrub finds the rest again.
 pub const DAMAGED_MAX: usize = 4096;
 /// Quiet replicas reported in one heartbeat at most, and remembered until then; the watch finds the
 /// rest again.
-pub const QUIET_PER_BEAT_MAX: usize = 256;
-/// See [`QUIET_PER_BEAT_MAX`].
+pub const QUIET_PER_HEARTBEAT_MAX: usize = 256;
+/// See [`QUIET_PER_HEARTBEAT_MAX`].
 pub const QUIET_MAX: usize = 1024;
 /// Pause between two pages of the list that the watch for quiet writers goes through: a million
 /// replicas take 4 s and less than 1 % of a core.
 pub const QUIET_PAGE_PAUSE: Duration = Duration::from_millis(1);
-/// Masters that a chunkserver talks to at most.
+/// Masters that a chunkserver sends heartbeats to, at most.
 pub const MASTERS_MAX: usize = 15;
 
-/// Pause between two looks at a disk's superblock: how long a medium may be gone unseen. One
-/// read of 4 KiB each time.
+/// Pause between two checks of a disk's superblock: a failed medium is noticed after it. One read
+/// of 4 KiB each time.
 pub const DISK_WATCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pause between two questions to masters about a disk that they do not know.
 pub const IDENTIFY_PAUSE: Duration = Duration::from_secs(2);
-/// Pause between two looks whether another shard has judged its disks.
+/// Pause between two checks whether another shard has judged its disks.
 pub const JUDGE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Answer of a master to a heartbeat or registration is awaited this long.
-pub const BEAT_TIMEOUT: Duration = Duration::from_millis(500);
-/// A read from another chunkserver for a copy is awaited this long.
+/// Wait for a master's answer to a heartbeat or registration.
+pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Wait for a read from another chunkserver for a copy.
 pub const COPY_READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a copy or scrub waits for a store or a source that is busy. Then the copy is given up
-/// and its slot free: the master asks again, and the copy goes on where it stood.
+/// Wait of a copy or scrub for a store or a source that is busy. Then the copy is given up and its
+/// slot free: the master asks again, and the copy goes on where it stopped.
 pub const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Pause between two tries meanwhile.
+/// Pause between two attempts at a busy source.
 pub const BUSY_PAUSE: Duration = Duration::from_millis(20);

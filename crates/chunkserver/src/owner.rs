@@ -1,5 +1,5 @@
-//! Whose the disks are. A disk of another cluster, or of an earlier formation of this one, is
-//! left alone: these masters would take all that is on it for garbage.
+//! Ownership of the disks. A disk of another cluster, or of an earlier formation of this one, is
+//! left alone: these masters would treat all that is on it as garbage.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,21 +20,21 @@ pub(crate) struct Home {
     pub(crate) formation: Option<FormationId>,
 }
 
-/// What is known of a disk's owner.
+/// Knowledge of a disk's owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     /// The server has not joined yet. The disk is served and not yet reported.
     Unjudged,
     /// The disk is of the cluster that the server has joined.
     Own(Home),
-    /// No master has said that it knows the disk, as of the last question.
+    /// No master has confirmed that it knows the disk, as of the last question.
     Waits(Home, String, Instant),
     /// The disk is not of the cluster that the server has joined.
     Foreign(Home, String),
 }
 
 impl Standing {
-    /// Why the disk is not served.
+    /// Reason for which the disk is not served.
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
             Standing::Unjudged | Standing::Own(_) => None,
@@ -144,7 +144,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         });
         let mut found = false;
         for answer in asked.collect::<Vec<_>>() {
-            // What was not answered is asked again later.
+            // Unanswered questions are asked again later.
             if let Ok(Ok(ClusterReply::Identified { known })) = answer.await {
                 found |= known.contains(&disk);
             }
@@ -152,8 +152,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         found
     }
 
-    /// How a disk is reported that is not served: as one that could not be opened. Masters must
-    /// not take it for one that has failed in their cluster.
+    /// Report of a disk that is not served: as one that could not be opened. Masters must not take
+    /// it for one that has failed in their cluster.
     pub(crate) fn left_alone(&self, disk: &Disk<S>) -> Option<DiskReport> {
         let standing = disk.standing.borrow();
         let reason = standing.reason()?.to_owned();

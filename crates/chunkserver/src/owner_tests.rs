@@ -1,4 +1,4 @@
-//! Which stores a cluster takes for its own.
+//! Stores that a cluster takes for its own.
 
 use base::{ClusterId, FormationId};
 use chunkstore::StoreOwner;

@@ -1,8 +1,8 @@
-//! Open replicas whose writers are not heard of any more: they are reported to masters, which seal them.
+//! Open replicas whose writers send nothing any more: reported to masters, which seal them.
 //!
-//! A living writer is heard of often: by its appends, or by commit messages while it is idle
-//! (`protocols.md` 1.6). A message counts whatever becomes of it, so that a writer whose right has
-//! run out is none that is gone.
+//! A living writer sends often: appends, or commit messages while it is idle (`protocols.md` 1.6).
+//! A refused message counts too, so that a writer whose right has run out is not taken for a dead
+//! one.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use wire::data::ReplicaState;
 use crate::limits::QUIET_PAGE_PAUSE;
 use crate::server::{Chunkserver, Disk};
 
-/// Replicas looked up at a time.
+/// Replicas listed at a time.
 const PAGE: usize = 256;
 
 impl<S: ChunkStore> Chunkserver<S> {

@@ -1,5 +1,5 @@
-//! Scrub: reads every replica at a capped rate and verifies it (C26), those that are still written
-//! up to what is durable.
+//! Scrub: reads every replica at a capped rate and verifies it (C26); an open one up to its durable
+//! length.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use wire::sector::parse_footer;
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, READ_LEN_MAX};
 use crate::server::{Chunkserver, Disk};
 
-/// Replicas looked up at a time.
+/// Replicas listed at a time.
 const PAGE: usize = 64;
 
 impl<S: ChunkStore> Chunkserver<S> {
@@ -56,7 +56,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             self.count(|stats| stats.scrubbed_bytes += bytes);
             self.0.env.sleep(Duration::from_nanos(bytes * 1_000_000_000 / rate)).await;
         };
-        // Other errors: deleted meanwhile, out of memory for long, or the disk has failed.
+        // Other errors: the replica was deleted, memory was short for long, or the disk has failed.
         let read = read_through(&self.0.env, &disk.store, chunk, stat.len, pace).await;
         if matches!(read, Err(StoreError::Corrupt { .. })) {
             self.note_damaged(disk.id, chunk);
@@ -69,8 +69,8 @@ fn is_scrubbed(state: ReplicaState) -> bool {
     matches!(state, ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed)
 }
 
-/// Reads the first `len` bytes of a replica, each sector of which the store verifies; less where
-/// it was sealed at less meanwhile. `pace` gets the bytes of each read.
+/// Reads the first `len` bytes of a replica, each sector of which the store verifies; less where it
+/// is sealed at less by then. `pace` gets the bytes of each read.
 pub(crate) async fn read_through<S: ChunkStore>(
     env: &Env,
     store: &S,

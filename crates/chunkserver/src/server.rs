@@ -1,4 +1,4 @@
-//! The server: its disks, its counters, its way in.
+//! The server: its disks, its counters, its entry for requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,16 +92,16 @@ pub(crate) struct ChunkserverInner<S> {
     /// Disks that are not served: path and reason.
     left_out: RefCell<BTreeMap<String, String>>,
     stopped: Cell<bool>,
-    /// Committed lengths of open chunks, as their writers tell them (`protocols.md` 1.6).
+    /// Committed lengths of open chunks, as their writers reported them (`protocols.md` 1.6).
     pub(crate) committed: RefCell<Map<ChunkId, (Epoch, u32)>>,
-    /// When the writer of an open replica was last heard of, of those that the watch has seen.
+    /// Time of the last message of an open replica's writer, for replicas that the watch has seen.
     pub(crate) heard: RefCell<BTreeMap<(DiskId, ChunkId), Instant>>,
     /// Open replicas that were found damaged: their writers are refused, and go on elsewhere.
     pub(crate) unsound: RefCell<BTreeSet<(DiskId, ChunkId)>>,
     pub(crate) verifier: RefCell<TokenVerifier>,
-    /// Bytes of appends under way, this lane's share.
+    /// Bytes of appends under way, this shard's share.
     pub(crate) append_bytes: Budget,
-    /// Bytes of reads under way, this lane's share.
+    /// Bytes of reads under way, this shard's share.
     pub(crate) read_bytes: Budget,
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
     pub(crate) stats: Cell<Stats>,
@@ -123,8 +123,8 @@ impl<S> Clone for Chunkserver<S> {
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
-    /// Starts serving `disks` (path for people, opened store) and joins the cluster, with one
-    /// shard.
+    /// Starts serving `disks` (path for operators, opened store) with one shard, and joins the
+    /// cluster.
     pub async fn start(
         env: &Env,
         endpoint: Endpoint,
@@ -136,8 +136,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(server)
     }
 
-    /// Starts a shard: it serves `disks` on this executor, at the address in `config`. One shard
-    /// of a board [speaks](Chunkserver::speak) for the server, once all have started.
+    /// Starts a shard: it serves `disks` on this executor, at the address in `config`. Once all
+    /// have started, one shard [sends](Chunkserver::speak) the heartbeats of the server.
     pub async fn shard(
         env: &Env,
         endpoint: Endpoint,
@@ -189,7 +189,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         self.0.env.spawn(Class::Control, "heartbeats", self.clone().run_heartbeats());
     }
 
-    /// What this shard tells the others.
+    /// This shard's report to the others.
     pub(crate) fn report(&self) -> ShardReport {
         ShardReport {
             disks: self.disk_reports(),
@@ -199,7 +199,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    /// Something that masters should hear of soon.
+    /// Has the next heartbeat sent at once.
     pub(crate) fn heartbeat_soon(&self) {
         self.0.directory.post(self.addr(), self.report());
         self.0.directory.heartbeat_soon();
@@ -253,7 +253,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let response = answer.await.map_err(|_| Kind::Retry);
         Some(response.map(|response| match response.status {
             0 => (response, Outcome::Done),
-            // The other shard's operation says why.
+            // The other shard's operation has the reason.
             _ => (response, Outcome::Failed(Kind::Unknown)),
         }))
     }
@@ -291,7 +291,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    /// Where it is reached.
+    /// Its address.
     pub fn addr(&self) -> SocketAddr {
         self.0.addr.get().expect("set before start returns")
     }
@@ -303,7 +303,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         others.iter().fold(self.0.stats.get(), |sum, shard| sum.plus(&shard.stats))
     }
 
-    /// This shard's disks, as heartbeats tell them.
+    /// This shard's disks, as heartbeats report them.
     pub fn disk_reports(&self) -> Vec<DiskReport> {
         let report = |disk: &Rc<Disk<S>>| {
             if let Some(report) = self.left_alone(disk) {
@@ -339,8 +339,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         disks.values().map(report).chain(absent.iter().map(left_out)).collect()
     }
 
-    /// Serves another disk, which may have been left out before. Hands it back when the server
-    /// has stopped.
+    /// Serves another disk, which may have been left out before. Returns it when the server has
+    /// stopped.
     pub fn add_disk(&self, path: String, store: S) -> Result<(), S> {
         if self.has_stopped() {
             return Err(store);
@@ -407,7 +407,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(disk)
     }
 
-    /// Remembers a damaged replica and tells the masters soon.
+    /// Notes a damaged replica, and reports it in a heartbeat that is sent at once.
     pub(crate) fn note_damaged(&self, disk: DiskId, chunk: ChunkId) {
         let found = self.0.disks.borrow().get(&disk).cloned();
         let stat = found.and_then(|disk| disk.store.stat(chunk).ok());
@@ -421,7 +421,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    /// Looks at every disk from time to time, and tells the masters of one that has failed.
+    /// Checks every disk periodically, and reports one that has failed to the masters.
     async fn run_disk_watch(self) {
         loop {
             self.0.env.sleep(self.0.env.jitter(DISK_WATCH_PAUSE)).await;
@@ -435,7 +435,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    /// The data path's word for what a store answered.
+    /// The data path's error for a store's error.
     pub(crate) fn data_error(&self, at: ChunkRef, error: StoreError) -> DataError {
         match error {
             StoreError::Gap { len } => DataError::Gap { len },

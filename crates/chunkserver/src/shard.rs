@@ -1,10 +1,10 @@
 //! Shards: the parts of one server that run on executors of their own, one a core (C10).
 //!
-//! Each shard has its own disks, its own endpoint and its own address, which heartbeats tell with
-//! each disk: clients and masters call the executor that has the disk, so a request runs to
-//! completion on the core that received it. The first shard speaks for the server. A request that
-//! reaches a shard without its disk (an address learned before a restart, or the server's own)
-//! is handed to the shard that has it: never wrong, only slower.
+//! Each shard has its own disks, endpoint and address, which heartbeats report with each disk.
+//! Clients and masters call the executor that has the disk, so a request runs to completion on the
+//! core that received it. The first shard sends the server's heartbeats. A request that reaches a
+//! shard without its disk (an address learned before a restart, or the server's own) is handed to
+//! the shard that has it: never wrong, only slower.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ pub(crate) struct Forwarded {
     pub(crate) reply: oneshot::Sender<Response>,
 }
 
-/// What a shard has told the others.
+/// A shard's last report to the others.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShardReport {
     pub(crate) disks: Vec<DiskReport>,
@@ -42,7 +42,7 @@ struct Shard {
     report: ShardReport,
 }
 
-/// What the shards of one server share. Clones share it, on any thread.
+/// State that the shards of one server share. Clones share it, on any thread.
 #[derive(Clone, Default)]
 pub struct ShardDirectory(Arc<Shared>);
 
@@ -56,7 +56,7 @@ struct Shared {
     heartbeat_soon: Notify,
 }
 
-/// A poisoned lock means that a shard's thread has died: what it told last still holds.
+/// A poisoned lock means that a shard's thread has died: its last report still holds.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -69,7 +69,7 @@ impl ShardDirectory {
         forwarded
     }
 
-    /// Notes what the shard at `addr` tells.
+    /// Stores the report of the shard at `addr`.
     pub(crate) fn post(&self, addr: SocketAddr, report: ShardReport) {
         if let Some(shard) = lock(&self.0.shards).iter_mut().find(|shard| shard.addr == addr) {
             shard.report = report;
@@ -91,7 +91,7 @@ impl ShardDirectory {
         lock(&self.0.shards).iter().all(|shard| shard.report.judged == Some(home))
     }
 
-    /// What all shards but the one at `addr` told last.
+    /// Last reports of all shards but the one at `addr`.
     pub(crate) fn others(&self, addr: SocketAddr) -> Vec<ShardReport> {
         let shards = lock(&self.0.shards);
         shards.iter().filter(|shard| shard.addr != addr).map(|shard| shard.report.clone()).collect()
@@ -109,8 +109,8 @@ impl ShardDirectory {
         Some(shard.inbox.clone())
     }
 
-    /// Adds an open replica whose writer is not heard of, for the next heartbeat. What does not fit
-    /// is found again.
+    /// Adds an open replica whose writer sends nothing, for the next heartbeat. When the list is
+    /// full, the next round of the watch finds it again.
     pub(crate) fn add_quiet(&self, disk: DiskId, chunk: ChunkId) {
         let quiet = &mut *lock(&self.0.quiet);
         if quiet.len() < QUIET_MAX && !quiet.contains(&(disk, chunk)) {
@@ -118,8 +118,7 @@ impl ShardDirectory {
         }
     }
 
-    /// Takes up to `limit` quiet replicas. A heartbeat that is lost is made good by the next round
-    /// of the watch.
+    /// Takes up to `limit` quiet replicas. The next round of the watch replaces a lost heartbeat.
     pub(crate) fn take_quiet(&self, limit: usize) -> Vec<(DiskId, ChunkId)> {
         let quiet = &mut *lock(&self.0.quiet);
         let count = limit.min(quiet.len());
@@ -154,7 +153,7 @@ impl ShardDirectory {
     }
 
     /// Completes after [`ShardDirectory::heartbeat_soon`].
-    pub(crate) async fn asked_to_beat(&self) {
+    pub(crate) async fn wait_for_heartbeat_request(&self) {
         self.0.heartbeat_soon.notified().await;
     }
 }

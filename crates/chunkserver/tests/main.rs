@@ -252,7 +252,7 @@ fn check(count: usize, test: impl AsyncFnOnce(Bed)) {
 }
 
 #[test]
-fn an_open_chunk_shows_its_committed_bytes_alone() {
+fn open_chunk_serves_its_committed_bytes_only() {
     check(1, async |bed| {
         assert_eq!(bed.append(0, 0, &[1; 5000], 0).await, Ok(5000));
         assert_eq!(bed.read(0, false).await, Ok((0, 0)));
@@ -266,7 +266,7 @@ fn an_open_chunk_shows_its_committed_bytes_alone() {
 }
 
 #[test]
-fn gaps_and_wrong_disks_are_told() {
+fn append_with_a_gap_or_to_a_wrong_disk_is_refused() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 100], 0).await.unwrap();
         assert_eq!(bed.append(0, 200, &[1; 10], 0).await, Err(DataError::Gap { len: 100 }));
@@ -277,7 +277,7 @@ fn gaps_and_wrong_disks_are_told() {
 }
 
 #[test]
-fn a_fence_shuts_the_writer_out() {
+fn append_below_a_fence_is_refused() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 100], 0).await.unwrap();
         let fence = FenceRequest { at: bed.at(0), epoch: EPOCH.next() };
@@ -419,7 +419,7 @@ fn a_short_fenced_replica_is_completed_in_place() {
 }
 
 #[test]
-fn deleted_replicas_do_not_come_back() {
+fn late_append_to_a_deleted_replica_is_refused() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 100], 0).await.unwrap();
         let disk = bed.servers[0].1;
@@ -438,7 +438,7 @@ fn deleted_replicas_do_not_come_back() {
 /// A master's order to delete or forget was held up on its way. The replica that it meant is gone,
 /// and the one that is here was made since.
 #[test]
-fn an_order_that_has_run_out_deletes_nothing() {
+fn delete_order_after_its_deadline_is_refused() {
     check(1, async |bed| {
         bed.env.sleep(Duration::from_secs(1)).await;
         let disk = bed.servers[0].1;
@@ -461,7 +461,7 @@ fn an_order_that_has_run_out_deletes_nothing() {
 }
 
 #[test]
-fn committed_length_goes_with_its_replica_and_stays_away() {
+fn committed_length_of_a_deleted_replica_is_forgotten() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 5000], 0).await.unwrap();
         bed.append(0, 5000, &[2; 100], 5000).await.unwrap();
@@ -483,7 +483,7 @@ fn committed_length_goes_with_its_replica_and_stays_away() {
 }
 
 #[test]
-fn a_failed_disk_is_out_and_the_process_stays() {
+fn failed_disk_is_reported_and_the_server_goes_on() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 100], 100).await.unwrap();
         let disk = bed.servers[0].1;
@@ -497,7 +497,7 @@ fn a_failed_disk_is_out_and_the_process_stays() {
 }
 
 #[test]
-fn a_shard_hands_over_what_another_shard_has() {
+fn request_at_a_shard_without_the_disk_is_handed_over() {
     let sim = Sim::new(1);
     sim.run(async {
         let mut bed = Bed::shards(&sim).await;
@@ -545,7 +545,7 @@ fn scrub_reads_the_whole_of_a_chunk_of_small_appends() {
 }
 
 #[test]
-fn an_open_replica_is_scrubbed_and_its_writer_hears_of_damage() {
+fn damage_of_an_open_replica_is_reported_to_its_writer() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 10_000], 0).await.unwrap();
         assert_eq!(bed.commit(0, 10_000).await, Ok(()));
@@ -560,7 +560,7 @@ fn an_open_replica_is_scrubbed_and_its_writer_hears_of_damage() {
 }
 
 #[test]
-fn a_commit_message_looks_whether_the_replica_is_there() {
+fn commit_message_to_a_missing_replica_is_refused() {
     check(1, async |bed| {
         assert_eq!(bed.commit(0, 100).await, Err(DataError::NotFound));
         bed.append(0, 0, &[1; 100], 0).await.unwrap();
