@@ -27,15 +27,15 @@ pub struct Append {
     pub sectors: Buf,
     /// Make the chunk when it is absent. Only with `offset` 0.
     pub create: bool,
-    /// By the repair worker: makes or extends a replica in state `Repairing`, which takes no
-    /// other appends, whatever its fence says; or completes a fenced one, which stays fenced and
-    /// shuts everybody else out as before.
+    /// By the repair worker: makes or extends a replica in state `Repairing`, which takes no other
+    /// appends, whatever its fence says; or completes a fenced one, which stays fenced and shuts
+    /// out all others as before.
     pub repair: bool,
-    /// What it is for: a store that is nearly full refuses users' bytes first.
+    /// Its purpose: a store that is nearly full refuses users' bytes first.
     pub purpose: Purpose,
 }
 
-/// What an append left.
+/// State of a replica after an append.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Appended {
     /// All bytes up to here are durable.
@@ -53,7 +53,7 @@ pub struct Read {
     pub sealed: bool,
 }
 
-/// One replica, as [`ChunkStore::list`] tells it.
+/// One replica, as [`ChunkStore::list`] answers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkInfo {
     /// The chunk.
@@ -64,7 +64,7 @@ pub struct ChunkInfo {
     pub physical: u64,
 }
 
-/// Whose a store is.
+/// The owner of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreOwner {
     /// It was formatted by a version that did not note it.
@@ -75,7 +75,7 @@ pub enum StoreOwner {
     Of {
         /// The cluster.
         cluster: ClusterId,
-        /// Which formation of it.
+        /// The formation of it.
         formation: FormationId,
     },
 }
@@ -95,9 +95,9 @@ pub struct StoreInfo {
     pub unit: u32,
     /// True once an I/O error has made the store read-only (a failed flush is final).
     pub failed: bool,
-    /// What made it so, for people; empty while it has not failed.
+    /// Cause of the failure, for operators; empty while it has not failed.
     pub reason: String,
-    /// Whose it is.
+    /// Its owner.
     pub owner: StoreOwner,
 }
 
@@ -119,7 +119,7 @@ pub enum StoreError {
         /// Final length.
         len: u32,
     },
-    /// Other bytes stand at this place, or the append overlaps in part.
+    /// Other bytes are at this place, or the append overlaps in part.
     Conflict,
     /// No such chunk.
     NotFound,
@@ -132,12 +132,12 @@ pub enum StoreError {
     },
     /// The sectors given do not verify.
     BadSectors {
-        /// Index of the first bad sector.
+        /// Index of the first invalid sector.
         index: u32,
     },
     /// A bound is reached (appends in flight, memory): try again later.
     Busy,
-    /// The medium has failed; the store takes no more writes. What was in flight is unknown.
+    /// The medium has failed; the store takes no more writes. Appends in flight may be durable.
     Failed,
     /// The request contradicts the contract; the text says how.
     Invalid(&'static str),
@@ -153,7 +153,7 @@ impl std::error::Error for StoreError {}
 
 /// A store of chunk replicas on one disk. Single-threaded; clones share it.
 ///
-/// - An append is durable, with all bytes below it, when its future ends well; appends to one
+/// - An append is durable, with all bytes below it, when its future succeeds; appends to one
 ///   chunk may be in flight together and end in offset order. Dropping the future does not
 ///   cancel the write: the append stays "possibly written".
 /// - A repeat of an append in flight or done (same offset, length and client CRCs) ends as the
@@ -215,8 +215,8 @@ pub trait ChunkStore: Clone + 'static {
         formation: FormationId,
     ) -> impl Future<Output = Result<(), StoreError>>;
 
-    /// Looks whether the medium is still this store's, and marks the store failed when it is
-    /// not: an engine on a file or device sees there what no append and no read of its own would
+    /// Checks whether the medium is still this store's, and marks the store failed when it is not.
+    /// So an engine on a file or device notices faults that no append and no read of its own would
     /// meet soon (a file that was truncated, a device that answers with errors).
     fn check_medium(&self) -> impl Future<Output = ()> {
         std::future::ready(())

@@ -1,7 +1,7 @@
 //! Fuzz targets: plain functions over bytes, one per decoder of the on-disk format. The tests
 //! replay them over the corpus in `tests/corpus/`; a coverage-guided run calls the same.
 //!
-//! Beside "no panic", each checks that what is accepted is written back as it was read, so that
+//! Beside "no panic", each checks that accepted bytes are written back as they were read, so that
 //! no two programs can read one block differently.
 
 use base::{ChunkId, Epoch};
@@ -21,7 +21,7 @@ pub fn fuzz_superblock(bytes: &[u8]) {
         let mut back = vec![0; bytes.len()];
         sb.encode(&mut back);
         assert_eq!(back, bytes);
-        // Whatever it says, places can be computed.
+        // For any content, places can be computed.
         assert!(sb.data_at() > sb.log_at(1) && sb.unit_at(sb.units) > sb.data_at());
     }
 }

@@ -18,10 +18,10 @@ pub const UNIT_MAX: u32 = 16 * MIB as u32;
 pub const APPENDS_INFLIGHT_MAX: usize = 4096;
 /// Bytes of appends in flight in one store at most: a quarter of the default buffer budget.
 pub const APPEND_BYTES_INFLIGHT_MAX: usize = 128 * MIB as usize;
-/// Sectors in flight in one chunk at most, 8 MiB. Also what recovery concludes from: a sector
-/// that stands this far behind another proves that the other was acknowledged.
+/// Sectors in flight in one chunk at most, 8 MiB. Recovery relies on it: a sector that is this far
+/// behind another proves that the other was acknowledged.
 pub const CHUNK_SECTORS_INFLIGHT_MAX: u32 = 2048;
-/// Device writes in flight for one chunk at most; appends that come meanwhile are grouped.
+/// Device writes in flight for one chunk, at most; appends that come during them are grouped.
 pub const CHUNK_WRITES_MAX: u32 = 16;
 /// Sectors of one grouped device write at most: 1 MiB, so that a small one waits no longer.
 pub const BATCH_SECTORS_MAX: u32 = APPEND_SECTORS_MAX as u32;
@@ -60,8 +60,8 @@ pub const OPEN_MAP_BYTES_DEFAULT: u32 = 64 * MIB as u32;
 pub const MAP_CACHE_BYTES_DEFAULT: usize = 32 * MIB as usize;
 /// Runs that a sealed chunk keeps in its resident entry instead of in index sectors.
 pub const INLINE_RUNS_MAX: usize = 2;
-/// Runs of one chunk at most that writers make: with this many its map fills an eighth of the
-/// default budget. What is in flight then comes on top, and copies are bound by the budget only.
+/// Runs of one chunk that writers make, at most: with this many its map fills an eighth of the
+/// default budget. Appends in flight then come on top, and copies are bound by the budget only.
 pub const RUNS_PER_CHUNK_MAX: usize = 1 << 19;
 
 /// Bytes of the budget of `budget` bytes for offset maps of open chunks that are for repair alone:
@@ -85,17 +85,17 @@ pub const READY_GOAL_SHARE: u32 = 4;
 pub const READY_GOAL_KEPT: Duration = Duration::from_secs(10);
 /// Bytes zeroed in one write.
 pub const ZERO_WRITE_BYTES: usize = MIB as usize;
-/// Pause between two zeroing writes while nobody waits: at most 1 GiB/s per store.
+/// Pause between two zeroing writes while no append waits: at most 1 GiB/s per store.
 pub const ZERO_PAUSE: Duration = Duration::from_millis(1);
 /// After a refusal for want of space, growing is tried again no earlier than this.
 pub const GROW_RETRY: Duration = Duration::from_secs(1);
 
-/// How long a store that somebody else holds is waited for, and between two tries.
+/// Wait for a store that another process holds, and pause between two attempts.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// See [`LOCK_TIMEOUT`].
 pub const LOCK_RETRY: Duration = Duration::from_millis(20);
 
-/// How long a chunk's acknowledged length stays unlogged at most (its known-durable bound).
+/// Time for which a chunk's acknowledged length stays unlogged, at most (its known-durable bound).
 pub const BOUND_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Entries that a checkpoint encodes before other tasks run, about 50 us.

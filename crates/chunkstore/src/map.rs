@@ -1,4 +1,4 @@
-//! Offset maps: where in a chunk's sectors a logical offset stands (`protocols.md` 3.3).
+//! Offset maps: the place of a logical offset in a chunk's sectors (`protocols.md` 3.3).
 
 use base::limits::SECTOR_DATA_MAX;
 

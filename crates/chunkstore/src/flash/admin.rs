@@ -39,7 +39,7 @@ impl Drop for Turn {
     }
 }
 
-/// What a chunk is at one moment.
+/// State of a chunk at one moment.
 enum What {
     Absent,
     Tombstone(Epoch),
@@ -183,8 +183,8 @@ impl FlashStoreInner {
         }
     }
 
-    /// Puts on record that a fenced replica is being completed by repair, so that recovery takes
-    /// what stands behind the length it was fenced at. Nothing to do for all others.
+    /// Records that a fenced replica is being completed by repair, so that recovery takes the bytes
+    /// behind the length it was fenced at. Nothing to do for all others.
     pub(crate) async fn uncap(self: &Rc<Self>, chunk: ChunkId) -> Result<(), StoreError> {
         let capped = |inner: &FlashStoreInner| {
             let state = inner.state.borrow();

@@ -1,5 +1,5 @@
-//! Which units are in use: one bit each. 1 TiB in units of 1 MiB takes 128 KiB of memory, in
-//! units of 16 KiB 8 MiB.
+//! The units in use: one bit each. 1 TiB in units of 1 MiB takes 128 KiB of memory, in units of 16
+//! KiB 8 MiB.
 
 use super::record::Extent;
 
@@ -10,7 +10,7 @@ pub(crate) struct Allocator {
     units: u32,
     ready: u32,
     used_count: u32,
-    /// Where the search for free units starts.
+    /// Start of the search for free units.
     cursor: u32,
 }
 

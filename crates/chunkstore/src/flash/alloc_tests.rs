@@ -3,7 +3,7 @@ use runtime::Rng;
 use super::*;
 
 #[test]
-fn nothing_is_handed_out_twice() {
+fn allocated_unit_is_allocated_once() {
     let mut rng = Rng::new(7);
     let mut alloc = Allocator::new(1000, 300);
     let mut held: Vec<Extent> = Vec::new();

@@ -32,7 +32,7 @@ type Waiter = oneshot::Receiver<Result<u32, StoreError>>;
 enum Accepted {
     /// Written by its chunk's flusher, which must be started when the flag says so.
     Queued(Waiter, bool),
-    /// A repeat of what is stored, perhaps: compare.
+    /// Perhaps a repeat of stored bytes: compare.
     Compare { tag: u32, sectors: Buf },
 }
 
@@ -43,7 +43,7 @@ struct Batch {
     count: usize,
     /// Number of the record that makes its units the chunk's.
     lsn: u64,
-    /// Device offsets with what goes there.
+    /// Device offsets with the buffers for them.
     writes: Vec<(u64, Vec<Buf>)>,
     /// True when more waits behind it.
     more: bool,
@@ -109,7 +109,7 @@ impl FlashStoreInner {
         let admin = state.admin.contains_key(&chunk);
         if let Some(Entry::Open(open)) = state.table.chunks.get_mut(&chunk) {
             check_state(open, &append)?;
-            // A fence under way tells its length, and shall be right.
+            // A fence under way has promised its length, which must stay right.
             if append.repair && open.is_fenced() && (admin || open.cap.is_some()) {
                 return Err(StoreError::Busy);
             }
@@ -223,8 +223,8 @@ impl FlashStoreInner {
         self.env.spawn(Class::Foreground, "chunkstore append", this.flush(chunk));
     }
 
-    /// Issues what waits in a chunk's queue. One flusher of a chunk issues at a time; while it
-    /// awaits its write, another may issue the next.
+    /// Issues the appends that wait in a chunk's queue. One flusher of a chunk issues at a time;
+    /// while it awaits its write, another may issue the next.
     async fn flush(self: Rc<Self>, chunk: ChunkId) {
         loop {
             match self.next_batch(chunk) {
@@ -359,7 +359,7 @@ impl FlashStoreInner {
         self.state.borrow_mut().counters.append_writes += 1;
         self.latencies.append_write.record((self.env.now() - began).as_nanos() as u64);
         if result.is_err() || self.logged(batch.lsn).await.is_err() {
-            return false; // The store has failed, and told everyone.
+            return false; // The store has failed, and all waiters are woken.
         }
         self.complete(chunk, tag, range)
     }
@@ -422,7 +422,7 @@ impl FlashStoreInner {
         go_on
     }
 
-    /// Refuses what was accepted and not issued: there is no room for it.
+    /// Refuses appends that were accepted and not issued: there is no room for them.
     fn refuse(&self, chunk: ChunkId, error: &StoreError) {
         let state = &mut *self.state.borrow_mut();
         let Some(Entry::Open(open)) = state.table.chunks.get_mut(&chunk) else { return };
@@ -453,7 +453,7 @@ impl FlashStoreInner {
         }
     }
 
-    /// The store has failed: nobody waits longer.
+    /// The store has failed: wakes all waiters.
     pub(crate) fn fail_appends(&self) {
         let state = &mut *self.state.borrow_mut();
         state.appends_inflight = 0;
@@ -594,7 +594,7 @@ fn fill_server_parts(sectors: &mut [u8], tag: u32, previous: u32) -> u32 {
     })
 }
 
-/// What goes where on the medium: one write but where the chunk's units are apart.
+/// Places of buffers on the medium: one write, except where the chunk's units are apart.
 fn split_by_units(
     sb: &Super,
     extents: &[Extent],

@@ -7,12 +7,12 @@ use codec::cursor::Cursor;
 
 use super::bytes::all_zero;
 
-/// Where records start in a block.
+/// Offset of records in a block.
 pub const PAYLOAD_AT: usize = 48;
 /// Bytes of records that a block holds.
 pub const PAYLOAD_MAX: usize = SECTOR - PAYLOAD_AT;
 
-/// What a block belongs to.
+/// The structure that a block belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockKind {
     /// The log.
@@ -37,7 +37,7 @@ impl BlockKind {
 /// The head of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHead {
-    /// What it belongs to.
+    /// The structure that it belongs to.
     pub kind: BlockKind,
     /// Low half of the disk's incarnation.
     pub store: u64,

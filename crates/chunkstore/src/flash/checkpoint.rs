@@ -2,8 +2,8 @@
 //!
 //! A checkpoint is taken while the store works: entries are encoded a slice at a time, and the
 //! log is replayed over it from before its start. It counts once its header is written, after
-//! everything else was synced and read back. The log keeps what the checkpoint before it needs,
-//! so that a damaged one costs nothing.
+//! everything else was synced and read back. The log keeps what the checkpoint before it needs, so
+//! that a damaged checkpoint loses nothing.
 
 use std::rc::{Rc, Weak};
 
@@ -20,7 +20,7 @@ use crate::limits::{CHECKPOINT_PAUSE, CHECKPOINT_SLICE, CHECKPOINT_TRIES, LOG_BA
 use crate::map::RUN_BYTES;
 use codec::cursor::Cursor;
 
-/// What a checkpoint's header says.
+/// Content of a checkpoint's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The checkpoint's number.
@@ -285,8 +285,8 @@ impl FlashStoreInner {
                 packer.finish_block();
             }
             if packer.count + 1 > self.sb.area_blocks(self.sb.units) {
-                // The areas are planned for the worst case, so this is a bug. What is on
-                // record stays good; nothing may be added to it.
+                // The areas are planned for the worst case, so this is a bug. Existing records stay
+                // valid; nothing may be added to them.
                 self.fail(&"a checkpoint outgrows its area");
                 return Err(StoreError::Failed);
             }

@@ -1,4 +1,4 @@
-//! Looks into a store that is offline, sector by sector, and changes nothing.
+//! Reads a store that is offline, sector by sector, and changes nothing.
 
 use std::fmt;
 use std::path::Path;
@@ -23,19 +23,19 @@ use crate::contract::StoreError;
 use crate::limits::BATCH_SECTORS_MAX;
 use crate::map::Run;
 
-/// Something wrong with a store.
+/// A fault of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Problem {
-    /// A copy of the superblock is bad; the next mount writes it again.
+    /// A copy of the superblock is damaged; the next mount writes it again.
     Superblock {
-        /// Which copy.
+        /// The copy, 0 or 1.
         copy: usize,
     },
-    /// A checkpoint is bad and the one before it replaces it. The text says which.
+    /// A checkpoint is damaged and the one before it replaces it. The text has the area.
     Checkpoint(String),
-    /// Log blocks that only one copy still holds; the next checkpoints make them good.
+    /// Log blocks that only one copy still holds; the next checkpoints repair them.
     LogCopies {
-        /// How many.
+        /// Number of blocks.
         blocks: u64,
     },
     /// Records were acknowledged and lost: the store does not mount, and must not vote.
@@ -62,7 +62,7 @@ pub enum Problem {
         /// Offset in the chunk of its first byte.
         offset: u32,
     },
-    /// A sealed replica's offset index is bad; reads rebuild it from the footers.
+    /// A sealed replica's offset index is damaged; reads rebuild it from the footers.
     Index {
         /// The chunk.
         chunk: ChunkId,
@@ -109,7 +109,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What a look through a whole store found.
+/// Result of a check of a whole store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FsckReport {
     /// The store's fixed facts.
@@ -126,7 +126,7 @@ pub struct FsckReport {
     pub bytes: u64,
     /// Units in use, and units made ready.
     pub units: (u32, u32),
-    /// What is wrong.
+    /// Problems found.
     pub problems: Vec<Problem>,
 }
 
@@ -135,7 +135,7 @@ pub struct FsckReport {
 pub struct Dump {
     /// The store's fixed facts.
     pub superblock: Super,
-    /// The checkpoints' headers, where they are good.
+    /// The checkpoints' headers, where they are valid.
     pub checkpoints: [Option<Header>; 2],
     /// Blocks of the log that replay read: from, to.
     pub log: (u64, u64),
@@ -147,22 +147,22 @@ pub struct Dump {
     pub tombstones: Vec<(ChunkId, Epoch)>,
 }
 
-/// What a dump tells of a replica.
+/// A replica in a dump.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkDump {
-    /// What never changes of it.
+    /// Its unchanging part.
     pub id: Identity,
     /// Its facts.
     pub stat: ReplicaStat,
     /// Its units.
     pub extents: Vec<Extent>,
-    /// Where its offset map is; none while it is open.
+    /// Place of its offset map; none while it is open.
     pub map: Option<MapPlace>,
     /// Its offset map, where that is at hand.
     pub runs: Vec<Run>,
 }
 
-/// One sector of a replica as it stands on the medium.
+/// One sector of a replica as it is on the medium.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SectorDump {
     /// Its index in the chunk.
@@ -255,7 +255,7 @@ pub async fn fsck(env: &Env, path: &Path) -> Result<FsckReport, MountError> {
                 _ => {
                     let (sector, at) = (found.sector, found.at);
                     problems.push(Problem::Sector { chunk, sector, at, offset: expected });
-                    // The map tells where to go on; without one the rest is not checked.
+                    // The map has the next offset; without one the rest is not checked.
                     walk.after_damage = true;
                     match offset_behind(&dump.runs, sector) {
                         Some(next) => expected = next,

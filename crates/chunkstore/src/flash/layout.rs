@@ -1,4 +1,4 @@
-//! Where things stand on the medium, and the superblock that says so.
+//! Places on the medium, and the superblock that records them.
 //!
 //! ```text
 //! 0        superblock, first copy
@@ -6,7 +6,7 @@
 //! 1 MiB    log, first copy | checkpoint area 0 | checkpoint area 1 | log, second copy | units
 //! ```
 //!
-//! What must not go together stands apart by more than a misdirected write strays.
+//! Parts that must not be lost together are apart by more than a misdirected write strays.
 
 use base::limits::SECTOR;
 use base::{ClusterId, DiskId, FormationId, MIB};
@@ -24,9 +24,9 @@ pub const MAGIC: [u8; 8] = *b"CRATONCS";
 pub const VERSION: u32 = 2;
 /// The version before stores noted their cluster. Such stores keep it until they join one.
 pub const VERSION_UNMARKED: u32 = 1;
-/// Where the two copies of the superblock stand.
+/// Offsets of the two copies of the superblock.
 pub const SUPER_AT: [u64; 2] = [0, MIB / 2];
-/// Where the first copy of the log starts.
+/// Offset of the log's first copy.
 pub const LOG_AT: u64 = MIB;
 /// Bytes of a log or checkpoint block, of a superblock, and of a checkpoint's header.
 pub const BLOCK: u64 = SECTOR as u64;
@@ -37,7 +37,7 @@ pub const FLAG_RAW: u32 = 1;
 pub const CHECKPOINT_UNIT_BYTES: u64 = 144;
 /// Bytes a checkpoint takes for a tombstone at most.
 pub const CHECKPOINT_TOMBSTONE_BYTES: u64 = 24;
-/// Everything starts at a multiple of this, so that units lie well for the device.
+/// Everything starts at a multiple of this, so that units are aligned for the device.
 const ALIGN: u64 = MIB;
 
 /// A store's fixed facts. Written at format time, twice, and once more when it joins a cluster.
@@ -61,7 +61,7 @@ pub struct Super {
     pub open_map_bytes: u32,
     /// Bytes by which the file grows.
     pub grow_step: u64,
-    /// Whose the store is.
+    /// The store's owner.
     pub owner: StoreOwner,
 }
 
@@ -193,22 +193,22 @@ impl Super {
         (self.area_blocks(self.units) * BLOCK).next_multiple_of(ALIGN)
     }
 
-    /// Where checkpoint area 0 or 1 starts.
+    /// Offset of checkpoint area 0 or 1.
     pub fn area_at(&self, area: usize) -> u64 {
         (LOG_AT + self.log_bytes()).next_multiple_of(ALIGN) + area as u64 * self.area_bytes()
     }
 
-    /// Where a copy of the log starts.
+    /// Offset of a copy of the log.
     pub fn log_at(&self, copy: usize) -> u64 {
         if copy == 0 { LOG_AT } else { self.area_at(2) }
     }
 
-    /// Where unit 0 starts.
+    /// Offset of unit 0.
     pub fn data_at(&self) -> u64 {
         (self.log_at(1) + self.log_bytes()).next_multiple_of(ALIGN)
     }
 
-    /// Where a unit starts.
+    /// Offset of a unit.
     pub fn unit_at(&self, unit: u32) -> u64 {
         self.data_at() + u64::from(unit) * u64::from(self.unit)
     }

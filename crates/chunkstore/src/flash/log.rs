@@ -1,6 +1,6 @@
 //! The log: a ring of blocks, in two copies far apart, written by group commit.
 //!
-//! One write is under way at a time; records that come meanwhile go out together in the next.
+//! One write is under way at a time; records that come during it go out together in the next.
 //! Blocks are never rewritten in place: each write starts behind the last.
 
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use super::store::FlashStoreInner;
 use crate::contract::StoreError;
 use crate::limits::{LOG_BATCH_BLOCKS_MAX, LOG_CHECKPOINT_SHARE, LOG_RESERVE_SHARE};
 
-/// How much of the log an operation leaves to others.
+/// Share of the log that an operation leaves to others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
     /// Allocations leave a reserve.
@@ -37,7 +37,7 @@ pub(crate) struct Log {
     pub(crate) next_seq: u64,
     /// Blocks from here on are needed by a checkpoint.
     pub(crate) tail_seq: u64,
-    /// Where the newest checkpoint's replay starts.
+    /// Start of the newest checkpoint's replay.
     pub(crate) checkpoint_seq: u64,
     blocks: u64,
     waiters: Vec<(u64, oneshot::Sender<()>)>,
@@ -58,7 +58,7 @@ impl Log {
         }
     }
 
-    /// Queues a record, durable once [`FlashStoreInner::logged`] of its number ends well. The caller
+    /// Queues a record, durable once [`FlashStoreInner::logged`] of its number succeeds. The caller
     /// follows with [`FlashStoreInner::kick_log`], unless the record may wait for another's write.
     pub(crate) fn push(&mut self, record: &Record) -> u64 {
         record.encode(&mut self.pending);

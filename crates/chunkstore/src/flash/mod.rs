@@ -1,8 +1,8 @@
 //! The flash engine: one preallocated file or raw block device per disk (C13).
 //!
-//! An append is one device write; metadata goes to a log by group commit, and from time to time
-//! to a checkpoint. See `docs/formats/chunkstore.md` for what is on the medium and in which
-//! order recovery reads it.
+//! An append is one device write; metadata goes to a log by group commit, and periodically to a
+//! checkpoint. `docs/formats/chunkstore.md` has the content of the medium and the order in which
+//! recovery reads it.
 
 mod admin;
 mod alloc;
@@ -59,7 +59,7 @@ use recover::{Loaded, Medium, claim_units};
 use store::{FlashStoreInner, FlashStoreState, Latencies, Signals, Syncer};
 use table::{Entry, TOMBSTONE};
 
-/// How to format a store.
+/// Options for formatting a store.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Allocation unit, bytes: a power of two from 16 KiB to 16 MiB.
@@ -108,8 +108,8 @@ impl FormatOptions {
         }
     }
 
-    /// As small as it gets: for simulations, whose disks are memory. The log comes round and the
-    /// file grows soon.
+    /// Smallest sizes: for simulations, whose disks are memory. The log wraps and the file grows
+    /// soon.
     pub fn tiny() -> FormatOptions {
         FormatOptions {
             unit: UNIT_SMALL,
@@ -123,7 +123,7 @@ impl FormatOptions {
     }
 }
 
-/// How writes become durable; measured per device (`protocols.md` 3.6).
+/// Way in which writes become durable; measured per device (`protocols.md` 3.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SyncMode {
     /// Each write by itself (`O_DSYNC`): best where the device has no volatile cache.
@@ -133,10 +133,10 @@ pub enum SyncMode {
     Group,
 }
 
-/// How to run a store.
+/// Options for running a store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How writes become durable.
+    /// Way in which writes become durable.
     pub sync: SyncMode,
     /// Bytes of cached offset maps of sealed chunks.
     pub map_cache_bytes: usize,
@@ -145,8 +145,8 @@ pub struct Config {
     /// Callers have one append of a chunk in flight at a time, as those of a log. Recovery then
     /// takes the first sector of an append as proof that the one before it was acknowledged.
     pub serial: bool,
-    /// Runs of one chunk's offset map at most that writers may make. Copies may have as many as
-    /// what they are copies of.
+    /// Runs of one chunk's offset map that writers may make, at most. A copy may have as many as
+    /// its source.
     pub runs_max: usize,
     /// A bug on purpose, for tests of the tests.
     #[cfg(feature = "planted")]
@@ -167,7 +167,7 @@ impl Default for Config {
     }
 }
 
-/// Why a store cannot be formatted, opened or inspected.
+/// Cause for which a store cannot be formatted, opened or inspected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MountError {
     /// Another process or another opening has it.
@@ -187,7 +187,7 @@ pub enum MountError {
         /// The version found.
         found: u32,
     },
-    /// What cannot be made good. The text says what.
+    /// Damage that cannot be repaired. The text has the object.
     Damaged(String),
     /// No room.
     Full,
@@ -355,7 +355,7 @@ fn plan(
         owner: StoreOwner::Fresh,
     };
     if options.raw {
-        // Fewer units need smaller checkpoint areas: two rounds come close enough.
+        // Fewer units need smaller checkpoint areas: two rounds are close enough.
         for _ in 0..2 {
             sb.units = sb.units.min(units_of(device_len.saturating_sub(sb.data_at())));
         }
@@ -432,7 +432,7 @@ pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashSt
         sb.encode(&mut block);
         inner.write_durable(SUPER_AT[copy], block.freeze()).await.map_err(failed)?;
     }
-    // Before anything else of this mount: its blocks must be told from those of mounts before.
+    // Before anything else of this mount, so that its blocks differ from those of earlier mounts.
     let lsn = inner.push(&Record::Mount { mount: inner.mount });
     inner.logged(lsn).await.map_err(failed)?;
     let tasks = inner.signals.clone();
@@ -649,7 +649,7 @@ impl FlashStoreInner {
     async fn close(self: &Rc<Self>) -> Result<(), StoreError> {
         self.check_open()?;
         self.state.borrow_mut().closed = true;
-        // What was accepted ends first.
+        // Accepted operations end first.
         let open: Vec<_> = {
             let state = self.state.borrow();
             state.table.chunks.iter().map(|(&chunk, entry)| (chunk, entry.tag())).collect()

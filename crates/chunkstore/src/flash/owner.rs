@@ -1,4 +1,4 @@
-//! Whose the store is: noted in the superblock when it joins a cluster.
+//! The owner of the store: written to the superblock when it joins a cluster.
 
 use base::limits::SECTOR;
 use base::{ClusterId, FormationId};

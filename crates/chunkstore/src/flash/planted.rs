@@ -22,7 +22,7 @@ pub enum Planted {
     IgnoreBound,
     /// Replay takes blocks of older mounts.
     StaleLog,
-    /// Replay does not look behind the log's end.
+    /// Replay does not check behind the log's end.
     LogGap,
 }
 

@@ -20,7 +20,7 @@ use crate::limits::{
     ZERO_PAUSE, ZERO_WRITE_BYTES,
 };
 
-/// Bytes after which those who wait are served.
+/// Bytes after which waiters are served.
 const URGENT_STEP: u64 = 4 << 20;
 
 pub(crate) fn is_full(error: &io::Error) -> bool {
@@ -34,8 +34,8 @@ impl FlashStoreInner {
         (step / READY_LOW_SHARE).max(1) as u32
     }
 
-    /// Ready free units that appends of `purpose` may take. What is ready when the medium or the
-    /// store ends is its capacity, and the reserve goes by that.
+    /// Ready free units that appends of `purpose` may take. The units that are ready when the
+    /// medium or the store ends are its capacity, and the reserve goes by that.
     pub(crate) fn usable(&self, alloc: &Allocator, purpose: Purpose) -> u32 {
         let unit = u64::from(self.sb.unit);
         let reserve = reserve_bytes(u64::from(alloc.ready()) * unit) / unit;
@@ -79,8 +79,8 @@ impl FlashStoreInner {
         low && state.alloc.can_grow() && !refused && !state.failed && !state.closed
     }
 
-    /// Sets the goal for ready units by what the last round met: doubled when appends used up
-    /// most of them meanwhile, halved after a quiet time.
+    /// Sets the goal for ready units: doubled when appends used up most of the last round's units
+    /// before its end, halved after a quiet time.
     fn set_goal(&self, state: &mut FlashStoreState) {
         let (free, low) = (self.usable(&state.alloc, Purpose::Data), self.ready_low());
         let goal = state.ready_goal.max(low);
@@ -98,8 +98,7 @@ impl FlashStoreInner {
         state.ready_at = self.env.now();
     }
 
-    /// Makes one step's units ready, in pieces: whoever waits meanwhile gets each piece as soon
-    /// as it is there.
+    /// Makes one step's units ready, in pieces: waiters get each piece as soon as it is there.
     async fn make_ready(&self) -> Result<(), StoreError> {
         let (ready, mut units) = {
             let state = &mut *self.state.borrow_mut();
@@ -149,7 +148,7 @@ impl FlashStoreInner {
         self.signals.ready.notify_waiters();
     }
 
-    /// A full medium, or want of memory, is tried again later; anything else fails the store.
+    /// A full medium, or short memory, is retried later; any other error fails the store.
     fn not_ready(&self, error: &io::Error) -> Result<(), StoreError> {
         if !is_passing(error) {
             self.fail(error);
@@ -219,7 +218,7 @@ pub(crate) async fn prepare_task(inner: Weak<FlashStoreInner>, signals: Rc<Signa
                 return;
             }
             if !inner.wants_ready() {
-                // Whoever waits learns that there is nothing to wait for.
+                // Waiters are woken: no unit will become ready.
                 if inner.state.borrow().ready_waiters > 0 {
                     inner.signals.ready.notify_waiters();
                 }
@@ -234,7 +233,7 @@ pub(crate) async fn prepare_task(inner: Weak<FlashStoreInner>, signals: Rc<Signa
         let env = strong.env.clone();
         drop(strong);
         if refused {
-            // Nobody may ask meanwhile: a cluster that is full allocates nothing here.
+            // No wake-up may come: a cluster that is full allocates nothing here.
             let _ = env.timeout(GROW_RETRY, signals.prepare.notified()).await;
         } else {
             signals.prepare.notified().await;

@@ -20,7 +20,7 @@ use crate::map::{RUN_BYTES, Run, is_sound, locate};
 /// Runs that one index sector holds.
 pub(crate) const INDEX_RUNS: usize = SECTOR_DATA_MAX / RUN_BYTES;
 
-/// What a read needs of a replica, taken at one moment.
+/// Facts of a replica that a read needs, taken at one moment.
 struct View {
     id: Identity,
     len: u32,
@@ -81,13 +81,13 @@ impl FlashStoreInner {
         Ok(Read { sectors, len: view.len, sealed: view.sealed })
     }
 
-    /// What a failed read of a replica means.
+    /// Meaning of a failed read of a replica.
     fn judge(&self, id: &Identity, error: StoreError) -> StoreError {
         let state = self.state.borrow();
         let current = state.table.chunks.get(&id.chunk).is_some_and(|entry| entry.tag() == id.tag);
         drop(state);
         if !current {
-            return StoreError::NotFound; // Its units may have gone to another chunk meanwhile.
+            return StoreError::NotFound; // Its units may belong to another chunk by now.
         }
         if let StoreError::Corrupt { offset } = error {
             self.note_damage(id.chunk, offset);
@@ -220,7 +220,7 @@ impl FlashStoreInner {
         let runs: Rc<[Run]> = match runs {
             Some(runs) => runs.into(),
             None => {
-                // No index, or a damaged one: the footers tell the same.
+                // No index, or a damaged one: the footers have the same facts.
                 self.env.mark("chunkstore: map rebuilt from footers");
                 let mut scan = Scan::new(view.id, Some(view.len));
                 scan.run(self, &view.extents).await?;

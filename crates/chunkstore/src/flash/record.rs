@@ -1,7 +1,7 @@
 //! Records of log and checkpoint. Each starts with type (1 byte), flags (1) and total length (2);
-//! the fields follow in the order of the variant, little-endian. Applying a record again, or to a
-//! state that is ahead of it, changes nothing that a later record does not set right: a checkpoint
-//! is taken while the store works, and the log is replayed over it from before its start.
+//! the fields follow in the order of the variant, little-endian. A record may be applied again, or
+//! to a state that is ahead of it: later records correct the result. A checkpoint is taken while
+//! the store works, and the log is replayed over it from before its start.
 
 use base::{ChunkId, Epoch};
 
@@ -19,7 +19,7 @@ pub struct Extent {
     pub count: u32,
 }
 
-/// Where a sealed replica's offset map is.
+/// Place of a sealed replica's offset map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapPlace {
     /// Here.
@@ -36,11 +36,11 @@ pub enum MapPlace {
         /// Runs in them.
         runs: u32,
     },
-    /// Nowhere: there was no room for index sectors. The footers tell.
+    /// Nowhere: there was no room for index sectors. The footers have it.
     Footers,
 }
 
-/// What never changes of a replica.
+/// Unchanging part of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The chunk.
@@ -63,7 +63,7 @@ pub enum Record {
     },
     /// A replica that is not sealed.
     Replica {
-        /// What never changes.
+        /// Its unchanging part.
         id: Identity,
         /// Its fence.
         fence: Epoch,
@@ -86,7 +86,7 @@ pub enum Record {
         bound: u32,
         /// Units it had before.
         units: u32,
-        /// What is added.
+        /// The units added.
         extents: Vec<Extent>,
     },
     /// Part of an open replica's offset map. In checkpoints only.
@@ -100,7 +100,7 @@ pub enum Record {
         /// The runs.
         runs: Vec<Run>,
     },
-    /// How far an open replica's sectors are known. In checkpoints only, behind its runs.
+    /// Length to which an open replica's sectors are known. In checkpoints only, behind its runs.
     Progress {
         /// The chunk.
         chunk: ChunkId,
@@ -136,7 +136,7 @@ pub enum Record {
         len: u32,
         /// Units kept, from the front.
         units: u32,
-        /// Where its map is.
+        /// Place of its map.
         map: MapPlace,
     },
     /// A replica goes, a tombstone for ever closed takes its place.
@@ -172,11 +172,11 @@ pub enum Record {
     },
     /// A sealed replica. In checkpoints only.
     Sealed {
-        /// What never changes.
+        /// Its unchanging part.
         id: Identity,
         /// Final length.
         len: u32,
-        /// Where its map is.
+        /// Place of its map.
         map: MapPlace,
         /// Its units; more may follow by [`Record::Extend`].
         extents: Vec<Extent>,
@@ -197,7 +197,7 @@ const REPAIRING: u8 = 2;
 const ENDS: u8 = 1;
 
 impl Record {
-    /// The number that stands for its type.
+    /// The number of its type.
     pub const fn code(&self) -> u8 {
         match self {
             Record::Mount { .. } => 1,

@@ -18,17 +18,17 @@ use super::table::{Entry, Table};
 use crate::contract::{StoreError, StoreOwner};
 use crate::limits::{LOG_BATCH_BLOCKS_MAX, RECOVERY_DEPTH};
 
-/// What checkpoint and log say, and what was wrong with them.
+/// Content of checkpoint and log, and the damage in them.
 pub(crate) struct Loaded {
     pub(crate) table: Table,
     /// The checkpoint it started from.
     pub(crate) header: Header,
-    /// Where the older checkpoint's replay starts: the log is kept from there.
+    /// Start of the older checkpoint's replay: the log is kept from there.
     pub(crate) tail_seq: u64,
     pub(crate) next_seq: u64,
     /// Largest mount number in the log.
     pub(crate) mount: u64,
-    /// What was damaged and made good by a second copy, in words.
+    /// Damage that was repaired from a second copy, in words.
     pub(crate) mended: Vec<String>,
     /// Log blocks that only one copy holds.
     pub(crate) single_blocks: u64,
@@ -48,7 +48,7 @@ impl Medium<'_> {
         read_around(self.env, self.file, at, buf).await.map_err(|error| MountError::io(&error))
     }
 
-    /// The superblock, and which copies of it are bad.
+    /// The superblock, and which copies of it are damaged.
     pub(crate) async fn read_super(&self) -> Result<(Super, Vec<usize>), MountError> {
         let mut found: Option<(usize, Super)> = None;
         let mut bad = Vec::new();
@@ -67,8 +67,8 @@ impl Medium<'_> {
             match Super::decode(&block) {
                 Ok(sb) => match found {
                     None => found = Some((copy, sb)),
-                    // The store was joining a cluster: the first copy says so, the second not
-                    // yet; or, of two bad writes, the other way round.
+                    // The store was joining a cluster: the first copy says so, the second not yet;
+                    // or the other way round, after two damaged writes.
                     Some((other, known)) if known.disk == sb.disk && known != sb => {
                         let joined = matches!(sb.owner, StoreOwner::Of { .. });
                         let known_joined = matches!(known.owner, StoreOwner::Of { .. });
@@ -92,7 +92,7 @@ impl Medium<'_> {
         match (found, why, unread) {
             (Some((_, sb)), _, _) => Ok((sb, bad)),
             (None, SuperError::Version(found), _) => Err(MountError::Version { found }),
-            // What was not read may well be a store's.
+            // An unreadable copy may be a store's.
             (None, _, Some(error)) => Err(MountError::io(&error)),
             (None, SuperError::Magic, None) => Err(MountError::NotAStore),
             (None, _, None) => Err(MountError::Damaged("both superblocks are damaged".to_owned())),
@@ -109,7 +109,7 @@ impl Medium<'_> {
         Ok(header.filter(|h| h.number % 2 == area as u64 && h.blocks < sb.area_blocks(sb.units)))
     }
 
-    /// The table as a checkpoint has it; none when a block of it is damaged.
+    /// The table of a checkpoint; none when a block of it is damaged.
     async fn read_checkpoint(
         &self,
         sb: &Super,
@@ -229,8 +229,8 @@ impl Medium<'_> {
         Ok(())
     }
 
-    /// Looks behind the log's end for a later write: one write is under way at a time, so that
-    /// a whole block of another write proves that the block at the end was acknowledged.
+    /// Searches behind the log's end for a later write: one write is under way at a time, so that a
+    /// whole block of another write proves that the block at the end was acknowledged.
     async fn find_lost(&self, sb: &Super, loaded: &Loaded) -> Result<Option<String>, MountError> {
         let blocks = u64::from(sb.log_blocks);
         let store = sb.disk.get() as u64;
@@ -311,7 +311,7 @@ impl FlashStoreInner {
         scan.run(self, &extents).await?;
         let state = &mut *self.state.borrow_mut();
         let open = state.open_mut(chunk, tag).expect("recovery runs alone");
-        // What repair adds comes in pieces of appends.
+        // Repair adds pieces of appends.
         let pieces = open.repairing || open.is_fenced();
         let whole = pieces || scan.sector_len() < open.bound;
         let scanned = if whole { scan.finish_by_sector() } else { scan.finish() };

@@ -31,7 +31,7 @@ pub(crate) struct Scan {
     lax: bool,
 }
 
-/// What a scan ends with.
+/// Result of a scan.
 pub(crate) struct Scanned {
     pub(crate) map: RunMap,
     pub(crate) chain: u32,
@@ -121,8 +121,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Looks behind the break for sectors of the same incarnation: one that stands a whole
-    /// window behind it could only be written once the break was acknowledged.
+    /// Searches behind the break for sectors of the same incarnation: one that is a whole window
+    /// behind it could only be written once the break was acknowledged.
     async fn seek_evidence(
         &mut self,
         inner: &FlashStoreInner,

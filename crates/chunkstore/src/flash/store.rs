@@ -74,7 +74,7 @@ pub(crate) struct FlashStoreState {
     pub(crate) log: Log,
     pub(crate) cache: MapCache,
     pub(crate) failed: bool,
-    /// Why.
+    /// Cause of the failure.
     pub(crate) reason: String,
     pub(crate) closed: bool,
     pub(crate) appends_inflight: usize,
@@ -83,10 +83,10 @@ pub(crate) struct FlashStoreState {
     pub(crate) open_map_bytes: usize,
     /// The replica that last took of the part of their budget that only repair may take.
     pub(crate) reserve_taker: Option<ChunkId>,
-    /// Who acts on a chunk, and who waits for it.
+    /// Chunks with an operation under way, and the tasks that wait for its end.
     pub(crate) admin: Map<ChunkId, VecDeque<oneshot::Sender<()>>>,
     pub(crate) admin_inflight: usize,
-    /// Where in the log replay must start for the operations under way.
+    /// Start of replay for the operations under way.
     pub(crate) holds: BTreeMap<u64, u64>,
     pub(crate) next_hold: u64,
     pub(crate) bound_dirty: Vec<ChunkId>,
@@ -123,7 +123,7 @@ impl FlashStoreState {
     }
 }
 
-/// How long the disk takes.
+/// Latencies of the disk.
 pub(crate) struct Latencies {
     pub(crate) append_write: Histogram,
     pub(crate) read: Histogram,
@@ -147,7 +147,7 @@ pub(crate) struct FlashStoreInner {
     pub(crate) env: Env,
     pub(crate) file: RefCell<Option<Rc<File>>>,
     pub(crate) sb: Super,
-    /// Whose the store is now: `sb` says whose it was at the mount.
+    /// The store's owner now: `sb` has that of the mount.
     pub(crate) owner: Cell<StoreOwner>,
     pub(crate) config: Config,
     pub(crate) mount: u64,
@@ -206,7 +206,7 @@ impl FlashStoreInner {
     }
 
     /// A buffer, as soon as the pool has one. For work that must not fail for want of memory;
-    /// what it waits for is bounded by appends in flight and reads.
+    /// appends in flight and reads bound the wait.
     pub(crate) async fn alloc(&self, len: usize) -> BufMut {
         alloc(&self.env, len).await
     }
@@ -221,7 +221,7 @@ impl FlashStoreInner {
         }
     }
 
-    /// As [`FlashStoreInner::write_durable`], for several buffers one behind the other.
+    /// As [`FlashStoreInner::write_durable`], for several buffers in order, without gaps.
     pub(crate) async fn write_durable_all(
         &self,
         at: u64,
@@ -247,15 +247,15 @@ impl FlashStoreInner {
         }
     }
 
-    /// Writes consecutive buffers as one operation. What the system refuses for want of
-    /// room or memory has not reached the medium, and is written again for a while; any other
-    /// error may be that of a flush, and is final.
+    /// Writes consecutive buffers as one operation. A write that the system refuses for want of
+    /// room or memory has not reached the medium, and is written again for a while; any other error
+    /// may be that of a flush, and is final.
     async fn write(&self, at: u64, bufs: Vec<Buf>, mode: WriteMode) -> Result<(), StoreError> {
         let file = self.file()?;
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
         let mut pauses = WRITE_RETRIES.iter();
         loop {
-            // What follows a failed flush could be durable, and what stood before it not.
+            // Writes behind a failed flush could be durable, and those before it not.
             if self.state.borrow().failed {
                 return Err(StoreError::Failed);
             }
@@ -287,7 +287,7 @@ impl FlashStoreInner {
             Ok(()) => {
                 let state = &mut *self.state.borrow_mut();
                 state.counters.bytes_out += len;
-                // A flush of another task has failed meanwhile: it may have been for this too.
+                // When a flush of another task has failed, it may have been for this write too.
                 if state.failed { Err(StoreError::Failed) } else { Ok(()) }
             }
             Err(error) => {
@@ -335,7 +335,7 @@ impl FlashStoreInner {
         self.weak.upgrade()
     }
 
-    /// Makes the store read-only for good: what was in flight is unknown (`protocols.md` 3.6).
+    /// Makes the store read-only for ever: what was in flight is unknown (`protocols.md` 3.6).
     pub(crate) fn fail(&self, why: &dyn fmt::Display) {
         {
             let state = &mut *self.state.borrow_mut();
@@ -395,8 +395,8 @@ impl FlashStoreInner {
         read_around(&self.env, &*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
     }
 
-    /// Reads `len` bytes; what lies behind the file's end reads as zeros, and what cannot be read
-    /// is [`is_unreadable`].
+    /// Reads `len` bytes; bytes behind the file's end read as zeros, and unreadable ones are
+    /// [`is_unreadable`].
     pub(crate) async fn read_exact(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
         debug_assert!(len.is_multiple_of(SECTOR));
         let buf = self.env.pool().alloc(len).map_err(|_| StoreError::Busy)?;
@@ -404,7 +404,7 @@ impl FlashStoreInner {
     }
 }
 
-/// What a sector is filled with that the medium cannot give.
+/// Filling of a sector that the medium cannot give.
 const UNREADABLE: u8 = 0xbd;
 
 /// True for a sector in the place of one that the medium cannot give.

@@ -1,4 +1,4 @@
-//! What the store knows of its replicas, and how records change it.
+//! The store's knowledge of its replicas, and its changes by records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,7 +35,7 @@ impl Units {
     }
 }
 
-/// Resident entry of a sealed replica. What a million of them take is a goal of its own: see
+/// Resident entry of a sealed replica. The memory for a million of them is a goal of its own: see
 /// the assertion below and the test beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sealed {
@@ -59,7 +59,7 @@ pub(crate) struct Queued {
     pub(crate) sectors: Buf,
     /// By the repair worker: a fence does not refuse it.
     pub(crate) repair: bool,
-    /// What it is for.
+    /// Its purpose.
     pub(crate) purpose: Purpose,
     pub(crate) written: bool,
     /// The operation that brought it.
@@ -77,7 +77,7 @@ impl Queued {
         }
     }
 
-    /// Tells everyone who waits for it.
+    /// Wakes all its waiters with the result.
     pub(crate) fn end(self, result: &Result<u32, StoreError>) {
         for waiter in self.waiter.into_iter().chain(self.joined) {
             let _ = waiter.send(result.clone());
@@ -85,7 +85,7 @@ impl Queued {
     }
 }
 
-/// What is being done to an open replica.
+/// Operation under way on an open replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Closing {
     No,
@@ -443,7 +443,7 @@ fn check_units(before: u32, extents: &[Extent]) -> Result<(), &'static str> {
     if fits { Ok(()) } else { Err("more units than any store has") }
 }
 
-/// Where a sector of a replica stands: its unit, its place there, and how many sectors follow
+/// Place of a replica's sector: its unit, its place there, and the number of sectors that follow
 /// one another on the medium from it.
 pub(crate) fn place(extents: &[Extent], unit_sectors: u32, sector: u32) -> Option<(u32, u32, u32)> {
     let mut before = 0;

@@ -21,7 +21,7 @@ async fn superblock(env: &Env) -> Super {
     Super::decode(&block).unwrap()
 }
 
-/// Where the next checkpoint goes.
+/// Offset of the next checkpoint.
 async fn next_area(env: &Env) -> u64 {
     let sb = superblock(env).await;
     let file = env.open_file(&store_path(), OpenOptions::READ).await.unwrap();
@@ -96,7 +96,7 @@ fn a_checkpoint_is_of_one_attempt() {
     assert!(missed > 60, "{missed} checkpoints did not read back");
 }
 
-/// What was acknowledged is there; behind it may be what failed.
+/// All acknowledged bytes are there; behind them may be bytes of failed appends.
 async fn check_acked(store: &FlashStore, acked: &Acked) -> Result<(), String> {
     for (&chunk, (sectors, len, _)) in &acked.0 {
         let stat = store.stat(chunk).map_err(|error| format!("{chunk} of {len}: {error}"))?;
@@ -195,7 +195,7 @@ fn a_checkpoint_that_cannot_be_read_back_for_a_moment_is_taken_again() {
 
 /// A medium that cannot give its superblocks now is not an empty one.
 #[test]
-fn a_store_that_cannot_be_read_now_is_not_taken_for_none() {
+fn unreadable_store_is_no_missing_store() {
     for seed in seeds(0..60) {
         let sim = Sim::new(seed);
         let mut engine = Flash::planted(&sim, None, SyncMode::PerWrite);

@@ -59,7 +59,7 @@ fn all_records() -> Vec<Record> {
 /// Name, target, bytes.
 type Seed = (&'static str, fn(&[u8]), Vec<u8>);
 
-/// The corpus: the tests write nothing; `CHUNKSTORE_WRITE_CORPUS=1` makes it anew.
+/// The corpus: the tests write nothing; `CHUNKSTORE_WRITE_CORPUS=1` makes it again.
 fn seeds() -> Vec<Seed> {
     let mut records = Vec::new();
     let all = all_records();
@@ -143,7 +143,7 @@ fn replay_changed(name: &str, kept: &[u8], target: fn(&[u8])) {
         if rng.one_in(4) {
             changed.truncate(rng.below(changed.len() as u64) as usize);
         }
-        // With the CRC made good, so that what is behind it is met too.
+        // The CRC is corrected, so that decoding reaches what is behind it.
         let crc_at = match name {
             "superblock" | "superblock_fresh" | "superblock_owned" => Some((12, 0)),
             "records" | "index" => None,
@@ -217,7 +217,7 @@ const OPEN: ChunkId = ChunkId::new(1);
 const SEALED: ChunkId = ChunkId::new(2);
 const FENCED: ChunkId = ChunkId::new(3);
 
-/// What the stores of the corpus were made of.
+/// Appends in the stores of the corpus.
 fn appends() -> Vec<Append> {
     [(OPEN, 0, 5000), (OPEN, 5000, 10), (SEALED, 0, 9), (SEALED, 9, 4096), (SEALED, 4105, 100)]
         .into_iter()
@@ -244,8 +244,8 @@ async fn open_and_compare(env: &Env) -> FlashStore {
 const OWNER: StoreOwner =
     StoreOwner::Of { cluster: ClusterId::new(0xc1), formation: FormationId::new(0xf1) };
 
-/// The store of `b19d38d`, version 1, opens for ever. It says of no cluster that it is its;
-/// then it joins one, for good, whatever part of that a power cut leaves.
+/// The store of `b19d38d`, version 1, opens for ever. It names no cluster; then it joins one, for
+/// ever, whatever part of that a power cut leaves.
 #[test]
 fn version_1_store_opens_and_joins_one_cluster() {
     let sim = Sim::new(77);
@@ -337,7 +337,7 @@ fn version_2_store_opens() {
     sim.run(run).unwrap();
 }
 
-/// The table of blocks: each field stands where its row says, and rows leave no gap.
+/// The table of blocks: each field is where its row says, and rows leave no gap.
 #[test]
 fn block_is_that_of_the_page() {
     let page = include_str!("../../../../docs/formats/chunkstore.md");
@@ -389,7 +389,7 @@ fn block_is_that_of_the_page() {
 
 /// The page states the constants of the source.
 #[test]
-fn the_page_tells_what_the_source_has() {
+fn format_page_agrees_with_the_source() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/chunkstore.md");
     let page = fs::read_to_string(page).unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();

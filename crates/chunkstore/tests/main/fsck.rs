@@ -1,4 +1,4 @@
-//! The look into an offline store.
+//! Fsck and dump of an offline store.
 
 use base::{ChunkId, Epoch};
 use chunkstore::ChunkStore;
@@ -34,9 +34,9 @@ fn fsck_finds_each_flipped_bit_in_data() {
         assert_eq!(clean.problems, []);
         assert_eq!((clean.chunks, clean.sealed, clean.tombstones), (5, 2, 1));
         assert_eq!(clean.bytes, 5 * (10 + 4096 + 20_000 + 7 + 50_000));
-        let told = dump(&env, &path).await.unwrap();
-        assert_eq!(told.chunks.len(), 5);
-        assert_eq!(told.tombstones, [(ChunkId::new(9), Epoch::new(3))]);
+        let dumped = dump(&env, &path).await.unwrap();
+        assert_eq!(dumped.chunks.len(), 5);
+        assert_eq!(dumped.tombstones, [(ChunkId::new(9), Epoch::new(3))]);
         for (number, sector) in [(1, 4), (4, 9)] {
             let chunk = ChunkId::new(number);
             let (_, sectors) = dump_chunk(&env, &path, chunk).await.unwrap().unwrap();

@@ -64,7 +64,7 @@ fn lost_writes_find_forgotten_bounds() {
 }
 
 #[test]
-fn lost_writes_find_the_missing_look_behind_the_log() {
+fn lost_writes_find_the_missing_scan_behind_the_log() {
     let planted = Planted::LogGap;
     check(planted, |seed| recovery::check_bad_writes(seed, Some(planted), false).map(drop));
 }

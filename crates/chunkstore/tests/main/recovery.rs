@@ -18,7 +18,7 @@ use crate::suite::contents;
 
 pub(crate) const EPOCH: u64 = 5;
 
-/// What was acknowledged: sectors of each chunk as (offset, client CRC), its length, sealed.
+/// Acknowledged state: sectors of each chunk as (offset, client CRC), its length, sealed.
 #[derive(Clone, Default)]
 pub(crate) struct Acked(pub(crate) BTreeMap<ChunkId, Content>);
 
@@ -99,7 +99,7 @@ pub(crate) async fn check_chunks(store: &FlashStore, acked: &Acked) -> Result<u3
     Ok(damaged)
 }
 
-/// What becomes of a sector at rest.
+/// Fault of a sector at rest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Decay {
     /// One bit flips.
@@ -190,8 +190,8 @@ pub fn check_bad_writes(seed: u64, planted: Option<Planted>, astray: bool) -> Re
     sim.run(run).unwrap().map_err(|why| format!("seed {seed}: {why}"))
 }
 
-/// A log write of several blocks is torn, and the next mount is cut off too: what stands behind
-/// its first block in the log is of no mount that counts.
+/// A log write of several blocks is torn, and the next mount is cut off too: the blocks behind its
+/// first one in the log are of no mount that counts.
 pub fn check_stale_log(seed: u64, planted: Option<Planted>) -> Result<(), String> {
     let sim = Sim::new(seed);
     let mut engine = Flash::planted(&sim, planted, SyncMode::PerWrite);
@@ -361,7 +361,7 @@ fn a_replica_repaired_onto_its_old_units_shows_no_old_sectors() {
 }
 
 #[test]
-fn appends_never_meet_unready_units() {
+fn append_uses_ready_units_only() {
     let sim = Sim::new(1);
     let mut engine = Flash::new(&sim, small(), Config::default());
     let run = async {
@@ -461,7 +461,7 @@ fn a_full_store_has_a_reserve_for_metadata() {
             let metadata = until_full(&store, &mut next, Purpose::Metadata, &mut acked).await;
             assert_eq!(metadata, reserve / 2, "of {reserve}");
             assert_eq!(check_chunks(&store, &acked).await, Ok(0));
-            // What is deleted fills the reserve up first.
+            // Chunks to be deleted fill the reserve up first.
             for chunk in 1..=reserve + 2 {
                 store.delete(ChunkId::new(chunk)).await.unwrap();
             }

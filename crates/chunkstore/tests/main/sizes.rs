@@ -1,4 +1,4 @@
-//! What small files and many chunks cost.
+//! Costs of small files and many chunks.
 
 use base::{ChunkId, Epoch};
 use chunkstore::ChunkStore;

@@ -97,7 +97,7 @@ pub async fn contents<S: ChunkStore>(
     }
 }
 
-/// What a run of the suite does.
+/// Options of a run of the suite.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub chunks: u64,
@@ -108,7 +108,7 @@ pub struct Plan {
     pub append_max: u64,
     /// The lowest chunk.
     pub first: u64,
-    /// What is added to all epochs.
+    /// Number added to all epochs.
     pub epochs: u64,
 }
 
@@ -401,7 +401,7 @@ where
         Ok(())
     }
 
-    /// The fence of a chunk, told by the refusal of an append that no state takes.
+    /// The fence of a chunk, from the refusal of an append that no state takes.
     async fn fence_of(&self, chunk: ChunkId) -> Option<Epoch> {
         let probe = Append { create: false, ..append_of(chunk, 0, 0, b"probe") };
         match self.store().append(probe).await {
