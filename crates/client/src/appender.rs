@@ -34,7 +34,7 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// The one writer of a file. Appends are acknowledged in the order of their submission.
 ///
-/// Dropping it abandons what is not acknowledged and leaves the file open for readers of its
+/// Dropping it abandons unacknowledged appends and leaves the file open for readers of its
 /// tail; [`Appender::close`] ends it properly.
 pub struct Appender(Rc<Shared>);
 
@@ -50,10 +50,10 @@ struct Shared {
     queue: RefCell<Queue>,
     /// Actions that wait for memory, and all behind them.
     held: RefCell<VecDeque<Action>>,
-    /// When the timer is due, and what tells it that this has changed.
+    /// Due time of the timer, and the signal that it has changed.
     armed: Cell<Option<Instant>>,
     rearm: Notify,
-    /// Why there is no more to be done.
+    /// Cause of the end.
     over: RefCell<Option<Over>>,
     closed: RefCell<Vec<oneshot::Sender<Result<u64, Error>>>>,
     abandoned: Cell<bool>,
@@ -73,7 +73,7 @@ struct Queue {
     acked: u64,
     /// Offset in the file of the next append.
     end: u64,
-    /// Who waits until appends below a number are acknowledged, in order.
+    /// Tasks that wait until appends below a number are acknowledged, in order.
     waiters: VecDeque<(u64, oneshot::Sender<Result<(), Error>>)>,
 }
 
@@ -93,7 +93,7 @@ pub struct Append {
 }
 
 impl Append {
-    /// Where its first byte will stand, if it succeeds.
+    /// Offset of its first byte, if it succeeds.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -149,12 +149,12 @@ impl Appender {
         Ok(Appender(shared))
     }
 
-    /// What appends that are submitted from now on are for.
+    /// Sets the purpose of appends that are submitted from now on.
     pub fn set_purpose(&self, purpose: Purpose) {
         self.0.core.borrow_mut().set_purpose(purpose);
     }
 
-    /// The file.
+    /// The file that it writes.
     pub fn file(&self) -> &FlatLogFile {
         &self.0.file
     }
@@ -179,7 +179,7 @@ impl Appender {
         self.submit(data).await?.await
     }
 
-    /// Appends records, one behind the other, as one append: packed into shared sectors, on
+    /// Appends records, in order and without gaps, as one append: packed into shared sectors, on
     /// disk and acknowledged together (up to 1 MB; longer ones are several).
     pub async fn append_many(&self, records: &[&[u8]]) -> Result<u64, Error> {
         self.submit_many(records).await?.await
@@ -368,8 +368,8 @@ impl Shared {
         Ok(len)
     }
 
-    /// Notes the length in the namespace, for listings. The stream knows the true one, so
-    /// trouble here is no trouble of the file's.
+    /// Records the length in the namespace, for listings. The stream service has the true one, so a
+    /// failure here does not fail the file.
     async fn record_len(&self, len: u64) {
         if !self.file.0.client.config().record_len {
             return;
@@ -445,7 +445,7 @@ impl Shared {
                 })
             }
             Action::Send { id, to, token, request } => {
-                // Released meanwhile: every living replica has it, or its chunk has ended.
+                // The request was released: every living replica has it, or its chunk has ended.
                 let append = index(id.seq).and_then(|index| queue.appends.get(index));
                 let sectors = append.and_then(|append| append.staged.sectors());
                 if let (Some(append), Some(sectors)) = (append, sectors) {
@@ -457,8 +457,8 @@ impl Shared {
         }
     }
 
-    /// Keeps an action until there is memory. What comes behind waits too: the order of
-    /// placements and sendings is the protocol's.
+    /// Keeps an action until there is memory. Later actions wait too: the order of placements and
+    /// sendings is the protocol's.
     fn hold(self: &Rc<Self>, action: Action, first: bool) {
         self.held.borrow_mut().push_back(action);
         if !first {
@@ -594,7 +594,7 @@ impl Shared {
         queue.acked = below;
         while queue.waiters.front().is_some_and(|(want, _)| *want <= below) {
             let (_, waiter) = queue.waiters.pop_front().expect("just seen");
-            let _ = waiter.send(Ok(())); // Nobody waits any more.
+            let _ = waiter.send(Ok(())); // The caller may have gone.
         }
     }
 
@@ -613,7 +613,7 @@ impl Shared {
             Over::Failed(error) => Some(error.clone()),
         };
         for (_, waiter) in queue.waiters.drain(..) {
-            // Nobody waits any more, in both.
+            // The caller may have gone, in both.
             let _ = waiter.send(failure.clone().map_or(Ok(()), Err));
         }
         if let Some(error) = &failure {
@@ -653,8 +653,8 @@ impl Shared {
     }
 }
 
-/// How long rights granted now are good: as long as they say, by this host's clock. `None` when
-/// that clock makes them useless already: their refusal shows it.
+/// Life of rights granted now, by this host's clock. `None` when that clock makes them useless
+/// already: their refusal shows it.
 fn rights_life(env: &Env, grant: &WriterGrant) -> Option<Duration> {
     let places = grant.current.iter().chain(&grant.spares);
     let expiry = places.map(|place| Token(place.token).expiry_unix_s()).min()?;

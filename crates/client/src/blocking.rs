@@ -257,8 +257,8 @@ impl BlockingAppender {
         self.0.run(append).wait()
     }
 
-    /// Starts an append when the window has room, and answers its offset; [`Self::sync`] tells
-    /// whether it is durable.
+    /// Starts an append when the window has room, and answers its offset; [`Self::sync`] waits
+    /// until it is durable.
     pub fn submit(&self, data: &[u8]) -> Result<u64, Error> {
         let data = data.to_vec();
         let submit = move |appender: std::rc::Rc<Appender>| async move {

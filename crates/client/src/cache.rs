@@ -1,5 +1,5 @@
-//! The chunk-information cache (C6): where chunks are, by file and offset, the files used last
-//! kept. Entries may be stale: a replica's answer tells, and the reader asks again.
+//! The chunk-information cache (C6): locations of chunks, by file and offset; the files used last
+//! are kept. Entries may be stale: a replica's answer shows it, and the reader asks again.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ impl Cache {
         holds(chunk, offset).then(|| chunk.clone())
     }
 
-    /// Takes over what the stream service told.
+    /// Takes over an answer of the stream service.
     pub(crate) fn insert(&mut self, view: &StreamView) {
         self.clock += 1;
         let clock = self.clock;
@@ -71,7 +71,7 @@ impl Cache {
         self.trim(view.file);
     }
 
-    /// A single file larger than the cache keeps the chunks told last.
+    /// A single file larger than the cache keeps the chunks added last.
     fn trim(&mut self, file: FileId) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         while self.count > self.max {

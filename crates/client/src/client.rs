@@ -36,9 +36,9 @@ pub(crate) struct ClientInner {
     pub(crate) counters: Rc<Counters>,
     pub(crate) session: Rc<Session>,
     pub(crate) locator: Locator,
-    /// Replicas' servers that did not serve, and until when they are asked last.
+    /// Servers of replicas that did not serve, and until when they are asked last.
     pub(crate) penalties: RefCell<Vec<(SocketAddr, Instant)>>,
-    /// Troubles reported lately.
+    /// Failures of replicas that were reported lately.
     reports: RefCell<Vec<(ChunkId, ServerId, Instant)>>,
 }
 
@@ -114,7 +114,7 @@ impl Client {
         self.0.session.info().map(|info| info.cluster).unwrap_or_default()
     }
 
-    /// What the client has done so far.
+    /// Counts of the client's work so far.
     pub fn totals(&self) -> Totals {
         self.0.counters.totals()
     }
@@ -124,7 +124,7 @@ impl Client {
         self.0.session.connect().await.map_err(|error| error.about("ask about", "the cluster"))
     }
 
-    /// The pictures of all masters that answer, each with its address; an error when none does.
+    /// Status of all masters that answer, each with its address; an error when none does.
     pub async fn status(&self) -> Result<Vec<(SocketAddr, ClusterStatus)>, Error> {
         let answers = self.ask_all(ClusterRequest::Status, "ask all masters for their status");
         let mut found = Vec::new();
@@ -136,7 +136,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Lets masters delete what no file refers to on a disk whose collection has stopped.
+    /// Lets masters delete all that no file refers to, on a disk whose collection has stopped.
     pub async fn condemn(&self, disk: DiskId) -> Result<(), Error> {
         let request = ClusterRequest::Condemn { disk };
         self.ask_all(request, "have all masters collect a disk").await.map(drop)
@@ -172,8 +172,8 @@ impl Client {
         Ok(found)
     }
 
-    /// Asks every master and chunkserver that the masters know, and this process, what they
-    /// know of traced operations.
+    /// Asks every master and chunkserver that the masters know, and this process, for traced
+    /// operations.
     pub async fn traces(
         &self,
         request: &TraceRequest,
@@ -263,7 +263,7 @@ impl Client {
         Group::Stream(stream_partition(file, partitions))
     }
 
-    /// Tells the stream service that a replica did not serve, once a second at most for each.
+    /// Reports to the stream service that a replica did not serve, once a second at most for each.
     pub(crate) fn report(
         &self,
         file: FileId,

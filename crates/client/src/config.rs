@@ -1,4 +1,4 @@
-//! What a program may choose.
+//! Options of a program's client.
 
 use runtime::Duration;
 
@@ -31,7 +31,7 @@ pub struct Config {
     /// Time after which the end of a file that is open for append counts as unknown. Longer than
     /// `writer.commit_repeat`: in it a writer that lives notifies replicas that have restarted.
     pub end_timeout: Duration,
-    /// How long a replica that did not serve is asked last.
+    /// Time for which a replica that did not serve is asked last.
     pub read_penalty: Duration,
     /// Chunks in the chunk-information cache (C6).
     pub cache_chunks: usize,

@@ -1,4 +1,4 @@
-//! What the client has done, for benchmarks and amplification figures (C29).
+//! Counts of the client's work, for benchmarks and amplification figures (C29).
 
 use std::cell::Cell;
 

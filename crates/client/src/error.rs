@@ -1,11 +1,11 @@
-//! What goes wrong, and what to do about it.
+//! Errors, and the reaction that each asks of its receiver.
 
 use std::fmt;
 
 use base::Kind;
 use runtime::Duration;
 
-/// Why an operation of the client was not done. The text names the thing and the way out.
+/// Failure of a client's operation. The text has object, cause and remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// Nothing has this name.
@@ -26,35 +26,35 @@ pub enum Error {
     },
     /// The cluster has no room for more data. Reads and removals go on.
     Full {
-        /// What was to be written.
+        /// The path that was to be written.
         path: String,
     },
-    /// Nobody who could answer did so in time. Nothing was changed.
+    /// No server that could answer did so in time. Nothing was changed.
     Unavailable {
-        /// What was asked for.
+        /// The operation.
         what: String,
-        /// The last trouble met.
+        /// The last failure met.
         cause: String,
-        /// How long it was tried.
+        /// Duration of the attempts.
         waited: Duration,
     },
     /// As [`Error::Unavailable`], but the change may have been made.
     Unknown {
-        /// What was asked for.
+        /// The operation.
         what: String,
-        /// The last trouble met.
+        /// The last failure met.
         cause: String,
-        /// How long it was tried.
+        /// Duration of the attempts.
         waited: Duration,
     },
-    /// Where a file ends that is open for append could not be learned in time: its replicas hold
-    /// bytes of which no writer says whether they are acknowledged.
+    /// The end of a file that is open for append could not be learned in time: its replicas hold
+    /// bytes, and no writer reports whether they are acknowledged.
     OpenEnd {
         /// The file.
         path: String,
         /// Bytes that are known to be in it.
         offset: u64,
-        /// How long its writer's word was awaited.
+        /// Wait for its writer's report.
         waited: Duration,
     },
     /// No replica has bytes that verify.
@@ -68,13 +68,13 @@ pub enum Error {
     Invalid {
         /// The thing.
         path: String,
-        /// Why, and what would do.
+        /// Cause and remedy.
         message: String,
     },
 }
 
 impl Error {
-    /// What the receiver may do about it.
+    /// The receiver's reaction.
     pub fn kind(&self) -> Kind {
         match self {
             Error::NotFound { .. } => Kind::NotFound,
@@ -88,8 +88,7 @@ impl Error {
         }
     }
 
-    /// `cause` with the trace of the operation under way: with it an operator finds what took
-    /// the time.
+    /// `cause` with the trace of the operation under way: with it an operator finds the slow stage.
     pub(crate) fn traced(cause: String) -> String {
         match metrics::current() {
             Some(span) => format!("{cause}; {}", span.trace()),

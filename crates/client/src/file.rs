@@ -57,7 +57,7 @@ impl FlatLogFile {
         self.0.file
     }
 
-    /// How it is stored.
+    /// Its replication policy.
     pub fn policy(&self) -> Policy {
         self.0.policy
     }
@@ -152,8 +152,8 @@ impl FlatLogFile {
         }
     }
 
-    /// All its chunks in order, fresh; for people and tools. None of a file that was never opened
-    /// for append.
+    /// All its chunks in order, fresh; for operators and tools. None of a file that was never
+    /// opened for append.
     pub async fn chunks(&self) -> Result<StreamView, Error> {
         self.0.client.operation("locate", self.locate_all()).await
     }

@@ -1,7 +1,7 @@
 //! [`ClientHandle`]: a client that any thread may use.
 //!
-//! A client lives on an executor's thread. A handle sends it work; what the work needs (the
-//! client, appenders, readers) stays there and is known here by a number.
+//! A client lives on an executor's thread. A handle sends it work; the objects of the work (the
+//! client, appenders, readers) stay there and are known here by a number.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::error::Error;
 
-/// How a handle's client connects.
+/// Connection settings of a handle's client.
 #[derive(Clone, Debug)]
 pub struct Connection {
     /// Masters' addresses; one that answers is enough.
@@ -31,7 +31,7 @@ pub struct Connection {
     pub cluster: ClusterId,
     /// The secret of the cluster's roles; none for clusters on loopback.
     pub key: Option<ClusterKey>,
-    /// Who this is, for the peers' logs.
+    /// Name of this process, for the peers' logs.
     pub name: String,
     /// Behaviour.
     pub config: Config,
@@ -57,7 +57,7 @@ impl Connection {
 }
 
 thread_local! {
-    /// What handles on other threads refer to.
+    /// Objects that handles on other threads refer to.
     static KEPT: RefCell<BTreeMap<u64, Rc<dyn Any>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
@@ -92,7 +92,7 @@ async fn sweep(gone: Arc<Mutex<Vec<u64>>>) {
     let numbers = std::mem::take(&mut *gone.lock().expect("no panic inside"));
     for number in numbers {
         let value = KEPT.with(|kept| kept.borrow_mut().remove(&number));
-        drop(value); // Outside of the borrow: destructors may look in.
+        drop(value); // Outside of the borrow: destructors may access it.
     }
 }
 
@@ -198,8 +198,8 @@ fn gone_error() -> Error {
     Error::invalid("client", "it was stopped; connect again")
 }
 
-/// A client that any thread may use. Clones share it; it ends with the last of them and what
-/// was made through them.
+/// A client that any thread may use. Clones share it; it ends with the last of them and of the
+/// objects made through them.
 #[derive(Clone)]
 pub struct ClientHandle(Remote<Client>);
 

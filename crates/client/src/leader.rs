@@ -18,7 +18,7 @@ use crate::peers::PeerError;
 pub struct Led {
     /// The lock that the leader holds.
     pub lock: &'static str,
-    /// What its processes are called, e.g. `block manager`.
+    /// Name of its processes, e.g. `block manager`.
     pub title: &'static str,
     /// Wait for one answer.
     pub attempt: Duration,
@@ -26,7 +26,7 @@ pub struct Led {
     pub pause: Duration,
 }
 
-/// What the holder of a lock says of itself: a name, and where it is reached.
+/// Text of a lock's holder: a name and an address.
 pub fn holder_text(name: &str, addr: SocketAddr) -> String {
     format!("{name} {addr}")
 }
@@ -36,31 +36,31 @@ pub fn holder_addr(text: &str) -> Option<SocketAddr> {
     text.rsplit_once(' ').and_then(|(_, addr)| addr.parse().ok())
 }
 
-/// Why a service did not do what it was asked. The text names the thing and the way out.
+/// Failure of a service's request. The text has object, cause and remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LeaderError {
     /// It refused.
     Refused {
-        /// What to do about it.
+        /// The caller's reaction.
         kind: Kind,
         /// Cause and remedy.
         message: String,
     },
-    /// No leader answered in time. What was asked may have been done: asking again is safe.
+    /// No leader answered in time. The request may have been executed: asking again is safe.
     Unavailable {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// What the service's processes are called.
+        /// Name of the service's processes.
         title: &'static str,
         /// The last failure.
         cause: String,
-        /// How long it was tried.
+        /// Duration of the attempts.
         waited: Duration,
     },
 }
 
 impl LeaderError {
-    /// What the receiver may do about it.
+    /// The receiver's reaction.
     pub fn kind(&self) -> Kind {
         match self {
             LeaderError::Refused { kind, .. } => *kind,
@@ -90,7 +90,7 @@ impl From<LeaderError> for base::Fault {
     }
 }
 
-/// Why one attempt brought no answer.
+/// Failure of one attempt.
 #[derive(Debug)]
 pub enum AskError {
     /// Ask again.
@@ -125,7 +125,7 @@ impl Leader {
     }
 
     /// Asks until there is an answer, or `budget` is spent. `read` takes the service's message out of
-    /// a reply, or says what is wrong with it; `what` is asked, in words.
+    /// a reply, or its fault; `what` is the operation, in words.
     pub async fn ask<T>(
         &self,
         what: &'static str,
@@ -141,7 +141,7 @@ impl Leader {
             match self.ask_once(request, &read, service.attempt).await {
                 Ok(reply) => return Ok(reply),
                 Err(AskError::Permanent(error)) => return Err(error),
-                // What a process has said of the cause says more.
+                // A cause from a process says more.
                 Err(AskError::Transient(last)) if last == self.no_leader() && !cause.is_empty() => {
                 }
                 Err(AskError::Transient(last)) => cause = last,
@@ -197,7 +197,7 @@ impl Leader {
         }
     }
 
-    /// Who holds the lock.
+    /// The lock's holder.
     async fn find(&self, deadline: Instant) -> Result<SocketAddr, AskError> {
         let (env, service) = (self.0.client.env(), self.0.service);
         let request = ClusterRequest::LockHolder { name: service.lock.to_owned() };

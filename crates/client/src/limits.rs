@@ -18,8 +18,8 @@ pub const WINDOW_BYTES_DEFAULT: u32 = 8 << 20;
 /// Smallest window: one append of the largest size.
 pub const WINDOW_BYTES_MIN: u32 = (APPEND_SECTORS_MAX * SECTOR) as u32;
 
-/// Longest budget of an operation on the masters: half of what masters remember an answer for. The last
-/// attempt begins within it, and its request is dropped by its deadline.
+/// Longest budget of an operation on the masters: half of the time for which masters remember an
+/// answer. The last attempt begins within it, and its request is dropped by its deadline.
 pub const CONTROL_BUDGET_MAX: Duration = Duration::from_secs(150);
 const _: () = assert!(2 * CONTROL_BUDGET_MAX.as_secs() <= SESSION_IDLE.as_secs());
 
@@ -68,7 +68,7 @@ pub const REMOVE_PARALLEL: usize = 32;
 /// Bytes of a symbolic link's target.
 pub const TARGET_MAX: usize = 4095;
 
-/// Troubles remembered, so that each is reported once a second at most.
+/// Reported failures remembered, so that each is reported once a second at most.
 pub const REPORTS_MAX: usize = 1024;
 
 const _: () = assert!(CHUNK_LEN_MIN as usize >= APPEND_DATA_MAX);

@@ -1,7 +1,7 @@
 //! Questions about chunks: cached (C6), batched (C7), with neighbours (C8).
 //!
-//! A look-up goes out at once when none is under way to its partition; those that come
-//! meanwhile go out together when it has ended. So batching never makes a lone look-up wait.
+//! When no look-up is under way to its partition, a look-up is sent at once; those that come during
+//! it go out together after its end. So batching never makes a lone look-up wait.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -179,7 +179,7 @@ impl Locator {
             Ok(views) => VecDeque::from(views),
             Err(refusal) => {
                 for want in batch {
-                    let _ = want.answer.send(Err(failure(&refusal))); // Nobody waits any more.
+                    let _ = want.answer.send(Err(failure(&refusal))); // The caller may have gone.
                 }
                 return;
             }
@@ -193,7 +193,7 @@ impl Locator {
                 let message = "the stream service does not know it".to_owned();
                 Err(Failure { kind: Kind::NotFound, message, waited: Duration::ZERO })
             };
-            let _ = want.answer.send(answer); // Nobody waits any more.
+            let _ = want.answer.send(answer); // The caller may have gone.
         }
     }
 }

@@ -16,12 +16,12 @@ use crate::limits::{LIST_MAX, RESOLVE_PARALLEL_MAX, SYMLINKS_MAX, TARGET_MAX};
 use crate::path::{join, names_of, relative_names, split_last};
 use crate::session::{Question, Refusal, unexpected_reply};
 
-/// What a path stands for.
+/// The target of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Its place; absent for the root directory.
     pub place: Option<NameKey>,
-    /// What it is.
+    /// The target.
     pub node: Node,
     /// For a file: the right to open its stream.
     pub grant: [u8; 16],
@@ -59,13 +59,13 @@ enum Step {
 }
 
 impl Client {
-    /// What `path` stands for; a symbolic link at its end is not followed.
+    /// The target of `path`; a symbolic link at its end is not followed.
     pub async fn lookup(&self, path: &str) -> Result<Found, Error> {
         let names = names_of(path)?;
         self.operation("look up", self.walk(path, names, false)).await
     }
 
-    /// What `path` stands for, with all symbolic links followed.
+    /// The target of `path`, with all symbolic links followed.
     pub async fn resolve(&self, path: &str) -> Result<Found, Error> {
         let names = names_of(path)?;
         self.operation("look up", self.walk(path, names, true)).await
@@ -89,7 +89,7 @@ impl Client {
                 return Ok(root());
             }
             if walk.names.is_empty() {
-                // Ended in "..": look at the directory itself.
+                // Ended in "..": resolve the directory itself.
                 walk.restart();
             }
             if let Step::End(found) = self.walk_on(&mut walk).await? {
@@ -205,7 +205,7 @@ impl Client {
                     Err(Error::NotFound { .. }) => {
                         match self.mkdir_at(NameKey { parent: dir, name }, mode).await {
                             Ok(made) => dir = made,
-                            // Somebody was faster.
+                            // Another client was faster.
                             Err(error) if error.kind == base::Kind::Exists => {
                                 dir = self.walk_to_dir(path, done.clone()).await?;
                             }
@@ -353,7 +353,7 @@ impl Client {
         self.operation("rmdir", work).await
     }
 
-    /// Moves a name, atomically. With `replace`, what is at `to` gives way.
+    /// Moves a name, atomically. With `replace`, the target of `to` is removed.
     pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), Error> {
         let work = async {
             let (source, target) =
@@ -467,7 +467,7 @@ impl Client {
         self.operation("list", work).await
     }
 
-    /// What a file is, by identity.
+    /// A file's attributes, by identity.
     pub async fn stat_file(&self, file: FileId) -> Result<(Node, [u8; 16]), Error> {
         let work = async {
             let question = Question {
@@ -482,7 +482,7 @@ impl Client {
         self.operation("look up", work).await
     }
 
-    /// What stands at a place; used with directories resolved before.
+    /// The target of a name in a directory that was resolved before.
     pub async fn lookup_at(&self, place: NameKey, path: &str) -> Result<Found, Error> {
         let work = async {
             let found = self.lookup_place(place.clone()).await;

@@ -1,5 +1,5 @@
-//! How the client reaches masters and chunkservers. The transport is one way, a cluster in
-//! memory (tests) another.
+//! Calls to masters and chunkservers. The transport is one implementation, a cluster in memory
+//! (tests) another.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use runtime::{Buf, Duration};
 use wire::control::{ControlError, ControlReply, ControlRequest};
 use wire::data::{DataError, DataReply, DataRequest};
 
-/// Why a call brought no good answer.
+/// Cause of a failed call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PeerError<E> {
     /// No connection: the peer has not seen the request.
@@ -36,7 +36,7 @@ impl<E: fmt::Display> fmt::Display for PeerError<E> {
     }
 }
 
-/// A good answer of the data path, with its payload.
+/// A successful answer of the data path, with its payload.
 pub type DataAnswer = (DataReply, Option<Buf>);
 
 /// Calls to other processes. Dropping a call's future abandons it: it may still take effect.

@@ -21,16 +21,16 @@ use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE};
 use crate::peers::PeerError;
 use crate::tail::{Bound, Tail};
 
-/// Pause after all replicas were asked in vain, at first and at most.
+/// Pause after all replicas have failed to serve, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Reads a file. What it has once shown it never takes back, also of a file that is being
+/// Reads a file. Bytes that it has once shown it never takes back, also of a file that is being
 /// written.
 ///
 /// An answer that is shorter than asked for names the file's end: all that was acknowledged to
-/// the writer when the read began is in it (`protocols.md` 1.6). Where that cannot be known, since
-/// the writer is gone and the file was not sealed, the answer is [`Error::OpenEnd`].
+/// the writer when the read began is in it (`protocols.md` 1.6). When the writer is gone and the
+/// file was not sealed, that cannot be known: the answer is [`Error::OpenEnd`].
 #[derive(Debug)]
 pub struct Reader {
     file: FlatLogFile,
@@ -54,7 +54,7 @@ enum ChunkEnd {
     Open,
 }
 
-/// What must be known of a file's end.
+/// Facts that must be known of a file's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
     /// That nothing behind it was acknowledged when the read began.
@@ -63,7 +63,7 @@ enum Ending {
     Shown,
 }
 
-/// What is at the end of what could be read.
+/// State at the end of the bytes that could be read.
 enum FileEnd {
     /// Nothing: the file ends there.
     Sealed,
@@ -71,7 +71,7 @@ enum FileEnd {
     Open(Rc<ChunkPlace>),
 }
 
-/// What one replica answered.
+/// Answer of one replica.
 enum Answer {
     Bytes(Extent),
     End {
@@ -103,9 +103,9 @@ impl Reader {
         self.client().operation("read", self.read_range(offset, len, Ending::Proven)).await
     }
 
-    /// As [`Reader::read_at`], without a wait for the writer's word: of a file that is being
-    /// written the answer may lack what was acknowledged last. For callers who know from
-    /// elsewhere what must be there, and look again.
+    /// As [`Reader::read_at`], without a wait for the writer's report: of a file that is being
+    /// written the answer may lack what was acknowledged last. For callers who know from elsewhere
+    /// what must be there, and read again.
     pub async fn read_shown(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
         self.client().operation("read", self.read_range(offset, len, Ending::Shown)).await
     }
@@ -240,7 +240,7 @@ impl Reader {
         }
     }
 
-    /// Where the file stands at `at`, at which a chunk has ended: `None` to read on there.
+    /// The offset at which the file goes on behind an ended chunk: `None` to read on there.
     async fn gone_on(
         &self,
         chunk: &ChunkPlace,
@@ -376,7 +376,7 @@ impl Reader {
     ) -> Answer {
         let client = self.client();
         let at = ChunkRef { chunk: chunk.chunk, disk: replica.disk };
-        // The committed seal says what may be read; a replica may not have heard of it yet.
+        // The committed seal bounds what may be read; a replica may not have it yet.
         let uncommitted = chunk.sealed.is_some();
         let request = DataRequest::Read(ReadRequest { at, offset, len, uncommitted });
         let attempt = client.config().read_attempt;
@@ -425,7 +425,7 @@ impl Reader {
 
 enum Round {
     ReadPart(ReadPart),
-    /// No replica served; `damaged` when every one of them has bad bytes.
+    /// No replica served; `damaged` when every one of them has damaged sectors.
     None {
         damaged: bool,
     },
@@ -473,7 +473,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Waits for word of a file's end, which may be `at`.
+    /// Waits for a report of a file's end, which may be `at`.
     async fn pause_at_end(&mut self, reader: &Reader, at: u64) -> Result<(), Error> {
         let client = reader.client();
         let waited = client.env().now() - self.start;

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::limits::CHANGES_INFLIGHT_MAX;
 use crate::peers::{PeerError, Peers};
 
-/// Pause after all masters were asked in vain, at least and at most.
+/// Pause after all masters have failed to answer, at least and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(160);
 /// Between them the pause is this part of what was waited so far: a new leader is found soon
@@ -33,7 +33,7 @@ pub(crate) struct Question {
     pub(crate) attempt: Duration,
 }
 
-/// No good answer.
+/// No successful answer.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) kind: Kind,
@@ -68,7 +68,7 @@ impl Refusal {
 
 struct SessionState {
     masters: Vec<SocketAddr>,
-    /// Leaders as last heard of.
+    /// Leaders as last reported.
     leaders: BTreeMap<Group, SocketAddr>,
     /// The master to ask when no leader is known.
     turn: usize,
@@ -126,7 +126,7 @@ impl Session {
         self.client
     }
 
-    /// The cluster's facts as last heard; those of one partition before that.
+    /// The cluster's facts as last answered; those of one partition before that.
     pub(crate) fn info(&self) -> Option<ClusterInfo> {
         self.state.borrow().info.clone()
     }
@@ -139,7 +139,7 @@ impl Session {
         })
     }
 
-    /// Asks masters until one tells the cluster's facts.
+    /// Asks masters until one answers with the cluster's facts.
     pub(crate) async fn connect(&self) -> Result<ClusterInfo, Refusal> {
         let question = Question {
             group: Group::Cluster,

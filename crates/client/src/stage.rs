@@ -22,7 +22,7 @@ enum Sectors {
 }
 
 impl Staged {
-    /// Copies `parts`, one behind the other, to where their bytes stand in the sectors.
+    /// Copies `parts`, in order and without gaps, to their places in the sectors.
     pub(crate) fn copy_of(pool: &BufPool, parts: &[&[u8]]) -> Result<Staged, OutOfMemory> {
         let len = parts.iter().map(|part| part.len()).sum();
         let mut sectors = pool.alloc(sectors_for(len) * SECTOR)?;
@@ -83,7 +83,7 @@ fn writable(pool: &BufPool, sectors: Buf) -> Result<BufMut, (Buf, OutOfMemory)> 
     }
 }
 
-/// As [`wire::sector::format_append`], of data that stands in its sectors already.
+/// As [`wire::sector::format_append`], of data that is in its sectors already.
 fn stamp(at: AppendAt, len: usize, sectors: &mut [u8]) {
     let count = sectors_for(len);
     for (index, sector) in sectors.chunks_mut(SECTOR).enumerate() {

@@ -1,11 +1,11 @@
-//! Where an open chunk ends: what its replicas show, and what they prove.
+//! The end of an open chunk: the length that its replicas show, and the length that they prove.
 //!
-//! A replica shows what the writer has reported as acknowledged, a lower bound. It also says how
-//! much it holds, reported or not. An acknowledged byte is on `acks` of the `n` replicas. So of any
-//! `n - acks + 1` of them one holds it, and what they hold at most is an upper bound of what was
-//! acknowledged before they were asked (`protocols.md` 1.6, decision 30). Where the two meet, the
-//! end is known. What is held and not reported is never shown: a writer that ends its chunk may cut
-//! it off.
+//! A replica shows the length that the writer has reported as acknowledged, a lower bound. It also
+//! answers the length that it holds, reported or not. An acknowledged byte is on `acks` of the `n`
+//! replicas. So of any `n - acks + 1` of them one holds it, and the longest of them is an upper
+//! bound of the bytes acknowledged before they were asked (`protocols.md` 1.6, decision 30). When
+//! the two meet, the end is known. Bytes that are held and not reported are never shown: a writer
+//! that ends its chunk may cut them off.
 
 use base::ChunkId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -15,7 +15,7 @@ use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReplicaStat, Repli
 use crate::client::Client;
 use crate::peers::PeerError;
 
-/// What the replicas of an open chunk say.
+/// Answer of an open chunk's replicas together.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Tail {
     /// Bytes that a replica shows.
@@ -24,7 +24,7 @@ pub(crate) struct Tail {
     pub(crate) acked_at_most: Option<u32>,
 }
 
-/// What one replica says.
+/// Answer of one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Word {
     shown: u32,
@@ -65,7 +65,7 @@ impl Tail {
     }
 }
 
-/// What a replica's state is worth for the end of its chunk.
+/// Contribution of a replica's state to the end of its chunk.
 fn word(stat: &ReplicaStat, chunk: &ChunkPlace) -> Option<Word> {
     if stat.epoch != chunk.epoch {
         return None;
@@ -81,7 +81,7 @@ fn word(stat: &ReplicaStat, chunk: &ChunkPlace) -> Option<Word> {
     Some(Word { shown, held })
 }
 
-/// What `words` of `replicas` say together, `acks` of which have each acknowledged byte.
+/// Result of `words` of `replicas` together, `acks` of which have each acknowledged byte.
 fn judge(words: &[Word], replicas: usize, acks: usize) -> Tail {
     let shown = words.iter().map(|word| word.shown).max().unwrap_or(0);
     let mut held: Vec<_> = words.iter().filter_map(|word| word.held).collect();

@@ -11,14 +11,14 @@ use crate::limits::{LIST_MAX, REMOVE_PARALLEL};
 use crate::namespace::child_path;
 
 impl Client {
-    /// Removes what `path` names, a directory with all that is in it. Names that others remove
-    /// at the same time are no trouble. Answers how many names were removed.
+    /// Removes what `path` names, a directory with all that is in it. Names that others remove at
+    /// the same time are no failure. Answers how many names were removed.
     pub async fn remove_tree(&self, path: &str) -> Result<u64, Error> {
         self.remove_tree_while(path, || true).await
     }
 
     /// As [`Client::remove_tree`], of the directory that is there while `holds` is true, however
-    /// late its parts are removed; nothing when it is not. One that is made anew at the path later
+    /// late its parts are removed; nothing when it is not. One that is made again at the path later
     /// is another, and keeps what is in it.
     pub async fn remove_tree_while(
         &self,

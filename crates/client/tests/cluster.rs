@@ -44,7 +44,7 @@ async fn create(client: &Client, path: &str) -> FlatLogFile {
 }
 
 #[test]
-fn what_is_appended_is_read() {
+fn appended_bytes_are_read_back() {
     let fake = Fake::new(3, 4);
     let config = Config { window_bytes: 3 << 20, ..Config::default() };
     run(1, &fake.clone(), config, |client| async move {
@@ -68,7 +68,7 @@ fn what_is_appended_is_read() {
         expected.extend(records.concat());
 
         let reader = file.reader();
-        client.env().sleep(Duration::from_millis(50)).await; // Idle: the tail is told.
+        client.env().sleep(Duration::from_millis(50)).await; // Idle: it reports the length.
         assert_eq!(reader.refresh_len().await.unwrap(), expected.len() as u64);
         assert_eq!(reader.read_at(0, expected.len() + 5).await.unwrap(), expected);
         assert_eq!(appender.close().await.unwrap(), expected.len() as u64);
@@ -98,7 +98,7 @@ fn what_is_appended_is_read() {
 }
 
 #[test]
-fn names_work_as_they_should() {
+fn names_are_created_renamed_and_removed() {
     let fake = Fake::new(1, 3);
     run(2, &fake.clone(), Config::default(), |client| async move {
         client.mkdir_all("/usr/share/doc", 0o755).await.unwrap();
@@ -431,7 +431,7 @@ fn storm(seed: u64, policy: Policy) {
 }
 
 #[test]
-fn storms() {
+fn faults_lose_no_acknowledged_append() {
     for seed in 0..40 {
         storm(seed, Policy::rep(3));
         storm(1000 + seed, Policy { copies: 3, acks: 2 });

@@ -1,4 +1,4 @@
-//! A writer without appends: it tells its replicas what is acknowledged, and leaves a chunk whose
+//! A writer without appends: it sends its replicas the committed length, and leaves a chunk whose
 //! replica does not answer.
 
 use base::{ChunkId, DiskId, Epoch, ServerId};
@@ -32,11 +32,11 @@ fn idle(mute: Option<u8>) -> (u32, Option<(Duration, u32)>) {
     let (current, spare) = (chunk(1, [1, 2, 3]), chunk(2, [4, 5, 6]));
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![spare] };
     let mut writer = Writer::new(WriterConfig::default(), grant, start).unwrap();
-    let (mut now, mut told, mut left) = (start, 0, None);
+    let (mut now, mut sent, mut left) = (start, 0, None);
     let mut events = vec![Event::Append { len: 100 }];
     while now < start + Duration::from_secs(60) && left.is_none() {
         let event = events.pop().unwrap_or_else(|| {
-            now = now.max(writer.deadline().expect("an idle writer tells again"));
+            now = now.max(writer.deadline().expect("an idle writer sends again"));
             Event::Tick
         });
         let mut actions = Vec::new();
@@ -45,7 +45,7 @@ fn idle(mute: Option<u8>) -> (u32, Option<(Duration, u32)>) {
             match action {
                 Action::Send { id, .. } => events.push(Event::Sent { id, result: Ok(100) }),
                 Action::NotifyCommitted { replica, request, .. } => {
-                    told += 1;
+                    sent += 1;
                     let silent = mute == Some(replica);
                     let result = if silent { Err(SendError::Unreachable) } else { Ok(()) };
                     let (chunk, committed) = (request.at.chunk, request.committed);
@@ -64,14 +64,14 @@ fn idle(mute: Option<u8>) -> (u32, Option<(Duration, u32)>) {
             }
         }
     }
-    (told, left)
+    (sent, left)
 }
 
 #[test]
-fn replicas_of_an_idle_writer_are_told_again() {
-    let (told, left) = idle(None);
+fn idle_writer_repeats_the_committed_length() {
+    let (sent, left) = idle(None);
     assert_eq!(left, None);
-    assert!((30..60).contains(&told), "{told} commit messages in a minute");
+    assert!((30..60).contains(&sent), "{sent} commit messages in a minute");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn stale_view_of_the_tail_beyond_4_gib_is_refused() {
         client.env().sleep(Duration::from_millis(50)).await;
         assert_eq!(reader.read_at(0, 10).await.unwrap(), &bytes(1, 10)[..], "the tail is cached");
         appender.close().await.unwrap();
-        // Meanwhile the file has grown by two chunks of the largest size.
+        // At the same time the file has grown by two chunks of the largest size.
         fake.with(|state| {
             let stream = state.streams.get_mut(&file.id()).unwrap();
             stream.chunks[0].sealed = Some(CHUNK_LEN_MAX as u32);

@@ -74,7 +74,7 @@ struct Model {
     lens: Vec<u32>,
     acked: u64,
     released: u64,
-    /// What rare things happened.
+    /// Rare events that happened.
     switches: u32,
     drops: u32,
     stale: u32,
@@ -466,7 +466,7 @@ impl Model {
         panic!("no end: {:?}", self.writer);
     }
 
-    /// Waits until all is acknowledged, and replicas are told.
+    /// Waits until all is acknowledged, and replicas have the committed length.
     fn go_idle(&mut self) {
         for _ in 0..20_000 {
             if self.failed.is_some() || (self.acked == self.lens.len() as u64 && self.rng.one_in(9))
@@ -584,8 +584,8 @@ fn run(seed: u64, copies: usize, acks: usize) -> [u32; 3] {
             for server in tail.servers {
                 model.replicas.entry((tail.id, server)).or_default().fenced = true;
             }
-            // What was durable before the fence may be acknowledged behind it: answers are on
-            // their way. Recovery finds it.
+            // Bytes that were durable before the fence may be acknowledged behind it: answers are
+            // on their way. Recovery finds them.
             let durable = model.durable();
             if model.failed.is_none() {
                 model.finish();

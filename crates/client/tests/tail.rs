@@ -1,5 +1,5 @@
-//! Where a file ends that is open for append: reported by its living writer or by a seal, never by
-//! what a replica happens to show.
+//! The end of a file that is open for append: reported by its living writer or by a seal, never by
+//! the bytes that a replica happens to show.
 
 use base::Kind;
 use client::{Client, Config, Error, FlatLogFile};
@@ -96,7 +96,7 @@ fn read_beyond_the_end_says_nothing_of_the_length() {
 }
 
 #[test]
-fn living_idle_writer_tells_replicas_that_restarted() {
+fn idle_writer_sends_the_committed_length_to_replicas_that_restarted() {
     for policy in POLICIES {
         let fake = Fake::new(1, 3);
         run(32, &fake.clone(), Config::default(), |client| async move {
@@ -121,7 +121,7 @@ fn living_idle_writer_tells_replicas_that_restarted() {
 }
 
 #[test]
-fn replica_that_restarted_beside_others_delays_nobody() {
+fn read_beside_a_replica_that_restarted_is_not_delayed() {
     let fake = Fake::new(1, 3);
     run(33, &fake.clone(), Config::default(), |client| async move {
         let file = create(&client, Policy::rep(3)).await;

@@ -129,15 +129,15 @@ fn a_handle_works_on_any_thread() {
     let (_cores, master) = cluster();
     let config = RuntimeConfig { huge_pages: false, ..RuntimeConfig::named("mine") };
     let own = Cores::start(&config, 1).unwrap();
-    let nobody = Connection::to(vec!["127.0.0.1:1".parse().unwrap()]);
-    let nobody = Connection {
+    let unreachable = Connection::to(vec!["127.0.0.1:1".parse().unwrap()]);
+    let unreachable = Connection {
         config: client::Config {
             control_budget: runtime::Duration::from_millis(200),
             ..client::Config::default()
         },
-        ..nobody
+        ..unreachable
     };
-    let error = ClientHandle::connect(&own.handles()[0], nobody).wait().unwrap_err();
+    let error = ClientHandle::connect(&own.handles()[0], unreachable).wait().unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     let handle = ClientHandle::connect(&own.handles()[0], Connection::to(vec![master])).wait();
     let handle = handle.unwrap();

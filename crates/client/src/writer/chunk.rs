@@ -6,7 +6,7 @@ use runtime::Instant;
 use wire::control::{ChunkPlace, ReplicaPlace};
 use wire::data::{ChunkRef, Purpose};
 
-/// Where one append stands at one replica.
+/// State of one append at one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendState {
     /// Not sent yet.

@@ -18,7 +18,7 @@ use crate::limits::AVOID_MAX;
 /// happens once.
 const REFUSALS_MAX: u16 = 3;
 
-/// Where the writer's life stands.
+/// State of the writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Life {
     /// Takes appends.
@@ -33,7 +33,7 @@ pub(super) enum Life {
 #[derive(Debug)]
 pub struct Writer {
     pub(super) config: WriterConfig,
-    /// What the next append is for.
+    /// Purpose of the next append.
     pub(super) purpose: Purpose,
     pub(super) epoch: Epoch,
     pub(super) life: Life,
@@ -81,7 +81,7 @@ pub struct Writer {
     pub(super) resend_at: Option<Instant>,
     /// When an append was last acknowledged, or waiting began.
     pub(super) progress_at: Instant,
-    /// The last trouble met, for people.
+    /// The last failure met, for operators.
     pub(super) fault: String,
 }
 
@@ -134,18 +134,18 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Rights that were granted now are good for `life`: half way they are renewed, so that a
-    /// slow or idle writer keeps its chunk.
+    /// Rights that were granted now are valid for `life`: half way they are renewed, so that a slow
+    /// or idle writer keeps its chunk.
     pub fn note_rights(&mut self, now: Instant, life: Duration) {
         self.renew_at = Some(now + life / 2);
     }
 
-    /// What appends are for from now on.
+    /// Sets the purpose of appends from now on.
     pub fn set_purpose(&mut self, purpose: Purpose) {
         self.purpose = purpose;
     }
 
-    /// What chunks are to be asked for: the first append that is not acknowledged needs one first.
+    /// Purpose for which chunks are asked: that of the first append that is not acknowledged.
     pub(super) fn purpose_of_need(&self) -> Purpose {
         let first = self.slots.get((self.acked - self.first) as usize);
         first.map_or(self.purpose, |slot| slot.purpose)
@@ -165,7 +165,7 @@ impl Writer {
         }
     }
 
-    /// True once it has ended, well or not.
+    /// True once it has ended, with or without an error.
     pub fn is_over(&self) -> bool {
         self.life == Life::Over
     }
@@ -458,12 +458,12 @@ impl Writer {
         replica.heard_at = now;
         replica.unreachable_since = None;
         let fault = match error {
-            // Perhaps by our own close: its answer tells.
+            // Perhaps by our own close: its answer decides.
             DataError::Fenced { .. } | DataError::Sealed { .. } if self.is_closing_now() => return,
             DataError::Fenced { .. } | DataError::Sealed { .. } if self.ended.is_none() => {
                 return self.fail(WriterError::Fenced, out);
             }
-            // A spare that the stream service dropped, or a newer writer: its answer tells.
+            // A spare that the stream service dropped, or a newer writer: its answer decides.
             DataError::Fenced { .. } | DataError::Sealed { .. } => None,
             DataError::Gap { len } => return self.on_gap(now, id, *len, out),
             // The creation that goes before has not arrived yet.
@@ -575,15 +575,16 @@ impl Writer {
         self.avoid.push_back((server, now + self.config.avoid_for));
     }
 
-    /// Ends the current chunk at exactly its acknowledged length. What is not acknowledged is to
-    /// be placed anew.
+    /// Ends the current chunk at exactly its acknowledged length. The other appends are to be laid
+    /// out again.
     fn end_current(&mut self, out: &mut Vec<Action>) {
         let current = self.current.take().expect("a chunk is open");
         if self.ended.is_none() {
             let (chunk, base, len) = (current.id(), current.base, current.acked);
             self.ended = Some(EndedChunk { chunk, base, len });
         } else {
-            // The stream service still has the chunk before it, or will be told of its end.
+            // Either the stream service has the chunk before it, or its end is reported next.
+            // end.
             assert_eq!(current.acked, 0, "acknowledged before the switch");
         }
         self.release_below(self.acked, out);

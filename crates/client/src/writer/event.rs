@@ -1,4 +1,4 @@
-//! What the writer is told and what it asks for.
+//! Events that the writer takes, and actions that it returns.
 
 use std::net::SocketAddr;
 
@@ -30,9 +30,9 @@ pub struct WriterConfig {
     pub stuck_timeout: Duration,
     /// Pause before a refused append is sent again; doubles with each attempt.
     pub retry_pause: Duration,
-    /// Idle time after which replicas are told the committed length (`protocols.md` 1.6).
+    /// Idle time after which replicas are sent the committed length (`protocols.md` 1.6).
     pub commit_idle: Duration,
-    /// Idle time after which replicas are told again: one may have restarted and forgotten.
+    /// Idle time after which it is sent again: a replica may have restarted and lost it.
     pub commit_repeat: Duration,
     /// Time for which a replica may leave an idle writer without an answer. Then the writer goes
     /// on in another chunk, so that the old one is sealed and repaired.
@@ -46,7 +46,7 @@ pub struct WriterConfig {
     pub whole_pause_max: Duration,
     /// Time without any acknowledgement after which the writer gives up.
     pub stall_budget: Duration,
-    /// How long a server that failed is not wanted for new chunks.
+    /// Time for which a server that failed is not wanted for new chunks.
     pub avoid_for: Duration,
     /// Pause between requests for spares that are not needed at once.
     pub extend_pause: Duration,
@@ -65,9 +65,9 @@ pub struct SendId {
     pub seq: u64,
     /// Sendings of the append to this replica in this chunk before this one.
     pub attempt: u16,
-    /// The committed length it tells.
+    /// The committed length that it carries.
     pub committed: u32,
-    /// What the replica had acknowledged before it was sent.
+    /// Length that the replica had acknowledged before it was sent.
     pub known: u32,
 }
 
@@ -82,7 +82,7 @@ pub enum SendError {
     Data(DataError),
 }
 
-/// What happens to a writer.
+/// Events of a writer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// The caller appends `len` bytes, 1 to the largest append. Numbered from 0.
@@ -90,11 +90,11 @@ pub enum Event {
         /// Data bytes.
         len: u32,
     },
-    /// A sending has ended; with the durable length of the replica when it went well.
+    /// A sending has ended; with the durable length of the replica when it succeeded.
     Sent {
-        /// Which one.
+        /// The sending.
         id: SendId,
-        /// How.
+        /// Its result.
         result: Result<u32, SendError>,
     },
     /// A commit message has ended.
@@ -103,23 +103,23 @@ pub enum Event {
         chunk: ChunkId,
         /// Index of the replica.
         replica: u8,
-        /// The length told.
+        /// The length that was sent.
         committed: u32,
-        /// How it ended.
+        /// Its result.
         result: Result<(), SendError>,
     },
     /// The stream operation asked for has ended, after all its retries.
     Op(Result<OpDone, OpError>),
     /// The caller wants no more appends.
     Close {
-        /// Never again, by anyone.
+        /// Never again, by any writer.
         finish: bool,
     },
     /// The deadline has come.
     Tick,
 }
 
-/// A stream operation that went well.
+/// A stream operation that succeeded.
 #[derive(Clone, PartialEq, Debug)]
 pub enum OpDone {
     /// Advance or extend.
@@ -146,14 +146,14 @@ pub enum OpError {
     Failed(String),
 }
 
-/// What a writer asks for.
+/// Actions of a writer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
     /// Lay the append out at this place, replacing an earlier layout. Comes before its sendings.
     Place {
         /// The append.
         seq: u64,
-        /// Where.
+        /// Its place.
         at: AppendAt,
     },
     /// Send the append as it is laid out.
@@ -167,7 +167,7 @@ pub enum Action {
         /// The request.
         request: AppendRequest,
     },
-    /// Tell an idle replica the committed length.
+    /// Send the committed length to an idle replica.
     NotifyCommitted {
         /// Index of the replica.
         replica: u8,
@@ -198,10 +198,10 @@ pub enum Action {
         chunk: ChunkId,
         /// The replica's server.
         server: ServerId,
-        /// How.
+        /// The fault.
         fault: ReplicaFault,
     },
-    /// The writer has ended well.
+    /// The writer has closed without an error.
     Closed {
         /// The file's length.
         len: u64,
@@ -210,7 +210,7 @@ pub enum Action {
     Failed(WriterError),
 }
 
-/// What a writer does at the stream service.
+/// Operations of a writer at the stream service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StreamOp {
     /// End a chunk and go on in the next.
@@ -232,7 +232,7 @@ pub enum StreamOp {
         avoid: Vec<ServerId>,
         /// Spares wanted in all.
         spares: u8,
-        /// What is to be written to them.
+        /// Purpose of the bytes to be written to them.
         purpose: Purpose,
     },
     /// End the writer.
@@ -255,7 +255,7 @@ pub enum WriterError {
     Gone,
     /// Nothing was acknowledged for the stall budget.
     Stalled {
-        /// The last trouble met.
+        /// The last failure met.
         cause: String,
     },
     /// A peer broke the protocol.

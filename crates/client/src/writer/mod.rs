@@ -1,11 +1,10 @@
 //! The writer's protocol (`protocols.md` 1, D8, C15) as a state machine: events in, actions out,
 //! no I/O and no clock. [`crate::Appender`] drives it.
 //!
-//! How a writer goes on when a chunk ends: the chunk's length is fixed at exactly what was
-//! acknowledged; appends that were not are laid out anew behind it, in the first spare, and sent
-//! at once; their acknowledgement waits until the stream service has recorded the switch. A
-//! chunk that is full ends when all in it is acknowledged, so the base offset of the chunk behind
-//! is always known before a byte is sent to it.
+//! When a chunk ends, its length is fixed at exactly what was acknowledged. Appends that were not
+//! are laid out again behind it, in the first spare, and sent at once; their acknowledgement waits
+//! until the stream service has recorded the switch. A chunk that is full ends when all in it is
+//! acknowledged, so the base offset of the next is known before a byte is sent to it.
 //!
 //! Invariant: never acknowledges an append before all below it, and never without `acks`
 //! replicas that have it durable in a chunk that the stream service knows to be current.

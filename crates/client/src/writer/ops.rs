@@ -1,4 +1,4 @@
-//! What the writer does at the stream service: one operation at a time.
+//! Operations of the writer at the stream service: one at a time.
 
 use base::{ChunkId, ServerId};
 use runtime::Instant;
@@ -77,8 +77,8 @@ impl Writer {
         self.life == Life::Open && self.ended.is_none() && self.current.as_ref().is_some_and(short)
     }
 
-    /// Asks for a chunk with all copies. Servers that failed are welcome: the stream service places
-    /// chunks on those that it hears of.
+    /// Asks for a chunk with all copies. Servers that failed are allowed: the stream service places
+    /// chunks on servers whose heartbeats reach it.
     fn ask_whole(&mut self, now: Instant, out: &mut Vec<Action>) {
         let calm = |since: Instant| now.since(since) >= self.config.whole_pause_max;
         if self.whole_since.is_some_and(calm) {
@@ -91,8 +91,8 @@ impl Writer {
         out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose }));
     }
 
-    /// Leaves a chunk that is short of copies for a spare that has them all, if there is one. What
-    /// is under way is acknowledged first.
+    /// Leaves a chunk that is short of copies for a spare that has them all, if there is one.
+    /// Appends under way are acknowledged first.
     fn leave_short(&mut self, now: Instant) {
         let all = usize::from(self.config.copies);
         let whole = self.spares.iter().position(|spare| spare.replicas.len() >= all);
@@ -245,7 +245,7 @@ impl Writer {
             return Err(WriterError::Protocol(text));
         }
         if self.current.as_ref().is_none_or(|current| current.id() != chunk) {
-            // It has failed meanwhile, with nothing acknowledged in it.
+            // It has failed by now, with nothing acknowledged in it.
             self.ended = Some(EndedChunk { chunk, base, len: 0 });
         }
         self.progress_at = now;
@@ -274,7 +274,7 @@ impl Writer {
             && self.ended.is_some()
             && granted.iter().all(|place| place.chunk != current.id())
         {
-            // Judged to be no use before the service was told that it is written.
+            // Abandoned before the service was notified that it is written.
             self.abandon_current(out);
         }
         let known: Vec<_> = self.spares.iter().map(|place| place.chunk).collect();
@@ -285,8 +285,8 @@ impl Writer {
                 continue;
             }
             if !known.contains(&place.chunk) {
-                // The stream service chose a server although it was told of its failure: it
-                // knows better, or there is no other.
+                // The stream service chose a server although its failure was reported: the service
+                // has better knowledge, or there is no other server.
                 let overruled = |server: &ServerId| {
                     avoided.contains(server)
                         && place.replicas.iter().any(|replica| replica.server == *server)

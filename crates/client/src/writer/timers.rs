@@ -1,4 +1,4 @@
-//! What time does to a writer.
+//! Timers of a writer.
 
 use base::ChunkId;
 use runtime::Instant;
@@ -60,7 +60,7 @@ impl Writer {
         due
     }
 
-    /// When a replica is to be told the committed length.
+    /// Time at which a replica is to be sent the committed length.
     fn tell_at(&self, replica: &Replica, committed: u32) -> Instant {
         if replica.notified < committed {
             replica.tell_after
@@ -123,7 +123,7 @@ impl Writer {
         }
     }
 
-    /// Tells idle replicas what is committed, so that readers of the tail go on.
+    /// Sends idle replicas the committed length, so that readers of the tail go on.
     pub(super) fn notify_committed(&mut self, now: Instant, out: &mut Vec<Action>) {
         if !self.is_idle() || now < self.progress_at + self.config.commit_idle {
             return;
@@ -203,8 +203,8 @@ impl Writer {
                     self.fail_replica(now, index, Some(ReplicaFault::Unreachable), text, out);
                 }
             }
-            // Its right has run out, by the replica's clock. One that renewal does not help is
-            // left: readers would wait for this writer's word for ever.
+            // Its right has run out, by the replica's clock. When renewal does not help, it is
+            // left: readers would wait for this writer's report for ever.
             Err(SendError::Data(DataError::Denied)) => {
                 let since = *replica.mute_since.get_or_insert(now);
                 replica.tell_after = now + self.config.replica_timeout;

@@ -49,7 +49,7 @@ impl FakeState {
         {
             self.replies.insert((op.client, op.seq), answer.clone());
         }
-        // What crosses the wire must survive it.
+        // Every answer must survive the wire.
         answer.map(|reply| ControlReply::decode(&reply.encode()).expect("a valid reply"))
     }
 
@@ -252,7 +252,7 @@ impl FakeState {
         for chunk in open.iter().chain(&stream.spares) {
             for &server in &chunk.servers {
                 if self.health[server] == Health::Good {
-                    // What is not there must not be made later (`protocols.md` 2.1).
+                    // A missing replica must not be made later (`protocols.md` 2.1).
                     let replica = self.replicas.entry((chunk.id, server)).or_insert_with(|| {
                         let (epoch, base) = (chunk.epoch, chunk.base);
                         Replica::new(epoch, base)

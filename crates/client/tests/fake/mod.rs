@@ -20,7 +20,7 @@ use wire::control::{
 use wire::data::{DataError, DataRequest};
 use wire::token::Token;
 
-/// What a server does with requests.
+/// Behaviour of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
     Good,
@@ -79,12 +79,12 @@ pub struct FakeState {
     pub versions: BTreeMap<NameKey, u32>,
     pub streams: BTreeMap<FileId, Stream>,
     pub health: Vec<Health>,
-    /// Where the chunkservers are reached.
+    /// Addresses of the chunkservers.
     pub addrs: Vec<SocketAddr>,
     pub full: bool,
     /// The right that is given out, and taken: older ones have run out.
     pub token: [u8; 16],
-    /// Seconds for which a right is good; 0 is for ever.
+    /// Seconds for which a right is valid; 0 is for ever.
     pub rights_s: u64,
     /// The time of the last control request, seconds since 1970.
     pub now_s: u64,
@@ -257,7 +257,7 @@ impl Peers for Link {
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {
-        // What crosses the wire must survive it.
+        // Every request must survive the wire.
         let request = ControlRequest::decode(&request.encode()).expect("a valid request");
         let link = Link { env: self.env.clone(), fake: self.fake.clone() };
         let index = self.fake.0.borrow().masters.iter().position(|&addr| addr == to);
