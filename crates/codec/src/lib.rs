@@ -1,4 +1,4 @@
-//! CRC32C and numbers in bytes; later erasure coding (C18), compression (C19) and the offload interface (C24).
+//! CRC32C and numbers in bytes; later erasure coding (C18), compression (C19) and offload (C24).
 //!
 //! Invariant: no I/O, no time, no knowledge of any format.
 
