@@ -1,4 +1,4 @@
-//! What a file costs a master from 10,000 to 1,000,000 files: the growth of each figure.
+//! Costs of a file at a master from 10,000 to 1,000,000 files: the growth of each figure.
 //!
 //! `cargo run --release -p master-namespace --example cost_per_file -- DIR [MOST_FILES] [OUTPUT]`
 //!
@@ -33,7 +33,7 @@ const SIZES: [u64; 5] = [10_000, 30_000, 100_000, 300_000, 1_000_000];
 const RESTART_MAX: Duration = Duration::from_secs(120);
 type Failure = Box<dyn std::error::Error>;
 
-/// What one size has shown.
+/// Figures of one size.
 struct Row {
     dirs: u64,
     files: u64,
@@ -97,9 +97,9 @@ fn plot(rows: &[Row]) -> String {
 }
 
 /// A group of one has no peers.
-struct Nobody;
+struct NoPeers;
 
-impl PeerSend for Nobody {
+impl PeerSend for NoPeers {
     fn send(&self, _: u64, _: u32, _: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, NetError>> {
         Box::pin(std::future::ready(Err(NetError::Unreachable)))
     }
@@ -125,11 +125,11 @@ fn memory() -> u64 {
 
 async fn open(env: &Env, path: &Path) -> Result<(Group<Namespace>, flash::FlashStore), Failure> {
     let store = open_store(env, path).await?;
-    let shelf = GroupStore::new(env, store.clone(), 1);
-    let checkpoints = Checkpoints::open(shelf.clone()).await?;
-    let device = EngineDevice::new(shelf, 8 << 20);
+    let group_store = GroupStore::new(env, store.clone(), 1);
+    let checkpoints = Checkpoints::open(group_store.clone()).await?;
+    let device = EngineDevice::new(group_store, 8 << 20);
     let (config, state) = (GroupConfig::new(1, 1), Namespace::new(0, 1));
-    let group = Group::open(env, config, device, checkpoints, Rc::new(Nobody), state).await?;
+    let group = Group::open(env, config, device, checkpoints, Rc::new(NoPeers), state).await?;
     Ok((group, store))
 }
 

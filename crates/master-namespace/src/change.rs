@@ -44,8 +44,8 @@ impl Namespace {
         }
     }
 
-    /// What can be checked before it is known how many partitions take part: the text, the
-    /// locks, and the kinds of names.
+    /// Checks that need not know how many partitions take part: the text, the locks, and the kinds
+    /// of names.
     fn check(&self, change: &NamespaceChange) -> Result<(), Refusal> {
         match change {
             NamespaceChange::Mkdir { place, .. } => {

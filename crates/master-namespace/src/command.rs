@@ -11,7 +11,7 @@ use master_consensus::bytes::{DecodeError, Reader, Writer};
 /// Version of commands.
 const VERSION: u8 = 1;
 
-/// What a log entry asks for.
+/// Command of a log entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     /// A client's mutation.
@@ -34,10 +34,10 @@ pub enum Command {
         floor: u64,
         /// Distinguishes the questions that one intent asks of one partition.
         stage: u8,
-        /// What to do when it commits.
+        /// Actions at its commit.
         actions: Vec<Action>,
     },
-    /// To the intent's own partition: its fate, once for all.
+    /// To the intent's own partition: the decision, once for all.
     Decide {
         /// The intent.
         intent: IntentId,
@@ -45,10 +45,10 @@ pub enum Command {
         commit: bool,
         /// Partitions that were asked to prepare.
         participants: Vec<u16>,
-        /// What the client is told.
+        /// The client's answer.
         outcome: Outcome,
     },
-    /// To a participant: the intent's fate.
+    /// To a participant: the decision on the intent.
     Resolve {
         /// The intent.
         intent: IntentId,
@@ -57,7 +57,7 @@ pub enum Command {
         /// Committed, or aborted.
         commit: bool,
     },
-    /// To the intent's own partition: all participants know its fate.
+    /// To the intent's own partition: all participants have the decision.
     Forget {
         /// The intent.
         intent: IntentId,

@@ -1,10 +1,10 @@
 //! Changes that span partitions (`protocols.md` 4.2): durable intents.
 //!
-//! The partition of the (source) name coordinates. It records an [`Intent`] with a plan: what each
-//! partition has to do. Its leader asks the participants to prepare, which locks names and
-//! directories, then commits a decision in its own partition: the moment at which the change
-//! happens. Then it tells the participants and forgets the intent. A new leader starts over:
-//! every step may be repeated. Readers wait for names that another partition's intent holds.
+//! The partition of the (source) name coordinates. It records an [`Intent`] with a plan: the part
+//! of each partition. Its leader asks the participants to prepare, which locks names and
+//! directories. Then it commits a decision in its own partition: the change happens there. Then it
+//! sends the decision to the participants and forgets the intent. A new leader starts over: every
+//! step may be repeated. Readers wait for names that another partition's intent holds.
 //!
 //! A participant remembers resolved intents above the coordinator's floor (its lowest live
 //! intent) and refuses older ones, so that a late duplicate neither locks nor acts again.
@@ -27,14 +27,14 @@ pub struct IntentId {
     pub index: u64,
 }
 
-/// What one partition has to do for an intent.
+/// Action of one partition for an intent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A name appears.
     Put {
         /// The name.
         place: NameKey,
-        /// What it stands for.
+        /// Its target.
         entry: Entry,
         /// It may replace another.
         replace: bool,
@@ -43,7 +43,7 @@ pub enum Action {
     Take {
         /// The name.
         place: NameKey,
-        /// What it stood for when the intent was recorded.
+        /// Its target when the intent was recorded.
         entry: Entry,
     },
     /// A name stays as it is until the intent is over.
@@ -55,7 +55,7 @@ pub enum Action {
     NewDir {
         /// The directory.
         dir: DirId,
-        /// Where it lies.
+        /// Its parent.
         parent: DirId,
     },
     /// An empty directory goes.
@@ -67,7 +67,7 @@ pub enum Action {
     Reparent {
         /// The directory.
         dir: DirId,
-        /// Where it lies.
+        /// Its parent.
         parent: DirId,
     },
     /// Files get further names: counted before the names appear.
@@ -99,13 +99,13 @@ pub type Plan = Vec<(u16, Vec<Action>)>;
 /// A change across partitions that is under way, in the partition that coordinates it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Intent {
-    /// Whose mutation it is.
+    /// The client's mutation.
     pub op: OpId,
-    /// What each partition has to do.
+    /// Actions of each partition.
     pub plan: Plan,
-    /// What the client is told when it commits.
+    /// The client's answer when it commits.
     pub answer: Answer,
-    /// The decision, and who must be told of it.
+    /// The decision, and the partitions that have yet to get it.
     pub outcome: Option<(bool, Vec<u16>)>,
 }
 
@@ -129,11 +129,11 @@ impl Intent {
     }
 }
 
-/// What a partition has locked for an intent.
+/// Locks of a partition for an intent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Prepared {
     pub(super) actions: Vec<Action>,
-    /// What a [`Action::Put`] among them replaces.
+    /// The entry that an [`Action::Put`] among them replaces.
     pub(super) replaced: Option<Entry>,
 }
 
@@ -142,15 +142,15 @@ pub(super) struct Prepared {
 pub(super) struct Cross {
     /// Intents that this partition coordinates, by log index.
     pub(super) intents: BTreeMap<u64, Intent>,
-    /// What intents, own and others', have locked here, by intent and stage.
+    /// Locks that intents, own and others', hold here, by intent and stage.
     pub(super) prepared: BTreeMap<(IntentId, u8), Prepared>,
     /// Locked names.
     pub(super) names: BTreeMap<DirId, BTreeMap<Box<str>, IntentId>>,
     /// Directories that come or go.
     pub(super) dirs: BTreeMap<DirId, IntentId>,
-    /// Whose turn it is to rename a directory; partition 0 only.
+    /// The intent whose turn it is to rename a directory; partition 0 only.
     pub(super) turn: Option<IntentId>,
-    /// By coordinating partition: its lowest live intent, as last heard.
+    /// By coordinating partition: its lowest live intent, as last received.
     pub(super) floors: BTreeMap<u16, u64>,
     /// Resolved intents of other partitions at or above their floors.
     pub(super) resolved: BTreeSet<IntentId>,
@@ -544,7 +544,7 @@ impl Namespace {
         }
     }
 
-    /// The decision on an own intent; the first one stands.
+    /// The decision on an own intent; the first one counts.
     pub(super) fn decide(
         &mut self,
         intent: IntentId,
@@ -600,7 +600,7 @@ impl Namespace {
         self.prepare(intent, stage, actions)
     }
 
-    /// All participants know the fate of an own intent.
+    /// All participants have the decision on an own intent.
     pub(super) fn forget(&mut self, intent: IntentId) -> Outcome {
         let decided = |intent: &Intent| intent.outcome.is_some();
         if intent.partition == self.partition
@@ -632,7 +632,7 @@ impl Namespace {
         lowest.unwrap_or(self.applied + 1)
     }
 
-    /// What this partition's own part of an intent replaces.
+    /// The entry that this partition's own part of an intent replaces.
     pub fn own_replaced(&self, intent: IntentId) -> Option<Entry> {
         self.cross.prepared.get(&(intent, 0))?.replaced.clone()
     }

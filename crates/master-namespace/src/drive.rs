@@ -1,5 +1,5 @@
-//! What the leader of a namespace partition does by itself: it drives intents to their end, has
-//! the streams of orphans deleted, and asks what became of intents that hold something here.
+//! Background work of a namespace partition's leader: it drives intents to their end, has the
+//! streams of orphans deleted, and asks for the outcome of intents that hold something here.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::{Answer, Command, Entry, Intent, IntentId, Outcome, Refusal, encode_c
 use crate::limits::{DELETES_INFLIGHT_MAX, DEPTH_MAX};
 use master_consensus::service::LeaderCall;
 
-/// The decision on an intent, who was asked, and what the client is told.
+/// The decision on an intent, its participants, and the client's answer.
 struct Decision {
     commit: bool,
     participants: BTreeSet<u16>,
@@ -70,7 +70,7 @@ impl NamespaceService {
             let Decision { commit, participants, outcome } = self.vote(intent, &record).await?;
             let participants = participants.into_iter().collect();
             let decide = Command::Decide { intent, commit, participants, outcome };
-            let _ = self.commit(&decide).await?; // The first decision stands.
+            let _ = self.commit(&decide).await?; // The first decision counts.
             self.0.decided.notify_waiters();
         }
         let outcome =
@@ -87,7 +87,7 @@ impl NamespaceService {
         Ok(())
     }
 
-    /// Has everybody prepare.
+    /// Has all participants prepare.
     async fn vote(&self, intent: IntentId, record: &Intent) -> Result<Decision, ControlError> {
         let (own, host) = (self.0.partition, &self.0.host);
         let (floor, mut replaced) =
@@ -166,7 +166,7 @@ impl NamespaceService {
         decode(&self.0.router.run(group, LeaderCall::Propose, command, timeout).await?)
     }
 
-    /// Looks after what is left over, while this master leads.
+    /// Completes what is left over, while this master leads.
     pub(super) fn start_sweeping(&self) {
         let this = self.clone();
         let mut sweeper = Sweeper { client: ClientId::new(self.0.env.random_u64()), seq: 0 };
@@ -188,12 +188,12 @@ impl NamespaceService {
                 break;
             }
         }
-        // The next sweep tries again what failed.
+        // The next sweep repeats what failed.
         let _ = self.delete_orphans(sweeper).await;
     }
 
-    /// Another partition's intent holds something here: lets go when it is over. That is rare:
-    /// its leader tells all who took part.
+    /// Another partition's intent holds something here: lets go when it is over. That is rare: its
+    /// leader sends the decision to all participants.
     async fn settle_guest(&self, intent: IntentId) -> Result<(), ControlError> {
         if intent.partition >= self.0.partitions {
             return Ok(());
@@ -233,8 +233,8 @@ impl NamespaceService {
 }
 
 /// The session in which this process deletes streams: one for its life, so that it takes one place
-/// in the reply tables of stream partitions, and no answer is kept beyond its round. What is
-/// repeated in a later round has another identity, and may be.
+/// in the reply tables of stream partitions, and no answer is kept beyond its round. A deletion
+/// that a later round repeats has another identity, and may be executed again.
 struct Sweeper {
     client: ClientId,
     /// Requests so far.
@@ -253,8 +253,8 @@ impl Sweeper {
 const _: () =
     assert!((DELETES_INFLIGHT_MAX as u64) < master_consensus::limits::SESSION_REPLIES_MAX);
 
-/// A participant has heard the end of an intent that is open here: its leader was replaced and
-/// the replacement aborted. The decision is there, or the change is tried again.
+/// A participant has the end of an intent that is open here: its leader was replaced and the
+/// replacement aborted. The decision is there, or the change is tried again.
 fn retry_if_over(refusal: Refusal) -> Refusal {
     if refusal == Refusal::NoIntent { Refusal::Locked } else { refusal }
 }

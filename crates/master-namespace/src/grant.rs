@@ -1,5 +1,5 @@
-//! Grants: the namespace's word that a file is there, shown to its stream partition by whoever
-//! opens it (`docs/decisions` 2).
+//! Grants: the namespace's proof that a file is there, shown to its stream partition by the client
+//! that opens it (`docs/decisions` 2).
 //!
 //! The byte table is in `docs/formats/wire.md`.
 //!
@@ -21,7 +21,7 @@ const PURPOSE: &[u8] = b"craton file grants 1";
 pub enum GrantError {
     /// It was not issued for this file by this cluster.
     Forged,
-    /// Its time is over: look the file up again.
+    /// Its time is over: resolve the file again.
     Expired,
 }
 

@@ -34,5 +34,5 @@ pub const INTENTS_MAX: usize = 10_000;
 
 /// Files whose deletion the leader asks of stream partitions at the same time.
 pub const DELETES_INFLIGHT_MAX: usize = 64;
-/// A file's grant is good for so long; the stream partition remembers deleted files longer.
+/// Life of a file's grant; the stream partition remembers deleted files longer.
 pub const GRANT_LIFE: Duration = Duration::from_secs(60);

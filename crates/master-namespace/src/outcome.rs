@@ -1,5 +1,5 @@
-//! What a namespace partition answers, as its replicas compute it and as the log's proposer gets
-//! it back.
+//! Answers of a namespace partition, as its replicas compute them and as the log's proposer gets
+//! them back.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use wire::control::{Attributes, ControlError, Node, Policy};
 use super::{Entry, IntentId};
 use master_consensus::bytes::{DecodeError, Reader, Writer};
 
-/// What a change came to.
+/// Result of a change.
 pub type Outcome = Result<Answer, Refusal>;
 
 /// A change took effect.
@@ -17,9 +17,9 @@ pub type Outcome = Result<Answer, Refusal>;
 pub enum Answer {
     /// Nothing more to say.
     Done,
-    /// What the name stands for now.
+    /// The name's target now.
     Node(Node),
-    /// The name stands for this file of another partition, which knows its attributes.
+    /// The name's target is this file of another partition, which has its attributes.
     Remote(FileId),
     /// The change spans partitions: its answer comes with the end of the intent.
     Pending(IntentId),
@@ -105,7 +105,7 @@ impl Refusal {
         Refusal::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    /// What to do about it.
+    /// The caller's reaction.
     pub const fn kind(self) -> Kind {
         match self {
             Refusal::NoDir | Refusal::NoName | Refusal::NoFile => Kind::NotFound,

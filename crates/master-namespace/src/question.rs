@@ -1,4 +1,4 @@
-//! What the leader of one namespace partition asks that of another.
+//! Questions of the leader of one namespace partition to that of another.
 
 use base::{DirId, FileId};
 use wire::control::Node;
@@ -10,15 +10,15 @@ use master_consensus::bytes::{DecodeError, Reader, Writer};
 /// A question. Its answer is linearizable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Question {
-    /// What files are.
+    /// Attributes of files.
     Nodes(Vec<FileId>),
-    /// Where a directory lies.
+    /// The parent of a directory.
     Parent(DirId),
-    /// What became of an intent.
+    /// The outcome of an intent.
     IntentOutcome(IntentId),
 }
 
-/// What became of an intent.
+/// The outcome of an intent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IntentOutcome {
     /// Not decided yet.

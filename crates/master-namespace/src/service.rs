@@ -25,14 +25,14 @@ use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 /// Times of a namespace partition's leader.
 #[derive(Clone, Copy, Debug)]
 pub struct NamespaceTiming {
-    /// How long a request waits for a name that a change across partitions holds.
+    /// Wait of a request for a name that a change across partitions holds.
     pub lock_timeout: Duration,
-    /// Pause between two looks at such a name.
+    /// Pause between two checks of such a name.
     pub lock_pause: Duration,
-    /// How long a request waits for a change across partitions, and one step of it for another
+    /// Wait of a request for a change across partitions, and of one step of it for another
     /// partition's leader.
     pub intent_timeout: Duration,
-    /// Pause between two looks for work that a former leader left.
+    /// Pause between two checks for work that a former leader left.
     pub sweep: Duration,
 }
 
@@ -137,7 +137,7 @@ impl NamespaceService {
         }
     }
 
-    /// A linearizable look that waits for changes across partitions.
+    /// A linearizable read that waits for changes across partitions.
     async fn look<T>(
         &self,
         look: impl Fn(&Namespace) -> Result<T, Refusal>,
@@ -156,9 +156,9 @@ impl NamespaceService {
         }
     }
 
-    /// What `place` stands for. A file of another partition may be gone when that partition is
-    /// asked: its last name was removed, or a rename has put something else there. In the
-    /// second case the name was there all the time, so a further look decides.
+    /// The target of `place`. A file of another partition may be gone when that partition is asked:
+    /// its last name was removed, or a rename has put another target there. In the second case the
+    /// name was there all the time, so another read decides.
     async fn lookup(&self, place: &NameKey) -> Result<Node, ControlError> {
         let deadline = self.0.env.now() + self.0.timing.lock_timeout;
         let mut gone = None;
@@ -242,7 +242,7 @@ impl NamespaceService {
             Ok(Answer::Remote(file)) => {
                 let node = match (self.stat_one(file).await?, command) {
                     (Some(node), _) => node,
-                    // What was there gave way to something else that can be opened.
+                    // The entry gave way to another that can be opened.
                     (
                         None,
                         Command::Change { change: NamespaceChange::Create { place, .. }, .. },
@@ -279,7 +279,7 @@ impl NamespaceService {
         Ok(self.stat_remote(file.partition(), vec![file]).await?.pop().flatten())
     }
 
-    /// What files of another partition are; none for those that are gone.
+    /// Attributes of files of another partition; none for those that are gone.
     async fn stat_remote(
         &self,
         home: u16,
@@ -323,7 +323,7 @@ impl NamespaceService {
                 Found::Node(node) => Some(node),
                 Found::Remote(file) => match known.get(&file).cloned().flatten() {
                     Some(node) => Some(node),
-                    // Gone since the page was read: the name too, or it stands for another now.
+                    // Gone since the page was read: the name too, or it has another target now.
                     None => {
                         let place = NameKey { parent: dir, name: name.clone() };
                         match self.lookup(&place).await {

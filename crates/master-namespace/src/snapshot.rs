@@ -232,7 +232,7 @@ impl Cross {
 #[derive(Clone, Default, Debug)]
 pub(super) struct Gone(Vec<Vec<u8>>);
 
-/// What a checkpoint has yet to hear of is no part of the state.
+/// Changes that a checkpoint has yet to get are no part of the state.
 impl PartialEq for Gone {
     fn eq(&self, _: &Gone) -> bool {
         true
@@ -399,7 +399,7 @@ pub fn fuzz_row(bytes: &[u8]) {
     let (key, value) = rest.split_at(usize::from(key_len).min(rest.len()));
     let mut state = Namespace::new(0, 1);
     if state.load_row(key, value).is_ok() {
-        // What was loaded is as good as new rows.
+        // Loaded rows count as new rows.
         let mut copy = RowCopy::default();
         assert!(state.apply(1, &[]).is_err());
         copy.follow(&mut state);

@@ -12,7 +12,7 @@ use crate::limits::{
 };
 use master_consensus::tracked::Tracked;
 
-/// What a name stands for, in its directory's partition.
+/// The target of a name, in its directory's partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// A file; what it is, the partition knows that made it.
@@ -26,7 +26,7 @@ pub enum Entry {
     },
     /// A symbolic link.
     Symlink {
-        /// Where it points.
+        /// Its target path.
         target: Box<str>,
         /// Its attributes.
         attributes: Attributes,
@@ -36,7 +36,7 @@ pub enum Entry {
 /// A directory, in its own partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Dir {
-    /// Where it lies; the root lies in itself.
+    /// Its parent; the root is its own.
     pub(super) parent: DirId,
     pub(super) entries: Tracked<Box<str>, Entry>,
     /// For each name that ever was a new directory here: the version of the next one.
@@ -48,7 +48,7 @@ pub(super) struct Dir {
 /// A file, in the partition that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inode {
-    /// How it is stored.
+    /// Its replication policy.
     pub policy: Policy,
     /// Its attributes.
     pub attributes: Attributes,
@@ -90,7 +90,7 @@ impl Dir {
     }
 }
 
-/// What a name stands for, as one partition can tell.
+/// The target of a name, as far as one partition knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
     /// All of it.
@@ -109,7 +109,7 @@ pub fn is_name(name: &str) -> bool {
 }
 
 impl Namespace {
-    /// What `place` stands for.
+    /// The target of `place`.
     pub fn lookup(&self, place: &NameKey) -> Result<Found, Refusal> {
         self.check_readable(place.parent, Some(&place.name))?;
         Ok(self.found(self.entry(place)?))
@@ -136,7 +136,7 @@ impl Namespace {
         Ok((page, more))
     }
 
-    /// What a file of this partition is.
+    /// Attributes of a file of this partition.
     pub fn stat(&self, file: FileId) -> Result<Node, Refusal> {
         if file.partition() != self.partition {
             return Err(Refusal::Elsewhere);
@@ -149,7 +149,7 @@ impl Namespace {
         self.inodes.contains_key(&file)
     }
 
-    /// Where a directory of this partition lies.
+    /// The parent of a directory of this partition.
     pub fn parent(&self, dir: DirId) -> Result<DirId, Refusal> {
         Ok(self.dir(dir)?.parent)
     }

@@ -14,7 +14,7 @@ use super::model::{Model, No, Path, Thing};
 
 struct Checked {
     state: Namespace,
-    /// What checkpoints of the state hold.
+    /// Rows of the state's checkpoints.
     rows: RowCopy,
     model: Model,
     index: u64,

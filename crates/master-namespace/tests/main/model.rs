@@ -1,4 +1,4 @@
-//! A namespace as a map from paths: what everybody believes a file system is.
+//! A namespace as a map from paths: the usual model of a file system.
 
 use std::collections::BTreeMap;
 
