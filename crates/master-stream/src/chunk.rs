@@ -1,4 +1,4 @@
-//! A chunk as its stream remembers it: 72 bytes, replicas included.
+//! A chunk in its stream's state: 72 bytes, replicas included.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ impl Places {
         self.list.iter().copied()
     }
 
-    /// How many there are.
+    /// Number of replicas.
     pub fn len(&self) -> usize {
         self.list.len()
     }
@@ -73,10 +73,10 @@ impl Encode for Places {
     }
 }
 
-/// What the stream knows of one replica.
+/// The stream's record of one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// Where it is.
+    /// Its location.
     pub place: PlaceIndex,
     /// Known to be sealed at the chunk's length.
     pub settled: bool,
@@ -103,7 +103,7 @@ pub struct Chunk {
     slots: [PlaceIndex; SLOTS_MAX],
 }
 
-/// Figures in issue and note rest on it: below 200 bytes a sealed chunk, with 24 in the index.
+/// Memory of an index rests on it: below 200 bytes a sealed chunk, with 24 in the index.
 const _: () = assert!(size_of::<Chunk>() <= 72);
 
 impl Chunk {

@@ -1,5 +1,5 @@
 //! Commands of a stream partition: decisions of its leader. Applying one checks its preconditions
-//! again and refuses what the state has overtaken.
+//! again and refuses one that is stale.
 
 use base::{ChunkId, Epoch, FileId};
 use wire::control::{OpId, Policy};
@@ -18,7 +18,7 @@ const OUTCOME_VERSION: u8 = 1;
 pub struct Command {
     /// Milliseconds that the group's leaders have counted.
     pub clock_ms: u64,
-    /// What to do.
+    /// The action.
     pub action: Action,
 }
 
@@ -36,7 +36,7 @@ impl Command {
     }
 }
 
-/// What a command does. `fresh` are the replicas of new chunks, placed by the leader: the first
+/// Action of a command. `fresh` are the replicas of new chunks, placed by the leader: the first
 /// is for the chunk to write, the others for spares.
 #[allow(missing_docs)] // Fields mean what they mean in `wire::control`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ pub enum Action {
     /// Takes the next epoch. Grants at once when nothing of older writers is open; else recovery
     /// follows, and [`Action::Finish`].
     Open { op: OpId, file: FileId, policy: Policy, fresh: Vec<Vec<ReplicaLocation>> },
-    /// Takes the next epoch for nobody, when something is open.
+    /// Takes the next epoch without an owner, when something is open.
     Seal { op: OpId, file: FileId },
     /// Seals the tail of a stream in recovery. Carries its evidence: the fenced replicas that
     /// have a vote with their lengths, and those that hold `len` bytes now.
@@ -111,7 +111,7 @@ pub enum Action {
     },
     /// Removes a stream for ever.
     Delete { op: OpId, file: FileId, delete_at_ms: u64, file_memory_ms: u64 },
-    /// Records replicas that servers hold and nobody refers to as dead.
+    /// Records replicas that servers hold and no chunk refers to as dead.
     Condemn { replicas: Vec<(ChunkId, ReplicaLocation)>, delete_at_ms: u64 },
     /// Dead replicas that their servers have deleted.
     Deleted { replicas: Vec<(ChunkId, ReplicaLocation)>, forget_at_ms: u64 },
@@ -137,7 +137,7 @@ encode_enum!(Action {
     14 => Forget { replicas, gone },
 });
 
-/// What a command came to.
+/// Result of a command.
 #[allow(missing_docs)] // The file and its epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -170,7 +170,7 @@ impl Outcome {
     }
 }
 
-/// Why a command did nothing.
+/// Cause of a refused command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The partition has no such stream.
@@ -184,7 +184,7 @@ pub enum Refusal {
     },
     /// The file takes no appends ever again.
     Finished,
-    /// The state is not the one the decision was made on: decide again.
+    /// The state is not the one on which the decision was made: decide again.
     Stale,
     /// The request contradicts the stream: sending it again gives the same answer.
     Invalid,

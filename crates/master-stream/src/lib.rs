@@ -1,5 +1,5 @@
-//! The stream service (C1, C6-C9, C15; `protocols.md` 1 and 2): which chunks a FlatLogFile has,
-//! who may write it, and how long each chunk is.
+//! The stream service (C1, C6-C9, C15; `protocols.md` 1 and 2): the chunks of a FlatLogFile, their
+//! lengths, and the file's writer.
 //!
 //! [`StreamMachine`] is the replicated state of one partition: pure, without clock or I/O. Its
 //! commands are decisions of the leader, which [`StreamService`] makes: it chooses places, fences

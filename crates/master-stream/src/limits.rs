@@ -23,17 +23,17 @@ pub const BATCH_MAX: usize = 1000;
 pub const COPY_TARGETS_MAX: usize = 3;
 /// Chunks that wait to be settled at most; what does not fit is found again by the scan.
 pub const SETTLE_QUEUE_MAX: usize = 4096;
-/// Reports of bad replicas that wait to be looked into at most; further ones are dropped.
+/// Reports of damaged replicas that wait for a check, at most; further ones are dropped.
 pub const REPORTS_MAX: usize = 4096;
 /// Files whose writers are gone that one scan seals at most; the next seals more.
 pub const ABANDONED_MAX: usize = 64;
-/// How long the word of a chunkserver counts that it does not hear of a writer: it repeats it
-/// every third of the time after which it says so first.
+/// Time for which a chunkserver's report of a silent writer counts: the server repeats it every
+/// third of the time after which it reports first.
 pub const QUIET_FRESH: Duration = Duration::from_secs(60);
 /// Copies in a row that find no source for some byte before the target is given up: it may be the
 /// one that reaches none of the sources.
 pub const TORN_COPIES_MAX: u32 = 3;
-/// Chunks a scan looks at before other tasks get their turn.
+/// Chunks that a scan checks before other tasks get their turn.
 pub const SCAN_SLICE: usize = 2048;
 
 const _: () = assert!(SLOTS_MAX <= 8, "the masks of a chunk have 8 bits");
@@ -44,30 +44,30 @@ const _: () = assert!(BATCH_MAX * 64 <= master_consensus::limits::COMMAND_LEN_MA
 /// Times and rates of a stream partition's leader. The simulator randomises them.
 #[derive(Clone, Debug)]
 pub struct StreamConfig {
-    /// How long a token is good. At least ten times a master failover (`protocols.md` 2.5).
+    /// Life of a token. At least ten times a master failover (`protocols.md` 2.5).
     pub token_life: Duration,
-    /// How far two clocks of the cluster may be apart.
+    /// Difference of two clocks of the cluster, at most.
     pub clock_skew: Duration,
-    /// How long a deleted file is remembered, so that a delayed `Open` cannot bring it back:
+    /// Time for which a deleted file is remembered, so that a delayed `Open` cannot bring it back:
     /// the life of a namespace grant and the skew.
     pub file_memory: Duration,
     /// One call to a chunkserver that copies nothing.
     pub call_timeout: Duration,
     /// One call that copies a chunk.
     pub copy_timeout: Duration,
-    /// After enough votes are in: how long recovery waits for the others that are alive.
+    /// Wait of recovery for the other living replicas, after enough votes are in.
     pub vote_timeout: Duration,
-    /// How long an `Open` or `Seal` tries to reach enough replicas before it answers "retry".
+    /// Time in which an `Open` or `Seal` tries to reach enough replicas before it answers "retry".
     pub recover_timeout: Duration,
-    /// A server silent for so long is repaired around.
+    /// A server that is silent for so long is replaced by repair.
     pub dead_grace: Duration,
-    /// An open chunk with a replica on a dead server is sealed after this time. A writer that is
-    /// there has gone on in another chunk long before: at its next append, or, when it is idle,
-    /// within 20 s by the messages that tell replicas its committed length.
+    /// An open chunk with a replica on a dead server is sealed after this time. A living writer has
+    /// gone on in another chunk long before: at its next append, or, when it is idle, within 20 s
+    /// by the messages that carry its committed length to replicas.
     pub open_grace: Duration,
-    /// Pause between two looks of the repair worker.
+    /// Pause between two checks of the repair worker.
     pub scan_interval: Duration,
-    /// Pause between two looks at garbage.
+    /// Pause between two checks for garbage.
     pub garbage_interval: Duration,
     /// Pause between two comparisons with what a disk holds.
     pub list_interval: Duration,
@@ -75,10 +75,9 @@ pub struct StreamConfig {
     pub repair_parallel: usize,
     /// Bytes that repair copies a second at most, per partition.
     pub repair_bytes_per_s: u64,
-    /// Pause between two looks whether chunks should move to other disks.
+    /// Pause between two checks whether chunks should move to other disks.
     pub balance_interval: Duration,
-    /// Bytes that move a second for balance at most, per partition; 0 leaves chunks where they
-    /// are.
+    /// Bytes that move a second for balance at most, per partition; 0 turns moves off.
     pub balance_bytes_per_s: u64,
     /// Bytes beyond its share of the partition that a disk may hold, if they are more than a
     /// tenth of it.
@@ -113,7 +112,7 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
-    /// How long a right that was given, or a call that was sent, may still take effect.
+    /// Time for which a right that was given, or a call that was sent, may still take effect.
     pub fn rights_life(&self) -> Duration {
         self.token_life + self.clock_skew
     }

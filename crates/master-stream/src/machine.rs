@@ -267,7 +267,7 @@ pub fn fuzz_rows(mut bytes: &[u8]) {
 pub struct Violation {
     /// Its name, with the number of `design.md` section 3 where it has one.
     pub invariant: &'static str,
-    /// Where.
+    /// The place.
     pub place: String,
 }
 

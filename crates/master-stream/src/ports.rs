@@ -1,4 +1,4 @@
-//! What the stream service needs of the world: a replicated log, chunkservers, a view of them.
+//! Ports of the stream service: a replicated log, chunkservers, a view of them.
 
 use std::fmt;
 use std::future::Future;
@@ -26,7 +26,7 @@ pub trait Log: Clone + 'static {
     /// The term in which this member leads, as far as it knows.
     fn leading(&self) -> Option<u64>;
 
-    /// Looks at the state here.
+    /// Reads the state here.
     fn with_state<T>(&self, look: impl FnOnce(&StreamMachine) -> T) -> T;
 }
 
@@ -49,7 +49,7 @@ impl Log for Group<StreamMachine> {
     }
 }
 
-/// Why a call to a chunkserver has no good answer.
+/// Cause of a failed call to a chunkserver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CallError {
     /// No connection, no answer in time: it may or may not have taken effect.
@@ -61,7 +61,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// What to do about it.
+    /// The caller's reaction.
     pub fn kind(&self) -> Kind {
         match self {
             CallError::Unreachable => Kind::Unknown,
@@ -110,7 +110,7 @@ pub struct CopyOrder {
 /// Replicas on a disk, in order, and whether more follow.
 pub type Listing = (Vec<(ChunkId, ReplicaStat)>, bool);
 
-/// What the leader asks of chunkservers. Implementations bound their own queues and retry
+/// Calls of the leader to chunkservers. Implementations bound their own queues and retry
 /// nothing; the caller sets the deadline and drops the future when it has passed.
 pub trait ChunkserverCalls {
     /// Fences a replica (`protocols.md` 2.1).
@@ -177,7 +177,7 @@ pub trait ClusterSource {
     /// All registered chunkservers as they are known now. Called often: cached between changes.
     fn view(&self) -> Rc<ClusterView>;
 
-    /// What is missing of them, for people; none when nothing is.
+    /// Servers and disks missing of them, for operators; none when nothing is.
     fn missing(&self) -> Option<String> {
         None
     }

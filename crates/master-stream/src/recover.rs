@@ -157,7 +157,7 @@ impl<L: Log> Service<L> {
 
     /// Fences a spare of an older writer. It needs no votes: nothing in it is acknowledged before
     /// this group has committed that the file goes on in it, which it refuses since the epoch was
-    /// taken. So disks that are gone for good do not hold up the file (`docs/decisions/0034`).
+    /// taken. So disks that are gone for ever do not hold up the file (`docs/decisions/0034`).
     async fn fence_spare(&self, spare: &Chunk, epoch: Epoch, deadline: Instant) {
         let deadline = deadline.min(self.env.now() + self.config.call_timeout);
         if self.fence_quorum(spare, epoch, deadline).await.is_err() {
@@ -242,12 +242,12 @@ impl<L: Log> Service<L> {
             None if planted(Planted::OneVote) => lens[0],
             len => len.expect("enough votes"),
         };
-        let told = answers.iter().map(|answer| answer.stat.committed).max().unwrap_or(0);
-        if told > len && !planted(Planted::ShortestVote) && !planted(Planted::OneVote) {
+        let acknowledged = answers.iter().map(|answer| answer.stat.committed).max().unwrap_or(0);
+        if acknowledged > len && !planted(Planted::ShortestVote) && !planted(Planted::OneVote) {
             // More replicas than the redundancy allows have lost bytes. Better no answer than a
             // length below what was acknowledged: a missing replica may still come back.
             let text = format!(
-                "{} has {len} bytes on {} of {n} replicas, and {told} were acknowledged: bring \
+                "{} has {len} bytes on {} of {n} replicas, and {acknowledged} were acknowledged: bring \
                  the missing chunkservers back",
                 tail.id,
                 votes.len()
@@ -274,7 +274,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Copies the first `len` bytes of a fenced chunk until MinCopy replicas hold them: to fenced
-    /// replicas that are shorter, then to new ones. Where the cluster has no places, to as many
+    /// replicas that are shorter, then to new ones. When the cluster has no places, to as many
     /// as a new chunk would get.
     async fn copy_to_quorum(
         self: &Rc<Self>,
@@ -349,7 +349,7 @@ impl<L: Log> Service<L> {
         Ok(targets)
     }
 
-    /// Copies to one place. `None` when it did not work out.
+    /// Copies to one place. `None` when the copy failed.
     async fn copy_fenced(
         &self,
         place: ReplicaLocation,

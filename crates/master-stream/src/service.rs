@@ -31,7 +31,7 @@ use master_consensus::{ProposeError, ReadError};
 /// Says whether a namespace grant allows to open a file's stream.
 pub type GrantCheck = Rc<dyn Fn(FileId, &[u8; 16]) -> bool>;
 
-/// What a stream partition needs to work.
+/// Parts of a stream partition.
 pub struct StreamParts<L> {
     /// Its log and state.
     pub log: L,
@@ -62,9 +62,9 @@ impl<L: Log> Clone for StreamService<L> {
 pub struct StreamStatus {
     /// Chunks of its streams.
     pub chunks: u64,
-    /// Of them, with fewer good replicas than their policy asks.
+    /// Of them, with fewer healthy replicas than their policy asks.
     pub under_replicated: u64,
-    /// Of them, with too few good replicas to read.
+    /// Of them, with too few healthy replicas to read.
     pub lost: u64,
     /// Bytes in sealed chunks.
     pub logical_bytes: u64,
@@ -89,9 +89,9 @@ pub(crate) struct Service<L> {
     requests: Semaphore,
     /// Recoveries under way: requests for the same wait for the same.
     pub(super) flights: RefCell<BTreeMap<(FileId, Epoch), Rc<Flight>>>,
-    /// There are chunks to settle, or reports to look into.
+    /// There are chunks to settle, or reports to check.
     pub(crate) work: Notify,
-    /// Replicas reported as bad, to be looked into.
+    /// Replicas reported as damaged, to be checked.
     pub(crate) reports: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
     pub(crate) repair: Cell<RepairStatus>,
     /// Under-replicated and lost chunks at the last scan.
@@ -159,7 +159,7 @@ impl<L: Log> StreamService<L> {
         self.0.note_report(chunk, place);
     }
 
-    /// A chunkserver said at `at` that the writer of an open replica is not heard of any more.
+    /// A chunkserver reported at `at` that the writer of an open replica is silent.
     pub fn report_quiet(&self, place: ReplicaLocation, chunk: ChunkId, at: Instant) {
         self.0.repairs.note_quiet(chunk, place, at);
     }
@@ -170,7 +170,7 @@ impl<L: Log> StreamService<L> {
         self.0.repairs.unknown.permit(disk);
     }
 
-    /// Collections of this partition that wait for that word.
+    /// Collections of this partition that wait for an operator's permission.
     pub fn stopped(&self) -> Vec<StoppedCollection> {
         let partition = self.0.log.with_state(|state| state.partition());
         self.0.repairs.unknown.stopped(partition)
@@ -333,7 +333,7 @@ impl<L: Log> Service<L> {
         let busy = self.log.with_state(|state| {
             state.stream(file).is_some_and(|stream| stream.writing || stream.needs_recovery())
         });
-        // No place for a new chunk: nobody is fenced for it.
+        // No place for a new chunk: no writer is fenced for it.
         let demand = Demand { policy, purpose };
         let fresh = self.fresh(demand, chunks, &[])?;
         let fresh = if busy { Vec::new() } else { fresh };
@@ -641,14 +641,14 @@ impl<L: Log> Service<L> {
     }
 }
 
-/// What a new chunk is to be.
+/// Policy and purpose of a new chunk.
 #[derive(Clone, Copy)]
 pub(crate) struct Demand {
     policy: Policy,
     purpose: Purpose,
 }
 
-/// What becomes of a writer's spares.
+/// Result for a writer's spares.
 #[derive(Default)]
 struct Spares {
     /// Those that are no use to it.
@@ -671,7 +671,7 @@ pub(super) fn not_leader() -> ControlError {
     ControlError::new(Kind::Reroute, "another master leads this stream partition")
 }
 
-/// What a client is told of a refused command.
+/// The client's answer for a refused command.
 pub(super) fn refusal(why: Refusal) -> ControlError {
     let (kind, text) = match why {
         Refusal::NotFound => return no_stream(),

@@ -15,7 +15,7 @@ use master_consensus::tracked::Tracked;
 /// A file's chunks and its writer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stream {
-    /// How its chunks are stored.
+    /// Its replication policy.
     pub policy: Policy,
     /// Epoch of the latest writer, or recovery.
     pub epoch: Epoch,
@@ -97,7 +97,7 @@ impl Stream {
     }
 }
 
-/// A replica that nobody may refer to again (`protocols.md` 2.4).
+/// A replica that no chunk may refer to again (`protocols.md` 2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dead {
     /// When every right to it has run out, and it may be deleted.
@@ -115,7 +115,7 @@ pub struct StreamMachine {
     pub(super) partition: u16,
     /// Counter of the next chunk.
     pub(super) next_chunk: u64,
-    /// What new streams have before their first writer.
+    /// Epoch of new streams before their first writer.
     pub(super) first_epoch: Epoch,
     /// The group's clock: the largest that a command carried.
     pub(super) clock_ms: u64,
@@ -281,13 +281,13 @@ impl StreamMachine {
         chunk.partition() == self.partition && chunk.counter() < self.next_chunk
     }
 
-    /// How many chunks can still be numbered.
+    /// Chunks that can still be numbered.
     pub(super) fn numbers_left(&self) -> usize {
         usize::try_from(ID_COUNTER_END - self.next_chunk).unwrap_or(usize::MAX)
     }
 
-    /// Runs a client's mutation once: a repeat gets the first answer. What did nothing is not
-    /// remembered.
+    /// Runs a client's mutation once: a repeat gets the first answer. A mutation without effect is
+    /// not remembered.
     pub(super) fn once(
         &mut self,
         op: &OpId,
@@ -349,7 +349,7 @@ pub(super) fn refused(why: Refusal) -> Outcome {
     Outcome::Refused { why }
 }
 
-/// True when the leader's choice of replicas for new chunks is well formed.
+/// True when the leader's choice of replicas for new chunks is valid.
 pub(super) fn well_placed(policy: Policy, fresh: &[Vec<ReplicaLocation>]) -> bool {
     fresh.iter().all(|places| {
         let distinct: BTreeSet<_> = places.iter().collect();

@@ -80,7 +80,7 @@ impl StreamMachine {
         let stay = |&other: &ReplicaLocation| {
             other != place && slot_at(self, other).is_some_and(|slot| slot.settled)
         };
-        // What is being made is no redundancy yet; anything else leaves settled replicas behind.
+        // A replica being made is no redundancy yet; anything else leaves settled replicas behind.
         if !remaining.iter().all(stay) || (remaining.is_empty() && !slot.target) {
             return refused(Refusal::Stale);
         }

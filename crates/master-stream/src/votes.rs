@@ -24,7 +24,7 @@ pub fn sealed_len(n: usize, m: usize, lens: &[u32]) -> Option<u32> {
     Some(lens[rank - 1])
 }
 
-/// What a fenced replica's answer counts for.
+/// Meaning of a fenced replica's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vote {
     /// It has a vote, with this length.

@@ -24,7 +24,7 @@ pub(super) struct TailSeal {
     pub delete_at_ms: u64,
 }
 
-/// What a writer asks to do with its spares.
+/// A writer's wish for its spares.
 pub(super) struct SpareChange<'a> {
     pub drop: &'a [ChunkId],
     pub fresh: &'a [Vec<ReplicaLocation>],
@@ -244,7 +244,7 @@ impl StreamMachine {
         if u64::from(sealed.1) > CHUNK_LEN_MAX || !well_placed(policy, change.fresh) {
             return refused(Refusal::Invalid);
         }
-        // Spares in front of the one that the writer goes on in are passed over for good.
+        // Spares in front of the one that the writer goes on in are passed over for ever.
         let mut passed: Vec<_> = stream.spares.drain(..=at).collect();
         let mut successor = passed.pop().expect("the spare found");
         self.spares -= 1;

@@ -1,8 +1,8 @@
-//! Where replicas go: a pure function of a view of the cluster and of random numbers.
+//! Placement of replicas: a pure function of a view of the cluster and of random numbers.
 //!
 //! Replicas of a chunk never share a failure domain while others are there. Among the disks that
 //! remain, two are drawn with odds by free space, and the one with less load for its space is
-//! taken: close to the best choice at the cost of two looks, and no herd after a new disk.
+//! taken: close to the best choice at the cost of two draws, and new disks are not overloaded.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub struct ReplicaLocation {
 pub struct ServerView {
     /// The server.
     pub server: ServerId,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
     /// Its failure domain.
     pub domain: String,
@@ -36,7 +36,7 @@ pub struct ServerView {
     pub alive: bool,
     /// Appends under way.
     pub load: u32,
-    /// Its disks, as last reported; empty when it was not heard of since the masters' start.
+    /// Its disks, as last reported; empty when it has sent no heartbeat since the masters' start.
     pub disks: Vec<DiskView>,
 }
 
@@ -51,7 +51,7 @@ pub struct DiskView {
     pub used: u64,
     /// True once it has failed.
     pub failed: bool,
-    /// Where calls for it go, if not to the server's address.
+    /// Address of calls for it, if not the server's.
     pub addr: Option<SocketAddr>,
 }
 
@@ -89,12 +89,12 @@ struct Candidate {
     room_to_here: u64,
 }
 
-/// What is known of a place.
+/// State of a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlaceState {
     /// Server alive, disk there.
     Good(SocketAddr),
-    /// The server does not answer, or was not heard of yet.
+    /// The server does not answer, or has sent no heartbeat yet.
     Silent,
     /// The server is alive and says that the disk has failed.
     Failed,
@@ -114,7 +114,7 @@ impl ClusterView {
         let names: BTreeSet<_> = servers.iter().map(|server| server.domain.clone()).collect();
         let mut view = ClusterView {
             domains: names.len() as u32,
-            // A server that was not heard of yet has one disk at least.
+            // A server without a heartbeat yet has one disk at least.
             disks: servers.iter().map(|server| server.disks.len().max(1) as u32).sum(),
             ..ClusterView::default()
         };
@@ -146,13 +146,13 @@ impl ClusterView {
         &self.servers
     }
 
-    /// What is known of a place.
+    /// State of a place.
     pub fn state(&self, place: ReplicaLocation) -> PlaceState {
         let Some(server) = self.server(place.server).filter(|server| server.alive) else {
             return PlaceState::Silent;
         };
         if server.disks.is_empty() {
-            return PlaceState::Silent; // Heard of, but not yet of its disks.
+            return PlaceState::Silent; // It has sent a heartbeat, but not yet its disks.
         }
         match server.disks.iter().find(|disk| disk.disk == place.disk) {
             Some(disk) if !disk.failed => PlaceState::Good(disk.addr.unwrap_or(server.addr)),
@@ -161,7 +161,7 @@ impl ClusterView {
         }
     }
 
-    /// Where calls for a place go, whether its server is alive or not.
+    /// Address of calls for a place, whether its server is alive or not.
     pub fn addr(&self, place: ReplicaLocation) -> Option<SocketAddr> {
         let server = self.server(place.server)?;
         let disk = server.disks.iter().find(|disk| disk.disk == place.disk);
@@ -173,9 +173,9 @@ impl ClusterView {
         self.disks
     }
 
-    /// What replicas must differ in: the coarsest that the whole cluster, dead servers included,
-    /// has enough of. So a cluster of three servers with two disks each that loses one server
-    /// makes two copies, and one server with three disks makes three.
+    /// The level at which replicas must differ: the coarsest that the whole cluster, dead servers
+    /// included, has enough of. So a cluster of three servers with two disks each that loses one
+    /// server makes two copies, and one server with three disks makes three.
     fn spread(&self, copies: u8) -> Spread {
         if self.domains >= u32::from(copies) {
             Spread::Domains
@@ -198,7 +198,7 @@ enum Spread {
     Domains,
 }
 
-/// What is wanted.
+/// Replicas that are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// Copies the chunk is to have.
@@ -207,18 +207,18 @@ pub struct Wanted<'a> {
     pub have: &'a [ReplicaLocation],
     /// Places that must not be used.
     pub never: &'a [ReplicaLocation],
-    /// Servers that failed somebody: used only where the floor is not reached without them.
+    /// Servers that failed a writer: used only where the floor is not reached without them.
     pub avoid: &'a [ServerId],
     /// Fewest replicas to answer with, those in `have` included; fewer when the cluster has
     /// fewer disks.
     pub floor: u8,
     /// Bytes that a disk must have room for: those of a copy; 0 for a new chunk.
     pub need: u64,
-    /// What is to be written: with all disks full for users' bytes, metadata still gets places.
+    /// Purpose of the bytes: with all disks full for users' bytes, metadata still gets places.
     pub purpose: Purpose,
 }
 
-/// Why there are no places.
+/// Cause when there are no places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoPlace {
     /// Fewer servers are alive than a chunk needs at least.
@@ -236,7 +236,7 @@ pub fn choose(
     random: &mut dyn FnMut(u64) -> u64,
 ) -> Result<Vec<ReplicaLocation>, NoPlace> {
     match choose_among(view, wanted, random) {
-        // Seldom, so a view of its own is no matter.
+        // Rare, so a view of its own costs little.
         Err(NoPlace::Full) if wanted.purpose != Purpose::Data => {
             let room = |disk: &DiskView| disk.reserved_room(wanted.purpose);
             let reserves = ClusterView::with_room(view.servers.clone(), &room);
@@ -255,7 +255,7 @@ fn choose_among(
     let copies = usize::from(wanted.copies);
     while choice.taken.len() < copies && choice.add(&wanted.avoid.iter().collect(), random) {}
     let floor = wanted.floor.min(wanted.copies);
-    // Not even a cluster whose first disk has yet to come has chunks without a replica.
+    // A cluster whose first disk has yet to come has no chunks without a replica either.
     let floor = usize::from(floor).min(view.disks.max(1) as usize);
     while choice.taken.len() < floor && choice.add(&BTreeSet::new(), random) {}
     if choice.taken.len() < floor {
@@ -267,7 +267,7 @@ fn choose_among(
     Ok(choice.taken.split_off(wanted.have.len()))
 }
 
-/// Draws before every candidate is looked at.
+/// Draws before every candidate is compared.
 const DRAWS_MAX: usize = 12;
 
 struct Choice<'a> {
@@ -284,7 +284,7 @@ impl<'a> Choice<'a> {
         Choice { view, wanted, spread, taken: wanted.have.to_vec() }
     }
 
-    /// How far apart a candidate is from what is taken; `None` when it is not far enough.
+    /// Distance of a candidate from the replicas chosen; `None` when it is not far enough.
     fn apart(&self, candidate: &Candidate) -> Option<Spread> {
         let place = candidate.place;
         let unfit = candidate.room < self.wanted.need || self.wanted.never.contains(&place);

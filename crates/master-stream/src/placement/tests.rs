@@ -83,7 +83,7 @@ fn a_cluster_without_disks_has_no_places() {
 }
 
 #[test]
-fn one_server_uses_its_disks() {
+fn replicas_on_one_server_are_on_different_disks() {
     for (disks, copies) in [(1, 1), (2, 2), (3, 3), (5, 3)] {
         let places = chosen(&plain(1, disks), &wanted(3), 7).unwrap();
         let distinct: BTreeSet<_> = places.iter().collect();
@@ -154,7 +154,7 @@ fn equal_servers_share_alike() {
 }
 
 #[test]
-fn free_space_and_load_weigh() {
+fn placement_weighs_free_space_and_load() {
     let mut servers = plain(8, 1);
     servers[0].disks[0].used = 55 * GIB; // Half the room of the others.
     servers[1].load = 100;

@@ -1,12 +1,12 @@
 //! Rebalancing: sealed chunks move from disks that hold more than their share of the
 //! partition's bytes to those that hold less, as when a chunkserver joins.
 //!
-//! A disk's share is by its capacity. Each partition balances the bytes that its own state knows
-//! of: those change with a decision and not with a report that comes later, so leaders of several
-//! partitions do not overshoot together, and a balanced cluster is one whose partitions are.
+//! A disk's share is by its capacity. Each partition balances the bytes in its own state. Those
+//! change with a decision, not with a later report, so leaders of several partitions do not
+//! overshoot together, and a balanced cluster is one whose partitions are.
 //!
 //! A move is a repair of a chunk that has all it needs: a replica is recorded, made and settled
-//! before the other is dropped, and what a lost leader leaves half done repair ends. Repair goes
+//! before the other is dropped. Repair ends moves that a lost leader leaves half done. Repair goes
 //! first, and a move must leave both disks nearer to their shares, so that there is a last one.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use crate::{Action, Chunk, Log, Outcome, Service};
 /// Rounds without a move stretch the pause between them up to so many times.
 const FRUITLESS_MAX: u32 = 32;
 
-/// Chunks for which a place is sought in one go: each look costs as much as there are disks.
+/// Chunks for which a place is sought in one go: the cost of each is that of all disks.
 const TRIES_MAX: usize = 64;
 
 /// A chunk's replica that should be on another disk.
@@ -36,16 +36,16 @@ struct Move {
     to: ReplicaLocation,
 }
 
-/// What looking at a slice of the chunks came to.
+/// Result of checking a slice of the chunks.
 enum Look {
     Move(Move),
     /// Nothing yet; there are more chunks.
     On,
-    /// All chunks were looked at.
+    /// All chunks were checked.
     End,
 }
 
-/// What each disk holds and takes: all disks that serve.
+/// Content and capacity of each disk: all disks that serve.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
     disks: BTreeMap<ReplicaLocation, Disk>,
@@ -119,7 +119,7 @@ impl<L: Log> Service<L> {
             }
             let before = self.repairs.moves.get();
             match self.balance_round().await {
-                // Disks that must differ in size and content may never be even: looked at rarely.
+                // Disks that must differ in size and content may never be even: checked rarely.
                 Ok(true) if self.repairs.moves.get() == before => {
                     pause = (pause * 2).min(self.config.balance_interval * FRUITLESS_MAX);
                 }
@@ -187,7 +187,7 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Looks at the chunks after `after` for one that a move would help.
+    /// Searches the chunks after `after` for one that a move would help.
     fn next_move(&self, shares: &Shares, after: &mut Option<ChunkId>) -> Look {
         let view = self.cluster.view();
         self.log.with_state(|state| {
@@ -319,7 +319,7 @@ mod tests {
         assert!(!shares.is_uneven(0));
     }
 
-    /// Whatever the sizes, moves end, and each leaves two disks nearer to their shares.
+    /// For any sizes, moves end, and each leaves two disks nearer to their shares.
     #[test]
     fn moves_come_to_an_end() {
         for seed in 0..50 {

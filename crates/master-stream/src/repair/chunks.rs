@@ -1,9 +1,9 @@
-//! Repair of one chunk: make what is missing, then drop what is no use.
+//! Repair of one chunk: make the missing replicas, then drop the useless ones.
 //!
-//! What is damaged is kept until the copies that replace it are settled and every whole replica has
-//! been read to its end: it may be the last to have some sector. Until then it is a source of last
-//! resort. Replicas of servers and disks that are gone stay on record as long, and count again when
-//! they return first.
+//! A damaged replica is kept until the copies that replace it are settled and every whole replica
+//! has been read to its end: it may be the last to have some sector. Until then it is a source of
+//! last resort. Replicas of servers and disks that are gone stay on record as long, and count again
+//! when they return first.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::limits::{SLOTS_MAX, TORN_COPIES_MAX};
 use crate::placement::{PlaceState, ReplicaLocation, Wanted, choose};
 use crate::{Action, Chunk, Log, Outcome, Service};
 
-/// What looking for places for missing replicas came to.
+/// Result of choosing places for missing replicas.
 enum Missing {
     /// None is missing, or there is nothing to copy from.
     None,
@@ -158,8 +158,8 @@ impl<L: Log> Service<L> {
                 tracing::info!(chunk = %id, ?place, "a copy found no room");
                 self.drop_replica(id, place, Vec::new()).await?;
             }
-            // No source has some byte now. What was copied stays, and the copy goes on there when
-            // a source is back.
+            // No source has some byte now. Copied bytes stay, and the copy goes on there when a
+            // source is back.
             Err(error) if error.kind() == Kind::Reroute => {
                 self.env.mark("copy finds no source for a byte");
                 tracing::warn!(chunk = %id, ?place, %error, "a copy has no source for some bytes");
@@ -240,8 +240,8 @@ impl<L: Log> Service<L> {
         };
         let places: Vec<_> =
             self.log.with_state(|state| state.places().map(|(_, place)| place).collect());
-        // Two whole ones stay, where the policy asks for more than two: one alone has no other to
-        // make good what it may lose meanwhile.
+        // Two whole ones stay, where the policy asks for more than two: a single one has no other
+        // to restore it from.
         let whole = replicas.iter().filter(|it| it.is_source()).count();
         let enough = whole >= usize::from(copies).saturating_sub(1).clamp(1, 2);
         let for_long = |place| {
@@ -313,7 +313,7 @@ impl<L: Log> Service<L> {
         }
         let damaged = |it: &Judged| !it.slot.target && it.bad == Some(Flaw::Damaged);
         if replicas.iter().any(damaged) {
-            // Of several leaders each reads for itself; a new flaw is for the next round.
+            // Several leaders read each for itself; a new fault is for the next round.
             let verified = self.verified_sources(id).await;
             if verified.is_none_or(|whole| whole.len() < usize::from(copies)) {
                 return Ok(());

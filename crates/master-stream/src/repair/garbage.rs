@@ -1,5 +1,5 @@
-//! Collection: dead replicas are deleted, then forgotten; what servers hold and nobody refers to
-//! is condemned (`protocols.md` 2.4).
+//! Collection: dead replicas are deleted, then forgotten; replicas that servers hold and no chunk
+//! refers to are condemned (`protocols.md` 2.4).
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::{Action, Dead, Listing, Log, PlaceIndex, Service};
 /// Disks that are worked on at the same time at most.
 const DISKS_PARALLEL: usize = 16;
 
-/// What is due at one place.
+/// Replicas that are due at one place.
 struct Due {
     delete: Vec<ChunkId>,
     forget: Vec<ChunkId>,

@@ -1,8 +1,8 @@
-//! What a stream partition's leader does in the background: it settles sealed chunks, restores
-//! redundancy in order of danger, balances, ends recoveries that nobody waits for, and collects what no
+//! Background work of a stream partition's leader: it confirms seals of replicas, restores
+//! redundancy in order of danger, balances, ends recoveries without a caller, and collects what no
 //! file refers to (`protocols.md` 1.4, 2.3, 2.4).
 //!
-//! Everything here is soft state of one leader: what a task knows is found again by the next.
+//! Everything here is soft state of one leader: the next leader finds it again.
 //!
 //! Invariant: nothing is made, dropped or deleted before the decision is committed; nothing that
 //! holds a byte is dropped before enough replacements are settled, and verified where what is
@@ -37,31 +37,31 @@ const SETTLES_MAX: usize = 32;
 pub(crate) struct Repairs {
     /// The term that the soft state belongs to.
     term: Cell<Option<u64>>,
-    /// Chunks to repair: those with the fewest good replicas first.
+    /// Chunks to repair: those with the fewest healthy replicas first.
     queue: RefCell<BTreeSet<(usize, ChunkId)>>,
     /// Chunks under repair.
     busy: RefCell<BTreeSet<ChunkId>>,
-    /// Chunks that the last scan found incomplete, and that no repair has completed since. What
-    /// waits for a server to come back or for room on a disk stays here.
+    /// Chunks that the last scan found incomplete, and that no repair has completed since. A chunk
+    /// that waits for a server to come back or for room on a disk stays here.
     under_replicated: RefCell<BTreeSet<ChunkId>>,
     /// The chunk that moves for balance: it lacks nothing.
     moving: Cell<Option<ChunkId>>,
     /// Chunks moved for balance.
     pub(crate) moves: Cell<u64>,
-    /// Replicas that were looked at and are not whole, and since when that is known.
+    /// Replicas that were checked and are not whole, and since when that is known.
     bad: RefCell<BTreeMap<(ChunkId, ReplicaLocation), (Flaw, Instant)>>,
     /// Replicas that were read to their end, or just made and read back, in the repair of their
     /// chunk that is under way.
     verified: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
     /// Chunks whose repair brought nothing, and when it is tried again.
     setbacks: RefCell<BTreeMap<ChunkId, Setback>>,
-    /// Open replicas whose servers do not hear of the writer, and when they have said so.
+    /// Open replicas whose writers are silent, and the time of their servers' reports.
     quiet: RefCell<BTreeMap<(ChunkId, ReplicaLocation), Instant>>,
-    /// Places that are not good, and since when.
+    /// Locations that are not healthy, and since when.
     absent: RefCell<BTreeMap<PlaceIndex, Instant>>,
     /// Streams in recovery, and since when.
     recovering: RefCell<BTreeMap<FileId, Instant>>,
-    /// Chunks being settled, or to be tried again later.
+    /// Chunks being settled, or to be settled later.
     settling: RefCell<BTreeMap<ChunkId, Retry>>,
     settle_permits: Arc<Semaphore>,
     /// Replicas that are settled, to be committed together.
@@ -87,7 +87,7 @@ struct Retry {
     pause: Duration,
 }
 
-/// What is wrong with a replica.
+/// Fault of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flaw {
     /// Some of it does not verify, or it ends early: a source of last resort.
@@ -206,7 +206,7 @@ impl<L: Log> Service<L> {
         true
     }
 
-    /// Waits for news, but no longer than `most`.
+    /// Waits for a notification, but no longer than `most`.
     async fn wait(&self, news: &Notify, most: Duration) {
         let _ = self.env.timeout(most, news.notified()).await;
     }

@@ -1,4 +1,4 @@
-//! The scan over all chunks: which are in danger, which streams nobody recovers.
+//! The scan over all chunks, for chunks in danger and streams that no task recovers.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
 use crate::{Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine};
 
-/// What a place is worth.
+/// State of a place for repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Worth {
     /// Serves.
@@ -29,7 +29,7 @@ pub(super) struct Judged {
     pub slot: Slot,
     pub place: ReplicaLocation,
     pub worth: Worth,
-    /// It was looked at and is not whole.
+    /// Its fault, when it was checked and is not whole.
     pub bad: Option<Flaw>,
 }
 
@@ -102,7 +102,7 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Notes since when places are not good.
+    /// Notes since when locations are not healthy.
     fn note_absent(&self) {
         let (view, now) = (self.cluster.view(), self.env.now());
         let mut absent = self.repairs.absent.borrow_mut();
@@ -122,7 +122,7 @@ impl<L: Log> Service<L> {
         });
     }
 
-    /// How long a place has not been good.
+    /// Time for which a location has not been healthy.
     pub(super) fn absent_for(&self, place: PlaceIndex) -> Duration {
         let absent = self.repairs.absent.borrow();
         absent.get(&place).map_or(Duration::ZERO, |&since| self.env.now().since(since))
@@ -150,7 +150,7 @@ impl<L: Log> Service<L> {
         chunk.slots().map(judge).collect()
     }
 
-    /// Looks at every chunk, a slice at a time.
+    /// Checks every chunk, a slice at a time.
     async fn scan(&self) -> Tally {
         let mut tally = Tally::default();
         let mut after = None;
@@ -192,7 +192,7 @@ impl<L: Log> Service<L> {
         if serving < copies {
             tally.under_replicated += 1;
         }
-        // Servers that were not heard of since this master's start are no loss yet.
+        // Servers without a heartbeat since this master's start are no loss yet.
         let unheard = |place: ReplicaLocation| {
             view.server(place.server).is_none_or(|server| server.disks.is_empty())
         };
@@ -219,7 +219,7 @@ impl<L: Log> Service<L> {
     }
 
     /// True for an open chunk whose writer has not moved on from a dead server, or from a damaged
-    /// replica, for very long, or is not heard of by the servers that have it.
+    /// replica, for very long, or is reported silent by the servers that have it.
     fn is_abandoned(&self, chunk: &Chunk, replicas: &[Judged]) -> bool {
         let (now, grace) = (self.env.now(), self.config.open_grace);
         let bad = self.repairs.bad.borrow();

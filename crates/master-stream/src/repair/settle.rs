@@ -14,10 +14,10 @@ use crate::limits::{BATCH_MAX, SETTLE_QUEUE_MAX};
 use crate::placement::{PlaceState, ReplicaLocation};
 use crate::{Action, CallError, Chunk, CopyOrder, Log, Service};
 
-/// Pauses between two tries to settle a chunk: first and longest.
+/// Pauses between two attempts to settle a chunk: first and longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// What became of one replica.
+/// Result for one replica.
 enum Settled {
     Yes,
     /// It has fewer bytes, and may be completed.
@@ -227,7 +227,7 @@ impl<L: Log> Service<L> {
         answer.unwrap_or(Err(CallError::Unreachable))
     }
 
-    /// Asks for the state of replicas that somebody has reported.
+    /// Asks for the state of replicas that were reported.
     async fn look_into_reports(&self) {
         let reports = std::mem::take(&mut *self.reports.borrow_mut());
         for (chunk, place) in reports {
@@ -244,8 +244,8 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// What a replica's server says is wrong with it. A server without the disk says nothing of
-    /// the replica: that is for the state of the place to tell.
+    /// The fault of a replica, by its server's answer. A server without the disk says nothing of
+    /// the replica: the state of the location decides then.
     async fn look_at(
         &self,
         chunk: ChunkId,
@@ -264,8 +264,8 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Where a chunk's bytes can be copied from for the replica at `to`: whole replicas first, then
-    /// those that are not known to be whole, of which each byte that verifies is right.
+    /// Sources of a chunk's bytes for the replica at `to`: whole replicas first, then those that
+    /// are not known to be whole, of which each byte that verifies is right.
     pub(super) fn sources(&self, id: ChunkId, to: ReplicaLocation) -> Vec<ReplicaLocation> {
         let Some((_, _, replicas)) = self.judged(id) else { return Vec::new() };
         let whole = replicas.iter().filter(|replica| replica.is_source());

@@ -1,7 +1,7 @@
 //! Replicas that no stream refers to and no record explains. A few are left by crashes and are
-//! deleted. Many are a sign that disk and masters do not belong together: a disk of another
-//! cluster or of one that was formed again, or masters that have lost what they knew. Then nothing
-//! is deleted before an operator has said so.
+//! deleted. Many show that disk and masters do not belong together: a disk of another cluster or of
+//! one that was formed again, or masters that have lost state. Then nothing is deleted before an
+//! operator has permitted it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,8 @@ use wire::control::StoppedCollection;
 use crate::limits::{UNKNOWN_HELD_MAX, UNKNOWN_PART, UNKNOWN_REPLICAS_MAX};
 use crate::placement::ReplicaLocation;
 
-/// What the leader of one partition knows of them. Soft state: the next leader compares, and
-/// asks, again.
+/// The knowledge of one partition's leader of them. Soft state: the next leader compares, and asks,
+/// again.
 #[derive(Default)]
 pub(crate) struct Unknown {
     stopped: RefCell<BTreeMap<ReplicaLocation, Counted>>,
@@ -59,15 +59,15 @@ impl Comparison {
 }
 
 impl Unknown {
-    /// An operator's word on a disk.
+    /// An operator's permission for a disk.
     pub(crate) fn permit(&self, disk: DiskId) {
         if self.stopped.borrow().keys().any(|place| place.disk == disk) {
             self.permitted.borrow_mut().insert(disk);
         }
     }
 
-    /// What to condemn at the end of a comparison: all, or nothing. What is beyond
-    /// [`UNKNOWN_HELD_MAX`] waits for the next one, as does an operator's word.
+    /// Replicas to condemn at the end of a comparison: all, or none. Those beyond
+    /// [`UNKNOWN_HELD_MAX`] wait for the next one, as does an operator's permission.
     pub(super) fn judge(&self, comparison: Comparison) -> Vec<ChunkId> {
         let Comparison { place, counted, held, more, .. } = comparison;
         let Counted { unknown, reported } = counted;

@@ -1,4 +1,4 @@
-//! How many unknown replicas are condemned unasked.
+//! Unknown replicas that are condemned without permission.
 
 use base::{ChunkId, DiskId, ServerId};
 

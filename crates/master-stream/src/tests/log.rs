@@ -17,7 +17,7 @@ use master_consensus::{ProposeError, ReadError, RowCopy, StateMachine};
 pub struct World {
     sim: Sim,
     pub state: RefCell<StreamMachine>,
-    /// What checkpoints of it hold.
+    /// Rows of its checkpoints.
     rows: RefCell<RowCopy>,
     pub leader: Cell<u64>,
     term: Cell<u64>,

@@ -1,4 +1,4 @@
-//! The state machine under random commands, good, stale and wrong, with its named invariants and
+//! The state machine under random commands, valid, stale and wrong, with its named invariants and
 //! an oracle of what must never change.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::planted::{Planted, plant};
 use crate::*;
 use master_consensus::{RowCopy, StateMachine};
 
-/// What the outside has been told, and holds the machine to.
+/// Answers that clients have, which the machine is held to.
 #[derive(Default)]
 struct Oracle {
     sealed: BTreeMap<ChunkId, (FileId, u32)>,
@@ -51,7 +51,7 @@ struct Driver {
     rng: Rng,
     state: StreamMachine,
     twin: StreamMachine,
-    /// What checkpoints of the state hold.
+    /// Rows of the state's checkpoints.
     rows: RowCopy,
     oracle: Oracle,
     clock_ms: u64,

@@ -34,7 +34,7 @@ pub struct Replica {
 impl Replica {
     fn stat(&self) -> ReplicaStat {
         let len = self.bytes.len() as u32;
-        // What is not durable yet does not count; less than what was durable is damage.
+        // Volatile bytes do not count; fewer than were durable are damage.
         let len = if self.state == ReplicaState::Open { len.min(self.durable) } else { len };
         let hole = self.holes.first().copied().filter(|_| self.noticed);
         let len = len.min(hole.unwrap_or(len));
@@ -139,7 +139,7 @@ impl Model {
         self.sim.sleep(pause).await;
     }
 
-    /// Stops a server. What was not durable is lost, wholly or in part.
+    /// Stops a server. Volatile bytes are lost, wholly or in part.
     pub fn crash(&self, id: ServerId) {
         let mut servers = self.servers.borrow_mut();
         let server = servers.get_mut(&id).expect("a server");
@@ -411,7 +411,8 @@ impl ChunkserverCalls for Model {
                 });
                 replica.state = match replica.state {
                     ReplicaState::Open => {
-                        // What is in flight fails; what it has written is made durable.
+                        // Appends in flight fail; their written bytes are made durable.
+                        // durable.
                         replica.durable = replica.durable.max(replica.bytes.len() as u32);
                         ReplicaState::Fenced(epoch)
                     }
@@ -507,7 +508,7 @@ impl ChunkserverCalls for Model {
                     ReplicaState::Sealed if have != order.len as usize => {
                         return Err(DataError::Sealed { len: have as u32 });
                     }
-                    // What is there already is read to its end.
+                    // A replica that is there already is read to its end.
                     ReplicaState::Sealed => {
                         replica.noticed |= !replica.holes.is_empty();
                         if let Some(&offset) = replica.holes.first() {

@@ -39,7 +39,7 @@ fn a_copy_that_finds_no_room_is_made_elsewhere() {
         cluster.model.full.borrow_mut().insert(full);
         cluster.model.crash(held[0]);
         cluster.sim.sleep(Duration::from_secs(5)).await;
-        // Whatever was tried by now: a disk with room comes, and is found.
+        // After any attempts so far: a disk with room comes, and is found.
         cluster.model.add_server(9, 1);
         for _ in 0..100 {
             cluster.sim.sleep(Duration::from_millis(300)).await;
@@ -87,7 +87,7 @@ fn a_server_that_joins_gets_its_share() {
 }
 
 #[test]
-fn what_waits_for_a_place_is_pending() {
+fn repair_without_a_place_is_pending() {
     let sim = Sim::new(2);
     let cluster = Cluster::new(&sim, Policy::rep(3), 3);
     Cluster::run(&sim, &cluster, async |cluster| {
@@ -216,7 +216,7 @@ fn a_replica_that_repair_drops_is_deleted_when_no_right_to_it_is_alive() {
 }
 
 #[test]
-fn an_absent_disk_is_missed_after_a_while_and_taken_back() {
+fn absent_disk_is_replaced_after_the_grace_period_and_used_again() {
     let sim = Sim::new(6);
     let cluster = Cluster::new(&sim, Policy::rep(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
@@ -311,7 +311,7 @@ fn a_deletion_that_arrives_after_the_replica_was_made_again_is_refused() {
 }
 
 #[test]
-fn a_tail_whose_writer_is_not_heard_of_is_sealed() {
+fn tail_of_a_silent_writer_is_sealed() {
     let sim = Sim::new(8);
     let cluster = Cluster::new(&sim, Policy::rep(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
@@ -337,7 +337,7 @@ fn a_tail_whose_writer_is_not_heard_of_is_sealed() {
 }
 
 #[test]
-fn a_damaged_tail_whose_writer_stays_is_sealed_after_a_while() {
+fn damaged_tail_of_a_living_writer_is_sealed_after_the_grace_period() {
     let sim = Sim::new(9);
     let cluster = Cluster::new(&sim, Policy::rep(3), 5);
     Cluster::run(&sim, &cluster, async |cluster| {

@@ -1,5 +1,5 @@
-//! Random lives of writers under faults of servers, disks, masters and network; then a quiet phase
-//! after which everything acknowledged is there, whole, and nothing else.
+//! Random writers under faults of servers, disks, masters and network; then a quiet phase after
+//! which everything acknowledged is there, whole, and nothing else.
 //!
 //! `CRATON_SEED=n` runs one seed, `CRATON_SEEDS=a..b` a range.
 
@@ -31,7 +31,7 @@ async fn disturb(cluster: Rc<Cluster>) {
     let draw = |bound: u64| cluster.sim.with_rng(|rng| rng.below(bound));
     let servers: Vec<ServerId> = cluster.model.servers.borrow().keys().copied().collect();
     let spare = servers.len() as u64 - u64::from(cluster.policy.copies);
-    // What the redundancy allows (invariant 1): one disk, once.
+    // The loss that redundancy allows (invariant 1): one disk, once.
     let mut disks_to_lose = u64::from(cluster.policy.acks > 1);
     let rounds = 5 + draw(25);
     for _ in 0..rounds {
@@ -138,7 +138,7 @@ async fn check_quiet(cluster: Rc<Cluster>) -> Result<(), String> {
     Err(format!("liveness: {why}"))
 }
 
-/// What holds at the end of the quiet phase.
+/// Conditions at the end of the quiet phase.
 fn whole(cluster: &Rc<Cluster>) -> Result<(), String> {
     let (state, servers) = (cluster.world.state.borrow(), cluster.model.servers.borrow());
     let replica = |place: ReplicaLocation, chunk: ChunkId| {
@@ -283,7 +283,7 @@ fn acknowledged_bytes_survive_and_garbage_does_not() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn equal_seeds_give_equal_runs() {
     let first = run(3, policy_of(3)).hash;
     assert_ne!(first, run(4, policy_of(4)).hash);
     assert_eq!(first, run(3, policy_of(3)).hash, "a run depends on those before it");

@@ -109,7 +109,7 @@ impl Writer {
         Ok(Writer { client, file, grant, current, acked: 0 })
     }
 
-    /// Sends to all replicas; `Err` with the servers that did not answer well, when too few did.
+    /// Sends to all replicas; `Err` with the servers that failed, when too few succeeded.
     async fn send(&self, bytes: &[u8]) -> Result<(), Vec<ServerId>> {
         let cluster = &self.client.cluster;
         let chunk = &self.current;
