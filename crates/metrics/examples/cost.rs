@@ -1,4 +1,4 @@
-//! What noting one operation costs: `cargo run --release -p metrics --example cost`.
+//! Cost of noting one operation: `cargo run --release -p metrics --example cost`.
 #![expect(clippy::disallowed_methods, reason = "it measures real time")]
 
 use std::hint::black_box;
@@ -11,7 +11,7 @@ const COUNT: u64 = 1_000_000;
 
 /// CPU time of this thread so far: other load on the machine does not count.
 fn cpu_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells it");
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux has it");
     text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
 }
 

@@ -88,7 +88,7 @@ impl Histogram {
         }
     }
 
-    /// What it has counted.
+    /// Its counts.
     pub fn distribution(&self) -> Distribution {
         let mut all = Distribution::default();
         self.cells.add_to(&mut all);
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Histogram {
     }
 }
 
-/// What one or several histograms have counted.
+/// Counts of one or several histograms.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Distribution {
     counts: Vec<u64>,
@@ -163,7 +163,7 @@ impl Distribution {
         self.max
     }
 
-    /// How many values do not exceed `2^power - 1`.
+    /// Number of values that do not exceed `2^power - 1`.
     pub fn count_below_power(&self, power: u32) -> u64 {
         let limit = if power >= 64 { u64::MAX } else { (1 << power) - 1 };
         self.counts[..=bucket(limit)].iter().sum()

@@ -1,6 +1,6 @@
-//! What a process counts about itself (D12, C25): counters, gauges and histograms of which each
-//! core has its own cell, their text in Prometheus form, and a ring of traced operations with
-//! the one that is under way.
+//! Metrics of a process (D12, C25): counters, gauges and histograms of which each core has its own
+//! cell, their text in Prometheus form, and a ring of traced operations with the one that is under
+//! way.
 //!
 //! Times come in from the caller, in nanoseconds of its `Env`: there is no clock here.
 //!

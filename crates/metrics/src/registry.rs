@@ -63,7 +63,7 @@ impl Counter {
         self.add(1);
     }
 
-    /// What this handle and its clones have counted.
+    /// The count of this handle and its clones.
     pub fn get(&self) -> u64 {
         self.cell.load(Ordering::Relaxed)
     }
@@ -132,7 +132,7 @@ impl Registry {
     ) -> Histogram {
         let cells = Arc::new(Cells::new());
         self.with_series(name, help, Kind::Histogram(unit), labels, |series| {
-            // Cells that nobody writes any more are written on by the next.
+            // Cells that no handle writes any more are used for the next.
             if let Some(free) = series.histograms.iter().find(|old| Arc::strong_count(old) == 1) {
                 return free.clone();
             }
@@ -242,7 +242,7 @@ impl Series {
         cells.fold(0, u64::wrapping_add)
     }
 
-    /// The sum over the gauges that somebody holds, `None` when nobody holds one.
+    /// The sum over the gauges that a handle holds, `None` when none does.
     fn live_sum(&self) -> Option<i64> {
         let live = self.numbers.iter().filter(|cell| Arc::strong_count(cell) > 1);
         live.map(|cell| cell.load(Ordering::Relaxed) as i64).reduce(i64::wrapping_add)

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::histogram::Distribution;
 
-/// What a histogram's values are.
+/// Unit of a histogram's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Nanoseconds, shown as seconds: the name ends in `_seconds`.
@@ -13,8 +13,8 @@ pub enum Unit {
     Count,
 }
 
-/// Powers of two that stand as bucket bounds, so that a histogram has few lines: for times from
-/// 1 us to 68 s, for counts from 1 to 16 M.
+/// Powers of two that are bucket bounds, so that a histogram has few lines: for times from 1 us to
+/// 68 s, for counts from 1 to 16 M.
 const fn powers(unit: Unit) -> (u32, u32) {
     match unit {
         Unit::Nanoseconds => (10, 36),

@@ -12,7 +12,7 @@ use crate::limits::{
 
 macro_rules! steps {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What an operation passes on its way.
+        /// Stages of an operation.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub enum Step {
@@ -20,7 +20,7 @@ macro_rules! steps {
         }
 
         impl Step {
-            /// Its name, as people see it.
+            /// Its name, as operators see it.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Step::$name => $text,)*
@@ -35,7 +35,7 @@ steps! {
     Resolved = "resolved",
     /// Client: the chunk is known.
     Located = "located",
-    /// Client: the data stands in its sectors, with footers and checksums.
+    /// Client: the data is in its sectors, with footers and checksums.
     Formatted = "formatted",
     /// Transport: a request to a peer waits to be sent.
     Queued = "queued",
@@ -47,7 +47,7 @@ steps! {
     Acknowledged = "acknowledged",
     /// Server: it may be done, and there is room for it.
     Admitted = "admitted",
-    /// Chunkserver: checksums and places of its sectors are good.
+    /// Chunkserver: checksums and places of its sectors are verified.
     Verified = "verified",
     /// Chunkserver: given to the device.
     Submitted = "device submit",
@@ -65,7 +65,7 @@ steps! {
     Answered = "answered",
 }
 
-/// What a stage was about: it makes a slow operation explain itself.
+/// Subject of a stage: it makes a slow operation explain itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fact {
     /// Nothing to add.
@@ -76,7 +76,7 @@ pub enum Fact {
     Disk(DiskId),
     /// The chunk that it worked on.
     Chunk(ChunkId),
-    /// How many bytes it moved.
+    /// Bytes that it moved.
     Bytes(u64),
     /// The number of a Raft group.
     Group(u32),
@@ -85,18 +85,18 @@ pub enum Fact {
 /// A point that an operation passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stage {
-    /// What was reached.
+    /// The stage reached.
     pub step: Step,
     /// When, in ns of the process's clock.
     pub at_ns: u64,
-    /// What it was about.
+    /// Its subject.
     pub fact: Fact,
 }
 
-/// How an operation ended.
+/// End of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It is under way, or was given up by whoever wanted it.
+    /// It is under way, or its caller has dropped it.
     Open,
     /// It did what was asked.
     Done,
@@ -109,15 +109,15 @@ pub enum Outcome {
 pub struct Operation {
     /// Follows the operation across processes.
     pub trace: TraceId,
-    /// What was asked, e.g. `append`.
+    /// The operation, e.g. `append`.
     pub name: &'static str,
-    /// Who asked; nobody for what began in this process.
+    /// The peer that asked; none for what began in this process.
     pub peer: Option<SocketAddr>,
     /// When it came, in ns of the process's clock.
     pub began_ns: u64,
     /// When it ended; `began_ns` while it is open.
     pub ended_ns: u64,
-    /// How it ended.
+    /// Its end.
     pub outcome: Outcome,
     /// The stages that were kept, in order.
     pub stages: Vec<Stage>,
@@ -126,7 +126,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// How long it took, in ns; 0 while it is open.
+    /// Its duration, in ns; 0 while it is open.
     pub fn took_ns(&self) -> u64 {
         self.ended_ns.saturating_sub(self.began_ns)
     }
@@ -180,7 +180,7 @@ struct Slot {
     ended_ns: u64,
     outcome: Outcome,
     passed: u32,
-    /// A copy stands among the slow or asked-for ones: it gets late stages too.
+    /// A copy is among the slow or asked-for ones: it gets late stages too.
     copied: bool,
     stages: [Packed; STAGES_MAX],
 }
@@ -195,9 +195,9 @@ struct Kept {
 /// was asked for when they were begun. Fixed in size; a stage costs a few stores.
 pub struct TraceRing {
     slots: RefCell<Vec<Slot>>,
-    /// Operations begun so far. Operation `n` stands in slot `n % OPERATIONS_MAX`.
+    /// Operations begun so far. Operation `n` is in slot `n % OPERATIONS_MAX`.
     begun: Cell<u64>,
-    /// From this duration on an operation is slow, in ns.
+    /// Duration from which on an operation is slow, in ns.
     slow_ns: Cell<u64>,
     slow: RefCell<Vec<Kept>>,
     asked: RefCell<VecDeque<Kept>>,
@@ -223,12 +223,12 @@ impl TraceRing {
         }
     }
 
-    /// From which duration on an operation is slow, in ns.
+    /// Duration from which on an operation is slow, in ns.
     pub fn slow_ns(&self) -> u64 {
         self.slow_ns.get()
     }
 
-    /// Sets from which duration on an operation is slow, in ns.
+    /// Sets the duration from which on an operation is slow, in ns.
     pub fn set_slow_ns(&self, slow_ns: u64) {
         self.slow_ns.set(slow_ns);
     }
@@ -324,7 +324,7 @@ impl TraceRing {
         found.into_iter().take(count).map(|slot| self.unpack(slot)).collect()
     }
 
-    /// What is known of a trace, in order of beginning; the first `count`.
+    /// Operations of a trace, in order of beginning; the first `count`.
     pub fn find(&self, trace: TraceId, count: usize) -> Vec<Operation> {
         let (slots, slow, asked) = (self.slots.borrow(), self.slow.borrow(), self.asked.borrow());
         let newest = self.begun.get();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_explains_itself() {
+    fn operation_has_its_stages_with_facts() {
         let ring = TraceRing::new();
         let facts = [
             Fact::Disk(DiskId::new(7)),
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_is_fixed_and_slow_and_asked_ones_stay() {
+    fn full_ring_keeps_slow_and_asked_operations() {
         let ring = TraceRing::new();
         let early = ring.begin(TraceId::new(9), "append", None, 0);
         run(&ring, TraceId::new(1), 0, SLOW);

@@ -1,6 +1,6 @@
-//! [`Tracer`]: what one core notes about its operations, and the operation that is under way.
+//! [`Tracer`]: records of one core's operations, and the operation that is under way.
 //!
-//! A [`Span`] follows its operation: whoever works for it enters it, and code below notes stages
+//! A [`Span`] follows its operation: code that works for it enters it, and code below notes stages
 //! without having it passed through every call. Times come from the caller.
 
 use std::cell::{Cell, RefCell};
@@ -32,7 +32,7 @@ pub struct Tracer {
     on: Cell<bool>,
 }
 
-/// What is counted of the operations of one name.
+/// Counts of the operations of one name.
 struct Kind {
     name: &'static str,
     took: Histogram,
@@ -58,7 +58,7 @@ impl Tracer {
         &self.ring
     }
 
-    /// What is counted on this core, durations of operations among it.
+    /// Metrics of this core, durations of operations among them.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -68,11 +68,11 @@ impl Tracer {
         self.on.set(on);
     }
 
-    /// A trace that nobody else has.
+    /// A trace that no other process has.
     pub fn fresh(&self) -> TraceId {
         let drawn = self.drawn.get() + 1;
         self.drawn.set(drawn);
-        // SplitMix64: neighbours share nothing that people could take for a relation.
+        // SplitMix64: numbers drawn one after the other have no visible relation.
         let mut mixed = self.seed.wrapping_add(drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
