@@ -218,7 +218,7 @@ fn raw_writes(path: &Path, depth: usize, rounds: usize) -> Vec<f64> {
     })
 }
 
-/// What the kernel's ring alone can do: no executor, no tasks.
+/// Limit of the kernel's ring alone: no executor, no tasks.
 fn bare_ring_writes(path: &Path, depth: usize, rounds: usize, fixed: bool) -> Vec<f64> {
     use io_uring::{IoUring, opcode, types};
     let file =

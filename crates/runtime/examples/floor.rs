@@ -5,7 +5,7 @@
 //! Floor = COPIES concurrent direct durable writes of the padded size on zero-written space of
 //! one device, plus one round trip between two cores over TCP with the same wait policy. BYTES is
 //! the padded size: 4096 bytes of data and 64 of header make two sectors, 8192. POLL is `never`,
-//! `always`, or the longest look of adaptive polling in us.
+//! `always`, or the longest poll of adaptive polling in us.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ use runtime::{
     WriteMode,
 };
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Debug)]
 struct FloorConfig {
     /// Writes of one append.
@@ -25,7 +25,7 @@ struct FloorConfig {
     bytes: usize,
     /// Appends measured.
     rounds: usize,
-    /// How both ends of the round trip, and the disk's waiter, wait.
+    /// Waiting of both ends of the round trip, and of the disk's waiter.
     poll: PollPolicy,
 }
 

@@ -48,7 +48,7 @@ impl fmt::Display for OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
-/// Where buffers come from and go back to. Clones share one budget. Thread-safe.
+/// A pool of buffers. Clones share one budget. Thread-safe.
 #[derive(Clone)]
 pub struct BufPool(Arc<Shared>);
 
@@ -147,11 +147,10 @@ impl BufPool {
         BufPool::with(budget, Memory::Heap(free))
     }
 
-    /// As [`BufPool::new`], from slabs on huge pages: reserved ones if the operator has set
-    /// some aside (`vm.nr_hugepages`), else such as the kernel merges. What is mapped exceeds
-    /// `budget` by one slab of 4 MiB per size class at most; when buffers of some sizes are
-    /// scattered over all slabs, buffers of another size may be refused before the budget is
-    /// spent.
+    /// As [`BufPool::new`], from slabs on huge pages: reserved ones if the operator has set some
+    /// aside (`vm.nr_hugepages`), else such as the kernel merges. The mapped memory exceeds
+    /// `budget` by one slab of 4 MiB per size class at most. When buffers of some sizes are
+    /// scattered over all slabs, buffers of another size may be refused before the budget is spent.
     pub fn on_huge_pages(budget: usize) -> BufPool {
         BufPool::with(budget, Memory::Slabs(Mutex::new(Slabs::new(budget))))
     }
@@ -321,7 +320,7 @@ impl Deref for Buf {
     fn deref(&self) -> &[u8] {
         let start = self.loan.region().start.as_ptr();
         // SAFETY: `start + len` is within the capacity (checked in `slice`), the bytes are
-        // initialised, and while a Buf exists nobody has a BufMut of the same loan.
+        // initialised, and while a Buf exists no BufMut of the same loan exists.
         unsafe { slice::from_raw_parts(start.add(self.start), self.len) }
     }
 }
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_above_the_maximum_is_refused_for_good() {
+    fn length_above_the_maximum_is_refused_for_ever() {
         for pool in [BufPool::new(4 * BUF_MAX), BufPool::on_huge_pages(4 * BUF_MAX)] {
             for len in [BUF_MAX + 1, usize::MAX] {
                 let refused = pool.alloc(len).expect_err("no buffer is so large");

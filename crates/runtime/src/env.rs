@@ -58,7 +58,7 @@ impl fmt::Display for Elapsed {
 
 impl std::error::Error for Elapsed {}
 
-/// What becomes of a frame about to be sent. Always [`FrameFate::Deliver`] outside the simulator.
+/// Fate of a frame about to be sent. Always [`FrameFate::Deliver`] outside the simulator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameFate {
     /// Send it.
@@ -153,7 +153,7 @@ impl Env {
     }
 
     /// The output of `future`, or [`Elapsed`] when `duration` passes first; then `future` is
-    /// dropped where it stands, and what it had asked of others may still take effect.
+    /// dropped at its present step, and its requests to others may still take effect.
     pub async fn timeout<T>(
         &self,
         duration: Duration,
@@ -311,7 +311,7 @@ impl Env {
     }
 
     /// Accepts connections at a Unix socket: a file of that name, for this user only, which goes
-    /// with the listener. What a process that has died has left there is replaced. Addresses of
+    /// with the listener. The file of a dead process is replaced. Addresses of
     /// such a listener and of its peers read as 0.0.0.0:0. `Unsupported` in the simulator.
     pub async fn listen_unix(&self, path: &Path) -> io::Result<Listener> {
         match &self.0.host {
@@ -328,8 +328,8 @@ impl Env {
         }
     }
 
-    /// What becomes of the next frame to `peer`: the simulator's place to lose, delay, reorder
-    /// and duplicate messages.
+    /// Fate of the next frame to `peer`: the simulator's place to lose, delay, reorder and
+    /// duplicate messages.
     pub fn frame_fate(&self, peer: SocketAddr) -> FrameFate {
         match &self.0.host {
             Host::Real(_) => FrameFate::Deliver,

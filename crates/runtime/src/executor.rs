@@ -1,7 +1,7 @@
 //! The single-threaded executor (C10): tasks by priority class, timers, the slice watch (C11).
 //!
-//! One executor runs on each core of a real process; one runs a whole simulated cluster. The
-//! driver decides what time is and how to wait.
+//! One executor runs on each core of a real process; one runs a whole simulated cluster. The driver
+//! has the clock and does the waiting.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -47,7 +47,7 @@ impl fmt::Display for Stalled {
 
 impl std::error::Error for Stalled {}
 
-/// What an executor asks of its driver.
+/// Interface of an executor to its driver.
 pub(crate) trait Driver {
     /// Nanoseconds of the driver's clock.
     fn now(&self) -> u64;
@@ -57,10 +57,10 @@ pub(crate) trait Driver {
     fn park(&self, until: Option<u64>) -> bool;
     /// Picks among `ready` tasks: an index below `ready`. The simulator draws it.
     fn pick(&self, ready: usize) -> usize;
-    /// Told before each poll; the simulator hashes it into the trace. Returns false to hold
-    /// the task back (a paused node).
+    /// Called before each poll; the simulator hashes it into the trace. Returns false to hold the
+    /// task back (a paused node).
     fn before_poll(&self, node: u32, slot: u32) -> bool;
-    /// Told when a poll outran its slice (C11).
+    /// Called when a poll outran its slice (C11).
     fn overrun(&self, name: &'static str, took: Duration);
     /// True when a poll's length is to be measured.
     fn measures_slices(&self) -> bool;
@@ -430,7 +430,7 @@ impl Core {
     }
 }
 
-/// Measures polls (C11). The end of one is the start of the next, so a poll costs one look at
+/// Measures polls (C11). The end of one is the start of the next, so a poll costs one reading of
 /// the clock.
 struct Slices {
     on: bool,

@@ -7,7 +7,7 @@ use crate::buf::{Buf, BufMut};
 use crate::sim;
 use crate::uring;
 
-/// How to open a file.
+/// Options for opening a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenOptions {
     /// Allow writes.
@@ -44,7 +44,7 @@ pub enum WriteMode {
     Durable,
 }
 
-/// What a directory lists.
+/// An entry of a directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Entry {
     /// Name within the directory.
@@ -84,7 +84,7 @@ impl File {
         }
     }
 
-    /// Writes `bufs` one behind the other as one operation of the device.
+    /// Writes `bufs` in order, without gaps, as one operation of the device.
     pub async fn write_vectored_at(
         &self,
         offset: u64,
@@ -97,8 +97,8 @@ impl File {
         }
     }
 
-    /// Makes every write that has returned durable. An error is final: what was written since
-    /// the last good sync is in doubt for ever (`protocols.md` 3.6).
+    /// Makes every write that has returned durable. An error is final: what was written since the
+    /// last successful sync is in doubt for ever (`protocols.md` 3.6).
     pub async fn sync(&self) -> io::Result<()> {
         match self {
             File::Real(file) => file.sync().await,
@@ -106,8 +106,7 @@ impl File {
         }
     }
 
-    /// Reserves space for `len` bytes at `offset`, growing the file. What is not written reads
-    /// as zeros.
+    /// Reserves space for `len` bytes at `offset`, growing the file. Unwritten bytes read as zeros.
     pub async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         match self {
             File::Real(file) => file.allocate(offset, len).await,
@@ -173,9 +172,9 @@ impl Listener {
 /// A connected byte stream, as its two directions.
 #[derive(Debug)]
 pub struct Stream {
-    /// What the peer sends.
+    /// Bytes that the peer sends.
     pub read: ReadHalf,
-    /// What the peer receives.
+    /// Bytes that the peer receives.
     pub write: WriteHalf,
     /// The peer's address; 0.0.0.0:0 when it came through a Unix socket.
     pub peer: SocketAddr,

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// A poll longer than this is named in a metric and a log line (C11).
 pub const SLICE_MAX: Duration = Duration::from_millis(2);
 
-/// Tasks polled between two looks at the driver: bounds how long a completion waits behind
-/// ready tasks. 64 polls of about 1 us each.
+/// Tasks polled between two calls of the driver: bounds how long a completion waits behind ready
+/// tasks. 64 polls of about 1 us each.
 pub const POLLS_PER_TURN: u32 = 64;
 
 /// Bytes of buffers that one process holds at most unless configured: the hard memory budget.
@@ -39,8 +39,8 @@ pub const INBOX_MAX: usize = 4096;
 pub const HELPERS_DEFAULT: usize = 4;
 /// Work that waits for a helper thread.
 pub const HELPER_QUEUE_MAX: usize = 1024;
-/// How long a runtime that stops waits for disk operations in flight. A disk that does not
-/// answer for so long has failed; then memory is left to the kernel for ever.
+/// Wait of a runtime that stops for disk operations in flight. A disk that does not answer for so
+/// long has failed; then memory is left to the kernel for ever.
 pub const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(RING_COMPLETIONS >= 2 * RING_ENTRIES);

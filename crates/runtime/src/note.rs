@@ -1,4 +1,4 @@
-//! What an [`Env`] notes of operations (D12): [`metrics::Tracer`] with the node's clock.
+//! Recording of operations by an [`Env`] (D12): [`metrics::Tracer`] with the node's clock.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ pub(crate) fn tracer_of(rng: &Rng, registry: Registry) -> Rc<Tracer> {
 }
 
 impl Env {
-    /// What this node notes of its operations.
+    /// This node's records of its operations.
     pub fn tracer(&self) -> &Rc<Tracer> {
         &self.0.tracer
     }

@@ -1,4 +1,4 @@
-//! What crosses threads between wakers and an executor: few lines, checked by loom over all
+//! State that crosses threads between wakers and an executor: few lines, checked by loom over all
 //! interleavings and weak orders (`make test-long`).
 
 #[cfg(craton_loom)]
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 #[cfg(not(craton_loom))]
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a task stands in a queue, or is to be put there by who has set this.
+/// True when a task is in a queue, or is being put there by the thread that has set this.
 pub(crate) struct Flag(AtomicBool);
 
 impl Flag {
@@ -123,8 +123,8 @@ mod loom_tests {
         builder.check(|| wake_all(2));
     }
 
-    /// Whatever is pushed is collected once, and while something waits the bell has rung since
-    /// the last collection.
+    /// Every pushed item is collected once, and while one waits the bell has rung since the last
+    /// collection.
     #[test]
     fn everything_is_collected_once() {
         loom::model(|| {

@@ -1,6 +1,6 @@
 //! Memory of a process's buffers: slabs on huge pages, carved into pieces of one size class.
 //!
-//! A slab whose pieces are all free can be carved anew for any class, so memory moves to where it
+//! A slab whose pieces are all free can be carved again for any class, so memory moves to where it
 //! is needed and the sum stays bounded.
 
 #![allow(unsafe_code)]
@@ -155,8 +155,8 @@ fn map_reserved() -> Option<NonNull<u8>> {
 fn map_merged() -> Option<NonNull<u8>> {
     let start = map_anonymous(SLAB + HUGE_PAGE, 0)?;
     let before = start.as_ptr().align_offset(HUGE_PAGE);
-    // SAFETY: the slab lies within the mapping; what lies around it is ours to unmap, and nobody
-    // has seen it. The advice may be refused: then pages are small.
+    // SAFETY: the slab lies within the mapping; what lies around it is ours to unmap, and no
+    // pointer to it exists. The advice may be refused: then pages are small.
     unsafe {
         let base = start.add(before);
         if before > 0 {

@@ -1,7 +1,7 @@
 //! Channels and permits between tasks. They are `tokio`'s, which run on any executor; only its
 //! `sync` feature is compiled in. There is no unbounded channel (`docs/style.md`).
 //!
-//! [`Budget`] is ours: what does not fit is refused, and does not wait.
+//! [`Budget`] is ours: an amount beyond its bound is refused, and does not wait.
 
 use std::cell::Cell;
 
@@ -37,7 +37,7 @@ impl Budget {
         Some(Permit { budget: self, amount })
     }
 
-    /// What all permits hold together.
+    /// The sum that all permits hold.
     pub fn held(&self) -> usize {
         self.held.get()
     }

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::executor::{Core, with_current};
 use crate::remote::{Flag, Remote};
 
-/// What a waker holds of a task. Thread-safe, as the `Waker` contract asks; a wake on the
-/// executor's own thread takes no lock.
+/// A waker's part of a task. Thread-safe, as the `Waker` contract asks; a wake on the executor's
+/// own thread takes no lock.
 pub(crate) struct TaskRef {
     pub(crate) slot: u32,
     /// Distinguishes the tasks that used a slot one after the other.

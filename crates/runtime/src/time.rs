@@ -49,7 +49,7 @@ impl Sub<Instant> for Instant {
     }
 }
 
-/// Wall-clock time in nanoseconds since 1970. For people and for attributes of files; no
+/// Wall-clock time in nanoseconds since 1970. For operators and for attributes of files; no
 /// protocol orders anything by it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct UnixTime(u64);

@@ -9,10 +9,10 @@ use std::task::{Context, Poll};
 
 use crate::task::Completer;
 
-/// What a task runs. Not an `async` block: that would hold its future twice, once as captured and
-/// once as awaited, and move it at the first poll; some have kilobytes.
+/// The future of a task. Not an `async` block: that would hold its future twice, once as captured
+/// and once as awaited, and move it at the first poll; some have kilobytes.
 pub(crate) struct Work<F: Future> {
-    /// Gone when it has ended, and before its end is told.
+    /// Gone when it has ended, and before its waiter is woken.
     future: Option<F>,
     completer: Option<Completer<F::Output>>,
 }

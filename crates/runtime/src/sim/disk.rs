@@ -16,14 +16,14 @@ use crate::buf::{Buf, BufMut};
 use crate::env::Env;
 use crate::io::{Entry, OpenOptions, WriteMode};
 
-/// What a device writes without tearing (`protocols.md` 3.2: not 4 KiB).
+/// Bytes that a device writes without tearing (`protocols.md` 3.2: not 4 KiB).
 const TEAR: usize = 512;
 
 #[derive(Default)]
 struct FileState {
-    /// What reads see.
+    /// Content that reads see.
     view: Content,
-    /// What survives a power cut.
+    /// Content that survives a power cut.
     durable: Content,
     /// Written, returned, not synced; in order.
     unsynced: Vec<(u64, Buf)>,
@@ -43,7 +43,7 @@ struct FileNode {
 pub(crate) struct HostDisk {
     names: RefCell<Names<FileNode>>,
     failed: RefCell<BTreeSet<PathBuf>>,
-    /// Pages that cannot be read until they are written anew.
+    /// Pages that cannot be read until they are written again.
     unreadable: RefCell<BTreeSet<(PathBuf, u64)>>,
     pub(crate) faults: RefCell<DiskFaults>,
     used: Cell<u64>,
@@ -513,7 +513,7 @@ impl SimFile {
         self.disk.used.set(self.disk.used.get() - state.view.len.saturating_sub(len));
         state.view.set_len(len);
         state.durable.set_len(len);
-        // What was written below the cut is still to be synced.
+        // Bytes written below the cut are still to be synced.
         state.unsynced.retain_mut(|(offset, buf)| {
             let kept = len.saturating_sub(*offset).min(buf.len() as u64);
             *buf = buf.slice(0..kept as usize);

@@ -48,11 +48,11 @@ impl<N> Set<N> {
 
 /// All names of a host.
 pub(super) struct Names<N> {
-    /// What programs see.
+    /// Names that programs see.
     view: Set<N>,
-    /// What survives a power cut.
+    /// Names that survive a power cut.
     durable: Set<N>,
-    /// What leads from the one to the other, in order.
+    /// Changes from the durable names to the visible ones, in order.
     changes: Vec<Change<N>>,
 }
 
@@ -143,7 +143,7 @@ impl<N> Names<N> {
                 undone = true;
             }
         }
-        // What lies in a directory that is gone is gone too.
+        // Entries of a directory that is gone are gone too.
         let dirs = self.durable.dirs.clone();
         let reached = |path: &Path| path.ancestors().skip(1).all(|dir| dirs.contains(dir));
         self.durable.dirs.retain(|dir| reached(dir));

@@ -32,7 +32,7 @@ const POOL_BYTES: usize = 256 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostId(pub(crate) usize);
 
-/// How a host goes down.
+/// Way in which a host goes down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CrashMode {
     /// The process dies, the machine stays: peers see resets, written pages survive.
@@ -52,7 +52,7 @@ pub struct NetFaults {
     pub duplicate_one_in: u64,
     /// Frames held back, so that later ones overtake them.
     pub delay_one_in: u64,
-    /// How long a held frame waits at most.
+    /// Wait of a held frame, at most.
     pub delay_max: Duration,
     /// Segments after which a connection is reset.
     pub reset_one_in: u64,
@@ -86,14 +86,14 @@ pub struct DiskFaults {
     pub misdirected_one_in: u64,
     /// Writes and reservations that fail; any part of a write may have been stored.
     pub write_fails_one_in: u64,
-    /// Syncs that fail: what they were to make durable may be, and no later sync tries again.
+    /// Syncs that fail: what they were to make durable may be, and no later sync repeats it.
     pub sync_fails_one_in: u64,
     /// Reads that fail.
     pub read_fails_one_in: u64,
     /// Operations on names that fail: opening, making, renaming, removing, and making such
     /// changes durable. A change that fails was not made.
     pub names_fail_one_in: u64,
-    /// What those fail with.
+    /// Error of those that fail.
     pub error: DiskError,
     /// Bytes all files of the host may take.
     pub capacity: u64,
@@ -213,20 +213,20 @@ impl World {
     /// Notes bytes that a disk or the network has carried: where, and every one of them.
     pub(crate) fn note_bytes(&self, at: u64, bytes: &[u8]) {
         self.note(at, bytes.len() as u64);
-        // Lanes that do not wait for each other: this takes a tenth of a seed's time otherwise.
-        let mut lanes = [0; 8].map(|_: u8| self.hash.get());
+        // Eight independent chains: one alone takes a tenth of a seed's time.
+        let mut chains = [0; 8].map(|_: u8| self.hash.get());
         let (blocks, rest) = bytes.as_chunks::<64>();
         for block in blocks {
             let (words, _) = block.as_chunks::<8>();
-            for (lane, word) in lanes.iter_mut().zip(words) {
-                *lane = mix(*lane, u64::from_le_bytes(*word));
+            for (chain, word) in chains.iter_mut().zip(words) {
+                *chain = mix(*chain, u64::from_le_bytes(*word));
             }
         }
         let (words, rest) = rest.as_chunks::<8>();
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
         let behind = words.iter().chain([&last]).map(|word| u64::from_le_bytes(*word));
-        self.hash.set(lanes.into_iter().chain(behind).fold(self.hash.get(), mix));
+        self.hash.set(chains.into_iter().chain(behind).fold(self.hash.get(), mix));
     }
 
     pub(crate) fn host(&self, id: HostId) -> Rc<SimHost> {
@@ -461,8 +461,8 @@ impl Sim {
         self.0.net.set_blocked(from, to, blocked);
     }
 
-    /// How many segments and connection attempts a blocked one-way path has held back since it
-    /// was blocked: proof that a cut met traffic. 0 for an open path.
+    /// Segments and connection attempts that a blocked one-way path has held back since it was
+    /// blocked: proof that a cut met traffic. 0 for an open path.
     pub fn held(&self, from: HostId, to: HostId) -> u64 {
         self.0.net.held(from, to)
     }
@@ -479,8 +479,8 @@ impl Sim {
         self.0.host(host).disk.flip_bit(path, offset, bit)
     }
 
-    /// Makes the 4 KiB of a file around `offset` unreadable, as a medium error does, until they
-    /// are written anew.
+    /// Makes the 4 KiB of a file around `offset` unreadable, as a medium error does, until they are
+    /// written again.
     pub fn make_unreadable(&self, host: HostId, path: &Path, offset: u64) {
         self.0.note(offset, 0xbad5);
         self.0.host(host).disk.make_unreadable(path, offset);
@@ -531,7 +531,7 @@ impl Sim {
         self.0.events.get()
     }
 
-    /// How often each rare path was reached (see [`Env::mark`]).
+    /// Counts of each rare path (see [`Env::mark`]).
     pub fn marks(&self) -> BTreeMap<&'static str, u64> {
         self.0.marks.borrow().clone()
     }

@@ -35,15 +35,15 @@ impl Signal {
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made, and is owned by nobody else.
+        // SAFETY: the descriptor was just made, and has no other owner.
         let event = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
         Ok(Arc::new(Signal { sleeping: AtomicBool::new(false), event }))
     }
 
     /// Wakes the executor if it sleeps. Called after the reason was published.
     ///
-    /// No wake is lost: the executor says that it sleeps and then looks for reasons; we publish
-    /// the reason and then look whether it sleeps. Both in one total order (`SeqCst`), so one of
+    /// No wake is lost: the executor sets that it sleeps and then checks for reasons; we publish
+    /// the reason and then check whether it sleeps. Both in one total order (`SeqCst`), so one of
     /// the two sees the other.
     pub(crate) fn notify(&self) {
         if self.sleeping.swap(false, Ordering::SeqCst) {
@@ -53,7 +53,7 @@ impl Signal {
 }
 
 /// The clock of leases: it goes on while the host is suspended, as the clocks of other hosts do.
-/// What was due meanwhile is late, as after a pause of the process.
+/// Timers that were due during that time are late, as after a pause of the process.
 pub(crate) fn now_nanos() -> u64 {
     clock_nanos(libc::CLOCK_BOOTTIME)
 }
@@ -113,7 +113,7 @@ impl RealDriver {
         *wake = Some(self.ring.start(work));
     }
 
-    /// Looks for completions for a while. True when something came.
+    /// Polls for completions for a while. True when something came.
     fn spin(&self, started: u64, until: Option<u64>) -> bool {
         let Some(limit) = self.spinner.budget_nanos(started) else { return false };
         if self.ring.turn() > 0 {

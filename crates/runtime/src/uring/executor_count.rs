@@ -1,8 +1,8 @@
-//! How many executors the machine runs, over all its processes.
+//! Number of executors that the machine runs, over all its processes.
 //!
-//! Each executor holds a lock on one byte of a file in shared memory, the lowest that is free.
-//! The kernel drops the lock when the process dies, however it dies. More executors than cores
-//! run when a byte at or beyond the number of cores is locked: one `fcntl` tells.
+//! Each executor holds a lock on one byte of a file in shared memory, the lowest that is free. The
+//! kernel drops the lock when the process dies, however it dies. More executors than cores run when
+//! a byte at or beyond the number of cores is locked: one `fcntl` shows it.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ const EXECUTOR_SLOTS_MAX: i64 = 1024;
 /// Executors of this process: all there is to count when the file cannot be used.
 static OF_PROCESS: AtomicUsize = AtomicUsize::new(0);
 
-/// One executor's seat. It leaves when dropped.
+/// One executor's byte in the file. It is released on drop.
 pub(crate) struct ExecutorCount {
     file: Option<File>,
     cores: usize,
@@ -58,15 +58,15 @@ impl ExecutorCount {
         let Some(file) = &self.file else {
             return OF_PROCESS.load(Ordering::Relaxed) > self.cores;
         };
-        // Length 0 is "to the end". A lock of our own does not show, and need not: if we sit
-        // beyond the cores, so did others when we came; look below us too.
+        // Length 0 is "to the end". A lock of our own does not show, and need not: if our byte is
+        // beyond the cores, so were others' when we came; check below us too.
         match lock(file, libc::F_OFD_GETLK, self.cores as i64, 0) {
             Ok(found) => found.l_type != libc::F_UNLCK as libc::c_short || self.sits_beyond(),
             Err(_) => true,
         }
     }
 
-    /// True when every seat below the number of cores is another's.
+    /// True when every byte below the number of cores is another's.
     fn sits_beyond(&self) -> bool {
         let Some(file) = &self.file else { return false };
         (0..self.cores as i64).all(|slot| {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crowd_is_seen_and_seen_to_leave() {
+    fn executors_above_the_cores_are_counted_while_they_run() {
         let slots: Vec<_> =
             (0..=ExecutorCount::join().cores).map(|_| ExecutorCount::join()).collect();
         assert!(slots.iter().all(ExecutorCount::more_than_cores));

@@ -93,7 +93,7 @@ impl RealFile {
         if stat.st_mode & libc::S_IFMT != libc::S_IFBLK {
             return Ok(stat.st_size as u64);
         }
-        // The descriptor's own position is used by nobody: all I/O names its offset.
+        // The descriptor's own position is not used: all I/O names its offset.
         // SAFETY: a system call without pointers.
         match unsafe { libc::lseek(self.fd.as_raw_fd(), 0, libc::SEEK_END) } {
             end if end >= 0 => Ok(end as u64),

@@ -22,7 +22,7 @@ use crate::io::{ReadHalf, Stream, WriteHalf};
 use crate::limits::LISTEN_BACKLOG;
 use crate::sync::Mutex;
 
-/// What stands for the address of a process on this machine.
+/// The address that stands for a process on this machine.
 const NEARBY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 pub(crate) fn listen(ring: Rc<Ring>, addr: SocketAddr) -> io::Result<RealListener> {
@@ -47,7 +47,7 @@ pub(crate) fn listen_unix(ring: Rc<Ring>, path: &Path) -> io::Result<RealListene
     };
     // SAFETY: a system call without pointers. The file that bind makes gets the socket's mode.
     check(unsafe { libc::fchmod(fd, 0o600) })?;
-    // SAFETY: the name lives across the call, and has the length that is told.
+    // SAFETY: the name lives across the call, and has the length that is passed.
     check(unsafe { libc::bind(fd, name.as_ptr(), name.len()) })?;
     let path = path.to_owned();
     let listener = RealListener::new(ring, socket, NEARBY, Some(path));
@@ -56,7 +56,7 @@ pub(crate) fn listen_unix(ring: Rc<Ring>, path: &Path) -> io::Result<RealListene
     Ok(listener)
 }
 
-/// Removes what a process that has died has left of its socket.
+/// Removes the socket of a process that has died.
 fn remove_dead(path: &Path) -> io::Result<()> {
     let facts = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -80,7 +80,7 @@ fn make(family: libc::c_int) -> io::Result<OwnedFd> {
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made, and is owned by nobody else.
+    // SAFETY: the descriptor was just made, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 

@@ -1,7 +1,6 @@
-//! What the ring does for one caller: an operation, with everything the kernel looks at.
-//!
-//! An operation may take several submissions (short reads and writes); it carries on by itself,
-//! so it goes on to its end when its caller has gone.
+//! The ring's work for one caller: an operation, with all memory that the kernel accesses.
+//! An operation may take several submissions (short reads and writes). It goes on to its end when
+//! its caller has gone.
 
 #![allow(unsafe_code)]
 
@@ -44,7 +43,7 @@ pub(crate) enum Work {
     Wake { event: Rc<OwnedFd>, count: Box<u64> },
 }
 
-/// What the end of a submission means.
+/// Meaning of a submission's end.
 pub(crate) enum Step {
     /// Submit the operation again: more is to be done.
     Again,
@@ -184,10 +183,10 @@ impl Work {
         }
     }
 
-    /// Releases what a result holds when nobody is there to take it.
+    /// Releases what a result holds when no task takes it.
     pub(crate) fn discard(&self, result: io::Result<u32>) {
         if let (Work::Accept { .. } | Work::Open { .. }, Ok(raw)) = (self, result) {
-            // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
+            // SAFETY: the kernel has just made this descriptor for us, and it has no other owner.
             drop(unsafe { OwnedFd::from_raw_fd(raw as i32) });
         }
     }
@@ -197,7 +196,7 @@ impl Work {
 ///
 /// The caller passes the result of such an operation, once.
 pub(crate) fn owned_fd(raw: u32) -> OwnedFd {
-    // SAFETY: called once with the result of an accept or open, which nobody else owns.
+    // SAFETY: called once with the result of an accept or open, which has no other owner.
     unsafe { OwnedFd::from_raw_fd(raw as i32) }
 }
 
@@ -209,7 +208,7 @@ fn len32(len: usize) -> u32 {
     u32::try_from(len).expect("a buffer is at most BUF_MAX bytes")
 }
 
-/// Buffers to be written one behind the other, and how far that has come.
+/// Buffers to be written in order, without gaps, and how far that has come.
 pub(crate) struct Gather {
     bufs: List,
     /// First buffer that is not done, and the bytes of it that are.
@@ -225,7 +224,7 @@ enum List {
     Many(Vec<Buf>),
 }
 
-/// What the kernel reads of a vectored operation. On the heap, because it must not move.
+/// Arguments of a vectored operation for the kernel. On the heap, because they must not move.
 struct Scratch {
     iov: Vec<libc::iovec>,
     message: libc::msghdr,

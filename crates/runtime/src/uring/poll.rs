@@ -1,13 +1,13 @@
-//! Adaptive polling (C12): whether to look for completions for a while before sleeping.
+//! Adaptive polling (C12): whether to poll for completions for a while before sleeping.
 //!
-//! A sleeping executor answers after the kernel has woken its core, which costs about 40 us on
-//! an idle virtual CPU; one that looks answers at once, and takes the CPU from others. So it
-//! looks only when (1) it has been seen to pay: a window of completions with looks took less
-//! time by an eighth than the one before without; (2) nobody else wants the core: the look was not
-//! interrupted; (3) the machine runs no more executors than cores.
+//! A sleeping executor answers after the kernel has woken its core, which costs about 40 us on an
+//! idle virtual CPU; one that polls answers at once, and takes the CPU from others. So it polls
+//! only when (1) polling has paid: a window of completions with polls took less time by an eighth
+//! than the one before without; (2) no other thread wants the core: the poll was not interrupted;
+//! (3) the machine runs no more executors than cores.
 //!
 //! Shortness of waits does not decide. On a busy core sleeping is cheap (a 4 KiB echo takes 6 us
-//! asleep), and two that spin there wait for each other (40 us). With 32 requests in flight looks
+//! asleep), and two that spin there wait for each other (40 us). With 32 requests in flight polls
 //! are short, but each finds one completion where a sleep finds many, and throughput falls by a
 //! fifth.
 
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use super::executor_count::ExecutorCount;
 
-/// How an executor waits when it has nothing to do.
+/// Waiting of an executor that has nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PollPolicy {
     /// Sleeps at once.
     Never,
-    /// Looks for completions for at most `max_us`, while that is seen to pay.
+    /// Polls for completions for at most `max_us`, while that has paid.
     Adaptive {
-        /// The longest look, in us.
+        /// The longest poll, in us.
         max_us: u32,
     },
     /// Never sleeps: for cores that belong to this executor alone.
@@ -38,34 +38,34 @@ impl Default for PollPolicy {
 
 /// Completions that are judged together.
 const WINDOW: u64 = 256;
-/// What a wake from sleep adds to a wait at most, in ns. Where a completion takes longer than
-/// `max_us` and this, no look of `max_us` would have met it.
+/// Time that a wake from sleep adds to a wait at most, in ns. When a completion takes longer than
+/// `max_us` and this, no poll of `max_us` would have met it.
 const WAKE_NANOS: u64 = 60_000;
-/// The time between two waits counts as at most this many times the longest look: one that the
+/// The time between two waits counts as at most this many times the longest poll: one that the
 /// machine stretched must not decide for all.
 const CLIP: u64 = 3;
 /// Looking pays when it takes an eighth off the time per completion; else the CPU time is wasted.
 const PAYS: (u64, u64) = (7, 8);
-/// A window of looks ends early when a completion takes twice as long as asleep.
+/// A window of polls ends early when a completion takes twice as long as asleep.
 const HOPELESS: (u64, u64) = (WINDOW / 8, 2);
 /// Completions per sleep beyond which there is enough in flight that sleeping costs nothing.
 const PER_SLEEP_MAX: u64 = 2;
 /// Windows of looking, until sleeping is tried again.
 const SPIN_WINDOWS: u32 = 64;
-/// Windows of sleeping after a look that did not pay: first, and at most. Doubled each time.
+/// Windows of sleeping after a poll that did not pay: first, and at most. Doubled each time.
 const SLEEP_WINDOWS: (u32, u32) = (4, 1024);
-/// A gap this long between two looks means that another thread had the core, in ns.
+/// A gap this long between two polls means that another thread had the core, in ns.
 const GAP_NANOS: u64 = 100_000;
 /// No spin for this long after such a gap, in ns: first, and at most. Doubled each time.
 const MUTE_NANOS: (u64, u64) = (20_000_000, 5_000_000_000);
-/// How often the number of executors is looked up, in ns. A look costs a system call.
-const CENSUS_NANOS: u64 = 100_000_000;
+/// Interval of counting the executors, in ns. A count costs a system call.
+const COUNT_NANOS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     /// Sleeps at once, and learns how long waits are.
     Sleep,
-    /// Looks first.
+    /// Polls first.
     Spin,
 }
 
@@ -85,7 +85,7 @@ struct Trial {
     left: u32,
     /// Windows that the next stretch of sleeping takes.
     backoff: u32,
-    /// How long the next gap mutes, and until when the last one did, in ns.
+    /// Length of the next mute gap, and the end of the last one, in ns.
     mute: u64,
     muted_until: u64,
 }
@@ -145,7 +145,7 @@ impl Trial {
         (self.waits, self.count, self.sum) = (0, 0, 0);
     }
 
-    /// Another thread took the core during a look.
+    /// Another thread took the core during a poll.
     fn interrupted(&mut self, now: u64) {
         self.give_up();
         self.muted_until = now + self.mute;
@@ -158,7 +158,7 @@ pub(crate) struct Spinner {
     trial: Cell<Trial>,
     executors: ExecutorCount,
     crowded: Cell<bool>,
-    census_due: Cell<u64>,
+    count_due: Cell<u64>,
 }
 
 impl Spinner {
@@ -168,11 +168,11 @@ impl Spinner {
             trial: Cell::new(Trial::START),
             executors: ExecutorCount::join(),
             crowded: Cell::new(true),
-            census_due: Cell::new(0),
+            count_due: Cell::new(0),
         }
     }
 
-    /// How long to look, in ns; `None` to sleep at once.
+    /// Time to poll, in ns; `None` to sleep at once.
     pub(crate) fn budget_nanos(&self, now: u64) -> Option<u64> {
         let max_us = match self.policy {
             PollPolicy::Never => return None,
@@ -183,14 +183,14 @@ impl Spinner {
         if trial.mode == Mode::Sleep || now < trial.muted_until {
             return None;
         }
-        if now >= self.census_due.get() {
-            self.census_due.set(now + CENSUS_NANOS);
+        if now >= self.count_due.get() {
+            self.count_due.set(now + COUNT_NANOS);
             self.crowded.set(self.executors.more_than_cores());
         }
         (!self.crowded.get()).then_some(u64::from(max_us) * 1000)
     }
 
-    /// Time passed between two looks.
+    /// Time passed between two polls.
     pub(crate) fn saw_gap(&self, now: u64, gap: u64) {
         if gap > GAP_NANOS {
             let mut trial = self.trial.get();
@@ -199,7 +199,7 @@ impl Spinner {
         }
     }
 
-    /// A wait ended at `now`, after a look or a sleep; `completed` completions came so far.
+    /// A wait ended at `now`, after a poll or a sleep; `completed` completions came so far.
     pub(crate) fn waited(&self, now: u64, completed: u64) {
         if let PollPolicy::Adaptive { max_us } = self.policy {
             let mut trial = self.trial.get();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn spins_where_it_pays_and_only_there() {
+    fn polling_is_used_only_where_it_saves_time() {
         assert!(spinning(1 << 20, (52_000, 1), (9_000, 1)) > 0.95);
         assert!(spinning(1 << 20, (6_000, 1), (40_000, 1)) < 0.05);
         assert!(spinning(1 << 20, (29_000, 1), (26_500, 1)) < 0.05);

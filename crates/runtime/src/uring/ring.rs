@@ -6,8 +6,8 @@
 //! needs a raised `ulimit -l`. Measure again with `examples/bench.rs` on a device that is bound by
 //! the CPU.
 //!
-//! Invariant: memory and descriptors that the kernel may look at belong to the slab until the
-//! completion has come, whoever has dropped what.
+//! Invariant: memory and descriptors that the kernel may access belong to the slab until the
+//! completion has come, whatever was dropped before.
 
 #![allow(unsafe_code)]
 
@@ -56,7 +56,7 @@ pub(crate) struct Ring {
     counters: Arc<Counters>,
     /// No operation starts any more.
     closed: Cell<bool>,
-    /// Completions of one look, kept to be used again.
+    /// Completions of one poll, kept to be used again.
     batch: RefCell<Vec<(u64, i32)>>,
 }
 
@@ -81,7 +81,7 @@ enum SlotState {
     Running {
         work: Work,
         waker: Option<Waker>,
-        /// Nobody waits: the slot is freed at completion.
+        /// No task waits: the slot is freed at completion.
         orphan: bool,
     },
     Done {
@@ -373,7 +373,7 @@ impl RingState {
         let SlotState::Running { work, orphan, .. } = &mut place.state else {
             panic!("a second completion of one operation");
         };
-        // What was cancelled must not start again.
+        // A cancelled operation must not start again.
         let last = stopping || (*orphan && work.cancel_on_drop());
         let result = match work.advance(result, last) {
             Step::Again => {

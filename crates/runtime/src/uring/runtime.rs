@@ -28,7 +28,7 @@ use crate::note::tracer_of;
 use crate::rng::Rng;
 use crate::sync::{mpsc, oneshot, watch};
 
-/// How to make a [`Runtime`] or [`Cores`].
+/// Options of a [`Runtime`] or [`Cores`].
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig {
     /// For logs and thread names.
@@ -37,11 +37,11 @@ pub struct RuntimeConfig {
     pub pool_bytes: usize,
     /// Take buffers from huge pages where the machine has them.
     pub huge_pages: bool,
-    /// How to wait for completions.
+    /// Way of waiting for completions.
     pub poll: PollPolicy,
     /// Helper threads at most, for [`Env::blocking`]; shared by the process's executors.
     pub helpers: usize,
-    /// What the process's executors count: shared by those that are to be seen together.
+    /// Metrics of the process's executors: shared by those that are to be seen together.
     pub registry: Registry,
 }
 
@@ -120,12 +120,12 @@ impl Runtime {
         Ok(Runtime { env, ring, handle, poll: config.poll })
     }
 
-    /// What tasks of this executor get to see.
+    /// The environment of this executor's tasks.
     pub fn env(&self) -> &Env {
         &self.env
     }
 
-    /// How other threads reach this executor.
+    /// Handle of this executor for other threads.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -261,7 +261,7 @@ impl Handle {
         let _ = stop.wait_for(|stopped| *stopped).await;
     }
 
-    /// What the executor has done so far.
+    /// Counts of the executor's work so far.
     pub fn stats(&self) -> Stats {
         self.0.counters.snapshot()
     }

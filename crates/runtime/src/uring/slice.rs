@@ -13,7 +13,7 @@ use crate::limits::SLICE_MAX;
 /// A task's name is logged at most once in this time.
 const LOG_NANOS: u64 = 1_000_000_000;
 
-/// How old the marks get before they are renewed, in ns: two system calls each time.
+/// Age at which the marks are renewed, in ns: two system calls each time.
 const LOOK_NANOS: u64 = 5_000_000;
 
 /// Judges polls that took long. The executor measures each poll with the clock; only those over
@@ -21,9 +21,9 @@ const LOOK_NANOS: u64 = 5_000_000;
 pub(crate) struct SliceWatch {
     counters: Arc<Counters>,
     logged: RefCell<base::Map<&'static str, u64>>,
-    /// Involuntary switches of this thread when last looked.
+    /// Involuntary switches of this thread at the last reading.
     switches: Cell<i64>,
-    /// This thread's CPU time and the clock, when last looked.
+    /// This thread's CPU time and the clock, at the last reading.
     mark: Cell<(u64, u64)>,
 }
 
@@ -78,9 +78,9 @@ impl SliceWatch {
         let switches = involuntary_switches();
         let (cpu_before, looked) = self.mark.replace((cpu, now));
         if self.switches.replace(switches) == switches {
-            return false; // Nobody took it: the poll computed, or blocked by itself.
+            return false; // No thread took it: the poll computed, or blocked by itself.
         }
-        // The CPU time since the last look bounds what the poll can have used.
+        // The CPU time since the last reading bounds what the poll can have used.
         let elapsed = now - looked;
         let used_by_poll = (cpu - cpu_before).saturating_sub(elapsed - took.as_nanos() as u64);
         used_by_poll <= SLICE_MAX.as_nanos() as u64

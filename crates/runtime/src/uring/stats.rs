@@ -1,4 +1,4 @@
-//! What an executor counts about itself.
+//! Counters of an executor.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -38,13 +38,13 @@ pub(crate) struct Counters {
 /// Polls of the tasks of one name that outran their slice (C11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overrun {
-    /// How many polls.
+    /// Number of polls.
     pub count: u64,
     /// The longest of them.
     pub longest: Duration,
 }
 
-/// What one executor has done so far.
+/// Counts of one executor's work so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// System calls that submitted or waited.
@@ -55,13 +55,13 @@ pub struct Stats {
     pub completed: u64,
     /// Times the executor slept.
     pub sleeps: u64,
-    /// How long it slept in all, in us.
+    /// Time asleep in all, in us.
     pub slept_us: u64,
     /// Times it spun before sleeping.
     pub spins: u64,
     /// Spins that met a completion.
     pub spins_paid: u64,
-    /// How long it spun in all, in us.
+    /// Time spinning in all, in us.
     pub spun_us: u64,
     /// Polls that were long because the CPU was taken away; they are not overruns.
     pub preempted: u64,

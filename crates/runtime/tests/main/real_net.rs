@@ -229,7 +229,7 @@ fn unix_sockets_carry_bytes_and_go_with_their_listener() {
             })
             .await
         });
-        // The one that looked whether anybody listens has gone again.
+        // The connection that tested for a listener has gone again.
         let mut server = loop {
             let mut server = listener.accept().await.unwrap();
             let (first, buf) = server.read.read(env.pool().alloc(1).unwrap(), 0).await;

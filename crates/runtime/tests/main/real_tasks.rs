@@ -36,11 +36,11 @@ fn timers_fire_in_order_and_not_early() {
     }
 }
 
-/// An executor that has nothing to do wakes for its timers and for nothing else. What a wake costs
-/// depends on the machine, how many there are does not.
+/// An executor that has nothing to do wakes for its timers and for nothing else. The cost of a wake
+/// depends on the machine, the number of wakes does not.
 #[test]
 fn idle_executors_sleep() {
-    const BEATS: u64 = 20;
+    const TICKS: u64 = 20;
     let cores = Cores::start(&RuntimeConfig::named("test"), 4).unwrap();
     // Heartbeats of an idle cluster.
     let beating: Vec<_> = cores
@@ -48,7 +48,7 @@ fn idle_executors_sleep() {
         .iter()
         .map(|handle| {
             handle.spawn(|env| async move {
-                for _ in 0..BEATS {
+                for _ in 0..TICKS {
                     env.sleep(Duration::from_millis(25)).await;
                 }
             })
@@ -60,7 +60,7 @@ fn idle_executors_sleep() {
     for handle in cores.handles() {
         let stats = handle.stats();
         // One at its start, one in which the task arrives, and a timer that is early by a round.
-        assert!((1..=2 * BEATS + 2).contains(&stats.sleeps), "{stats:?}");
+        assert!((1..=2 * TICKS + 2).contains(&stats.sleeps), "{stats:?}");
         assert!(stats.spins == 0 && stats.enters <= 2 * stats.sleeps, "{stats:?}");
     }
 }
@@ -229,7 +229,7 @@ fn an_aborted_task_drops_what_it_has() {
     });
 }
 
-/// Where this test runs in a time namespace whose clock that goes on in a suspended host is ahead.
+/// Set when this test runs in a time namespace whose boot-time clock is ahead.
 const AHEAD: &str = "CRATON_TEST_BOOTTIME_AHEAD";
 /// By so much, seconds: longer than any machine runs.
 const AHEAD_S: u64 = 1 << 31;

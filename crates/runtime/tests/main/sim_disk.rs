@@ -22,7 +22,7 @@ async fn first_byte(env: &Env, name: &str) -> Option<u8> {
     Some(buf[0])
 }
 
-/// What is found under `old` and `new` after `change` and a crash, over many seeds.
+/// Names found under `old` and `new` after `change` and a crash, over many seeds.
 fn after_crash(
     mode: CrashMode,
     change: impl AsyncFn(&Env),
@@ -173,7 +173,7 @@ fn failing_changes_of_names_are_not_made() {
         fail(0);
         assert_eq!(first_byte(&env, "bad/file").await, Some(1));
         assert_eq!(first_byte(&env, "bad/new").await, None);
-        // What was renamed and not made durable may be undone.
+        // A renaming that was not made durable may be undone.
         env.rename(&old, &new).await.unwrap();
         fail(1);
         assert!(env.sync_dir(Path::new("/d/bad")).await.is_err());

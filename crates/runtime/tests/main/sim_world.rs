@@ -179,7 +179,7 @@ fn a_process_crash_keeps_written_pages() {
         let env = sim.boot(host);
         let file = open(&env).await;
         assert_eq!(read(&env, &file, 0, 100).await, b"cached");
-        // Power is lost before anybody synced.
+        // Power is lost before any sync.
         sim.crash(host, CrashMode::Power);
     })
     .unwrap();
@@ -345,7 +345,7 @@ fn a_paused_host_stands_still_and_goes_on() {
 }
 
 #[test]
-fn a_world_that_waits_for_nothing_says_so() {
+fn world_without_timers_ends_with_an_error() {
     let sim = Sim::new(8);
     assert_eq!(sim.run(std::future::pending::<()>()), Err(Stalled));
     assert_eq!(sim.run(async { 5 }), Ok(5));
