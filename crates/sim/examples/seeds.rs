@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-/// How often a planted bug acted, of how many chances.
+/// Number of acts of a planted bug, of its chances.
 fn text(sim::Acts { chances, count }: sim::Acts) -> String {
     format!("it acted {count} times of {chances}")
 }

@@ -1,5 +1,5 @@
-//! Looks into every store when nothing goes wrong any more: is each chunk of each file there as
-//! often as its policy says, with equal bytes, and is nothing else left? (Invariants 2, 5 and 9.)
+//! Checks every store at the end of all faults: each chunk of each file is there as often as its
+//! policy says, with equal bytes, and nothing else is left (invariants 2, 5 and 9).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::planted::Store;
 
 /// Bytes read at a time.
 const STEP: u32 = 1 << 20;
-/// Pause between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Waits until all is as it should be; scrub, repair and collection have `deadline` to get there.
+/// Waits until the cluster is whole and clean; scrub, repair and collection have `deadline` for it.
 pub async fn until_clean(
     cluster: &Cluster,
     oracle: &Oracle,
@@ -63,7 +63,7 @@ async fn look(cluster: &Cluster, oracle: &Oracle, client: &Client) -> Result<(),
             }
         }
     }
-    // The expensive part comes last: this is repeated until all is well.
+    // The expensive part comes last: this is repeated until all checks pass.
     for whole in &chunks {
         compare(cluster, whole).await.map_err(|why| format!("{}: {why}", whole.path))?;
     }

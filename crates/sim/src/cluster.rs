@@ -30,12 +30,12 @@ use crate::tuning::Tuning;
 
 const MASTER_PORT: u16 = 7001;
 const SERVER_PORT: u16 = 7101;
-/// Where a master keeps its logs.
+/// Directory of a master's logs.
 pub const MASTER_DIR: &str = "/master";
-/// Where a chunkserver's disks are.
+/// Directory of a chunkserver's disks.
 pub const DISK_ROOT: &str = "/disks";
 
-/// How large a cluster is.
+/// Size of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Masters: 1, 3 or 5.
@@ -48,7 +48,7 @@ pub struct Shape {
     pub disks: usize,
     /// Bytes of each disk.
     pub disk_bytes: u64,
-    /// How writes of chunkservers' stores become durable.
+    /// Way in which writes of chunkservers' stores become durable.
     pub sync: SyncMode,
     /// Masters sign rights, and chunkservers verify them.
     pub key: bool,
@@ -90,8 +90,8 @@ struct ClusterInner {
     sim: Sim,
     shape: Shape,
     tuning: Tuning,
-    /// Lanes of each chunkserver, which share its disks out among them.
-    lanes: usize,
+    /// Shards of each chunkserver, which share its disks out among them.
+    shards: usize,
     cluster: ClusterId,
     key: ClusterKey,
     masters: Vec<HostId>,
@@ -104,13 +104,13 @@ struct ClusterInner {
     master_ids: RefCell<Vec<u64>>,
     /// The last number that a master was given.
     newest_master: Cell<u64>,
-    /// Why each master did not start, or has failed, since it was replaced.
+    /// Causes for which each master did not start, or has failed, since it was replaced.
     master_errors: RefCell<Vec<Vec<String>>>,
-    /// What went wrong in ways that no fault explains.
+    /// Violations that no fault explains.
     violations: RefCell<Vec<String>>,
     clients: Cell<u32>,
     client_hosts: RefCell<Vec<HostId>>,
-    /// Hosts whose disks have met errors: what does not start there is started again.
+    /// Hosts whose disks have met errors: processes that fail there are started again.
     tainted: RefCell<BTreeSet<HostId>>,
     /// Disks that are not there when their server starts.
     absent: RefCell<BTreeSet<(usize, usize)>>,
@@ -121,7 +121,7 @@ struct ClusterInner {
     empty: RefCell<BTreeSet<usize>>,
 }
 
-/// How long a cluster is without a master that is being replaced at most, in milliseconds.
+/// Time for which a cluster is without a master that is being replaced, at most, in milliseconds.
 const REPLACE_PAUSE_MS_MAX: u64 = 2_000;
 /// Masters count under-replicated chunks in scans, 500 ms apart and a quarter more at most.
 const SCANNED: Duration = Duration::from_millis(700);
@@ -141,7 +141,7 @@ impl Cluster {
             (1..=shape.servers).map(|id| sim.add_host(&format!("cs{id}"))).collect();
         let mut key = [0; 32];
         sim.with_rng(|rng| rng.fill(&mut key));
-        let lanes = match shape.disks {
+        let shards = match shape.disks {
             0 | 1 => 1,
             disks => 1 + sim.with_rng(|rng| rng.below(disks as u64)) as usize,
         };
@@ -149,7 +149,7 @@ impl Cluster {
             sim: sim.clone(),
             shape,
             tuning,
-            lanes,
+            shards,
             cluster: ClusterId::new(u128::from(sim.with_rng(|rng| rng.next_u64())) | 1),
             key: ClusterKey::new(key),
             running_masters: RefCell::new((0..hosts).map(|_| None).collect()),
@@ -208,7 +208,7 @@ impl Cluster {
         (0..self.0.servers.len()).for_each(|index| self.boot_server(index));
     }
 
-    /// What went wrong in ways that no fault explains, so far.
+    /// Violations that no fault explains, so far.
     pub fn violations(&self) -> Vec<String> {
         self.0.violations.borrow().clone()
     }
@@ -259,12 +259,12 @@ impl Cluster {
         });
     }
 
-    /// Where its counters have begun.
+    /// First values of its counters.
     pub(crate) fn first_numbers(&self) -> FirstNumbers {
         self.0.tuning.first.unwrap_or_else(|| first_numbers(self.0.cluster))
     }
 
-    /// Where the epochs of its volumes begin.
+    /// First epochs of its volumes.
     pub(crate) fn first_epochs(&self) -> FirstEpochs {
         first_epochs(self.first_numbers())
     }
@@ -290,12 +290,12 @@ impl Cluster {
         running[index].as_ref().is_some_and(|it| it.is_ready() && it.failure().is_none())
     }
 
-    /// Why a master did not start, or has failed, since it was replaced.
+    /// Causes for which a master did not start, or has failed, since it was replaced.
     pub(crate) fn master_errors(&self, index: usize) -> Vec<String> {
         self.0.master_errors.borrow()[index].clone()
     }
 
-    /// What a master does that should have refused to take part.
+    /// The violation of a master that should have refused to take part.
     pub(crate) fn not_refused(&self, index: usize) -> String {
         let state = match &self.0.running_masters.borrow()[index] {
             Some(master) => format!("leads {:?}", master.leads()),
@@ -305,7 +305,7 @@ impl Cluster {
         format!("master {id} takes part without its disk: it {state}")
     }
 
-    /// An operator replaces a master: removes it, and after a while adds another in its place, which starts with an empty directory and a number of its own.
+    /// An operator replaces a master: removes it, and after a while adds another in its place.
     pub(crate) async fn replace_master(&self, index: usize) -> Result<(), String> {
         self.remove_master(index).await?;
         let pause = self.0.sim.with_rng(|rng| rng.between(1, REPLACE_PAUSE_MS_MAX));
@@ -313,7 +313,7 @@ impl Cluster {
         self.add_master(index).await
     }
 
-    /// An operator removes a master, and what is on its disk.
+    /// An operator removes a master, and its disk's content.
     pub(crate) async fn remove_master(&self, index: usize) -> Result<(), String> {
         let id = self.0.master_ids.borrow()[index];
         self.change_members(MemberChange::Remove { id }).await?;
@@ -334,7 +334,7 @@ impl Cluster {
         self.change_members(MemberChange::Add(self.master_info(index))).await
     }
 
-    /// Tries an operator's change of the membership again for a minute: it can be done twice.
+    /// Repeats an operator's change of the membership for a minute: it can be done twice.
     async fn change_members(&self, change: MemberChange) -> Result<(), String> {
         let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
         let end = self.0.sim.elapsed() + Duration::from_secs(60);
@@ -390,7 +390,7 @@ impl Cluster {
         }
     }
 
-    /// From now on what fails on this host may have failed for its disk.
+    /// From now on a failure on this host may be its disk's.
     pub fn taint(&self, host: HostId) {
         self.0.tainted.borrow_mut().insert(host);
     }
@@ -465,7 +465,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Hosts of clients, the former ones too.
+    /// Hosts of clients, previous ones too.
     pub fn client_hosts(&self) -> Vec<HostId> {
         self.0.client_hosts.borrow().clone()
     }
@@ -507,7 +507,7 @@ impl Cluster {
         parse(&text)
     }
 
-    /// What the configuration files of all roles begin with; `masters` for those that need it.
+    /// Beginning of the configuration files of all roles; `masters` for those that need it.
     pub(crate) fn config_text(&self, id: &str, masters: &str) -> String {
         let cluster = self.0.cluster;
         format!("id = '{id}'\ncluster = '{cluster}'\nkey_file = '/cluster.key'\n{masters}")
@@ -519,7 +519,7 @@ impl Cluster {
         format!("masters = {addrs:?}\n")
     }
 
-    /// What stands between the parts of roles: the key, and the bug that is planted.
+    /// The parts between roles: the key, and the bug that is planted.
     pub(crate) fn seams(&self) -> Seams {
         Seams {
             key: Some(self.0.key.clone()),
@@ -586,9 +586,9 @@ impl Cluster {
         self.format_new(env, index).await?;
         let disks = Disks { sync: self.0.shape.sync, absent: self.absent_dirs(index) };
         let (config, seams) = (parse(&text), self.seams());
-        // All its disks were there once.
+        // All its disks were there before.
         let how =
-            Start { fault_injection: true, without_disks: true, shards_here: self.0.lanes - 1 };
+            Start { fault_injection: true, without_disks: true, shards_here: self.0.shards - 1 };
         if how.shards_here > 0 {
             self.0.sim.mark("cluster: servers of more than one lane");
         }
@@ -626,7 +626,7 @@ impl Cluster {
         self.0.running.borrow()[index].as_ref().map_or_else(Vec::new, Role::served)
     }
 
-    /// How large it is.
+    /// Its size.
     pub fn shape(&self) -> Shape {
         self.0.shape
     }

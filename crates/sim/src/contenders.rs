@@ -20,9 +20,9 @@ const CONTENDERS: u64 = 2;
 pub(crate) trait Resource: 'static {
     /// Pause of each contender after the first between two ownerships, milliseconds, at most.
     const PAUSE_MS: u64;
-    /// What is counted of an ownership, for messages.
+    /// Name of the count of an ownership, for messages.
     const COUNTED: &'static str;
-    /// What a process keeps between its ownerships.
+    /// State that a process keeps between its ownerships.
     type Process;
 
     /// A process that owns nothing yet.
@@ -41,17 +41,17 @@ pub(crate) trait Resource: 'static {
     fn check_whole(&self, client: &Client) -> impl Future<Output = Result<(), String>>;
 }
 
-/// How a run goes.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) faults: Faults,
-    /// How long faults and load last.
+    /// Duration of faults and load.
     pub(crate) load: Duration,
-    /// What is to be acknowledged, at least: the load does not stand still.
+    /// Acknowledgements, at least: the load does not stand still.
     pub(crate) acked_min: u64,
 }
 
-/// What the contenders of a run share.
+/// State that the contenders of a run share.
 #[derive(Clone)]
 struct Run {
     cluster: Cluster,
@@ -70,7 +70,7 @@ impl Run {
 ///
 /// # Errors
 ///
-/// The first violation, or what kept the load or its end from going on.
+/// The first violation, or the cause that stopped the load or its end.
 pub(crate) async fn run<R: Resource>(
     sim: Sim,
     plan: Plan,
@@ -120,7 +120,7 @@ pub(crate) async fn run<R: Resource>(
     Ok(())
 }
 
-/// A host that owns the resource again and again, and loses power now and then.
+/// A host that owns the resource again and again, and sometimes loses power.
 async fn contend<R: Resource>(run: Run, resource: Rc<R>, number: u64) {
     let sim = run.cluster.sim().clone();
     let mut host: Option<HostId> = None;

@@ -18,8 +18,8 @@ pub struct Target {
     pub name: &'static str,
     /// Takes any bytes: no panic, no memory beyond a multiple of theirs.
     pub run: fn(&[u8]),
-    /// Where its corpus lies, from the root of the tree: a folder, or a folder with the start of
-    /// the files' names.
+    /// Place of its corpus, from the root of the tree: a folder, or a folder with the start of the
+    /// files' names.
     pub corpus: &'static str,
 }
 
@@ -217,9 +217,9 @@ pub fn mutate(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A listening endpoint gets what `bytes` make: frames with good checksums and odd fields, bytes
-/// that are no frames, in pieces of odd sizes, before and after a handshake. It must not panic,
-/// and must serve the next peer.
+/// A listening endpoint gets what `bytes` make: frames with valid checksums and odd fields, bytes
+/// that are no frames, in pieces of odd sizes, before and after a handshake. It must not panic, and
+/// must serve the next peer.
 pub fn fuzz_stream(bytes: &[u8]) {
     let sim = Sim::new(1);
     let (server, peer) = (sim.add_host("server"), sim.add_host("peer"));
@@ -281,7 +281,7 @@ fn key() -> ClusterKey {
     ClusterKey::new([3; 32])
 }
 
-/// Where a frame's header has its own checksum.
+/// Offset of the checksum of a frame's header.
 const CRC_AT: usize = HEADER - 4;
 
 /// The peer's side of a handshake, as far as the other goes along.
@@ -314,8 +314,8 @@ async fn admit(env: &Env, stream: &mut Stream) {
     let _ = stream.write.write_all(vec![buf]).await;
 }
 
-/// What is sent: each order of 8 bytes makes a frame or raw bytes; then all of it is cut into
-/// pieces. The first byte says how large, and whether there is a handshake before.
+/// The bytes to be sent: each order of 8 bytes makes a frame or raw bytes; then all of it is cut
+/// into pieces. The first byte decides how large, and whether there is a handshake before.
 fn pieces(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     let Some((&first, mut rest)) = bytes.split_first() else { return Vec::new() };

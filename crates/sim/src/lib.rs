@@ -1,5 +1,5 @@
-//! Whole-cluster simulation (D3): the real code of masters, chunkservers and clients in one
-//! thread and in virtual time, under faults, with checkers that stand outside of it.
+//! Whole-cluster simulation (D3): the real code of masters, chunkservers and clients in one thread
+//! and in virtual time, under faults, with checkers outside of it.
 //!
 //! A scenario is a function of a seed. Seed and commit reproduce a run exactly; its trace hash
 //! proves it.

@@ -14,10 +14,10 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use crate::cluster::Cluster;
 pub(crate) use clients::{Cut, Way, keep_cutting};
 
-/// How long the next wipe waits for the repair of the one before.
+/// Wait of the next wipe for the repair of the one before.
 const WIPE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Which faults happen.
+/// Faults that happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// Chunkservers crash, one at a time, and come back.
@@ -75,7 +75,7 @@ impl Faults {
     }
 }
 
-/// Injects faults until told to stop, then ends them.
+/// Injects faults until it is stopped, then ends them.
 pub struct Nemesis {
     stop: Rc<Cell<bool>>,
     tasks: Vec<runtime::JoinHandle<()>>,
@@ -107,7 +107,7 @@ impl Nemesis {
         Nemesis { stop, tasks }
     }
 
-    /// Ends the injection and waits until what it took down is up again.
+    /// Ends the injection and waits until all that it took down is up again.
     pub async fn stop(self) {
         self.stop.set(true);
         for task in self.tasks {
@@ -275,7 +275,7 @@ impl Work {
         }
     }
 
-    /// Spoils the one disk that rots.
+    /// Damages the disk that rots.
     async fn rot(&self) {
         let host = self.cluster.servers()[self.rotten];
         match self.draw(4) {
@@ -316,7 +316,7 @@ impl Work {
         self.sim.with_disk_faults(host, |disk| *disk = Default::default());
     }
 
-    /// All lose power, while their disks are slow: much is in flight.
+    /// All lose power, while their disks are slow: many writes are in flight.
     async fn blackout(&self) {
         for &host in self.cluster.servers() {
             self.sim.with_disk_faults(host, |disk| disk.stall_one_in = 4);

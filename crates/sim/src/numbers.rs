@@ -1,6 +1,5 @@
 //! Large numbers cheaply: clients whose changes are numbered from near the ends of integer types
-//! on, as those of sessions that have lived for ever, and clusters whose files, chunks, epochs and
-//! tokens are.
+//! on, as in very old sessions, and clusters whose files, chunks, epochs and tokens are.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,7 +17,7 @@ use wire::control::{
 };
 use wire::data::{DataError, DataRequest};
 
-/// What is added to the numbers of a session. The last leaves more than any run needs.
+/// Number added to those of a session. The last leaves more than any run needs.
 const STARTS: [u64; 4] = [0, u32::MAX as u64 - 20, i64::MAX as u64 - 20, u64::MAX - ROOM];
 /// More numbers than a run needs of any kind.
 const ROOM: u64 = 1 << 24;
@@ -26,8 +25,8 @@ const ROOM: u64 = 1 << 24;
 /// More attachments than a run makes of one volume.
 const ATTACHMENTS: u64 = 1 << 16;
 
-/// Where the counters of a cluster begin: with 1, or so that they pass 2^32 or the half of their
-/// range under load, or near their ends. The cluster's ID decides.
+/// First values of a cluster's counters: 1, or so that they pass 2^32 or the half of their range
+/// under load, or near their ends. The cluster's ID decides.
 pub(crate) fn first_numbers(cluster: ClusterId) -> FirstNumbers {
     let (count, number) = match cluster.get() >> 1 & 3 {
         0 => return FirstNumbers::default(),
@@ -38,7 +37,7 @@ pub(crate) fn first_numbers(cluster: ClusterId) -> FirstNumbers {
     FirstNumbers { file: count, chunk: count, epoch: Epoch::new(number), fencing: number }
 }
 
-/// Where the epochs of volumes begin in a cluster of which the counters begin with `first`.
+/// First epochs of volumes in a cluster of which the counters begin with `first`.
 pub(crate) fn first_epochs(first: FirstNumbers) -> FirstEpochs {
     let owner = first.epoch.get();
     // Those of attachments have 32 bits.

@@ -3,10 +3,10 @@
 //! A file's content is a sequence of records. Each record's bytes follow from the writer's stay
 //! in the file and the offset, so any byte that a read returns can be judged.
 //!
-//! Checked (invariants 1 to 4): every acknowledged byte is there with its content; beyond them
-//! stands a prefix of what was in flight and nothing else; no read goes back, and none ends below
-//! what was acknowledged, or shown to any reader, when it began; what a writer of an older epoch
-//! is acknowledged, its successor has found; a sealed length never changes.
+//! Checked (invariants 1 to 4): every acknowledged byte is there with its content; behind them is a
+//! prefix of what was in flight and nothing else; no read goes back, and none ends below what was
+//! acknowledged, or shown to any reader, when it began; what a writer of an older epoch is
+//! acknowledged, its successor has found; a sealed length never changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use base::{ChunkId, Epoch};
 struct Stay {
     /// Length of the file when the writer opened it.
     start: u64,
-    /// Tells its content from others'.
+    /// Makes its content differ from others'.
     seed: u64,
     /// End of what it has given to `append`, acknowledged or not.
     issued: u64,
@@ -40,7 +40,7 @@ impl FileState {
         self.stays.values().map(|stay| stay.acked).max().unwrap_or(0)
     }
 
-    /// End of what may be in the file: what the last writer has given, or found.
+    /// End of the bytes that may be in the file: given by the last writer, or found by it.
     fn issued(&self) -> u64 {
         self.stays.values().next_back().map_or(0, |stay| stay.issued)
     }
@@ -52,7 +52,7 @@ struct OracleState {
     lengths: BTreeMap<ChunkId, u32>,
 }
 
-/// A read under way: what its answer must at least know of.
+/// A read under way: the least that its answer must know of.
 #[derive(Clone, Debug)]
 pub struct Reading {
     path: String,
@@ -235,7 +235,7 @@ impl Oracle {
         if end > issued {
             return Err(format!("{path}: read up to {end}, {issued} bytes were written"));
         }
-        // From the back: what a stay found on is the earlier ones'.
+        // From the back: the bytes that a stay found are those of earlier ones.
         let mut above = end;
         for stay in file.stays.values().rev() {
             let from = stay.start.max(offset);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What was done with a register.
+/// Operation on a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Did {
     /// It was given this value.
@@ -19,7 +19,7 @@ impl Did {
     }
 }
 
-/// How sure it is.
+/// Certainty of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sure {
     /// It happened between its start and its end.
@@ -31,9 +31,9 @@ pub enum Sure {
 /// One operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// What was done.
+    /// The operation.
     pub did: Did,
-    /// How sure it is.
+    /// Its certainty.
     pub sure: Sure,
     /// When it began.
     pub start: Duration,
@@ -44,10 +44,10 @@ pub struct Operation {
 /// States of the search at most: a history that needs more has too many operations at a time.
 const STATES_MAX: usize = 1 << 18;
 
-/// Operations before and behind the one that cannot be explained that are told.
+/// Operations that are printed before and behind the one that cannot be explained.
 const NEAR: usize = 16;
 
-/// Where the search for an order stands.
+/// State of the search for an order.
 #[derive(Clone)]
 struct Node {
     value: u64,
@@ -93,7 +93,7 @@ impl Search {
             Did::Write(_) => None,
         };
         let read: BTreeSet<u64> = history.iter().filter_map(seen).collect();
-        // What need not have happened and was never seen explains nothing.
+        // Writes that need not have happened and were never seen explain nothing.
         history.retain(|operation| match operation.did {
             Did::Write(value) => operation.is_sure() || read.contains(&value),
             Did::Read(_) => true,
@@ -114,13 +114,13 @@ impl Search {
         all.filter(|(index, _)| !node.has(*index))
     }
 
-    /// Whatever comes next began before any that must still happen has ended; `but` one.
+    /// The next operation began before any that must still happen has ended; `but` one.
     fn limit(&self, node: &Node, but: Option<usize>) -> Duration {
         let ends = self.open(node).filter(|(index, it)| it.is_sure() && Some(*index) != but);
         ends.map(|(_, it)| it.end).min().unwrap_or(Duration::MAX)
     }
 
-    /// Reads of the present value happen as soon as they may: they are in nobody's way.
+    /// Reads of the present value happen as soon as they may: they exclude no other order.
     fn settle(&self, node: &mut Node) {
         loop {
             let limit = self.limit(node, None);
@@ -134,7 +134,7 @@ impl Search {
         node.first = left.unwrap_or(self.history.len());
     }
 
-    /// A write that nobody has seen, and that could not be taken for another.
+    /// A write that no read has seen, and that could not be taken for another.
     fn is_unseen(&self, operation: &Operation, value: u64) -> bool {
         operation.is_sure() && !self.read.contains(&value) && self.written[&value] == 1
     }
@@ -150,7 +150,7 @@ impl Search {
         reads.any(|(_, it)| it.did == Did::Read(value))
     }
 
-    /// What may follow. Unseen writes that may happen do so right before another write.
+    /// Nodes that may follow. Unseen writes that may happen do so right before another write.
     fn follow(&self, node: &Node) -> Vec<Node> {
         let limit = self.limit(node, None);
         let enabled = self.open(node).take_while(|(_, it)| it.start <= limit);
@@ -180,8 +180,8 @@ impl Search {
     }
 }
 
-/// An error unless there is an order of all operations, within their times, that a register with
-/// 0 at first could have gone through: Wing and Gong's search, with a memory of what was tried.
+/// An error unless there is an order of all operations, within their times, that a register with 0
+/// at first could have had: Wing and Gong's search, with a memory of visited states.
 pub fn check(history: Vec<Operation>) -> Result<(), String> {
     let search = Search::new(history);
     let known = search.history.iter().filter(|operation| operation.is_sure()).count();

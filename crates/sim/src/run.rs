@@ -14,7 +14,7 @@ use runtime::sim::Sim;
 use crate::planted::{self, Acts, Planted};
 use crate::scenario::Scenario;
 
-/// What a good run was like.
+/// Facts of a run without a violation.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Equal for equal seeds of one build.
@@ -23,7 +23,7 @@ pub struct Outcome {
     pub events: u64,
     /// Virtual time that passed.
     pub elapsed: Duration,
-    /// How often each rare path was reached.
+    /// Counts of each rare path.
     pub marks: BTreeMap<&'static str, u64>,
 }
 
@@ -34,7 +34,7 @@ pub struct Failure {
     pub scenario: &'static str,
     /// The seed.
     pub seed: u64,
-    /// What was broken.
+    /// The violation.
     pub violation: String,
 }
 
@@ -60,8 +60,8 @@ pub fn elapsed() -> Option<Duration> {
     RUNNING.with_borrow(|sim| sim.as_ref().map(Sim::elapsed))
 }
 
-/// Runs one seed of a scenario. A panic (an assertion of the code or of a checker) and a run
-/// in which everything waits for ever are failures.
+/// Runs one seed of a scenario. A panic (an assertion of the code or of a checker) and a run in
+/// which all tasks wait for ever are failures.
 pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     let failure = |violation| Failure { scenario: scenario.name, seed, violation };
     let sim = Sim::new(seed);
@@ -74,7 +74,7 @@ pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
         marks: sim.marks(),
     };
     RUNNING.set(None);
-    // What is left of the world goes before the next one starts.
+    // The rest of the world goes before the next one starts.
     let closed = catch_unwind(AssertUnwindSafe(move || sim.close()));
     match run {
         Err(panic) => Err(failure(panic_text(&*panic))),
@@ -90,7 +90,7 @@ pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
 /// Seeds whose outcomes wait for those before them, at most: bounds what a slow seed holds up.
 const AHEAD_MAX: u64 = 64;
 
-/// What the threads of [`run_seeds`] share.
+/// State that the threads of [`run_seeds`] share.
 struct Shared {
     next: u64,
     /// No seed from here on is wanted: the end, or one that failed.
@@ -111,9 +111,9 @@ pub fn run_planted(
     planted::with((bug, one_in), seed, || run_seed(scenario, seed))
 }
 
-/// Runs `seeds` on `threads` threads until one fails; calls `each` after every good one, in the
-/// order of seeds. Answers how many were good. Each seed is a world of its own, so what is
-/// reported does not depend on the number of threads.
+/// Runs `seeds` on `threads` threads until one fails; calls `each` after every success, in the
+/// order of seeds. Answers how many succeeded. Each seed is a world of its own, so what is reported
+/// does not depend on the number of threads.
 pub fn run_seeds(
     scenario: &Scenario,
     seeds: Range<u64>,

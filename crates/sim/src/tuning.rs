@@ -1,5 +1,5 @@
-//! Limits, times and sizes of a simulated cluster: drawn anew for each seed, so that bounds which
-//! no test would think of are met (`docs/style.md`).
+//! Limits, times and sizes of a simulated cluster: drawn for each seed, so that bounds which no
+//! test would think of are met (`docs/style.md`).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use master::{FirstNumbers, MasterTiming};
 use runtime::Rng;
 use runtime::sim::Sim;
 
-/// How the processes of a cluster are configured.
+/// Configuration of the processes of a cluster.
 #[derive(Clone, Debug)]
 pub struct Tuning {
     /// Masters.
@@ -21,11 +21,11 @@ pub struct Tuning {
     pub heartbeat: Duration,
     /// Pause between two passes of scrub.
     pub scrub_pause: Duration,
-    /// How long a writer is not heard of before chunkservers report it.
+    /// Silence of a writer after which chunkservers report it.
     pub writer_quiet: Duration,
     /// Bytes by which the file of a store grows.
     pub grow_step: u64,
-    /// Where the masters' counters begin; none: drawn for each cluster.
+    /// First values of the masters' counters; none: drawn for each cluster.
     pub first: Option<FirstNumbers>,
 }
 

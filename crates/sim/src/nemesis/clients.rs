@@ -23,7 +23,7 @@ pub(crate) struct Cut {
     paths: Vec<(HostId, HostId)>,
 }
 
-/// Which way a cut is closed.
+/// Direction in which a cut is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// Neither requests nor answers arrive.

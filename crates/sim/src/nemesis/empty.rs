@@ -10,11 +10,11 @@ use wire::control::DiskReport;
 use super::{WIPE_TIMEOUT, Work};
 use crate::cluster::DISK_ROOT;
 
-/// How soon masters show a disk that is empty, and serve one that was formatted.
+/// Time in which masters show an empty disk, and serve one that was formatted.
 const SHOWN_WITHIN: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Pause between two checks.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a server runs without its disk in milliseconds, least and most.
+/// Time for which a server runs without its disk in milliseconds, least and most.
 const EMPTY_MS: (u64, u64) = (500, 5_000);
 
 impl Work {

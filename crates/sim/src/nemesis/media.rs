@@ -11,13 +11,13 @@ use crate::cluster::{Cluster, DISK_ROOT, MASTER_DIR};
 
 /// One-shot errors: one operation in so many, least and most.
 const SELDOM: (u64, u64) = (3, 40);
-/// How long a server without a disk runs in milliseconds, least and most.
+/// Time for which a server without a disk runs in milliseconds, least and most.
 const ABSENT_MS: (u64, u64) = (500, 15_000);
-/// How long a server is down while another one cannot read sectors, in milliseconds.
+/// Time for which a server is down while another one cannot read sectors, in milliseconds.
 const DEAD_MS: (u64, u64) = (1_000, 15_000);
 
-/// How soon a master has found out that it may not take part without its disk, or that its disk is
-/// damaged.
+/// Time in which a master has found out that it may not take part without its disk, or that its
+/// disk is damaged.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Work {
@@ -46,7 +46,7 @@ impl Work {
                 }
             }
         });
-        // Half of them are over before anything is tried a second time.
+        // Half of them are over before the second attempt of any operation.
         let (low, high) = if self.draw(2) == 0 { (1, 30) } else { (30, 1_500) };
         self.pause(low, high).await;
         self.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
@@ -117,7 +117,7 @@ impl Work {
     }
 
     /// A master comes back with an empty disk. It must refuse to take part under its old number;
-    /// then an operator replaces it. Or a healthy one is replaced, without any notice.
+    /// then an operator replaces it. Or a healthy one is replaced, without notice.
     pub(super) async fn lose_master(&self) {
         let index = self.draw(self.cluster.masters().len());
         let host = self.cluster.masters()[index];
@@ -151,9 +151,9 @@ impl Work {
         }
     }
 
-    /// A master's disk rots: bits turn, sectors cannot be read, writes get lost. It starts again; one
-    /// that says twice what is damaged is replaced. What is not found out may be found later: until
-    /// it is replaced it is the same master that rots.
+    /// A master's disk rots: bits turn, sectors cannot be read, writes get lost. It starts again;
+    /// one that reports damage twice is replaced. Damage that is not found may be found later:
+    /// until it is replaced it is the same master that rots.
     pub(super) async fn rot_master(&self) {
         let masters = self.cluster.masters();
         let index = self.rotten_master.get().unwrap_or_else(|| self.draw(masters.len()));
@@ -177,7 +177,7 @@ impl Work {
         }
         self.pause(100, 2_000).await;
         self.sim.with_disk_faults(host, |disk| disk.lost_one_in = 0);
-        // A disk that has lost what it acknowledged may show nothing of it at the next start.
+        // A disk that has lost acknowledged writes may not show it at the next start.
         if kind == 2 || !self.stands_rot(index).await {
             self.rotten_master.set(None);
             self.replace_master(index, "nemesis: a rotten master is replaced").await;

@@ -1,4 +1,4 @@
-//! What a front end serves in the simulator, perhaps with a bug.
+//! Devices that a front end serves in the simulator, perhaps with a bug.
 
 use std::rc::Rc;
 
@@ -85,7 +85,7 @@ impl Device for EarlyDevice {
         let device = self.device.clone();
         let _ = acts(Planted::EarlyAnswer); // Always: it is counted.
         self.env.spawn(Class::Foreground, "late write", async move {
-            let _ = device.write(offset, data).await; // Nobody looks: that is the bug.
+            let _ = device.write(offset, data).await; // The result is dropped: that is the bug.
         });
         std::future::ready(Ok(())).boxed_local()
     }

@@ -1,11 +1,11 @@
-//! Bugs on purpose, each of which a checker must find. They stand around the product, in wrappers
-//! that only the simulator puts in: what a chunkserver takes for its disk's store, what a client
-//! takes for the network, what a block server takes for its requests and segments, and how these are
-//! cut, what a front end takes for its volumes. The product has no switch for them.
+//! Bugs on purpose, each of which a checker must find. They are in wrappers around the product that
+//! only the simulator puts in: in the place of a chunkserver's store, of a client's network, of a
+//! block server's requests and segments, and how these are cut, and of a front end's volumes. The
+//! product has no switch for them.
 //!
-//! A bug acts each time that it could, or, in its rare form, one time in so many: what goes wrong
-//! seldom is what tests miss. A rare bug draws only where its act can matter, e.g. at a change that
-//! comes twice, and not at each change: else most acts change nothing that a checker could see.
+//! A bug acts each time that it could, or, in its rare form, one time in so many: tests miss rare
+//! faults. A rare bug draws only where its act can matter, e.g. at a change that comes twice, and
+//! not at each change: else most acts change nothing that a checker could see.
 
 mod frontend;
 mod peers;
@@ -43,17 +43,17 @@ pub enum Planted {
     DeleteNeighbour,
     /// Stores never take what repair copies.
     NoRepair,
-    /// Stores hand out other bytes than were written, with good checksums.
+    /// Stores hand out other bytes than were written, with valid checksums.
     WrongBytes,
     /// Clients count an append as stored when it was sent.
     AckUnsent,
-    /// Replicas of open chunks say for ever what they said when a client first asked.
+    /// Replicas of open chunks repeat for ever their answer to a client's first question.
     StaleTail,
     /// Replicas serve what they hold of open chunks beyond the committed length.
     Uncommitted,
-    /// Clients answer a look-up of a name from what they saw first.
+    /// Clients answer a look-up of a name from their first answer.
     StaleNames,
-    /// Clients that no master answers for a while answer look-ups from what they saw last.
+    /// Clients without an answer of any master for a while answer look-ups from their last answer.
     OldWhenCut,
     /// Clients send some namespace changes again as if they were others.
     TwiceChanged,
@@ -61,9 +61,9 @@ pub enum Planted {
     ForgedLock,
     /// Clients take a rename for done that they never sent.
     LostRename,
-    /// Block servers acknowledge writes at once, whoever had the segment before.
+    /// Block servers acknowledge writes at once, whichever server had the segment before.
     NoHold,
-    /// Block servers take their leases for three times as long as they are.
+    /// Block servers take their leases for three times as long as granted.
     LongLease,
     /// Block servers do a change as often as its message comes.
     NoSequence,
@@ -77,7 +77,7 @@ pub enum Planted {
     NoConfirm,
     /// Segments answer changes behind a cut before all segments are cut.
     NoCutHold,
-    /// Segments say where blocks were when they were first asked for.
+    /// Segments answer with the locations of blocks at the first question.
     OldPlaces,
     /// Front ends answer writes before they are done.
     EarlyAnswer,
@@ -119,29 +119,29 @@ struct Active {
     bug: Planted,
     /// It acts one time in so many.
     one_in: u64,
-    /// Decides when. Its own, so that draws change nothing else.
+    /// Decides when it acts. Its own, so that draws change nothing else.
     rng: Rng,
-    /// How often it could have acted, and has.
+    /// Chances that it had, and times that it acted.
     acts: Acts,
-    /// What was decided of appends, by offset, of fences, by epoch, or of copies: the same for all
+    /// Decisions on appends, by offset, on fences, by epoch, or on copies: the same for all
     /// replicas.
     decided: BTreeMap<(ChunkId, u64), bool>,
     /// Changes of segments that have come.
     changes: Changes,
-    /// How often each segment was opened.
+    /// Number of openings of each segment.
     openings: BTreeMap<SegmentId, u64>,
-    /// What clients were shown of the blocks of segments.
+    /// Contents of blocks that clients were shown.
     sights: sight::Sights,
     /// Segments that have yet to begin a cut, by the cut.
     uncut: BTreeMap<u64, u64>,
 }
 
-/// What a planted bug has done in a run.
+/// Acts of a planted bug in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Acts {
-    /// How often it could have acted.
+    /// Times that it could have acted.
     pub chances: u64,
-    /// How often it has acted.
+    /// Times that it has acted.
     pub count: u64,
 }
 

@@ -46,7 +46,7 @@ struct Buggy {
     env: Env,
     /// An answer to each look-up: the first, or the last.
     seen: Rc<RefCell<BTreeMap<NameKey, ControlReply>>>,
-    /// When a master answered last.
+    /// Time of a master's last answer.
     heard: Rc<Cell<Instant>>,
     /// First answer about each replica of an open chunk.
     stats: Rc<RefCell<BTreeMap<(ChunkId, DiskId), ReplicaStat>>>,
@@ -77,9 +77,8 @@ impl Buggy {
         .boxed_local()
     }
 
-    /// Answers a look-up from memory when no master has answered for a while: longer than one of
-    /// them is down, or silent. Only a client that is cut from all masters hears of none for so
-    /// long.
+    /// Answers a look-up from memory when no master has answered for longer than one of them is
+    /// down or silent. Only a client that is cut from all masters gets no answer for so long.
     fn lookup_when_cut(
         &self,
         to: SocketAddr,
@@ -181,7 +180,7 @@ impl Buggy {
 }
 
 impl Buggy {
-    /// Changes what block servers are granted.
+    /// Changes the grants of block servers.
     fn grant(
         &self,
         to: SocketAddr,
@@ -260,7 +259,7 @@ impl Peers for Buggy {
                 let len = append.offset + append.len;
                 let sending = self.network.data(to, request, token, payload, timeout);
                 self.env.spawn(Class::Foreground, "late append", async move {
-                    let _ = sending.await; // Nobody looks: that is the bug.
+                    let _ = sending.await; // The result is dropped: that is the bug.
                 });
                 std::future::ready(Ok((DataReply::Appended { len }, None))).boxed_local()
             }

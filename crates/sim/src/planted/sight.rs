@@ -1,5 +1,5 @@
-//! What clients have been shown of the blocks of segments: where a bug that brings back an older
-//! content can be seen by a reader.
+//! Contents of blocks that clients have been shown: a bug that brings back an older content acts
+//! where a reader can see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

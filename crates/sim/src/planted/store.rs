@@ -22,9 +22,9 @@ impl Store {
         Store { inner, env: env.clone() }
     }
 
-    /// How the engine is to be run under the bug that is planted on this thread.
+    /// Configuration of the engine under the bug that is planted on this thread.
     pub fn config() -> flash::Config {
-        // The rare form stands in the wrapper: the engine has no chance to draw.
+        // The rare form is in the wrapper: the engine has no chance to draw.
         let early = planted() == Some(Planted::AckEarly) && !is_rare();
         flash::Config {
             planted: early.then_some(flash::Planted::AckEarly),
@@ -32,7 +32,7 @@ impl Store {
         }
     }
 
-    /// The same sectors with one bit of each changed and all checksums made anew.
+    /// The same sectors with one bit of each changed and all checksums computed again.
     fn falsify(&self, read: Read) -> Read {
         let mut sectors = match self.env.pool().alloc(read.sectors.len()) {
             Ok(sectors) => sectors,

@@ -1,4 +1,4 @@
-//! What a block server gets in the simulator: its requests, and its segments, perhaps with a bug.
+//! Requests and segments of a block server in the simulator, perhaps with a bug.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ impl Lease for Endless {
 struct OwnerOpening {
     segment: SegmentId,
     number: u64,
-    /// What was read just now is not what a later owner has shown, or written, before.
+    /// The content read just now is not what a later owner has shown, or written, before.
     shows_old: Cell<bool>,
 }
 
@@ -135,7 +135,7 @@ impl OwnerOpening {
 struct BuggyDevice {
     opening: Rc<OwnerOpening>,
     device: Rc<dyn Owned>,
-    /// What it has said of places, by the first byte and the length.
+    /// Its answers about locations, by the first byte and the length.
     places: RefCell<BTreeMap<(Extent, bool), BlockLocations>>,
 }
 
@@ -202,7 +202,7 @@ impl Device for BuggyDevice {
 
 impl Owned for BuggyDevice {
     fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
-        // When it is polled: what the session knows as done never is.
+        // When it is polled: a change that the session knows as done never is.
         async move {
             match self.forgets(request, offset, &data) {
                 true => self.device.write(offset, data.clone()).await?,
@@ -246,7 +246,7 @@ impl Owned for BuggyDevice {
             if let Some(old) = old.filter(|_| acts(Planted::OldPlaces)) {
                 return Ok(Some(old));
             }
-            // Clients read there what a look finds here.
+            // Clients read there what a check finds here.
             let looked = match planted() {
                 Some(Planted::EndlessLease | Planted::ForgetChanges) => {
                     Some(self.look(extent).await?)

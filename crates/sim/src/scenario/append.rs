@@ -17,16 +17,16 @@ use crate::nemesis::{Faults, Nemesis};
 use crate::oracle::Oracle;
 use crate::tuning::Tuning;
 
-/// How an append scenario runs.
+/// Options of an append scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The cluster.
     pub shape: Shape,
-    /// What goes wrong.
+    /// Faults of the run.
     pub faults: Faults,
     /// Writers' hosts crash too.
     pub client_crashes: bool,
-    /// Writers leave tails open for somebody else to seal.
+    /// Writers leave tails open for another writer to seal.
     pub abandon: bool,
     /// Files are removed while others are written, and the disks are small.
     pub remove: bool,
@@ -34,9 +34,9 @@ pub struct Plan {
     pub policies: &'static [(u8, u8)],
     /// Longest pause of a writer between two bursts of appends.
     pub think: Duration,
-    /// How long faults and load last.
+    /// Duration of faults and load.
     pub load: Duration,
-    /// How soon the cluster is whole again afterwards.
+    /// Time in which the cluster is whole again afterwards.
     pub deadline: Duration,
 }
 
@@ -72,7 +72,7 @@ struct Load {
     verdict: Verdict,
     appended: Rc<Cell<u64>>,
     plan: Plan,
-    /// How often each file was removed: its name is not used again.
+    /// Removals of each file: its name is not used again.
     removed: Rc<RefCell<BTreeMap<String, u32>>>,
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         sim.sleep(Duration::from_millis(100)).await;
     }
     nemesis.stop().await;
-    // Writers get time without faults: what hangs now hangs for ever.
+    // Writers get time without faults: an operation that hangs now hangs for ever.
     sim.sleep(Duration::from_secs(5)).await;
     stop.set(true);
     for writer in writers {
@@ -134,7 +134,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     readers.finish().await?;
     check_content(&cluster, &oracle).await?;
     audit::until_clean(&cluster, &oracle, plan.deadline).await?;
-    // What repair has made good is not there any more, but it was there.
+    // Damaged replicas that repair has replaced count too.
     let found_bad = sim.marks().get("bad replica found").copied().unwrap_or(0);
     if found_bad > 0 && plan.faults.spare_replicas() {
         return Err(format!("{found_bad} replicas were not whole, and nothing has harmed any"));
@@ -150,7 +150,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Seals every file, also those whose writer never heard that it had opened them.
+/// Seals every file, also those whose writer got no answer to its opening.
 pub(super) async fn seal_all(cluster: &Cluster) -> Result<(), String> {
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     for entry in client.list_all("/").await.map_err(|error| error.to_string())? {
@@ -218,7 +218,7 @@ async fn keep_writing(load: Load, number: usize, crashes: bool) {
     }
 }
 
-/// Writes files one after the other until told to stop; a broken rule ends up in the verdict.
+/// Writes files one after the other until it is stopped; a broken rule ends up in the verdict.
 async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, mut rng: Rng) {
     // Files of earlier rounds are opened again: their tails need recovery.
     let mut index = rng.below(3);
@@ -230,7 +230,7 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
         }
         if load.oracle.acked_len(&path) > FILE_MAX {
             if load.plan.remove {
-                // Whether it worked or not, the name is done with.
+                // The name is not used again, with or without an error.
                 load.oracle.removed(&path);
                 let _ = client.unlink(&path).await;
                 *load.removed.borrow_mut().entry(format!("/w{number}-{index}")).or_insert(0) += 1;
@@ -282,7 +282,7 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
         for (append, len) in pending {
             let end = append.offset() + len;
             if append.await.is_err() {
-                // Its outcome is unknown; a new writer finds out.
+                // Its outcome is unknown; a new writer learns it.
                 return Ok(());
             }
             load.oracle.acked(path, epoch, end)?;

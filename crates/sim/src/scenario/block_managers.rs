@@ -1,8 +1,8 @@
 //! Block managers, block servers and the leases between them, under crashes, partitions and
-//! drifting clocks: of all servers that believe in their lease on a segment, only the one with
-//! the lowest epoch acknowledges writes, and no read is older than what was acknowledged before
-//! (invariant 6, `protocols.md` 6.5). Segments stand in memory: what is fenced is fenced by them,
-//! as the core would.
+//! drifting clocks: of all servers that believe in their lease on a segment, only the one with the
+//! lowest epoch acknowledges writes, and no read is older than what was acknowledged before
+//! (invariant 6, `protocols.md` 6.5). Segments are in memory: they enforce the fences as the core
+//! would.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,16 +39,16 @@ const SERVERS: usize = 3;
 const VOLUMES: u64 = 3;
 const PORT: u16 = 7301;
 const LOAD: Duration = Duration::from_secs(12);
-/// How often beliefs are compared.
+/// Interval of comparing beliefs.
 const LOOK: Duration = Duration::from_millis(2);
 /// Without managers, reads and writes go on at least this often.
 const STILL_MAX: Duration = Duration::from_millis(200);
-/// A takeover takes no longer, with nothing else wrong.
+/// A takeover takes no longer, without other faults.
 const TAKEOVER_MAX: Duration = Duration::from_millis(1000);
 
 /// The content of all segments, as the core would have it.
 #[derive(Default)]
-struct Shelf {
+struct StandInStore {
     segments: RefCell<BTreeMap<SegmentId, Content>>,
 }
 
@@ -56,16 +56,16 @@ struct Shelf {
 struct Content {
     /// The largest epoch under which it was opened.
     epoch: u64,
-    /// What was written last.
+    /// The value written last.
     value: u64,
     /// The largest value that was acknowledged.
     acked: u64,
 }
 
-/// A segment in the hands of one server, which knows what it read and wrote itself.
+/// A segment at one server, which knows its own reads and writes.
 struct StandIn {
     env: Env,
-    shelf: Rc<Shelf>,
+    store: Rc<StandInStore>,
     id: SegmentId,
     epoch: u64,
     known: Cell<u64>,
@@ -76,7 +76,7 @@ impl StandIn {
         let delay = Duration::from_micros(self.env.random_below(3000));
         self.env.sleep(delay).await;
         {
-            let segments = &mut *self.shelf.segments.borrow_mut();
+            let segments = &mut *self.store.segments.borrow_mut();
             let content = segments.entry(self.id).or_default();
             if content.epoch != self.epoch {
                 return Err(Fault::new(Kind::Fenced, "another has opened it"));
@@ -135,13 +135,13 @@ impl Owned for StandIn {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// As an append to the core would say it.
+    /// The answer of an append to the core.
     fn confirm(&self) -> Answer<'_, ()> {
         Box::pin(async {
             let delay = Duration::from_micros(self.env.random_below(2000));
             self.env.sleep(delay).await;
             let epoch =
-                self.shelf.segments.borrow().get(&self.id).map_or(0, |content| content.epoch);
+                self.store.segments.borrow().get(&self.id).map_or(0, |content| content.epoch);
             self.env.sleep(delay).await;
             match epoch == self.epoch {
                 true => Ok(()),
@@ -172,7 +172,7 @@ impl ServedSegment for StandIn {
 /// Opens stand-ins of one server.
 struct StandIns {
     env: Env,
-    shelf: Rc<Shelf>,
+    store: Rc<StandInStore>,
     open: RefCell<BTreeMap<SegmentId, Rc<StandIn>>>,
 }
 
@@ -182,7 +182,7 @@ impl Devices for StandIns {
             let delay = Duration::from_millis(1 + self.env.random_below(30));
             self.env.sleep(delay).await;
             let value = {
-                let segments = &mut *self.shelf.segments.borrow_mut();
+                let segments = &mut *self.store.segments.borrow_mut();
                 let content = segments.entry(segment).or_default();
                 if content.epoch > held.epoch {
                     return Err(Fault::new(Kind::Fenced, "another has opened it"));
@@ -192,7 +192,7 @@ impl Devices for StandIns {
             };
             let stand_in = Rc::new(StandIn {
                 env: self.env.clone(),
-                shelf: self.shelf.clone(),
+                store: self.store.clone(),
                 id: segment,
                 epoch: held.epoch,
                 known: Cell::new(value),
@@ -212,7 +212,7 @@ struct Running {
 
 struct World {
     cluster: Cluster,
-    shelf: Rc<Shelf>,
+    store: Rc<StandInStore>,
     managers: Vec<HostId>,
     servers: Vec<HostId>,
     leading: RefCell<Vec<Option<ManagerRole>>>,
@@ -234,7 +234,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     };
     let world = Rc::new(World {
         cluster: cluster.clone(),
-        shelf: Rc::default(),
+        store: Rc::default(),
         managers: hosts("bm", MANAGERS),
         servers: hosts("bs", SERVERS),
         leading: RefCell::new(vec![None; MANAGERS]),
@@ -272,7 +272,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     cluster.settle(Duration::from_secs(60)).await?;
     let mut segments = world.segments(&users).await?;
     if segments.is_empty() {
-        // The last volume was removed: without one there is nothing to measure.
+        // The last volume was removed: without one no request can be measured.
         sim.mark("block-managers: no volume was left");
         let made = users.ask(creation("last", 1, 4 * MIB)).await;
         made.map_err(|error| format!("no volume can be made: {error}"))?;
@@ -345,7 +345,7 @@ impl World {
             let client = this.connect(&env, client::Config::default()).await;
             let stand_ins = Rc::new(StandIns {
                 env: env.clone(),
-                shelf: this.shelf.clone(),
+                store: this.store.clone(),
                 open: RefCell::default(),
             });
             let addr = this.cluster.sim().addr(host, PORT);
@@ -388,7 +388,7 @@ impl World {
         }
     }
 
-    /// Compares what all servers believe.
+    /// Compares the beliefs of all servers.
     fn look(&self) {
         let ownership_views = {
             let running = self.running.borrow();
@@ -453,10 +453,10 @@ impl World {
     }
 
     fn acked_of(&self, id: SegmentId) -> u64 {
-        self.shelf.segments.borrow().get(&id).map_or(0, |content| content.acked)
+        self.store.segments.borrow().get(&id).map_or(0, |content| content.acked)
     }
 
-    /// What was acknowledged before a read began must be in it.
+    /// A read has all that was acknowledged before it began.
     fn check_read(&self, device: &StandIn, acked: u64, known: u64) {
         self.reads.set(self.reads.get() + 1);
         if known < acked {
@@ -491,8 +491,8 @@ impl World {
         Ok(())
     }
 
-    /// With nothing else wrong: a server that dies, and a manager that dies, are missed for less
-    /// than a second.
+    /// Without other faults: a server that dies, and a manager that dies, are replaced in less than
+    /// a second.
     async fn kill_and_measure(&self, segments: &BTreeSet<SegmentId>) -> Result<(), String> {
         let sim = self.cluster.sim();
         sim.sleep(Duration::from_secs(2)).await;
@@ -513,7 +513,7 @@ impl World {
         let leader = leader.ok_or("no manager leads")?;
         self.leading.borrow_mut()[leader] = None;
         sim.crash(self.managers[leader], CrashMode::Power);
-        // Leases last on for a while; then somebody must have renewed them.
+        // Leases last on for a while; then a server must have renewed them.
         let end = sim.elapsed() + Duration::from_secs(3);
         let mut away = Duration::ZERO;
         while sim.elapsed() < end {
@@ -593,7 +593,7 @@ async fn harass(world: Rc<World>) {
     }
 }
 
-/// What a block server does with requests: reads and writes of the segments that it has.
+/// A block server's handling of requests: reads and writes of the segments that it has.
 async fn serve(world: Rc<World>, env: Env, running: Running) {
     let mut rng = Rng::new(env.random_u64());
     loop {
@@ -636,14 +636,14 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
                 }
             }
             world.acked.set(world.acked.get() + 1);
-            let segments = &mut *world.shelf.segments.borrow_mut();
+            let segments = &mut *world.store.segments.borrow_mut();
             let content = segments.entry(id).or_default();
             content.acked = content.acked.max(value);
         });
     }
 }
 
-/// A read that is answered within its moment: what was acknowledged before must be in it.
+/// A read that is answered at once: it has all that was acknowledged before.
 fn read(world: &World, device: &StandIn) {
     world.check_read(device, world.acked_of(device.id), device.known.get());
 }

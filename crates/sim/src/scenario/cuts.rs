@@ -1,6 +1,6 @@
-//! Whoever takes snapshots of volumes that others write to, whatever happens meanwhile. What a
-//! snapshot or a clone of it has of a block is what a read would have seen between the asking for
-//! the snapshot and its answer (`protocols.md` 6.6).
+//! Snapshots of volumes that other clients write to, under faults. A snapshot, or a clone of it,
+//! has of a block what a read would have seen between the asking for the snapshot and its answer
+//! (`protocols.md` 6.6).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use super::record::{Record, extent};
 
 /// Between the end of a snapshot's use and the next, at most.
 const PAUSE_MS: u64 = 1500;
-/// What is asked for is done within so long, faults and all.
+/// Time limit of a request, faults and all.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// Between two attempts to open what is not to be had yet.
+/// Pause between two attempts to open a volume that is not there yet.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Takes snapshots, on a host that does not crash.
@@ -35,8 +35,8 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Begins to take snapshots of `volumes`, until `is_over` says so; the task ends with how many
-    /// there were, or with what is wrong.
+    /// Begins to take snapshots of `volumes`, until `is_over` is true; the task ends with their
+    /// number, or with the violation.
     pub(super) fn start(
         client: &Client,
         endpoint: &Endpoint,
@@ -75,7 +75,7 @@ impl Keeper {
         }
     }
 
-    /// Takes a snapshot, looks at it or at a clone, and removes it.
+    /// Takes a snapshot, checks it or a clone, and removes it.
     async fn take(&self, volume: VolumeId, number: u64) -> Result<(), String> {
         let asked = self.record.now();
         let (nonce, name) = (self.env.random_u64(), format!("s{number}"));

@@ -1,7 +1,7 @@
 //! Deleted volumes on the whole stack, while block managers crash and their calendars are set by
-//! days: the data is kept for as long as was promised, under every leader; it comes back with its
-//! content; it goes when its time is over, with its files. With little room on the disks the
-//! volume whose time ends first goes early, and no other.
+//! days. The data is kept for as long as was promised, under every leader; it comes back with its
+//! content. When its time is over, it goes with its files. With little room on the disks the volume
+//! whose time ends first goes early, and no other.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,11 +27,11 @@ use crate::cluster::{Cluster, Shape};
 use crate::tuning::Tuning;
 
 pub(super) const MANAGERS: usize = 2;
-/// How long the data of deleted volumes is kept.
+/// Time for which the data of deleted volumes is kept.
 const KEPT: Duration = Duration::from_secs(40);
-/// A leader stores what is left in steps of so much, and looks as often: each takeover may add this.
+/// A leader stores the time left at this interval: each takeover may add this.
 const STEP: Duration = EXPIRY.saturating_add(EXPIRY);
-/// Takeovers, removals and looks take no longer without faults.
+/// Takeovers, removals and checks take no longer without faults.
 const SLACK: Duration = Duration::from_secs(30);
 const DAY_MS: i64 = 24 * 3600 * 1000;
 const FILE_BYTES: u64 = 256 << 10;
@@ -41,7 +41,7 @@ const DISK: u64 = 96 * MIB;
 const LARGE: u64 = 12 * MIB;
 pub(super) const PART: u64 = 256 << 10;
 
-/// The byte that all of the part at `offset` is made of.
+/// The byte that fills the part at `offset`.
 pub(super) fn byte_at(offset: u64) -> u8 {
     (offset / PART % 251) as u8 + 1
 }
@@ -149,7 +149,7 @@ impl World {
         Ok(())
     }
 
-    /// Deletes a volume; when that was asked for.
+    /// Deletes a volume; answers the time of the request.
     async fn delete(&self, volume: VolumeId) -> Result<Duration, String> {
         let asked = self.sim().elapsed();
         let request = BlockRequest::Delete { volume, force: true, snapshots: true };
@@ -262,7 +262,7 @@ impl World {
             if let Err(error) = appender.append(&vec![7; MIB as usize]).await {
                 return Err(format!("the cluster was to be almost full: {error}"));
             }
-            // What is used comes with heartbeats.
+            // Usage comes with heartbeats.
             self.env.sleep(Duration::from_millis(300)).await;
         }
         loop {

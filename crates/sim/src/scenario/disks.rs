@@ -1,14 +1,14 @@
 //! Virtual disks on the whole stack: hosts with an NBD client, a front end and the block client;
 //! block managers, block servers, chunkservers, masters. Both hosts have one volume open together,
-//! and take the other from each other, who lets go, dies, or does not know that it is over.
-//! Everything crashes, pauses, drifts and is cut off; segments move; messages come late and twice;
-//! garbage is collected; snapshots are taken, and cloned. At the end, amid requests, all lose power
-//! at once.
+//! and take the other from each other; the previous holder lets go, dies, or does not know that it
+//! is over. Everything crashes, pauses, drifts and is cut off; segments move; messages come late
+//! and twice; garbage is collected; snapshots are taken, and cloned. At the end, under requests,
+//! all lose power at once.
 //!
-//! Each block is linearizable over all of that: what was answered is there, whatever came late.
-//! An answer is a promise of durability, so what a flush has completed is among it; a write that
-//! was not answered is there, whole, or not. A snapshot, or a clone of it, has of each block what a
-//! read would have seen while it was made.
+//! Each block is linearizable over all of that: everything answered is there. An answer is a
+//! promise of durability, so all that a flush has completed is included; a write that was not
+//! answered is there, whole, or not. A snapshot, or a clone of it, has of each block what a read
+//! would have seen while it was made.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ const MANAGERS: usize = 2;
 const SERVERS: usize = 3;
 const HOSTS: usize = 2;
 /// NBD connections of a host to a volume; each has one request at a time.
-const LANES: usize = 2;
+const WORKERS: usize = 2;
 const PORT: u16 = 10_809;
 /// Bytes of a volume: two segments in turn, a sector each.
 const BYTES: u64 = 1 << 20;
@@ -54,9 +54,9 @@ const BLOCKS: [u64; 5] = [3, 4, 15, 16, 40];
 const LOAD: Duration = Duration::from_secs(10);
 /// The same where hosts are cut off: a cut may last 12 s.
 const CUTS_LOAD: Duration = Duration::from_secs(24);
-/// Between two requests of a lane, at most: seeds are cheap when lanes think.
+/// Pause between two requests of a worker, at most: few requests make a seed cheap.
 const THINK: Duration = Duration::from_millis(80);
-/// How often the servers' beliefs are compared.
+/// Interval of comparing the servers' beliefs.
 const LOOK: Duration = Duration::from_millis(5);
 /// Without faults everything goes on within so long.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -71,23 +71,23 @@ const SHARED: usize = 0;
 const OWN: usize = 1;
 const NAMES: [&str; 2] = ["shared", "own"];
 
-/// What a run suffers.
+/// Faults of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Harm {
-    /// Whatever there is.
+    /// All faults that there are.
     Everything,
     /// Hosts are cut off from each other, by pair and direction.
     Cuts,
 }
 
-/// What a host does with the volume that only one has.
+/// Use of the exclusive volume by a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stance {
-    /// It opens and uses it; of two, whoever came later has the larger number.
+    /// It opens and uses it; of two, the later one has the larger number.
     Holds(u64),
-    /// It goes on with what it has open, and does not know better.
+    /// It goes on with its open volume, and does not know that it is over.
     Lingers,
-    /// It closes what it has open.
+    /// It closes its open volume.
     Leaves,
 }
 
@@ -170,8 +170,8 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     }
 }
 
-/// What the core suffers, beside a bad network: something else in each run, so that in some of them
-/// the block service is busy enough to be hit by what it suffers itself.
+/// Faults of the core, beside a bad network: different in each run, so that in some of them the
+/// block service is busy enough to be hit by its own faults.
 fn faults(sim: &Sim) -> Faults {
     let coin = || sim.with_rng(|rng| rng.one_in(3));
     Faults {
@@ -185,8 +185,8 @@ fn faults(sim: &Sim) -> Faults {
     }
 }
 
-/// Promises and bounds of a volume, or none: lanes ask for 100 requests a second when nothing holds
-/// them back, of 4 to 8 KiB.
+/// Promises and bounds of a volume, or none: workers ask for 100 requests a second when nothing
+/// holds them back, of 4 to 8 KiB.
 fn limits(env: &Env) -> VolumeLimits {
     let draw = |low: u64, high: u64| low + env.random_below(high - low);
     let bounds = env.random_below(3);
@@ -248,7 +248,7 @@ impl World {
         if volume == SHARED { Stance::Holds(0) } else { self.stances.borrow()[host] }
     }
 
-    /// The number under which somebody has, or had last, the volume that only one has.
+    /// The number of the client that has, or had last, the exclusive volume.
     fn turn(&self) -> u64 {
         let number = |stance: &Stance| match stance {
             Stance::Holds(number) => *number,
@@ -261,7 +261,7 @@ impl World {
         self.sim.addr(self.hosts[host], PORT)
     }
 
-    /// Starts a host: its front end, and what uses it.
+    /// Starts a host: its front end, and its clients.
     fn boot(self: &Rc<Self>, host: usize) {
         let (env, this) = (self.sim.boot(self.hosts[host]), self.clone());
         env.clone().spawn(Class::Control, "boot host", async move {
@@ -280,7 +280,7 @@ impl World {
                 return this.stack.violation(format!("a front end did not start: {error}"));
             }
             for volume in [SHARED, OWN] {
-                for _ in 0..LANES {
+                for _ in 0..WORKERS {
                     let rng = Rng::new(env.random_u64());
                     let work = this.clone().work(env.clone(), (host, volume), rng);
                     env.spawn(Class::Foreground, "lane", work);
@@ -307,7 +307,7 @@ impl World {
                 Stance::Lingers => true,
                 Stance::Leaves => false,
             };
-            // After an error it is opened anew: it may be another's by now.
+            // After an error it is opened again: it may be another's by now.
             while goes_on() && self.act(&mut connection, by, &mut rng).await.is_ok() {
                 env.sleep(Duration::from_micros(rng.below(THINK.as_micros() as u64))).await;
             }
@@ -364,7 +364,7 @@ impl World {
         Ok(())
     }
 
-    /// Compares what servers believe, and notes who has which segment.
+    /// Compares the beliefs of servers, and notes which has which segment.
     async fn watch(self: Rc<Self>) {
         let mut owners = std::collections::BTreeMap::new();
         loop {
@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    /// Troubles block managers and block servers, one at a time, and all clocks.
+    /// Injects faults into block managers and block servers, one at a time, and all clocks.
     async fn inject_faults(self: Rc<Self>) {
         while !self.is_over() {
             self.pause(100, 900).await;
@@ -558,7 +558,7 @@ impl World {
         (0..HOSTS).for_each(|host| self.boot(host));
     }
 
-    /// All blocks are read once more, are written, and read again, when nobody else writes.
+    /// All blocks are read once more, are written, and read again, when no client writes.
     async fn last_look(self: &Rc<Self>) -> Result<(), String> {
         let number = self.turn() + 1;
         let holder = self.stances.borrow().iter().position(|one| matches!(one, Stance::Holds(_)));

@@ -1,5 +1,5 @@
-//! The runtime alone: a server that stores what it receives and answers, a client that counts,
-//! and a power cut between. What was answered is there afterwards.
+//! The runtime alone: a server that stores what it receives and answers, a client that counts, and
+//! a power cut between. Everything answered is there afterwards.
 
 use std::cell::Cell;
 use std::path::Path;

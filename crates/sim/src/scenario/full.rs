@@ -15,13 +15,13 @@ use runtime::sim::{CrashMode, Sim};
 use super::deleted::{MANAGERS, PART, World, byte_at};
 use super::stack::Role;
 
-/// What makes room is done within, a takeover included.
+/// Time limit of the actions that make room, a takeover included.
 const SOON: Duration = Duration::from_secs(15);
-/// The stores here have 6 MiB for metadata. To open the 70 segments takes them 5 MiB, which come back
-/// when rights have run out, 20 s later: where block servers crash three times in as long, there is no
-/// room for a takeover until then, and what was tried in the meantime comes back once more.
+/// The stores here have 6 MiB for metadata. To open the 70 segments takes 5 MiB, which come back
+/// when rights have run out, 20 s later. When block servers crash three times in as long, there is
+/// no room for a takeover until then, and failed attempts come back once more.
 const RESERVE_BACK: Duration = Duration::from_secs(45);
-/// Chunks of what was deleted keep their room for as long as rights to them live, 20 s here.
+/// Chunks of deleted files keep their room for as long as rights to them live, 20 s here.
 const ROOM: Duration = Duration::from_secs(180);
 /// Bytes that are written before the cluster is full.
 const KEPT: u64 = 4 * MIB;
@@ -125,7 +125,7 @@ impl World {
         self.stack.boot(role);
     }
 
-    /// Does what has to be answered soon.
+    /// Runs an operation that has to be answered soon.
     async fn soon<T>(&self, what: &str, work: impl Future<Output = T>) -> Result<T, String> {
         let empty = || self.sim().marks().get("chunkstore: the reserve is used up").copied();
         let (began, before) = (self.sim().elapsed(), empty());

@@ -1,6 +1,6 @@
 //! Writers that do nothing for longer than rights live, with a chunk they have not written to or
 //! one they have, while others take their files over; on clusters of several sizes, with a key
-//! and without. What a writer does after its pause is judged as in `takeover`.
+//! and without. A writer's acts after its pause are judged as in `takeover`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,12 +21,12 @@ use crate::tuning::Tuning;
 const WRITERS: u64 = 3;
 const FILES: u64 = 2;
 const APPEND_MAX: u64 = 20_000;
-/// Rights live 20 s here, and what was deleted is forgotten another 10 s later.
+/// Rights live 20 s here, and deleted replicas are forgotten another 10 s later.
 const IDLE_MS: (u64, u64) = (15_000, 75_000);
 const LOAD: Duration = Duration::from_secs(100);
 /// A run in which writers were idle nearly all the time goes on for so long.
 const LOAD_MAX: Duration = Duration::from_secs(300);
-/// What shows that the load does not stand still.
+/// Stays at least: the load does not stand still.
 const STAYS_MIN: u64 = 3;
 const APPENDS_MIN: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(240);

@@ -19,7 +19,7 @@ const CLIENTS: u64 = 4;
 const LOCKS: u64 = 2;
 const LOAD: Duration = Duration::from_secs(15);
 
-/// What is known of one lock from outside.
+/// Facts of one lock, seen from outside.
 #[derive(Default)]
 struct Lock {
     holder: Option<Holder>,
@@ -29,7 +29,7 @@ struct Lock {
     largest: u64,
 }
 
-/// Who believes to hold a lock, and until when by its own clock.
+/// A client that believes to hold a lock, and the end of its lease by its own clock.
 struct Holder {
     client: u64,
     token: u64,
@@ -134,7 +134,7 @@ async fn compete(load: Rc<Load>, client: Client, number: u64, mut rng: Rng) {
         while !load.stop.get() && env.now() < end {
             load.used(lock, Holder { client: number, token, env: env.clone(), end });
             env.sleep(Duration::from_millis(rng.below(100))).await;
-            // It may be over by now: looked at before every use.
+            // It may be over by now: checked before every use.
             if env.now() < end && rng.one_in(4) {
                 let (sent, ttl_ms) = (env.now(), rng.between(200, 1500));
                 let name = format!("lock{lock}");

@@ -35,7 +35,7 @@ use crate::cluster::Shape;
 use crate::nemesis::Faults;
 use append::Plan;
 
-/// A run of a scenario: ends with the violation it found, or well.
+/// A run of a scenario: ends with the violation it found, or without one.
 pub type Run = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 
 /// A named workload with faults and checkers.
@@ -43,7 +43,7 @@ pub type Run = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 pub struct Scenario {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it exercises, one line.
+    /// Its subject, one line.
     pub about: &'static str,
     /// Builds the run in a world.
     pub run: fn(Sim) -> Run,

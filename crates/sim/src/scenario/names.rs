@@ -29,7 +29,7 @@ struct Load {
     places: Vec<NameKey>,
     stop: Cell<bool>,
     history: RefCell<Vec<Operation>>,
-    /// Numbers given to files: their mode tells them apart.
+    /// Numbers given to files: the mode of each is its own.
     files: Cell<u32>,
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn run(sim: Sim, shape: Shape, faults: Faults) -> Result<(), St
         sim.sleep(Duration::from_millis(100)).await;
     }
     cluster.settle(Duration::from_secs(60)).await?;
-    // The last word: what stands there now.
+    // The last check: the present target of each name.
     for name in 0..NAMES {
         let did = Did::Lookup { name };
         if record(&load, &client, did, None).await == OperationEnd::Unknown {
@@ -155,7 +155,7 @@ async fn perform(load: &Load, client: &Client, did: Did, file: Option<FileId>) -
                     Node::File { attributes, .. } => {
                         OperationEnd::Saw(Some(attributes.mode.into()))
                     }
-                    _ => OperationEnd::Saw(Some(u64::MAX)), // Nobody makes anything else here.
+                    _ => OperationEnd::Saw(Some(u64::MAX)), // No client makes anything else here.
                 },
                 Err(Error::NotFound { .. }) => OperationEnd::Saw(None),
                 Err(_) => OperationEnd::Unknown,

@@ -9,7 +9,7 @@ use block_nbd::protocol::{
 use block_volume::geometry::Extent;
 use runtime::{Env, Stream};
 
-/// What a simple reply begins with.
+/// First bytes of a simple reply.
 const SIMPLE_MAGIC: [u8; 4] = [0x67, 0x44, 0x66, 0x98];
 /// Bytes that are received at a time at most.
 const RECEIVE_BYTES: usize = 16 << 10;
@@ -48,7 +48,7 @@ impl Connection {
         Ok(this)
     }
 
-    /// Ends well when the server grants an option.
+    /// Succeeds when the server grants an option.
     async fn choose(&mut self, option: &OptionRequest) -> Result<(), String> {
         let mut out = Vec::new();
         option.encode(&mut out);
@@ -121,7 +121,7 @@ impl Connection {
                 }
                 Chunk::Hole { .. } | Chunk::None => {} // It was zero before.
                 Chunk::Error { errno, message, .. } => return Err(format!("{errno:?}: {message}")),
-                Chunk::Status { .. } => return Err("a status that nobody asked for".to_owned()),
+                Chunk::Status { .. } => return Err("a status that was not asked for".to_owned()),
             }
             return Ok((cookie, last));
         }

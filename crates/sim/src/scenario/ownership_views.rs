@@ -1,4 +1,4 @@
-//! What block servers believe of their segments, as if one could look into all of them at once.
+//! Beliefs of block servers about their segments, compared at one moment.
 
 use std::collections::BTreeMap;
 

@@ -20,7 +20,7 @@ const PAUSE_MS: u64 = 120;
 /// One read asks for up to this many bytes.
 const READ_MAX: u64 = 60_000;
 
-/// What readers share with the rest of a run.
+/// State that readers share with the rest of a run.
 pub(super) struct Shared {
     pub(super) oracle: Oracle,
     /// A broken rule, once one was seen.
@@ -43,7 +43,7 @@ pub(super) struct Readers {
     hosts: Vec<HostId>,
 }
 
-/// What one reader holds on to.
+/// Readers that a client keeps open.
 type Hands = BTreeMap<String, Reader>;
 
 impl Readers {
@@ -172,7 +172,7 @@ async fn ask(
         }
         // Anywhere below the end.
         2..=3 => rng.below(floor.max(1)),
-        // Where no byte is.
+        // At an offset without a byte.
         4 => {
             env.mark("readers: far beyond the end");
             floor + (1 << rng.between(31, 50)) + rng.below(1000)

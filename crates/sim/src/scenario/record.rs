@@ -1,5 +1,5 @@
-//! What clients of volumes did and saw: each block is linearizable, and an attachment that is over
-//! does nothing.
+//! Acts and observations of clients of volumes: each block is linearizable, and an attachment that
+//! is over has no effect.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,16 +14,16 @@ use runtime::sim::Sim;
 
 use crate::register::{self, Did, Operation, Sure};
 
-/// On whose behalf something was done.
+/// The client of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct By {
     pub(super) volume: VolumeId,
     pub(super) geometry: Geometry,
-    /// Of two that have the volume for themselves, whoever has it later has the larger one.
+    /// Of two exclusive holders, the later one has the larger epoch.
     pub(super) epoch: u64,
 }
 
-/// A request that was answered well, for the judgement of attachments.
+/// A request that succeeded, for the judgement of attachments.
 struct Acted {
     volume: VolumeId,
     segment: u32,
@@ -91,7 +91,7 @@ impl Record {
         self.sim.elapsed()
     }
 
-    /// What a snapshot that was asked for and there at some times has of a block: as a read
+    /// Content of a block in a snapshot that was asked for and there at some times: as a read
     /// between them. An error if it is half of a write.
     pub(super) fn cut(
         &self,
@@ -113,18 +113,18 @@ impl Record {
         self.histories.borrow_mut().entry((volume, block)).or_default().push(operation);
     }
 
-    /// Requests of a volume that were answered well, block by block, since epoch `since`.
+    /// Requests of a volume that succeeded, block by block, since epoch `since`.
     pub(super) fn answered(&self, volume: VolumeId, since: u64) -> usize {
         let acted = self.acted.borrow();
         acted.iter().filter(|acted| acted.volume == volume && acted.epoch >= since).count()
     }
 
-    /// An error unless all of it can be. Of volumes that are `shared`, several attachments act.
+    /// An error unless all of it is allowed. Of volumes that are `shared`, several attachments act.
     pub(super) fn judge(&self, shared: impl Fn(VolumeId) -> bool) -> Result<(), String> {
         let acted = self.acted.borrow();
         self.sim.note(acted.len() as u64);
         for newer in acted.iter().filter(|acted| !shared(acted.volume)) {
-            // A former owner may answer reads while its lease lasts, whoever asks.
+            // A previous owner may answer reads while its lease lasts, to any client.
             let is_late = |old: &&Acted| {
                 old.change
                     && (old.volume, old.segment) == (newer.volume, newer.segment)
@@ -146,7 +146,7 @@ impl Record {
     }
 }
 
-/// An operation whose end nobody may get to see: then a change has perhaps happened.
+/// An operation whose end no task may get to see: then a change has perhaps happened.
 pub(super) struct Pending {
     record: Rc<Record>,
     by: By,
@@ -157,7 +157,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// What has happened for certain to one of its blocks.
+    /// An operation that has happened for certain to one of its blocks.
     fn happened(&self, block: u64, did: Did) {
         self.ended.set(true);
         let (start, end, record) = (self.start, self.record.sim.elapsed(), &self.record);
@@ -168,7 +168,7 @@ impl Pending {
         record.acted.borrow_mut().push(Acted { volume, segment, epoch, change, start, end });
     }
 
-    /// The change was answered well.
+    /// The change succeeded.
     pub(super) fn done(&self) {
         self.blocks.clone().for_each(|block| self.happened(block, self.did));
     }

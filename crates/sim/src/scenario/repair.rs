@@ -1,4 +1,4 @@
-//! Losses that redundancy allows, put where they hurt most; each is made good without a hand.
+//! Losses that redundancy allows, at the worst places; each is repaired without an operator.
 //!
 //! - Chunks opened while servers are down get all copies soon after those are back, whether their
 //!   writers append or not.
@@ -36,7 +36,7 @@ struct Act {
     oracle: Oracle,
 }
 
-/// What happens in a run.
+/// Events of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Loss {
     /// Chunks are opened while servers are down.
@@ -190,7 +190,7 @@ impl Act {
         };
         let live: Vec<_> =
             chunk.replicas.iter().filter_map(server).filter(|&at| at != dead).collect();
-        // Where the dead server has none, one replica stays whole.
+        // If the dead server has none, one replica stays whole.
         for (at, &server) in live.iter().take(2).enumerate() {
             let half = u64::from(len / 2);
             let offset = self.draw(0, half.saturating_sub(4_096)) + at as u64 * half;
@@ -241,7 +241,7 @@ async fn append(
     Ok(())
 }
 
-/// Where on the medium the sector with byte `offset` of a chunk lies.
+/// Place on the medium of the sector with byte `offset` of a chunk.
 async fn find_sector(sim: &Sim, host: HostId, chunk: ChunkId, offset: u32) -> Result<u64, String> {
     let env = sim.env(host).ok_or("the server is down")?;
     let find = find_in_file(env.clone(), Cluster::disk_path(0), chunk, offset);

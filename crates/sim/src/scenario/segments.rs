@@ -1,6 +1,6 @@
 //! Segments of volumes on the core: owners that take them over from one another, with as many
-//! requests under way as a busy volume has, while chunkservers crash and masters fail over;
-//! every block linearizable by the device's oracle; then quiet, and the whole content.
+//! requests under way as a busy volume has, while chunkservers crash and masters fail over. Every
+//! block is linearizable by the device's oracle; then a quiet phase, and the whole content.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,11 +19,11 @@ use wire::control::Policy;
 use crate::contenders::{self, Resource};
 use crate::nemesis::Faults;
 
-/// How a scenario of segments runs.
+/// Options of a scenario of segments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) faults: Faults,
-    /// How long faults and load last.
+    /// Duration of faults and load.
     pub(super) load: Duration,
 }
 

@@ -20,7 +20,7 @@ use wire::control::Policy;
 
 use crate::planted::{Planted, acts, cut_is_asked, ends_hold};
 
-/// Until a server begins a cut that it was asked for, at most: segments are cut one after the
+/// Delay until a server begins a cut that it was asked for, at most: segments are cut one after the
 /// other, as they are on a busy network.
 const DELAY: Duration = Duration::from_millis(25);
 /// The same of one segment of so many: clients write to the others many times in that time.
@@ -80,7 +80,7 @@ impl Device for SlowSegment {
 
 impl Owned for SlowSegment {
     fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
-        // When it is polled: what the session knows as done never is.
+        // When it is polled: a change that the session knows as done never is.
         async move {
             match acts(Planted::ForgetChanges) {
                 true => self.hosted.write(offset, data).await,

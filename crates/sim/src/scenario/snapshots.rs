@@ -1,10 +1,10 @@
 //! Snapshots of a volume of several segments, on the whole stack: chunkservers, masters, block
 //! managers and block servers, of which the last two crash in every phase, under writers that do
-//! not pause. Of each snapshot: what was answered before it was asked for is in it, what began
-//! after it was there is not, and it is a consistent cut: if a write is in it, so is every write,
-//! to whatever segment, that was answered before that one began (`protocols.md` 6.6). Clones and
-//! what is written to them; the volume itself has what was answered, collected and cut as it is; at
-//! the end nothing is left of what was removed.
+//! managers and block servers, of which the last two crash in every phase, under writers that do
+//! not pause. Of each snapshot: all that was answered before it was asked for is in it, all that
+//! began after it was there is not. It is a consistent cut: if a write is in it, so is every write,
+//! to any segment, that was answered before that one began (`protocols.md` 6.6). Clones, writes to
+//! them, and the volume have all that was answered; at the end nothing is left of what was removed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -37,17 +37,17 @@ const BYTES: u64 = 2 << 20;
 const SECTOR: u64 = 64 << 10;
 /// Blocks in use, over all segments; each has one writer, whose values count up.
 const BLOCKS: u64 = 48;
-const LANES: u64 = 6;
+const WORKERS: u64 = 6;
 const LOAD: Duration = Duration::from_secs(5);
-/// The same where whoever makes a snapshot, or opens a clone of it, is killed again and again.
+/// The same where the process that makes a snapshot, or opens a clone, is killed repeatedly.
 const LOAD_MAX: Duration = Duration::from_secs(20);
-/// Between two writes of a lane, at most: a write costs a hundred events with all that follows from
-/// it, so that seeds are cheap when lanes think.
+/// Pause between two writes of a worker, at most: a write costs a hundred events with all that
+/// follows from it, so few writes make a seed cheap.
 const THINK: Duration = Duration::from_millis(40);
-/// Snapshots that a run has to bring, at least.
+/// Snapshots of a run, at least.
 const SNAPSHOTS_MIN: usize = 2;
 const NAME: &str = "v";
-/// Requests to remove one snapshot by force, and those who clone it meanwhile, so often each at most.
+/// Forced removals of one snapshot, and clonings of it at the same time, at most each.
 const REMOVALS: usize = 2;
 const CLONERS: usize = 2;
 const CLONES_MAX: usize = 3;
@@ -56,11 +56,11 @@ const CLONES_MAX: usize = 3;
 #[derive(Clone, Copy, Debug)]
 struct Written {
     begun: Duration,
-    /// When it was answered well.
+    /// Time of the successful answer.
     answered: Option<Duration>,
 }
 
-/// A snapshot that was answered well.
+/// A snapshot that was made.
 struct Made {
     name: String,
     asked: Duration,
@@ -77,7 +77,7 @@ struct World {
     made: RefCell<Vec<Made>>,
 }
 
-/// Where a block is: eight sectors on, so that neighbours are of different segments.
+/// Offset of a block: eight sectors on, so that neighbours are of different segments.
 fn offset(block: u64) -> u64 {
     block * SECTOR % BYTES + block * SECTOR / BYTES * BLOCK
 }
@@ -97,10 +97,10 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let user = Rc::new(User::new(&world, &client));
     let volume = user.on(user.clone().create()).await??;
     let device = user.on(user.clone().open(NAME.to_owned())).await??;
-    let lanes: Vec<_> = (0..LANES)
-        .map(|lane| {
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|worker| {
             let rng = Rng::new(sim.with_rng(|rng| rng.next_u64()));
-            let work = user.clone().write_always(device.clone(), lane, rng);
+            let work = user.clone().write_always(device.clone(), worker, rng);
             client.env().spawn(Class::Foreground, "lane", work)
         })
         .collect();
@@ -120,7 +120,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     sim.heal_network();
     world.stack.boot_all();
     let deadline = sim.elapsed() + Duration::from_secs(150);
-    while !lanes.iter().all(|lane| lane.is_finished()) || !snapshots.is_finished() {
+    while !workers.iter().all(|worker| worker.is_finished()) || !snapshots.is_finished() {
         if sim.elapsed() > deadline {
             return Err("a writer or a snapshot does not end without faults".to_owned());
         }
@@ -166,7 +166,7 @@ impl World {
     }
 }
 
-/// Whoever uses the volume: a host that does not crash.
+/// A user of the volume: a host that does not crash.
 struct User {
     world: Rc<World>,
     env: Env,
@@ -222,7 +222,7 @@ impl User {
     }
 
     async fn open(self: Rc<Self>, name: String) -> Result<Rc<dyn Device>, String> {
-        // What has just been closed may still be attached.
+        // A device that has just been closed may still be attached.
         for _ in 0..100 {
             match self.exports.open(&name).await {
                 Ok(device) => return Ok(device),
@@ -242,9 +242,9 @@ impl User {
         device.write(offset(block), data).await
     }
 
-    async fn write_always(self: Rc<Self>, device: Rc<dyn Device>, lane: u64, mut rng: Rng) {
+    async fn write_always(self: Rc<Self>, device: Rc<dyn Device>, worker: u64, mut rng: Rng) {
         while !self.world.stop.get() && !self.world.stack.is_broken() {
-            let block = lane + LANES * rng.below(BLOCKS / LANES);
+            let block = worker + WORKERS * rng.below(BLOCKS / WORKERS);
             let (value, at) = {
                 let of_block = &mut self.world.written.borrow_mut()[block as usize];
                 let value = of_block.len() as u64 + 1;
@@ -340,12 +340,12 @@ impl User {
                 this.ask(BlockRequest::Remove { volume, force: true }).await.map(drop)
             }));
         }
-        for lane in 1..=CLONERS {
+        for worker in 1..=CLONERS {
             let (this, clones, volume) = (self.clone(), clones.clone(), snapshot.volume);
             tasks.push(self.env.spawn(Class::Foreground, "clone", async move {
                 for number in 0..CLONES_MAX {
                     this.env.sleep(Duration::from_millis(this.env.random_below(60))).await;
-                    let name = format!("{NAME}-{lane}-{number}");
+                    let name = format!("{NAME}-{worker}-{number}");
                     let Some(clone) = this.clone().clone_once(volume, name).await? else { break };
                     clones.borrow_mut().push(clone);
                 }
@@ -393,7 +393,7 @@ impl User {
         Ok(values)
     }
 
-    /// What a volume or snapshot has: a consistent cut of all that was written.
+    /// Content of a volume or snapshot: a consistent cut of all that was written.
     async fn look(self: &Rc<Self>, made: &Made) -> Result<(Rc<dyn Device>, Vec<u64>), String> {
         let device = self.clone().open(made.name.clone()).await?;
         let values = self.values(&*device).await;
@@ -402,9 +402,9 @@ impl User {
         checked.map(|values| (device, values)).map_err(|what| format!("{}: {what}", made.name))
     }
 
-    /// Looks at the volume and all snapshots, clones one, rolls back to one, and removes everything.
+    /// Checks the volume and all snapshots, clones one, rolls back to one, and removes everything.
     async fn judge(self: Rc<Self>, made: Vec<Made>, volume: VolumeInfo) -> Result<(), String> {
-        // Nobody writes any more: the volume is what a snapshot would be now.
+        // No client writes any more: the volume is what a snapshot would be now.
         let (asked, there) = (self.now(), self.now());
         self.look(&Made { name: NAME.to_owned(), asked, there }).await?;
         let mut last = Vec::new();
@@ -431,8 +431,8 @@ impl User {
         if self.values(&*device).await? != last {
             return Err(format!("the clone of {name} has other content"));
         }
-        let told = |fault: base::Fault| format!("the clone: {fault}");
-        self.write(&*device, 3, u64::MAX).await.map_err(told)?;
+        let of_clone = |fault: base::Fault| format!("the clone: {fault}");
+        self.write(&*device, 3, u64::MAX).await.map_err(of_clone)?;
         let source = self.clone().open(name.clone()).await?;
         if self.values(&*source).await? != last {
             return Err(format!("a write to the clone changed {name}"));

@@ -33,7 +33,7 @@ pub(super) struct Stack {
     servers: Vec<HostId>,
     /// Bytes of a DataFile.
     file_bytes: u64,
-    /// How long the data of deleted volumes is kept.
+    /// Time for which the data of deleted volumes is kept.
     kept: Duration,
     running: RefCell<Vec<Option<ServerRole>>>,
     verdict: RefCell<Option<String>>,
@@ -101,7 +101,7 @@ impl Stack {
         &self.servers
     }
 
-    /// What was broken first counts.
+    /// The first violation counts.
     pub(super) fn violation(&self, text: String) {
         self.verdict.borrow_mut().get_or_insert(text);
     }
@@ -130,7 +130,7 @@ impl Stack {
         }
     }
 
-    /// What every running server believes of its segments.
+    /// Beliefs of every running server about its segments.
     pub(super) fn ownership_views(&self) -> Vec<(usize, (SegmentId, u64, LeaseState))> {
         let running = self.running.borrow();
         let hosts = running.iter().enumerate();

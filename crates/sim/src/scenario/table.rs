@@ -15,11 +15,11 @@ use wire::control::Policy;
 use crate::contenders::{self, Resource};
 use crate::nemesis::Faults;
 
-/// How a table scenario runs.
+/// Options of a table scenario.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) faults: Faults,
-    /// How long faults and load last.
+    /// Duration of faults and load.
     pub(super) load: Duration,
 }
 

@@ -98,7 +98,7 @@ async fn write(load: Rc<Load>, client: Client, mut rng: Rng) {
     }
 }
 
-/// Takes a file over and writes until somebody else has it.
+/// Takes a file over and writes until another writer has it.
 async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
     let file = match client.create(path, load.policy, 0o644, false).await {
         Ok(file) => file,
@@ -113,7 +113,7 @@ async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result
         }
         client.env().sleep(Duration::from_millis(rng.below(80))).await;
     }
-    let _ = appender.close().await; // Fenced, or done: the next opening tells.
+    let _ = appender.close().await; // Fenced, or done: the next opening shows which.
     Ok(())
 }
 

@@ -27,13 +27,13 @@ use crate::register::Did;
 const SERVERS: usize = 3;
 const SEGMENTS: u32 = 4;
 /// Requests of one client that are under way at a time.
-const LANES: usize = 3;
+const WORKERS: usize = 3;
 /// Blocks in use: few, so that requests meet. At the border of two segments each.
 const BLOCKS: [u64; 6] = [3, 4, 7, 8, 127, 128];
 const LOAD: Duration = Duration::from_secs(40);
 const LEASE: Duration = Duration::from_millis(150);
 const PORT: u16 = 7000;
-/// Milliseconds between the requests of a lane, at most.
+/// Milliseconds between the requests of a worker, at most.
 const THINK_MS: u64 = 40;
 /// The same of some clients that others share their volume with: longer than leases live, and
 /// segments move in that time.
@@ -77,7 +77,7 @@ impl Kind {
     }
 }
 
-/// What clients of a volume do.
+/// Kinds of clients of a volume.
 #[derive(Clone, Copy)]
 struct Habit {
     kind: Kind,
@@ -209,11 +209,11 @@ impl World {
         let handler = planted::handler_of(server.clone());
         let listen = async move { endpoint.listen(addr, handler).await.map(|_| endpoint) };
         let listening = env.spawn(Class::Control, "listen", listen).await;
-        listening.expect("nobody kills it yet").expect("the port is free");
+        listening.expect("no kill comes yet").expect("the port is free");
         self.servers.borrow_mut().insert(index, server);
     }
 
-    /// Kills servers and moves segments, until told to stop.
+    /// Kills servers and moves segments, until it is stopped.
     async fn inject_faults(self: Rc<Self>) {
         while !self.stop.get() {
             self.pause(20, 200).await;
@@ -241,7 +241,7 @@ impl World {
         let mode = if power { CrashMode::Power } else { CrashMode::Process };
         self.sim.crash(self.hosts[index], mode);
         self.pause(10, 300).await;
-        // Sometimes it is back before anybody has missed it.
+        // Sometimes it is back before its silence is noticed.
         if self.draw(4) > 0 {
             for segment in self.manager.owned(self.addr(index)) {
                 let other = (index + 1 + self.draw(SERVERS - 1)) % SERVERS;
@@ -262,7 +262,7 @@ impl World {
         self.manager.owned(self.addr(index)).contains(&segment)
     }
 
-    /// Moves a segment, if its owner has it still; the owner hears of it before, or late.
+    /// Moves a segment, if its owner has it still; the owner is notified before, or late.
     async fn move_from(&self, index: usize, segment: SegmentId) {
         let to = self.addr((index + 1 + self.draw(SERVERS - 1)) % SERVERS);
         let late = self.draw(2) == 0;
@@ -316,13 +316,13 @@ impl World {
     }
 
     /// A client ends what it is at and says farewell, if it can soon.
-    async fn depart(&self, session: Rc<Session>, lanes: Vec<JoinHandle<()>>) {
+    async fn depart(&self, session: Rc<Session>, workers: Vec<JoinHandle<()>>) {
         const SOON: Duration = Duration::from_secs(1);
         session.leaves.set(true);
         let env = session.env.clone();
         let farewell = async move {
-            for lane in lanes {
-                let _ = lane.await;
+            for worker in workers {
+                let _ = worker.await;
             }
             session.device.close().await;
             session.env.mark("volumes: a client has gone as it should");
@@ -341,7 +341,7 @@ impl World {
         (host, env, endpoint)
     }
 
-    /// All blocks are read once more, when nobody writes.
+    /// All blocks are read once more, when no client writes.
     async fn last_look(self: &Rc<Self>, volume: VolumeId) -> Result<(), String> {
         let (_, env, endpoint) = self.client();
         let attachment = self.manager.attach(volume, true);
@@ -416,7 +416,7 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
             think_ms: if idles { IDLE_MS } else { THINK_MS },
             leaves: Cell::default(),
         });
-        let lanes: Vec<_> = (0..LANES)
+        let workers: Vec<_> = (0..WORKERS)
             .map(|_| {
                 let rng = Rng::new(world.sim.with_rng(|rng| rng.next_u64()));
                 env.spawn(Class::Foreground, "lane", session.clone().work(rng))
@@ -424,13 +424,13 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
             .collect();
         let stay = world.sim.with_rng(|rng| rng.between(stay.0, stay.1));
         let end = world.sim.elapsed() + Duration::from_millis(stay);
-        let working = || lanes.iter().any(|lane| !lane.is_finished());
+        let working = || workers.iter().any(|worker| !worker.is_finished());
         while working() && (world.stop.get() || world.sim.elapsed() < end) {
             world.sim.sleep(Duration::from_millis(10)).await;
         }
         world.sharing.borrow_mut().retain(|(_, sharing)| *sharing != host);
         if visits || world.draw(2) == 0 {
-            world.depart(session, lanes).await;
+            world.depart(session, workers).await;
         }
         // A client that is killed leaves what it has sent behind. One whose volume is taken is
         // left alone for a while: it does not know.

@@ -113,7 +113,7 @@ fn a_seed_has_one_trace_hash() {
 }
 
 #[test]
-fn threads_change_nothing() {
+fn result_of_a_seed_is_the_same_on_any_number_of_threads() {
     let scenario = find("takeover").expect("in the table");
     let hashes = |threads| {
         let mut hashes = Vec::new();
@@ -130,8 +130,8 @@ fn threads_change_nothing() {
 const FOUND: &[(&str, u64)] = &[
     // A look-up missed a name whose file a rename of another partition was replacing.
     ("names", 12_415_025),
-    // The master that leads the cluster group, removed from another group already, heard of no
-    // leader there and could not be removed.
+    // The master that leads the cluster group, removed from another group already, knew no leader
+    // there and could not be removed.
     ("append-growth", 1_795_446_332),
     // A volume that was deleted by force and brought back was opened with the attachment from before,
     // which a report to the managers still held.

@@ -145,7 +145,7 @@ fn stores_join_one_formation_and_are_left_alone_by_the_next() {
     sim.run(run).expect("a task is always due");
 }
 
-/// Where the masters have `cs1`, and whether it lives.
+/// Address of `cs1` at the masters, and its liveness.
 async fn first_server(cluster: &Cluster) -> (std::net::SocketAddr, bool) {
     let statuses = with_client(cluster, |client| async move { client.status().await }).await;
     let mut servers =

@@ -80,7 +80,7 @@ fn file_of_thousands_of_chunks_is_written_repaired_and_removed() {
         };
         env.spawn(Class::Foreground, "reader", checks).await.expect("no crash");
         let held = || (0..4).flat_map(|index| cluster.stores(index)).map(held_by).sum::<u64>();
-        // What waits for its deletion is shown apart from data.
+        // Pending deletes are shown apart from data.
         let mut shown = 0;
         let end = sim.elapsed() + 600 * SECOND;
         while held() > 0 && sim.elapsed() < end {

@@ -46,7 +46,7 @@ fn sum(reply: ControlReply) -> Result<u64, String> {
     }
 }
 
-/// A process of the service. What it has counted goes with it.
+/// A process of the service. Its counters go with it.
 #[derive(Clone, Default)]
 struct Counter {
     leads: Rc<Cell<bool>>,

@@ -11,7 +11,7 @@ pub struct Failure {
     message: String,
 }
 
-/// What commands answer.
+/// Result of a command.
 pub type Done = Result<(), Failure>;
 
 impl Failure {

@@ -16,7 +16,7 @@ use sim::Scenario;
 use crate::args::{Seeds, SoakArgs, parse_seeds};
 use crate::{find, print_line, quietly, threads};
 
-/// What the record knows of a scenario.
+/// The record of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Past {
     /// Behind the last seed of any commit; 0 without a seed.
@@ -110,7 +110,7 @@ fn open(path: &Path, text: &str) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// What each scenario has had. A last line without an end does not count.
+/// The seeds that each scenario has had. A last line without an end does not count.
 fn read_record(text: &str, commit: &str) -> Result<BTreeMap<String, Past>, String> {
     let mut past: BTreeMap<String, Past> = BTreeMap::new();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -133,7 +133,7 @@ fn read_record(text: &str, commit: &str) -> Result<BTreeMap<String, Past>, Strin
     Ok(past)
 }
 
-/// Where a scenario starts that has had no seed yet: fixed seeds are small numbers, these are not.
+/// First seed of a scenario that has had none yet: fixed seeds are small numbers, these are not.
 #[expect(clippy::disallowed_methods, reason = "what is fresh depends on the hour")]
 fn first_seed() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn good_seeds_are_one_line() {
+    fn ranges_that_pass_are_one_line() {
         let echo = find("echo").expect("in the table");
         let (line, ran, bad) = batch(echo, 3..6, 2, "c");
         assert_eq!((line.as_str(), ran, bad), ("c\techo\t3..6\tgood\n", 3, false));

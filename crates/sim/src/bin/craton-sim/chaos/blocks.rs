@@ -1,8 +1,8 @@
-//! Blocks over NBD: lanes that know of each of their blocks which content was acknowledged.
+//! Blocks over NBD: workers that know of each of their blocks which content was acknowledged.
 //!
-//! A lane has a connection, one request at a time, and blocks of its own, so what it knows needs
-//! no order between lanes. A write whose outcome is unknown retires its block: it may still be
-//! under way, so the block is not used again, and at the end has the old content or the new.
+//! A worker has a connection, one request at a time, and blocks of its own, so no order between
+//! workers is needed. A write whose outcome is unknown retires its block: it may still be under
+//! way, so the block is not used again, and at the end has the old content or the new.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,17 +21,17 @@ use runtime::Rng;
 use super::cluster::Cluster;
 
 const BLOCK: u64 = 4096;
-/// Lanes of a volume.
-const LANES: u64 = 3;
-/// Blocks that a lane works on at a time.
+/// Workers of a volume.
+const WORKERS: u64 = 3;
+/// Blocks that a worker uses at a time.
 const WORKING: usize = 64;
 /// Blocks of a volume, 1 GiB.
 const VOLUME_BLOCKS: u64 = (1 << 30) / BLOCK;
-/// An answer takes no longer than the patience of a front end's block client, and a stop.
+/// An answer takes no longer than the time limit of a front end's block client, and a stop.
 const ANSWER_WITHIN: Duration = Duration::from_secs(150);
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
-/// Between two requests of a lane.
+/// Pause between two requests of a worker.
 const THINK: Duration = Duration::from_millis(3);
 
 /// Fills `bytes` with a content of its own for each `of`.
@@ -42,7 +42,7 @@ pub fn fill(bytes: &mut [u8], of: [u64; 3]) {
     Rng::new(mixed).fill(bytes);
 }
 
-/// What is known of a block.
+/// State of a block.
 #[derive(Clone, Copy)]
 struct Known {
     block: u64,
@@ -72,11 +72,11 @@ impl Shared {
     }
 }
 
-/// Lanes at work.
+/// Running workers.
 pub struct Load {
     shared: Arc<Shared>,
     volumes: Vec<Volume>,
-    lanes: Vec<JoinHandle<Lane>>,
+    workers: Vec<JoinHandle<Worker>>,
 }
 
 /// A volume, always used through the same front end.
@@ -88,62 +88,62 @@ struct Volume {
 }
 
 impl Load {
-    /// Makes a volume for each front end, and starts its lanes.
+    /// Makes a volume for each front end, and starts its workers.
     pub fn start(cluster: &Cluster, mut rng: Rng, stop: &Arc<AtomicBool>) -> Result<Load, Failure> {
         let shared = Arc::new(Shared::default());
-        let (mut volumes, mut lanes) = (Vec::new(), Vec::new());
+        let (mut volumes, mut workers) = (Vec::new(), Vec::new());
         for (index, frontend) in cluster.frontends()?.into_iter().enumerate() {
             let number = index as u64 + 1;
             let volume = Volume { name: format!("chaos-{number}"), number, frontend };
             cluster.craton(&["volume", "create", &volume.name, "--size", "1G"])?;
-            for lane in 0..LANES {
-                let mut lane = Lane {
+            for worker in 0..WORKERS {
+                let mut worker = Worker {
                     volume: volume.clone(),
                     working: Vec::new(),
                     retired: Vec::new(),
-                    next: lane,
+                    next: worker,
                     version: 0,
                     shared: shared.clone(),
                 };
                 let (rng, stop) = (rng.fork(), stop.clone());
-                lanes.push(std::thread::spawn(move || {
-                    lane.work(rng, &stop);
-                    lane
+                workers.push(std::thread::spawn(move || {
+                    worker.work(rng, &stop);
+                    worker
                 }));
             }
             volumes.push(volume);
         }
-        Ok(Load { shared, volumes, lanes })
+        Ok(Load { shared, volumes, workers })
     }
 
-    /// What was broken first.
+    /// The first violation.
     pub fn violation(&self) -> Option<String> {
         self.shared.violation()
     }
 
-    /// Waits for the lanes, which have been asked to stop.
+    /// Waits for the workers, which have been asked to stop.
     pub fn end(self) -> Result<Ended, String> {
-        let mut lanes = Vec::new();
-        for lane in self.lanes {
-            lanes.push(lane.join().map_err(|_| "a lane has panicked".to_owned())?);
+        let mut workers = Vec::new();
+        for worker in self.workers {
+            workers.push(worker.join().map_err(|_| "a lane has panicked".to_owned())?);
         }
-        let Load { shared, volumes, .. } = Load { lanes: Vec::new(), ..self };
-        shared.violation().map_or(Ok(Ended { shared, volumes, lanes }), Err)
+        let Load { shared, volumes, .. } = Load { workers: Vec::new(), ..self };
+        shared.violation().map_or(Ok(Ended { shared, volumes, workers }), Err)
     }
 }
 
-/// A lane: one connection, and blocks of its own.
-struct Lane {
+/// A worker: one connection, and blocks of its own.
+struct Worker {
     volume: Volume,
     working: Vec<Known>,
     retired: Vec<Known>,
-    /// The next block of its own: every [`LANES`]th of the volume, spread over its segments.
+    /// The next block of its own: every [`WORKERS`]th of the volume, spread over its segments.
     next: u64,
     version: u64,
     shared: Arc<Shared>,
 }
 
-impl Lane {
+impl Worker {
     fn work(&mut self, mut rng: Rng, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) && self.shared.violation().is_none() {
             let Ok(mut connection) = Connection::open(&self.volume) else {
@@ -161,7 +161,7 @@ impl Lane {
         if self.working.len() < WORKING {
             // A step that is no multiple of a segment's parts, so that all of them are used.
             let block = self.next * 4099 % VOLUME_BLOCKS;
-            self.next += LANES;
+            self.next += WORKERS;
             self.working.push(Known { block, acked: 0, maybe: None });
         }
         let index = rng.below(self.working.len() as u64) as usize;
@@ -235,7 +235,7 @@ fn compare(volume: &Volume, known: Known, got: &[u8]) -> Result<(), String> {
 pub struct Ended {
     shared: Arc<Shared>,
     volumes: Vec<Volume>,
-    lanes: Vec<Lane>,
+    workers: Vec<Worker>,
 }
 
 impl Ended {
@@ -246,11 +246,11 @@ impl Ended {
 
     /// Compares every block that was ever written.
     pub fn verify(&self, _cluster: &Cluster) -> Result<(), String> {
-        for lane in &self.lanes {
-            let mut connection = Connection::open(&lane.volume)?;
-            for known in lane.working.iter().chain(&lane.retired) {
+        for worker in &self.workers {
+            let mut connection = Connection::open(&worker.volume)?;
+            for known in worker.working.iter().chain(&worker.retired) {
                 let got = connection.request(Command::Read, 0, known.block * BLOCK, &[])?;
-                compare(&lane.volume, *known, &got)?;
+                compare(&worker.volume, *known, &got)?;
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ pub struct Process {
     pub id: String,
     /// Its process ID.
     pub pid: u32,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
 }
 
@@ -81,7 +81,7 @@ impl Cluster {
         self.small.as_deref().map(|path| (path, "cs1"))
     }
 
-    /// Standard output of a command of `craton` about this cluster; it must go well.
+    /// Standard output of a command of `craton` about this cluster; it must succeed.
     pub fn craton(&self, args: &[&str]) -> Result<String, Failure> {
         let dir = self.dir.to_string_lossy().into_owned();
         self.command(&[args, &["--cluster", &dir]].concat())
@@ -101,7 +101,7 @@ impl Cluster {
         }
     }
 
-    /// What stands in `cluster.json`.
+    /// Content of `cluster.json`.
     fn book(&self) -> Result<Value, Failure> {
         let path = self.dir.join("cluster.json");
         let bytes = std::fs::read(&path).map_err(|error| io("read", &path, &error))?;
@@ -211,7 +211,7 @@ impl Cluster {
     }
 }
 
-/// Runs a tool of the system, which must go well.
+/// Runs a tool of the system, which must succeed.
 pub fn system(name: &str, args: &[&str]) -> Done {
     let output = Command::new(name).args(args).stdin(Stdio::null()).output();
     let output =

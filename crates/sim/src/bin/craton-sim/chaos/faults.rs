@@ -1,4 +1,4 @@
-//! What goes wrong in a run: one fault at a time, drawn from the seed.
+//! Faults of a run: one at a time, drawn from the seed.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -43,12 +43,12 @@ impl<'a> Faults<'a> {
         Faults { cluster, rng, own_network, count: 0, full: RefCell::default() }
     }
 
-    /// How many there were.
+    /// Number of faults so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Which ERROR lines are explained: those of a server whose disk was full.
+    /// ERROR lines that faults explain: those of a server whose disk was full.
     pub fn expected(&self) -> impl Fn(&str, &str) -> bool + '_ {
         |id, line| {
             let full = self.full.borrow().contains(id);

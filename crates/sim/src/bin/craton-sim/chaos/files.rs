@@ -27,7 +27,7 @@ const THINK: Duration = Duration::from_millis(4);
 /// Between two attempts after an error.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// What is known of a file.
+/// State of a file.
 struct Known {
     path: String,
     number: u64,
@@ -74,7 +74,7 @@ impl Load {
         Ok(Load { shared, threads })
     }
 
-    /// What was broken first, as far as readers have seen.
+    /// The first violation that readers have seen.
     pub fn violation(&self) -> Option<String> {
         self.shared.violation()
     }
@@ -184,7 +184,7 @@ fn read(client: &BlockingClient, shared: &Shared, mut rng: Rng, stop: &AtomicBoo
             Ok(Ok(_)) => {
                 shared.reads.fetch_add(1, Ordering::Relaxed);
             }
-            // It has been removed meanwhile.
+            // Another task has removed it.
             Ok(Err(_)) if removed(shared, &known) => {}
             Ok(Err(violation)) => shared.set_violation(violation),
             Err(_) => {

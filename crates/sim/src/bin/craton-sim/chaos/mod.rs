@@ -1,7 +1,7 @@
 //! `craton-sim chaos`: a cluster of real processes under load and faults, in real time.
 //!
-//! The load is what a user does: blocks over NBD, files through the core. The model of it knows
-//! what was acknowledged. Faults hit one process at a time, as a minority: `kill -9`, a stop of
+//! The load is that of a user: blocks over NBD, files through the core. Its model has what was
+//! acknowledged. Faults hit one process at a time, as a minority: `kill -9`, a stop of
 //! seconds, packets to one process that are dropped while its own connections stay, a full disk.
 //! At the end, without faults, everything acknowledged is compared, volumes are checked, redundancy
 //! is whole, and no process has logged an error that its fault does not explain.

@@ -1,6 +1,6 @@
 //! The network of a run: its own, on the loopback device, where packets to a port can be dropped.
 //!
-//! A rule of routing that matches the port of a process sends what goes there nowhere: requests and
+//! A routing rule that matches the port of a process drops all packets to it: requests and
 //! acknowledgements to it are lost, its own connections to others stay. New connections to it are
 //! refused at once.
 
