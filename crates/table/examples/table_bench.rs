@@ -1,7 +1,7 @@
 //! Figures of a table on a running cluster: `bench MASTER[,MASTER...] [SECONDS]`.
 //!
-//! Keys of 16 bytes, values of 100. The core's own 4 KiB append stands beside the writes, so
-//! that a row can be judged on any machine.
+//! Keys of 16 bytes, values of 100. The core's own 4 KiB append is beside the writes, so that a row
+//! can be judged on any machine.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -206,7 +206,7 @@ async fn reads(env: &Env, table: &Table, what: &str, time: Duration) {
         repeat(env, &name, depth, time, get).await;
     }
     let name = format!("get of nothing, {what}");
-    // Between two keys that are there: the filter has to tell.
+    // Between two keys that are there: the filter decides.
     let miss = async |n: u64| {
         let pick = picks[n as usize % picks.len()];
         table.get(&[&key(pick)[..], b"-"].concat()).await.map(drop)

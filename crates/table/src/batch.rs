@@ -27,7 +27,7 @@ impl Batch {
         self.add(Op { key, value: Some(value) })
     }
 
-    /// Deletes a key; fine when it is not there.
+    /// Deletes a key; no error when it is not there.
     pub fn delete(&mut self, key: &[u8]) -> &mut Batch {
         self.add(Op { key, value: None })
     }
@@ -56,12 +56,12 @@ impl Batch {
         self.count == 0
     }
 
-    /// Bytes that the log will hold of it, about.
+    /// Approximate bytes of its record in the log.
     pub fn bytes(&self) -> usize {
         self.body.len()
     }
 
-    /// Why it cannot be written, if so.
+    /// Cause when it cannot be written.
     pub(crate) fn flaw(&self) -> Option<&'static str> {
         self.flaw
     }

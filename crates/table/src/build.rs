@@ -14,7 +14,7 @@ use crate::options::{Compression, Options};
 use crate::store::{Pending, Writer};
 use crate::types::{FileNo, Name, Seq};
 
-/// Appends of a file in flight at most: one is written, one travels.
+/// Appends of a file in flight, at most: one is written, one is sent.
 const APPENDS_INFLIGHT: usize = 2;
 
 /// One sorted file in the making.
@@ -42,13 +42,13 @@ pub(crate) struct Builder {
 impl Builder {
     /// Makes the file.
     pub(crate) async fn create(
-        shelf: &TableFiles,
+        table_files: &TableFiles,
         file: FileNo,
         options: &Options,
     ) -> Result<Builder, Error> {
         let name = Name::Sorted(file);
-        let path = shelf.path(name);
-        let writer = shelf.store.create(&name.to_string()).await;
+        let path = table_files.path(name);
+        let writer = table_files.store.create(&name.to_string()).await;
         let writer = writer.map_err(|fault| Error::of_store(fault, "create", &path))?;
         let buffer = file_head(Content::Sorted, file).to_vec();
         Ok(Builder {

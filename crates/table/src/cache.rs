@@ -1,7 +1,7 @@
 //! [`Cache`]: blocks of sorted files in memory, for all tables of a process.
 //!
 //! Partitions stay while they take half of it at most: without one a look-up costs two reads, and
-//! one of them stands for 200 data blocks.
+//! one of them covers 200 data blocks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -64,9 +64,9 @@ impl Cache {
         Cache { state: Rc::default(), limit, writes: Rc::new(Writes::new(usize::MAX)) }
     }
 
-    /// The same with a bound of the memory that changes of all its tables take together, beside
-    /// the bound of each: [`crate::limits::WRITE_MEMORY_MIN`] at least. To be said before the
-    /// first table is opened.
+    /// The same with a bound of the memory that changes of all its tables take together, beside the
+    /// bound of each: [`crate::limits::WRITE_MEMORY_MIN`] at least. To be set before the first
+    /// table is opened.
     pub fn with_write_memory(self, bytes: usize) -> Cache {
         Cache { writes: Rc::new(Writes::new(bytes.max(WRITE_MEMORY_MIN))), ..self }
     }

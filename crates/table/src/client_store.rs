@@ -16,7 +16,7 @@ use crate::store::{Answer, Names, Pending, Source, Store, Writer};
 const MODE: u32 = 0o600;
 
 /// A directory of the core's namespace, for one table. Its files are FlatLogFiles of one policy,
-/// and metadata unless their writers say otherwise: they can be written on a full cluster.
+/// and metadata unless their writers set another purpose: they can be written on a full cluster.
 ///
 /// The promises of [`Store`] are the core's: names of one directory are of one partition, whose
 /// changes and listings are linearizable (`design.md` invariant 8); a seal fences the writer's
@@ -29,7 +29,7 @@ pub struct ClientStore {
 }
 
 impl ClientStore {
-    /// The directory `path`, which is made if it is missing. It is looked up once: should it be
+    /// The directory `path`, which is made if it is missing. It is resolved once: should it be
     /// moved or removed and made again, this store still means the first.
     pub async fn new(client: &Client, path: &str, policy: Policy) -> Result<ClientStore, Error> {
         let dir = client.mkdir_all(path, 0o700).await?;
@@ -191,7 +191,7 @@ struct FileSource(Reader);
 
 impl Source for FileSource {
     fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
-        // Owners know how much must be there, and lookers look again.
+        // Owners know how much must be there, and readers of views read again.
         Box::pin(async move { self.0.read_shown(offset, len).await.map_err(fault) })
     }
 }

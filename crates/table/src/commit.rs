@@ -1,8 +1,8 @@
-//! The way of a write: a queue with bounds, groups, the log, memory (`protocols.md` 3.4).
+//! Writes of a table: a bounded queue, groups, the log, memory (`protocols.md` 3.4).
 //!
 //! Batches that wait go into one append of the log together. They are given their sequences when
 //! the append starts, become visible when it is durable, in order, and are acknowledged then: no
-//! read ever sees what could be lost.
+//! read ever sees bytes that could be lost.
 
 use std::collections::VecDeque;
 use std::future::{pending, ready};
@@ -26,9 +26,9 @@ use crate::types::{Name, Seq};
 
 /// Pause after a log could not be made: first and longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// What a caller that is refused is told to wait.
+/// Pause that a refused caller is asked to keep.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
-/// Pause before a group for each run beyond those that reads bear well.
+/// Pause before a group for each run above the number that reads can handle fast.
 const SLOW_PER_RUN: Duration = Duration::from_millis(1);
 
 /// Batches that wait for the log.
@@ -154,10 +154,10 @@ impl Engine {
     async fn try_make_log(&self) -> Result<Log, Error> {
         let file = self.next_file();
         let name = Name::Log(file);
-        let path = self.shelf.path(name);
-        let writer = self.shelf.store.create(&name.to_string()).await.map_err(|fault| {
-            // Its name may be there: the first append is what a full cluster refuses.
-            self.shelf.discard(&self.env, name);
+        let path = self.table_files.path(name);
+        let writer = self.table_files.store.create(&name.to_string()).await.map_err(|fault| {
+            // Its name may be there: a full cluster refuses the first append.
+            self.table_files.discard(&self.env, name);
             Error::of_store(fault, "create", &path)
         })?;
         let head = file_head(Content::Log, file);
@@ -171,7 +171,7 @@ impl Engine {
             Ok(len) => Ok(Log { file, writer, len }),
             Err(error) => {
                 // Nothing names it: it goes at once rather than with the next sweep.
-                self.shelf.discard(&self.env, name);
+                self.table_files.discard(&self.env, name);
                 Err(error)
             }
         }
@@ -212,7 +212,7 @@ impl Engine {
         let over = self.over_error().expect("it has ended");
         let queue = std::mem::take(&mut *self.queue.borrow_mut());
         for wait in queue.waiting {
-            let _ = wait.done.send(Err(over.clone())); // Nobody waits any more.
+            let _ = wait.done.send(Err(over.clone())); // The caller may have gone.
         }
         self.commit_ended.set(true);
         self.changed.notify_waiters();
@@ -221,7 +221,7 @@ impl Engine {
     async fn write_groups(self: Rc<Self>, mut log: Log) -> Result<(), Error> {
         let mut inflight = FuturesOrdered::new();
         let mut submitted = self.visible.get();
-        // An append could not be started: nothing may stand behind the hole.
+        // An append could not be started: nothing may follow the hole.
         let mut broken = false;
         loop {
             let wanted = || self.has_batches() || self.freeze.get();
@@ -255,7 +255,7 @@ impl Engine {
                     counts.batches += group.waits.len() as u64;
                     counts.log_bytes += bytes.len() as u64;
                 });
-                let path = self.shelf.path(Name::Log(log.file));
+                let path = self.table_files.path(Name::Log(log.file));
                 let started = log.writer.submit(&bytes).await;
                 broken = started.is_err();
                 let pending = started.unwrap_or_else(|fault| Box::pin(ready(Err(fault))));
@@ -298,7 +298,7 @@ impl Engine {
         !self.queue.borrow().waiting.is_empty()
     }
 
-    /// Takes a durable group over into memory and tells its callers.
+    /// Takes a durable group over into memory and answers its callers.
     fn apply(&self, group: Group) {
         let active = self.active.borrow().clone();
         let before = active.bytes();
@@ -314,7 +314,7 @@ impl Engine {
         self.visible.set(Seq::new(seq.get() - 1));
         self.note_memory();
         for (done, last) in outcomes {
-            let _ = done.send(Ok(last)); // Nobody waits any more.
+            let _ = done.send(Ok(last)); // The caller may have gone.
         }
         let half = self.options.memtable_bytes / 2;
         if before < half && active.bytes() >= half {
@@ -323,7 +323,7 @@ impl Engine {
         }
     }
 
-    /// An append has failed: all behind it have an outcome that nobody knows.
+    /// An append has failed: the outcome of all behind it is unknown.
     async fn fail<F>(&self, error: Error, group: Group, rest: FuturesOrdered<F>) -> Error
     where
         F: Future<Output = (Result<u64, base::Fault>, (Group, usize), String)>,
@@ -342,11 +342,11 @@ impl Engine {
         };
         let tell = |group: Group| {
             for wait in group.waits {
-                let _ = wait.done.send(Err(outcome.clone())); // Nobody waits any more.
+                let _ = wait.done.send(Err(outcome.clone())); // The caller may have gone.
             }
         };
         tell(group);
-        // What comes behind a failed append is not acknowledged, whatever becomes of it.
+        // Appends behind a failed one are not acknowledged, even when they succeed.
         rest.for_each(|(_, (group, _), _)| {
             tell(group);
             std::future::ready(())

@@ -30,7 +30,7 @@ impl Run {
     }
 }
 
-/// Where a cursor stands.
+/// Position of a cursor.
 struct CursorPosition {
     file: usize,
     opened: Rc<OpenedFile>,
@@ -55,14 +55,14 @@ pub(crate) struct RunCursor {
 }
 
 impl RunCursor {
-    /// A cursor that stands nowhere. A merge reads ahead from the start and fills no cache.
+    /// A cursor without a position. A merge reads ahead from the start and fills no cache.
     pub(crate) fn new(run: Rc<Run>, merge: bool) -> RunCursor {
         let window = if merge { MERGE_READ_BYTES } else { 0 };
         let ahead = VecDeque::new();
         RunCursor { run, place: None, key: Vec::new(), ahead, window, fill: !merge }
     }
 
-    /// The key it stands on.
+    /// The key at its position.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.place.as_ref().map(|_| self.key.as_slice())
     }

@@ -23,7 +23,7 @@ use crate::snapshot::View;
 use crate::store::Writer;
 use crate::types::{FileNo, Seq};
 
-/// Why an instance takes no writes any more.
+/// Cause for which an instance takes no writes any more.
 #[derive(Clone, Debug)]
 pub(crate) enum Over {
     /// Another instance has the table.
@@ -41,7 +41,7 @@ pub(crate) struct Log {
     pub(crate) len: u64,
 }
 
-/// What an instance has done so far.
+/// Counts of an instance's work so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) groups: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Counts {
 /// An open table.
 pub(crate) struct Engine {
     pub(crate) env: Env,
-    pub(crate) shelf: Rc<TableFiles>,
+    pub(crate) table_files: Rc<TableFiles>,
     pub(crate) options: Options,
     pub(crate) generation: u32,
     /// Counter of the next file.
@@ -105,33 +105,33 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(
         env: &Env,
-        shelf: Rc<TableFiles>,
+        table_files: Rc<TableFiles>,
         options: Options,
         manifest: Manifest,
         recovered: Memtable,
         last: Seq,
     ) -> Engine {
         let (layout, number) = (manifest.layout().clone(), manifest.number());
-        Engine::of(env, shelf, options, (number, &layout, Some(manifest)), (recovered, last))
+        Engine::of(env, table_files, options, (number, &layout, Some(manifest)), (recovered, last))
     }
 
-    /// Without a manifest it is one that somebody else owns, or nobody: it shows what is there,
-    /// and takes no writes.
+    /// Without a manifest it is a view of a table that may have another owner: it shows what is
+    /// there, and takes no writes.
     pub(crate) fn of(
         env: &Env,
-        shelf: Rc<TableFiles>,
+        table_files: Rc<TableFiles>,
         options: Options,
         (number, layout, manifest): (u32, &Layout, Option<Manifest>),
         (recovered, last): (Memtable, Seq),
     ) -> Engine {
         let generation = layout.generation;
         let over = manifest.is_none().then_some(Over::Closed);
-        let runs = layout.runs.iter().map(|info| make_run(&shelf, info)).collect();
+        let runs = layout.runs.iter().map(|info| make_run(&table_files, info)).collect();
         let recovered = recovered.range().is_some().then(|| Rc::new(recovered));
-        let share = Share::new(shelf.cache.writes());
+        let share = Share::new(table_files.cache.writes());
         Engine {
             env: env.clone(),
-            shelf,
+            table_files,
             options,
             generation,
             next_file: Cell::new(1),
@@ -161,14 +161,14 @@ impl Engine {
         }
     }
 
-    /// Bytes of changes in memory: those that wait, travel, or are in no sorted file yet.
+    /// Bytes of changes in memory: those that wait, are being sent, or are in no sorted file yet.
     pub(crate) fn memory(&self) -> usize {
         let frozen = self.frozen.borrow().iter().map(|full| full.bytes()).sum::<usize>();
         let queued = self.queue.borrow().bytes();
         queued + self.inflight_bytes.get() + self.active.borrow().bytes() + frozen
     }
 
-    /// Reports to the process's sum what is in memory.
+    /// Reports the memory of its changes to the process's sum.
     pub(crate) fn note_memory(&self) {
         self.share.note(self, self.memory());
     }
@@ -184,7 +184,7 @@ impl Engine {
 
     /// The table, for messages.
     pub(crate) fn name(&self) -> &str {
-        self.shelf.store.name()
+        self.table_files.store.name()
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
@@ -216,7 +216,7 @@ impl Engine {
         for notify in [&self.wake_commit, &self.wake_flush, &self.wake_compact] {
             notify.notify_one();
         }
-        self.shelf.pending_deletes.added.notify_one();
+        self.table_files.pending_deletes.added.notify_one();
         self.changed.notify_waiters();
     }
 
@@ -238,22 +238,22 @@ impl Engine {
         })
     }
 
-    /// A file that is missing may be the work of another instance.
+    /// When a file is missing, another instance may have removed it.
     pub(crate) async fn explain(&self, error: Error) -> Error {
         match error {
             Error::Missing { .. } => {}
             Error::Fenced { .. } => return Error::Fenced { table: self.name().to_owned() },
             other => return other,
         }
-        // No roll of our own meanwhile.
+        // No roll of our own during this.
         let _manifest = self.manifest.lock().await;
-        match manifest::highest(&*self.shelf.store).await {
+        match manifest::highest(&*self.table_files.store).await {
             Ok(Some(number)) if number > self.manifest_number.get() => {
                 self.end(Over::Fenced);
                 Error::Fenced { table: self.name().to_owned() }
             }
             Ok(_) => error,
-            // Whether the table is damaged or another's cannot be told now.
+            // Whether the table is damaged or another's cannot be decided now.
             Err(unknown) => {
                 let what = format!("look who has {}", self.name());
                 Error::Unavailable { what, cause: format!("{error}; {unknown}") }
@@ -287,7 +287,7 @@ impl Engine {
         }
     }
 
-    /// Where entries are now.
+    /// Present places of entries.
     pub(crate) fn view(&self) -> View {
         let mut memtables = vec![self.active.borrow().clone()];
         memtables.extend(self.frozen.borrow().iter().rev().cloned());
@@ -332,11 +332,12 @@ impl Engine {
 
     /// The files of runs, for the manifest's view of them.
     pub(crate) fn make_run(&self, info: RunInfo) -> Rc<Run> {
-        make_run(&self.shelf, &Rc::new(info))
+        make_run(&self.table_files, &Rc::new(info))
     }
 }
 
-fn make_run(shelf: &Rc<TableFiles>, info: &Rc<RunInfo>) -> Rc<Run> {
-    let file = |file: &crate::format::edit::FileInfo| Rc::new(SortedFile::new(shelf, file.clone()));
+fn make_run(table_files: &Rc<TableFiles>, info: &Rc<RunInfo>) -> Rc<Run> {
+    let file =
+        |file: &crate::format::edit::FileInfo| Rc::new(SortedFile::new(table_files, file.clone()));
     Rc::new(Run { info: info.clone(), files: info.files.iter().map(file).collect() })
 }

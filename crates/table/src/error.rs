@@ -1,25 +1,25 @@
-//! What goes wrong with a table, and what to do about it.
+//! Errors of a table, and the reaction that each asks of its receiver.
 
 use std::fmt;
 
 use base::{Fault, Kind};
 use runtime::Duration;
 
-/// What holds writes up.
+/// Cause of a hold-up of writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pressure {
-    /// As many batches wait for the log as may.
+    /// The bound of batches that wait for the log is reached.
     Queue,
     /// Memory is full until the flush to sorted files has caught up.
     Flush,
     /// Changes of all tables of the process fill their memory, and this one holds its part of it
     /// or more.
     Memory,
-    /// There are more sorted runs than reads can bear until compaction has caught up.
+    /// There are more sorted runs than reads can handle until compaction has caught up.
     Compaction,
 }
 
-/// Why an operation on a table was not done. The text names the thing and the way out.
+/// Failure of an operation on a table. The text has object, cause and remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// Another instance has opened the table, or is opening it: this one is finished. Writes
@@ -32,7 +32,7 @@ pub enum Error {
     Busy {
         /// The table.
         table: String,
-        /// What holds writes up.
+        /// Cause of the hold-up.
         cause: Pressure,
         /// When to write again.
         retry_after: Duration,
@@ -42,35 +42,35 @@ pub enum Error {
     Stopped {
         /// The table.
         table: String,
-        /// What has failed.
+        /// The failure.
         cause: String,
     },
     /// The store did not answer in time. Nothing was changed.
     Unavailable {
-        /// What was asked for.
+        /// The operation.
         what: String,
-        /// The last trouble met.
+        /// The last failure met.
         cause: String,
     },
     /// As [`Error::Unavailable`], but the change may have been made.
     Unknown {
-        /// What was asked for.
+        /// The operation.
         what: String,
-        /// The last trouble met.
+        /// The last failure met.
         cause: String,
     },
     /// The store has no room for more data.
     Full {
-        /// What was to be written.
+        /// The file to be written.
         file: String,
     },
-    /// Bytes of a file are not what was written.
+    /// Bytes of a file differ from those that were written.
     Corrupt {
         /// The file.
         file: String,
-        /// Where in it, about.
+        /// Approximate offset in it.
         offset: u64,
-        /// What does not fit.
+        /// The fact that does not fit.
         what: &'static str,
     },
     /// A file is gone that the table needs.
@@ -94,13 +94,13 @@ pub enum Error {
     Invalid {
         /// The table.
         table: String,
-        /// Why, and what would do.
+        /// Cause and remedy.
         message: String,
     },
 }
 
 impl Error {
-    /// What the receiver may do about it.
+    /// The receiver's reaction.
     pub fn kind(&self) -> Kind {
         match self {
             Error::Fenced { .. } | Error::Stopped { .. } => Kind::Fenced,
@@ -113,7 +113,7 @@ impl Error {
         }
     }
 
-    /// What a store's refusal means for `file` of a table.
+    /// Meaning of a store's refusal for `file` of a table.
     pub(crate) fn of_store(fault: Fault, what: &str, file: &str) -> Error {
         let (file, cause) = (file.to_owned(), fault.message);
         match fault.kind {

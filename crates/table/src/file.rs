@@ -19,7 +19,7 @@ use crate::pending_deletes::PendingDeletes;
 use crate::store::{Source, Store};
 use crate::types::{FileNo, Name, Seq};
 
-/// What all files of one open table share.
+/// State that all files of one open table share.
 pub(crate) struct TableFiles {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) cache: Cache,
@@ -30,13 +30,17 @@ pub(crate) struct TableFiles {
 
 impl TableFiles {
     /// Removes a file that could not be made, of which the name may be there, without waiting for
-    /// it. Nothing names it; if it cannot be removed now, the next opening's sweep does.
+    /// it. No manifest names it; if it cannot be removed now, the next opening's sweep does.
     pub(crate) fn discard(self: &Rc<Self>, env: &Env, name: Name) {
-        let shelf = self.clone();
+        let table_files = self.clone();
         env.mark("table: unmade file removed");
         env.spawn(Class::Background, "table: discard", async move {
-            if let Err(fault) = shelf.store.remove(&name.to_string()).await {
-                tracing::debug!(file = shelf.path(name), cause = fault.message, "not removed");
+            if let Err(fault) = table_files.store.remove(&name.to_string()).await {
+                tracing::debug!(
+                    file = table_files.path(name),
+                    cause = fault.message,
+                    "not removed"
+                );
             }
         });
     }
@@ -47,24 +51,24 @@ impl TableFiles {
     }
 }
 
-/// A part of a file: the places of its data blocks, and which keys they surely have not.
+/// A part of a file: the places of its data blocks, and a filter of its keys.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(crate) index: Block,
     filter: Vec<u8>,
 }
 
-/// A sorted file. Opened when it is first read; its bytes go when it is obsolete and nobody
-/// reads it any more.
+/// A sorted file. Opened when it is first read; its bytes go when it is obsolete and has no reader
+/// any more.
 pub(crate) struct SortedFile {
-    shelf: Rc<TableFiles>,
+    table_files: Rc<TableFiles>,
     pub(crate) info: FileInfo,
     opened: RefCell<Option<Rc<OpenedFile>>>,
     opening: Mutex<()>,
     obsolete: Cell<bool>,
 }
 
-/// What stays in memory of a file that has been read.
+/// Part of a file that stays in memory once it has been read.
 pub(crate) struct OpenedFile {
     source: Rc<dyn Source>,
     /// For each partition its last key and its place.
@@ -75,9 +79,9 @@ pub(crate) struct OpenedFile {
 pub(crate) type Owned = (Seq, Option<Vec<u8>>);
 
 impl SortedFile {
-    pub(crate) fn new(shelf: &Rc<TableFiles>, info: FileInfo) -> SortedFile {
+    pub(crate) fn new(table_files: &Rc<TableFiles>, info: FileInfo) -> SortedFile {
         SortedFile {
-            shelf: shelf.clone(),
+            table_files: table_files.clone(),
             info,
             opened: RefCell::default(),
             opening: Mutex::new(()),
@@ -95,7 +99,7 @@ impl SortedFile {
     }
 
     fn flaw(&self, flaw: DecodeError, offset: u64) -> Error {
-        let file = self.shelf.path(Name::Sorted(self.file()));
+        let file = self.table_files.path(Name::Sorted(self.file()));
         match flaw {
             DecodeError::Version(seen) => Error::Version { file, seen },
             DecodeError::Damaged(what) => Error::Corrupt { file, offset, what },
@@ -108,7 +112,7 @@ impl SortedFile {
 
     async fn read(&self, source: &dyn Source, part: FilePart) -> Result<Vec<u8>, Error> {
         let bytes = source.read_at(part.at, part.len as usize).await.map_err(|fault| {
-            Error::of_store(fault, "read", &self.shelf.path(Name::Sorted(self.file())))
+            Error::of_store(fault, "read", &self.table_files.path(Name::Sorted(self.file())))
         })?;
         if bytes.len() != part.len as usize {
             return Err(self.damaged("it is shorter than the manifest says", part.at));
@@ -126,9 +130,9 @@ impl SortedFile {
             return Ok(opened.clone());
         }
         let name = Name::Sorted(self.file());
-        let source = self.shelf.store.open(&name.to_string()).await;
+        let source = self.table_files.store.open(&name.to_string()).await;
         let source =
-            source.map_err(|fault| Error::of_store(fault, "open", &self.shelf.path(name)))?;
+            source.map_err(|fault| Error::of_store(fault, "open", &self.table_files.path(name)))?;
         let (len, top_at) = (self.info.len, self.info.top_at);
         let tail = len.checked_sub(top_at).and_then(|tail| u32::try_from(tail).ok());
         let tail = tail.filter(|&tail| tail as usize > FOOTER);
@@ -162,8 +166,8 @@ impl SortedFile {
         let parts = read_top_value(value, self.info.top_at);
         let (index, filter) =
             parts.ok_or_else(|| self.damaged("its top block names no place", self.info.top_at))?;
-        let key = (self.shelf.table, self.file(), index.at);
-        match self.shelf.cache.get(key) {
+        let key = (self.table_files.table, self.file(), index.at);
+        match self.table_files.cache.get(key) {
             Some(Cached::Partition(partition)) => return Ok(partition),
             Some(Cached::Data(_)) => return Err(self.damaged("two parts share a place", index.at)),
             None => {}
@@ -178,12 +182,12 @@ impl SortedFile {
         let bytes = block.memory() + filter_bytes.len();
         let partition = Rc::new(Partition { index: block, filter: filter_bytes.to_vec() });
         if fill {
-            self.shelf.cache.insert(key, Cached::Partition(partition.clone()), bytes);
+            self.table_files.cache.insert(key, Cached::Partition(partition.clone()), bytes);
         }
         Ok(partition)
     }
 
-    /// Where a partition's data block stands.
+    /// Place of a partition's data block.
     fn data_part(&self, partition: &Partition, number: usize) -> Result<FilePart, Error> {
         let value = partition.index.visible(number, Seq::new(u64::MAX)).and_then(|v| v.1);
         let part = read_index_value(value, self.info.top_at);
@@ -199,8 +203,8 @@ impl SortedFile {
         fill: bool,
     ) -> Result<Rc<Block>, Error> {
         let part = self.data_part(partition, number)?;
-        let key = (self.shelf.table, self.file(), part.at);
-        match self.shelf.cache.get(key) {
+        let key = (self.table_files.table, self.file(), part.at);
+        match self.table_files.cache.get(key) {
             Some(Cached::Data(block)) => return Ok(block),
             Some(Cached::Partition(_)) => {
                 return Err(self.damaged("two parts share a place", part.at));
@@ -210,7 +214,7 @@ impl SortedFile {
         let bytes = self.read(&*opened.source, part).await?;
         let block = Rc::new(self.block(part, &bytes)?);
         if fill {
-            self.shelf.cache.insert(key, Cached::Data(block.clone()), block.memory());
+            self.table_files.cache.insert(key, Cached::Data(block.clone()), block.memory());
         }
         Ok(block)
     }
@@ -278,8 +282,8 @@ impl SortedFile {
 impl Drop for SortedFile {
     fn drop(&mut self) {
         if self.obsolete.get() {
-            self.shelf.cache.forget_file(self.shelf.table, self.file());
-            self.shelf.pending_deletes.add(Name::Sorted(self.file()));
+            self.table_files.cache.forget_file(self.table_files.table, self.file());
+            self.table_files.pending_deletes.add(Name::Sorted(self.file()));
         }
     }
 }

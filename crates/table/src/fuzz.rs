@@ -1,7 +1,7 @@
 //! Fuzz targets: plain functions over bytes, one per decoder. The tests replay them over the
 //! corpus in `tests/corpus/`; a coverage-guided run calls the same.
 //!
-//! Beside "no panic", each checks that what is accepted is written back as it was read, so that
+//! Beside "no panic", each checks that accepted bytes are written back as they were read, so that
 //! no two programs can read one file differently.
 
 use crate::format::block::{Block, BlockBuilder};
@@ -51,7 +51,7 @@ pub fn fuzz_ops(bytes: &[u8]) {
     }
 }
 
-/// A whole manifest; it is told number 3.
+/// A whole manifest, decoded as number 3.
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(layout) = manifest::decode(3, bytes) {
         assert!(layout.generation != 0);
@@ -70,7 +70,7 @@ pub fn fuzz_changes(bytes: &[u8]) {
     }
 }
 
-/// A block as it stands in a file, at offset 32.
+/// A block as in a file, at offset 32.
 pub fn fuzz_block(bytes: &[u8]) {
     if let Ok(block) = Block::decode(FILE, 32, bytes) {
         use_block(&block);

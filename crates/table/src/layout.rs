@@ -19,7 +19,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Makes a change; says what does not fit.
+    /// Makes a change; the error names the fact that does not fit.
     pub(crate) fn apply(&mut self, change: Change) -> Result<(), &'static str> {
         match change {
             Change::Owner { generation } => {

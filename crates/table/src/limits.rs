@@ -4,7 +4,7 @@ use base::limits::APPEND_DATA_MAX;
 use base::{KIB, MIB};
 use runtime::Duration;
 
-/// Bytes of a key at most: two file-system names and what a service puts around them.
+/// Bytes of a key at most: two file-system names and a service's parts around them.
 pub const KEY_MAX: usize = 1024;
 /// Bytes of a value at most. Larger things are files of their own, named in a value.
 pub const VALUE_MAX: usize = 256 << 10;
@@ -50,8 +50,8 @@ pub const INDEX_BYTES: usize = 8 << 10;
 /// Bytes of a block before compression at most: all versions of the largest key and value
 /// stay together, so a block may be larger than configured.
 pub const BLOCK_RAW_MAX: usize = 64 << 20;
-/// Bits of filter for each key: one look in 1,000 is in vain, so that over several runs one look-up
-/// in 100 is not.
+/// Bits of filter for each key: one check in 1,000 passes an absent key, so that over several runs
+/// one look-up in 100 does.
 pub const FILTER_BITS_PER_KEY: usize = 16;
 /// Bits that a key sets in the filter.
 pub const FILTER_PROBES: u32 = 6;
@@ -87,11 +87,11 @@ pub const BUILD_APPEND_BYTES: usize = APPEND_DATA_MAX;
 /// Bytes of the block cache, unless configured.
 pub const CACHE_BYTES_DEFAULT: usize = 64 << 20;
 
-/// How often a look at a table begins again whose owner changes it meanwhile, and the pause
+/// Attempts to open a view of a table whose owner changes it at the same time, and the pause
 /// between: one second, in which an owner's appends are shown by all replicas.
-pub const LOOKS_MAX: u32 = 20;
-/// See [`LOOKS_MAX`].
-pub const LOOK_PAUSE: Duration = Duration::from_millis(50);
+pub const VIEW_ATTEMPTS_MAX: u32 = 20;
+/// See [`VIEW_ATTEMPTS_MAX`].
+pub const VIEW_PAUSE: Duration = Duration::from_millis(50);
 
 /// Names of one page of a listing.
 pub const LIST_PAGE: usize = 1000;

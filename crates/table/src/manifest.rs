@@ -1,12 +1,12 @@
-//! [`Manifest`]: the log of what a table consists of, and the fence between its owners.
+//! [`Manifest`]: the log of a table's parts, and the fence between its owners.
 //!
-//! # How the live manifest is found, and why two owners never meet
+//! # Finding the live manifest, and why no two owners are live
 //!
-//! Manifests are files `manifest-N`. The live one is that of the highest number: there is no
-//! pointer to it that could be stale. A manifest is written whole under another name (a draft)
-//! and gets its own by [`Store::publish`], which fails when the name is taken. So at most one
-//! file ever becomes `manifest-N+1` while `manifest-N` is the highest, and it is complete when
-//! it appears. The highest is never removed.
+//! Manifests are files `manifest-N`. The live one has the highest number: there is no pointer to it
+//! that could be stale. A manifest is written whole under another name (a draft) and gets its own
+//! by [`Store::publish`], which fails when the name is taken. So at most one file ever becomes
+//! `manifest-N+1` while `manifest-N` is the highest, and it is complete when it appears. The
+//! highest is never removed.
 //!
 //! An instance takes a table over from `manifest-N` in this order:
 //! 1. seal `manifest-N`: its owner's edits fail from here on, its content is final;
@@ -15,33 +15,33 @@
 //! 4. publish it as `manifest-N+1`; when that name is taken, begin again;
 //! 5. look for a manifest above `N+1`; when there is one, begin again.
 //!
-//! An owner that rolls its manifest over does 3 to 5 too, and where they tell it to begin again
-//! it is fenced.
+//! An owner that rolls its manifest over does 3 to 5 too. When a step says "begin again", the owner
+//! is fenced.
 //!
 //! *Nothing is acknowledged by two owners.* A write is acknowledged when it is durable in a log
-//! which a durable edit of the owner's manifest names. Be A the owner in `manifest-N`, B the one
-//! that publishes `manifest-N+1`. After 1, A adds no log to `manifest-N`; after 2, no log named
-//! there takes an append. So whatever A acknowledges before is in what B read, and after it A
+//! which a durable edit of the owner's manifest names. Let A be the owner in `manifest-N`, B the
+//! one that publishes `manifest-N+1`. After 1, A adds no log to `manifest-N`; after 2, no log named
+//! there takes an append. So everything that A acknowledges before is in what B read. After 2 A
 //! acknowledges nothing, unless A goes on in a manifest of its own: that would be `manifest-N+1`,
 //! and then B's 4 fails and B begins again behind A.
 //!
-//! *A late publish does no harm.* Be A's publication of `N+1` executed (a request delayed in the
-//! network, a process that slept) after B's manifests have passed `N+1` and it was removed. The
+//! *A late publish does no harm.* Let A's publication of `N+1` be executed (a request delayed in
+//! the network, a process that slept) after B's manifests have passed `N+1` and it was removed. The
 //! name is free, so it succeeds; but a higher manifest is there, and A, in 5, finds it before it
-//! does anything with its own. Had A's been the first `N+1` ever, there would be none above it,
-//! because numbers above `N+1` come only after a first `N+1`. If A died meanwhile, the file is
-//! below the highest and the next sweep takes it.
+//! uses its own. Had A's been the first `N+1` ever, there would be none above it, because numbers
+//! above `N+1` come only after a first `N+1`. If A has died, the file is below the highest and the
+//! next sweep removes it.
 //!
 //! *Content of a roll is complete.* The owner's edits and its rolls are done one after the
 //! other, under one lock, and an edit of which the outcome is not known ends the instance. So a
-//! draft of A has all of A's durable edits, also when B has sealed `manifest-N` meanwhile.
+//! draft of A has all of A's durable edits, also when B has sealed `manifest-N` by then.
 //!
-//! *Files are removed safely.* File numbers carry the generation of their maker, the number of
-//! the manifest with which it began: no two instances make one name. An instance removes what a
-//! durable edit of its own has dropped: whoever took over later has read that edit. Its sweep
-//! removes what its manifest does not name, of generations below its own only: what a later
-//! owner refers to is either made by it or later ones (a higher generation), or named in the
-//! manifest that it took over, and then by every manifest before it back to the sweeper's.
+//! *Files are removed safely.* File numbers carry the generation of their maker, the number of the
+//! manifest with which it began: no two instances make one name. An instance removes what a durable
+//! edit of its own has dropped: a later owner has read that edit. Its sweep removes files that its
+//! manifest does not name, of generations below its own only. A file that a later owner refers to
+//! is either made by it or later ones (a higher generation), or named in the manifest that it took
+//! over, and then by every manifest before it back to the sweeper's.
 
 use std::rc::Rc;
 
@@ -63,7 +63,7 @@ use crate::types::{FileNo, Name};
 /// The manifest of the instance that owns the table.
 pub(crate) struct Manifest {
     env: Env,
-    shelf: Rc<TableFiles>,
+    table_files: Rc<TableFiles>,
     number: u32,
     writer: Box<dyn Writer>,
     /// Number of the next edit.
@@ -76,10 +76,10 @@ pub(crate) struct Manifest {
     layout: Layout,
 }
 
-/// What became of a draft.
+/// Result of publishing a draft.
 enum Published {
     Live(Manifest),
-    /// Somebody else has gone on.
+    /// Another instance has gone on.
     Overtaken,
 }
 
@@ -104,24 +104,24 @@ pub(crate) async fn highest(store: &dyn Store) -> Result<Option<u32>, Error> {
     }
 }
 
-/// The owner that a manifest names, as far as that can be seen without disturbing anybody.
-pub(crate) async fn owner(shelf: &TableFiles, number: u32) -> Option<u64> {
-    let source = shelf.store.open(&Name::Manifest(number).to_string()).await.ok()?;
+/// The owner that a manifest names, as far as that can be seen without sealing anything.
+pub(crate) async fn owner(table_files: &TableFiles, number: u32) -> Option<u64> {
+    let source = table_files.store.open(&Name::Manifest(number).to_string()).await.ok()?;
     let head = source.read_at(0, FILE_HEAD).await.ok()?;
     let (file, owner) = read_manifest_head(&head).ok()?;
     (file == FileNo::manifest(number)).then_some(owner)
 }
 
 /// Seals a manifest and reads it. Nothing when it is gone: a higher one is live.
-pub(crate) async fn read(shelf: &TableFiles, number: u32) -> Result<Option<Layout>, Error> {
+pub(crate) async fn read(table_files: &TableFiles, number: u32) -> Result<Option<Layout>, Error> {
     let name = Name::Manifest(number);
-    let path = shelf.path(name);
+    let path = table_files.path(name);
     let text = name.to_string();
-    let len = match shelf.store.seal(&text).await {
+    let len = match table_files.store.seal(&text).await {
         Err(fault) if fault.kind == Kind::NotFound => return Ok(None),
         len => len.map_err(|fault| Error::of_store(fault, "seal", &path))?,
     };
-    let source = match shelf.store.open(&text).await {
+    let source = match table_files.store.open(&text).await {
         Err(fault) if fault.kind == Kind::NotFound => return Ok(None),
         source => source.map_err(|fault| Error::of_store(fault, "open", &path))?,
     };
@@ -136,11 +136,11 @@ pub(crate) async fn read(shelf: &TableFiles, number: u32) -> Result<Option<Layou
     layout_of(number, &bytes, path).map(Some)
 }
 
-/// What a manifest shows at present, without sealing it: its owner may be about to change it.
-pub(crate) async fn peek(shelf: &TableFiles, number: u32) -> Result<Layout, Error> {
+/// Content of a manifest at present, without sealing it: its owner may be about to change it.
+pub(crate) async fn peek(table_files: &TableFiles, number: u32) -> Result<Layout, Error> {
     let name = Name::Manifest(number);
-    let bytes = crate::recover::read_shown(shelf, name).await?;
-    layout_of(number, &bytes, shelf.path(name))
+    let bytes = crate::recover::read_shown(table_files, name).await?;
+    layout_of(number, &bytes, table_files.path(name))
 }
 
 fn layout_of(number: u32, bytes: &[u8], path: String) -> Result<Layout, Error> {
@@ -150,7 +150,7 @@ fn layout_of(number: u32, bytes: &[u8], path: String) -> Result<Layout, Error> {
     })
 }
 
-/// The layout that a manifest's bytes tell; else what does not fit, and where.
+/// The layout that a manifest's bytes encode; else what does not fit, and where.
 pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (DecodeError, u64)> {
     let file = FileNo::manifest(number);
     let (head, owner) = read_manifest_head(bytes).map_err(|flaw| (flaw, 0))?;
@@ -198,23 +198,23 @@ impl Manifest {
     /// Nothing when another was faster.
     pub(crate) async fn take_over(
         env: &Env,
-        shelf: &Rc<TableFiles>,
+        table_files: &Rc<TableFiles>,
         before: u32,
         mut layout: Layout,
         roll_bytes: u64,
     ) -> Result<Option<Manifest>, Error> {
         let number = before.checked_add(1).ok_or_else(|| Error::Invalid {
-            table: shelf.store.name().to_owned(),
+            table: table_files.store.name().to_owned(),
             message: "has had 2^32 owners; copy it into another directory".to_owned(),
         })?;
         layout.generation = number;
-        match publish(env, shelf, number, layout, roll_bytes).await? {
+        match publish(env, table_files, number, layout, roll_bytes).await? {
             Published::Live(manifest) => Ok(Some(manifest)),
             Published::Overtaken => Ok(None),
         }
     }
 
-    /// What the table consists of.
+    /// The parts of the table.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -237,12 +237,15 @@ impl Manifest {
         if layout.files().count() > FILES_MAX {
             let message =
                 format!("has more than {FILES_MAX} sorted files; open it with larger ones");
-            return Err(Error::Invalid { table: self.shelf.store.name().to_owned(), message });
+            return Err(Error::Invalid {
+                table: self.table_files.store.name().to_owned(),
+                message,
+            });
         }
-        let path = || self.shelf.path(Name::Manifest(self.number));
-        // Only a manifest that is not the highest is ever removed: another engine has gone on.
+        let path = || self.table_files.path(Name::Manifest(self.number));
+        // Only a manifest that is not the highest is ever removed: another instance has gone on.
         let cause = |fault: Fault| match fault.kind {
-            Kind::NotFound => Error::Fenced { table: self.shelf.store.name().to_owned() },
+            Kind::NotFound => Error::Fenced { table: self.table_files.store.name().to_owned() },
             _ => Error::of_store(fault, "write", &path()),
         };
         let pending = self.writer.submit(&bytes).await.map_err(cause)?;
@@ -258,14 +261,14 @@ impl Manifest {
 
     /// Goes on in a new manifest, with the edits so far as one.
     pub(crate) async fn roll(&mut self) -> Result<(), Error> {
-        let fenced = || Error::Fenced { table: self.shelf.store.name().to_owned() };
+        let fenced = || Error::Fenced { table: self.table_files.store.name().to_owned() };
         let number = self.number.checked_add(1).ok_or_else(fenced)?;
         let layout = self.layout.clone();
-        match publish(&self.env, &self.shelf, number, layout, self.roll_bytes).await? {
+        match publish(&self.env, &self.table_files, number, layout, self.roll_bytes).await? {
             Published::Live(manifest) => {
                 self.env.mark("table: manifest rolled over");
                 let old = std::mem::replace(self, manifest);
-                old.shelf.pending_deletes.add(Name::Manifest(old.number));
+                old.table_files.pending_deletes.add(Name::Manifest(old.number));
                 Ok(())
             }
             Published::Overtaken => Err(fenced()),
@@ -274,80 +277,80 @@ impl Manifest {
 
     /// Seals it: for an instance that ends.
     pub(crate) async fn close(self) {
-        let path = self.shelf.path(Name::Manifest(self.number));
+        let path = self.table_files.path(Name::Manifest(self.number));
         if let Err(fault) = self.writer.close().await {
             tracing::debug!(path, cause = fault.message, "manifest not closed");
         }
     }
 }
 
-/// The end of step 3 and step 4 of the module's text: the draft's length; nothing when another
-/// else has gone on.
+/// The end of step 3 and step 4 of the module's text: the draft's length; none when another
+/// instance has gone on.
 async fn publish_draft(
     env: &Env,
-    shelf: &TableFiles,
+    table_files: &TableFiles,
     (draft, writer): (Name, &dyn Writer),
     (number, layout): (u32, &Layout),
 ) -> Result<Option<u64>, Error> {
-    let failed = |fault| Error::of_store(fault, "write", &shelf.path(draft));
+    let failed = |fault| Error::of_store(fault, "write", &table_files.path(draft));
     let mut bytes = manifest_head(FileNo::manifest(number), layout.owner).to_vec();
     encode_edit(number, 0, &layout.snapshot(), &mut bytes);
     match writer.submit(&bytes).await.map_err(failed)?.await {
-        // A sweep of an engine that has gone on.
+        // A sweep of an instance that has gone on.
         Err(fault) if matches!(fault.kind, Kind::NotFound | Kind::Fenced) => return Ok(None),
         done => done.map_err(failed)?,
     };
     let (from, to) = (draft.to_string(), Name::Manifest(number).to_string());
-    match shelf.store.publish(&from, &to).await {
+    match table_files.store.publish(&from, &to).await {
         Ok(()) => Ok(Some(bytes.len() as u64)),
         Err(fault) if matches!(fault.kind, Kind::Exists | Kind::NotFound) => {
             env.mark("table: another engine published");
-            shelf.pending_deletes.add(draft);
+            table_files.pending_deletes.add(draft);
             Ok(None)
         }
-        Err(fault) => Err(Error::of_store(fault, "publish", &shelf.path(draft))),
+        Err(fault) => Err(Error::of_store(fault, "publish", &table_files.path(draft))),
     }
 }
 
 /// Steps 3 to 5 of the module's text.
 async fn publish(
     env: &Env,
-    shelf: &Rc<TableFiles>,
+    table_files: &Rc<TableFiles>,
     number: u32,
     layout: Layout,
     roll_bytes: u64,
 ) -> Result<Published, Error> {
-    let store = &*shelf.store;
+    let store = &*table_files.store;
     let (draft, writer) = loop {
-        // Racing openers have one number; chance tells their drafts apart.
+        // Racing openers have one number; a random part makes their drafts differ.
         let name = Name::Draft(FileNo::new(number, env.random_u64() as u32));
         match store.create(&name.to_string()).await {
             Ok(writer) => break (name, writer),
             Err(fault) if fault.kind == Kind::Exists => {}
             Err(fault) => {
-                shelf.discard(env, name);
-                return Err(Error::of_store(fault, "create", &shelf.path(name)));
+                table_files.discard(env, name);
+                return Err(Error::of_store(fault, "create", &table_files.path(name)));
             }
         }
     };
-    let published = publish_draft(env, shelf, (draft, &*writer), (number, &layout)).await;
+    let published = publish_draft(env, table_files, (draft, &*writer), (number, &layout)).await;
     let len = match published {
         Ok(Some(len)) => len,
         Ok(None) => return Ok(Published::Overtaken),
         Err(error) => {
             // A publication that is still under way finds no draft, or has made the manifest.
-            shelf.discard(env, draft);
+            table_files.discard(env, draft);
             return Err(error);
         }
     };
     if highest(store).await?.is_none_or(|highest| highest > number) {
         env.mark("table: published too late");
-        shelf.pending_deletes.add(Name::Manifest(number));
+        table_files.pending_deletes.add(Name::Manifest(number));
         return Ok(Published::Overtaken);
     }
     Ok(Published::Live(Manifest {
         env: env.clone(),
-        shelf: shelf.clone(),
+        table_files: table_files.clone(),
         number,
         writer,
         next: 1,

@@ -1,21 +1,20 @@
-//! [`Writes`]: the memory that changes of all tables of a process take before sorted files have
-//! them.
+//! [`Writes`]: the memory of changes of all tables of a process, before sorted files have them.
 //!
-//! A table has a bound of its own, but a process may have thousands of tables. When a third of
-//! the room is taken, tables that hold an equal part of that or more are flushed, though they be
-//! idle. When half is taken, those that hold an equal part of this or more take no batch until it
-//! is less. One that cannot flush takes that from the others and no more, so all of them together
-//! stay within the room.
+//! A table has a bound of its own, but a process may have thousands of tables. When a third of the
+//! room is taken, tables that hold an equal part of that or more are flushed, idle ones too. When
+//! half is taken, those that hold an equal part of this or more take no batch until it is less. One
+//! that cannot flush takes that from the others and no more, so all of them together stay within
+//! the room.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use crate::engine::Engine;
 
-/// Other tables that one table's change has a look at: enough to come around.
+/// Other tables that one table's change checks: enough to reach all in time.
 const LOOKED_AT: usize = 8;
 
-/// What the tables of a process have in memory, and may have.
+/// Memory of a process's tables, and its bound.
 pub(crate) struct Writes {
     room: usize,
     used: Cell<usize>,
@@ -48,7 +47,7 @@ impl Writes {
         members.push(Rc::downgrade(engine));
     }
 
-    /// Has tables flushed that hold much of what is too much: the one that grew, and some others.
+    /// Has tables flushed that hold a large part of the excess: the one that grew, and some others.
     fn relieve(&self, grown: &Engine) {
         let due = self.room / 3;
         if self.used.get() <= due {

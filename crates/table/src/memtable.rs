@@ -49,8 +49,8 @@ impl Memtable {
         self.range.get()
     }
 
-    /// Adds a change above all before it. The version it replaces is dropped when `unseen`
-    /// says, of both sequences, that no snapshot sees the older one.
+    /// Adds a change above all before it. The version it replaces is dropped when `unseen` is true
+    /// of both sequences: no snapshot sees the older one.
     pub(crate) fn insert(
         &self,
         seq: Seq,

@@ -27,7 +27,7 @@ pub(crate) async fn open(
 ) -> Result<Rc<Engine>, Error> {
     let options = options.clamped();
     let (cache, table) = (cache.clone(), cache.register());
-    let shelf = Rc::new(TableFiles {
+    let table_files = Rc::new(TableFiles {
         store,
         cache,
         table,
@@ -35,17 +35,18 @@ pub(crate) async fn open(
     });
     let (manifest, recovered) = loop {
         let Found { number, layout, recovered } =
-            find(&shelf, options.create, options.owner).await?;
+            find(&table_files, options.create, options.owner).await?;
         let roll = options.manifest_bytes;
-        if let Some(manifest) = Manifest::take_over(env, &shelf, number, layout, roll).await? {
+        if let Some(manifest) = Manifest::take_over(env, &table_files, number, layout, roll).await?
+        {
             break (manifest, recovered);
         }
         env.mark("table: opening began again");
     };
     let Recovered { memtable, last } = recovered;
-    let engine = Rc::new(Engine::new(env, shelf, options, manifest, memtable, last));
+    let engine = Rc::new(Engine::new(env, table_files, options, manifest, memtable, last));
     engine.note_memory();
-    engine.shelf.cache.writes().watch(&engine);
+    engine.table_files.cache.writes().watch(&engine);
     engine.sweep().await?;
     engine.make_log().await?;
     let log = engine.next_log.borrow_mut().take().expect("just made");
@@ -69,15 +70,15 @@ struct Found {
 }
 
 /// Seals and reads the live manifest and the logs that it names.
-async fn find(shelf: &TableFiles, create: bool, owner: u64) -> Result<Found, Error> {
-    let table = || shelf.store.name().to_owned();
+async fn find(table_files: &TableFiles, create: bool, owner: u64) -> Result<Found, Error> {
+    let table = || table_files.store.name().to_owned();
     loop {
-        let Some(number) = manifest::highest(&*shelf.store).await? else {
-            let files = names(shelf).await?;
+        let Some(number) = manifest::highest(&*table_files.store).await? else {
+            let files = names(table_files).await?;
             let file = files.iter().find(|name| matches!(name, Name::Log(_) | Name::Sorted(_)));
             if let Some(file) = file {
                 // Files come after the first manifest, and the highest is never removed.
-                if manifest::highest(&*shelf.store).await?.is_some() {
+                if manifest::highest(&*table_files.store).await?.is_some() {
                     continue;
                 }
                 let file = format!("{}/manifest-* (there is a {file})", table());
@@ -90,37 +91,37 @@ async fn find(shelf: &TableFiles, create: bool, owner: u64) -> Result<Found, Err
             let layout = Layout { owner, ..Layout::default() };
             return Ok(Found { number: 0, layout, recovered });
         };
-        // Looked at before anything is sealed: who comes too late disturbs nobody.
+        // Checked before anything is sealed: an opener that comes too late changes nothing.
         let late = |known: u64| owner != 0 && owner < known;
-        if owner != 0 && manifest::owner(shelf, number).await.is_some_and(late) {
+        if owner != 0 && manifest::owner(table_files, number).await.is_some_and(late) {
             return Err(Error::Fenced { table: table() });
         }
-        let Some(mut layout) = manifest::read(shelf, number).await? else { continue };
+        let Some(mut layout) = manifest::read(table_files, number).await? else { continue };
         if late(layout.owner) {
             return Err(Error::Fenced { table: table() });
         }
         layout.owner = layout.owner.max(owner);
-        if let Some(recovered) = recover::logs(shelf, &layout).await? {
-            // Logs without a change are of no use any more.
+        if let Some(recovered) = recover::logs(table_files, &layout).await? {
+            // Logs without a change are not needed any more.
             layout.logs = recovered.memtable.logs().into_iter().collect();
             layout.generation = 0;
             return Ok(Found { number, layout, recovered });
         }
-        // A log is gone: of a table that has gone on without us, or lost.
-        let present: BTreeSet<Name> = names(shelf).await?.into_iter().collect();
+        // A log is gone: the table has gone on without us, or has lost it.
+        let present: BTreeSet<Name> = names(table_files).await?.into_iter().collect();
         let mut logs = layout.logs.iter().map(|&log| Name::Log(log));
         let lost = logs.find(|log| !present.contains(log));
-        if manifest::highest(&*shelf.store).await? == Some(number)
+        if manifest::highest(&*table_files.store).await? == Some(number)
             && let Some(log) = lost
         {
-            return Err(Error::Missing { file: shelf.path(log) });
+            return Err(Error::Missing { file: table_files.path(log) });
         }
     }
 }
 
 /// All names of ours in the directory.
-pub(crate) async fn names(shelf: &TableFiles) -> Result<Vec<Name>, Error> {
-    let store = &shelf.store;
+pub(crate) async fn names(table_files: &TableFiles) -> Result<Vec<Name>, Error> {
+    let store = &table_files.store;
     let mut found = Vec::new();
     let mut after = String::new();
     loop {

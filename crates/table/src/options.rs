@@ -1,11 +1,11 @@
-//! What a service may choose.
+//! Options of a service.
 
 use crate::limits::{
     BLOCK_BYTES, BLOCK_BYTES_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT, MANIFEST_BYTES,
     MANIFEST_BYTES_DEFAULT, MEMTABLE_BYTES, MEMTABLE_BYTES_DEFAULT,
 };
 
-/// How blocks of sorted files are stored (C19). Files keep what they were written with.
+/// Compression of blocks of sorted files (C19). Files keep what they were written with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Compression {
     /// As they are: for small values of numbers and identifiers.
@@ -33,13 +33,13 @@ impl Compression {
 }
 
 /// Behaviour of a [`crate::Table`]. None of it is part of the table's format: each opening may
-/// choose anew.
+/// choose other values.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Make the table when its directory is empty.
     pub create: bool,
     /// Number of the owner that opens: one that is lower than that of an owner before it is refused
-    /// ([`crate::Error::Fenced`]) before it shuts anybody out. 0 is never refused.
+    /// ([`crate::Error::Fenced`]) before it seals anything. 0 is never refused.
     pub owner: u64,
     /// Bytes of changes kept in memory before they are sorted into files, 4 KiB to 256 MiB.
     pub memtable_bytes: usize,
@@ -50,7 +50,7 @@ pub struct Options {
     /// Bytes of edits at which a manifest is rolled over (and four times its first edit), 1 KiB
     /// to 64 MiB.
     pub manifest_bytes: u64,
-    /// How new blocks are stored.
+    /// Compression of new blocks.
     pub compression: Compression,
     /// Merge sorted runs by itself; without it only [`crate::Table::compact`] does.
     pub auto_compact: bool,

@@ -1,15 +1,15 @@
-//! Which runs are merged. Pure.
+//! Choice of the runs to be merged. Pure.
 //!
 //! # Why tiers
 //!
-//! What a table writes goes over the network to three disks; what it reads comes from one, in
-//! blocks, 60 to 100 us each, mostly round trip, several at once, and mostly not at all because
-//! of cache and filters. So writing again is the dear thing, and sorted runs are the cheap one:
-//! runs are merged when a few of similar size stand together (size tiers), not as soon as they
-//! overlap (levels). An entry is written about once for each factor of four between a memtable
-//! and the table: 5 times at 8 MiB and 8 GiB, where levels of factor ten write it 15 to 30 times.
-//! The price is a filter look-up for each of about a dozen runs, a hundredth of a wasted block
-//! each, and room: up to once the table's size until the oldest run is merged too.
+//! Writes of a table go over the network to three disks. Reads come from one, in blocks, 60 to 100
+//! us each, mostly round trip, several at once, and mostly not at all because of cache and filters.
+//! So writing again is expensive, and sorted runs are cheap: runs are merged when a few of similar
+//! size are adjacent (size tiers), not as soon as they overlap (levels). An entry is written about
+//! once for each factor of four between a memtable and the table: 5 times at 8 MiB and 8 GiB, where
+//! levels of factor ten write it 15 to 30 times. The price is a filter look-up for each of about a
+//! dozen runs, a hundredth of a wasted block each, and room: up to once the table's size until the
+//! oldest run is merged too.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ const SIMILAR_PERCENT: u64 = 150;
 /// All is merged when the newer runs together are as large as this many percent of the oldest.
 const WASTE_PERCENT: u64 = 100;
 
-/// The runs to merge, of runs of these sizes, newest first; nothing when they are fine.
+/// The runs to merge, of runs of these sizes, newest first; none when no merge is needed.
 pub(crate) fn pick(sizes: &[u64]) -> Option<Range<usize>> {
     let count = sizes.len();
     if count < RUNS_MERGE_MIN {
@@ -45,7 +45,7 @@ pub(crate) fn pick(sizes: &[u64]) -> Option<Range<usize>> {
             return Some(start..end);
         }
     }
-    // No such stretch; but too many runs are too many.
+    // No such stretch; but the number of runs has its bound.
     let most = 2 * RUNS_MERGE_MIN;
     (count > most).then(|| 0..(count - most + 2).min(RUNS_MERGE_MAX))
 }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merges_what_is_alike() {
+    fn merge_picks_runs_of_similar_size() {
         assert_eq!(pick(&[1, 1, 1]), None);
         assert_eq!(pick(&[1, 1, 1, 100]), None);
         assert_eq!(pick(&[1, 1, 1, 1, 100]), Some(0..4));

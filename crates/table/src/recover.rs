@@ -18,7 +18,7 @@ use crate::types::{FileNo, Name, Seq};
 /// Bytes of one read of a log.
 const READ: usize = 1 << 20;
 
-/// What the logs of a table hold beyond its runs.
+/// Content of a table's logs beyond its runs.
 pub(crate) struct Recovered {
     /// All changes; its logs are those with at least one.
     pub(crate) memtable: Memtable,
@@ -26,18 +26,21 @@ pub(crate) struct Recovered {
     pub(crate) last: Seq,
 }
 
-/// Shuts out who writes the logs, and reads them. Nothing when one is gone: the manifest that
-/// named it may not be the live one any more.
-pub(crate) async fn logs(shelf: &TableFiles, layout: &Layout) -> Result<Option<Recovered>, Error> {
-    // All are sealed before any is read: the sooner the old owner knows.
+/// Shuts out the writer of the logs, and reads them. None when one is gone: the manifest that named
+/// it may not be the live one any more.
+pub(crate) async fn logs(
+    table_files: &TableFiles,
+    layout: &Layout,
+) -> Result<Option<Recovered>, Error> {
+    // All are sealed before any is read, so that the old owner is fenced sooner.
     let mut lens = Vec::new();
     for &file in &layout.logs {
         let name = Name::Log(file);
-        match shelf.store.seal(&name.to_string()).await {
+        match table_files.store.seal(&name.to_string()).await {
             Err(fault) if fault.kind == Kind::NotFound => return Ok(None),
-            len => {
-                lens.push(len.map_err(|fault| Error::of_store(fault, "seal", &shelf.path(name)))?)
-            }
+            len => lens.push(
+                len.map_err(|fault| Error::of_store(fault, "seal", &table_files.path(name)))?,
+            ),
         }
     }
     let mut last = layout.flushed();
@@ -45,7 +48,7 @@ pub(crate) async fn logs(shelf: &TableFiles, layout: &Layout) -> Result<Option<R
     let memtable = Memtable::new(Vec::new());
     for (&file, len) in layout.logs.iter().zip(lens) {
         let before = last;
-        match replay(shelf, file, len, &memtable, &mut last).await {
+        match replay(table_files, file, len, &memtable, &mut last).await {
             Err(Error::Missing { .. }) => return Ok(None),
             replayed => replayed?,
         }
@@ -57,25 +60,25 @@ pub(crate) async fn logs(shelf: &TableFiles, layout: &Layout) -> Result<Option<R
     Ok(Some(Recovered { memtable, last }))
 }
 
-/// What the logs show at present, without shutting out who writes them.
-pub(crate) async fn peek(shelf: &TableFiles, layout: &Layout) -> Result<Recovered, Error> {
+/// Content of the logs at present, without shutting out their writer.
+pub(crate) async fn peek(table_files: &TableFiles, layout: &Layout) -> Result<Recovered, Error> {
     let (mut last, memtable) = (layout.flushed(), Memtable::new(Vec::new()));
     for &file in &layout.logs {
-        let bytes = read_shown(shelf, Name::Log(file)).await?;
-        // A log is named before its head can be seen by everybody.
+        let bytes = read_shown(table_files, Name::Log(file)).await?;
+        // A log is named before its head can be read by every instance.
         if bytes.len() >= FILE_HEAD {
             let len = bytes.len() as u64;
-            replay_from(shelf, &Shown(bytes), (file, len), &memtable, &mut last).await?;
+            replay_from(table_files, &Shown(bytes), (file, len), &memtable, &mut last).await?;
         }
     }
     Ok(Recovered { memtable, last })
 }
 
 /// All that a file shows at present.
-pub(crate) async fn read_shown(shelf: &TableFiles, name: Name) -> Result<Vec<u8>, Error> {
-    let path = shelf.path(name);
+pub(crate) async fn read_shown(table_files: &TableFiles, name: Name) -> Result<Vec<u8>, Error> {
+    let path = table_files.path(name);
     let cause = |fault| Error::of_store(fault, "read", &path);
-    let source = shelf.store.open(&name.to_string()).await.map_err(cause)?;
+    let source = table_files.store.open(&name.to_string()).await.map_err(cause)?;
     let mut bytes = Vec::new();
     loop {
         let more = source.read_at(bytes.len() as u64, READ).await.map_err(cause)?;
@@ -99,26 +102,26 @@ impl Source for Shown {
 
 /// Replays one log of `len` bytes behind the change `last`.
 async fn replay(
-    shelf: &TableFiles,
+    table_files: &TableFiles,
     file: FileNo,
     len: u64,
     memtable: &Memtable,
     last: &mut Seq,
 ) -> Result<(), Error> {
     let name = Name::Log(file);
-    let cause = |fault| Error::of_store(fault, "read", &shelf.path(name));
-    let source = shelf.store.open(&name.to_string()).await.map_err(cause)?;
-    replay_from(shelf, &*source, (file, len), memtable, last).await
+    let cause = |fault| Error::of_store(fault, "read", &table_files.path(name));
+    let source = table_files.store.open(&name.to_string()).await.map_err(cause)?;
+    replay_from(table_files, &*source, (file, len), memtable, last).await
 }
 
 async fn replay_from(
-    shelf: &TableFiles,
+    table_files: &TableFiles,
     source: &dyn Source,
     (file, len): (FileNo, u64),
     memtable: &Memtable,
     last: &mut Seq,
 ) -> Result<(), Error> {
-    let path = shelf.path(Name::Log(file));
+    let path = table_files.path(Name::Log(file));
     let mut bytes = Vec::new();
     // Offset in the file of the first of `bytes`.
     let mut base = 0u64;
@@ -154,7 +157,7 @@ async fn replay_from(
             }
             Next::Partial(need) => {
                 if offset + need as u64 > len {
-                    return Ok(()); // Under way when its writer ended: nobody was told of it.
+                    return Ok(()); // Under way when its writer ended: never acknowledged.
                 }
                 bytes.drain(..at);
                 (base, at) = (offset, 0);

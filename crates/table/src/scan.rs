@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::memtable::{Memtable, is_empty};
 use crate::snapshot::Pin;
 
-/// Which keys, and in which order.
+/// Range of keys, and their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Range {
     /// Lower bound.
@@ -60,7 +60,7 @@ impl Range {
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// One place that entries come from.
+/// A source of entries.
 enum Source {
     Memory { table: Rc<Memtable>, key: Option<Box<[u8]>> },
     Run(RunCursor),
@@ -178,7 +178,7 @@ impl Source {
         }
     }
 
-    /// The value that the key it stands on had at `seq`, if it says anything about it.
+    /// The value that the key at its position had at `seq`, if the run has one.
     fn visible(&self, at: &[u8], seq: crate::types::Seq) -> Option<Option<Vec<u8>>> {
         match self {
             Source::Memory { table, .. } => {

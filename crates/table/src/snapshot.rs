@@ -10,7 +10,7 @@ use crate::memtable::Memtable;
 use crate::scan::{Range, Scan};
 use crate::types::Seq;
 
-/// Where entries are, newest first.
+/// Places of entries, newest first.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) memtables: Vec<Rc<Memtable>>,
@@ -62,8 +62,8 @@ impl Drop for Pin {
     }
 }
 
-/// A table as it was at one moment, whatever is written later. It lives in this process; what
-/// it sees keeps its room while it lives.
+/// A table as it was at one moment, whatever is written later. It lives in this process; the
+/// versions that it sees keep their room while it lives.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) pin: Pin,

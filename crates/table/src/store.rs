@@ -18,7 +18,7 @@ pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Fault>>;
 /// - `list` shows every name that was there all the while, and one page shows one moment.
 /// - After `seal` has returned, no append of an earlier writer is acknowledged, and the content
 ///   is all that was acknowledged and a prefix of what was under way. It stays so for ever.
-/// - A call that ended without a good answer may still take effect later.
+/// - A call that ended with an error may still take effect later.
 pub trait Store {
     /// The directory, for messages.
     fn name(&self) -> &str;
@@ -27,7 +27,7 @@ pub trait Store {
     /// be there: its maker removes it.
     fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>>;
 
-    /// Shuts out whoever writes a file and answers its final length.
+    /// Shuts out the writer of a file and answers its final length.
     fn seal<'a>(&'a self, name: &'a str) -> Answer<'a, u64>;
 
     /// Opens a file for reading.
@@ -39,7 +39,7 @@ pub trait Store {
     /// Gives the file at `from` the name `to` instead, which must be free.
     fn publish<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
 
-    /// Takes a file's name away. The file goes with its last name.
+    /// Removes a name of a file. The file goes with its last name.
     fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
 
     /// The number of each file, nothing for a name that is not there. No two files ever have one
@@ -80,6 +80,6 @@ pub trait Writer {
 /// A file to read.
 pub trait Source {
     /// Bytes from `offset` on: fewer than `len` only at the file's end. A file that is not sealed
-    /// may show all but its last acknowledged append, for as long as nobody seals it.
+    /// may show all but its last acknowledged append, until it is sealed.
     fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>>;
 }

@@ -19,9 +19,9 @@ use crate::types::Seq;
 /// An open table: keys in order, each with a value. Cheap to clone; stays on its thread.
 ///
 /// A table has one owner. Opening takes it over: an instance that was open before is fenced, and
-/// nothing of it is acknowledged once the opening has returned. Reads of a fenced instance show
-/// what it knew; who must not read what is stale asks [`Table::barrier`] afterwards, or holds a
-/// lease (`protocols.md` 6.5).
+/// nothing of it is acknowledged once the opening has returned. Reads of a fenced instance show its
+/// last state. A caller that must not read stale values calls [`Table::barrier`] afterwards, or
+/// holds a lease (`protocols.md` 6.5).
 ///
 /// When the last clone is dropped the instance ends; what is not acknowledged may or may not be
 /// in the table. [`Table::close`] ends it properly.
@@ -31,7 +31,7 @@ pub struct Table(Rc<Owner>);
 /// Ends the instance with its last handle.
 struct Owner(Rc<Engine>);
 
-/// What a table is like at present.
+/// Present state of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// The last change that reads see.
@@ -71,9 +71,9 @@ pub struct Stats {
 }
 
 impl Table {
-    /// Opens the table in a directory and takes it over from whoever has it open. Should another
-    /// opening overtake this one while its last answer is on its way, the table is fenced from
-    /// the start: its first write, or [`Table::barrier`], says so.
+    /// Opens the table in a directory and takes it over from its owner, if it has one. Should
+    /// another opening overtake this one while its last answer is on its way, the table is fenced
+    /// from the start: its first write, or [`Table::barrier`], says so.
     pub async fn open(
         env: &Env,
         store: Rc<dyn Store>,
@@ -84,10 +84,10 @@ impl Table {
         Ok(Table(Rc::new(Owner(engine))))
     }
 
-    /// The table in a directory as it is shown at present, without taking it over: its owner, if
-    /// it has one, is not disturbed and need not know. All of it when nobody has it open;
-    /// otherwise what its owner has made durable lately may be missing. Nothing is pinned: a read
-    /// that ends with `Missing` or `Fenced` met a table that has gone on, and a new look helps.
+    /// A view of the table in a directory at present, without taking it over: its owner, if it has
+    /// one, goes on. All of it when it has no owner; otherwise what its owner has made durable
+    /// lately may be missing. Nothing is pinned: when a read ends with `Missing` or `Fenced`, the
+    /// table has gone on, and a new view helps.
     pub async fn open_view(
         env: &Env,
         store: Rc<dyn Store>,
@@ -136,8 +136,8 @@ impl Table {
         })
     }
 
-    /// Ends well when this instance still was the owner at some time during the call: all that
-    /// it has read before was not stale then. Costs one durable append of the log.
+    /// Succeeds when this instance still was the owner at some time during the call: all that it
+    /// has read before was not stale then. Costs one durable append of the log.
     pub async fn barrier(&self) -> Result<(), Error> {
         self.submit(&Batch::new())?.await.map(drop)
     }
@@ -172,7 +172,7 @@ impl Table {
         Ok(())
     }
 
-    /// What it is like at present.
+    /// Its present state.
     pub fn stats(&self) -> Stats {
         let engine = &self.0.0;
         let (runs, counts) = (engine.runs.borrow(), engine.counts.get());
@@ -187,7 +187,7 @@ impl Table {
             memory: memory + engine.active.borrow().bytes(),
             frozen: frozen.len(),
             snapshots: engine.snapshots.borrow().values().sum(),
-            pending_deletes: engine.shelf.pending_deletes.len(),
+            pending_deletes: engine.table_files.pending_deletes.len(),
             groups: counts.groups,
             batches: counts.batches,
             log_bytes: counts.log_bytes,

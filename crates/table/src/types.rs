@@ -66,12 +66,12 @@ impl fmt::Debug for FileNo {
     }
 }
 
-/// What the name of a file in a table's directory says.
+/// Meaning of a file's name in a table's directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Name {
     /// Changes not yet in sorted files.
     Log(FileNo),
-    /// What the table consists of.
+    /// The manifest of this number.
     Manifest(u32),
     /// Sorted entries.
     Sorted(FileNo),
@@ -80,7 +80,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// The instance that made it, as far as the name tells.
+    /// The instance that made it, as far as the name shows.
     pub(crate) fn generation(self) -> u32 {
         match self {
             Name::Log(file) | Name::Sorted(file) | Name::Draft(file) => file.generation,
@@ -88,7 +88,7 @@ impl Name {
         }
     }
 
-    /// What a name stands for; nothing for foreign ones.
+    /// The meaning of a name; none for foreign ones.
     pub(crate) fn parse(text: &str) -> Option<Name> {
         let (kind, rest) = text.split_once('-')?;
         let hex = |part: &str| {

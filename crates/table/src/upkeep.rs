@@ -1,4 +1,4 @@
-//! What goes on behind reads and writes: flushes, merges, removals.
+//! Background work: flushes, merges, removals.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -32,7 +32,7 @@ pub(crate) fn retain<T>(
 ) -> Vec<(Seq, Option<T>)> {
     let mut kept: Vec<(Seq, Option<T>)> = Vec::new();
     for version in versions {
-        // Seen by who looks at or above it and below the next newer one that is kept.
+        // Visible to readers at or above it and below the next newer one that is kept.
         let seen = match kept.last() {
             None => true,
             Some(newer) => {
@@ -67,7 +67,8 @@ impl Output<'_> {
         if self.builder.is_none() {
             let file = self.engine.next_file();
             self.made.push(Name::Sorted(file));
-            let builder = Builder::create(&self.engine.shelf, file, &self.engine.options).await?;
+            let builder =
+                Builder::create(&self.engine.table_files, file, &self.engine.options).await?;
             self.builder = Some(builder);
         }
         let builder = self.builder.as_mut().expect("just made");
@@ -173,7 +174,7 @@ impl Engine {
         let written: Result<(), Error> = written.await;
         let (files, made) = (output.files, output.made);
         if let Err(error) = written {
-            made.into_iter().for_each(|name| self.shelf.pending_deletes.add(name));
+            made.into_iter().for_each(|name| self.table_files.pending_deletes.add(name));
             return Err(self.explain(error).await);
         }
         let run = RunInfo { first, last, files };
@@ -193,7 +194,7 @@ impl Engine {
             self.note_memory();
         };
         self.commit_edit(changes, install).await?;
-        logs.into_iter().for_each(|log| self.shelf.pending_deletes.add(Name::Log(log)));
+        logs.into_iter().for_each(|log| self.table_files.pending_deletes.add(Name::Log(log)));
         self.env.mark("table: memtable flushed");
         self.wake_commit.notify_one();
         self.wake_compact.notify_one();
@@ -248,11 +249,11 @@ impl Engine {
         let written = self.merge_into(inputs, &snapshots, bottom, &mut output).await;
         let (files, made) = (output.files, output.made);
         if let Err(error) = written {
-            made.into_iter().for_each(|name| self.shelf.pending_deletes.add(name));
+            made.into_iter().for_each(|name| self.table_files.pending_deletes.add(name));
             return Err(error);
         }
         let (newest, oldest) = (&inputs[0].info, &inputs[inputs.len() - 1].info);
-        // A run without files still says which changes it stands for.
+        // A run without files still names the changes that it covers.
         let run = RunInfo { first: oldest.first, last: newest.last, files };
         let mut changes: Vec<_> =
             inputs.iter().map(|run| Change::DropRun(run.info.first)).collect();
@@ -323,14 +324,14 @@ impl Engine {
     /// The task that removes files.
     pub(crate) async fn remove_always(self: Rc<Self>) {
         while !self.is_over() {
-            let Some(name) = self.shelf.pending_deletes.take() else {
-                self.shelf.pending_deletes.added.notified().await;
+            let Some(name) = self.table_files.pending_deletes.take() else {
+                self.table_files.pending_deletes.added.notified().await;
                 continue;
             };
             for attempt in 0..REMOVE_TRIES {
-                match self.shelf.store.remove(&name.to_string()).await {
+                match self.table_files.store.remove(&name.to_string()).await {
                     Err(fault) if fault.kind != base::Kind::NotFound => {
-                        let (file, cause) = (self.shelf.path(name), fault.message);
+                        let (file, cause) = (self.table_files.path(name), fault.message);
                         tracing::debug!(file, cause, attempt, "an obsolete file is not removed");
                         self.env.sleep(self.env.jitter(RETRY.0 * (1 << attempt))).await;
                     }
@@ -340,26 +341,26 @@ impl Engine {
         }
     }
 
-    /// Looks at all names: what the table needs must be there, and what earlier instances left
-    /// goes. See [`crate::manifest`] for why that is safe.
+    /// Checks all names: files that the table needs must be there, and those that earlier instances
+    /// left are removed. See [`crate::manifest`] for why that is safe.
     pub(crate) async fn sweep(&self) -> Result<(), Error> {
         let needed = {
             let manifest = self.manifest.lock().await;
             manifest.as_ref().map(|manifest| manifest.layout().names()).unwrap_or_default()
         };
         let mut seen = BTreeSet::new();
-        for name in crate::open::names(&self.shelf).await? {
+        for name in crate::open::names(&self.table_files).await? {
             seen.insert(name);
             let older = name.generation() < self.generation;
             if older && !needed.contains(&name) {
                 self.env.mark("table: orphan collected");
-                self.shelf.pending_deletes.add(name);
+                self.table_files.pending_deletes.add(name);
             }
         }
         match needed.difference(&seen).next() {
             None => Ok(()),
             Some(missing) => {
-                let error = Error::Missing { file: self.shelf.path(*missing) };
+                let error = Error::Missing { file: self.table_files.path(*missing) };
                 Err(self.explain(error).await)
             }
         }
@@ -371,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_what_somebody_sees() {
+    fn merge_keeps_versions_that_a_reader_can_see() {
         let versions = |seqs: &[i64]| -> Vec<(Seq, Option<()>)> {
             seqs.iter().map(|&n| (Seq::new(n.unsigned_abs()), (n > 0).then_some(()))).collect()
         };

@@ -1,13 +1,13 @@
-//! Looking at a table without taking it over: its owner goes on and learns nothing of it.
+//! Views of a table, opened without taking it over: its owner goes on and is not notified.
 //!
-//! The live manifest and its logs are read as they are shown at present, none is sealed. What is
-//! seen is the table as it was at some moment: edits, and changes in logs, are read as a prefix of
-//! theirs, changes have numbers without gaps, and a look during which the manifest was replaced,
-//! or a file that it names was removed, begins again. Of a table without an owner it is all;
-//! of another it may lack what its owner has made durable lately.
+//! The live manifest and its logs are read as they are shown at present, none is sealed. A view is
+//! the table as it was at some moment: edits, and changes in logs, are read as a prefix of theirs,
+//! and changes have numbers without gaps. When the manifest was replaced during the opening, or a
+//! file that it names was removed, the opening begins again. A view of a table without an owner is
+//! complete; with one it may lack what the owner has made durable lately.
 //!
 //! Nothing is pinned: files of a table that has an owner may go while the view is read. Then a read
-//! fails with `Missing` or `Fenced`, and whoever looked looks again.
+//! fails with `Missing` or `Fenced`, and its caller opens a new view.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::file::TableFiles;
 use crate::layout::Layout;
-use crate::limits::{LOOK_PAUSE, LOOKS_MAX};
+use crate::limits::{VIEW_ATTEMPTS_MAX, VIEW_PAUSE};
 use crate::manifest;
 use crate::options::Options;
 use crate::pending_deletes::PendingDeletes;
@@ -33,7 +33,7 @@ pub(crate) async fn open_view(
     cache: &Cache,
 ) -> Result<Snapshot, Error> {
     let (cache, table) = (cache.clone(), cache.register());
-    let shelf = Rc::new(TableFiles {
+    let table_files = Rc::new(TableFiles {
         store,
         cache,
         table,
@@ -41,31 +41,31 @@ pub(crate) async fn open_view(
     });
     let mut looks = 0;
     let (number, layout, recovered) = loop {
-        match try_open_view(&shelf).await {
+        match try_open_view(&table_files).await {
             Ok(seen) => break seen,
             Err(error @ (Error::NotFound { .. } | Error::Version { .. })) => return Err(error),
-            Err(error) if looks >= LOOKS_MAX => return Err(error),
+            Err(error) if looks >= VIEW_ATTEMPTS_MAX => return Err(error),
             Err(_) => {
                 looks += 1;
                 env.mark("table: look again");
-                env.sleep(LOOK_PAUSE).await;
+                env.sleep(VIEW_PAUSE).await;
             }
         }
     };
     let Recovered { memtable, last } = recovered;
     let of = (number, &layout, None);
-    let engine = Rc::new(Engine::of(env, shelf, Options::default(), of, (memtable, last)));
+    let engine = Rc::new(Engine::of(env, table_files, Options::default(), of, (memtable, last)));
     Ok(Snapshot { pin: Pin::new(&engine) })
 }
 
-async fn try_open_view(shelf: &TableFiles) -> Result<(u32, Layout, Recovered), Error> {
-    let table = || shelf.store.name().to_owned();
-    let Some(number) = manifest::highest(&*shelf.store).await? else {
+async fn try_open_view(table_files: &TableFiles) -> Result<(u32, Layout, Recovered), Error> {
+    let table = || table_files.store.name().to_owned();
+    let Some(number) = manifest::highest(&*table_files.store).await? else {
         return Err(Error::NotFound { table: table() });
     };
-    let layout = manifest::peek(shelf, number).await?;
-    let recovered = recover::peek(shelf, &layout).await?;
-    if manifest::highest(&*shelf.store).await? != Some(number) {
+    let layout = manifest::peek(table_files, number).await?;
+    let recovered = recover::peek(table_files, &layout).await?;
+    if manifest::highest(&*table_files.store).await? != Some(number) {
         let (what, cause) = (format!("look at {}", table()), "its owner has gone on".to_owned());
         return Err(Error::Unavailable { what, cause });
     }

@@ -70,7 +70,7 @@ fn nothing_acknowledged_is_lost_wherever_an_owner_crashes() {
 }
 
 #[test]
-fn the_same_with_answers_lost() {
+fn nothing_acknowledged_is_lost_when_answers_are_lost() {
     let points = life(2, None, 8);
     for point in (1..=points).step_by(3) {
         life(2, Some(point), 8);

@@ -55,7 +55,7 @@ async fn use_all(world: &World, env: &Env) -> Result<(), Error> {
 }
 
 #[test]
-fn missing_files_are_named_and_nothing_is_lost_meanwhile() {
+fn missing_files_are_named_and_the_rest_is_kept() {
     for kind in ["sorted-", "log-", "manifest-"] {
         let world = World::new(3);
         world.run(async {

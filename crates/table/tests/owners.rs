@@ -149,7 +149,7 @@ fn the_canary_fails() {
 
 /// An owner with a lower number than one before it is refused, and the other goes on.
 #[test]
-fn who_comes_too_late_disturbs_nobody() {
+fn opening_with_an_older_number_changes_nothing() {
     let world = World::new(3);
     world.run(async {
         let (_, env) = world.boot();
@@ -164,8 +164,8 @@ fn who_comes_too_late_disturbs_nobody() {
             for round in 0..200u32 {
                 let mut batch = Batch::new();
                 batch.put(&round.to_be_bytes(), &[7; 60]);
-                table.write(&batch).await.expect("nobody else is there");
-                // Its manifest was rolled over meanwhile, more than once.
+                table.write(&batch).await.expect("no other owner is there");
+                // Its manifest was rolled over by then, more than once.
                 if round % 50 == 0 {
                     assert!(matches!(open(6).await, Err(table::Error::Fenced { .. })));
                 }

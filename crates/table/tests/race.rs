@@ -1,5 +1,5 @@
-//! Two openers race: one stands still at a step of its opening, before or after the step's
-//! effect, while others take the table over and write; then it goes on.
+//! Two openers race: one is held at a step of its opening, before or after the step's effect, while
+//! others take the table over and write; then it goes on.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use table::{Answer, Cache, Error, Names, Pending, Range, Source, Store, Table, W
 
 use crate::support::{World, small};
 
-/// Where an opener stands still.
+/// Point at which an opener waits.
 struct Gate {
     at: u32,
     steps: Cell<u32>,
@@ -102,7 +102,7 @@ impl Writer for GatedWriter {
     }
 }
 
-/// What was acknowledged, by key.
+/// Acknowledged values, by key.
 type Acked = BTreeMap<Vec<u8>, Vec<u8>>;
 
 async fn put(table: &Table, acked: &mut Acked, key: &str, value: &str) -> Result<(), Error> {
@@ -111,7 +111,7 @@ async fn put(table: &Table, acked: &mut Acked, key: &str, value: &str) -> Result
     Ok(())
 }
 
-/// The race with `rivals` that come while the opener stands at step `at`. False when its opening
+/// The race with `rivals` that come while the opener is held at step `at`. False when its opening
 /// has fewer steps. With `settled` all is in sorted files before: nothing that the opener needs
 /// goes, so that it has to find out in another way that it was overtaken.
 fn race(at: u32, rivals: u32, settled: bool) -> bool {
@@ -159,7 +159,7 @@ fn race(at: u32, rivals: u32, settled: bool) -> bool {
         assert!(matches!(late, Err(Error::Fenced { .. })), "step {at}: {late:?}");
 
         gate.release.notify_one();
-        let opened = opening.await.expect("nobody crashes");
+        let opened = opening.await.expect("no crash is injected");
         let others = put(&newest, &mut acked, "newest", "").await;
         match opened {
             // Overtaken while its last answer was on its way.

@@ -1,4 +1,4 @@
-//! Looks at tables that others own, or nobody.
+//! Views of tables that another instance owns, or none.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ async fn all(seen: &Snapshot) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
 }
 
 #[test]
-fn a_look_shows_all_that_a_closed_table_has_and_leaves_no_trace() {
+fn view_of_a_closed_table_is_complete_and_writes_nothing() {
     let world = World::new(1);
     world.run(async {
         let (_, env) = world.boot();
@@ -58,26 +58,26 @@ fn a_look_shows_all_that_a_closed_table_has_and_leaves_no_trace() {
 }
 
 #[test]
-fn an_owner_goes_on_under_looks_that_see_a_prefix() {
+fn view_of_an_owned_table_shows_a_prefix_and_the_owner_goes_on() {
     for seed in 0..4 {
         let world = World::new(seed);
         let mut seen_late = false;
         world.run(async {
             let (_, env) = world.boot();
-            // Manifests roll, logs end, runs are merged while it is looked at.
+            // Manifests roll, logs end, runs are merged while views are opened.
             let options = Options { memtable_bytes: 4 << 10, ..small() };
             let table = world.open(&env, options).await.expect("it is made");
             let (_, other) = world.boot();
             for n in 1..400u64 {
-                table.put(b"count", &n.to_le_bytes()).await.expect("nobody disturbs it");
-                table.put(&n.to_be_bytes(), &[7; 200]).await.expect("nobody disturbs it");
+                table.put(b"count", &n.to_le_bytes()).await.expect("no other owner is there");
+                table.put(&n.to_be_bytes(), &[7; 200]).await.expect("no other owner is there");
                 if n % 20 != 0 {
                     continue;
                 }
                 let seen = open_view(&world, &other).await.expect("it is there");
                 let value = match seen.get(b"count").await {
                     Ok(value) => value,
-                    // Its owner has merged what the look still names.
+                    // Its owner has merged files that the view still names.
                     Err(Error::Missing { .. } | Error::Fenced { .. }) => continue,
                     Err(error) => panic!("{error}"),
                 };

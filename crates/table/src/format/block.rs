@@ -21,7 +21,7 @@ pub(crate) type Version<'a> = (Seq, Option<&'a [u8]>);
 /// Collects a block.
 #[derive(Debug, Default)]
 pub(crate) struct BlockBuilder {
-    /// Keys, one behind the other, and where each ends.
+    /// Keys, in order and without gaps, and where each ends.
     keys: Vec<u8>,
     key_ends: Vec<usize>,
     /// Versions of each key: how many.
@@ -66,8 +66,8 @@ impl BlockBuilder {
         &self.keys[start..self.key_ends[index]]
     }
 
-    /// Appends the block, which will stand at `offset` of `file`, to `out`; empties the builder.
-    /// Answers the bytes it takes.
+    /// Appends the block, to be at `offset` of `file`, to `out`; empties the builder. Answers its
+    /// length in bytes.
     pub(crate) fn finish(
         &mut self,
         file: FileNo,
@@ -175,7 +175,7 @@ pub(crate) struct Block {
     base: u64,
     prefix: std::ops::Range<usize>,
     count: usize,
-    /// Where the places of keys begin.
+    /// Offset of the places of keys.
     places: usize,
 }
 
@@ -185,7 +185,7 @@ impl Block {
         Block::parse(decode(file, offset, stored)?)
     }
 
-    /// Checks all of a block's content once, so that looking into it cannot fail.
+    /// Checks all of a block's content once, so that reading it cannot fail.
     pub(crate) fn parse(content: Vec<u8>) -> Result<Block, DecodeError> {
         let block =
             Block::frame(content).ok_or(DecodeError::Damaged("a block's frame does not fit"))?;
@@ -270,7 +270,7 @@ impl Block {
         [&self.content[self.prefix.clone()], self.suffix(index).0].concat()
     }
 
-    /// How a key compares to `other`.
+    /// Comparison of a key with `other`.
     fn compare(&self, index: usize, other: &[u8]) -> Ordering {
         let prefix = &self.content[self.prefix.clone()];
         let head = &other[..other.len().min(prefix.len())];

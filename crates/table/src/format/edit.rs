@@ -10,7 +10,7 @@ use codec::cursor::{Cursor, put_bytes, put_varint};
 pub(crate) struct FileInfo {
     pub(crate) file: FileNo,
     pub(crate) len: u64,
-    /// Where its top block begins: from there to the end is one read.
+    /// Offset of its top block: from there to the end is one read.
     pub(crate) top_at: u64,
     /// Versions of keys in it.
     pub(crate) versions: u64,

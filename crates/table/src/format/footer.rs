@@ -9,10 +9,10 @@ use codec::cursor::Cursor;
 pub(crate) const FOOTER: usize = 64;
 const MAGIC: [u8; 8] = *b"CRTNTEND";
 
-/// What the last bytes of a sorted file say.
+/// Content of the last bytes of a sorted file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Footer {
-    /// Where the top block stands.
+    /// Offset of the top block.
     pub(crate) top_at: u64,
     pub(crate) top_len: u32,
     /// Keys, and versions of keys.
@@ -21,7 +21,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// The footer's bytes, for a file whose footer stands at `offset`.
+    /// The footer's bytes, for a file whose footer is at `offset`.
     pub(crate) fn encode(&self, file: FileNo, offset: u64) -> [u8; FOOTER] {
         let mut out = [0; FOOTER];
         out[0..8].copy_from_slice(&MAGIC);
@@ -68,7 +68,7 @@ impl Footer {
     }
 }
 
-/// Where a part of a file stands.
+/// Place of a part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FilePart {
     pub(crate) at: u64,

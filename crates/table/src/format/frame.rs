@@ -11,7 +11,7 @@ pub(crate) const FILE_HEAD: usize = 32;
 /// Bytes of a record's head.
 pub(crate) const RECORD_HEAD: usize = 32;
 
-/// What a file holds.
+/// Content of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     Log,
@@ -95,12 +95,12 @@ pub(crate) struct Record<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// What stands next in a log or manifest.
+/// Next item in a log or manifest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next<'a> {
     Record(Record<'a>),
-    /// This many bytes are needed to tell; at the end of a file: an append that was under way
-    /// when its writer died, and that nobody was told of.
+    /// This many bytes are needed to decide; at the end of a file: an append that was under way
+    /// when its writer died, and that was never acknowledged.
     Partial(usize),
 }
 
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_tell_content_version_and_file() {
+    fn heads_have_content_version_and_file() {
         let head = file_head(Content::Log, FILE);
         assert_eq!(read_file_head(Content::Log, &head), Ok(FILE));
         assert!(matches!(read_file_head(Content::Sorted, &head), Err(DecodeError::Damaged(_))));

@@ -14,11 +14,11 @@ mod tests;
 /// Version of the formats of all files.
 pub const VERSION: u32 = 1;
 
-/// Why bytes are not what they should be.
+/// Cause of a decoding error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DecodeError {
     /// Another version wrote it.
     Version(u32),
-    /// What does not fit.
+    /// The fact that does not fit.
     Damaged(&'static str),
 }

@@ -100,7 +100,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
-/// The corpus: the tests write nothing; `TABLE_WRITE_CORPUS=1` makes it anew.
+/// The corpus: the tests write nothing; `TABLE_WRITE_CORPUS=1` makes it again.
 #[test]
 fn the_corpus_is_what_this_version_writes_and_survives_changes() {
     let write = std::env::var_os("TABLE_WRITE_CORPUS").is_some();
@@ -117,7 +117,7 @@ fn the_corpus_is_what_this_version_writes_and_survives_changes() {
     }
 }
 
-/// Makes the CRCs of changed bytes good, so that what is behind them is met too.
+/// Corrects the CRCs of changed bytes, so that decoding reaches what is behind them.
 fn mend(name: &str, bytes: &mut [u8]) {
     let crc = |bytes: &[u8]| codec::crc32c(bytes).to_le_bytes();
     match name {
@@ -245,7 +245,7 @@ proptest! {
 
 /// The page states the constants of the source.
 #[test]
-fn the_page_tells_what_the_source_has() {
+fn format_page_agrees_with_the_source() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/table.md");
     let page = fs::read_to_string(page).unwrap();
     let text = |bytes: [u8; 8]| String::from_utf8(bytes.to_vec()).unwrap();
