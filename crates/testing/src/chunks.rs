@@ -1,7 +1,7 @@
-//! The reference model: the contract in memory, as plainly as it can be said.
+//! The reference model: the contract in memory, as simply as possible.
 //!
-//! A dirty reboot is an operation: [`ModelDisk::reboot`] keeps what was acknowledged and decides
-//! at random what becomes of the rest.
+//! A dirty reboot is an operation: [`ModelDisk::reboot`] keeps what was acknowledged and draws at
+//! random which part of the rest stays.
 //!
 //! Invariant: shares no check and no checksum with an engine, or with what clients format with.
 
@@ -54,7 +54,7 @@ enum Entry {
     Tombstone(Epoch),
 }
 
-/// What a model store keeps across reboots.
+/// State that a model store keeps across reboots.
 #[derive(Clone, Debug)]
 pub struct ModelDisk(Rc<RefCell<Disk>>);
 
@@ -118,7 +118,7 @@ impl ModelDisk {
         chunks.insert(chunk, Entry::Replica(replica));
     }
 
-    /// Opens it. With an `Env`, appends take time and others run meanwhile; without, they are
+    /// Opens it. With an `Env`, appends take time and others run beside them; without, they are
     /// durable at once.
     pub fn open(&self, env: Option<Env>) -> ModelStore {
         ModelStore { env, disk: self.clone(), boot: self.0.borrow().boot }

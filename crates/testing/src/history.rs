@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What each name stands for: a file, known by the number that its maker gave it.
+/// Target of each name: a file, known by the number that its maker gave it.
 pub type Names = Vec<Option<u64>>;
 
-/// What a client did.
+/// Operation of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Did {
     /// Made a file where none was to be.
@@ -43,27 +43,27 @@ pub enum Did {
     },
 }
 
-/// How it ended.
+/// End of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OperationEnd {
-    /// Well.
+    /// It succeeded.
     Done,
     /// The name is taken.
     Exists,
     /// Nothing has the name; of a link: the file is gone.
     NotFound,
-    /// What a look-up saw.
+    /// Result of a look-up.
     Saw(Option<u64>),
-    /// Nobody knows whether it happened.
+    /// The client does not know whether it happened.
     Unknown,
 }
 
 /// One operation of one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// What it did.
+    /// The operation.
     pub did: Did,
-    /// How it ended.
+    /// Its end.
     pub ended: OperationEnd,
     /// When it began.
     pub start: Duration,
@@ -71,7 +71,7 @@ pub struct Operation {
     pub end: Duration,
 }
 
-/// The names after `did`, and what it should have told.
+/// The names after `did`, and the answer that it should have had.
 fn execute(names: &Names, did: Did) -> (Names, OperationEnd) {
     let mut after = names.clone();
     let ended = match did {
@@ -98,7 +98,7 @@ fn execute(names: &Names, did: Did) -> (Names, OperationEnd) {
     (after, ended)
 }
 
-/// What may follow `names` when the operation happens now.
+/// Names after `names` when the operation happens now.
 fn next(names: &Names, operation: &Operation) -> Option<Names> {
     let (after, ended) = execute(names, operation.did);
     match (operation.did, operation.ended) {
@@ -112,7 +112,7 @@ fn next(names: &Names, operation: &Operation) -> Option<Names> {
     }
 }
 
-/// Where the search for an order stands.
+/// State of the search for an order.
 struct Node {
     names: Names,
     /// One bit for each operation that has happened.
@@ -146,7 +146,7 @@ pub fn check(mut history: Vec<Operation>, names: usize) -> Result<(), String> {
         deepest = deepest.max(node.count);
         let first = (node.first..).find(|&index| !node.has(index)).expect("one is left");
         let open = || history.iter().enumerate().skip(first).filter(|(at, _)| !node.has(*at));
-        // Whatever comes next began before any that has not happened yet has ended.
+        // The next operation began before any that has not happened yet has ended.
         let ends = open().filter(|(_, operation)| known(operation)).map(|(_, it)| it.end);
         let limit = ends.min().unwrap_or(Duration::MAX);
         let mut candidates: Vec<_> = open().take_while(|(_, it)| it.start <= limit).collect();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_rename_is_found() {
+    fn partial_rename_is_found() {
         let (create, rename) = (Did::Create { name: 0, value: 7 }, Did::Rename { from: 0, to: 1 });
         let look = |name| Did::Lookup { name };
         let history = |first, second| {

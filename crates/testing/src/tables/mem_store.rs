@@ -12,16 +12,16 @@ use runtime::sync::{Notify, oneshot};
 use runtime::{Duration, Env, Rng};
 use table::{Answer, Names, Pending, Source, Store, Writer};
 
-/// What goes wrong, in effect until changed. Odds are "one in n", 0 is never.
+/// Faults, in effect until changed. Odds are "one in n", 0 is never.
 #[derive(Clone, Debug)]
 pub struct StoreFaults {
     /// Time until a call takes effect, and as long again until it is answered; least and most.
     pub latency: (Duration, Duration),
-    /// Calls refused though nothing is wrong: nothing is changed.
+    /// Calls refused without a cause: nothing is changed.
     pub refuse_one_in: u64,
-    /// Changes of names of which nobody hears whether they were made; half of them are, later.
+    /// Changes of names without an answer, one in so many; half of them are made, later.
     pub lose_one_in: u64,
-    /// How much later, at most.
+    /// Delay of those, at most.
     pub late: Duration,
     /// No room: nothing can be made or appended.
     pub full: bool,
@@ -137,7 +137,7 @@ impl MemDisk {
         self.clock.borrow().points
     }
 
-    /// Lets the call that reaches this step hang for ever; [`MemDisk::stopped`] tells.
+    /// Lets the call that reaches this step hang for ever; [`MemDisk::stopped`] reports it.
     pub fn stop_at(&self, point: Option<u64>) {
         self.clock.borrow_mut().stop_at = point;
     }

@@ -1,4 +1,4 @@
-//! [`Oracle`]: judges what owners of one table see and are told, from outside of it.
+//! [`Oracle`]: judges, from outside of one table, what its owners read and which answers they get.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ struct Facts {
     changes: Vec<Change>,
     /// The furthest node that is acknowledged, or was found by an opening.
     acked: Node,
-    /// The newest owner that has told what it found.
+    /// The newest owner that has reported what it found.
     owner: u32,
     /// The state asked for last.
     cached: (Node, State),
@@ -31,7 +31,7 @@ struct Facts {
 
 /// All batches that were ever submitted, as a tree: each knows the one that its owner had
 /// submitted before. Every batch writes its own node under [`Oracle::MARK`], so a table always
-/// tells which state it claims to have. Clones share it.
+/// shows which state it claims to have. Clones share it.
 ///
 /// It finds: acknowledged changes that are gone, parts of batches, batches in another order,
 /// acknowledgements of an owner that has a successor, reads that are older than they may be,
@@ -60,8 +60,8 @@ impl Oracle {
         node
     }
 
-    /// Notes that a batch was acknowledged to an owner. What a newer one has found must have it:
-    /// the word may come late, the batch may not.
+    /// Notes that a batch was acknowledged to an owner. All that a newer one has found must have
+    /// it: the acknowledgement may come late, the batch may not.
     pub fn acked(&self, owner: u32, node: Node) -> Result<(), String> {
         let facts = &mut *self.0.borrow_mut();
         if facts.is_behind(node, facts.acked) {
@@ -87,7 +87,7 @@ impl Oracle {
             facts.owner = facts.owner.max(owner);
             return Ok(());
         }
-        // A newer owner may have gone on before this one had time to look.
+        // A newer owner may have gone on before this one had time to read.
         if facts.is_behind(node, acked) && facts.next_owner(node, acked) > owner {
             return Ok(());
         }

@@ -10,20 +10,20 @@ use table::{Error, Snapshot, Table};
 use super::oracle::{Node, Oracle};
 use super::suite::{batch, has, key, range};
 
-/// What an owner has done.
+/// Counts of an owner's work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Owned {
     /// Batches acknowledged.
     pub acked: u64,
     /// Reads that were known not to be stale.
     pub fresh_reads: u64,
-    /// Times it was told to slow down.
+    /// Answers that asked the owner to slow down.
     pub busy: u64,
     /// Another owner has taken over.
     pub fenced: bool,
 }
 
-/// Trouble that faults explain. Anything else is the table's.
+/// An error that injected faults explain. Any other is the table's.
 fn is_expected(error: &Error) -> bool {
     match error {
         Error::Fenced { .. }
@@ -40,7 +40,7 @@ fn is_expected(error: &Error) -> bool {
     }
 }
 
-/// Nothing for trouble that faults explain.
+/// `None` for an error that injected faults explain.
 fn tolerate<T>(result: Result<T, Error>) -> Result<Option<T>, String> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -49,9 +49,8 @@ fn tolerate<T>(result: Result<T, Error>) -> Result<Option<T>, String> {
     }
 }
 
-/// Writes to a table that was just opened, many batches at once, and reads it, for `steps` with
-/// up to `pause` behind each, or until it is over; judges all that it is told. An error is a
-/// broken rule.
+/// Writes to a table that was just opened, many batches at once, and reads it, for `steps` with up
+/// to `pause` behind each, or until it is over; judges all answers. An error is a broken rule.
 pub async fn own(
     env: &Env,
     table: &Table,
@@ -100,8 +99,8 @@ pub async fn own(
                     let (oracle, verdict) = (oracle.clone(), verdict.clone());
                     let acked = acked.clone();
                     waiting.push(env.spawn(Class::Foreground, "wait for a batch", async move {
-                        let told = tolerate(started.await);
-                        let judged = told.and_then(|told| match told {
+                        let answer = tolerate(started.await);
+                        let judged = answer.and_then(|answer| match answer {
                             None => Ok(()),
                             Some(_) => {
                                 acked.set(acked.get() + 1);
