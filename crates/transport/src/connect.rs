@@ -17,7 +17,7 @@ use crate::link::Link;
 pub(crate) struct Peer {
     addr: SocketAddr,
     state: RefCell<ConnectState>,
-    /// Told when a connection attempt has ended.
+    /// Notified when a connection attempt has ended.
     settled: Notify,
 }
 
@@ -27,7 +27,7 @@ enum ConnectState {
         failures: u32,
     },
     Up(Rc<Link>),
-    /// Calls fail with `error` until `until`; the first one after it tries again.
+    /// Calls fail with `error` until `until`; the first one after it connects again.
     Down {
         until: Instant,
         failures: u32,

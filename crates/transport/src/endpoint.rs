@@ -25,14 +25,14 @@ use crate::stats::{COUNTED, ServiceStats, Stats};
 /// Pause after a failed accept (no descriptors left, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who this process is to its peers.
+/// Identity of this process for its peers.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The cluster; zero when not known yet: then it is learned from the first peer.
     pub cluster: ClusterId,
     /// The secret that all roles of the cluster share. Without it only loopback is served.
     pub key: Option<ClusterKey>,
-    /// Role and ID, for people: "chunkserver cs1".
+    /// Role and ID, for operators: "chunkserver cs1".
     pub name: String,
 }
 
@@ -216,7 +216,7 @@ impl Endpoint {
         Some(self.0.cluster.get()).filter(|cluster| *cluster != ClusterId::default())
     }
 
-    /// Fixes the cluster: for whoever has formed one, or reads it from its directory.
+    /// Fixes the cluster: for a process that has formed one, or reads it from its directory.
     pub fn set_cluster(&self, cluster: ClusterId) {
         self.0.cluster.set(cluster);
     }
@@ -280,7 +280,7 @@ impl EndpointInner {
         if own == zero {
             self.cluster.set(cluster);
         } else if cluster != own && cluster != zero {
-            // Another handshake taught this endpoint another cluster meanwhile.
+            // Another handshake gave this endpoint another cluster by now.
             return Err(Failure::Refused(format!(
                 "'{}' belongs to cluster {own}, the peer to {cluster}: correct the address",
                 self.name
@@ -312,8 +312,8 @@ impl EndpointInner {
         Ok(link)
     }
 
-    /// Starts the handshake of an accepted connection. When there are too many, the oldest one
-    /// gives way of the address that has most of them.
+    /// Starts the handshake of an accepted connection. When there are too many, the oldest one of
+    /// the address that has most of them is closed.
     fn start_handshake(self: &Rc<EndpointInner>, stream: Stream, handler: Rc<dyn Handler>) {
         let (id, from) = (self.next_handshake.get(), stream.peer.ip());
         self.next_handshake.set(id + 1);
@@ -393,8 +393,8 @@ impl Owner for EndpointInner {
         self.stats.borrow_mut().busy += 1;
     }
 
-    /// Half of the buffers wait for parts at most. When they do, the link gives way that has waited
-    /// longest, if it has waited as long as a peer may be silent; if none has, there is no room.
+    /// Half of the buffers wait for parts at most. When they do, the link that has waited longest
+    /// is closed, if it has waited as long as a peer may be silent; if none has, there is no room.
     fn make_room(&self, len: usize) -> bool {
         let pool = self.env.pool();
         let most = pool.budget() / UNFINISHED_SHARE;

@@ -1,4 +1,4 @@
-//! What callers and operators are told.
+//! Errors that callers and operators get.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// What to do about it.
+    /// The caller's reaction.
     pub fn kind(&self) -> Kind {
         match self {
             CallError::Timeout | CallError::Closed => Kind::Unknown,
@@ -64,7 +64,7 @@ pub enum TransportError {
 }
 
 impl TransportError {
-    /// What to do about it.
+    /// The caller's reaction.
     pub fn kind(&self) -> Kind {
         Kind::Invalid
     }

@@ -18,7 +18,7 @@ use crate::writer::send_now;
 /// Why there is no link.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The peer is not there, or went away: worth another try.
+    /// The peer is not there, or went away: worth another attempt.
     Io(String),
     /// It stays so until an operator changes something.
     Refused(String),
@@ -39,7 +39,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// What this side brings to a handshake.
+/// This side's part of a handshake.
 pub(crate) struct Own<'a> {
     pub(crate) env: &'a Env,
     pub(crate) limits: &'a Rc<Limits>,
@@ -64,7 +64,7 @@ impl Connection<'_> {
         Ok(send_now(self.own.env, &mut self.write, piece).await?)
     }
 
-    /// Tells the peer why there is no link, as far as it still listens.
+    /// Sends the peer the reason why there is no link, as far as it still listens.
     async fn refuse(&mut self, why: String) -> Failure {
         let end = (0..=REFUSE_MAX.min(why.len())).rev().find(|&end| why.is_char_boundary(end));
         let text = why.as_bytes()[..end.unwrap_or(0)].to_vec();

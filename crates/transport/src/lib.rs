@@ -2,10 +2,10 @@
 //! over TCP, inside a process, and in the simulator, behind one [`Endpoint`].
 //!
 //! A link is made on the first call to a peer, shared by all calls, and made again after it
-//! breaks. Small frames never wait behind megabytes: what is large travels in parts. A payload
+//! breaks. Small frames never wait behind megabytes: large messages are sent in parts. A payload
 //! is received into the aligned buffer that goes to disk.
 //!
-//! Invariant: knows no store and no service; never looks into a body or payload.
+//! Invariant: knows no store and no service; never decodes a body or payload.
 
 mod connect;
 mod endpoint;

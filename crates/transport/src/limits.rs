@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use wire::frame::{BODY_MAX, HEADER, PART_MAX, PAYLOAD_MAX};
 
-/// How long an address that is in use is waited for, and between two tries.
+/// Wait for an address that is in use, and pause between two attempts.
 pub const LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// See [`LISTEN_TIMEOUT`].
 pub const LISTEN_RETRY: Duration = Duration::from_millis(20);
 
-/// What one endpoint holds and how long it waits. The simulator randomises it.
+/// Bounds and times of one endpoint. The simulator randomises them.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes that wait to be sent on one link; beyond it calls get `Busy`. 16 MiB = 16 of the
@@ -23,8 +23,8 @@ pub struct Limits {
     /// 1024 x `staging_bytes`.
     pub links_max: usize,
     /// Accepted connections in their handshake, beside the links: unproven peers take no seat of
-    /// proven ones. Beyond it the oldest one gives way of the address that has most of them.
-    /// 64 x `staging_bytes`.
+    /// proven ones. Beyond it the oldest one of the address that has most of them is closed. 64 x
+    /// `staging_bytes`.
     pub handshakes_max: usize,
     /// Addresses whose state is kept; beyond it those without a link are forgotten, and calls to
     /// new ones get `Busy` when none is.
@@ -37,7 +37,7 @@ pub struct Limits {
     /// Bytes of one part of a split message. A message is split when it has more.
     pub part_bytes: usize,
     /// Parts sent on one link that the peer has not yet taken in: 3 x 256 KiB. Without this
-    /// bound megabytes of them stand in the kernel's buffers, before any small frame (2.2 ms
+    /// bound megabytes of them wait in the kernel's buffers, before any small frame (2.2 ms
     /// instead of 0.09 ms beside eight calls of 1 MiB on loopback). It bounds the large messages
     /// of one link to 768 KiB per round trip: 7 GB/s at 0.1 ms.
     pub parts_inflight_max: u32,
@@ -48,9 +48,9 @@ pub struct Limits {
     /// A peer that says nothing for this long while an answer is due is dead: its calls fail.
     /// Half of the 1 s that a writer may stall.
     pub silence_max: Duration,
-    /// A peer that takes nothing for this long of what waits for it is given up: its answers
-    /// hold buffers. So is one that sends nothing for this long of the rest of a message. Looked at
-    /// as often as idle links are probed.
+    /// A peer that takes nothing for this long of what waits for it is given up: its answers hold
+    /// buffers. So is one that sends nothing for this long of the rest of a message. Checked as
+    /// often as idle links are probed.
     pub stalled_max: Duration,
     /// An idle link is probed this often, so that half-open ones go away.
     pub idle_probe: Duration,

@@ -22,7 +22,7 @@ use crate::slot::Slot;
 use crate::stats::{COUNTED, Counters, LinkStats, ServiceStats};
 use crate::writer;
 
-/// Looks for a sign of life per `silence_max`: a peer is found dead at most one look late.
+/// Checks for a sign of life per `silence_max`: a peer is found dead at most one check late.
 const LOOKS: u32 = 5;
 
 /// A call that waits for its answer.
@@ -30,7 +30,7 @@ pub(crate) struct CallState {
     pub(crate) slot: Slot<Result<Response, CallError>>,
     /// The request has left, or begun to: its outcome may be unknown.
     pub(crate) sent: Cell<bool>,
-    /// Nobody waits any more.
+    /// No caller waits any more.
     pub(crate) cancelled: Cell<bool>,
     /// The operation that it is made for.
     span: Option<Span>,
@@ -56,7 +56,7 @@ impl Drop for Serving {
     }
 }
 
-/// What the link tells its endpoint when it breaks.
+/// Calls of a link to its endpoint, when it breaks.
 pub(crate) trait Owner {
     fn link_broke(&self, link: &Link, services: &[ServiceStats; COUNTED]);
     fn answered_busy(&self);
@@ -77,13 +77,13 @@ pub(crate) struct Link {
     owner: Weak<dyn Owner>,
     queue: RefCell<SendQueue>,
     pub(crate) writable: Notify,
-    /// Told when the queue has become shorter.
+    /// Notified when the queue has become shorter.
     room: Notify,
     next_request: Cell<u64>,
     calls: RefCell<Map<u64, Rc<CallState>>>,
     serving: RefCell<Map<u64, Weak<Serving>>>,
     inflight: Cell<usize>,
-    /// Something came since the last look.
+    /// Something came since the last check.
     heard: Cell<bool>,
     watched: Cell<bool>,
     watch: Notify,
@@ -114,7 +114,7 @@ pub(crate) struct OpenedConnection {
     pub(crate) cluster: base::ClusterId,
 }
 
-/// What the links of an endpoint share.
+/// State that the links of an endpoint share.
 #[derive(Clone)]
 pub(crate) struct Common {
     pub(crate) env: Env,
@@ -237,8 +237,8 @@ impl Link {
         }
     }
 
-    /// What the peer has not done for too long: taken something of what waits for it, or sent
-    /// something of the rest of a message.
+    /// The act that the peer has not done for too long: taking a part of what waits for it, or
+    /// sending a part of the rest of a message.
     fn stalled(&self) -> Option<&'static str> {
         let now = self.env.now();
         let too_long = |since: Instant| now.since(since) >= self.limits.stalled_max;

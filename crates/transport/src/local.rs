@@ -16,7 +16,7 @@ use crate::error::CallError;
 use crate::message::{Handler, Incoming, LocalReply, PeerInfo, Reply, Request, Response, Target};
 use crate::slot::Slot;
 
-/// What is called within the process.
+/// A service that is called within the process.
 pub(crate) struct Local {
     pub(crate) env: Env,
     pub(crate) name: String,
@@ -29,8 +29,8 @@ pub(crate) struct Local {
 }
 
 thread_local! {
-    /// What listens on this thread, by address. A simulated world has many nodes in one thread,
-    /// and there may be several worlds: the node is compared too.
+    /// Listeners on this thread, by address. A simulated world has many nodes in one thread, and
+    /// there may be several worlds: the node is compared too.
     static LISTENING: RefCell<BTreeMap<SocketAddr, Vec<Weak<Local>>>> =
         const { RefCell::new(BTreeMap::new()) };
 }
@@ -52,7 +52,7 @@ pub(crate) fn find(env: &Env, addr: SocketAddr) -> Option<Rc<Local>> {
     })
 }
 
-/// Who calls.
+/// The caller.
 pub(crate) struct Caller<'a> {
     pub(crate) env: &'a Env,
     pub(crate) name: &'a Rc<PeerInfo>,

@@ -16,11 +16,11 @@ use crate::slot::Slot;
 /// A call to a peer.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Whose operation.
+    /// The service of the operation.
     pub service: Service,
     /// Operation; its meaning is the service's.
     pub op: u16,
-    /// Which queue it takes. Requests of one priority keep no order when some are split, except
+    /// The queue that it takes. Requests of one priority keep no order when some are split, except
     /// those of one flow.
     pub priority: Priority,
     /// Requests of one flow and priority arrive in the order in which they were made, as long as
@@ -73,10 +73,10 @@ pub(crate) fn check_size(body: &[u8], payload: Option<&Buf>) -> Result<(), Strin
     Ok(())
 }
 
-/// Who is at the other end of a link.
+/// The process at the other end of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerInfo {
-    /// Role and ID as the peer tells them (proven, when the cluster has a key).
+    /// Role and ID as the peer states them (proven, when the cluster has a key).
     pub name: String,
     /// Its address; of a peer that connected, the port is not one that it listens on. Port 0 of
     /// loopback is a caller in this process.
@@ -102,11 +102,11 @@ pub struct Incoming {
     /// The request. Its payload is aligned; it is the only view of its buffer when it came over
     /// a network, and may be shared with the caller when it came from this process.
     pub request: Request,
-    /// Who asks.
+    /// The peer that asks.
     pub peer: Rc<PeerInfo>,
     /// When the caller stops waiting.
     pub deadline: Instant,
-    /// Where the answer goes.
+    /// The way of the answer.
     pub reply: Reply,
 }
 
@@ -152,12 +152,12 @@ impl Reply {
         self.answer(Ok(response));
     }
 
-    /// Tells the caller that a bound is reached and nothing happened ([`CallError::Busy`]).
+    /// Answers the caller that a bound is reached and nothing happened ([`CallError::Busy`]).
     pub fn busy(mut self) {
         self.answer(Err(CallError::Busy));
     }
 
-    /// True when nobody waits for the answer any more: the caller cancelled, or its link broke.
+    /// True when no caller waits for the answer any more: it cancelled, or its link broke.
     pub fn is_cancelled(&self) -> bool {
         match &self.0 {
             Some(Target::Link(served)) => served.is_cancelled(),

@@ -1,8 +1,8 @@
-//! What waits to be sent on one link: bounded, by priority, large messages in parts (N5).
+//! Messages to be sent on one link: bounded, by priority, large messages in parts (N5).
 //!
 //! A state machine without I/O. Small messages of a class keep their order, and so do its large
 //! (split) ones; small ones overtake large ones, unless they are of the same flow: then they
-//! stand with the large ones. Of each class at most one message is under way in parts, so the
+//! queue with the large ones. Of each class at most one message is under way in parts, so the
 //! receiver holds at most three half-received messages.
 
 use std::collections::VecDeque;
@@ -74,7 +74,7 @@ impl Outgoing {
     }
 }
 
-/// Nobody waits for this request or response any more.
+/// True when no caller waits for this request or response any more.
 fn is_cancelled(call: &Option<Rc<CallState>>, serving: &Option<Rc<Serving>>) -> bool {
     call.as_ref().is_some_and(|call| call.cancelled.get())
         || serving.as_ref().is_some_and(|serving| serving.cancelled.get())
@@ -100,7 +100,7 @@ impl std::ops::Deref for Body {
 /// One frame to be sent. `body_crc` and the deadline of its header are set by the writer.
 pub(crate) struct FramePart {
     pub(crate) header: Header,
-    /// Whose message it is (of): parts do not say.
+    /// The service of its message: parts do not say.
     pub(crate) service: Option<Service>,
     pub(crate) body: Body,
     pub(crate) payload: Option<Buf>,
@@ -144,7 +144,7 @@ impl Class {
         self.progress.is_some() || !self.large.is_empty()
     }
 
-    /// A message of this flow stands among the large ones: the few that `queue_bytes_max` lets in.
+    /// A message of this flow is among the large ones: the few that `queue_bytes_max` lets in.
     fn large_has(&self, flow: u64) -> bool {
         flow != 0
             && (self.progress.as_ref().is_some_and(|progress| progress.flow == flow)
@@ -212,7 +212,7 @@ impl SendQueue {
         !class.small.is_empty() || (class.large_waits() && parts)
     }
 
-    /// The next frame to send. What nobody waits for is skipped.
+    /// The next frame to send. Frames without a waiting caller are skipped.
     pub(crate) fn pop(&mut self, limits: &Limits) -> Option<FramePart> {
         loop {
             let highest = (0..self.classes.len()).find(|&i| self.may_pop(i, limits))?;
@@ -234,7 +234,7 @@ impl SendQueue {
         }
     }
 
-    /// The next frame of a class, or `None` when what stood there was cancelled.
+    /// The next frame of a class, or `None` when the message there was cancelled.
     fn pop_class(&mut self, index: usize, limits: &Limits) -> Option<FramePart> {
         let class = &mut self.classes[index];
         let parts = self.parts_inflight < limits.parts_inflight_max;
@@ -255,7 +255,7 @@ impl SendQueue {
         }
     }
 
-    /// `None` when nobody waits for it any more.
+    /// `None` when no caller waits for it any more.
     fn send_whole(&mut self, index: usize, out: Outgoing) -> Option<FramePart> {
         self.bytes -= out.cost();
         self.frames -= 1;
@@ -271,7 +271,7 @@ impl SendQueue {
         Some(FramePart { header, service, body: Body::Whole(body), payload, deadline, span })
     }
 
-    /// `None` when nobody waits for it any more.
+    /// `None` when no caller waits for it any more.
     fn start_split(&mut self, index: usize, out: Outgoing) -> Option<FramePart> {
         if out.is_cancelled() {
             self.bytes -= out.cost();

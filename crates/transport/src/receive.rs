@@ -1,8 +1,8 @@
 //! The receiving side of a link: few system calls, no copy of large payloads.
 //!
 //! Headers, bodies and small payloads come through a staging buffer, so that one read brings
-//! many frames. A payload goes into its own aligned buffer: what is staged is copied there (60
-//! to 100 ns for 4 KiB), and a long rest is read straight into place.
+//! many frames. A payload goes into its own aligned buffer: its staged part is copied there (60 to
+//! 100 ns for 4 KiB), and a long rest is read straight into place.
 
 use std::cell::Cell;
 use std::fmt;
@@ -130,7 +130,7 @@ pub(crate) struct Receiver {
     assemblies: [Option<Assembly>; 3],
     /// Parts of a large message are expected: read little into the staging buffer.
     narrow: bool,
-    /// Parts taken in that the sender has not been told of.
+    /// Parts taken in that were not yet reported to the sender.
     credits: u16,
     /// Largest frame content taken: small until the peer has proven itself.
     body_max: usize,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use wire::frame::Service;
 
-/// What is counted apart, by number: each service, and as number 0 the links' own signals.
+/// Numbers that are counted apart: each service, and as number 0 the links' own signals.
 pub(crate) const COUNTED: usize = Service::MAX as usize + 1;
 
 /// Frames and bytes of one service, headers included.
@@ -79,7 +79,7 @@ impl Stats {
     }
 }
 
-/// What a link counts as it goes.
+/// Counters of a link.
 #[derive(Default)]
 pub(crate) struct Counters([Cell<ServiceStats>; COUNTED]);
 

@@ -13,7 +13,7 @@ use crate::queue::FramePart;
 /// Payloads up to this size are copied behind their headers; a piece of their own in the
 /// vector would cost about as much.
 const INLINE_MAX: usize = 512;
-/// Pause before the next try when the buffer budget and the reserve are spent.
+/// Pause before the next attempt when the buffer budget and the reserve are spent.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Sends what is queued until the link breaks.
@@ -78,7 +78,7 @@ fn encode(pool: &BufPool, pieces: &mut [FramePart]) -> Result<Vec<Buf>, OutOfMem
     };
     let len = pieces.iter().map(|piece| HEADER + piece.body.len() + inline(piece)).sum();
     let mut staging = pool.alloc(len)?;
-    // Where a payload of its own goes between two stretches of the staging buffer.
+    // Place of a payload of its own between two stretches of the staging buffer.
     let mut cuts: Vec<(usize, Buf)> = Vec::new();
     let mut at = 0;
     for piece in pieces {

@@ -197,8 +197,8 @@ fn a_full_queue_refuses_calls_and_keeps_room_for_urgent_ones() {
     });
 }
 
-/// How long a small call takes while `large` calls of 1 MiB each way are under way. The world
-/// moves 1 MiB per 5 to 10 ms.
+/// Duration of a small call while `large` calls of 1 MiB each way are under way. The world moves 1
+/// MiB per 5 to 10 ms.
 fn small_among_large(priority: Priority, large: Priority) -> Duration {
     let took = std::rc::Rc::new(std::cell::Cell::new(Duration::ZERO));
     let result = took.clone();
@@ -235,8 +235,8 @@ fn a_small_request_does_not_wait_behind_megabytes() {
         (Priority::Foreground, Priority::Foreground),
         (Priority::Control, Priority::Foreground),
     ] {
-        // A round trip is 10 to 20 ms, and what stands in the socket before it is at most three
-        // parts, each way. Behind all 40 MiB it would be 400 ms at least.
+        // A round trip is 10 to 20 ms, and before it in the socket are at most three parts, each
+        // way. Behind all 40 MiB it would be 400 ms at least.
         let took = small_among_large(small, large);
         assert!(took < millis(60), "{small:?} took {took:?} among {large:?}");
     }

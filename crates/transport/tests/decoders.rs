@@ -1,5 +1,5 @@
-//! Every decoder: good values come back, arbitrary bytes never panic. The corpus in
-//! `tests/corpus` is replayed; each file's name starts with its fuzz target's.
+//! Every decoder: valid values come back, arbitrary bytes never panic. The corpus in `tests/corpus`
+//! is replayed; each file's name starts with its fuzz target's.
 
 use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, ClusterId, DiskId, Epoch, TraceId};
@@ -44,7 +44,7 @@ fn the_corpus_passes() {
     }
 }
 
-/// `CRATON_WRITE_CORPUS=1` writes the corpus anew.
+/// `CRATON_WRITE_CORPUS=1` writes the corpus again.
 #[test]
 fn the_corpus_is_written_on_request() {
     if std::env::var_os("CRATON_WRITE_CORPUS").is_none() {
@@ -302,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn tokens_give_what_they_say_and_nothing_else(
+    fn token_grants_its_rights_only(
         chunk in any::<u64>(), epoch in 0u64..1 << 40, bit in 0usize..128, secret in any::<[u8; 32]>(),
     ) {
         let tokens = TokenKey::derive(&ClusterKey::new(secret));
@@ -358,7 +358,7 @@ proptest! {
 proptest! {
     #![proptest_config(cases(48))]
 
-    /// An admitted peer that sends what it likes hurts nobody but itself.
+    /// An admitted peer that sends arbitrary bytes harms only itself.
     #[test]
     fn arbitrary_frames_break_their_own_link_only(
         frames in prop::collection::vec((any_header(), any::<bool>(), 0usize..6000), 1..12),

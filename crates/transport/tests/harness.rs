@@ -28,7 +28,7 @@ pub const OP_DROP: u16 = 4;
 pub const OP_FETCH: u16 = 5;
 /// A body of as many bytes as the body says.
 pub const OP_BODY: u16 = 7;
-/// Tells that it is busy.
+/// Answers that it is busy.
 pub const OP_BUSY: u16 = 6;
 
 pub fn key(number: u8) -> ClusterKey {
@@ -212,7 +212,7 @@ pub fn pair<F: Future<Output = ()>>(
     sim
 }
 
-/// A peer that speaks bytes.
+/// A peer that sends raw bytes.
 pub struct Raw {
     env: Env,
     stream: Stream,

@@ -91,7 +91,7 @@ fn peer_that_reads_nothing_holds_little_and_is_given_up() {
     }
 }
 
-/// What a peer sends of its messages, and never the rest.
+/// The part that a peer sends of its messages, and never the rest.
 #[derive(Clone, Copy, Debug)]
 enum Half {
     /// The heads of split messages, one of each priority.
@@ -177,7 +177,7 @@ fn peer_that_sends_half_of_its_messages_holds_a_bounded_part_and_is_given_up() {
             }
             sim.sleep(Duration::from_secs(25)).await;
             assert_eq!(b.endpoint.stats().links.len(), 1, "only the honest peer is left");
-            // Pongs that were not read stand in the simulated kernel, in buffers of this pool.
+            // Pongs that were not read are in the simulated kernel, in buffers of this pool.
             let used = b.env.pool().used();
             assert!(used < LARGEST as usize, "{used} bytes are held for peers that were given up");
         });

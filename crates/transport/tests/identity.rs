@@ -1,4 +1,4 @@
-//! Who may talk to whom, and what the others are told.
+//! Peers that are admitted, and the reasons that others get.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use wire::handshake::{Hello, Side, Transcript};
 
 use crate::harness::{Host, OP_ECHO, Raw, Server, identity, key, millis, on, request, start_as};
 
-/// What `client` gets from a call to `server`.
+/// Result of a call of `client` to `server`.
 fn meet(client: Identity, server: Identity) -> (Result<(), CallError>, Option<ClusterId>) {
     let sim = Sim::new(41);
     let (a, b) = (sim.add_host("a"), sim.add_host("b"));
@@ -44,11 +44,11 @@ fn the_same_key_and_cluster_are_admitted() {
     let fresh = Identity { cluster: ClusterId::default(), ..own };
     assert_eq!(meet(fresh.clone(), identity("server")), (Ok(()), Some(ClusterId::new(7))));
     assert_eq!(meet(identity("client"), fresh.clone()), (Ok(()), Some(ClusterId::new(7))));
-    assert_eq!(meet(fresh.clone(), fresh), (Ok(()), None), "nobody knows it yet");
+    assert_eq!(meet(fresh.clone(), fresh), (Ok(()), None), "no peer knows it yet");
 }
 
 #[test]
-fn others_are_told_what_to_change() {
+fn refused_peer_gets_the_reason_and_the_remedy() {
     let (client, server) = (identity("client c1"), identity("server s1"));
     let other = Identity { cluster: ClusterId::new(9), ..server.clone() };
     check_refused(client.clone(), other, &["clu_7", "clu_9", "client c1", "server s1", "correct"]);
@@ -100,7 +100,7 @@ fn hello(name: &str) -> Hello {
 }
 
 #[test]
-fn another_version_is_told_to_upgrade() {
+fn peer_of_another_version_gets_the_remedy() {
     against_server(43, async |env, addr| {
         let mut raw = Raw::connect(&env, addr).await;
         let newer = Hello { version_min: 9, version_max: 11, ..hello("client c9") };
@@ -115,9 +115,9 @@ fn another_version_is_told_to_upgrade() {
 }
 
 #[test]
-fn a_proof_is_good_once() {
+fn proof_sent_for_another_nonce_is_refused() {
     against_server(44, async |env, addr| {
-        // A handshake that is good up to its proof, which is then sent for another nonce.
+        // A handshake that is valid up to its proof, which is then sent for another nonce.
         let own = hello("client c1").encode();
         let mut first = Raw::connect(&env, addr).await;
         first.send(FrameKind::Hello, &own).await;
@@ -151,7 +151,7 @@ fn a_proof_is_good_once() {
 }
 
 #[test]
-fn strangers_get_no_further_than_the_handshake() {
+fn peer_without_the_key_ends_at_the_handshake() {
     against_server(45, async |env, addr| {
         // A request instead of a hello; a request instead of a proof; no bytes at all; an HTTP
         // client; a hello with a body that only an admitted peer may send.

@@ -56,7 +56,7 @@ fn roles_of_one_process_need_no_socket() {
 }
 
 #[test]
-fn the_terms_are_those_of_a_network() {
+fn local_endpoint_applies_the_rules_of_the_handshake() {
     in_one_process(async |_, env| {
         let server = Endpoint::new(&env, identity("server"), Limits::default());
         let addr = "10.0.0.1:7000".parse().expect("an address");

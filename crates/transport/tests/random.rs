@@ -1,5 +1,5 @@
-//! Random calls under random faults: every call ends in time, every answer is that of its
-//! question, and when the faults are over all is well again.
+//! Random calls under random faults: every call ends in time, every answer is that of its question,
+//! and when the faults are over all calls succeed again.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -192,7 +192,7 @@ fn run(seed: u64) -> (u64, Vec<&'static str>) {
 }
 
 #[test]
-fn random_calls_end_well_or_with_an_error() {
+fn random_calls_end_with_an_answer_or_an_error() {
     let mut marks = std::collections::BTreeSet::new();
     for seed in [51, 52] {
         let (hash, reached) = run(seed);
