@@ -2,12 +2,12 @@
 
 use base::{ChunkId, DiskId, Epoch};
 
-/// What a client or chunkserver asks of a chunkserver's data path.
+/// A request to a chunkserver's data path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DataRequest {
     /// Store sectors behind what is there; payload: the formatted sectors.
     Append(AppendRequest),
-    /// Tell the committed length of an idle open chunk (`protocols.md` 1.6).
+    /// Send the committed length of an idle open chunk (`protocols.md` 1.6).
     Commit(CommitRequest),
     /// Read sectors.
     Read(ReadRequest),
@@ -28,7 +28,7 @@ pub struct ChunkRef {
     pub disk: DiskId,
 }
 
-/// What an append is for: how far it may go into the reserve of a disk that is nearly full
+/// Purpose of an append: its right to the reserve of a disk that is nearly full
 /// ([`base::limits::reserve_bytes`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Purpose {
@@ -37,15 +37,15 @@ pub enum Purpose {
     Data,
     /// Output of garbage collection, which gives back more than it takes: half of the reserve.
     Collection,
-    /// What a service must be able to note so that its users can delete: all of it.
+    /// Bytes that a service needs so that its users can delete: all of the reserve.
     Metadata,
 }
 
 impl Purpose {
-    /// All of them, by the number that stands for each on the wire.
+    /// All of them, by their numbers on the wire.
     pub const ALL: [Purpose; 3] = [Purpose::Data, Purpose::Collection, Purpose::Metadata];
 
-    /// The one that stands for itself as `number` on the wire.
+    /// The one that has `number` on the wire.
     pub fn from_number(number: u32) -> Option<Purpose> {
         Purpose::ALL.get(number as usize).copied()
     }
@@ -77,7 +77,7 @@ pub struct AppendRequest {
     pub committed: u32,
     /// Make the chunk when it is absent (C9: creation and first data in one request).
     pub create: bool,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
 }
 
@@ -124,7 +124,7 @@ pub struct SealRequest {
     pub len: u32,
 }
 
-/// Where a replica stands.
+/// State of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplicaState {
     /// Takes appends.
@@ -142,7 +142,7 @@ pub enum ReplicaState {
 /// Facts of one replica: the evidence that recovery votes with (`protocols.md` 2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplicaStat {
-    /// Where it stands.
+    /// Its state.
     pub state: ReplicaState,
     /// Epoch it was made under; [`Epoch::NONE`] for a tombstone.
     pub epoch: Epoch,
@@ -150,11 +150,11 @@ pub struct ReplicaStat {
     pub len: u32,
     /// Bytes known to have been durable once. `len` below it means damage: no vote.
     pub durable_bound: u32,
-    /// Length the writer has told to be acknowledged.
+    /// Length up to which the writer has reported acknowledgement.
     pub committed: u32,
 }
 
-/// The good answers of a chunkserver's data path.
+/// The successful answers of a chunkserver's data path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DataReply {
     /// All bytes up to `len` are durable on this replica.
@@ -176,7 +176,7 @@ pub enum DataReply {
     Done,
 }
 
-/// The bad answers of a chunkserver's data path.
+/// The error answers of a chunkserver's data path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DataError {
     /// Bytes below the append's offset are missing here: `len` are there.
@@ -194,7 +194,7 @@ pub enum DataError {
         /// Its final length.
         len: u32,
     },
-    /// Other bytes stand at this place, or the append overlaps in part.
+    /// Other bytes are at this place, or the append overlaps in part.
     Conflict,
     /// No such chunk on the disk asked for.
     NotFound,
@@ -211,7 +211,7 @@ pub enum DataError {
     },
     /// Received sectors do not verify: the sender's memory or the network is at fault.
     BadSectors {
-        /// Index of the first bad sector.
+        /// Index of the first invalid sector.
         index: u32,
     },
     /// A bound of this server is reached: send again later.
@@ -225,7 +225,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// What to do about it.
+    /// The receiver's reaction.
     pub fn kind(&self) -> base::Kind {
         use base::Kind;
         match self {

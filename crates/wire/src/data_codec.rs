@@ -1,4 +1,4 @@
-//! The bytes of data-path messages. Tables: `docs/formats/wire.md`.
+//! Encoding of data-path messages. Tables: `docs/formats/wire.md`.
 //!
 //! A body may be longer than this build knows: bytes behind the known ones are fields of a newer
 //! sender and are skipped. Reserved fields inside the known ones are zero and checked.
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// What an append is for; senders before 0.2 end without it.
+    /// Purpose of an append; senders before 0.2 end without it.
     fn purpose(&mut self) -> Result<Purpose, DecodeError> {
         if self.0.is_empty() {
             return Ok(Purpose::Data);
@@ -145,7 +145,7 @@ impl DataRequest {
         }
     }
 
-    /// What a token must allow for it, and under which epoch.
+    /// Rights that a token must have for it, and their epoch.
     pub fn needs(&self) -> (Rights, Epoch) {
         match self {
             DataRequest::Append(request) => (Rights::APPEND, request.epoch),

@@ -1,4 +1,4 @@
-//! Frames: what every message between processes starts with (C22, design D5).
+//! Frames: the form of every message between processes (C22, design D5).
 //!
 //! A frame is a 64-byte header, then `body_len` bytes of body, then `payload_len` bytes of
 //! payload. All numbers are little-endian. The byte table is in `docs/formats/wire.md`.
@@ -14,9 +14,9 @@ use crate::token::Token;
 pub const MAGIC: [u8; 4] = *b"CRTN";
 /// Bytes of a header.
 pub const HEADER: usize = 64;
-/// Oldest frame version this build speaks.
+/// Oldest frame version that this build supports.
 pub const VERSION_MIN: u8 = 1;
-/// Newest frame version this build speaks.
+/// Newest frame version that this build supports.
 pub const VERSION_MAX: u8 = 1;
 /// Version in the header of the handshake's frames, whatever is agreed on: their layout is fixed.
 pub const VERSION_HANDSHAKE: u8 = 1;
@@ -63,11 +63,11 @@ const FLAG_PRIORITY: u8 = 0b0011;
 const FLAG_SECTORS: u8 = 0b0100;
 const FLAG_SPLIT: u8 = 0b1000;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Who speaks, in which versions, with a fresh nonce.
+    /// Name, versions and a fresh nonce of the sender.
     Hello = 1,
     /// Proof of the cluster key.
     Proof = 2,
@@ -122,9 +122,9 @@ impl FrameKind {
     }
 }
 
-/// Whose message it is: what `op` and the body mean. The number is open: the core's services have
-/// theirs here, any other service's crate has its own (`docs/formats/services.md`). A frame of a
-/// number that a process does not serve reaches its handler, which refuses it.
+/// The service of a message: the meaning of `op` and the body. The number is open: the core's
+/// services have theirs here, any other service's crate has its own (`docs/formats/services.md`). A
+/// frame of a number that a process does not serve reaches its handler, which refuses it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Service(u8);
 
@@ -153,7 +153,7 @@ impl Service {
     }
 }
 
-/// What goes first when a link has a choice.
+/// Order of frames when a link has a choice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Priority {
@@ -179,7 +179,7 @@ impl Priority {
 pub struct Header {
     /// Version of this layout, as agreed at connect.
     pub version: u8,
-    /// What the frame is.
+    /// Its kind.
     pub kind: FrameKind,
     /// Set for requests and responses, absent otherwise.
     pub service: Option<Service>,
@@ -218,7 +218,7 @@ pub enum FrameError {
     HeaderCrc,
     /// The CRC of body or payload does not match.
     BodyCrc,
-    /// A version this build does not speak.
+    /// A version that this build does not support.
     Version(u8),
     /// A field has a value that no sender produces.
     Field(&'static str),
@@ -348,7 +348,7 @@ impl Header {
         Ok(header)
     }
 
-    /// What the fields must satisfy together.
+    /// Conditions on several fields together.
     fn check(&self) -> Result<(), FrameError> {
         let (body, payload) = (self.body_len as usize, self.payload_len as usize);
         if self.kind.has_service() != self.service.is_some() {
@@ -372,7 +372,7 @@ impl Header {
         Ok(())
     }
 
-    /// The CRC that stands in `body_crc` for this content.
+    /// The CRC in `body_crc` for this content.
     pub fn content_crc(&self, body: &[u8], payload: &[u8]) -> u32 {
         if self.split || (body.is_empty() && (self.sectors || payload.is_empty())) {
             return 0;

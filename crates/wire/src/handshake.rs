@@ -4,7 +4,7 @@
 //! configured, its Proof; the connecting side sends its Proof; the accepting side sends Welcome.
 //! Either may send Refuse with a sentence instead. A proof is an HMAC-SHA256 over both Hellos as
 //! they were sent, so over both nonces, names, version ranges and clusters: nothing of an older
-//! handshake can be replayed, and nothing changed on the way goes unseen. The role is part of
+//! handshake can be replayed, and every change on the way is noticed. The role is part of
 //! the MAC: a proof cannot be sent back to its maker.
 
 use std::fmt;
@@ -35,7 +35,7 @@ impl ClusterKey {
         ClusterKey(bytes)
     }
 
-    /// Its bytes, for whoever writes the key file.
+    /// Its bytes, for the program that writes the key file.
     pub const fn expose(&self) -> &[u8; 32] {
         &self.0
     }
@@ -107,11 +107,11 @@ pub struct Hello {
     pub cluster: ClusterId,
     /// Drawn afresh for each handshake.
     pub nonce: [u8; 32],
-    /// Role and ID, for people: "chunkserver cs1".
+    /// Role and ID, for operators: "chunkserver cs1".
     pub name: String,
 }
 
-/// What two sides agreed on.
+/// Result of a handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
     /// Version of all further frames.
@@ -186,7 +186,7 @@ impl Hello {
     }
 }
 
-/// What `own` and `peer` agree on, or the sentence that tells an operator what to change.
+/// The terms that `own` and `peer` agree on, or a sentence with cause and remedy for an operator.
 pub fn agree(own: &Hello, peer: &Hello) -> Result<Agreed, String> {
     let version = own.version_max.min(peer.version_max);
     if version < own.version_min.max(peer.version_min) {
@@ -220,7 +220,7 @@ pub fn agree(own: &Hello, peer: &Hello) -> Result<Agreed, String> {
     Ok(Agreed { version, cluster, keyed: own.keyed })
 }
 
-/// What to tell when the proof of `peer` does not verify.
+/// The error text when the proof of `peer` does not verify.
 pub fn wrong_key(own: &str, peer: &str) -> String {
     format!(
         "'{peer}' and '{own}' have different cluster keys: copy the cluster key of the running \
@@ -228,7 +228,7 @@ pub fn wrong_key(own: &str, peer: &str) -> String {
     )
 }
 
-/// Which side of the handshake a proof is from.
+/// The side of the handshake that a proof is from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The one that connected.

@@ -1,4 +1,4 @@
-//! Frames, raw layouts, sectors and control messages: what crosses processes (C22, design D5, D6).
+//! Frames, raw layouts, sectors and control messages between processes (C22, design D5, D6).
 //!
 //! Invariant: no I/O; decoders never panic and answer garbage with a typed error.
 

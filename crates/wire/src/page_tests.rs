@@ -13,8 +13,7 @@ use crate::sector::{
 };
 use crate::token::{Rights, TokenKey};
 
-/// The rows of the table under a heading: field and where it stands. They leave no gap and end at
-/// `end`.
+/// The rows of the table under a heading: field and place. They leave no gap and end at `end`.
 fn documented(heading: &str, column: usize, end: usize) -> Vec<(String, Range<usize>)> {
     let page = include_str!("../../../docs/formats/wire.md");
     let section = page.split("\n## ").find(|section| section.starts_with(heading));

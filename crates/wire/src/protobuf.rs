@@ -1,5 +1,5 @@
-//! What a crate with protobuf messages of its own needs. A generated type stays in its crate, so the
-//! trait between the two forms is defined in each by [`protobuf!`](crate::protobuf).
+//! Helpers for a crate with protobuf messages of its own. A generated type stays in its crate, so
+//! the trait between the two forms is defined in each by [`protobuf!`](crate::protobuf).
 
 /// Defines, private to the module that calls it, `trait Proto` between a message and its generated
 /// form, `encode` and `decode` with the check of a message's length, `need` for a part that must be
@@ -55,8 +55,8 @@ macro_rules! protobuf {
             }
         })*
 
-        /// Gives `bytes` to the decoder of every message. What one of them accepts must encode to
-        /// something that decodes to the same.
+        /// Gives `bytes` to the decoder of every message. Accepted bytes must encode to bytes that
+        /// decode to the same.
         fn fuzz_each(bytes: &[u8]) {
             $(if let Ok(value) = $name::decode(bytes) {
                 let again = $name::decode(&value.encode());

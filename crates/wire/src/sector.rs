@@ -11,9 +11,9 @@ use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use base::{ChunkId, Epoch};
 use codec::{crc32c, crc32c_extend};
 
-/// Where the footer starts.
+/// Offset of the footer.
 const FOOTER_AT: usize = SECTOR_DATA_MAX;
-/// Where the client CRC stands: all before it is covered.
+/// Offset of the client CRC: all before it is covered.
 const CRC_AT: usize = FOOTER_AT + 36;
 const TAG_AT: usize = FOOTER_AT + 40;
 const CHAIN_AT: usize = FOOTER_AT + 44;
@@ -24,7 +24,7 @@ pub const FLAG_FIRST: u8 = 1;
 /// Last sector of its append.
 pub const FLAG_LAST: u8 = 2;
 
-/// What a sector holds.
+/// Content of a sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SectorKind {
     /// Bytes of the file.
@@ -46,7 +46,7 @@ pub struct Footer {
     pub offset: u32,
     /// Data bytes in the sector.
     pub len: u16,
-    /// What the sector holds.
+    /// Content of the sector.
     pub kind: SectorKind,
     /// [`FLAG_FIRST`], [`FLAG_LAST`].
     pub flags: u8,
@@ -118,7 +118,7 @@ pub fn verify_sector(sector: &[u8]) -> Result<Footer, SectorError> {
     parse_footer(sector)
 }
 
-/// The client part without a look at the CRC: for sectors verified before.
+/// The client part without a check of the CRC: for sectors verified before.
 pub fn parse_footer(sector: &[u8]) -> Result<Footer, SectorError> {
     if sector.len() != SECTOR {
         return Err(SectorError::Size(sector.len()));
@@ -151,12 +151,12 @@ pub fn parse_footer(sector: &[u8]) -> Result<Footer, SectorError> {
     })
 }
 
-/// The client CRC that stands in a sector of 4096 bytes.
+/// The client CRC in a sector of 4096 bytes.
 pub fn client_crc(sector: &[u8]) -> u32 {
     u32::from_le_bytes(sector[CRC_AT..TAG_AT].try_into().expect("4 bytes"))
 }
 
-/// The server part that stands in a sector of 4096 bytes.
+/// The server part in a sector of 4096 bytes.
 pub fn server_part(sector: &[u8]) -> ServerPart {
     let u32_at = |at: usize| u32::from_le_bytes(sector[at..at + 4].try_into().expect("4 bytes"));
     ServerPart { tag: u32_at(TAG_AT), chain: u32_at(CHAIN_AT) }
@@ -180,7 +180,7 @@ pub const fn sectors_for(len: usize) -> usize {
     len.div_ceil(SECTOR_DATA_MAX)
 }
 
-/// Where an append stands; what [`format_append`] needs beside the data.
+/// Place of an append; [`format_append`] needs it beside the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AppendAt {
     /// The chunk.
@@ -258,7 +258,7 @@ pub fn fuzz_sector(bytes: &[u8]) {
             assert!(usize::from(footer.len) <= SECTOR_DATA_MAX);
         }
         if let Ok(footer) = parsed {
-            // With a good checksum the fields alone decide.
+            // With a valid checksum the fields alone decide.
             let mut good = sector.to_vec();
             let crc = crc32c(&good[..CRC_AT]);
             good[CRC_AT..TAG_AT].copy_from_slice(&crc.to_le_bytes());

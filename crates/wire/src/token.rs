@@ -1,4 +1,4 @@
-//! Tokens: the right to touch one chunk, checked without asking anybody (D11, `protocols.md` 2.5).
+//! Tokens: the right to access one chunk, checked without a call (D11, `protocols.md` 2.5).
 //!
 //! Masters issue them and chunkservers verify them with a key derived from the cluster key.
 //! A token says {chunk, rights, highest epoch, expiry}. The chunk is not in its 16 bytes, since
@@ -34,19 +34,19 @@ impl Token {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whoever holds the bytes holds the right: logs do not show them.
+        // The bytes are the right: logs do not show them.
         f.write_str(if *self == Token::NONE { "Token(none)" } else { "Token(..)" })
     }
 }
 
-/// What a token allows, as a set.
+/// Rights of a token, as a set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rights(u8);
 
 impl Rights {
     /// Read, and ask for the state.
     pub const READ: Rights = Rights(1);
-    /// Append, and tell the committed length.
+    /// Append, and send the committed length.
     pub const APPEND: Rights = Rights(2);
     /// Fence.
     pub const FENCE: Rights = Rights(4);
@@ -87,7 +87,7 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// What to do about it: a new token may be had from the master in every case.
+    /// The caller's reaction: a new token may be had from the master in every case.
     pub fn kind(&self) -> Kind {
         Kind::Refresh
     }
@@ -109,7 +109,7 @@ impl fmt::Display for TokenError {
 
 impl std::error::Error for TokenError {}
 
-/// Issues and verifies tokens. Derived from the cluster key: whoever has that has this.
+/// Issues and verifies tokens. Derived from the cluster key: every holder of that key can.
 #[derive(Clone)]
 pub struct TokenKey {
     /// The MAC with its key absorbed, copied for each token.
@@ -205,7 +205,7 @@ pub(crate) fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
 /// Tokens verified lately: 1024 x 24 bytes. A writer sends the same token with each append.
 const CACHE_SLOTS: usize = 1024;
 
-/// Verifies tokens and remembers the MACs that were good, so that the data path pays a compare.
+/// Verifies tokens and remembers verified MACs, so that the data path pays a compare.
 pub struct TokenVerifier {
     key: TokenKey,
     slots: Box<[(ChunkId, Token)]>,
@@ -257,7 +257,7 @@ pub fn fuzz_token(bytes: &[u8]) {
     let word = |at: usize| u32::from_le_bytes(token[at..at + 4].try_into().expect("4 bytes"));
     let (expiry, epoch) = (u64::from(word(1)), Epoch::new(u64::from(word(5))));
     let issued = key.issue(chunk, Rights(token[0]), epoch, expiry);
-    assert!(verdict.is_err() || issued == Token(token), "a token that nobody issued");
+    assert!(verdict.is_err() || issued == Token(token), "a token that was never issued");
     let mut verifier = TokenVerifier::new(key);
     for _ in 0..2 {
         // The second time from memory.

@@ -84,7 +84,7 @@ pub fn text(
     Ok(text)
 }
 
-/// The part of a text for people that there is room for.
+/// The part of a text for operators that there is room for.
 pub fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }

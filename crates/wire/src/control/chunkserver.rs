@@ -1,11 +1,11 @@
-//! What masters ask of chunkservers on the control path.
+//! Requests of masters to chunkservers on the control path.
 
 use base::{ChunkId, DiskId, Epoch};
 
 use super::stream::ReplicaPlace;
 use crate::data::ReplicaStat;
 
-/// What is asked of a chunkserver.
+/// A request to a chunkserver.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ChunkserverRequest {
     /// Make a replica of a sealed chunk, or of a fenced one up to `len`, from another replica.
@@ -80,7 +80,7 @@ impl ChunkserverRequest {
     }
 }
 
-/// A good answer of a chunkserver.
+/// A successful answer of a chunkserver.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ChunkserverReply {
     /// To `Replicate`: the new replica, and the bytes that were copied.

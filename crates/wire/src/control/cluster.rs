@@ -57,11 +57,11 @@ pub struct MasterInfo {
     pub id: u64,
     /// Its name, e.g. `m1`.
     pub name: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
 }
 
-/// What is asked of any master.
+/// A request to any master.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ClusterRequest {
     /// Identity, masters, partitions and leaders.
@@ -70,33 +70,33 @@ pub enum ClusterRequest {
     Register(Registration),
     /// A chunkserver is alive. Sent to every master, each of which keeps its own view.
     Heartbeat(Heartbeat),
-    /// The whole picture, for people.
+    /// The state of the whole cluster, for operators.
     Status,
     /// Lock service.
     Lock {
         /// Identifies it across retries.
         op: OpId,
-        /// What to do.
+        /// The change.
         change: LockChange,
     },
-    /// Who holds a lock.
+    /// Asks for the holder of a lock.
     LockHolder {
         /// The lock's name.
         name: String,
     },
     /// Changes the masters' membership.
     Members {
-        /// What to do.
+        /// The change.
         change: MemberChange,
     },
-    /// Which of these disks has any stream ever used? Asked by a chunkserver for stores that do
-    /// not say whose they are.
+    /// Asks which of these disks any stream has ever used. Sent by a chunkserver for stores that do
+    /// not name their owner.
     Identify {
         /// Their incarnations.
         disks: Vec<DiskId>,
     },
-    /// An operator's word: what no stream refers to on this disk may be deleted, however much it
-    /// is. For the next comparison with that disk of each partition that the master leads.
+    /// An operator's permission: all that no stream refers to on this disk may be deleted, however
+    /// much it is. For the next comparison with that disk of each partition that the master leads.
     Condemn {
         /// Its incarnation.
         disk: DiskId,
@@ -108,7 +108,7 @@ pub enum ClusterRequest {
 pub struct Registration {
     /// Its name, unique in the cluster, e.g. `cs1`: the same name is the same server.
     pub name: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
     /// Its failure domain: replicas of a chunk never share one while others are there.
     pub domain: String,
@@ -119,7 +119,7 @@ pub struct Registration {
 pub struct DiskReport {
     /// The incarnation; zero for a disk that could not be opened.
     pub disk: DiskId,
-    /// Its directory or device, for people.
+    /// Its directory or device, for operators.
     pub path: String,
     /// Bytes it can take.
     pub capacity: u64,
@@ -129,9 +129,9 @@ pub struct DiskReport {
     pub chunks: u64,
     /// True once it has failed.
     pub failed: bool,
-    /// Why it has failed, for people; empty while it works.
+    /// Cause of its failure, for operators; empty while it works.
     pub reason: String,
-    /// Where calls for this disk go, if not to the server's address.
+    /// Address of calls for this disk, if not the server's.
     pub addr: Option<SocketAddr>,
 }
 
@@ -140,9 +140,9 @@ pub struct DiskReport {
 pub struct Heartbeat {
     /// The server, as registered.
     pub server: ServerId,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
-    /// Drawn at each start of the process: tells restarts apart.
+    /// Drawn at each start of the process: different after a restart.
     pub boot: u64,
     /// Counts heartbeats of this boot from 1.
     pub seq: u64,
@@ -152,8 +152,8 @@ pub struct Heartbeat {
     pub damaged: Vec<(DiskId, ChunkId)>,
     /// Appends under way, for placement by load.
     pub load: u32,
-    /// Open replicas whose writers were not heard of for long, up to a bound. Reported again while it
-    /// lasts.
+    /// Open replicas whose writers have sent nothing for long, up to a bound. Reported again while
+    /// it lasts.
     pub quiet: Vec<(DiskId, ChunkId)>,
 }
 
@@ -164,7 +164,7 @@ pub enum LockChange {
     Acquire {
         /// The lock's name, 1 to 255 bytes.
         name: String,
-        /// Who takes it, for people.
+        /// The process that takes it, for operators.
         owner: String,
         /// Lease, milliseconds, 100 to 600,000.
         ttl_ms: u64,
@@ -173,7 +173,7 @@ pub enum LockChange {
     Renew {
         /// The lock's name.
         name: String,
-        /// What `Acquire` answered.
+        /// The number that `Acquire` answered.
         fencing: u64,
         /// Lease, milliseconds.
         ttl_ms: u64,
@@ -182,7 +182,7 @@ pub enum LockChange {
     Release {
         /// The lock's name.
         name: String,
-        /// What `Acquire` answered.
+        /// The number that `Acquire` answered.
         fencing: u64,
     },
 }
@@ -221,7 +221,7 @@ pub struct ServerStatus {
     pub server: ServerId,
     /// Its name.
     pub name: String,
-    /// Where it is reached.
+    /// Its address.
     pub addr: SocketAddr,
     /// Its failure domain.
     pub domain: String,
@@ -231,11 +231,11 @@ pub struct ServerStatus {
     pub disks: Vec<DiskReport>,
 }
 
-/// Names of what is missing that one text has, so that it stays a sentence.
+/// Names in a text about missing servers and disks, at most, so that it stays a sentence.
 const MISSING_NAMED: usize = 4;
 
-/// What is missing of these chunkservers, for people: silent ones, and disks that have failed. None
-/// when nothing is.
+/// Failures of these chunkservers, for operators: silent ones, and disks that have failed. None
+/// when there are none.
 pub fn missing(servers: &[ServerStatus]) -> Option<String> {
     let mut found = Vec::new();
     for server in servers {
@@ -268,7 +268,7 @@ pub struct RepairStatus {
     pub bytes: u64,
 }
 
-/// What one master knows; the asker merges those of the masters that lead groups.
+/// The knowledge of one master; the asker merges those of the masters that lead groups.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ClusterStatus {
     /// This master.
@@ -279,9 +279,9 @@ pub struct ClusterStatus {
     pub servers: Vec<ServerStatus>,
     /// Chunks of the stream partitions it leads.
     pub chunks: u64,
-    /// Of them, with fewer good replicas than their policy asks.
+    /// Of them, with fewer healthy replicas than their policy asks.
     pub under_replicated: u64,
-    /// Of them, with too few good replicas to read.
+    /// Of them, with too few healthy replicas to read.
     pub lost: u64,
     /// Files of the namespace partitions it leads.
     pub files: u64,
@@ -314,7 +314,7 @@ pub struct StoppedCollection {
     pub reported: u64,
 }
 
-/// A good answer of the cluster service.
+/// A successful answer of the cluster service.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ClusterReply {
     /// To `Info`.
@@ -325,7 +325,7 @@ pub enum ClusterReply {
         server: ServerId,
         /// The cluster, so that a new chunkserver knows where it belongs.
         cluster: ClusterId,
-        /// Which formation of it; none from masters of a version before formations.
+        /// The formation of it; none from masters of a version before formations.
         formation: Option<FormationId>,
     },
     /// To `Heartbeat`: the masters as they are now.

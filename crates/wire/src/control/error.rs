@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// Why bytes are no control message. `field` names the message and field of `craton.proto`.
+/// Cause of a decoding error. `field` names the message and field of `craton.proto`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WireError {
-    /// The message is longer than [`super::limits::MESSAGE_LEN_MAX`]: it was not looked at.
+    /// The message is longer than [`super::limits::MESSAGE_LEN_MAX`]: it was not decoded.
     TooLong {
         /// Its bytes.
         len: usize,
@@ -45,7 +45,7 @@ pub enum WireError {
         /// The field.
         field: &'static str,
     },
-    /// A policy that keeps no promise, see [`super::Policy::is_valid`].
+    /// A policy that is not valid, see [`super::Policy::is_valid`].
     BadPolicy {
         /// The field.
         field: &'static str,
@@ -86,7 +86,7 @@ impl fmt::Display for WireError {
 impl std::error::Error for WireError {}
 
 impl WireError {
-    /// What to do about it: the same bytes give the same answer.
+    /// The receiver's reaction: the same bytes give the same answer.
     pub fn kind(&self) -> base::Kind {
         base::Kind::Invalid
     }

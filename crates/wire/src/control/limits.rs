@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use base::limits::{PATH_MAX, REPLICAS_MAX};
 
-/// Bytes of an encoded control message at most: what a frame's body carries. An answer whose
-/// elements could add up to more (a batch look-up of 64 files x 256 chunks, a page of 1000 long
-/// symbolic links) is cut by the server that makes it, with `more` set or files left out.
+/// Bytes of an encoded control message at most: those of a frame's body. An answer whose elements
+/// could add up to more (a batch look-up of 64 files x 256 chunks, a page of 1000 long symbolic
+/// links) is cut by the server that makes it, with `more` set or files left out.
 pub const MESSAGE_LEN_MAX: usize = crate::frame::BODY_MAX;
 /// A batch link always fits: 1000 x (255 bytes of name + 45 of identity and framing) = 300 KB.
 const _: () = assert!(LINKS_MAX * (base::limits::NAME_MAX + 45) < MESSAGE_LEN_MAX);
@@ -64,11 +64,11 @@ pub const LOCK_TTL_MAX_MS: u64 = 600_000;
 pub const TRACE_OPERATIONS_MAX: usize = 256;
 /// Slow operations that may be asked for at once.
 pub const TRACE_SLOW_MAX: u32 = TRACE_OPERATIONS_MAX as u32;
-/// Stages of one operation: what a ring keeps, and room for those of other versions.
+/// Stages of one operation: those that a ring keeps, and room for those of other versions.
 pub const TRACE_STAGES_MAX: usize = 64;
 const _: () = assert!(TRACE_STAGES_MAX >= metrics::limits::STAGES_MAX);
 
-/// Bytes of an error's message; what is longer is cut when it is encoded.
+/// Bytes of an error's message; longer ones are cut when they are encoded.
 pub const ERROR_MESSAGE_MAX: usize = 4096;
-/// Bytes of the sentence that says why a disk has failed; the rest is cut off.
+/// Bytes of the cause of a disk's failure; the rest is cut off.
 pub const REASON_MAX: usize = 512;

@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 
 use base::{ClientId, Kind};
 
-/// What one process asks of another on the control path. Encoded as protobuf (C22).
+/// A request on the control path. Encoded as protobuf (C22).
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlRequest {
     /// To any master: facts and membership of the cluster, registration, heartbeats.
@@ -36,14 +36,14 @@ pub enum ControlRequest {
     Stream(StreamRequest),
     /// To a chunkserver.
     Chunkserver(ChunkserverRequest),
-    /// To any role: what it knows of traced operations.
+    /// To any role: a question about traced operations.
     Trace(TraceRequest),
     /// To a process of another service.
     Service(ServiceMessage),
 }
 
 impl ControlRequest {
-    /// What it is called where its time is shown.
+    /// Its name in traces and metrics.
     pub fn name(&self) -> &'static str {
         use {ChunkserverRequest as Chunks, ClusterRequest as Cluster};
         match self {
@@ -96,7 +96,7 @@ impl ControlRequest {
     }
 }
 
-/// A good answer on the control path.
+/// A successful answer on the control path.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlReply {
     /// To [`ControlRequest::Cluster`].
@@ -113,14 +113,14 @@ pub enum ControlReply {
     Service(ServiceMessage),
 }
 
-/// A bad answer on the control path.
+/// A refusal on the control path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControlError {
-    /// What to do about it. [`Kind::Reroute`]: ask `leader`, or any other master when absent.
+    /// The receiver's reaction. [`Kind::Reroute`]: ask `leader`, or any other master when absent.
     pub kind: Kind,
-    /// Cause and remedy, for people.
+    /// Cause and remedy, for operators.
     pub message: String,
-    /// Who leads the group asked, where this is known and is another.
+    /// The leader of the group asked, where this is known and is another.
     pub leader: Option<SocketAddr>,
 }
 

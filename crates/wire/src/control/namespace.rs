@@ -14,20 +14,20 @@ pub struct Attributes {
     pub mtime: u64,
 }
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Node {
     /// A FlatLogFile.
     File {
         /// Its identity.
         file: FileId,
-        /// How it is stored.
+        /// Its replication policy.
         policy: Policy,
         /// Its attributes.
         attributes: Attributes,
         /// Names it has.
         links: u32,
-        /// Length when it was last closed; the stream knows the true one.
+        /// Length when it was last closed; the stream service has the true one.
         len: u64,
     },
     /// A directory.
@@ -39,7 +39,7 @@ pub enum Node {
     },
     /// A symbolic link.
     Symlink {
-        /// Where it points, uninterpreted.
+        /// Its target path, uninterpreted.
         target: String,
         /// Its attributes.
         attributes: Attributes,
@@ -51,7 +51,7 @@ pub enum Node {
 pub struct NamedNode {
     /// The name.
     pub name: String,
-    /// What it stands for.
+    /// Its target.
     pub node: Node,
 }
 
@@ -64,11 +64,11 @@ pub struct NameKey {
     pub name: String,
 }
 
-/// What is asked of a namespace partition. The partition of an operation is
-/// [`namespace_partition`] of the directory named (of the source for renames).
+/// A request to a namespace partition. The partition of an operation is [`namespace_partition`] of
+/// the directory named (of the source for renames).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NamespaceRequest {
-    /// What a name stands for.
+    /// Asks for the target of a name.
     Lookup {
         /// The name.
         place: NameKey,
@@ -82,7 +82,7 @@ pub enum NamespaceRequest {
         /// Names at most, 1 to 1000.
         limit: u32,
     },
-    /// What a file is, by identity.
+    /// Asks for the attributes of a file, by identity.
     StatFile {
         /// The file.
         file: FileId,
@@ -111,7 +111,7 @@ pub enum NamespaceChange {
     Create {
         /// Its name.
         place: NameKey,
-        /// How it is stored.
+        /// Its replication policy.
         policy: Policy,
         /// Its attributes.
         attributes: Attributes,
@@ -122,7 +122,7 @@ pub enum NamespaceChange {
     Symlink {
         /// Its name.
         place: NameKey,
-        /// Where it points, 1 to 4095 bytes.
+        /// Its target path, 1 to 4095 bytes.
         target: String,
         /// Its attributes.
         attributes: Attributes,
@@ -132,7 +132,7 @@ pub enum NamespaceChange {
         /// File and new name of each.
         links: Vec<(FileId, NameKey)>,
     },
-    /// Takes a name of a file or symbolic link away. The file dies with its last name.
+    /// Removes a name of a file or symbolic link. The file goes with its last name.
     Unlink {
         /// The name.
         place: NameKey,
@@ -151,7 +151,7 @@ pub enum NamespaceChange {
         /// False: fail when `to` exists.
         replace: bool,
     },
-    /// Sets attributes of what a name stands for; for a file its closed length too.
+    /// Sets attributes of a name's target; for a file its closed length too.
     SetAttributes {
         /// The name.
         place: NameKey,
@@ -162,12 +162,12 @@ pub enum NamespaceChange {
     },
 }
 
-/// A good answer of a namespace partition.
+/// A successful answer of a namespace partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NamespaceReply {
-    /// What the name stands for now (look-up, stat, create, mkdir, symlink, set attributes).
+    /// The name's target now (look-up, stat, create, mkdir, symlink, set attributes).
     Node {
-        /// What it is.
+        /// The target.
         node: Node,
         /// For a file: the right to open its stream, see
         /// [`super::StreamRequest::Open`].

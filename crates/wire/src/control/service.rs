@@ -6,8 +6,8 @@ use prost::encoding::{
 
 use super::WireError;
 
-/// Which service's messages: the member's tag in the envelopes of requests and replies. The constant
-/// is in the service's crate (`docs/formats/services.md`).
+/// The service of a message: the member's tag in the envelopes of requests and replies. The
+/// constant is in the service's crate (`docs/formats/services.md`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ServiceTag(u32);
 
@@ -34,14 +34,14 @@ impl ServiceTag {
 /// A request or reply of a service that is not the core's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceMessage {
-    /// Whose it is.
+    /// Its service.
     pub tag: ServiceTag,
-    /// What it says, as that service encodes it.
+    /// Its content, as that service encodes it.
     pub body: Vec<u8>,
 }
 
 impl ServiceMessage {
-    /// The envelope with this message in it: what protobuf makes of a member with this tag.
+    /// The envelope with this message in it: protobuf's form of a member with this tag.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.body.len() + 8);
         encode_key(self.tag.0, WireType::LengthDelimited, &mut out);

@@ -7,7 +7,7 @@ use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 use super::OpId;
 use crate::data::Purpose;
 
-/// How a file is stored: each chunk on `copies` replicas, an append acknowledged when
+/// Replication policy of a file: each chunk on `copies` replicas, an append acknowledged when
 /// `acks` of them have it durable (MaxCopy and MinCopy; `2 * acks > copies`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
@@ -37,14 +37,14 @@ impl Policy {
     }
 }
 
-/// Where one replica of a chunk is.
+/// Location of one replica of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplicaPlace {
     /// The chunkserver.
     pub server: ServerId,
     /// The disk incarnation it was placed on.
     pub disk: DiskId,
-    /// Where the chunkserver is reached now.
+    /// Present address of the chunkserver.
     pub addr: SocketAddr,
 }
 
@@ -67,8 +67,7 @@ pub struct ChunkPlace {
     pub token: [u8; 16],
 }
 
-/// What is asked of a stream partition. The partition is
-/// [`super::stream_partition`] of the file.
+/// A request to a stream partition. The partition is [`super::stream_partition`] of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StreamRequest {
     /// The chunk at an offset and those behind it (C8).
@@ -87,7 +86,7 @@ pub enum StreamRequest {
         /// Chunks at most for each.
         limit: u32,
     },
-    /// A replica did not serve: the service looks into it (C28 comes later).
+    /// A replica did not serve: the service checks it (C28 comes later).
     ReportBad {
         /// The file.
         file: FileId,
@@ -95,7 +94,7 @@ pub enum StreamRequest {
         chunk: ChunkId,
         /// The replica.
         server: ServerId,
-        /// What went wrong.
+        /// The fault.
         fault: ReplicaFault,
     },
     /// A change.
@@ -128,13 +127,13 @@ pub enum StreamChange {
     Open {
         /// The file.
         file: FileId,
-        /// How it is stored, as the namespace has it.
+        /// Its replication policy, as the namespace has it.
         policy: Policy,
         /// The namespace's grant: the stream is made when it is not there yet.
         grant: [u8; 16],
         /// Spare chunks wanted beside the first, 0 to 4 (C8).
         spares: u8,
-        /// What is to be written: where disks are nearly full, users' bytes get no chunk.
+        /// Purpose of the bytes: where disks are nearly full, users' bytes get no chunk.
         purpose: Purpose,
     },
     /// Ends chunk `sealed` at its acknowledged length and goes on in `next`, the first of the
@@ -166,7 +165,7 @@ pub enum StreamChange {
         avoid: Vec<ServerId>,
         /// Spare chunks wanted in all, 0 to 4.
         spares: u8,
-        /// What is to be written.
+        /// Purpose of the bytes.
         purpose: Purpose,
     },
     /// Ends the writer: seals its open chunk at its acknowledged length, drops its spares.
@@ -194,7 +193,7 @@ pub enum StreamChange {
     },
 }
 
-/// What a writer gets.
+/// Right and chunks of a writer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriterGrant {
     /// Its epoch.
@@ -223,7 +222,7 @@ pub struct StreamView {
     pub epoch: Epoch,
 }
 
-/// A good answer of a stream partition.
+/// A successful answer of a stream partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StreamReply {
     /// To `Open`, `Advance` and `Extend`.

@@ -1,4 +1,4 @@
-//! What a process knows of traced operations (D12). Every role answers it.
+//! Traced operations of a process (D12). Every role answers them.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use metrics::{Fact, Operation, Outcome, TraceRing};
 
 use super::limits::{TRACE_OPERATIONS_MAX, TRACE_SLOW_MAX};
 
-/// What is asked of any process.
+/// A question to any process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TraceRequest {
     /// The operations of a trace.
@@ -22,14 +22,14 @@ pub enum TraceRequest {
     },
 }
 
-/// What a process knows.
+/// The operations of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceReply {
     /// Role and ID of the process, e.g. `chunkserver cs1`.
     pub process: String,
     /// Its clock now, in ns. Clocks of different processes do not compare.
     pub now_ns: u64,
-    /// From which duration on it calls an operation slow, in ns.
+    /// Duration from which on it calls an operation slow, in ns.
     pub slow_ns: u64,
     /// The operations, up to 256.
     pub operations: Vec<TracedOperation>,
@@ -40,15 +40,15 @@ pub struct TraceReply {
 pub struct TracedOperation {
     /// Follows the operation across processes.
     pub trace: TraceId,
-    /// What was asked, e.g. `append`.
+    /// The operation, e.g. `append`.
     pub name: String,
-    /// Who asked; nobody for what began in the process.
+    /// The peer that asked; none for what began in the process.
     pub peer: Option<SocketAddr>,
     /// When it came, in ns of the process's clock.
     pub began_ns: u64,
-    /// How long it took; 0 while it is open.
+    /// Its duration; 0 while it is open.
     pub took_ns: u64,
-    /// How it ended.
+    /// Its end.
     pub outcome: TracedOutcome,
     /// Its stages, in order.
     pub stages: Vec<TracedStage>,
@@ -56,7 +56,7 @@ pub struct TracedOperation {
     pub stages_left_out: u32,
 }
 
-/// How a traced operation ended.
+/// End of a traced operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TracedOutcome {
     /// It is under way, or was given up.
@@ -70,15 +70,15 @@ pub enum TracedOutcome {
 /// A point that a traced operation passed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TracedStage {
-    /// What was reached, e.g. `device done`.
+    /// The stage reached, e.g. `device done`.
     pub step: String,
     /// When, in ns since the operation began.
     pub after_ns: u64,
-    /// What it was about.
+    /// Its subject.
     pub fact: Option<TraceFact>,
 }
 
-/// What a stage was about.
+/// Subject of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TraceFact {
     /// The peer that it went to.
@@ -87,14 +87,14 @@ pub enum TraceFact {
     Disk(DiskId),
     /// The chunk.
     Chunk(ChunkId),
-    /// How many bytes.
+    /// Number of bytes.
     Bytes(u64),
     /// The number of a Raft group.
     Group(u32),
 }
 
 impl TraceReply {
-    /// What `ring` of `process` knows at `now_ns`.
+    /// The operations in `ring` of `process` at `now_ns`.
     pub fn answer(
         request: &TraceRequest,
         process: &str,

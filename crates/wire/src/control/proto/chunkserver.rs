@@ -1,4 +1,4 @@
-//! What masters ask of chunkservers.
+//! Requests of masters to chunkservers.
 
 use base::{ChunkId, DiskId, Epoch};
 

@@ -23,7 +23,7 @@ impl ControlRequest {
         pb::ControlRequest { to: Some(to) }.encode_to_vec()
     }
 
-    /// From the protobuf form, every field checked; what is another service's is not looked into.
+    /// From the protobuf form, every field checked; another service's part is not decoded.
     pub fn decode(bytes: &[u8]) -> Result<ControlRequest, WireError> {
         use pb::control_request::To;
         if bytes.len() > MESSAGE_LEN_MAX {
@@ -58,7 +58,7 @@ impl ControlReply {
         pb::ControlReply { of: Some(of) }.encode_to_vec()
     }
 
-    /// From the protobuf form, every field checked; what is another service's is not looked into.
+    /// From the protobuf form, every field checked; another service's part is not decoded.
     pub fn decode(bytes: &[u8]) -> Result<ControlReply, WireError> {
         use pb::control_reply::Of;
         if bytes.len() > MESSAGE_LEN_MAX {

@@ -18,7 +18,7 @@ use prost::Message;
 
 use super::*;
 
-/// What `prost` makes of `proto/craton.proto`.
+/// Types that `prost` generates from `proto/craton.proto`.
 #[allow(missing_docs, clippy::all)]
 mod pb {
     include!(concat!(env!("OUT_DIR"), "/craton.rs"));

@@ -1,4 +1,4 @@
-//! What processes know of traced operations.
+//! Traced operations of a process.
 
 use base::{ChunkId, DiskId, Kind, TraceId};
 
@@ -74,7 +74,7 @@ impl Proto for TracedStage {
     }
 
     fn from_pb(pb: pb::TracedStage) -> Result<TracedStage, WireError> {
-        // What a newer process says of a stage, and this one does not know, is left out.
+        // A fact that a newer process sends, and this one does not know, is left out.
         let fact = pb.fact.filter(|fact| fact.of.is_some());
         Ok(TracedStage {
             step: label(pb.step, "TracedStage.step")?,
