@@ -34,8 +34,8 @@ enum Step {
     /// A command whose output has closing lines of a test runner, counted one by one.
     Tests(Vec<String>),
     /// The test binaries of these packages (of all others, when they are left out), as the first
-    /// stage has built them. Cargo, asked for a part of the workspace, would build what they
-    /// share anew with that part's features.
+    /// stage has built them. When asked for a part of the workspace, Cargo would build what they
+    /// share again with that part's features.
     Built { only: &'static [&'static str], but: &'static [&'static str], run: Vec<String> },
 }
 
@@ -245,7 +245,8 @@ fn run_command(name: Option<&str>, command: &[String], dir: Option<&str>, counts
     };
     let (mut found, mut moved) = (Counts::default(), 0);
     let output = BufReader::new(child.stdout.take().expect("piped"));
-    // What a good binary prints is in its log; what a bad one prints, on the screen too.
+    // Output of a binary that succeeds is in its log; that of one that fails, on screen too.
+    // too.
     let mut log = Log::create(command, dir.is_some());
     for line in output.lines().map_while(Result::ok) {
         log.line(&line);
