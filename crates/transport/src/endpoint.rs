@@ -423,9 +423,8 @@ impl Owner for EndpointInner {
     }
 }
 
-/// The accepting task of one address.
-/// A process that was killed holds its port until the kernel has taken its ring down: its
-/// successor waits for that.
+/// Listens at an address. A process that was killed holds its port until the kernel has taken its
+/// ring down: its successor waits for that.
 async fn bind(env: &Env, addr: SocketAddr) -> Result<Listener, TransportError> {
     let end = env.now() + LISTEN_TIMEOUT;
     loop {
@@ -439,6 +438,7 @@ async fn bind(env: &Env, addr: SocketAddr) -> Result<Listener, TransportError> {
     }
 }
 
+/// The accepting task of one address.
 async fn serve(inner: Rc<EndpointInner>, listener: Listener, local: Rc<Local>) {
     loop {
         match listener.accept().await {

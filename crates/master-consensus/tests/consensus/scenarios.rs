@@ -176,7 +176,6 @@ fn a_group_grows_and_loses_its_leader() {
     assert_eq!(run_growth(1).hash, run_growth(1).hash, "two runs of one seed differ");
 }
 
-/// Bit rot in a log: the member refuses to vote, leaves, and rejoins as a learner.
 /// Of five members two are reached by the leader: one of them at the address of a third, too. Its
 /// answers there may not count for that third one.
 fn run_with_stray(seed: u64) -> Outcome {
@@ -228,6 +227,7 @@ fn message_at_the_address_of_another_member_is_refused() {
     assert!(refused > 0, "none arrived");
 }
 
+/// Bit rot in a log: the member refuses to vote, leaves, and rejoins as a learner.
 #[test]
 fn a_corrupt_member_rejoins_as_a_learner() {
     for seed in seeds(0..5) {
