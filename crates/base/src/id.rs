@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a text is no identifier.
+/// Cause of an identifier's decoding error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdError {
     /// The prefix that the text form starts with, e.g. `chk_`.

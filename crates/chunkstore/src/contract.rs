@@ -101,7 +101,7 @@ pub struct StoreInfo {
     pub owner: StoreOwner,
 }
 
-/// Why an operation of a store was not done.
+/// Failure of a store's operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreError {
     /// Bytes below the append's offset are missing.

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::limits::LOCATE_BATCH_MAX;
 use crate::session::{Question, Refusal, Session, unexpected_reply};
 
-/// Why a look-up failed, as every waiter of its batch gets it.
+/// Failure of a look-up, as every waiter of its batch gets it.
 #[derive(Clone, Debug)]
 struct Failure {
     kind: Kind,

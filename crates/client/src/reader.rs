@@ -57,9 +57,9 @@ enum ChunkEnd {
 /// Facts that must be known of a file's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
-    /// That nothing behind it was acknowledged when the read began.
+    /// Proof that nothing behind it was acknowledged when the read began.
     Proven,
-    /// That replicas show no more at present.
+    /// Replicas show no more at present.
     Shown,
 }
 

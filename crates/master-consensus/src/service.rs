@@ -174,7 +174,7 @@ pub trait Hosted {
     fn leadership(&self) -> Leadership;
     /// Members with a vote.
     fn voters(&self) -> BTreeSet<u64>;
-    /// Why this member has failed.
+    /// Cause of this member's failure.
     fn failure(&self) -> Option<String>;
     /// Commits a command whose clock is 0, here.
     fn propose_here(&self, command: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>>;

@@ -16,7 +16,7 @@ use wire::handshake::ClusterKey;
 const MAC_AT: usize = 4;
 const PURPOSE: &[u8] = b"craton file grants 1";
 
-/// Why a grant is none.
+/// Cause for which a grant is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrantError {
     /// It was not issued for this file by this cluster.

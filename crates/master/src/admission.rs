@@ -70,7 +70,7 @@ impl Admission {
         *self.refusal.borrow_mut() = Some(why);
     }
 
-    /// Why this master can never take part with this directory.
+    /// Cause for which this master can never take part with this directory.
     pub fn refusal(&self) -> Option<String> {
         self.refusal.borrow().clone()
     }

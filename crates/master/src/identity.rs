@@ -28,7 +28,7 @@ const CHECK: &str = "crc ";
 /// The file has some hundred bytes.
 const LEN_MAX: u64 = 4096;
 
-/// Why a directory cannot be used.
+/// Cause for which a directory cannot be used.
 #[derive(Debug)]
 pub enum IdentityError {
     /// The system refuses.

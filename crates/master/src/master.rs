@@ -122,7 +122,7 @@ impl Default for MasterTiming {
     }
 }
 
-/// Why a master does not start. Nothing was changed, except that its directory may exist.
+/// Cause of a failed start. Nothing was changed, except that its directory may exist.
 #[derive(Debug)]
 pub enum StartError {
     /// The configuration contradicts itself.
@@ -229,7 +229,7 @@ impl Master {
         }
     }
 
-    /// Why a group's member here has failed, if one has: the process should end and start again.
+    /// Failure of a group's member here, if one has failed: the process should end and start again.
     pub fn failure(&self) -> Option<String> {
         let hosts = self.0.router.hosts().into_iter();
         let mut failed =

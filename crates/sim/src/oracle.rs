@@ -61,7 +61,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// That length.
+    /// The length that was acknowledged, or shown to a reader, when it began.
     pub fn floor(&self) -> u64 {
         self.floor
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use base::Kind;
 
-/// Why a call has no response.
+/// Failure of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CallError {
     /// The time was up after the request may have been sent: its outcome is unknown.
@@ -52,7 +52,7 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// Why an endpoint does not listen.
+/// Cause for which an endpoint does not listen.
 #[derive(Debug)]
 pub enum TransportError {
     /// The address is reachable from other machines and no cluster key is configured.

@@ -15,7 +15,7 @@ use crate::queue::{Body, FramePart};
 use crate::receive::{Inbound, ReceiveError, Receiver};
 use crate::writer::send_now;
 
-/// Why there is no link.
+/// Cause for which there is no link.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The peer is not there, or went away: worth another attempt.

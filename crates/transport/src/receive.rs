@@ -36,7 +36,7 @@ pub(crate) struct Inbound {
     pub(crate) wire_len: usize,
 }
 
-/// Why nothing more comes.
+/// Cause of the end of a link's input.
 #[derive(Debug)]
 pub(crate) enum ReceiveError {
     Io(io::Error),

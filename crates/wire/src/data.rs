@@ -198,7 +198,7 @@ pub enum DataError {
     Conflict,
     /// No such chunk on the disk asked for.
     NotFound,
-    /// That disk incarnation is not in this server (wiped, replaced, moved).
+    /// The server does not have that disk incarnation (wiped, replaced, moved).
     WrongDisk,
     /// The disk has failed.
     DiskFailed,

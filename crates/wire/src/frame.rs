@@ -207,7 +207,7 @@ pub struct Header {
     pub body_crc: u32,
 }
 
-/// Why a frame is not accepted. The link it came on is of no further use.
+/// Cause for which a frame is refused. The link it came on is not used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameError {
     /// Fewer than 64 bytes.

@@ -61,7 +61,7 @@ pub struct ServerPart {
     pub chain: u32,
 }
 
-/// Why a sector is not accepted.
+/// Cause for which a sector is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SectorError {
     /// The CRC over data and client part does not match.

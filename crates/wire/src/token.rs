@@ -68,7 +68,7 @@ impl Rights {
     }
 }
 
-/// Why a token gives no right to a request.
+/// Cause for which a token gives no right to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TokenError {
     /// The request carries none.

@@ -214,7 +214,7 @@ impl Super {
     }
 }
 
-/// Why a block is no superblock.
+/// Cause for which a block is no superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SuperError {
     /// It does not start like one.

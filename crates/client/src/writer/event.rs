@@ -71,7 +71,7 @@ pub struct SendId {
     pub known: u32,
 }
 
-/// Why a sending brought no success.
+/// Cause of a failed sending.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SendError {
     /// No connection.
@@ -244,7 +244,7 @@ pub enum StreamOp {
     },
 }
 
-/// Why a writer has ended.
+/// Cause of a writer's end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WriterError {
     /// A newer epoch exists.

@@ -1,4 +1,4 @@
-//! Why bytes are no control message.
+//! Decoding errors of control messages.
 
 use std::fmt;
 

@@ -106,7 +106,7 @@ pub enum StreamRequest {
     },
 }
 
-/// Why a replica is reported.
+/// Fault for which a replica is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplicaFault {
     /// No answer, or no connection.
