@@ -1,7 +1,7 @@
 //! The chunkserver: serves chunk replicas on its disks (C10, D8; `protocols.md` 1, 2).
 //!
 //! Requests run to completion on the executor that received them: from the network to the medium
-//! and back without a hand-over; a server has one or several [shards](shard). Requests of masters
+//! and back without a hand-over; a server has one or several shards. Requests of masters
 //! ([`ControlRequest::Chunkserver`]) and heartbeats run beside them at their own priorities.
 //!
 //! Invariant: never decides a chunk's length, or whether it may be deleted: the owning stream

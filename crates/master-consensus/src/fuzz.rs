@@ -8,7 +8,7 @@ use super::record::{RecordKind, Stamp, encode, pad, replay};
 /// Segments of the fuzzed logs.
 const SEGMENT: u64 = 16 * LOG_BLOCK as u64;
 
-/// [`replay`] of bytes as they are, and of records with valid checksums made of them: their
+/// Replay of bytes as they are, and of records with valid checksums made of them: their
 /// payloads reach the decoders behind.
 pub fn fuzz_log(bytes: &[u8]) {
     const BLOCK: u64 = LOG_BLOCK as u64;

@@ -30,7 +30,7 @@ pub enum VolumeCommand {
         json: bool,
     },
     /// Compare a volume's map with what is stored: every block is read and verified, DataFiles that
-    /// are missing or that nothing names are told; fails when something is wrong
+    /// are missing or that nothing names are reported; fails when something is wrong
     Check {
         /// Its name.
         name: String,
@@ -265,7 +265,7 @@ pub enum SnapshotCommand {
     },
     /// Give a volume the content of a snapshot again; what came later is lost
     ///
-    /// Nobody may have the volume open. Its snapshots stay.
+    /// No client may have the volume open. Its snapshots stay.
     Rollback {
         /// The volume's name.
         volume: String,
@@ -364,7 +364,7 @@ pub struct CreateArgs {
     ///
     /// A front end is one holder, with all its NBD clients, which see each other's writes; so is a
     /// program with libcraton, or a command such as 'volume import'. Without this flag, others are
-    /// refused while one has the volume open, and told which one.
+    /// refused while one has the volume open, with its name.
     #[arg(long)]
     pub shared: bool,
     /// What it may do.

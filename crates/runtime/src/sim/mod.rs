@@ -1,7 +1,7 @@
 //! The simulated driver (D3): a whole cluster in one thread and in virtual time.
 //!
 //! [`Sim`] is the harness's side: it makes hosts, boots and crashes them, and sets faults. Each
-//! boot of a host is a node with its own [`Env`]. One seed reproduces a run exactly; its
+//! boot of a host is a node with its own [`Env`](crate::Env). One seed reproduces a run exactly; its
 //! [`Sim::trace_hash`] proves it.
 
 mod content;

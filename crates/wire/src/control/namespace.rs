@@ -169,8 +169,7 @@ pub enum NamespaceReply {
     Node {
         /// The target.
         node: Node,
-        /// For a file: the right to open its stream, see
-        /// [`super::StreamRequest::Open`].
+        /// For a file: the right to open its stream, see [`super::StreamChange::Open`].
         grant: [u8; 16],
     },
     /// One page of names.
