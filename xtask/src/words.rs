@@ -50,19 +50,19 @@ pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
     let rows = fidelity.lines().filter_map(|line| line.strip_prefix('|')?.split('|').next());
     let mechanisms: BTreeSet<&str> = rows.flat_map(mechanisms_in).collect();
     let decisions = decisions();
-    let mut counts = vec![0; REPLACED.len()];
+    let mut found: Vec<Vec<String>> = vec![Vec::new(); REPLACED.len()];
     for path in &files {
         let text = fs::read_to_string(path).unwrap_or_default();
         let is_code = path.extension().is_some_and(|extension| extension == "rs");
         for (index, line) in text.lines().enumerate() {
-            for (count, (word, _)) in counts.iter_mut().zip(REPLACED) {
-                *count += occurrences(line, word);
+            let place = || format!("{}:{}", path.display(), index + 1);
+            for (places, (word, _)) in found.iter_mut().zip(REPLACED) {
+                places.extend((0..occurrences(line, word)).map(|_| place()));
             }
             let prose = match is_code {
                 true => line.split_once("//").map_or("", |(_, comment)| comment),
                 false => line,
             };
-            let place = || format!("{}:{}", path.display(), index + 1);
             for id in mechanisms_in(prose).filter(|id| !mechanisms.contains(id)) {
                 breaches.push(format!("{}: no mechanism {id} in docs/fidelity.md", place()));
             }
@@ -71,10 +71,13 @@ pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
             }
         }
     }
-    for ((word, limit), count) in REPLACED.iter().zip(counts) {
+    for ((word, limit), places) in REPLACED.iter().zip(found) {
+        let count = places.len();
         if count > *limit {
+            let places = places.join(", ");
             breaches.push(format!(
-                "'{word}' is there {count} times, {limit} at most: the glossary has another word"
+                "'{word}' is there {count} times, {limit} at most: docs/glossary.md has another \
+                 word; it is at {places}"
             ));
         } else if count < *limit {
             breaches.push(format!("'{word}' is there {count} times: set its limit to that"));
