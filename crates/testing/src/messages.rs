@@ -91,9 +91,9 @@ mod tests {
     use super::*;
 
     /// Numbers as two bytes, least significant first; `decode` reads them.
-    fn numbers_in(text: &str, decode: fn(&[u8]) -> Result<u16, String>) {
+    fn numbers_in(name: &str, text: &str, decode: fn(&[u8]) -> Result<u16, String>) {
         let dir = std::env::temp_dir().join(format!("craton-golden-{}", std::process::id()));
-        let file = dir.join(format!("{:x}", text.len()));
+        let file = dir.join(name);
         std::fs::create_dir_all(&dir).expect("a folder");
         std::fs::write(&file, text).expect("a file");
         let result = std::panic::catch_unwind(|| {
@@ -116,25 +116,25 @@ mod tests {
 
     #[test]
     fn golden_lines_are_read_back() {
-        numbers_in(&written(), decode);
+        numbers_in("read-back", &written(), decode);
     }
 
     #[test]
     #[should_panic(expected = "too few messages")]
     fn a_golden_file_with_few_lines_is_refused() {
-        numbers_in(&written()[..400], decode);
+        numbers_in("few-lines", &written()[..400], decode);
     }
 
     #[test]
     #[should_panic(expected = "assertion `left == right` failed")]
     fn a_golden_line_that_is_read_otherwise_is_found() {
-        numbers_in(&written(), |bytes| decode(bytes).map(|it| it.swap_bytes()));
+        numbers_in("otherwise", &written(), |bytes| decode(bytes).map(|it| it.swap_bytes()));
     }
 
     #[test]
     #[should_panic(expected = "500: three bytes")]
     fn a_golden_line_that_is_refused_is_found() {
-        numbers_in(&written(), |bytes| match bytes {
+        numbers_in("refused", &written(), |bytes| match bytes {
             [0, 0] => Ok(0),
             _ => Err("three bytes".to_owned()),
         });
