@@ -88,7 +88,7 @@ impl DirectReader {
 
     /// After a failure direct reads pause: the core, or a block server without locations, is left alone.
     pub(super) fn note_failure(&self) {
-        self.shared.env.mark("block: trouble beside the server");
+        self.shared.env.mark("block: direct read failed");
         self.shared.trust.note_failure(&self.shared.env);
     }
 

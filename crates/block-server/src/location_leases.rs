@@ -85,7 +85,7 @@ impl LocationLeases {
             until = until.max(self.before);
         }
         if env.now() < until {
-            env.mark("block: waits for places that are lent");
+            env.mark("block: waits for a location lease");
             env.sleep_until(until).await;
         }
     }

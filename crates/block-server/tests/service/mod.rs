@@ -272,7 +272,7 @@ fn silent_core_pauses_direct_reads() {
         let tries = located() - before;
         assert!(tries < 120 && longest < DIRECT_TIMEOUT / 10, "{tries} in 20 s, {longest:?}");
     });
-    assert!(sim.marks()["block: trouble beside the server"] > 1, "{:?}", sim.marks());
+    assert!(sim.marks()["block: direct read failed"] > 1, "{:?}", sim.marks());
 }
 
 #[test]

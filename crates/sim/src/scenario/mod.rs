@@ -670,7 +670,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: read beside the server",
             "block: read left to the server",
             "block: read by a place that was known",
-            "block: waits for places that are lent",
+            "block: waits for a location lease",
         ],
     },
 ];
