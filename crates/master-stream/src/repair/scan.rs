@@ -1,9 +1,9 @@
 //! The scan over all chunks, for chunks in danger and streams that no task recovers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{ChunkId, FileId};
+use base::{ChunkId, Epoch, FileId};
 use runtime::{Class, Duration, Instant};
 
 use super::Flaw;
@@ -68,7 +68,8 @@ struct Tally {
     under_replicated: u64,
     lost: u64,
     queue: BTreeSet<(usize, ChunkId)>,
-    abandoned: BTreeSet<FileId>,
+    /// Files to seal, with the writer and the open chunk that were seen.
+    abandoned: BTreeMap<FileId, (Epoch, ChunkId)>,
 }
 
 impl<L: Log> Service<L> {
@@ -96,8 +97,8 @@ impl<L: Log> Service<L> {
             *self.repairs.queue.borrow_mut() = queue;
             self.repairs.queued_some.notify_waiters();
             self.count_repair(0, 0);
-            for file in tally.abandoned.into_iter().take(ABANDONED_MAX) {
-                self.seal_abandoned(file);
+            for (file, (epoch, chunk)) in tally.abandoned.into_iter().take(ABANDONED_MAX) {
+                self.seal_abandoned(file, epoch, chunk);
             }
         }
     }
@@ -208,7 +209,7 @@ impl<L: Log> Service<L> {
         }
         if open {
             if stream.writing && self.is_abandoned(chunk, &replicas) {
-                tally.abandoned.insert(file);
+                tally.abandoned.insert(file, (stream.epoch, chunk.id));
             }
             return;
         }
@@ -236,14 +237,21 @@ impl<L: Log> Service<L> {
         replicas.iter().any(given_up) || (silent > 0 && silent >= there.count().min(2))
     }
 
-    /// Seals the chunk of a writer that is gone, or does not move on.
-    fn seal_abandoned(self: &Rc<Self>, file: FileId) {
+    /// Seals the chunk of a writer that is gone, or does not move on: as the end of that writer, so that
+    /// it is refused once another has opened the file.
+    fn seal_abandoned(self: &Rc<Self>, file: FileId, epoch: Epoch, chunk: ChunkId) {
         let service = self.clone();
         self.env.spawn(Class::Background, "seal abandoned", async move {
+            // A writer that went on in another chunk since then lives.
+            let tail = service.stream(file, |stream| stream.tail().map(|tail| tail.id)).flatten();
+            if tail != Some(chunk) {
+                return;
+            }
             service.env.mark("abandoned chunk sealed");
-            let op = service.repairs.op();
-            if let Ok(Outcome::Recover { epoch }) = service.decide(Action::Seal { op, file }).await
-            {
+            let (op, delete_at_ms) = (service.repairs.op(), service.rights_end_ms());
+            let close =
+                Action::Close { op, file, epoch, sealed: None, finish: false, delete_at_ms };
+            if let Ok(Outcome::Recover { epoch }) = service.decide(close).await {
                 let _ = service.finish(Some(op), file, epoch, None).await;
             }
         });

@@ -336,6 +336,29 @@ fn tail_of_a_silent_writer_is_sealed() {
     });
 }
 
+/// The leader's own seal is decided for the writer that the servers report: not for one that opens the
+/// file before the seal is committed.
+#[test]
+fn writer_that_opens_while_its_silent_predecessor_is_sealed_keeps_the_file() {
+    let sim = Sim::new(13);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        for round in 0..2000 {
+            let opened = Writer::open(Client::new(&cluster), FILE).await;
+            let mut writer = opened.unwrap_or_else(|error| panic!("{round}: {error}"));
+            let appended = writer.append(&[1; 10]).await;
+            assert!(appended.is_ok(), "{round}: {appended:?}");
+            let (chunk, now) = (writer.current.chunk, cluster.model.env.borrow().now());
+            for replica in &writer.current.replicas {
+                let place = ReplicaLocation { server: replica.server, disk: replica.disk };
+                cluster.services[0].report_quiet(place, chunk, now);
+            }
+        }
+    });
+    assert!(sim.marks().contains_key("abandoned chunk sealed"));
+}
+
 #[test]
 fn damaged_tail_of_a_living_writer_is_sealed_after_the_grace_period() {
     let sim = Sim::new(9);
