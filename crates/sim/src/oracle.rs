@@ -244,7 +244,9 @@ impl Oracle {
             }
             let want = content(stay.seed, from, above);
             let have = &bytes[(from - offset) as usize..(above - offset) as usize];
-            if let Some(index) = (0..have.len()).find(|&index| have[index] != want[index]) {
+            if have != want {
+                let differs = |&index: &usize| have[index] != want[index];
+                let index = (0..have.len()).find(differs).expect("they are not equal");
                 let (at, have, want) = (from + index as u64, have[index], want[index]);
                 return Err(format!("{path}: byte {at} is {have:#04x}, not {want:#04x}"));
             }

@@ -26,7 +26,9 @@ impl Content {
             if part == &ZEROS[..count] && (count == PAGE || !self.pages.contains_key(&page)) {
                 self.pages.remove(&page);
             } else if count == PAGE {
-                self.pages.insert(page, Rc::new(part.try_into().expect("a whole page")));
+                // Copied once, into its place: an array made first would be copied twice.
+                let kept = Rc::<[u8]>::from(part).try_into().expect("a whole page");
+                self.pages.insert(page, kept);
             } else {
                 let kept = self.pages.entry(page).or_insert_with(|| Rc::new([0; PAGE]));
                 Rc::make_mut(kept)[within..within + count].copy_from_slice(part);
