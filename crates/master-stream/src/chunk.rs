@@ -79,7 +79,7 @@ pub struct Slot {
     /// Its location.
     pub place: PlaceIndex,
     /// Known to be sealed at the chunk's length.
-    pub settled: bool,
+    pub sealed: bool,
     /// Being made by recovery or repair: no vote, no reads.
     pub target: bool,
 }
@@ -98,7 +98,7 @@ pub struct Chunk {
     /// MinCopy, as allocated.
     pub acks: u8,
     count: u8,
-    settled: u8,
+    sealed_slots: u8,
     target: u8,
     slots: [PlaceIndex; SLOTS_MAX],
 }
@@ -112,7 +112,7 @@ impl Chunk {
         let mut slots = [PlaceIndex::default(); SLOTS_MAX];
         slots[..places.len()].copy_from_slice(places);
         let count = places.len() as u8;
-        Chunk { id, epoch, base: 0, len: 0, acks, count, settled: 0, target: 0, slots }
+        Chunk { id, epoch, base: 0, len: 0, acks, count, sealed_slots: 0, target: 0, slots }
     }
 
     /// Its committed length; absent while open.
@@ -136,7 +136,7 @@ impl Chunk {
     pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         (0..usize::from(self.count)).map(|at| Slot {
             place: self.slots[at],
-            settled: self.settled >> at & 1 == 1,
+            sealed: self.sealed_slots >> at & 1 == 1,
             target: self.target >> at & 1 == 1,
         })
     }
@@ -156,9 +156,9 @@ impl Chunk {
         self.slots().find(|slot| slot.place == place)
     }
 
-    /// True when every replica is settled.
-    pub fn is_settled(&self) -> bool {
-        self.settled.count_ones() == u32::from(self.count)
+    /// True when every replica is known to be sealed.
+    pub fn is_sealed_everywhere(&self) -> bool {
+        self.sealed_slots.count_ones() == u32::from(self.count)
     }
 
     fn at(&self, place: PlaceIndex) -> usize {
@@ -182,10 +182,10 @@ impl Chunk {
     }
 
     /// A replica is known to be sealed.
-    pub fn settle(&mut self, place: PlaceIndex) {
+    pub fn seal_slot(&mut self, place: PlaceIndex) {
         let at = self.at(place);
         self.target &= !(1 << at);
-        self.settled |= 1 << at;
+        self.sealed_slots |= 1 << at;
     }
 
     /// Takes a replica off.
@@ -198,7 +198,7 @@ impl Chunk {
             let above = (u16::from(mask) >> (at + 1) << at) as u8;
             below | above
         };
-        self.settled = squeeze(self.settled);
+        self.sealed_slots = squeeze(self.sealed_slots);
         self.target = squeeze(self.target);
         self.count -= 1;
     }
@@ -209,7 +209,7 @@ impl Encode for Chunk {
         self.id.put(to);
         self.epoch.put(to);
         to.u64(self.base).u32(self.len).u8(self.acks);
-        to.u8(self.count).u8(self.settled).u8(self.target);
+        to.u8(self.count).u8(self.sealed_slots).u8(self.target);
         self.slots().for_each(|slot| {
             to.u32(slot.place.0);
         });
@@ -218,19 +218,19 @@ impl Encode for Chunk {
     fn take(from: &mut Reader<'_>) -> Result<Chunk, DecodeError> {
         let (id, epoch) = (ChunkId::take(from)?, Epoch::take(from)?);
         let (base, len, acks) = (from.u64()?, from.u32()?, from.u8()?);
-        let (count, settled, target) = (from.u8()?, from.u8()?, from.u8()?);
+        let (count, sealed_slots, target) = (from.u8()?, from.u8()?, from.u8()?);
         let mut slots = [PlaceIndex::default(); SLOTS_MAX];
         if usize::from(count) > SLOTS_MAX || u64::from(len) > CHUNK_LEN_MAX {
             return Err(DecodeError);
         }
         let beyond = !((1u16 << count) - 1) as u8;
-        if (settled | target) & beyond != 0 || settled & target != 0 {
+        if (sealed_slots | target) & beyond != 0 || sealed_slots & target != 0 {
             return Err(DecodeError);
         }
         for slot in &mut slots[..usize::from(count)] {
             *slot = PlaceIndex(from.u32()?);
         }
-        Ok(Chunk { id, epoch, base, len, acks, count, settled, target, slots })
+        Ok(Chunk { id, epoch, base, len, acks, count, sealed_slots, target, slots })
     }
 }
 
@@ -243,20 +243,20 @@ mod tests {
         let places: Vec<_> = (10..15).map(PlaceIndex).collect();
         let mut chunk = Chunk::new(ChunkId::new(1), Epoch::new(1), 3, &places);
         chunk.seal(100);
-        chunk.settle(PlaceIndex(11));
-        chunk.settle(PlaceIndex(14));
+        chunk.seal_slot(PlaceIndex(11));
+        chunk.seal_slot(PlaceIndex(14));
         for target in 20..23 {
             chunk.add_target(PlaceIndex(target));
         }
         assert_eq!((chunk.voters(), chunk.len_slots()), (5, 8));
         chunk.remove(PlaceIndex(10));
         chunk.remove(PlaceIndex(21));
-        chunk.settle(PlaceIndex(22));
-        let settled: Vec<_> =
-            chunk.slots().filter(|slot| slot.settled).map(|slot| slot.place.0).collect();
+        chunk.seal_slot(PlaceIndex(22));
+        let sealed: Vec<_> =
+            chunk.slots().filter(|slot| slot.sealed).map(|slot| slot.place.0).collect();
         let targets: Vec<_> =
             chunk.slots().filter(|slot| slot.target).map(|slot| slot.place.0).collect();
-        assert_eq!((settled, targets), (vec![11, 14, 22], vec![20]));
-        assert!(!chunk.is_settled());
+        assert_eq!((sealed, targets), (vec![11, 14, 22], vec![20]));
+        assert!(!chunk.is_sealed_everywhere());
     }
 }

@@ -101,8 +101,8 @@ pub enum Action {
     /// (`protocols.md` 2.4). `epoch` is the recovery's for an open chunk.
     AddReplicas { chunk: ChunkId, epoch: Epoch, places: Vec<ReplicaLocation> },
     /// Replicas that are sealed at the length given.
-    Settle { replicas: Vec<(ChunkId, ReplicaLocation, u32)> },
-    /// Takes a replica off a sealed chunk; `remaining` are settled and stay.
+    SealReplicas { replicas: Vec<(ChunkId, ReplicaLocation, u32)> },
+    /// Takes a replica off a sealed chunk; `remaining` are sealed and stay.
     DropReplica {
         chunk: ChunkId,
         place: ReplicaLocation,
@@ -129,7 +129,7 @@ encode_enum!(Action {
     6 => Extend { op, file, epoch, drop, fresh, delete_at_ms },
     7 => Close { op, file, epoch, sealed, finish, delete_at_ms },
     8 => AddReplicas { chunk, epoch, places },
-    9 => Settle { replicas },
+    9 => SealReplicas { replicas },
     10 => DropReplica { chunk, place, remaining, delete_at_ms },
     11 => Delete { op, file, delete_at_ms, file_memory_ms },
     12 => Condemn { replicas, delete_at_ms },

@@ -21,8 +21,8 @@ pub const REQUESTS_INFLIGHT_MAX: usize = 4096;
 pub const BATCH_MAX: usize = 1000;
 /// Copies of a chunk that a recovery starts at the same time at most.
 pub const COPY_TARGETS_MAX: usize = 3;
-/// Chunks that wait to be settled at most; what does not fit is found again by the scan.
-pub const SETTLE_QUEUE_MAX: usize = 4096;
+/// Chunks that wait for the seal of their replicas at most; what does not fit is found again by the scan.
+pub const SEAL_QUEUE_MAX: usize = 4096;
 /// Reports of damaged replicas that wait for a check, at most; further ones are dropped.
 pub const REPORTS_MAX: usize = 4096;
 /// Files whose writers are gone that one scan seals at most; the next seals more.

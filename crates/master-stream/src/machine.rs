@@ -55,7 +55,7 @@ impl StreamMachine {
             Action::AddReplicas { chunk, epoch, places } => {
                 self.add_replicas(chunk, epoch, &places)
             }
-            Action::Settle { replicas } => self.settle(&replicas),
+            Action::SealReplicas { replicas } => self.record_seals(&replicas),
             Action::DropReplica { chunk, place, remaining, delete_at_ms } => {
                 self.drop_replica(chunk, place, &remaining, delete_at_ms)
             }
@@ -77,8 +77,8 @@ impl StreamMachine {
             let Some(len) = chunk.sealed() else { continue };
             self.logical_bytes =
                 self.logical_bytes.checked_add(u64::from(len)).ok_or(DecodeError)?;
-            if !chunk.is_settled() {
-                self.unsettled.insert(chunk.id);
+            if !chunk.is_sealed_everywhere() {
+                self.partly_sealed.insert(chunk.id);
             }
         }
         self.spares += stream.spares.len() as u64;
@@ -276,15 +276,15 @@ impl StreamMachine {
     /// restore in production.
     pub fn check(&self) -> Result<(), Violation> {
         let mut owners = BTreeMap::new();
-        let (mut unsettled, mut recovering) = (BTreeSet::new(), BTreeSet::new());
+        let (mut partly_sealed, mut recovering) = (BTreeSet::new(), BTreeSet::new());
         let (mut logical_bytes, mut spares) = (0, 0);
         for (&file, stream) in &self.streams {
             self.check_stream(file, stream)?;
             for chunk in stream.chunks.iter().chain(&stream.spares) {
                 owners.insert(chunk.id, file);
                 logical_bytes += u64::from(chunk.sealed().unwrap_or(0));
-                if chunk.sealed().is_some() && !chunk.is_settled() {
-                    unsettled.insert(chunk.id);
+                if chunk.sealed().is_some() && !chunk.is_sealed_everywhere() {
+                    partly_sealed.insert(chunk.id);
                 }
             }
             spares += stream.spares.len() as u64;
@@ -297,7 +297,7 @@ impl StreamMachine {
             false => Err(Violation { invariant, place: "the partition's indexes".into() }),
         };
         ensure(owners == self.owners, "5: every chunk of a stream is known by its stream alone")?;
-        ensure(unsettled == self.unsettled, "2: chunks to settle are known")?;
+        ensure(partly_sealed == self.partly_sealed, "2: chunks with replicas to seal are known")?;
         ensure(recovering == self.recovering, "3: streams to recover are known")?;
         ensure(logical_bytes == self.logical_bytes && spares == self.spares, "sums agree")?;
         let made = |&(place, chunk): &(super::chunk::PlaceIndex, ChunkId)| {
@@ -363,8 +363,8 @@ impl StreamMachine {
         if open && !(1 <= acks && acks <= chunk.voters() && 2 * acks > chunk.voters()) {
             return Err("1: acknowledgements and recovery votes of an open chunk meet");
         }
-        if open && chunk.slots().any(|slot| slot.settled) {
-            return Err("2: only sealed chunks are settled");
+        if open && chunk.slots().any(|slot| slot.sealed) {
+            return Err("2: only sealed chunks have sealed replicas");
         }
         if open && stream.writing && chunk.voters() != chunk.len_slots() {
             return Err("1: replicas of a writer's chunk do not change");

@@ -89,7 +89,7 @@ pub(crate) struct Service<L> {
     requests: Semaphore,
     /// Recoveries under way: requests for the same wait for the same.
     pub(super) flights: RefCell<BTreeMap<(FileId, Epoch), Rc<Flight>>>,
-    /// There are chunks to settle, or reports to check.
+    /// There are chunks with replicas to seal, or reports to check.
     pub(crate) work: Notify,
     /// Replicas reported as damaged, to be checked.
     pub(crate) reports: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
@@ -560,7 +560,7 @@ impl<L: Log> Service<L> {
         })
     }
 
-    /// A chunk as clients see it: settled replicas first, none that is being made.
+    /// A chunk as clients see it: sealed replicas first, none that is being made.
     fn chunk_place(
         &self,
         view: &ClusterView,
@@ -573,7 +573,7 @@ impl<L: Log> Service<L> {
             replica_place(view, place.server, place.disk)
         };
         let mut slots: Vec<_> = chunk.slots().filter(|slot| !slot.target).collect();
-        slots.sort_by_key(|slot| !slot.settled);
+        slots.sort_by_key(|slot| !slot.sealed);
         ChunkPlace {
             chunk: chunk.id,
             epoch: chunk.epoch,

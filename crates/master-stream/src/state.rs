@@ -123,8 +123,8 @@ pub struct StreamMachine {
     pub(super) streams: Tracked<FileId, Stream>,
     /// The file of every chunk and spare.
     pub(super) owners: BTreeMap<ChunkId, FileId>,
-    /// Sealed chunks with a replica that is not settled.
-    pub(super) unsettled: BTreeSet<ChunkId>,
+    /// Sealed chunks with a replica that is not known to be sealed.
+    pub(super) partly_sealed: BTreeSet<ChunkId>,
     /// Streams with something open and no writer.
     pub(super) recovering: BTreeSet<FileId>,
     pub(super) dead: Tracked<(PlaceIndex, ChunkId), Dead>,
@@ -149,7 +149,7 @@ impl StreamMachine {
             places: Places::default(),
             streams: Tracked::default(),
             owners: BTreeMap::new(),
-            unsettled: BTreeSet::new(),
+            partly_sealed: BTreeSet::new(),
             recovering: BTreeSet::new(),
             dead: Tracked::default(),
             dead_files: Tracked::default(),
@@ -255,14 +255,14 @@ impl StreamMachine {
         self.logical_bytes
     }
 
-    /// Sealed chunks with a replica that is not settled.
-    pub fn unsettled(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        self.unsettled.iter().copied()
+    /// Sealed chunks with a replica that is not known to be sealed.
+    pub fn partly_sealed(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        self.partly_sealed.iter().copied()
     }
 
-    /// True for a sealed chunk with a replica that is not settled.
-    pub fn is_unsettled(&self, chunk: ChunkId) -> bool {
-        self.unsettled.contains(&chunk)
+    /// True for a sealed chunk with a replica that is not known to be sealed.
+    pub fn is_partly_sealed(&self, chunk: ChunkId) -> bool {
+        self.partly_sealed.contains(&chunk)
     }
 
     /// Streams with something open and no writer.
@@ -322,7 +322,7 @@ impl StreamMachine {
     /// Records every replica of a chunk as dead. The caller has taken it out of its stream.
     pub(super) fn condemn_chunk(&mut self, chunk: &Chunk, delete_at_ms: u64) {
         self.owners.remove(&chunk.id);
-        self.unsettled.remove(&chunk.id);
+        self.partly_sealed.remove(&chunk.id);
         if let Some(len) = chunk.sealed() {
             self.logical_bytes -= u64::from(len);
         }

@@ -41,12 +41,12 @@ impl StreamMachine {
         let found = &mut stream.chunks[at];
         indexes.into_iter().for_each(|place| found.add_target(place));
         if found.sealed().is_some() {
-            self.unsettled.insert(chunk);
+            self.partly_sealed.insert(chunk);
         }
         DONE
     }
 
-    pub(super) fn settle(&mut self, replicas: &[(ChunkId, ReplicaLocation, u32)]) -> Outcome {
+    pub(super) fn record_seals(&mut self, replicas: &[(ChunkId, ReplicaLocation, u32)]) -> Outcome {
         for &(chunk, place, len) in replicas {
             let (Some(&file), Some(place)) = (self.owners.get(&chunk), self.places.find(place))
             else {
@@ -55,9 +55,9 @@ impl StreamMachine {
             let stream = self.streams.get_mut(&file).expect("owners match streams");
             let Some(found) = stream.sealed_chunk_mut(chunk) else { continue };
             if found.sealed() == Some(len) && found.slot(place).is_some() {
-                found.settle(place);
-                if found.is_settled() {
-                    self.unsettled.remove(&chunk);
+                found.seal_slot(place);
+                if found.is_sealed_everywhere() {
+                    self.partly_sealed.remove(&chunk);
                 }
             }
         }
@@ -78,9 +78,9 @@ impl StreamMachine {
         };
         let Some(slot) = slot_at(self, place) else { return refused(Refusal::NotFound) };
         let stay = |&other: &ReplicaLocation| {
-            other != place && slot_at(self, other).is_some_and(|slot| slot.settled)
+            other != place && slot_at(self, other).is_some_and(|slot| slot.sealed)
         };
-        // A replica being made is no redundancy yet; anything else leaves settled replicas behind.
+        // A replica being made is no redundancy yet; anything else leaves sealed replicas behind.
         if !remaining.iter().all(stay) || (remaining.is_empty() && !slot.target) {
             return refused(Refusal::Stale);
         }
@@ -88,8 +88,8 @@ impl StreamMachine {
         let stream = self.streams.get_mut(&file).expect("owners match streams");
         let Some(found) = stream.sealed_chunk_mut(chunk) else { return refused(Refusal::Stale) };
         found.remove(index);
-        if found.is_settled() {
-            self.unsettled.remove(&chunk);
+        if found.is_sealed_everywhere() {
+            self.partly_sealed.remove(&chunk);
         }
         self.condemn_replica(chunk, index, delete_at_ms);
         DONE

@@ -157,7 +157,7 @@ impl StreamMachine {
             tail.seal(len);
             let id = tail.id;
             self.logical_bytes += u64::from(len);
-            self.unsettled.insert(id);
+            self.partly_sealed.insert(id);
         } else {
             let empty = stream.chunks.pop().expect("the tail");
             self.condemn_chunk(&empty, delete_at_ms);

@@ -5,7 +5,7 @@
 //! change with a decision, not with a later report, so leaders of several partitions do not
 //! overshoot together, and a balanced cluster is one whose partitions are.
 //!
-//! A move is a repair of a chunk that has all it needs: a replica is recorded, made and settled
+//! A move is a repair of a chunk that has all it needs: a replica is recorded, made and sealed
 //! before the other is dropped. Repair ends moves that a lost leader leaves half done. Repair goes
 //! first, and a move must leave both disks nearer to their shares, so that there is a last one.
 

@@ -1,6 +1,6 @@
 //! Repair of one chunk: make the missing replicas, then drop the useless ones.
 //!
-//! A damaged replica is kept until the copies that replace it are settled and every whole replica
+//! A damaged replica is kept until the copies that replace it are sealed and every whole replica
 //! has been read to its end: it may be the last to have some sector. Until then it is a source of
 //! last resort. Replicas of servers and disks that are gone stay on record as long, and count again
 //! when they return first.
@@ -13,8 +13,8 @@ use wire::control::ControlError;
 use wire::data::Purpose;
 
 use super::scan::{Judged, Worth, is_complete};
-use super::settle::{RETRY, is_whole};
-use super::{Flaw, Setback};
+use super::seal::{RETRY, is_whole};
+use super::{Defect, Setback};
 use crate::limits::{SLOTS_MAX, TORN_COPIES_MAX};
 use crate::placement::{PlaceState, ReplicaLocation, Wanted, choose};
 use crate::{Action, Chunk, Log, Outcome, Service};
@@ -149,7 +149,7 @@ impl<L: Log> Service<L> {
                 tracing::info!(chunk = %id, ?place, bytes, "repaired a chunk");
                 self.repairs.verified.borrow_mut().insert((id, place));
                 let replicas = vec![(id, place, len)];
-                self.decide(Action::Settle { replicas }).await?;
+                self.decide(Action::SealReplicas { replicas }).await?;
                 return Ok(bytes.max(1));
             }
             // It may be full for ever: another disk has room, or will.
@@ -285,7 +285,7 @@ impl<L: Log> Service<L> {
                 Err(error) if error.is_passing() || error.kind() == Kind::Reroute => return None,
                 Ok(_) | Err(_) => {
                     self.env.mark("replica damaged when the last resort was to go");
-                    self.found_bad(id, place, Flaw::Damaged);
+                    self.found_bad(id, place, Defect::Damaged);
                     return None;
                 }
             }
@@ -303,7 +303,7 @@ impl<L: Log> Service<L> {
         let Some((_, copies, replicas)) = self.judged(id) else { return Ok(()) };
         let good: Vec<_> = replicas.iter().filter(|it| it.is_source()).map(|it| it.place).collect();
         if !good.is_empty() {
-            let nothing = |it: &&Judged| it.worth == Worth::Good && it.bad == Some(Flaw::Missing);
+            let nothing = |it: &&Judged| it.worth == Worth::Good && it.bad == Some(Defect::Missing);
             for replica in replicas.iter().filter(nothing) {
                 self.drop_replica(id, replica.place, good.clone()).await?;
             }
@@ -311,7 +311,7 @@ impl<L: Log> Service<L> {
         if good.len() < usize::from(copies) {
             return Ok(());
         }
-        let damaged = |it: &Judged| !it.slot.target && it.bad == Some(Flaw::Damaged);
+        let damaged = |it: &Judged| !it.slot.target && it.bad == Some(Defect::Damaged);
         if replicas.iter().any(damaged) {
             // Several leaders read each for itself; a new fault is for the next round.
             let verified = self.verified_sources(id).await;
@@ -329,7 +329,7 @@ impl<L: Log> Service<L> {
             if replica.slot.target {
                 self.drop_replica(id, replica.place, Vec::new()).await?;
             } else if !replica.is_source() && replica.worth != Worth::Hoped {
-                // Damaged, gone, or not settled: its server came back while it was repaired around.
+                // Damaged, gone, or not sealed: its server came back while it was repaired around.
                 self.drop_replica(id, replica.place, good.clone()).await?;
             }
         }

@@ -10,7 +10,7 @@ use runtime::Duration;
 use wire::control::ControlError;
 use wire::data::ReplicaState;
 
-use super::settle::is_whole;
+use super::seal::is_whole;
 use super::unknown::Comparison;
 use crate::limits::BATCH_MAX;
 use crate::placement::{PlaceState, ReplicaLocation};
@@ -187,14 +187,14 @@ impl<L: Log> Service<L> {
                 }
                 comparison.add(chunk, holds, !known && state.may_have_made(chunk));
             }
-            // Settled replicas that the disk does not have whole.
+            // Sealed replicas that the disk does not have whole.
             let end = page.last().filter(|_| *more).map_or(u64::MAX, |&(chunk, _)| chunk.get());
             let in_page = state.chunk_ids(Some(after)).take_while(|chunk| chunk.get() <= end);
             let damaged = in_page.filter(|&id| {
                 let Some((_, _, chunk)) = state.chunk(id) else { return false };
                 let Some(len) = chunk.sealed() else { return false };
                 let here =
-                    chunk.slots().any(|slot| slot.settled && state.place(slot.place) == place);
+                    chunk.slots().any(|slot| slot.sealed && state.place(slot.place) == place);
                 let at = page.binary_search_by_key(&id, |&(chunk, _)| chunk);
                 here && !at.is_ok_and(|at| is_whole(&page[at].1, len))
             });

@@ -5,14 +5,14 @@
 //! Everything here is soft state of one leader: the next leader finds it again.
 //!
 //! Invariant: nothing is made, dropped or deleted before the decision is committed; nothing that
-//! holds a byte is dropped before enough replacements are settled, and verified where what is
+//! holds a byte is dropped before enough replacements are sealed, and verified where what is
 //! dropped is damaged (`docs/decisions/0033`).
 
 mod balance;
 mod chunks;
 mod garbage;
 mod scan;
-mod settle;
+mod seal;
 mod unknown;
 
 use std::cell::{Cell, RefCell};
@@ -30,8 +30,8 @@ use crate::limits::REPORTS_MAX;
 use crate::placement::ReplicaLocation;
 use crate::{Log, PlaceIndex, Service, StreamService};
 
-/// Chunks that are settled at the same time at most.
-const SETTLES_MAX: usize = 32;
+/// Chunks whose replicas are sealed at the same time at most.
+const SEALS_MAX: usize = 32;
 
 /// Soft state of the background work.
 pub(crate) struct Repairs {
@@ -49,7 +49,7 @@ pub(crate) struct Repairs {
     /// Chunks moved for balance.
     pub(crate) moves: Cell<u64>,
     /// Replicas that were checked and are not whole, and since when that is known.
-    bad: RefCell<BTreeMap<(ChunkId, ReplicaLocation), (Flaw, Instant)>>,
+    bad: RefCell<BTreeMap<(ChunkId, ReplicaLocation), (Defect, Instant)>>,
     /// Replicas that were read to their end, or just made and read back, in the repair of their
     /// chunk that is under way.
     verified: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
@@ -61,12 +61,12 @@ pub(crate) struct Repairs {
     absent: RefCell<BTreeMap<PlaceIndex, Instant>>,
     /// Streams in recovery, and since when.
     recovering: RefCell<BTreeMap<FileId, Instant>>,
-    /// Chunks being settled, or to be settled later.
-    settling: RefCell<BTreeMap<ChunkId, Retry>>,
-    settle_permits: Arc<Semaphore>,
-    /// Replicas that are settled, to be committed together.
-    settled: RefCell<Vec<(ChunkId, ReplicaLocation, u32)>>,
-    settled_some: Notify,
+    /// Chunks whose replicas are being sealed, or are to be sealed later.
+    sealing: RefCell<BTreeMap<ChunkId, Retry>>,
+    seal_permits: Arc<Semaphore>,
+    /// Replicas that are sealed, to be committed together.
+    sealed: RefCell<Vec<(ChunkId, ReplicaLocation, u32)>>,
+    sealed_some: Notify,
     queued_some: Notify,
     /// Disks with more unknown replicas than are condemned unasked.
     pub(crate) unknown: Unknown,
@@ -89,7 +89,7 @@ struct Retry {
 
 /// Fault of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flaw {
+pub(crate) enum Defect {
     /// Some of it does not verify, or it ends early: a source of last resort.
     Damaged,
     /// Its server does not have it.
@@ -120,10 +120,10 @@ impl Repairs {
             quiet: RefCell::default(),
             absent: RefCell::default(),
             recovering: RefCell::default(),
-            settling: RefCell::default(),
-            settle_permits: Arc::new(Semaphore::new(SETTLES_MAX)),
-            settled: RefCell::default(),
-            settled_some: Notify::new(),
+            sealing: RefCell::default(),
+            seal_permits: Arc::new(Semaphore::new(SEALS_MAX)),
+            sealed: RefCell::default(),
+            sealed_some: Notify::new(),
             queued_some: Notify::new(),
             unknown: Unknown::default(),
             unreferenced: RefCell::default(),
@@ -144,8 +144,8 @@ impl Repairs {
         self.quiet.borrow_mut().clear();
         self.absent.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
-        self.settling.borrow_mut().retain(|_, retry| retry.at.is_none());
-        self.settled.borrow_mut().clear();
+        self.sealing.borrow_mut().retain(|_, retry| retry.at.is_none());
+        self.sealed.borrow_mut().clear();
         self.unknown.reset();
         self.unreferenced.borrow_mut().clear();
     }
@@ -155,11 +155,11 @@ impl Repairs {
         OpId { client: self.session, seq: self.seq.get(), acked_below: self.seq.get() }
     }
 
-    fn note_bad(&self, chunk: ChunkId, place: ReplicaLocation, flaw: Flaw, now: Instant) {
+    fn note_bad(&self, chunk: ChunkId, place: ReplicaLocation, defect: Defect, now: Instant) {
         let mut bad = self.bad.borrow_mut();
         self.verified.borrow_mut().remove(&(chunk, place));
         if bad.len() < REPORTS_MAX || bad.contains_key(&(chunk, place)) {
-            bad.entry((chunk, place)).or_insert((flaw, now)).0 = flaw;
+            bad.entry((chunk, place)).or_insert((defect, now)).0 = defect;
         }
     }
 
@@ -184,8 +184,8 @@ impl<L: Log> StreamService<L> {
         let spawn = |name, task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
             service.env.spawn(Class::Background, name, task);
         };
-        spawn("settle chunks", Box::pin(service.clone().settle_chunks()));
-        spawn("commit settled", Box::pin(service.clone().commit_settled()));
+        spawn("seal chunks", Box::pin(service.clone().seal_chunks()));
+        spawn("commit seals", Box::pin(service.clone().commit_seals()));
         spawn("scan chunks", Box::pin(service.clone().scan_chunks()));
         for _ in 0..service.config.repair_parallel.max(1) {
             spawn("repair chunks", Box::pin(service.clone().repair_chunks()));

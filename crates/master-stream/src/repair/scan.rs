@@ -6,7 +6,7 @@ use std::rc::Rc;
 use base::{ChunkId, Epoch, FileId};
 use runtime::{Class, Duration, Instant};
 
-use super::Flaw;
+use super::Defect;
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
 use crate::{Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine};
@@ -30,11 +30,11 @@ pub(super) struct Judged {
     pub place: ReplicaLocation,
     pub worth: Worth,
     /// Its fault, when it was checked and is not whole.
-    pub bad: Option<Flaw>,
+    pub bad: Option<Defect>,
 }
 
 impl Judged {
-    /// Redundancy that is there now, or is about to be: settled or being settled.
+    /// Redundancy that is there now, or is about to be: sealed or being sealed.
     pub fn counts(&self) -> bool {
         let there = matches!(self.worth, Worth::Good | Worth::Hoped);
         !self.slot.target && self.bad.is_none() && there
@@ -46,13 +46,13 @@ impl Judged {
 
     /// It is whole as far as is known: copies are made from it.
     pub fn is_source(&self) -> bool {
-        self.serves() && self.slot.settled
+        self.serves() && self.slot.sealed
     }
 
     /// It may have bytes that no whole replica has: those of a chunk are the same wherever they
     /// verify.
     pub fn is_last_resort(&self) -> bool {
-        let has = !self.slot.target && self.bad != Some(Flaw::Missing);
+        let has = !self.slot.target && self.bad != Some(Defect::Missing);
         has && self.worth == Worth::Good && !self.is_source()
     }
 }
@@ -145,7 +145,7 @@ impl<L: Log> Service<L> {
                 _ if self.absent_for(slot.place) < self.config.dead_grace => Worth::Hoped,
                 PlaceState::Silent | PlaceState::Absent => Worth::Dead,
             };
-            let bad = bad.get(&(chunk.id, place)).map(|&(flaw, _)| flaw);
+            let bad = bad.get(&(chunk.id, place)).map(|&(defect, _)| defect);
             Judged { slot, place, worth, bad }
         };
         chunk.slots().map(judge).collect()
@@ -225,10 +225,10 @@ impl<L: Log> Service<L> {
         let (now, grace) = (self.env.now(), self.config.open_grace);
         let bad = self.repairs.bad.borrow();
         let given_up = |replica: &Judged| {
-            let flawed = bad.get(&(chunk.id, replica.place));
+            let damaged = bad.get(&(chunk.id, replica.place));
             let absent =
                 replica.worth != Worth::Good && self.absent_for(replica.slot.place) > grace;
-            absent || flawed.is_some_and(|&(_, since)| now.since(since) > grace)
+            absent || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
         };
         // One of several may be cut off from a living writer, which leaves it soon.
         let there = replicas.iter().filter(|replica| replica.worth == Worth::Good);

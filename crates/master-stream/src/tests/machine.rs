@@ -207,16 +207,16 @@ impl Driver {
                 let replicas = self.replicas().into_iter().map(|(chunk, place)| {
                     (chunk, place, lens.get(&chunk).map_or(7, |&(_, len)| len))
                 });
-                Action::Settle { replicas: replicas.collect() }
+                Action::SealReplicas { replicas: replicas.collect() }
             }
             17 => {
                 let chunk = self.chunk(file);
-                let settled: Vec<_> = self.state.chunk(chunk).map_or_else(Vec::new, |found| {
-                    let slots = found.2.slots().filter(|slot| slot.settled);
+                let sealed: Vec<_> = self.state.chunk(chunk).map_or_else(Vec::new, |found| {
+                    let slots = found.2.slots().filter(|slot| slot.sealed);
                     slots.map(|slot| self.state.place(slot.place)).collect()
                 });
                 let place = self.place();
-                let remaining = settled.into_iter().filter(|&other| other != place).collect();
+                let remaining = sealed.into_iter().filter(|&other| other != place).collect();
                 Action::DropReplica { chunk, place, remaining, delete_at_ms }
             }
             18 => match self.rng.below(3) {

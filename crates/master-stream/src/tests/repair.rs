@@ -227,7 +227,7 @@ fn absent_disk_is_replaced_after_the_grace_period_and_used_again() {
         for _ in 0..60 {
             cluster.sim.sleep(Duration::from_millis(100)).await;
             let now = servers(&cluster.locate(FILE, 0).await.unwrap());
-            assert!(now.contains(&held[0]), "dropped before its copies are settled: {now:?}");
+            assert!(now.contains(&held[0]), "dropped before its copies are sealed: {now:?}");
         }
         assert_eq!(cluster.services[0].status().under_replicated, 1);
         cluster.model.put_back(held[0], disk);
@@ -238,7 +238,7 @@ fn absent_disk_is_replaced_after_the_grace_period_and_used_again() {
         now.sort();
         before.sort();
         assert_eq!(now, before, "taken back as it was");
-        // With a place for its copies they are made, and it goes once they are settled.
+        // With a place for its copies they are made, and it goes once they are sealed.
         cluster.model.full.borrow_mut().clear();
         cluster.sim.sleep(Duration::from_secs(10)).await;
         cluster.model.take_out(held[1]);

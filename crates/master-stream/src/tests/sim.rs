@@ -151,8 +151,10 @@ fn whole(cluster: &Rc<Cluster>) -> Result<(), String> {
         for chunk in &stream.chunks {
             let len = chunk.sealed().ok_or(format!("{} is open", chunk.id))?;
             let acknowledged = cluster.world.acknowledged(chunk.id);
-            if !chunk.is_settled() || chunk.len_slots() != usize::from(stream.policy.copies) {
-                return Err(format!("{file}: {chunk:?} is not settled on all copies"));
+            if !chunk.is_sealed_everywhere()
+                || chunk.len_slots() != usize::from(stream.policy.copies)
+            {
+                return Err(format!("{file}: {chunk:?} is not sealed on all copies"));
             }
             for slot in chunk.slots() {
                 let place = state.place(slot.place);
@@ -173,7 +175,7 @@ fn whole(cluster: &Rc<Cluster>) -> Result<(), String> {
         for &(disk, chunk) in server.replicas.keys() {
             let place = ReplicaLocation { server: server.id, disk };
             if !state.refers_to(chunk, place) {
-                return Err(format!("5: {chunk} at {place:?} is left, and nobody's"));
+                return Err(format!("5: {chunk} at {place:?} is left, and no chunk refers to it"));
             }
         }
     }

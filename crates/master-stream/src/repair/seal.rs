@@ -9,20 +9,20 @@ use runtime::{Class, Duration};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Rights;
 
-use super::{Flaw, Retry};
-use crate::limits::{BATCH_MAX, SETTLE_QUEUE_MAX};
+use super::{Defect, Retry};
+use crate::limits::{BATCH_MAX, SEAL_QUEUE_MAX};
 use crate::placement::{PlaceState, ReplicaLocation};
 use crate::{Action, CallError, Chunk, CopyOrder, Log, Service};
 
-/// Pauses between two attempts to settle a chunk: first and longest.
+/// Pauses between two attempts to seal the replicas of a chunk: first and longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Result for one replica.
-enum Settled {
-    Yes,
+enum SealAttempt {
+    Sealed,
     /// It has fewer bytes, and may be completed.
     Short,
-    Bad(Flaw),
+    Bad(Defect),
     /// It does not answer now.
     Later,
     /// A fence came before its first byte: none can be made there any more.
@@ -30,68 +30,69 @@ enum Settled {
 }
 
 impl<L: Log> Service<L> {
-    pub(super) async fn settle_chunks(self: Rc<Self>) {
+    pub(super) async fn seal_chunks(self: Rc<Self>) {
         loop {
             self.wait(&self.work, self.config.scan_interval).await;
             if !self.leads() {
                 continue;
             }
-            self.look_into_reports().await;
+            self.check_reports().await;
             let now = self.env.now();
             let due: Vec<_> = self.log.with_state(|state| {
-                let mut settling = self.repairs.settling.borrow_mut();
-                if settling.len() > SETTLE_QUEUE_MAX {
-                    settling
-                        .retain(|&chunk, retry| retry.at.is_none() || state.is_unsettled(chunk));
+                let mut sealing = self.repairs.sealing.borrow_mut();
+                if sealing.len() > SEAL_QUEUE_MAX {
+                    sealing.retain(|&chunk, retry| {
+                        retry.at.is_none() || state.is_partly_sealed(chunk)
+                    });
                 }
                 let due = |chunk: &ChunkId| {
-                    settling.get(chunk).is_none_or(|retry| retry.at.is_some_and(|at| at <= now))
+                    sealing.get(chunk).is_none_or(|retry| retry.at.is_some_and(|at| at <= now))
                 };
-                state.unsettled().filter(due).take(SETTLE_QUEUE_MAX).collect()
+                state.partly_sealed().filter(due).take(SEAL_QUEUE_MAX).collect()
             });
             for chunk in due {
-                let permits = self.repairs.settle_permits.clone();
+                let permits = self.repairs.seal_permits.clone();
                 let Ok(permit) = permits.acquire_owned().await else { return };
-                let mut settling = self.repairs.settling.borrow_mut();
-                let pause = settling.get(&chunk).map_or(RETRY.0, |retry| retry.pause);
-                settling.insert(chunk, Retry { at: None, pause });
+                let mut sealing = self.repairs.sealing.borrow_mut();
+                let pause = sealing.get(&chunk).map_or(RETRY.0, |retry| retry.pause);
+                sealing.insert(chunk, Retry { at: None, pause });
                 let service = self.clone();
-                self.env.spawn(Class::Background, "settle a chunk", async move {
-                    let whole = service.settle_chunk(chunk).await;
+                self.env.spawn(Class::Background, "seal a chunk", async move {
+                    let whole = service.seal_chunk(chunk).await;
                     drop(permit);
-                    let mut settling = service.repairs.settling.borrow_mut();
+                    let mut sealing = service.repairs.sealing.borrow_mut();
                     if whole {
-                        settling.remove(&chunk);
+                        sealing.remove(&chunk);
                         return;
                     }
                     let at = Some(service.env.now() + service.env.jitter(pause));
-                    settling.insert(chunk, Retry { at, pause: (pause * 2).min(RETRY.1) });
+                    sealing.insert(chunk, Retry { at, pause: (pause * 2).min(RETRY.1) });
                 });
             }
         }
     }
 
-    /// Commits what was settled, many replicas with one command.
-    pub(super) async fn commit_settled(self: Rc<Self>) {
+    /// Commits what was sealed, many replicas with one command.
+    pub(super) async fn commit_seals(self: Rc<Self>) {
         loop {
-            self.wait(&self.repairs.settled_some, self.config.scan_interval).await;
+            self.wait(&self.repairs.sealed_some, self.config.scan_interval).await;
             while self.leads() {
-                let mut replicas = std::mem::take(&mut *self.repairs.settled.borrow_mut());
+                let mut replicas = std::mem::take(&mut *self.repairs.sealed.borrow_mut());
                 if replicas.is_empty() {
                     break;
                 }
                 let rest = replicas.split_off(replicas.len().min(BATCH_MAX));
-                self.repairs.settled.borrow_mut().extend(rest);
-                if self.decide(Action::Settle { replicas }).await.is_err() {
-                    break; // Found again: the chunks are still unsettled.
+                self.repairs.sealed.borrow_mut().extend(rest);
+                if self.decide(Action::SealReplicas { replicas }).await.is_err() {
+                    break; // Found again: they still have replicas to seal.
                 }
             }
         }
     }
 
-    pub(super) fn note_settled(&self, chunk: ChunkId, place: ReplicaLocation, len: u32) {
-        self.repairs.settled.borrow_mut().push((chunk, place, len));
-        self.repairs.settled_some.notify_one();
+    pub(super) fn note_sealed(&self, chunk: ChunkId, place: ReplicaLocation, len: u32) {
+        self.repairs.sealed.borrow_mut().push((chunk, place, len));
+        self.repairs.sealed_some.notify_one();
     }
 
     /// A sealed chunk with the places of its replicas.
@@ -105,7 +106,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Seals the replicas of one chunk. True when nothing is left to do for it here.
-    async fn settle_chunk(self: &Rc<Self>, id: ChunkId) -> bool {
+    async fn seal_chunk(self: &Rc<Self>, id: ChunkId) -> bool {
         let Some((chunk, places)) = self.sealed_chunk(id) else { return true };
         let len = chunk.sealed().expect("sealed");
         let view = self.cluster.view();
@@ -115,7 +116,7 @@ impl<L: Log> Service<L> {
             .filter(|(slot, place)| {
                 let bad = self.repairs.bad.borrow().contains_key(&(id, *place));
                 let good = matches!(view.state(*place), PlaceState::Good(_));
-                !slot.settled && !slot.target && !bad && good
+                !slot.sealed && !slot.target && !bad && good
             })
             .map(|&(_, place)| place)
             .collect();
@@ -124,44 +125,46 @@ impl<L: Log> Service<L> {
         let mut whole = true;
         for (&place, outcome) in waiting.iter().zip(sealed) {
             match outcome {
-                Settled::Yes => {
+                SealAttempt::Sealed => {
                     sealed_now.push(place);
-                    self.note_settled(id, place, len);
+                    self.note_sealed(id, place, len);
                 }
-                Settled::Short => short.push(place),
-                Settled::Bad(flaw) => self.found_bad(id, place, flaw),
-                Settled::Later | Settled::Barred => whole = false,
+                SealAttempt::Short => short.push(place),
+                SealAttempt::Bad(defect) => self.found_bad(id, place, defect),
+                SealAttempt::Later | SealAttempt::Barred => whole = false,
             }
         }
         for place in short {
             let others = self.sources(id, place).into_iter().filter(|at| !sealed_now.contains(at));
             let sources: Vec<_> = sealed_now.iter().copied().chain(others).collect();
             match self.complete_replica(&chunk, place, &sources).await {
-                Settled::Yes => self.note_settled(id, place, len),
-                Settled::Bad(flaw) => self.found_bad(id, place, flaw),
-                Settled::Barred => self.repairs.note_bad(id, place, Flaw::Missing, self.env.now()),
-                Settled::Short | Settled::Later => whole = false,
+                SealAttempt::Sealed => self.note_sealed(id, place, len),
+                SealAttempt::Bad(defect) => self.found_bad(id, place, defect),
+                SealAttempt::Barred => {
+                    self.repairs.note_bad(id, place, Defect::Missing, self.env.now())
+                }
+                SealAttempt::Short | SealAttempt::Later => whole = false,
             }
         }
         // Replicas on silent servers are tried again, or repaired around.
-        whole && waiting.len() == slots.iter().filter(|(slot, _)| !slot.settled).count()
+        whole && waiting.len() == slots.iter().filter(|(slot, _)| !slot.sealed).count()
     }
 
-    pub(super) fn found_bad(&self, chunk: ChunkId, place: ReplicaLocation, flaw: Flaw) {
-        tracing::warn!(%chunk, ?place, ?flaw, "a replica is not whole: it will be replaced");
+    pub(super) fn found_bad(&self, chunk: ChunkId, place: ReplicaLocation, defect: Defect) {
+        tracing::warn!(%chunk, ?place, ?defect, "a replica is not whole: it will be replaced");
         self.env.mark("bad replica found");
-        self.repairs.note_bad(chunk, place, flaw, self.env.now());
+        self.repairs.note_bad(chunk, place, defect, self.env.now());
     }
 
-    async fn seal_replica(&self, chunk: ChunkId, place: ReplicaLocation, len: u32) -> Settled {
+    async fn seal_replica(&self, chunk: ChunkId, place: ReplicaLocation, len: u32) -> SealAttempt {
         let token = self.chunk_token(chunk, Rights::ALL, base::Epoch::new(u64::MAX));
         let call = self.calls.seal(self.address(place), chunk, len, token);
         let answer = self.env.timeout(self.config.call_timeout, call).await;
         match answer.unwrap_or(Err(CallError::Unreachable)) {
-            Ok(stat) if is_whole(&stat, len) => Settled::Yes,
-            Ok(stat) => Settled::Bad(flaw_of(&stat)),
-            Err(CallError::Data(DataError::Gap { .. } | DataError::NotFound)) => Settled::Short,
-            Err(error) => settled_later(&error),
+            Ok(stat) if is_whole(&stat, len) => SealAttempt::Sealed,
+            Ok(stat) => SealAttempt::Bad(defect_of(&stat)),
+            Err(CallError::Data(DataError::Gap { .. } | DataError::NotFound)) => SealAttempt::Short,
+            Err(error) => seal_failure(&error),
         }
     }
 
@@ -171,10 +174,10 @@ impl<L: Log> Service<L> {
         chunk: &Chunk,
         place: ReplicaLocation,
         sources: &[ReplicaLocation],
-    ) -> Settled {
+    ) -> SealAttempt {
         let len = chunk.sealed().expect("sealed");
         if sources.is_empty() {
-            return Settled::Later;
+            return SealAttempt::Later;
         }
         self.env.mark("short replica completed");
         let token = self.chunk_token(chunk.id, Rights::ALL, base::Epoch::new(u64::MAX));
@@ -186,23 +189,23 @@ impl<L: Log> Service<L> {
                 let fence = self.calls.fence(to, chunk.id, chunk.epoch.next(), token);
                 let fenced = self.env.timeout(self.config.call_timeout, fence).await;
                 if !matches!(fenced, Ok(Ok(_))) {
-                    return Settled::Later;
+                    return SealAttempt::Later;
                 }
             }
             // Nothing can be made where a tombstone is: another place is to have the copy.
             Ok(ReplicaState::Tombstone) => {
                 self.env.mark("place fenced before its first byte");
-                return Settled::Barred;
+                return SealAttempt::Barred;
             }
             Ok(_) | Err(CallError::Data(DataError::NotFound)) => {}
-            Err(error) => return settled_later(&error),
+            Err(error) => return seal_failure(&error),
         }
         match self.copy(chunk, place, sources).await {
-            Ok((stat, _)) if is_whole(&stat, len) => Settled::Yes,
-            Ok((stat, _)) => Settled::Bad(flaw_of(&stat)),
+            Ok((stat, _)) if is_whole(&stat, len) => SealAttempt::Sealed,
+            Ok((stat, _)) => SealAttempt::Bad(defect_of(&stat)),
             // No source has some byte now: the replica is no worse than it was.
-            Err(error) if error.kind() == Kind::Reroute => Settled::Later,
-            Err(error) => settled_later(&error),
+            Err(error) if error.kind() == Kind::Reroute => SealAttempt::Later,
+            Err(error) => seal_failure(&error),
         }
     }
 
@@ -228,37 +231,37 @@ impl<L: Log> Service<L> {
     }
 
     /// Asks for the state of replicas that were reported.
-    async fn look_into_reports(&self) {
+    async fn check_reports(&self) {
         let reports = std::mem::take(&mut *self.reports.borrow_mut());
         for (chunk, place) in reports {
             let slot = self.log.with_state(|state| {
                 let (_, stream, found) = state.chunk(chunk)?;
                 let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
                 let tail = stream.tail().is_some_and(|tail| tail.id == chunk);
-                (slot.settled || tail).then_some(found.sealed())
+                (slot.sealed || tail).then_some(found.sealed())
             });
             let Some(sealed) = slot else { continue };
-            if let Some(flaw) = self.look_at(chunk, place, sealed).await {
-                self.found_bad(chunk, place, flaw);
+            if let Some(defect) = self.check_replica(chunk, place, sealed).await {
+                self.found_bad(chunk, place, defect);
             }
         }
     }
 
     /// The fault of a replica, by its server's answer. A server without the disk says nothing of
     /// the replica: the state of the location decides then.
-    async fn look_at(
+    async fn check_replica(
         &self,
         chunk: ChunkId,
         place: ReplicaLocation,
         sealed: Option<u32>,
-    ) -> Option<Flaw> {
+    ) -> Option<Defect> {
         let token = self.chunk_token(chunk, Rights::ALL, base::Epoch::new(u64::MAX));
         let call = self.calls.stat(self.address(place), chunk, token);
         let answer = self.env.timeout(self.config.call_timeout, call).await;
         match (answer.unwrap_or(Err(CallError::Unreachable)), sealed) {
-            (Ok(stat), Some(len)) => (!is_whole(&stat, len)).then(|| flaw_of(&stat)),
-            (Ok(stat), None) => (stat.len < stat.durable_bound).then_some(Flaw::Damaged),
-            (Err(CallError::Data(DataError::NotFound)), Some(_)) => Some(Flaw::Missing),
+            (Ok(stat), Some(len)) => (!is_whole(&stat, len)).then(|| defect_of(&stat)),
+            (Ok(stat), None) => (stat.len < stat.durable_bound).then_some(Defect::Damaged),
+            (Err(CallError::Data(DataError::NotFound)), Some(_)) => Some(Defect::Missing),
             // An open chunk has no replica where nothing was written yet.
             (Err(_), _) => None,
         }
@@ -274,19 +277,19 @@ impl<L: Log> Service<L> {
     }
 }
 
-fn settled_later(error: &CallError) -> Settled {
+fn seal_failure(error: &CallError) -> SealAttempt {
     match error {
-        CallError::Data(DataError::WrongDisk | DataError::DiskFailed) => Settled::Later,
-        error if error.is_passing() => Settled::Later,
-        CallError::Data(DataError::NotFound) => Settled::Bad(Flaw::Missing),
-        _ => Settled::Bad(Flaw::Damaged),
+        CallError::Data(DataError::WrongDisk | DataError::DiskFailed) => SealAttempt::Later,
+        error if error.is_passing() => SealAttempt::Later,
+        CallError::Data(DataError::NotFound) => SealAttempt::Bad(Defect::Missing),
+        _ => SealAttempt::Bad(Defect::Damaged),
     }
 }
 
-fn flaw_of(stat: &ReplicaStat) -> Flaw {
+fn defect_of(stat: &ReplicaStat) -> Defect {
     match stat.state {
-        ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed => Flaw::Damaged,
-        ReplicaState::Repairing | ReplicaState::Tombstone => Flaw::Missing,
+        ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed => Defect::Damaged,
+        ReplicaState::Repairing | ReplicaState::Tombstone => Defect::Missing,
     }
 }
 
