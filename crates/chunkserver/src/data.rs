@@ -65,7 +65,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         if let DataRequest::Append(AppendRequest { at, .. })
         | DataRequest::Commit(CommitRequest { at, .. }) = &request
         {
-            self.note_heard(at.disk, at.chunk);
+            self.note_writer_seen(at.disk, at.chunk);
         }
         self.authorize(&request, token)?;
         match request {

@@ -22,7 +22,7 @@ pub(crate) struct Home {
 
 /// Knowledge of a disk's owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum DiskOwner {
     /// The server has not joined yet. The disk is served and not yet reported.
     Unjudged,
     /// The disk is of the cluster that the server has joined.
@@ -33,21 +33,21 @@ pub(crate) enum Standing {
     Foreign(Home, String),
 }
 
-impl Standing {
+impl DiskOwner {
     /// Reason for which the disk is not served.
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
-            Standing::Unjudged | Standing::Own(_) => None,
-            Standing::Waits(_, why, _) | Standing::Foreign(_, why) => Some(why),
+            DiskOwner::Unjudged | DiskOwner::Own(_) => None,
+            DiskOwner::Waits(_, why, _) | DiskOwner::Foreign(_, why) => Some(why),
         }
     }
 
     /// True when there is nothing to ask or to do now.
     fn holds(&self, home: Home, now: Instant) -> bool {
         match self {
-            Standing::Unjudged => false,
-            Standing::Own(of) | Standing::Foreign(of, _) => *of == home,
-            Standing::Waits(of, _, asked) => *of == home && now.since(*asked) < IDENTIFY_PAUSE,
+            DiskOwner::Unjudged => false,
+            DiskOwner::Own(of) | DiskOwner::Foreign(of, _) => *of == home,
+            DiskOwner::Waits(of, _, asked) => *of == home && now.since(*asked) < IDENTIFY_PAUSE,
         }
     }
 }
@@ -92,13 +92,13 @@ impl<S: ChunkStore> Chunkserver<S> {
     pub(crate) async fn judge_disks(&self, home: Home, masters: &[SocketAddr]) {
         let disks = self.disks();
         for disk in disks {
-            if disk.standing.borrow().holds(home, self.0.env.now()) {
+            if disk.owner.borrow().holds(home, self.0.env.now()) {
                 continue;
             }
             let holds = !disk.store.list(None, 1).is_empty();
-            let standing = match judge(disk.store.info().owner, holds, home) {
-                Verdict::Own => Standing::Own(home),
-                Verdict::Foreign(why) => Standing::Foreign(home, why),
+            let owner = match judge(disk.store.info().owner, holds, home) {
+                Verdict::Own => DiskOwner::Own(home),
+                Verdict::Foreign(why) => DiskOwner::Foreign(home, why),
                 Verdict::Join(formation) => self.join(&disk, home, formation).await,
                 Verdict::Ask(formation) if self.masters_know(disk.id, masters).await => {
                     self.join(&disk, home, formation).await
@@ -110,11 +110,11 @@ impl<S: ChunkStore> Chunkserver<S> {
                          nothing on it is needed",
                         home.cluster
                     );
-                    Standing::Waits(home, why, self.0.env.now())
+                    DiskOwner::Waits(home, why, self.0.env.now())
                 }
             };
-            let before = disk.standing.replace(standing.clone());
-            if let Some(why) = standing.reason()
+            let before = disk.owner.replace(owner.clone());
+            if let Some(why) = owner.reason()
                 && before.reason() != Some(why)
             {
                 self.0.env.mark("chunkserver: a disk of another cluster");
@@ -125,12 +125,12 @@ impl<S: ChunkStore> Chunkserver<S> {
         self.0.directory.post(self.addr(), self.report());
     }
 
-    async fn join(&self, disk: &Disk<S>, home: Home, formation: FormationId) -> Standing {
+    async fn join(&self, disk: &Disk<S>, home: Home, formation: FormationId) -> DiskOwner {
         match disk.store.adopt(home.cluster, formation).await {
-            Ok(()) => Standing::Own(home),
+            Ok(()) => DiskOwner::Own(home),
             Err(error) => {
                 let why = format!("the store cannot note its cluster: {error}: replace the disk");
-                Standing::Waits(home, why, self.0.env.now())
+                DiskOwner::Waits(home, why, self.0.env.now())
             }
         }
     }
@@ -155,8 +155,8 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// Report of a disk that is not served: as one that could not be opened. Masters must not take
     /// it for one that has failed in their cluster.
     pub(crate) fn left_alone(&self, disk: &Disk<S>) -> Option<DiskReport> {
-        let standing = disk.standing.borrow();
-        let reason = standing.reason()?.to_owned();
+        let owner = disk.owner.borrow();
+        let reason = owner.reason()?.to_owned();
         Some(DiskReport {
             disk: DiskId::default(),
             path: disk.path.clone(),

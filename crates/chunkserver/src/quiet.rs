@@ -41,21 +41,24 @@ impl<S: ChunkStore> Chunkserver<S> {
                 open.insert(replica.chunk);
                 let now = self.0.env.now();
                 let key = (disk.id, replica.chunk);
-                let heard = *self.0.heard.borrow_mut().entry(key).or_insert(now);
-                if now.since(heard) >= self.0.config.writer_quiet {
+                let seen = *self.0.writer_seen.borrow_mut().entry(key).or_insert(now);
+                if now.since(seen) >= self.0.config.writer_quiet {
                     self.0.directory.add_quiet(disk.id, replica.chunk);
                 }
             }
             self.0.env.sleep(QUIET_PAGE_PAUSE).await;
         }
-        self.0.heard.borrow_mut().retain(|&(of, chunk), _| of != disk.id || open.contains(&chunk));
+        self.0
+            .writer_seen
+            .borrow_mut()
+            .retain(|&(of, chunk), _| of != disk.id || open.contains(&chunk));
     }
 
     /// The writer of an open replica has sent something. Only replicas that the watch has seen are
     /// on the list: it is as long as there are open ones.
-    pub(crate) fn note_heard(&self, disk: DiskId, chunk: ChunkId) {
-        if let Some(heard) = self.0.heard.borrow_mut().get_mut(&(disk, chunk)) {
-            *heard = self.0.env.now();
+    pub(crate) fn note_writer_seen(&self, disk: DiskId, chunk: ChunkId) {
+        if let Some(seen) = self.0.writer_seen.borrow_mut().get_mut(&(disk, chunk)) {
+            *seen = self.0.env.now();
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::limits::{
     APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
 };
-use crate::owner::{Home, Standing};
+use crate::owner::{DiskOwner, Home};
 use crate::shard::{Forwarded, ShardDirectory, ShardReport};
 
 /// Counters since the start.
@@ -80,8 +80,8 @@ pub(crate) struct Disk<S> {
     pub(crate) store: S,
     /// Taken out by fault injection.
     pub(crate) failed: Cell<bool>,
-    /// Whether it is the cluster's.
-    pub(crate) standing: RefCell<Standing>,
+    /// What is known of the cluster it belongs to.
+    pub(crate) owner: RefCell<DiskOwner>,
 }
 
 pub(crate) struct ChunkserverInner<S> {
@@ -95,7 +95,7 @@ pub(crate) struct ChunkserverInner<S> {
     /// Committed lengths of open chunks, as their writers reported them (`protocols.md` 1.6).
     pub(crate) committed: RefCell<Map<ChunkId, (Epoch, u32)>>,
     /// Time of the last message of an open replica's writer, for replicas that the watch has seen.
-    pub(crate) heard: RefCell<BTreeMap<(DiskId, ChunkId), Instant>>,
+    pub(crate) writer_seen: RefCell<BTreeMap<(DiskId, ChunkId), Instant>>,
     /// Open replicas that were found damaged: their writers are refused, and go on elsewhere.
     pub(crate) unsound: RefCell<BTreeSet<(DiskId, ChunkId)>>,
     pub(crate) verifier: RefCell<TokenVerifier>,
@@ -148,8 +148,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         let listen = config.listen;
         let disks = disks.into_iter().map(|(path, store)| {
             let id = store.info().disk;
-            let (failed, standing) = (Cell::new(false), RefCell::new(Standing::Unjudged));
-            (id, Rc::new(Disk { id, path, store, failed, standing }))
+            let (failed, owner) = (Cell::new(false), RefCell::new(DiskOwner::Unjudged));
+            (id, Rc::new(Disk { id, path, store, failed, owner }))
         });
         let key = config.token_key.clone().unwrap_or_else(|| TokenKey::of_cluster(None));
         let shards = config.shards.max(1) as usize;
@@ -161,7 +161,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             config,
             disks: RefCell::new(disks.collect()),
             committed: RefCell::default(),
-            heard: RefCell::default(),
+            writer_seen: RefCell::default(),
             unsound: RefCell::default(),
             verifier: RefCell::new(TokenVerifier::new(key)),
             append_bytes: Budget::new(APPEND_BYTES_INFLIGHT_MAX / shards),
@@ -347,8 +347,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
         self.0.left_out.borrow_mut().remove(&path);
         let id = store.info().disk;
-        let (failed, standing) = (Cell::new(false), RefCell::new(Standing::Unjudged));
-        let disk = Rc::new(Disk { id, path, store, failed, standing });
+        let (failed, owner) = (Cell::new(false), RefCell::new(DiskOwner::Unjudged));
+        let disk = Rc::new(Disk { id, path, store, failed, owner });
         self.0.disks.borrow_mut().insert(id, disk);
         self.0.env.mark("chunkserver: absent disk is back");
         self.heartbeat_soon();
@@ -401,7 +401,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         if disk.failed.get() {
             return Err(DataError::DiskFailed);
         }
-        if disk.standing.borrow().reason().is_some() {
+        if disk.owner.borrow().reason().is_some() {
             return Err(DataError::WrongDisk);
         }
         Ok(disk)
