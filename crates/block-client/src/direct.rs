@@ -76,7 +76,7 @@ impl DirectReader {
 
     /// True when the block server may answer with locations.
     pub(super) fn is_wanted(&self) -> bool {
-        self.shared.files.get().is_some() && self.shared.trust.is_there(&self.shared.env)
+        self.shared.files.get().is_some() && self.shared.direct_backoff.allows(&self.shared.env)
     }
 
     /// Begins another session. The segment may have been discarded and made again since the last
@@ -89,7 +89,7 @@ impl DirectReader {
     /// After a failure direct reads pause: the core, or a block server without locations, is left alone.
     pub(super) fn note_failure(&self) {
         self.shared.env.mark("block: direct read failed");
-        self.shared.trust.note_failure(&self.shared.env);
+        self.shared.direct_backoff.note_failure(&self.shared.env);
     }
 
     /// The bytes of a range whose blocks are at `spans`; nothing when the block server is to read
@@ -99,19 +99,19 @@ impl DirectReader {
         extent: Extent,
         spans: &[LocationRun],
     ) -> Option<Buf> {
-        let (env, trust) = (&self.shared.env, &self.shared.trust);
-        if !trust.is_there(env) {
+        let (env, backoff) = (&self.shared.env, &self.shared.direct_backoff);
+        if !backoff.allows(env) {
             return None;
         }
-        let trying = trust.begin();
+        let trying = backoff.begin();
         let read = env.timeout(DIRECT_TIMEOUT, self.read_spans(extent, spans)).await;
         drop(trying);
         let why = match read {
             Ok(Ok(data)) => {
-                trust.note_good();
-                env.mark("block: read beside the server");
+                backoff.note_success();
+                env.mark("block: direct read");
                 if spans.iter().any(|span| span.at.is_some()) {
-                    env.mark("block: written blocks read beside the server");
+                    env.mark("block: direct read of written blocks");
                 }
                 self.shared.count(|reads| reads.direct += 1);
                 return Some(data);
@@ -128,7 +128,7 @@ impl DirectReader {
             kind => {
                 if kind == Kind::Corrupt {
                     let (segment, why) = (self.segment, &why.message);
-                    tracing::warn!(%segment, why, "record beside the block server not good");
+                    tracing::warn!(%segment, why, "direct read: a record failed verification; the block server reads it");
                 }
                 self.note_failure();
             }

@@ -39,7 +39,7 @@ impl Drop for Try<'_> {
 }
 
 impl DirectReadBackoff {
-    pub(super) fn is_there(&self, env: &Env) -> bool {
+    pub(super) fn allows(&self, env: &Env) -> bool {
         let tried = self.tries.get() > 0 && !self.pause.get().is_zero();
         env.now() >= self.not_before.get() && !tried
     }
@@ -49,7 +49,7 @@ impl DirectReadBackoff {
         Try(self)
     }
 
-    pub(super) fn note_good(&self) {
+    pub(super) fn note_success(&self) {
         self.pause.set(Duration::ZERO);
     }
 

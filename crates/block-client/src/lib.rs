@@ -92,7 +92,7 @@ impl Volume {
             attachment,
             over: Cell::new(false),
             files: OnceCell::new(),
-            trust: DirectReadBackoff::default(),
+            direct_backoff: DirectReadBackoff::default(),
             locations: LocationCache::default(),
             reads: Cell::default(),
         };

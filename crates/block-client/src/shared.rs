@@ -90,7 +90,7 @@ pub(super) struct Shared {
     pub(super) over: Cell<bool>,
     /// Opens DataFiles for direct reads.
     pub(super) files: OnceCell<Rc<dyn DataFiles>>,
-    pub(super) trust: DirectReadBackoff,
+    pub(super) direct_backoff: DirectReadBackoff,
     pub(super) locations: LocationCache,
     pub(super) reads: Cell<Reads>,
 }

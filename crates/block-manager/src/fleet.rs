@@ -231,7 +231,7 @@ impl Machine {
                 break;
             }
             let owned = self.state.segment(segment).filter(|known| known.owner == Some(server));
-            let tenure = owned.map(|known| {
+            let ownership = owned.map(|known| {
                 let hold = drifted(self.hold(now, segment)).as_micros().div_ceil(1000);
                 let volume = self.state.volume(segment.volume).expect("it has one");
                 OwnershipGrant {
@@ -243,7 +243,7 @@ impl Machine {
                     clone_source: self.state.clone_source_of(segment),
                 }
             });
-            grant.changes.push(Assignment { segment, tenure });
+            grant.changes.push(Assignment { segment, ownership });
         }
     }
 

@@ -144,7 +144,7 @@ pub struct Assignment {
     /// The segment.
     pub segment: SegmentId,
     /// The ownership from now on; `None` when the segment is not this server's any more.
-    pub tenure: Option<OwnershipGrant>,
+    pub ownership: Option<OwnershipGrant>,
 }
 
 /// A block server's ownership of a segment.

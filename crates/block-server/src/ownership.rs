@@ -84,13 +84,13 @@ impl OwnershipLease {
         for change in &grant.changes {
             let id = change.segment;
             self.stale.remove(&id);
-            let Some(tenure) = change.tenure else {
+            let Some(ownership) = change.ownership else {
                 self.lose(id, &mut actions);
                 continue;
             };
-            let ack_from = now + Duration::from_millis(u64::from(tenure.hold_ms));
-            let (epoch, bytes, policy) = (tenure.epoch, tenure.bytes, tenure.policy);
-            let (read_only, clone_source) = (tenure.read_only, tenure.clone_source);
+            let ack_from = now + Duration::from_millis(u64::from(ownership.hold_ms));
+            let (epoch, bytes, policy) = (ownership.epoch, ownership.bytes, ownership.policy);
+            let (read_only, clone_source) = (ownership.read_only, ownership.clone_source);
             let held = OwnedSegment { epoch, bytes, policy, ack_from, read_only, clone_source };
             match self.segments.get_mut(&id) {
                 // Both times were safe.

@@ -246,8 +246,8 @@ impl World {
                     _ => server.clock.at(sent),
                 };
                 if self.planted == Planted::NoHold {
-                    let tenures = grant.changes.iter_mut().filter_map(|c| c.tenure.as_mut());
-                    tenures.for_each(|tenure| tenure.hold_ms = 0);
+                    let ownerships = grant.changes.iter_mut().filter_map(|c| c.ownership.as_mut());
+                    ownerships.for_each(|ownership| ownership.hold_ms = 0);
                 }
                 server.ownership.granted(sent, now, &grant);
             }

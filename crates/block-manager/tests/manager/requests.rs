@@ -355,16 +355,16 @@ fn segments_of_a_leaving_server_move_at_once() {
     // The answer to this heartbeat has the changes.
     leaves.leaving = true;
     let answer = leaves.heartbeat(&mut machine, at(700));
-    assert_eq!(answer.changes.iter().filter(|change| change.tenure.is_none()).count(), before);
+    assert_eq!(answer.changes.iter().filter(|change| change.ownership.is_none()).count(), before);
     assert_eq!(owned(&machine, &leaves), 0);
     let given = stays.heartbeat(&mut machine, at(701));
     assert_eq!(given.changes.len(), before);
-    assert!(given.changes.iter().all(|change| change.tenure.is_some_and(|it| it.hold_ms > 0)));
+    assert!(given.changes.iter().all(|change| change.ownership.is_some_and(|it| it.hold_ms > 0)));
     // Once it reports the release, no server waits for its lease.
     leaves.heartbeat(&mut machine, at(702));
     let free = stays.heartbeat(&mut machine, at(703));
     assert_eq!(free.changes.len(), before);
-    assert!(free.changes.iter().all(|change| change.tenure.is_some_and(|it| it.hold_ms == 0)));
+    assert!(free.changes.iter().all(|change| change.ownership.is_some_and(|it| it.hold_ms == 0)));
     // It gets none while it is there, and segments of the last server have no owner.
     create(&mut machine, 2, spec("b", 4 * GIB)).expect("it is made");
     assert_eq!(owned(&machine, &leaves), 0);

@@ -106,10 +106,10 @@ fn a_snapshot_is_a_volume_that_never_changes() {
         epochs.push(epoch);
     }
     let grant = server.heartbeat(&mut machine, at(1));
-    let tenures: Vec<_> = grant.changes.iter().filter_map(|change| change.tenure).collect();
-    assert_eq!(tenures.len(), 4);
-    assert!(tenures.iter().all(|tenure| tenure.read_only));
-    let owner_epoch = tenures[0].epoch;
+    let ownerships: Vec<_> = grant.changes.iter().filter_map(|change| change.ownership).collect();
+    assert_eq!(ownerships.len(), 4);
+    assert!(ownerships.iter().all(|ownership| ownership.read_only));
+    let owner_epoch = ownerships[0].epoch;
     for epoch in epochs {
         let detach = BlockRequest::Detach { volume: made.volume, epoch };
         machine.handle(at(2), detach).expect("it is done");
@@ -179,9 +179,9 @@ fn a_clone_keeps_its_snapshot_until_it_is_flattened() {
     assert_eq!(again, Ok(BlockReply::Volume(copy.clone())));
     // A server that opens its segments gets their clone source; of the snapshot nothing is used.
     let grant = server.heartbeat(&mut machine, at(1));
-    let tenures: Vec<_> = grant.changes.iter().filter_map(|change| change.tenure).collect();
-    assert_eq!(tenures.len(), 4);
-    assert!(tenures.iter().all(|tenure| tenure.clone_source == Some(made.volume)));
+    let ownerships: Vec<_> = grant.changes.iter().filter_map(|change| change.ownership).collect();
+    assert_eq!(ownerships.len(), 4);
+    assert!(ownerships.iter().all(|ownership| ownership.clone_source == Some(made.volume)));
     assert_eq!(machine.state().segments_of(made.volume, 0).count(), 0);
     let grow = BlockRequest::Resize { volume: copy.volume, bytes: 8 * GIB, force: false };
     volume(machine.handle(at(1), grow));

@@ -96,13 +96,13 @@ fn heartbeat() -> impl Strategy<Value = BlockHeartbeat> {
 }
 
 fn grant() -> impl Strategy<Value = BlockGrant> {
-    let tenure = made!((epoch, epoch()), (bytes, bytes()), (policy, policy()),
+    let ownership = made!((epoch, epoch()), (bytes, bytes()), (policy, policy()),
         (hold_ms, 0..=LEASE_MAX_MS), (read_only, any::<bool>()),
         (clone_source, option::of(volume())) => {
         OwnershipGrant { epoch, bytes, policy, hold_ms, read_only, clone_source }
     });
-    let change = made!((segment, segment()), (tenure, option::of(tenure)) => {
-        Assignment { segment, tenure }
+    let change = made!((segment, segment()), (ownership, option::of(ownership)) => {
+        Assignment { segment, ownership }
     });
     made!((lease_ms, 0..=LEASE_MAX_MS), (reset, any::<bool>()), (changes, vec(change, 0..4)),
         (seen, seen()), (more, any::<bool>()), (known, any::<bool>()) => {

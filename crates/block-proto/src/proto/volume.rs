@@ -266,14 +266,14 @@ impl Proto for Assignment {
     type Pb = pb::Assignment;
 
     fn to_pb(&self) -> pb::Assignment {
-        let tenure = self.tenure.as_ref().map(Proto::to_pb);
-        pb::Assignment { segment: Some(self.segment.to_pb()), tenure }
+        let ownership = self.ownership.as_ref().map(Proto::to_pb);
+        pb::Assignment { segment: Some(self.segment.to_pb()), ownership }
     }
 
     fn from_pb(pb: pb::Assignment) -> Result<Assignment, WireError> {
         Ok(Assignment {
             segment: need(pb.segment, "Assignment.segment")?,
-            tenure: pb.tenure.map(Proto::from_pb).transpose()?,
+            ownership: pb.ownership.map(Proto::from_pb).transpose()?,
         })
     }
 }

@@ -196,10 +196,12 @@ impl Buggy {
             if acts(Planted::LongLease) {
                 grant.lease_ms *= 3;
             }
-            let tenures = grant.changes.iter_mut().filter_map(|change| change.tenure.as_mut());
-            let holds =
-                |tenure: &&mut OwnershipGrant| acts_where(Planted::NoHold, tenure.hold_ms > 0);
-            tenures.filter(holds).for_each(|tenure| tenure.hold_ms = 0);
+            let ownerships =
+                grant.changes.iter_mut().filter_map(|change| change.ownership.as_mut());
+            let holds = |ownership: &&mut OwnershipGrant| {
+                acts_where(Planted::NoHold, ownership.hold_ms > 0)
+            };
+            ownerships.filter(holds).for_each(|ownership| ownership.hold_ms = 0);
             Ok(Reply::Block(BlockReply::Grant(grant)).into())
         }
         .boxed_local()
