@@ -20,7 +20,7 @@ pub struct craton_volume(Volume);
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub type craton_done = Option<unsafe extern "C" fn(arg: *mut c_void, result: i64)>;
 
-/// Who is told of an end.
+/// Receiver of a call's end.
 struct Completion {
     done: unsafe extern "C" fn(arg: *mut c_void, result: i64),
     arg: *mut c_void,
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn craton_open(
 /// See `craton.h`.
 ///
 /// # Safety
-/// `volume` is null, or open and used by nobody else from now on.
+/// `volume` is null, or open and used by no other caller from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn craton_close(volume: *mut craton_volume) -> c_int {
     let close = || {

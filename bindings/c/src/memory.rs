@@ -11,7 +11,7 @@ pub struct Memory {
     len: usize,
 }
 
-// SAFETY: by the contract of `craton.h` nobody else touches the range before the call has ended;
+// SAFETY: by the contract of `craton.h` no other code touches the range before the call has ended;
 // so it may be used on whatever thread.
 unsafe impl Send for Memory {}
 

@@ -125,7 +125,7 @@ impl Volume {
         done.wait().map_err(stopped)?
     }
 
-    /// Begins a call; `done` is told its end, on the executor's thread.
+    /// Begins a call; `done` gets its end, on the executor's thread.
     pub fn start(
         &self,
         call: Call,
@@ -200,7 +200,7 @@ async fn detach(open: Attached) {
             env.sleep(LOOK).await;
         }
     };
-    // The block manager ends it by itself when nobody keeps it.
+    // The block manager ends it by itself when no client keeps it.
     let _ = env.timeout(DETACH_WAIT, gone).await;
     drop(exports);
 }
@@ -218,7 +218,7 @@ async fn perform(call: Call, offset: u64) -> Result<i64, Error> {
                 parts.push(move_part(&open, call, Part { at, place, len: part }));
                 at += part;
             }
-            // All ends are waited for: nothing touches the memory when an error is told.
+            // All ends are waited for: nothing touches the memory when an error is reported.
             let mut result = Ok(());
             while let Some(done) = parts.next().await {
                 result = result.and(done);

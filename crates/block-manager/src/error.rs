@@ -237,7 +237,7 @@ impl fmt::Display for Refusal {
                 write!(f, "there are {max} {what}, and no more can be; remove some first")
             }
             Refusal::Opened { volume } => {
-                write!(f, "{volume} was opened meanwhile; nothing was changed: try again")
+                write!(f, "{volume} was opened at the same time; nothing was changed: try again")
             }
             Refusal::Server { what } => write!(
                 f,

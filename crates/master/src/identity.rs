@@ -72,7 +72,7 @@ impl fmt::Display for IdentityError {
             IdentityError::Old(path) => write!(
                 f,
                 "{} is of a version before the first release, whose logs this one does not read: \
-                 form the cluster anew in an empty directory",
+                 form the cluster again in an empty directory",
                 path.display()
             ),
             IdentityError::NoStore(path) => write!(

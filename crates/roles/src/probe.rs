@@ -225,7 +225,11 @@ pub fn block_server(
         ("craton_block_sessions_total", "Sessions admitted.", stats.sessions),
         ("craton_block_reads_total", "Reads answered with bytes.", stats.reads),
         ("craton_block_located_total", "Reads answered with places.", stats.located),
-        ("craton_block_lent_total", "Those of them with places to keep a while.", stats.leased),
+        (
+            "craton_block_location_leases_total",
+            "Those of them with a location lease.",
+            stats.leased,
+        ),
         ("craton_block_read_bytes_total", "Bytes read.", stats.read_bytes),
         ("craton_block_writes_total", "Writes made durable.", stats.writes),
         ("craton_block_written_bytes_total", "Bytes written.", stats.written_bytes),

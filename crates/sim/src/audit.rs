@@ -59,7 +59,10 @@ async fn look(cluster: &Cluster, oracle: &Oracle, client: &Client) -> Result<(),
             let held = all.iter().filter(|info| info.stat.state != ReplicaState::Tombstone);
             let left = held.map(|info| info.chunk).find(|&id| !referred.contains(&(disk, id)));
             if let Some(left) = left {
-                return Err(format!("{left} is left on chunkserver {}, and nobody's", server + 1));
+                return Err(format!(
+                    "{left} is left on chunkserver {}, and no chunk refers to it",
+                    server + 1
+                ));
             }
         }
     }

@@ -362,7 +362,7 @@ impl Link {
 
     fn take_response(&self, message: Inbound) {
         let Some(call) = self.calls.borrow_mut().remove(&message.header.request) else {
-            self.env.mark("transport: answer nobody waits for");
+            self.env.mark("transport: answer without a caller");
             return;
         };
         self.note(&call.span, Step::Replied);

@@ -202,7 +202,7 @@ fn random_calls_end_with_an_answer_or_an_error() {
     for mark in [
         "transport: frame dropped",
         "transport: silent peer",
-        "transport: answer nobody waits for",
+        "transport: answer without a caller",
         "transport: request cancelled",
         "transport: request answered busy",
     ] {

@@ -233,7 +233,9 @@ async fn recover(
     write_many(env, &first, (written / size, depth), data, pick).await?;
     let stats = first.stats();
     if stats.checkpoints > 0 {
-        return Err(Error::failed("the index was stored meanwhile: the figure would be too good"));
+        return Err(Error::failed(
+            "the index was stored at the same time: the figure would be too good",
+        ));
     }
     let began = env.now();
     let next = place.open(bytes, 2, options).await?;

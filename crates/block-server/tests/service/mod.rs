@@ -194,7 +194,7 @@ fn writes_are_seen_by_direct_reads() {
         let stats = world.servers.borrow()[&0].stats();
         assert!(stats.located > 100 && stats.reads > 20, "{stats:?}");
     });
-    for mark in ["block: read beside the server", "block: read left to the server"] {
+    for mark in ["block: direct read", "block: read left to the server"] {
         assert!(sim.marks()[mark] > 10, "{mark}: {:?}", sim.marks());
     }
 }
@@ -240,7 +240,7 @@ fn no_location_is_used_that_was_sent_before_another_attachment_came() {
             assert_eq!(read(0).await, round);
         }
     });
-    assert!(sim.marks().contains_key("block: read beside the server"), "{:?}", sim.marks());
+    assert!(sim.marks().contains_key("block: direct read"), "{:?}", sim.marks());
 }
 
 /// A core that answers nothing.

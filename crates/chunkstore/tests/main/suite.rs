@@ -449,7 +449,9 @@ where
                     })
             });
             let Some(append) = fits else {
-                return Err(format!("{chunk} has bytes from {at} to {len} that nobody wrote"));
+                return Err(format!(
+                    "{chunk} has bytes from {at} to {len} that were never written"
+                ));
             };
             let answer = perform(&self.model, Op::Append(append.clone())).await;
             if answer != Answer::Appended {

@@ -367,7 +367,7 @@ fn is_unchanged(local: &Path, len: u64, time: u64) -> Done {
         return Ok(());
     }
     Err(Failure::failed(format!(
-        "{} was changed while it was read: nothing was stored; put it again when nobody writes \
+        "{} was changed while it was read: nothing was stored; put it again when no process writes \
          to it",
         local.display()
     )))

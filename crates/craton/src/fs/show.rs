@@ -241,7 +241,10 @@ pub async fn df(client: &Client, json: bool) -> Done {
     let capacity_bytes = picture.chunkservers.iter().map(|one| one.capacity_bytes).sum();
     let used_bytes = picture.chunkservers.iter().map(|one| one.used_bytes).sum();
     if capacity_bytes == 0 {
-        return Err(Failure::new(Code::Unavailable, "no chunkserver has told its capacity yet"));
+        return Err(Failure::new(
+            Code::Unavailable,
+            "no chunkserver has reported its capacity yet",
+        ));
     }
     let space = Space {
         capacity_bytes,

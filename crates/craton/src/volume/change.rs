@@ -206,7 +206,7 @@ pub async fn resize(site: &Site<'_>, name: &str, size: u64, force: bool, json: b
         Ok(other) => return Err(unexpected_reply(&other)),
         Err(Error::Refused { kind: base::Kind::Exists, .. }) if force => {
             let text =
-                format!("{name}: somebody has written past {size} bytes meanwhile; try again");
+                format!("{name}: a client wrote past {size} bytes at the same time; try again");
             return Err(Failure::failed(text));
         }
         Err(error) => return Err(error.into()),

@@ -225,7 +225,7 @@ impl Play {
                     self.files.borrow_mut().insert(attributes.mtime, file);
                     Ok(OperationEnd::Saw(Some(attributes.mtime)))
                 }
-                Ok(Some((node, _))) => panic!("nobody made {node:?}"),
+                Ok(Some((node, _))) => panic!("no client made {node:?}"),
                 Ok(None) => Ok(OperationEnd::Saw(None)),
                 Err(error) => Err(error),
             },

@@ -506,7 +506,7 @@ fn check(written: &[Vec<Written>], snapshot: &Made, values: &[u64]) -> Result<()
     for (block, (writes, &value)) in written.iter().zip(values).enumerate() {
         let Some(index) = value.checked_sub(1) else { continue };
         let Some(write) = writes.get(index as usize) else {
-            return Err(format!("block {block} has {value}, which nobody wrote"));
+            return Err(format!("block {block} has {value}, which was never written"));
         };
         if write.begun > snapshot.there {
             return Err(format!("block {block} has {write:?}, begun after it was there"));

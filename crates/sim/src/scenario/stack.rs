@@ -44,7 +44,7 @@ fn options(file_bytes: u64) -> Options {
     Options {
         file_bytes,
         // One record: places of blocks are given as soon as others are written, so that clients
-        // read them beside the server.
+        // read them directly.
         recent_bytes: 8 << 10,
         txn_updates: 20,
         txn_wait: Duration::from_millis(20),

@@ -19,7 +19,7 @@ const FOUND: [(Planted, &str, u64, &str); 26] = [
     (Planted::NoSeal, "append", 0, "not whole"),
     (Planted::NoRepair, "append-wipe", 0, "not whole"),
     // Audit: all replicas are there, and nothing else.
-    (Planted::NoDelete, "append-servers", 0, "nobody's"),
+    (Planted::NoDelete, "append-servers", 0, "no chunk refers to it"),
     (Planted::DeleteNeighbour, "append-servers", 0, "1 of 3 replicas"),
     // Linearizability of names.
     (Planted::StaleNames, "names", 0, "not linearizable"),

@@ -72,7 +72,7 @@ impl Oracle {
         }
         if owner < facts.owner {
             let now = facts.owner;
-            return Err(format!("owner {owner} was told of node {node}, which {now} did not find"));
+            return Err(format!("owner {owner} was given node {node}, which {now} did not find"));
         }
         facts.acked = node;
         Ok(())

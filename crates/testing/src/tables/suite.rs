@@ -150,7 +150,7 @@ impl Subject {
                 let old = std::mem::replace(&mut self.table, open().await.map_err(text)?);
                 let late = old.put(b"row/late", b"").await;
                 if !matches!(late, Err(Error::Fenced { .. })) {
-                    return Err(format!("the owner before was told {late:?}"));
+                    return Err(format!("the previous owner got {late:?}"));
                 }
                 self.check_all().await
             }

@@ -189,7 +189,7 @@ fn fault_number(fault: ReplicaFault) -> i32 {
 fn fault(number: i32) -> Result<ReplicaFault, WireError> {
     let found = FAULTS.iter().find(|(_, theirs)| i32::from(*theirs) == number);
     found.map(|(ours, _)| *ours).ok_or(WireError::OutOfRange {
-        field: "StreamRequest.ReportBad.trouble",
+        field: "StreamRequest.ReportBad.fault",
         value: u64::from(number as u32),
     })
 }
