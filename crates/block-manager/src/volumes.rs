@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use block_proto::limits::ATTACHMENTS_MAX;
 use block_proto::{BlockReply, VolumeSpec, geometry};
+use block_volume::geometry::Geometry;
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
 use block_volume::qos::VolumeLimits;
@@ -33,6 +34,9 @@ impl Machine {
             return Err(Refusal::NoName(spec.name));
         }
         super::snapshots::check_name(&spec.name)?;
+        let sizes = spec.geometry;
+        Geometry::new(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
+            .map_err(Refusal::Geometry)?;
         let count = self.check_length(&spec, spec.bytes)?;
         check_limits(spec.limits)?;
         if self.state.volume_count() >= self.config.volumes_max {

@@ -33,8 +33,8 @@ pub const MANAGER: ServiceTag = ServiceTag::new(6).expect("a service's tag");
 /// Requests to a block server, and their replies.
 pub const SERVER: ServiceTag = ServiceTag::new(7).expect("a service's tag");
 
-/// A volume's geometry.
+/// The geometry of a stored volume.
 pub fn geometry(spec: &VolumeSpec) -> Result<Geometry, GeometryError> {
     let sizes = spec.geometry;
-    Geometry::new(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
+    Geometry::stored(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
 }

@@ -146,8 +146,8 @@ impl Core {
         }
         // At least one of them.
         let mut good = 0;
-        for lba in lba..lba + count as u32 {
-            good += Box::pin(self.verify_blocks(lba, 1, report)).await?;
+        for n in 0..count as u32 {
+            good += Box::pin(self.verify_blocks(lba + n, 1, report)).await?;
         }
         Ok(good)
     }

@@ -2,12 +2,10 @@
 
 use base::MIB;
 use base::limits::APPEND_DATA_MAX;
-use block_volume::limits::BLOCK;
+pub use block_volume::limits::SEGMENT_BYTES_MAX;
 use block_volume::record::RECORD;
 use runtime::Duration;
 
-/// Bytes of a segment at most: 2^32 blocks.
-pub const SEGMENT_BYTES_MAX: u64 = BLOCK << 32;
 /// Bytes of one read or write at most: what one buffer of the pool takes.
 pub const REQUEST_BYTES_MAX: u64 = runtime::limits::BUF_MAX as u64;
 

@@ -61,11 +61,11 @@ pub(crate) enum Update {
     Move { lba: u32, from: Loc, to: Loc },
 }
 
-/// Adds an update, to the last one if it continues that.
+/// Adds an update, to the last one if it continues that. Behind block 2^32 - 1 comes none.
 pub(crate) fn merge(updates: &mut Vec<Update>, next: Update) {
     if let (Some(Update::Data { lba, count, at }), Update::Data { lba: to, count: more, at: place }) =
         (updates.last_mut(), next)
-        && *lba + *count == to
+        && lba.checked_add(*count) == Some(to)
         && at.plus(*count) == place
     {
         *count += more;
@@ -77,6 +77,16 @@ pub(crate) fn merge(updates: &mut Vec<Update>, next: Update) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn updates_of_the_last_and_the_first_block_are_not_merged() {
+        let at = Loc::new(FileNo::new(1).unwrap(), 1);
+        let last = Update::Data { lba: u32::MAX, count: 1, at };
+        let first = Update::Data { lba: 0, count: 1, at: at.plus(1) };
+        let mut updates = vec![last];
+        merge(&mut updates, first);
+        assert_eq!(updates, [last, first]);
+    }
 
     #[test]
     fn locations_decode_to_what_was_encoded() {

@@ -8,8 +8,8 @@
 use std::fmt;
 
 use crate::limits::{
-    BLOCK, DATA_SECTOR, DATA_SECTOR_DEFAULT, GROUP_BYTES_DEFAULT, SEGMENT_BYTES_MIN,
-    SEGMENTS_PER_GROUP_DEFAULT, SEGMENTS_PER_GROUP_MAX,
+    BLOCK, DATA_SECTOR, DATA_SECTOR_DEFAULT, GROUP_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN, SEGMENTS_PER_GROUP_DEFAULT, SEGMENTS_PER_GROUP_MAX,
 };
 
 /// Number of a segment within its volume.
@@ -44,7 +44,7 @@ pub enum GeometryError {
     /// A group has 1 to 64 segments.
     Segments(u32),
     /// A group is a whole number of rounds of data sectors, one for each segment, and has at
-    /// least 64 KiB for each.
+    /// least 64 KiB for each, and 16 TiB at most.
     GroupBytes(u64),
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for GeometryError {
             GeometryError::GroupBytes(bytes) => write!(
                 f,
                 "a group of {bytes} bytes; choose a multiple of the data sector times the \
-                 segments of a group, of {SEGMENT_BYTES_MIN} bytes a segment at least"
+                 segments of a group, of {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX} bytes a segment"
             ),
         }
     }
@@ -109,8 +109,23 @@ pub struct SegmentRequest {
 }
 
 impl Geometry {
-    /// A geometry of these sizes.
+    /// The geometry of a new volume.
     pub const fn new(
+        group_bytes: u64,
+        segments_per_group: u32,
+        data_sector: u64,
+    ) -> Result<Geometry, GeometryError> {
+        match Geometry::stored(group_bytes, segments_per_group, data_sector) {
+            Ok(sizes) if sizes.segment_bytes() > SEGMENT_BYTES_MAX => {
+                Err(GeometryError::GroupBytes(group_bytes))
+            }
+            sizes => sizes,
+        }
+    }
+
+    /// The geometry of a stored volume. Older programs made volumes with segments of any length;
+    /// above 16 TiB no server opens these.
+    pub const fn stored(
         group_bytes: u64,
         segments_per_group: u32,
         data_sector: u64,
@@ -292,6 +307,8 @@ mod tests {
             (0, 4, 4096),
             (128 << 10, 4, 4096),
             ((1 << 20) + 4096, 4, 4096),
+            (64 << 40, 1, 4096),
+            ((64 << 40) + (16 << 10), 4, 4096),
         ] {
             assert!(Geometry::new(group, segments, sector).is_err(), "{group} {segments} {sector}");
         }

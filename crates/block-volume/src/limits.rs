@@ -12,6 +12,8 @@ pub const VOLUME_BYTES: (u64, u64) = (GIB, 64 * TIB);
 pub const GROUP_BYTES_DEFAULT: u64 = 128 * GIB;
 /// Bytes of a segment at least, for tests: 2^30 of them are 64 TiB, so 32 bits number them.
 pub const SEGMENT_BYTES_MIN: u64 = 64 * KIB;
+/// Bytes of a segment at most: 2^32 blocks, which 32 bits number (16 TiB).
+pub const SEGMENT_BYTES_MAX: u64 = BLOCK << 32;
 /// Segments of a group, unless configured: 32 GiB each (B1).
 pub const SEGMENTS_PER_GROUP_DEFAULT: u32 = 4;
 /// Segments of a group at most.

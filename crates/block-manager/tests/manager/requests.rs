@@ -46,6 +46,10 @@ fn invalid_input_is_refused_with_a_remedy() {
     let mut many = spec("a", 64 << 40);
     many.geometry.group_bytes = 4 << 20;
     bad.push(many);
+    let mut large = spec("a", 64 << 40);
+    large.geometry.group_bytes = 64 << 40;
+    large.geometry.segments_per_group = 1;
+    bad.push(large);
     let mut limits = good.clone();
     limits.limits = VolumeLimits { iops_base: 10, iops_burst: 5, ..VolumeLimits::default() };
     bad.push(limits);

@@ -136,6 +136,20 @@ fn the_corpus_is_what_this_version_writes_and_survives_changes() {
     }
 }
 
+/// Older programs made volumes with segments that no server opens: they are listed and removed.
+#[test]
+fn stored_volume_with_segments_above_the_bound_is_decoded() {
+    let (_, row) = rows().into_iter().find(|(name, _)| *name == "volume").expect("it is there");
+    let Value::Volume(mut volume) = row.value.clone().expect("it has a value") else {
+        unreachable!("a volume's row")
+    };
+    volume.spec.geometry.group_bytes = 64 << 40;
+    volume.spec.geometry.segments_per_group = 1;
+    let row = Row::put(row.key, Value::Volume(volume));
+    let value = row.value_bytes().expect("it has a value");
+    assert_eq!(Row::decode(&row.key_bytes(), &value), Ok(row));
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..120)) {

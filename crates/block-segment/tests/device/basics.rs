@@ -1,6 +1,7 @@
 //! Answers of one owner.
 
 use base::Kind;
+use block_segment::limits::{PAGE_BLOCKS, SEGMENT_BYTES_MAX};
 use block_segment::{Options, Segment};
 use block_testing::device::{load, whole};
 use block_volume::contract::{AllocationExtent, Clear, Device};
@@ -46,6 +47,44 @@ fn random_requests_are_answered_as_the_model_does() {
         });
     }
     assert!(total > 1200, "{total}");
+}
+
+/// A segment of 2^32 blocks: the number behind the last one does not fit in 32 bits.
+#[test]
+fn last_block_of_the_largest_segment_is_recovered_and_damage_of_it_is_found() {
+    const LAST: u64 = SEGMENT_BYTES_MAX - 4096;
+    let world = World::new(3);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        let opened = async |epoch| {
+            let (what, store) = ((IDENTITY, SEGMENT_BYTES_MAX, epoch), disk.store(&at));
+            let options = Options { scrub_bytes_per_second: 0, ..small() };
+            Segment::open(&at, store, &shared(), what, options).await.unwrap()
+        };
+        let segment = opened(1).await;
+        for (offset, value) in [(LAST, 1), (0, 2)] {
+            let data = at.pool().copy_of(&[value; 4096]).unwrap();
+            segment.write(offset, data).await.unwrap();
+        }
+        segment.close().await.unwrap();
+        let segment = opened(2).await;
+        for (offset, value) in [(LAST, 1), (0, 2)] {
+            let read = segment.read(Extent { offset, len: 4096 }).await.unwrap();
+            assert_eq!(read[..], [value; 4096]);
+        }
+        let last_page = SEGMENT_BYTES_MAX / 4096 / u64::from(PAGE_BLOCKS);
+        let good = segment.check(last_page).await.unwrap();
+        assert_eq!((good.blocks, good.findings_count, good.next), (1, 0, 0), "{good:?}");
+        segment.close().await.unwrap();
+        let first = disk.names().into_iter().find(|name| name.starts_with("data-")).unwrap();
+        let mut bytes = disk.content(&first).unwrap();
+        bytes[64 + 64 + 99] ^= 1;
+        disk.set_content(&first, Some(bytes));
+        let bad = opened(3).await.check(last_page).await.unwrap();
+        assert_eq!((bad.blocks, bad.findings_count, bad.next), (0, 1, 0), "{bad:?}");
+    };
+    world.run(async { on(&env, work).await.unwrap() });
 }
 
 #[test]

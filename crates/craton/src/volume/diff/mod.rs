@@ -37,7 +37,7 @@ struct DiffPart {
 /// The sizes of a volume.
 pub fn geometry(info: &VolumeInfo) -> Result<Geometry, Failure> {
     let sizes = info.spec.geometry;
-    Geometry::new(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
+    Geometry::stored(sizes.group_bytes, sizes.segments_per_group, sizes.data_sector)
         .map_err(|error| Failure::failed(format!("{}: {error}", info.spec.name)))
 }
 
