@@ -103,14 +103,17 @@ impl Core {
         Ok(())
     }
 
-    /// Names of DataFiles in the directory, in order, without those of later owners.
+    /// Names of DataFiles in the directory, in order, without those of later owners. Linked files
+    /// have the generation of another directory's table, and a number below this instance's.
     async fn data_files(&self) -> Result<Vec<String>, Fault> {
         let (mut found, mut after) = (Vec::new(), "data-".to_owned());
         loop {
             let page = self.store.list(&after).await;
             let page = page.map_err(|fault| self.cause("list", "its directory", fault))?;
             let of_ours = |name: &&String| {
-                parse_name(name).is_some_and(|(generation, _)| generation <= self.generation)
+                parse_name(name).is_some_and(|(generation, number)| {
+                    generation <= self.generation || number.get() < self.first_file
+                })
             };
             found.extend(page.names.iter().filter(of_ours).cloned());
             match page.names.into_iter().next_back() {

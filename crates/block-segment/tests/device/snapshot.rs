@@ -339,6 +339,30 @@ fn linked_file_that_no_table_names_is_removed_by_the_next_opening() {
     world.run(async { on(&env, work).await.unwrap() });
 }
 
+/// The same names are not those of later owners: a check finds these files.
+#[test]
+fn check_of_a_link_from_a_segment_with_many_owners_finds_its_files() {
+    let world = World::new(6);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        for epoch in 1..30 {
+            let segment = open(&at, &disk, epoch, small()).await.unwrap();
+            write(&at, &segment, epoch as usize, epoch).await.unwrap();
+            segment.close().await.unwrap();
+        }
+        let segment = open(&at, &disk, 30, small()).await.unwrap();
+        segment.cut(1, HOLD).await.unwrap();
+        segment.release(1, true).unwrap();
+        let target = disk.beside(&name(1));
+        segment.link(1, target.store(&at), identity(1)).await.unwrap();
+        let linked = open_linked(&at, &disk, 1, 1).await;
+        let checked = linked.check(0).await.unwrap();
+        assert_eq!((checked.findings_count, checked.findings), (0, vec![]));
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
 /// An opening that links a clone may end anywhere, and the snapshot's table may advance before the
 /// next one begins: rows of the first must not be mixed with rows of the second.
 #[test]
