@@ -78,9 +78,15 @@ impl Core {
         let mut outputs = Outputs::default();
         while !self.is_over() {
             let percent = u64::from(self.options.garbage_percent);
-            let picked = match self.options.collect && !self.options.read_only {
-                true => self.pick_shared().or_else(|| pick(&self.candidates(), percent)),
-                false => None,
+            let picked = match (self.options.collect, self.options.read_only) {
+                (true, false) => self.pick_shared().or_else(|| pick(&self.candidates(), percent)),
+                // Older programs made a DataFile in each opening.
+                (true, true) => {
+                    let candidates = self.candidates();
+                    let empty = candidates.iter().find(|candidate| candidate.blocks == 0);
+                    empty.map(|empty| empty.file)
+                }
+                (false, _) => None,
             };
             let done = match picked {
                 _ if self.cuts.wants_seal() => self.end_outputs(&mut outputs).await,

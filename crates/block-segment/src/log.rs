@@ -62,10 +62,20 @@ impl Group {
 }
 
 impl Core {
-    /// The task that writes DataFiles, until the instance is over.
-    pub(crate) async fn write_log(self: Rc<Self>, open: Open) {
-        if let Err(fault) = self.clone().write_groups(open).await {
-            self.end(fault);
+    /// The task that writes DataFiles, until the instance is over. Without a first one no change
+    /// comes.
+    pub(crate) async fn write_log(self: Rc<Self>, first: Option<Open>) {
+        match first {
+            Some(open) => {
+                if let Err(fault) = self.clone().write_groups(open).await {
+                    self.end(fault);
+                }
+            }
+            None => {
+                while !self.is_over() {
+                    self.share.wake_log.notified().await;
+                }
+            }
         }
         let over = self.over.borrow().clone().expect("it has ended");
         let waiting = std::mem::take(&mut *self.queue.borrow_mut()).waiting;
@@ -383,13 +393,6 @@ impl Core {
             let open = self.make_file(Role::Log, true).await?;
             *self.spare.borrow_mut() = Some(open);
         }
-        Ok(())
-    }
-
-    /// Makes the first DataFile. Without room the opening fails.
-    pub(crate) async fn make_first(&self) -> Result<(), Fault> {
-        let open = self.make_file(Role::Log, false).await?;
-        *self.spare.borrow_mut() = Some(open);
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //!    and their content is final.
 //! 3. The TxnFile's batches are replayed over the index pages, without reading these.
 //! 4. The tails of the DataFiles behind the TxnFile's watermarks are scanned.
-//! 5. A new DataFile is made, and the segment serves.
+//! 5. A new DataFile is made, unless no change comes, and the segment serves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -125,8 +125,10 @@ pub(crate) async fn open(
         }
     })
     .await?;
-    core.make_first().await?;
-    let first = core.spare.borrow_mut().take().expect("just made");
+    let first = match core.options.read_only {
+        true => None,
+        false => Some(core.make_file(Role::Log, false).await?), // Without room the opening fails.
+    };
     core.watch_memory(); // Replayed changes count.
     env.spawn(Class::Foreground, "segment log", core.clone().write_log(first));
     env.spawn(Class::Foreground, "segment TxnFile", core.clone().log_always());

@@ -36,8 +36,8 @@ pub struct Options {
     pub checkpoint_updates: u64,
     /// Garbage at which collection begins, in percent of all blocks in DataFiles, 1 to 90 (B3).
     pub garbage_percent: u32,
-    /// No change comes, as in a snapshot: its blocks stay where they are, and the scrub does not
-    /// store its progress.
+    /// Changes are refused, as in a snapshot: its blocks stay where they are, and the scrub does
+    /// not store its progress.
     pub read_only: bool,
     /// Collect garbage at all (B3); without, blocks stay where they are.
     pub collect: bool,

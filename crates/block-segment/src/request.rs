@@ -69,6 +69,16 @@ impl Core {
         Ok(())
     }
 
+    /// The error for a change after the end, or of a segment that takes none.
+    fn check_writable(&self) -> Result<(), Fault> {
+        self.check_open()?;
+        if self.options.read_only {
+            let text = "it is opened for reading only; clone the snapshot and change the clone";
+            return Err(self.fault(Kind::Invalid, text));
+        }
+        Ok(())
+    }
+
     fn buffer(&self, len: usize) -> Result<BufMut, Fault> {
         let buffer = self.env.pool().alloc_zeroed(len);
         buffer.map_err(|error| self.fault(Kind::Retry, error))
@@ -156,7 +166,7 @@ impl Core {
     ) -> Result<(), Fault> {
         let extent = Extent { offset, len: data.len() as u64 };
         self.check_extent(extent, REQUEST_BYTES_MAX)?;
-        self.check_open()?;
+        self.check_writable()?;
         if data.is_empty() {
             return Ok(());
         }
@@ -198,7 +208,7 @@ impl Core {
         how: Clear,
     ) -> Result<(), Fault> {
         self.check_extent(extent, u64::MAX)?;
-        self.check_open()?;
+        self.check_writable()?;
         if extent.len == 0 {
             return Ok(());
         }
