@@ -25,8 +25,10 @@ const LOOK_CACHE: usize = 256 << 10;
 
 /// An error of the snapshot's table does not end this segment.
 fn of_clone_source(error: table::Error) -> Fault {
-    let kind = match error.kind() {
-        kind @ (Kind::Corrupt | Kind::Invalid) => kind,
+    let kind = match (&error, error.kind()) {
+        // It has advanced during the read.
+        (table::Error::Missing { .. }, _) => Kind::Retry,
+        (_, kind @ (Kind::Corrupt | Kind::Invalid)) => kind,
         _ => Kind::Retry,
     };
     Fault::new(kind, format!("the snapshot that it is cloned from: {error}"))

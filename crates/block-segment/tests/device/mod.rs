@@ -9,6 +9,7 @@ mod memory;
 mod once;
 mod owners;
 mod places;
+mod races;
 mod read_only;
 mod snapshot;
 mod stores;
