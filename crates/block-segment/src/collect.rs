@@ -157,6 +157,8 @@ impl Core {
         self.commit(|batch| {
             batch.delete(&file_key(number));
             self.files.borrow_mut().remove(&number);
+            // The sweep leaves it there until the row is durably gone.
+            self.cuts.begin_delete(&file.name);
         })
         .await?;
         self.aside.borrow_mut().0.remove(&number);

@@ -19,6 +19,9 @@ pub(crate) struct Cuts {
     pub(super) fixed: RefCell<Option<Rc<Cut>>>,
     /// Files that collection has emptied while a cut may name them.
     pub(super) pending_deletes: RefCell<Vec<String>>,
+    /// The file whose row collection deletes, until that is durable and [`Cuts::pending_deletes`]
+    /// has its name, or it is removed.
+    pub(super) deleting: RefCell<Option<String>>,
     /// A link waits for the end of the DataFile that takes changes, or of those that
     /// collection writes.
     pub(super) roll: Cell<bool>,
@@ -87,9 +90,15 @@ impl Cuts {
         self.seal.set(false);
     }
 
-    /// True for a file that is kept only because a cut names it.
+    /// Notes the file whose row is being deleted.
+    pub(crate) fn begin_delete(&self, name: &str) {
+        self.deleting.replace(Some(name.to_owned()));
+    }
+
+    /// True for a file that is kept only because a cut names it, or may name it.
     pub(crate) fn has_discarded(&self, name: &str) -> bool {
-        self.pending_deletes.borrow().iter().any(|pending| pending == name)
+        self.deleting.borrow().as_deref() == Some(name)
+            || self.pending_deletes.borrow().iter().any(|pending| pending == name)
     }
 
     pub(super) fn pins(&self) -> bool {

@@ -175,6 +175,7 @@ impl Core {
             true => self.cuts.pending_deletes.borrow_mut().push(name.to_owned()),
             false => remove(&*self.store, name).await,
         }
+        self.cuts.deleting.take();
     }
 
     /// Makes the directory `target` a segment with the content of a cut that was released. A repeat
