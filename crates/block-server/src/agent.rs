@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
@@ -17,18 +16,18 @@ use block_proto::{
     BlockHeartbeat, BlockReply, BlockRequest, BlockServerId, BlockServerReply, BlockServerRequest,
     Reply, Request, SegmentLoad,
 };
-use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
-use block_volume::dedup::RequestId;
+use block_volume::contract::{Answer, Owned};
 use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
 use client::leader::AskError;
 use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
-use runtime::{Buf, Class, Duration, Env, Instant, JoinHandle};
+use runtime::{Class, Duration, Env, Instant, JoinHandle};
 use transport::{Handler, Incoming, Response, Service};
 use wire::control::{ControlError, ControlReply, ControlRequest, Policy, TraceReply};
 
+use super::counted::Counted;
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
 use super::ownership::{Action, LeaseState, OwnedSegment, OwnershipLease};
 
@@ -110,6 +109,8 @@ pub type Release = Rc<dyn Fn(SegmentId) -> LocalBoxFuture<'static, ()>>;
 struct HostedSegment {
     epoch: u64,
     device: Option<Rc<Counted>>,
+    /// Number of its devices that have stopped.
+    stops: u64,
     /// The reason why it is not open yet.
     cause: String,
     task: JoinHandle<()>,
@@ -240,23 +241,23 @@ impl BlockServerAgent {
     }
 
     /// The device of a segment and the epoch under which it was opened, as soon as it is open.
-    /// `Reroute` when the segment is another's. `Retry` when this server lost the segment and was given
-    /// it again while the caller waited: the new epoch's opening waits for the end of all that was
-    /// begun under the old one, and this call is part of that.
+    /// `Reroute` when the segment is another's. `Retry` when, while the caller waited, a device of it
+    /// stopped, or this server lost it and was given it again: the next opening waits for the end of
+    /// all that was begun before, and this call is part of that.
     pub async fn device(&self, segment: SegmentId) -> Result<(Rc<dyn Owned>, u64), Fault> {
         let mut first = None;
         loop {
             let changed = self.0.changed.notified();
-            let (device, epoch) = match self.0.places.borrow().get(&segment) {
+            let (device, epoch, stops) = match self.0.places.borrow().get(&segment) {
                 None => {
                     let text = format!("{segment} is not served by block server {}", self.0.name);
                     return Err(Fault::new(Kind::Reroute, text));
                 }
-                Some(HostedSegment { device, epoch, .. }) => (device.clone(), *epoch),
+                Some(place) => (place.device.clone(), place.epoch, place.stops),
             };
-            if *first.get_or_insert(epoch) != epoch {
+            if *first.get_or_insert((epoch, stops)) != (epoch, stops) {
                 self.0.env.mark("block server: segment taken again while a request waited");
-                let text = format!("{segment} is being opened under another epoch");
+                let text = format!("{segment} is being opened again; ask again");
                 return Err(Fault::new(Kind::Retry, text));
             }
             if let Some(device) = device {
@@ -452,7 +453,7 @@ impl BlockServerAgent {
                 let task = self.clone().open(id, held);
                 let task = self.0.env.spawn(Class::Foreground, "block server: open", task);
                 let (epoch, cause) = (held.epoch, "it is being opened".to_owned());
-                let place = HostedSegment { epoch, device: None, cause, task };
+                let place = HostedSegment { epoch, device: None, stops: 0, cause, task };
                 self.0.places.borrow_mut().insert(id, place);
             }
             Action::Close(id, epoch) => {
@@ -496,7 +497,7 @@ impl BlockServerAgent {
                 let _permit = self.0.opens.acquire().await.expect("never closed");
                 self.0.devices.open(id, held).await
             };
-            let fault = match opened {
+            let (fault, stopped) = match opened {
                 Ok(device) => {
                     let stopped = device.stopped();
                     if !self.place(id, held, Ok(device)) {
@@ -506,15 +507,18 @@ impl BlockServerAgent {
                     self.0.heartbeat.notify_one();
                     let fault = stopped.await;
                     env.mark("block server: segment stopped");
-                    self.release(id).await;
                     pause = OPEN_PAUSE.0;
-                    fault
+                    (fault, true)
                 }
-                Err(fault) => fault,
+                Err(fault) => (fault, false),
             };
             tracing::warn!(segment = %id, epoch = held.epoch, %fault, "not open");
+            // Before the release: a request that opens the segment again waits for the next device.
             if !self.place(id, held, Err(fault)) {
                 return;
+            }
+            if stopped {
+                self.release(id).await;
             }
             env.sleep(env.jitter(pause)).await;
             pause = (pause * 2).min(OPEN_PAUSE.1);
@@ -534,10 +538,12 @@ impl BlockServerAgent {
         };
         match opened {
             Ok(device) => {
-                let (load, read_only) = (Cell::default(), held.read_only);
-                place.device = Some(Rc::new(Counted { device, load, read_only }));
+                place.device = Some(Rc::new(Counted::new(device, held.read_only)));
             }
-            Err(fault) => (place.device, place.cause) = (None, fault.message),
+            Err(fault) => {
+                place.stops += u64::from(place.device.take().is_some());
+                place.cause = fault.message;
+            }
         }
         self.0.changed.notify_waiters();
         true
@@ -661,105 +667,6 @@ fn refused(fault: Fault) -> ControlError {
     ControlError::new(fault.kind, fault.message)
 }
 
-fn unchanging() -> Fault {
-    Fault::new(Kind::Invalid, "a snapshot takes no changes; clone it and change the clone")
-}
-
-/// A device whose requests are counted, for the balance of load.
-struct Counted {
-    device: Rc<dyn ServedSegment>,
-    /// Requests and bytes.
-    load: Cell<(u64, u64)>,
-    /// It takes no changes.
-    read_only: bool,
-}
-
-impl Counted {
-    fn count(&self, bytes: u64) {
-        let (requests, sum) = self.load.get();
-        self.load.set((requests + 1, sum + bytes));
-    }
-
-    fn take(&self) -> (u64, u64) {
-        self.load.take()
-    }
-}
-
-impl Device for Counted {
-    fn bytes(&self) -> u64 {
-        self.device.bytes()
-    }
-
-    fn read(&self, extent: Extent) -> Answer<'_, Buf> {
-        self.count(extent.len);
-        self.device.read(extent)
-    }
-
-    fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
-        self.count(data.len() as u64);
-        if self.read_only {
-            return Box::pin(std::future::ready(Err(unchanging())));
-        }
-        self.device.write(offset, data)
-    }
-
-    fn clear(&self, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        self.count(0);
-        if self.read_only {
-            return Box::pin(std::future::ready(Err(unchanging())));
-        }
-        self.device.clear(extent, how)
-    }
-
-    fn pieces(&self, extent: Extent, most: usize) -> Answer<'_, Vec<AllocationExtent>> {
-        self.device.pieces(extent, most)
-    }
-}
-
-impl Owned for Counted {
-    fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
-        self.count(data.len() as u64);
-        if self.read_only {
-            return Box::pin(std::future::ready(Err(unchanging())));
-        }
-        self.device.write_dedup(request, offset, data)
-    }
-
-    fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
-        self.count(0);
-        if self.read_only {
-            return Box::pin(std::future::ready(Err(unchanging())));
-        }
-        self.device.clear_dedup(request, extent, how)
-    }
-
-    fn last(&self, attachment: u32) -> u64 {
-        self.device.last(attachment)
-    }
-
-    fn attachments(&self) -> Vec<u32> {
-        self.device.attachments()
-    }
-
-    fn forget(&self, attachments: Range<u32>) {
-        self.device.forget(attachments);
-    }
-
-    fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {
-        Box::pin(async move {
-            let located = self.device.locate(extent, around).await?;
-            if located.is_some() {
-                self.count(extent.len);
-            }
-            Ok(located)
-        })
-    }
-
-    fn confirm(&self) -> Answer<'_, ()> {
-        self.device.confirm()
-    }
-}
-
 impl Handler for BlockServerAgent {
     /// Control requests only: those to segments go to the server.
     fn handle(&self, incoming: Incoming) {
@@ -796,3 +703,6 @@ impl BlockServerAgent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

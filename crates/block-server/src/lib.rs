@@ -12,6 +12,7 @@
 
 mod admission;
 pub mod agent;
+mod counted;
 pub mod host;
 mod lazy;
 pub mod limits;
