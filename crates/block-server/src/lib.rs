@@ -279,7 +279,9 @@ impl BlockServer {
 
     /// Another owner has the segment.
     fn lose(&self, segment: SegmentId, hosted: &Rc<OpenSegment>) {
-        hosted.released.set(true);
+        if hosted.released.replace(true) {
+            return; // Its lease was noted then. A later hosting may have granted another one.
+        }
         self.note_location_lease(segment, hosted);
         hosted.sessions.borrow().values().for_each(|session| session.close());
         let slots = &mut *self.0.slots.borrow_mut();

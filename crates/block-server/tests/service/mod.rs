@@ -1,5 +1,6 @@
 //! Block client and block server, in the simulator, with segments in memory.
 
+mod gates;
 mod limits;
 mod rules;
 
@@ -17,6 +18,7 @@ use block_testing::model::Manager;
 use block_volume::contract::{Answer, Clear, Device};
 use block_volume::geometry::{Extent, Geometry};
 use block_volume::ids::{SegmentId, VolumeId};
+use gates::Gates;
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
 use runtime::{Buf, Class, Env, Rng};
 use table::Source;
@@ -43,6 +45,7 @@ pub struct World {
     pub manager: Manager,
     hosts: Rc<Vec<HostId>>,
     pub servers: Rc<RefCell<BTreeMap<usize, BlockServer>>>,
+    pub gates: Gates,
 }
 
 fn identity(name: &str) -> Identity {
@@ -62,7 +65,8 @@ impl World {
         };
         let manager = Manager::new(clock, LEASE, 512 << 10, Duration::from_micros(200));
         let hosts = Rc::new(vec![sim.add_host("bs0"), sim.add_host("bs1")]);
-        let world = World { sim: sim.clone(), manager, hosts, servers: Rc::default() };
+        let (sim, servers, gates) = (sim.clone(), Rc::default(), Gates::default());
+        let world = World { sim, manager, hosts, servers, gates };
         (0..4).for_each(|index| world.manager.assign(segment(index), world.addr(0)));
         for index in 0..2 {
             world.boot(index).await;
@@ -75,10 +79,16 @@ impl World {
     }
 
     pub async fn boot(&self, index: usize) {
+        self.boot_with(index, transport::Limits::default()).await;
+    }
+
+    /// Boots a server whose links have these bounds.
+    pub async fn boot_with(&self, index: usize, limits: transport::Limits) {
         let env = self.sim.boot(self.hosts[index]);
         let addr = self.addr(index);
-        let server = BlockServer::new(&env, self.manager.opener(&env, addr));
-        let endpoint = Endpoint::new(&env, identity("server"), transport::Limits::default());
+        let opener = self.gates.guard(self.manager.opener(&env, addr));
+        let server = BlockServer::new(&env, opener);
+        let endpoint = Endpoint::new(&env, identity("server"), limits);
         let handler = Rc::new(server.clone());
         let listen = async move { endpoint.listen(addr, handler).await.map(|_| endpoint) };
         env.spawn(Class::Control, "listen", listen).await.expect("it runs").expect("a free port");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::TraceId;
+use base::{Fault, Kind, TraceId};
 use block_proto::{BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef, decode_answer};
 use block_volume::contract::Clear;
 use runtime::{Buf, Env, Instant};
@@ -382,6 +382,37 @@ fn location_lease_lasts_when_a_segment_is_released_while_it_is_opened() {
             release().await;
         }
         assert_same(early.await.expect("it ends"), Err(BlockError::NotOwner));
+        raw.open(other, one, 1).await.expect("it is admitted");
+        assert!(env.now() - leased > LEASE / 2, "{:?}", env.now() - leased);
+    });
+}
+
+/// A request of an earlier hosting may end when its segment was opened and released again.
+#[test]
+fn location_lease_lasts_when_a_request_of_an_earlier_hosting_finds_it_fenced() {
+    world(21, |world| async move {
+        let raw = Raw::new(&world);
+        let env = raw.env.clone();
+        let one = world.manager.attach(VOLUME, true).epoch;
+        let at = raw.open(one, one, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 1).await, DONE);
+        let gate = world.gates.device(segment(0));
+        gate.shut();
+        let straggler = raw.send(BlockIo::Read { at, offset: 9, len: 1, locate: false }, None);
+        env.sleep(LEASE / 10).await;
+        let (server, there) = (world.servers.borrow()[&0].clone(), world.server_env(0));
+        let release = || {
+            let server = server.clone();
+            on(&there, async move { server.release(segment(0)).await })
+        };
+        release().await;
+        let at = raw.open(one, one, 2).await.expect("it is admitted");
+        assert!(raw.locate(at).await.location_lease_ms > 0);
+        let leased = env.now();
+        release().await;
+        gate.fail(Fault::new(Kind::Fenced, "the segment has another owner"));
+        assert_same(straggler.await.expect("it ends"), Err(BlockError::NotOwner));
+        let other = world.manager.attach(VOLUME, false).epoch;
         raw.open(other, one, 1).await.expect("it is admitted");
         assert!(env.now() - leased > LEASE / 2, "{:?}", env.now() - leased);
     });
