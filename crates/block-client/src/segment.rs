@@ -61,6 +61,9 @@ struct Link {
     /// The next session is begun no earlier.
     not_before: Instant,
     failures: u32,
+    /// Sessions that could not be begun since the start, and why the last one could not.
+    failed: u64,
+    failure: Option<Fault>,
     /// Epoch of the owner who admitted the last session; 0 before there was one.
     admitted: u64,
 }
@@ -318,10 +321,20 @@ impl Segment {
         if let Some(session) = self.usable() {
             return Ok(session);
         }
+        let failed = self.link.borrow().failed;
         let _turn = self.turn.lock().await;
         self.shared.check().map_err(AttemptEnd::Failed)?;
         if let Some(session) = self.usable() {
             return Ok(session);
+        }
+        {
+            // The failure of a begin answers all requests that waited while it ran.
+            let link = self.link.borrow();
+            if link.failed != failed
+                && let Some(why) = &link.failure
+            {
+                return Err(AttemptEnd::Again { pause: true, why: why.clone() });
+            }
         }
         let env = &self.shared.env;
         let not_before = self.link.borrow().not_before;
@@ -331,6 +344,10 @@ impl Segment {
         let begun = self.begin().await;
         let link = &mut *self.link.borrow_mut();
         link.failures = if begun.is_ok() { 0 } else { link.failures + 1 };
+        if let Err(AttemptEnd::Again { pause: true, why }) = &begun {
+            link.failed += 1;
+            link.failure = Some(why.clone());
+        }
         link.not_before = env.now() + env.jitter(self.shared.limits.pause(link.failures));
         begun
     }

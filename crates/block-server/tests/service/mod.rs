@@ -3,6 +3,7 @@
 mod gates;
 mod limits;
 mod rules;
+mod stuck;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
