@@ -18,7 +18,7 @@ use block_proto::{BlockReply, DeletedVolume, VolumeInfo};
 use block_volume::ids::VolumeId;
 use runtime::{Duration, Instant};
 
-use super::entity::{Deleted, Volume};
+use super::entity::{Deleted, Deletion, Volume};
 use super::error::Refusal;
 use super::limits::{EXPIRY, LEFT_STEP_MAX, LEFT_STEPS};
 use super::machine::{Left, Machine};
@@ -234,6 +234,28 @@ impl Machine {
     /// True for a volume that is deleted, and still there.
     pub fn is_deleted(&self, volume: VolumeId) -> bool {
         self.state.volume(volume).is_some_and(|known| known.deleted.is_some())
+    }
+
+    /// The deletion of a volume, or of its snapshot, while it is in force.
+    pub fn deletion(&self, volume: VolumeId) -> Option<Deletion> {
+        Some(self.state.volume(volume)?.deleted?.deletion())
+    }
+
+    /// Removes a volume. With a `deletion` it is removed only while that is in force: a volume that
+    /// was brought back since stays.
+    pub fn remove_under(
+        &mut self,
+        now: Instant,
+        volume: VolumeId,
+        force: bool,
+        deletion: Option<Deletion>,
+    ) -> Result<BlockReply, Refusal> {
+        match self.state.volume(volume) {
+            Some(known) if deletion.is_some() && self.deletion(volume) != deletion => {
+                Err(Refusal::BroughtBack { name: known.spec.name.clone() })
+            }
+            _ => self.remove(now, volume, force),
+        }
     }
 
     /// Gives owners to deleted clones of a snapshot that is about to go, so that they link what

@@ -37,7 +37,20 @@ pub struct Deleted {
     pub left_ms: Option<u64>,
 }
 
+/// One deletion of a volume and its snapshots. When a volume is brought back and deleted once more,
+/// that is another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deletion {
+    at_ms: u64,
+    until_ms: u64,
+}
+
 impl Deleted {
+    /// The deletion.
+    pub(super) fn deletion(&self) -> Deletion {
+        Deletion { at_ms: self.at_ms, until_ms: self.until_ms }
+    }
+
     /// Time for which a leader that begins with this row keeps the data. No calendar counts: one
     /// may have been set since.
     pub fn left(&self) -> Duration {

@@ -81,6 +81,11 @@ pub enum Refusal {
         /// Its name.
         name: String,
     },
+    /// It was brought back, or deleted once more, while it was being removed.
+    BroughtBack {
+        /// Its name.
+        name: String,
+    },
     /// A client has the volume open.
     AttachedClient {
         /// The volume's name.
@@ -150,6 +155,7 @@ impl Refusal {
             | Refusal::Segments { .. }
             | Refusal::Limits
             | Refusal::NotDeleted { .. }
+            | Refusal::BroughtBack { .. }
             | Refusal::Name { .. }
             | Refusal::Snapshot { .. }
             | Refusal::NoSnapshot { .. }
@@ -218,6 +224,11 @@ impl fmt::Display for Refusal {
             Refusal::NotDeleted { name } => {
                 write!(f, "{name} is not deleted: 'craton volume ls' shows it")
             }
+            Refusal::BroughtBack { name } => write!(
+                f,
+                "{name} was brought back while it was being removed, and stays; to remove it, \
+                 give 'craton volume rm' again"
+            ),
             Refusal::Limits => {
                 f.write_str("a base above its burst; lower the base or raise the burst")
             }

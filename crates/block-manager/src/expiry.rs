@@ -10,6 +10,8 @@ use block_volume::space::alone;
 use runtime::Instant;
 use wire::control::{ClusterReply, ClusterRequest, ControlError};
 
+use super::entity::Deletion;
+use super::error::Refusal;
 use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON};
 use super::service::{LeaderTerm, Manager};
 
@@ -47,15 +49,64 @@ impl Manager {
         Ok(deleted)
     }
 
+    /// Removes a volume, and the snapshots that were deleted with it. With a `deletion` each of them
+    /// is removed only while that is in force: it may be brought back at any wait.
+    pub(super) async fn remove(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        volume: VolumeId,
+        force: bool,
+        deletion: Option<Deletion>,
+    ) -> Result<BlockReply, ControlError> {
+        let removed = if self.needs_parting(lead, volume, force) {
+            for snapshot in self.deleted_snapshots(lead, volume) {
+                Box::pin(self.remove(lead, snapshot, true, deletion)).await?;
+            }
+            // Clones without files get them before the snapshot's files go.
+            let clones = lead.machine.borrow_mut().begin_parting(volume);
+            let parted = self.part(&clones, lead).await;
+            // In one step: no clone is made between the guard's end and the removal, and no volume
+            // is brought back between the check and the removal.
+            let machine = &mut *lead.machine.borrow_mut();
+            let removed = parted.and_then(|()| {
+                machine.parted(volume, &clones);
+                machine.remove_under(self.env().now(), volume, force, deletion)
+            });
+            machine.end_parting(volume);
+            removed
+        } else {
+            let now = self.env().now();
+            lead.machine.borrow_mut().remove_under(now, volume, force, deletion)
+        };
+        self.durable(lead, removed).await?.map_err(ControlError::from)
+    }
+
+    /// Removes a deleted volume with its snapshots. A volume that is there again is refused.
+    pub(super) async fn remove_deleted(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        volume: VolumeId,
+    ) -> Result<BlockReply, ControlError> {
+        let (deletion, name) = {
+            let machine = lead.machine.borrow();
+            let known = machine.state().volume(volume);
+            (machine.deletion(volume), known.map(|known| known.spec.name.clone()))
+        };
+        match (deletion, name) {
+            (None, Some(name)) => Err(Refusal::NotDeleted { name }.into()),
+            _ => self.remove(lead, volume, true, deletion).await,
+        }
+    }
+
     /// True when clones have to get their files, or snapshots to go, before a volume can be removed.
-    pub(super) fn needs_parting(&self, lead: &LeaderTerm, volume: VolumeId, force: bool) -> bool {
+    fn needs_parting(&self, lead: &LeaderTerm, volume: VolumeId, force: bool) -> bool {
         let machine = &mut *lead.machine.borrow_mut();
         let has_clones = machine.serve_deleted_clones(self.env().now(), volume);
         force || has_clones || machine.is_deleted(volume)
     }
 
     /// Snapshots that go with a deleted volume.
-    pub(super) fn deleted_snapshots(&self, lead: &LeaderTerm, volume: VolumeId) -> Vec<VolumeId> {
+    fn deleted_snapshots(&self, lead: &LeaderTerm, volume: VolumeId) -> Vec<VolumeId> {
         let machine = lead.machine.borrow();
         match machine.is_deleted(volume) {
             true => machine.deleted_snapshots(volume),
@@ -76,12 +127,16 @@ impl Manager {
             env.sleep(EXPIRY).await;
             lead.machine.borrow_mut().note_left(env.now());
             self.after(&lead);
-            let deleted = lead.machine.borrow().deleted_volumes(env.now());
-            let (over, kept): (Vec<_>, Vec<_>) =
-                deleted.into_iter().partition(|(_, left)| left.is_zero());
-            for (volume, _) in over {
+            let (over, kept): (Vec<_>, Vec<_>) = {
+                let machine = lead.machine.borrow();
+                let deleted = machine.deleted_volumes(env.now()).into_iter();
+                let deleted =
+                    deleted.filter_map(|(id, left)| Some((id, left, machine.deletion(id)?)));
+                deleted.partition(|(_, left, _)| left.is_zero())
+            };
+            for (volume, _, deletion) in over {
                 tracing::info!(%volume, "the time of a deleted volume is over: it is removed");
-                self.remove_deleted(volume).await;
+                self.expire_one(&lead, volume, deletion).await;
             }
             if kept.is_empty() {
                 continue;
@@ -91,11 +146,14 @@ impl Manager {
             let Some((capacity, used)) = self.room().await else { continue };
             let soon: u64 = freed.iter().map(|(_, bytes)| bytes).sum();
             let mut free = capacity.saturating_sub(used).saturating_add(soon);
-            for (volume, left) in kept {
+            for (volume, left, deletion) in kept {
                 if free >= capacity / 100 * FREE_PERCENT || lead.is_over() {
                     break;
                 }
                 let bytes = self.alone(&lead, volume).await.unwrap_or(0);
+                if lead.machine.borrow().deletion(volume) != Some(deletion) {
+                    continue; // It was brought back while room was counted.
+                }
                 let left_s = left.as_secs();
                 tracing::warn!(
                     %volume, bytes, left_s, free,
@@ -103,7 +161,7 @@ impl Manager {
                      before its time; add disks, or remove what is not needed"
                 );
                 env.mark("block manager: deleted volume goes early");
-                if self.remove_deleted(volume).await {
+                if self.expire_one(&lead, volume, deletion).await {
                     freed.push((now, bytes));
                     free = free.saturating_add(bytes);
                 }
@@ -111,8 +169,14 @@ impl Manager {
         }
     }
 
-    async fn remove_deleted(&self, volume: VolumeId) -> bool {
-        match self.serve(BlockRequest::Remove { volume, force: true }).await {
+    /// Removes a volume unless it was brought back since; true when it is removed.
+    async fn expire_one(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        volume: VolumeId,
+        deletion: Deletion,
+    ) -> bool {
+        match self.remove(lead, volume, true, Some(deletion)).await {
             Ok(_) => true,
             Err(error) => {
                 // The next look tries again.

@@ -202,6 +202,7 @@ impl Machine {
             BlockRequest::Set { volume, limits, shared } => self.set(volume, limits, shared),
             BlockRequest::Undelete { volume, name } => self.undelete(now, volume, name.as_deref()),
             BlockRequest::Delete { .. }
+            | BlockRequest::RemoveDeleted { .. }
             | BlockRequest::ListDeleted { .. }
             | BlockRequest::Snapshot { .. }
             | BlockRequest::Clone { .. }

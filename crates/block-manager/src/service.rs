@@ -556,25 +556,12 @@ impl Manager {
             BlockRequest::ListDeleted { after, limit } => {
                 return Ok(lead.machine.borrow().list_deleted(self.0.env.now(), after, limit));
             }
-            BlockRequest::Remove { volume, force } if self.needs_parting(&lead, volume, force) => {
-                for snapshot in self.deleted_snapshots(&lead, volume) {
-                    let request = BlockRequest::Remove { volume: snapshot, force: true };
-                    Box::pin(self.serve(request)).await?;
-                }
-                // Clones without files get them before the snapshot's files go.
-                let clones = lead.machine.borrow_mut().begin_parting(volume);
-                let parted = self.part(&clones, &lead).await;
-                let removed = {
-                    // In one step: no clone is made between the guard's end and the removal.
-                    let machine = &mut *lead.machine.borrow_mut();
-                    let removed = parted.and_then(|()| {
-                        machine.parted(volume, &clones);
-                        machine.handle(self.0.env.now(), request)
-                    });
-                    machine.end_parting(volume);
-                    removed
-                };
-                return self.durable(&lead, removed).await?.map_err(ControlError::from);
+            BlockRequest::Remove { volume, force } => {
+                let deletion = lead.machine.borrow().deletion(volume);
+                return self.remove(&lead, volume, force, deletion).await;
+            }
+            BlockRequest::RemoveDeleted { volume } => {
+                return self.remove_deleted(&lead, volume).await;
             }
             BlockRequest::Flatten { volume } => return self.flatten(&lead, volume).await,
             request => request,

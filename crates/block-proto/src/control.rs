@@ -202,6 +202,12 @@ pub enum BlockRequest {
         /// Also when a client has it open.
         force: bool,
     },
+    /// Removes a deleted volume with its snapshots; its data goes in the background. One that was
+    /// brought back is refused and stays. Managers of older programs remove that one, too.
+    RemoveDeleted {
+        /// The volume.
+        volume: VolumeId,
+    },
     /// Frees the name of a volume, and keeps its data for a while: `Undelete` brings it back.
     Delete {
         /// The volume.
@@ -354,6 +360,7 @@ impl BlockRequest {
         match self {
             BlockRequest::Create { .. } => "create volume",
             BlockRequest::Remove { .. } => "remove volume",
+            BlockRequest::RemoveDeleted { .. } => "remove deleted volume",
             BlockRequest::Delete { .. } => "delete volume",
             BlockRequest::ListDeleted { .. } => "list deleted volumes",
             BlockRequest::Undelete { .. } => "undelete volume",

@@ -141,6 +141,39 @@ fn time_of_a_deleted_volume_ends_and_what_is_removed_does_not_come_back() {
     assert_eq!(machine.due_deletes(at(60_000)).len(), 1, "its files go");
 }
 
+/// A removal waits for clones of the snapshots: what is brought back in that time must stay.
+#[test]
+fn volume_brought_back_during_its_removal_stays_with_its_snapshots() {
+    let (mut machine, mut server, id) = world();
+    let of = snapshot(&mut machine, 7, id, "s").volume;
+    let clone = volume(machine.clone_of(at(1), 8, of, "c")).volume;
+    open(&mut machine, &mut server);
+    delete(&mut machine, 2, id, (true, true)).expect("the clone keeps its origin");
+    let deletion = machine.deletion(id);
+    assert!(deletion.is_some() && deletion == machine.deletion(of));
+    assert_eq!(machine.begin_parting(of), [clone]);
+    volume(undelete(&mut machine, id, None));
+    machine.parted(of, &[clone]);
+    let refused = |name: &str| Err(Refusal::BroughtBack { name: name.into() });
+    assert_eq!(machine.remove_under(at(5001), of, true, deletion), refused("a@s"));
+    machine.end_parting(of);
+    assert_eq!(machine.remove_under(at(5001), id, true, deletion), refused("a"));
+    for (name, volume) in [("a", id), ("a@s", of)] {
+        assert_eq!(find(&mut machine, name).expect("it was brought back").volume, volume);
+    }
+    // Deleted once more, it has all of its time.
+    delete(&mut machine, 6000, id, (true, true)).expect("the clone keeps its origin");
+    assert_eq!(machine.remove_under(at(6001), of, true, deletion), refused("a@s"));
+    let deletion = machine.deletion(id);
+    machine.begin_parting(of);
+    machine.parted(of, &[clone]);
+    for volume in [of, id, id] {
+        let removed = machine.remove_under(at(6002), volume, true, deletion);
+        assert_eq!(removed, Ok(BlockReply::Done), "{volume}");
+    }
+    assert_eq!(machine.state().deleted().count(), 0);
+}
+
 /// A clone that was never used has no files: it gets them before its snapshot goes, even if it is
 /// deleted.
 #[test]

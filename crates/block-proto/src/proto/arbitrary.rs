@@ -141,6 +141,7 @@ pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
         made!((volume, volume()), (force, any::<bool>()) => {
             BlockRequest::Remove { volume, force }
         }),
+        made!((volume, volume()) => BlockRequest::RemoveDeleted { volume }),
         made!((volume, volume()), (force, any::<bool>()), (snapshots, any::<bool>()) => {
             BlockRequest::Delete { volume, force, snapshots }
         }),

@@ -34,7 +34,10 @@ impl Proto for BlockRequest {
                 Ask::Create(Create { nonce: *nonce, spec: Some(spec.to_pb()) })
             }
             BlockRequest::Remove { volume, force } => {
-                Ask::Remove(Remove { volume: volume.get(), force: *force })
+                Ask::Remove(Remove { volume: volume.get(), force: *force, deleted: false })
+            }
+            BlockRequest::RemoveDeleted { volume } => {
+                Ask::Remove(Remove { volume: volume.get(), force: true, deleted: true })
             }
             BlockRequest::Delete { volume, force, snapshots } => {
                 Ask::Delete(Delete { volume: volume.get(), force: *force, snapshots: *snapshots })
@@ -100,6 +103,9 @@ impl Proto for BlockRequest {
                 nonce: pb.nonce,
                 spec: need(pb.spec, "BlockRequest.Create.spec")?,
             },
+            Ask::Remove(pb) if pb.deleted => {
+                BlockRequest::RemoveDeleted { volume: VolumeId::new(pb.volume) }
+            }
             Ask::Remove(pb) => {
                 BlockRequest::Remove { volume: VolumeId::new(pb.volume), force: pb.force }
             }

@@ -144,7 +144,7 @@ pub async fn undelete(
 /// Removes a deleted volume of a name or ID for good; nothing when there is none.
 pub async fn remove(managers: &Managers, what: &str) -> Result<Option<VolumeInfo>, Failure> {
     let Some(known) = find(managers, what).await? else { return Ok(None) };
-    let request = BlockRequest::Remove { volume: known.volume, force: true };
+    let request = BlockRequest::RemoveDeleted { volume: known.volume };
     match managers.ask(request).await? {
         BlockReply::Done => Ok(Some(known)),
         other => Err(unexpected_reply(&other)),
