@@ -40,6 +40,30 @@ impl Machine {
         if known.deleted.is_some() {
             return Ok(self.deleted_reply(volume, now)); // The same request once more.
         }
+        let family = self.check_delete(now, volume, (force, snapshots))?;
+        // Snapshots that were used have segments; what they are is not part of the change.
+        for &snapshot in &family {
+            self.rest(snapshot);
+        }
+        let all_ms = self.config.undelete.as_millis() as u64;
+        let until_ms = unix_ms.saturating_add(all_ms);
+        let deleted = Deleted { at_ms: unix_ms, until_ms, left_ms: Some(all_ms) };
+        self.left.insert(volume, Left { stored: deleted.left(), since: now });
+        self.next_change();
+        self.retire_all(volume);
+        self.set_deleted(volume, Some(deleted), None);
+        self.align_snapshots(volume, family);
+        Ok(self.deleted_reply(volume, now))
+    }
+
+    /// Refuses a volume that cannot be deleted, and changes nothing. Answers its snapshots, which
+    /// have to be asked for.
+    pub fn check_delete(
+        &self,
+        now: Instant,
+        volume: VolumeId,
+        (force, snapshots): (bool, bool),
+    ) -> Result<Vec<VolumeId>, Refusal> {
         self.refuse_cutting(volume)?;
         let family: Vec<VolumeId> =
             self.snapshots_of(volume).into_iter().map(|(id, _)| id).collect();
@@ -58,19 +82,7 @@ impl Machine {
                 self.refuse_attached(now, one)?;
             }
         }
-        // Snapshots that were used have segments; what they are is not part of the change.
-        for &snapshot in &family {
-            self.rest(snapshot);
-        }
-        let all_ms = self.config.undelete.as_millis() as u64;
-        let until_ms = unix_ms.saturating_add(all_ms);
-        let deleted = Deleted { at_ms: unix_ms, until_ms, left_ms: Some(all_ms) };
-        self.left.insert(volume, Left { stored: deleted.left(), since: now });
-        self.next_change();
-        self.retire_all(volume);
-        self.set_deleted(volume, Some(deleted), None);
-        self.align_snapshots(volume, family);
-        Ok(self.deleted_reply(volume, now))
+        Ok(family)
     }
 
     /// Refuses to delete snapshots that volumes were cloned from.
@@ -268,11 +280,6 @@ impl Machine {
             self.serve_for_a_while(now, clone);
         }
         !clones.is_empty()
-    }
-
-    /// Snapshots of a volume, the youngest first.
-    pub fn snapshot_ids(&self, volume: VolumeId) -> Vec<VolumeId> {
-        self.snapshots_of(volume).into_iter().map(|(id, _)| id).rev().collect()
     }
 
     /// All that may share files with a volume, itself too: parents, snapshots, clone sources, clones.

@@ -28,14 +28,17 @@ impl Manager {
         volume: VolumeId,
         (force, snapshots): (bool, bool),
     ) -> Result<BlockReply, ControlError> {
-        let is_snapshot = {
+        let (gone, is_snapshot) = {
             let machine = lead.machine.borrow();
-            machine.state().volume(volume).is_some_and(|known| known.family.parent.is_some())
+            let known = machine.state().volume(volume);
+            (known.is_none(), known.is_some_and(|known| known.family.parent.is_some()))
         };
         if is_snapshot || self.undelete().is_zero() {
-            if snapshots {
-                let all = lead.machine.borrow().snapshot_ids(volume);
-                for snapshot in all {
+            if snapshots && !gone {
+                // All of them are checked before the first one goes.
+                let (now, how) = (self.env().now(), (force, snapshots));
+                let family = lead.machine.borrow().check_delete(now, volume, how)?;
+                for snapshot in family.into_iter().rev() {
                     let request = BlockRequest::Remove { volume: snapshot, force };
                     Box::pin(self.serve(request)).await?;
                 }

@@ -174,6 +174,27 @@ fn volume_brought_back_during_its_removal_stays_with_its_snapshots() {
     assert_eq!(machine.state().deleted().count(), 0);
 }
 
+/// A manager that keeps no deleted volumes removes the snapshots one after the other: it checks all
+/// of them before.
+#[test]
+fn deletion_that_would_be_refused_is_refused_by_its_check_and_changes_nothing() {
+    let (mut machine, _, id) = world();
+    let (first, second) =
+        (snapshot(&mut machine, 7, id, "s").volume, snapshot(&mut machine, 8, id, "t").volume);
+    assert_eq!(machine.check_delete(at(1), id, (false, true)), Ok(vec![first, second]));
+    let (name, holder) = ("a".to_owned(), "f1".to_owned());
+    machine.handle(at(1), BlockRequest::Attach { name, nonce: 1, holder }).expect("it is free");
+    let refused = machine.check_delete(at(2), id, (false, true));
+    assert!(matches!(refused, Err(Refusal::AttachedClient { .. })), "{refused:?}");
+    machine.handle(at(3), BlockRequest::Detach { volume: id, epoch: 1 }).expect("it is done");
+    volume(machine.clone_of(at(3), 9, first, "c"));
+    let refused = machine.check_delete(at(4), id, (false, true));
+    assert!(matches!(refused, Err(Refusal::HasClones { .. })), "{refused:?}");
+    let refused = machine.check_delete(at(4), id, (true, false));
+    assert!(matches!(refused, Err(Refusal::HasSnapshots { .. })), "{refused:?}");
+    assert_eq!(machine.check_delete(at(4), id, (true, true)), Ok(vec![first, second]));
+}
+
 /// A clone that was never used has no files: it gets them before its snapshot goes, even if it is
 /// deleted.
 #[test]

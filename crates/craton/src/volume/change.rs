@@ -273,14 +273,15 @@ pub async fn rm(
             Err(error) => return Err(error.into()),
         };
         let volume = info.volume;
+        let delete = BlockRequest::Delete { volume, force, snapshots };
         let request = match now || info.parent.is_some() {
-            true => {
-                if snapshots {
-                    super::snapshot::remove_all(managers, &info, force).await?;
-                }
-                BlockRequest::Remove { volume, force }
+            true if snapshots && info.parent.is_none() => {
+                // One request checks all of them; when one is refused, none is removed.
+                managers.ask(delete).await?;
+                BlockRequest::RemoveDeleted { volume }
             }
-            false => BlockRequest::Delete { volume, force, snapshots },
+            true => BlockRequest::Remove { volume, force },
+            false => delete,
         };
         let mut shown = show::volume(&info, None);
         match managers.ask(request).await? {

@@ -123,17 +123,6 @@ async fn remove(managers: &Managers, info: &VolumeInfo, force: bool) -> Done {
     }
 }
 
-/// Removes all snapshots of a volume, the youngest first.
-pub async fn remove_all(managers: &Managers, source: &VolumeInfo, force: bool) -> Done {
-    let mut snapshots = show::all(managers).await?;
-    snapshots.retain(|info| info.parent == Some(source.volume));
-    snapshots.sort_by_key(|info| std::cmp::Reverse(info.volume));
-    for snapshot in snapshots {
-        remove(managers, &snapshot, force).await?;
-    }
-    Ok(())
-}
-
 async fn rollback(managers: &Managers, volume: &str, name: &str, json: bool) -> Done {
     let snapshot = find(managers, &format!("{volume}{AT}{name}")).await?;
     let nonce = managers.client().env().random_u64();

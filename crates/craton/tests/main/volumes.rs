@@ -183,6 +183,11 @@ fn a_volume_is_a_disk_for_standard_tools() {
     let mut nbd = Nbd::open(&url);
     assert_eq!(nbd.ask(READ, (1 << 30) - BLOCK as u64, BLOCK, &[]), [7; BLOCK]);
     assert_eq!(nbd.ask(READ, 5 << 20, BLOCK, &[]), content[5 << 20..][..BLOCK]);
+    // A refused removal leaves the snapshots where they are.
+    run(&["snapshot", "create", "data", "kept"]);
+    refused(&["rm", "data", "--now", "--snapshots"], 1, "has it open");
+    assert!(run(&["snapshot", "ls", "data"]).contains("data@kept"));
+    run(&["snapshot", "rm", "data", "kept"]);
     drop(nbd);
     // A volume removed by mistake comes back under another name, with its data and its snapshot.
     run(&["snapshot", "create", "data", "s"]);
