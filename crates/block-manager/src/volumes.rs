@@ -185,6 +185,10 @@ impl Machine {
             if !force {
                 return Err(Refusal::HasData { name: known.spec.name, bytes });
             }
+            // Clients that were silent for long assume the old length, too: their attachments end.
+            for one in std::mem::take(&mut known.attached) {
+                self.kept.remove(&(volume, one.epoch));
+            }
             for (id, segment) in self.state.segments_of(volume, count).collect::<Vec<_>>() {
                 known.owner_floor = known.owner_floor.max(segment.epoch);
                 self.retire(id);

@@ -422,3 +422,20 @@ fn a_page_of_long_causes_is_cut_to_what_an_answer_may_have() {
     }
     assert!(pages > 2 && from as usize == segments.len(), "{pages} pages");
 }
+
+/// Its client was cut off from the managers for long, and still assumes the old length.
+#[test]
+fn attachment_that_was_silent_during_a_shrink_is_over() {
+    let mut machine = machine(ManagerState::default(), 1, at(0));
+    let create = BlockRequest::Create { nonce: 1, spec: spec("a", 8 * GIB) };
+    let id = volume(machine.handle(at(0), create)).volume;
+    let attach = |nonce| BlockRequest::Attach { name: "a".into(), nonce, holder: "f1".to_owned() };
+    machine.handle(at(0), attach(1)).expect("it is free");
+    let smaller = BlockRequest::Resize { volume: id, bytes: GIB, force: true };
+    let shrunk = volume(machine.handle(at(6000), smaller));
+    assert_eq!((shrunk.spec.bytes, shrunk.attachments), (GIB, Vec::new()));
+    let keep = BlockRequest::Keep { attachments: vec![(id, 1)] };
+    assert_eq!(machine.handle(at(6001), keep), Ok(BlockReply::Kept { over: vec![(id, 1)] }));
+    let attached = machine.handle(at(6002), attach(2));
+    assert!(matches!(attached, Ok(BlockReply::Attached { epoch: 2, .. })), "{attached:?}");
+}
