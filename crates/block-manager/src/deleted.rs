@@ -43,16 +43,16 @@ impl Machine {
         let family = self.check_delete(now, volume, (force, snapshots))?;
         // Snapshots that were used have segments; what they are is not part of the change.
         for &snapshot in &family {
-            self.rest(snapshot);
+            self.rest(now, snapshot);
         }
         let all_ms = self.config.undelete.as_millis() as u64;
         let until_ms = unix_ms.saturating_add(all_ms);
         let deleted = Deleted { at_ms: unix_ms, until_ms, left_ms: Some(all_ms) };
         self.left.insert(volume, Left { stored: deleted.left(), since: now });
         self.next_change();
-        self.retire_all(volume);
+        self.retire_all(now, volume);
         self.set_deleted(volume, Some(deleted), None);
-        self.align_snapshots(volume, family);
+        self.align_snapshots(now, volume, family);
         Ok(self.deleted_reply(volume, now))
     }
 
@@ -112,7 +112,7 @@ impl Machine {
     }
 
     /// Snapshots are deleted, or are there, as their volume is: a change for each of them.
-    fn align_snapshots(&mut self, volume: VolumeId, snapshots: Vec<VolumeId>) {
+    fn align_snapshots(&mut self, now: Instant, volume: VolumeId, snapshots: Vec<VolumeId>) {
         let Some(known) = self.state.volume(volume) else { return };
         let (name, deleted) = (known.spec.name.clone(), known.deleted);
         for id in snapshots {
@@ -123,7 +123,7 @@ impl Machine {
             let own = snapshot.spec.name.rsplit(AT).next().unwrap_or_default();
             let name = format!("{name}{AT}{own}");
             self.next_change();
-            self.retire_all(id);
+            self.retire_all(now, id);
             self.set_deleted(id, deleted, Some(name));
         }
     }
@@ -142,7 +142,7 @@ impl Machine {
             }
         }
         for (volume, snapshots) in family {
-            self.align_snapshots(volume, snapshots);
+            self.align_snapshots(now, volume, snapshots);
         }
     }
 
@@ -202,12 +202,12 @@ impl Machine {
             }
         }
         let count = self.check_room(&known.spec, 1)?;
-        self.rest(volume); // A clone may be linking shared files.
+        self.rest(now, volume); // A clone may be linking shared files.
         self.next_change();
         self.left.remove(&volume);
         self.set_deleted(volume, None, Some(name));
         self.add_segments(now, volume, 0..count);
-        self.align_snapshots(volume, family.into_iter().map(|(id, _)| id).collect());
+        self.align_snapshots(now, volume, family.into_iter().map(|(id, _)| id).collect());
         self.volume_reply(volume)
     }
 

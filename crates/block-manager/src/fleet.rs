@@ -104,22 +104,10 @@ impl Machine {
                 (None, segment.epoch)
             }
         };
-        let mut hold = self.holds.remove(&id).unwrap_or_default();
         self.next_change();
         self.put(Key::Segment(id), Value::Segment(Segment { epoch, owner: to }));
         if let Some(from) = segment.owner {
-            let change = self.note(from, id);
-            if let Some(entry) = self.servers.get(&from)
-                && entry.lease_end > now
-            {
-                let (boot, until) = (entry.boot, entry.lease_end);
-                hold.0.push(Wait { server: from, boot, change, until });
-            }
-            self.tell(from);
-        }
-        hold.0.retain(|wait| wait.until > now);
-        if !hold.0.is_empty() {
-            self.holds.insert(id, hold);
+            self.take_from(now, id, from);
         }
         if let Some(to) = to {
             if self.state.owned_count(to) == 1
@@ -133,6 +121,22 @@ impl Machine {
             }
             self.tell(to);
         }
+    }
+
+    /// A segment is not a server's any more. Its next owner waits until the server has made the
+    /// change, or its lease is over.
+    pub(super) fn take_from(&mut self, now: Instant, id: SegmentId, from: BlockServerId) {
+        let change = self.note(from, id);
+        let mut hold = self.holds.remove(&id).unwrap_or_default();
+        if let Some(entry) = self.servers.get(&from) {
+            let (boot, until) = (entry.boot, entry.lease_end);
+            hold.0.push(Wait { server: from, boot, change, until });
+        }
+        hold.0.retain(|wait| wait.until > now);
+        if !hold.0.is_empty() {
+            self.holds.insert(id, hold);
+        }
+        self.tell(from);
     }
 
     /// Time for which a segment's owner must hold back acknowledgements of writes.

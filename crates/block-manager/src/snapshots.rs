@@ -457,14 +457,14 @@ impl Machine {
                 self.snapshots.served.insert(id, used);
                 continue;
             }
-            self.rest(id);
+            self.rest(now, id);
         }
     }
 
     /// Takes the owners from the segments of a volume: a change of its own.
-    pub(super) fn rest(&mut self, id: VolumeId) {
+    pub(super) fn rest(&mut self, now: Instant, id: VolumeId) {
         self.next_change();
-        self.retire_all(id);
+        self.retire_all(now, id);
         self.snapshots.served.remove(&id);
     }
 }

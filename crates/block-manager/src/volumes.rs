@@ -109,7 +109,7 @@ impl Machine {
     pub(super) fn drop_volume(&mut self, now: Instant, volume: VolumeId, nonce: u64) {
         self.kept.retain(|(other, _), _| *other != volume);
         let ids: Vec<SegmentId> = self.state.segments_of(volume, 0).map(|(id, _)| id).collect();
-        ids.into_iter().for_each(|id| self.retire(id));
+        ids.into_iter().for_each(|id| self.retire(now, id));
         let parts: Vec<PendingDelete> = self
             .state
             .pending_deletes()
@@ -121,7 +121,7 @@ impl Machine {
     }
 
     /// Ends the ownership of all segments of a volume; later owners begin above its epochs.
-    pub(super) fn retire_all(&mut self, volume: VolumeId) {
+    pub(super) fn retire_all(&mut self, now: Instant, volume: VolumeId) {
         let Some(mut known) = self.state.volume(volume).cloned() else { return };
         let segments: Vec<_> = self.state.segments_of(volume, 0).collect();
         if segments.is_empty() {
@@ -129,20 +129,18 @@ impl Machine {
         }
         for (segment, of) in segments {
             known.owner_floor = known.owner_floor.max(of.epoch);
-            self.retire(segment);
+            self.retire(now, segment);
         }
         self.put(Key::Volume(volume), Value::Volume(known));
     }
 
-    /// Ends a segment.
-    pub(super) fn retire(&mut self, id: SegmentId) {
+    /// Ends a segment. If it is made again, its owner waits for the leases of owners before.
+    pub(super) fn retire(&mut self, now: Instant, id: SegmentId) {
         let owner = self.state.segment(id).and_then(|segment| segment.owner);
         self.change(Row::delete(Key::Segment(id)));
-        self.holds.remove(&id);
         self.moved.remove(&id);
         if let Some(owner) = owner {
-            self.note(owner, id);
-            self.tell(owner);
+            self.take_from(now, id, owner);
         }
     }
 
@@ -191,7 +189,7 @@ impl Machine {
             }
             for (id, segment) in self.state.segments_of(volume, count).collect::<Vec<_>>() {
                 known.owner_floor = known.owner_floor.max(segment.epoch);
-                self.retire(id);
+                self.retire(now, id);
                 self.discard(now, PendingDelete { volume, segment: Some(id.index) }, known.nonce);
             }
         } else if self.state.has_pending_deletes(volume) {

@@ -3,12 +3,12 @@
 use base::GIB;
 use block_manager::rows::{Row, Value};
 use block_manager::{Machine, ManagerState, Refusal};
-use block_proto::{BlockReply, BlockRequest, DeletedVolume};
+use block_proto::{BlockGrant, BlockReply, BlockRequest, DeletedVolume};
 use block_volume::ids::VolumeId;
 use runtime::Duration;
 
 use super::snapshots::{find, next_leader, open, remove, snapshot, world};
-use super::{at, spec, volume};
+use super::{Server, at, spec, volume};
 
 /// Unix time of the tests' first millisecond.
 const EPOCH: u64 = 1_700_000_000_000;
@@ -300,4 +300,27 @@ fn volume_of_8_000_snapshots_is_deleted_and_brought_back_in_parts() {
     volume(undelete(&mut machine, id, Some("b")));
     assert_eq!(deleted_count(&machine), 0);
     step(&mut machine, &before, "b", 0);
+}
+
+/// A server that lost its link keeps its lease for a while: owners of the volume that is back must
+/// wait for that lease.
+#[test]
+fn owners_after_an_undelete_wait_for_leases_from_before_the_deletion() {
+    let (mut machine, mut first, id) = world();
+    let mut second = Server::join(&mut machine, at(1), "bs2");
+    first.heartbeat(&mut machine, at(2000));
+    second.heartbeat(&mut machine, at(2000));
+    delete(&mut machine, 2001, id, (true, false)).expect("by force");
+    let back = BlockRequest::Undelete { volume: id, name: None };
+    volume(machine.handle(at(2002), back));
+    let holds = |grant: BlockGrant| -> Vec<u32> {
+        grant.changes.iter().filter_map(|one| Some(one.ownership?.hold_ms)).collect()
+    };
+    let grant = holds(second.heartbeat(&mut machine, at(2003)));
+    assert!(!grant.is_empty() && grant.iter().all(|&ms| (600..640).contains(&ms)), "{grant:?}");
+    // The first server has made the change, and serves the volume no more.
+    first.heartbeat(&mut machine, at(2004));
+    first.heartbeat(&mut machine, at(2005));
+    let grant = holds(second.heartbeat(&mut machine, at(2006)));
+    assert!(!grant.is_empty() && grant.iter().all(|&ms| ms == 0), "{grant:?}");
 }
