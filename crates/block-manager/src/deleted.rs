@@ -187,6 +187,9 @@ impl Machine {
                 false => Err(Refusal::NotDeleted { name: known.spec.name }),
             };
         }
+        if let Some(volume) = known.family.parent {
+            return Err(Refusal::DeletedSnapshot { name: known.spec.name, volume });
+        }
         check_name(&name)?;
         let family = self.snapshots_of(volume);
         let rename = |snapshot: &Volume| {

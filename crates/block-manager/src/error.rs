@@ -81,6 +81,13 @@ pub enum Refusal {
         /// Its name.
         name: String,
     },
+    /// It is a snapshot, which comes back with its volume.
+    DeletedSnapshot {
+        /// Its name.
+        name: String,
+        /// Its volume.
+        volume: VolumeId,
+    },
     /// It was brought back, or deleted once more, while it was being removed.
     BroughtBack {
         /// Its name.
@@ -155,6 +162,7 @@ impl Refusal {
             | Refusal::Segments { .. }
             | Refusal::Limits
             | Refusal::NotDeleted { .. }
+            | Refusal::DeletedSnapshot { .. }
             | Refusal::BroughtBack { .. }
             | Refusal::Name { .. }
             | Refusal::Snapshot { .. }
@@ -224,6 +232,11 @@ impl fmt::Display for Refusal {
             Refusal::NotDeleted { name } => {
                 write!(f, "{name} is not deleted: 'craton volume ls' shows it")
             }
+            Refusal::DeletedSnapshot { name, volume } => write!(
+                f,
+                "{name} is a snapshot, which comes back with its volume: 'craton volume undelete \
+                 {volume}'"
+            ),
             Refusal::BroughtBack { name } => write!(
                 f,
                 "{name} was brought back while it was being removed, and stays; to remove it, \

@@ -324,3 +324,18 @@ fn owners_after_an_undelete_wait_for_leases_from_before_the_deletion() {
     let grant = holds(second.heartbeat(&mut machine, at(2006)));
     assert!(!grant.is_empty() && grant.iter().all(|&ms| ms == 0), "{grant:?}");
 }
+
+/// Brought back alone, it would be deleted again by the next leader, and until then keep its volume
+/// from being removed.
+#[test]
+fn deleted_snapshot_is_not_brought_back_without_its_volume() {
+    let (mut machine, _, id) = world();
+    let of = snapshot(&mut machine, 7, id, "s").volume;
+    delete(&mut machine, 1, id, (false, true)).expect("no client has it open");
+    let refused = undelete(&mut machine, of, Some("foo")).expect_err("it is a snapshot");
+    assert_eq!(refused.kind(), base::Kind::Invalid);
+    assert!(refused.to_string().contains(&format!("volume undelete {id}")), "{refused}");
+    assert_eq!(listed(&machine), [id, of]);
+    volume(undelete(&mut machine, id, None));
+    assert_eq!(find(&mut machine, "a@s").expect("it is back with its volume").volume, of);
+}
