@@ -79,7 +79,7 @@ impl Manager {
             let help = "For how long snapshots held acknowledgements back.";
             let name = "craton_block_snapshot_hold_seconds";
             registry.histogram(name, help, Unit::Nanoseconds, &[]).record(hold_us * 1000);
-            self.link(parts, cut, (id, policy)).await?;
+            self.link(lead, parts, cut, (id, policy)).await?;
             Ok::<u64, Refusal>(hold_us)
         };
         let linked = linked.await;
@@ -120,6 +120,7 @@ impl Manager {
     /// Makes the directories of a volume's segments from a cut of others.
     async fn link(
         &self,
+        lead: &LeaderTerm,
         parts: &[CutSegment],
         cut: u64,
         (to, policy): (VolumeId, Policy),
@@ -128,7 +129,14 @@ impl Manager {
             let to = SegmentId { volume: to, index: part.segment.index };
             let segment = part.segment;
             let request = BlockServerRequest::Link { segment, cut, to, policy };
-            self.ask_part(part, request, LINK_ATTEMPT)
+            async move {
+                // The next leader removes the directories when no link can come any more.
+                let leads = lead.machine.borrow().leads(self.env().now());
+                if lead.is_over() || !leads {
+                    return Err(Refusal::LeadsNoMore);
+                }
+                self.ask_part(part, request, LINK_ATTEMPT).await
+            }
         });
         let done = iter(links).buffer_unordered(LINKS_INFLIGHT);
         let linked = pin!(done.try_for_each(|_| std::future::ready(Ok(()))));
@@ -246,7 +254,7 @@ impl Manager {
             });
             join_all(cuts).await.into_iter().collect::<Result<Vec<_>, _>>()?;
             self.end_holds(&parts, cut, true).await?;
-            self.link(&parts, cut, made).await
+            self.link(lead, &parts, cut, made).await
         };
         let linked = linked.await;
         self.end_holds(&parts, cut, false).await.ok();

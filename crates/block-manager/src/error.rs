@@ -129,6 +129,8 @@ pub enum Refusal {
         /// The request.
         what: String,
     },
+    /// This manager has lost its lead.
+    LeadsNoMore,
     /// A block server runs elsewhere.
     Second {
         /// Its name.
@@ -155,6 +157,7 @@ impl Refusal {
             Refusal::Full { .. } => Kind::Full,
             Refusal::Removing { .. }
             | Refusal::Server { .. }
+            | Refusal::LeadsNoMore
             | Refusal::Opened { .. }
             | Refusal::Making { .. } => Kind::Retry,
             Refusal::Bytes { .. }
@@ -267,6 +270,9 @@ impl fmt::Display for Refusal {
                 f,
                 "{what}: the block server does not answer; nothing was changed: try again"
             ),
+            Refusal::LeadsNoMore => {
+                f.write_str("this block manager leads no more; nothing was changed: try again")
+            }
             Refusal::Second { name, first, addr } => write!(
                 f,
                 "a block server '{name}' runs at {first}: this one, at {addr}, is refused. Give it \

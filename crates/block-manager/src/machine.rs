@@ -20,7 +20,7 @@ use super::cut::Snapshots;
 use super::entity::{Counters, PendingDelete};
 use super::error::Refusal;
 use super::limits::{
-    PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
+    LINK_ATTEMPT, PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
 };
 use super::owners::{Hold, ServerEntry};
 use super::peers::Peers;
@@ -141,8 +141,9 @@ impl Machine {
         let former_leases_end = now + drifted(config.lease);
         let entry = |(id, _)| (id, ServerEntry::silent(now, former_leases_end));
         let servers = state.servers().map(entry).collect();
-        let pending_since =
-            state.pending_deletes().map(|pending_delete| (pending_delete, now)).collect();
+        // The leader before may have sent links just before its end.
+        let since = |one| if state.is_given_up(one) { now + LINK_ATTEMPT } else { now };
+        let pending_since = state.pending_deletes().map(|one| (one, since(one))).collect();
         let mut machine = Machine {
             config,
             servers,

@@ -239,6 +239,11 @@ impl ManagerState {
             .is_some_and(|(pending_delete, _)| pending_delete.volume == volume)
     }
 
+    /// True for files of a volume that was given up in the making: a link may come late.
+    pub fn is_given_up(&self, pending_delete: PendingDelete) -> bool {
+        pending_delete.segment.is_none() && self.pending_deletes.get(&pending_delete) == Some(&0)
+    }
+
     /// True when the volume of this creation was made and removed.
     pub fn was_removed(&self, nonce: u64) -> bool {
         self.pending_deletes

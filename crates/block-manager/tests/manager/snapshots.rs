@@ -333,3 +333,20 @@ fn a_rollback_takes_the_name_and_the_snapshots() {
     assert_eq!(next.state(), machine.state());
     assert_eq!(find(&mut next, "a@t").map(|info| info.volume), Ok(second.volume));
 }
+
+#[test]
+fn given_up_snapshot_is_purged_under_the_next_leader_after_the_last_link_only() {
+    let (mut machine, _, id) = world();
+    let parts = cut(&mut machine, 7, id, "s");
+    let (made, _) = machine.commit_snapshot(7, id, "s", &parts).expect("nothing moved");
+    machine.give_up(at(1), made);
+    machine.end_cutting(at(1), id);
+    let next = next_leader(&machine);
+    assert_eq!(next.due_deletes(at(20_000)), [], "a link may come late");
+    let pending_delete = PendingDelete { volume: made, segment: None };
+    assert_eq!(next.due_deletes(at(60_000)), [pending_delete]);
+    // What was whole gets no links.
+    let (mut machine, _, id) = world();
+    assert_eq!(remove(&mut machine, id, false), Ok(BlockReply::Done));
+    assert_eq!(next_leader(&machine).due_deletes(at(20_000)).len(), 1);
+}
