@@ -452,8 +452,12 @@ impl Machine {
         for (id, used) in served {
             let Some(known) = self.state.volume(id).cloned() else { continue };
             let attached = known.attached.iter().any(|one| !self.is_dead(now, id, one));
-            if attached || self.snapshots.cutting.contains(&id) || now - used < SNAPSHOT_REST {
-                let used = if attached { now } else { used };
+            // Clones are opened while their snapshot is about to go.
+            let parted = known.family.clone_source;
+            let parted = parted.is_some_and(|of| self.snapshots.parting.contains_key(&of));
+            let is_used = attached || parted;
+            if is_used || self.snapshots.cutting.contains(&id) || now - used < SNAPSHOT_REST {
+                let used = if is_used { now } else { used };
                 self.snapshots.served.insert(id, used);
                 continue;
             }

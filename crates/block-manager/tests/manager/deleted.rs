@@ -339,3 +339,25 @@ fn deleted_snapshot_is_not_brought_back_without_its_volume() {
     volume(undelete(&mut machine, id, None));
     assert_eq!(find(&mut machine, "a@s").expect("it is back with its volume").volume, of);
 }
+
+/// To link the segments of a large clone takes longer than an unused volume keeps its owners.
+#[test]
+fn deleted_clone_keeps_its_owners_while_it_is_parted() {
+    let (mut machine, mut server, id) = world();
+    let of = snapshot(&mut machine, 7, id, "s").volume;
+    let clone = volume(machine.clone_of(at(1), 8, of, "c")).volume;
+    delete(&mut machine, 2, clone, (false, false)).expect("no client has it open");
+    assert!(machine.serve_deleted_clones(at(3), of));
+    assert_eq!(machine.begin_parting(of), [clone]);
+    open(&mut machine, &mut server);
+    let beat_and_tick = |machine: &mut Machine, server: &mut Server, ms| {
+        server.heartbeat(machine, at(ms));
+        machine.tick(at(ms));
+        machine.state().segments_of(clone, 0).count()
+    };
+    assert_eq!(beat_and_tick(&mut machine, &mut server, 11_000), 4, "it is being parted");
+    // It is tried again soon when a server did not answer.
+    machine.end_parting(of);
+    assert_eq!(beat_and_tick(&mut machine, &mut server, 12_000), 4, "it was used just now");
+    assert_eq!(beat_and_tick(&mut machine, &mut server, 30_000), 0);
+}
