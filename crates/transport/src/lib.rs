@@ -8,6 +8,7 @@
 //! Invariant: knows no store and no service; never decodes a body or payload.
 
 mod connect;
+mod deferred;
 mod endpoint;
 mod error;
 mod handshake;

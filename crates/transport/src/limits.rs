@@ -13,11 +13,14 @@ pub const LISTEN_RETRY: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes that wait to be sent on one link; beyond it calls get `Busy`. 16 MiB = 16 of the
-    /// largest appends. Background calls get half of it, foreground calls 7/8.
+    /// largest appends. Background calls get half of it, foreground calls 7/8. While as much waits
+    /// on an accepted link, its requests wait too: up to as many bytes, beyond it they are answered
+    /// `Busy`.
     pub queue_bytes_max: usize,
-    /// Frames that wait to be sent on one link: 4096 x 100 bytes of state.
+    /// Frames that wait to be sent on one link: 4096 x 100 bytes of state. While as many wait,
+    /// nothing is read. More than answers of all requests, since these wait for credit.
     pub queue_frames_max: usize,
-    /// Requests of one peer that are being handled; beyond it they are answered `Busy`.
+    /// Requests of one peer that are being handled or wait; beyond it they are answered `Busy`.
     pub requests_inflight_max: usize,
     /// Accepted links whose peers have proven themselves; beyond it connections are refused.
     /// 1024 x `staging_bytes`.
@@ -117,6 +120,7 @@ impl Limits {
         assert!(self.links_max >= 1 && self.handshakes_max >= 1);
         assert!(self.queue_bytes_max >= 2 * (BODY_MAX + PAYLOAD_MAX + HEADER));
         assert!(self.queue_frames_max >= 8 && self.requests_inflight_max >= 1);
+        assert!(self.queue_frames_max > self.requests_inflight_max, "credit is always read");
         assert!(self.backoff_min <= self.backoff_max);
         assert!(self.silence_max > Duration::ZERO && self.idle_probe > Duration::ZERO);
     }

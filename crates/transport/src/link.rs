@@ -13,6 +13,7 @@ use wire::frame::{
     Service,
 };
 
+use crate::deferred::{DeferredRequest, DeferredRequests};
 use crate::error::CallError;
 use crate::limits::Limits;
 use crate::message::{Handler, Incoming, PeerInfo, Reply, Request, Response, Target};
@@ -83,6 +84,8 @@ pub(crate) struct Link {
     calls: RefCell<Map<u64, Rc<CallState>>>,
     serving: RefCell<Map<u64, Weak<Serving>>>,
     inflight: Cell<usize>,
+    /// Requests that wait until less is to be sent.
+    deferred: RefCell<DeferredRequests>,
     /// Something came since the last check.
     heard: Cell<bool>,
     watched: Cell<bool>,
@@ -150,6 +153,7 @@ impl Link {
             calls: RefCell::default(),
             serving: RefCell::default(),
             inflight: Cell::new(0),
+            deferred: RefCell::default(),
             heard: Cell::new(false),
             watched: Cell::new(false),
             watch: Notify::new(),
@@ -161,6 +165,10 @@ impl Link {
             tasks: RefCell::default(),
             counters: Counters::default(),
         });
+        if let Some(handler) = handler.clone() {
+            let work = serve_deferred(link.clone(), handler);
+            link.spawn(Class::Foreground, "transport: deferred requests", work);
+        }
         link.spawn(
             Class::Foreground,
             "transport: receive",
@@ -211,7 +219,8 @@ impl Link {
             call.slot.fill(Err(error));
         }
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
-        drop(queued);
+        let deferred = std::mem::take(&mut *self.deferred.borrow_mut());
+        drop((queued, deferred));
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
         tasks.iter().for_each(JoinHandle::abort);
         if let Some(owner) = self.owner.upgrade() {
@@ -225,8 +234,9 @@ impl Link {
         if piece.is_some() {
             self.moved.set(self.env.now());
             self.note_credit();
-            self.room.notify_waiters();
         }
+        // Also when only cancelled messages went.
+        self.room.notify_waiters();
         piece
     }
 
@@ -250,11 +260,14 @@ impl Link {
         since(self.unfinished.since()).then_some("sends nothing of the rest of a message")
     }
 
-    /// True when what waits to be sent is as much as one link may hold.
+    /// True when as many frames wait to be sent as one link may hold.
     fn is_full(&self) -> bool {
-        let queue = self.queue.borrow();
-        queue.frames() >= self.limits.queue_frames_max
-            || (!self.connected && queue.bytes() >= self.limits.queue_bytes_max)
+        self.queue.borrow().frames() >= self.limits.queue_frames_max
+    }
+
+    /// True when requests wait until less is to be sent.
+    fn defers_requests(&self) -> bool {
+        self.queue.borrow().bytes() >= self.limits.queue_bytes_max
     }
 
     /// Queues a message, as the simulator's network lets it.
@@ -383,14 +396,41 @@ impl Link {
             self.respond(&header, STATUS_EXPIRED, Vec::new(), None, None);
             return;
         }
-        if message.payload_lost || self.inflight.get() >= self.limits.requests_inflight_max {
-            self.env.mark("transport: request answered busy");
-            if let Some(owner) = self.owner.upgrade() {
-                owner.answered_busy();
-            }
-            self.respond(&header, STATUS_BUSY, Vec::new(), None, None);
+        let held = self.inflight.get() + self.deferred.borrow().len();
+        if message.payload_lost || held >= self.limits.requests_inflight_max {
+            self.refuse_busy(&header);
             return;
         }
+        let micros = u64::from(header.deadline_us);
+        let deadline = self.env.now() + std::time::Duration::from_micros(micros);
+        let request = DeferredRequest { message, deadline };
+        if !self.defers_requests() && self.deferred.borrow().len() == 0 {
+            self.serve(service, request, handler);
+            return;
+        }
+        self.env.mark("transport: request deferred");
+        let kept = self.deferred.borrow_mut().push(request, self.limits.queue_bytes_max);
+        if kept.is_err() {
+            self.refuse_busy(&header);
+        }
+    }
+
+    fn refuse_busy(self: &Rc<Link>, header: &Header) {
+        self.env.mark("transport: request answered busy");
+        if let Some(owner) = self.owner.upgrade() {
+            owner.answered_busy();
+        }
+        self.respond(header, STATUS_BUSY, Vec::new(), None, None);
+    }
+
+    fn serve(
+        self: &Rc<Link>,
+        service: Service,
+        request: DeferredRequest,
+        handler: &Rc<dyn Handler>,
+    ) {
+        let DeferredRequest { message, deadline } = request;
+        let header = message.header;
         let serving = Rc::new(Serving {
             link: Rc::downgrade(self),
             request: header.request,
@@ -398,7 +438,6 @@ impl Link {
         });
         self.inflight.set(self.inflight.get() + 1);
         self.serving.borrow_mut().insert(header.request, Rc::downgrade(&serving));
-        let micros = u64::from(header.deadline_us);
         let served = Served {
             link: self.clone(),
             header: Header { version: self.version, ..header },
@@ -416,7 +455,7 @@ impl Link {
                 payload: message.payload,
             },
             peer: self.peer.clone(),
-            deadline: self.env.now() + std::time::Duration::from_micros(micros),
+            deadline,
             reply: Reply::new(Target::Link(served)),
         });
     }
@@ -551,6 +590,7 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
             (FrameKind::Cancel, None) => receiver.cancel(header.request),
             (FrameKind::Cancel, Some(_)) => {
                 receiver.cancel(header.request);
+                link.deferred.borrow_mut().cancel(header.request);
                 let serving = link.serving.borrow().get(&header.request).and_then(Weak::upgrade);
                 if let Some(serving) = serving {
                     link.env.mark("transport: request cancelled");
@@ -569,7 +609,8 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
                 return;
             }
         }
-        // Answers must not pile up for a peer that reads nothing.
+        // Answers must not pile up for a peer that reads nothing. Large ones do not get here: they
+        // wait for credit, which has to be read.
         if link.is_full() {
             receiver.pause();
             while link.is_full() {
@@ -578,6 +619,24 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
             }
             receiver.resume();
         }
+    }
+}
+
+/// Handles the requests that waited, as soon as less is to be sent.
+async fn serve_deferred(link: Rc<Link>, handler: Rc<dyn Handler>) {
+    loop {
+        while !link.defers_requests() {
+            let next = link.deferred.borrow_mut().pop();
+            let Some(request) = next else { break };
+            let header = request.message.header;
+            let Some(service) = header.service else { continue };
+            if request.deadline <= link.env.now() {
+                link.respond(&header, STATUS_EXPIRED, Vec::new(), None, None);
+            } else {
+                link.serve(service, request, &handler);
+            }
+        }
+        link.room.notified().await;
     }
 }
 

@@ -331,3 +331,28 @@ fn concurrent_first_calls_make_one_connection() {
         on(&env, async move { a.endpoint.close() }).await;
     });
 }
+
+/// More than `queue_bytes_max` of answers: they leave as fast as their caller takes them.
+#[test]
+fn answers_beyond_the_queues_bound_arrive_one_after_the_other() {
+    let sim = pair(11, Limits::default(), async |sim, a, b| {
+        echo(&a, &b, 1, 1).await;
+        let calls: Vec<_> = (0..40)
+            .map(|_| {
+                let asked = request(OP_FETCH, (1u64 << 20).to_le_bytes().to_vec(), None);
+                let (endpoint, addr) = (a.endpoint.clone(), b.addr);
+                a.env.spawn(runtime::Class::Foreground, "call", async move {
+                    endpoint.call(addr, asked, millis(20_000)).await
+                })
+            })
+            .collect();
+        sim.sleep(millis(1)).await;
+        for call in calls {
+            let answer = call.await.expect("ran").expect("an answer");
+            assert_eq!(answer.payload.map(|payload| payload.len()), Some(1 << 20));
+        }
+        assert_eq!(a.endpoint.stats().links_broken, 0);
+        assert_eq!(b.endpoint.stats().busy, 0);
+    });
+    assert!(sim.marks().contains_key("transport: request deferred"), "{:?}", sim.marks());
+}

@@ -69,7 +69,11 @@ async fn hog(mut raw: Raw, sim: Sim, count: u64) {
 
 #[test]
 fn peer_that_reads_nothing_holds_little_and_is_given_up() {
-    for (count, mark) in [(8, "transport: stalled peer"), (200, "transport: reading paused")] {
+    for (count, mark) in [
+        (8, "transport: stalled peer"),
+        (200, "transport: request deferred"),
+        (10_000, "transport: reading paused"),
+    ] {
         let sim = pair(32, Limits::default(), async |sim, a, b| {
             let alone = slowest(&sim, &a, &b, 200).await;
             let env = sim.boot(sim.add_host("hog"));
