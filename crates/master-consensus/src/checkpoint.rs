@@ -98,7 +98,7 @@ impl SnapshotData {
 impl Checkpoints {
     /// Reads the newest manifest of the group of `group_store`, and removes the remains of others.
     pub async fn open(group_store: GroupStore) -> Result<Checkpoints, LogError> {
-        let manifests = group_store.list(Kind::Manifest);
+        let manifests = group_store.recover(Kind::Manifest).await?;
         let newest = manifests.iter().rev().find(|held| held.sealed);
         let mut live = Live::default();
         if let Some(held) = newest {
@@ -112,7 +112,7 @@ impl Checkpoints {
         for run in &live.runs {
             wanted.extend((0..run.parts()).map(|part| part_number(run.facts.id, part)));
         }
-        let held = group_store.list(Kind::Run);
+        let held = group_store.recover(Kind::Run).await?;
         let sound = held.iter().filter(|held| held.sealed && wanted.contains(&held.number));
         if sound.count() != wanted.len() {
             return Err(LogError::SnapshotLost);

@@ -54,7 +54,7 @@ impl LogDevice for EngineDevice {
     }
 
     async fn read_all(&mut self) -> Result<LogImage, DeviceError> {
-        let mut held = self.group_store.list(Kind::Segment);
+        let mut held = self.group_store.recover(Kind::Segment).await?;
         if let Some(&StoredChunk { number, len: 0, damaged: false, .. }) = held.last() {
             // The first append of an opening was torn.
             self.group_store.delete(Kind::Segment, number).await?;

@@ -72,6 +72,7 @@ trait AnyStore {
     fn read(&self, chunk: ChunkId, at: u32, len: u32) -> LocalFuture<'_, Result<Read, StoreError>>;
     fn seal(&self, chunk: ChunkId, len: u32) -> LocalFuture<'_, Result<(), StoreError>>;
     fn delete(&self, chunk: ChunkId) -> LocalFuture<'_, Result<(), StoreError>>;
+    fn forget(&self, chunk: ChunkId) -> LocalFuture<'_, Result<(), StoreError>>;
     fn list(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkInfo>;
 }
 
@@ -94,6 +95,10 @@ impl<S: ChunkStore> AnyStore for S {
             // No other process knows of it: no tombstone is needed.
             ChunkStore::forget(self, chunk).await
         })
+    }
+
+    fn forget(&self, chunk: ChunkId) -> LocalFuture<'_, Result<(), StoreError>> {
+        Box::pin(ChunkStore::forget(self, chunk))
     }
 
     fn list(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkInfo> {
@@ -129,20 +134,32 @@ impl GroupStore {
         chunk_id(self.group, kind, number)
     }
 
-    /// All chunks of a kind, by number.
-    pub(super) fn list(&self, kind: Kind) -> Vec<StoredChunk> {
+    /// All chunks of a kind, by number. What a crash left of a deletion is completed first: the
+    /// number of a chunk that is only marked as deleted would take no append.
+    pub(super) async fn recover(&self, kind: Kind) -> Result<Vec<StoredChunk>, DeviceError> {
+        let (held, deleted) = self.list(kind);
+        for chunk in deleted {
+            self.env.mark("group store: a deletion is completed");
+            self.retry_while_busy("forget", chunk, || self.store.forget(chunk)).await?;
+        }
+        Ok(held)
+    }
+
+    /// All chunks of a kind, by number, and those that are deleted and not forgotten.
+    fn list(&self, kind: Kind) -> (Vec<StoredChunk>, Vec<ChunkId>) {
         let first = self.id(kind, 0).get();
         let mut after = first.checked_sub(1).map(ChunkId::new);
-        let mut held = Vec::new();
+        let (mut held, mut deleted) = (Vec::new(), Vec::new());
         loop {
             let page = self.store.list(after, STORE_CHUNKS_LISTED);
             let full = page.len() == STORE_CHUNKS_LISTED;
             for ChunkInfo { chunk, stat, .. } in page {
                 if chunk.get() >> KIND_AT != first >> KIND_AT {
-                    return held;
+                    return (held, deleted);
                 }
                 after = Some(chunk);
                 if stat.state == ReplicaState::Tombstone {
+                    deleted.push(chunk);
                     continue;
                 }
                 held.push(StoredChunk {
@@ -153,7 +170,7 @@ impl GroupStore {
                 });
             }
             if !full {
-                return held;
+                return (held, deleted);
             }
         }
     }

@@ -4,14 +4,17 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::DiskId;
+use base::{ChunkId, DiskId, Epoch};
+use chunkstore::ChunkStore;
+use master_consensus::limits::RUN_PARTS_MAX;
 use master_consensus::{
-    Checkpoints, DeviceError, Group, GroupConfig, GroupStore, LocalFuture, LogDevice, LogError,
-    LogImage, MemoryDevice, NetError, OpenError, PeerSend,
+    Checkpoints, DeviceError, EngineDevice, Group, GroupConfig, GroupStore, LocalFuture, LogDevice,
+    LogError, LogImage, MemoryDevice, NetError, OpenError, PeerSend, RaftLog,
 };
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
 use testing::chunks::ModelDisk;
+use wire::data::ReplicaState;
 
 use super::checkers::{Observer, Registers, set_command};
 
@@ -286,5 +289,37 @@ fn a_failed_write_ends_the_member() {
         assert!((1..12).contains(&acknowledged), "{acknowledged}");
         assert_eq!(group.failure(), Some(LogError::Device(DeviceError::NoBuffers)));
         assert!(group.propose(set_command(0, 1, 0)).await.is_err());
+    });
+}
+
+/// Leaves what a crash between the deletion of a chunk and its forgetting leaves.
+async fn leave_tombstone(disk: &ModelDisk, chunk: ChunkId) {
+    disk.make_empty(chunk, Epoch::new(1), 0, false);
+    disk.open(None).delete(chunk).await.expect("a sound disk");
+}
+
+#[test]
+fn log_opens_after_a_crash_between_delete_and_forget_of_its_segment() {
+    on_node(|env| async move {
+        let disk = disk();
+        leave_tombstone(&disk, GroupStore::segment_chunk(1, 0)).await;
+        let device = EngineDevice::new(GroupStore::new(&env, disk.open(None), 1), SEGMENT);
+        assert_eq!(RaftLog::open(&env, device).await.err(), None);
+    });
+}
+
+#[test]
+fn checkpoint_is_taken_after_a_crash_between_delete_and_forget_of_its_chunks() {
+    on_node(|env| async move {
+        let (device, disk) = (MemoryDevice::new(SEGMENT), disk());
+        let first = GroupStore::segment_chunk(1, 0).get();
+        let (run, manifest) =
+            (ChunkId::new(first | 1 << 38 | RUN_PARTS_MAX), ChunkId::new(first | 2 << 38 | 1));
+        leave_tombstone(&disk, run).await;
+        leave_tombstone(&disk, manifest).await;
+        fill(&env, &device, &disk, 150).await;
+        let states = [run, manifest].map(|chunk| disk.open(None).stat(chunk).map(|it| it.state));
+        assert_eq!(states, [Ok(ReplicaState::Sealed), Ok(ReplicaState::Sealed)]);
+        assert_eq!(register(&env, &device, &disk, 150 % 8).await, 150);
     });
 }
