@@ -103,6 +103,11 @@ pub enum LogError {
     SnapshotLost,
     /// The log was closed, or failed before.
     Closed,
+    /// The Raft library has ended: a checkpoint could not be written, or a snapshot not installed.
+    Ended {
+        /// The library's error, with its cause.
+        cause: String,
+    },
 }
 
 impl LogError {
@@ -112,7 +117,7 @@ impl LogError {
             LogError::Device(DeviceError::Segment { .. } | DeviceError::Damaged { .. }) => {
                 Kind::Corrupt
             }
-            LogError::Device(_) => Kind::Unknown,
+            LogError::Device(_) | LogError::Ended { .. } => Kind::Unknown,
             LogError::Corrupt { .. } | LogError::BadCommand { .. } | LogError::SnapshotLost => {
                 Kind::Corrupt
             }
@@ -142,6 +147,7 @@ impl fmt::Display for LogError {
                  it rejoin as a learner",
             ),
             LogError::Closed => f.write_str("the Raft log is closed"),
+            LogError::Ended { cause } => write!(f, "this member has stopped: {cause}"),
         }
     }
 }

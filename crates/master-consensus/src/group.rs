@@ -1,5 +1,6 @@
 //! A Raft group: replicated commands over a deterministic state machine.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
@@ -135,6 +136,8 @@ struct Member<M: StateMachine> {
     /// A snapshot of which some parts have come.
     incoming: Mutex<Option<Incoming>>,
     checkpoints: Checkpoints,
+    /// The owner has asked for a shutdown.
+    closing: Cell<bool>,
 }
 
 impl<M: StateMachine> Group<M> {
@@ -186,6 +189,7 @@ impl<M: StateMachine> Group<M> {
             installing: Semaphore::new(APPENDS_TOGETHER as usize),
             incoming: Mutex::new(None),
             checkpoints,
+            closing: Cell::new(false),
         })))
     }
 
@@ -371,11 +375,12 @@ impl<M: StateMachine> Group<M> {
     /// Cause of the member's failure; none while it works or after a shutdown.
     pub fn failure(&self) -> Option<LogError> {
         let log = || self.0.log.failure().filter(|error| *error != LogError::Closed);
-        self.0.applied.failure().or_else(log)
+        self.0.applied.failure().or_else(log).or_else(|| self.0.core_failure())
     }
 
     /// Stops the member. Proposals under way end with [`ProposeError::Stopped`].
     pub async fn shutdown(&self) {
+        self.0.closing.set(true);
         // Fails when it was shut down before.
         let _ = self.0.raft.shutdown().await;
         self.0.checkpoints.close().await;
@@ -411,8 +416,8 @@ fn watch_leadership<M: StateMachine>(
                 before != now
             });
             if metrics.changed().await.is_err() {
-                // The member has stopped; it leads nothing.
-                sender.send_modify(|known| known.leading = false);
+                // The member has stopped; it leads nothing, and follows nothing.
+                sender.send_modify(|known| (known.leader, known.leading) = (None, false));
                 return;
             }
         }
@@ -451,6 +456,15 @@ impl<M: StateMachine> Member<M> {
             span.note(Step::Committed, times.committed.as_nanos(), fact);
             span.note(Step::Applied, times.applied.as_nanos(), fact);
         });
+    }
+
+    /// Cause for which the library has ended, unless that was the shutdown.
+    fn core_failure(&self) -> Option<LogError> {
+        match self.raft.metrics().borrow_watched().running_state.clone() {
+            Ok(()) => None,
+            Err(Fatal::Stopped) if self.closing.get() => None,
+            Err(error) => Some(LogError::Ended { cause: error.to_string() }),
+        }
     }
 
     async fn answer(&self, request: Request) -> Result<Reply, Fatal<Types>> {

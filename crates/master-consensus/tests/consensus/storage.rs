@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::{ChunkId, DiskId, Epoch};
-use chunkstore::ChunkStore;
+use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId};
+use chunkstore::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
 use master_consensus::limits::RUN_PARTS_MAX;
 use master_consensus::{
     Checkpoints, DeviceError, EngineDevice, Group, GroupConfig, GroupStore, LocalFuture, LogDevice,
@@ -13,8 +13,8 @@ use master_consensus::{
 };
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
-use testing::chunks::ModelDisk;
-use wire::data::ReplicaState;
+use testing::chunks::{ModelDisk, ModelStore};
+use wire::data::{ReplicaStat, ReplicaState};
 
 use super::checkers::{Observer, Registers, set_command};
 
@@ -321,5 +321,103 @@ fn checkpoint_is_taken_after_a_crash_between_delete_and_forget_of_its_chunks() {
         let states = [run, manifest].map(|chunk| disk.open(None).stat(chunk).map(|it| it.state));
         assert_eq!(states, [Ok(ReplicaState::Sealed), Ok(ReplicaState::Sealed)]);
         assert_eq!(register(&env, &device, &disk, 150 % 8).await, 150);
+    });
+}
+
+/// A store without room for runs of checkpoints.
+#[derive(Clone)]
+struct NoRoomForRuns(ModelStore);
+
+impl ChunkStore for NoRoomForRuns {
+    async fn append(&self, append: Append) -> Result<Appended, StoreError> {
+        match append.chunk.get() >> 38 & 3 {
+            1 => Err(StoreError::Full),
+            _ => self.0.append(append).await,
+        }
+    }
+
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
+        self.0.read(chunk, offset, len).await
+    }
+
+    async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
+        self.0.fence(chunk, epoch).await
+    }
+
+    async fn seal(&self, chunk: ChunkId, len: u32) -> Result<ReplicaStat, StoreError> {
+        self.0.seal(chunk, len).await
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        self.0.delete(chunk).await
+    }
+
+    async fn forget(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        self.0.forget(chunk).await
+    }
+
+    fn stat(&self, chunk: ChunkId) -> Result<ReplicaStat, StoreError> {
+        self.0.stat(chunk)
+    }
+
+    fn list(&self, after: Option<ChunkId>, limit: usize) -> Vec<ChunkInfo> {
+        self.0.list(after, limit)
+    }
+
+    fn info(&self) -> StoreInfo {
+        self.0.info()
+    }
+
+    async fn adopt(&self, cluster: ClusterId, formation: FormationId) -> Result<(), StoreError> {
+        self.0.adopt(cluster, formation).await
+    }
+
+    async fn checkpoint(&self) -> Result<(), StoreError> {
+        self.0.checkpoint().await
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.0.close().await
+    }
+}
+
+/// A member alone, which leads.
+async fn lead(env: &Env, checkpoints: Checkpoints) -> Group<Registers> {
+    let device = MemoryDevice::new(8 << 20);
+    let machine = Registers::new(&Rc::default());
+    let config = GroupConfig::new(1, 1);
+    let group = Group::open(env, config, device, checkpoints, Rc::new(NoPeers), machine).await;
+    let group = group.expect("opens");
+    group.bootstrap(&BTreeSet::from([1])).await.expect("new");
+    while !group.leadership().leading {
+        env.sleep(Duration::from_millis(10)).await;
+    }
+    group
+}
+
+#[test]
+fn a_failed_checkpoint_ends_the_member() {
+    on_node(|env| async move {
+        let store = NoRoomForRuns(disk().open(None));
+        let checkpoints = Checkpoints::open(GroupStore::new(&env, store, 1)).await;
+        let group = lead(&env, checkpoints.expect("empty")).await;
+        group.propose(set_command(0, 1, 0)).await.expect("committed");
+        group.snapshot_soon().await;
+        env.sleep(Duration::from_secs(1)).await;
+        assert!(group.propose(set_command(0, 2, 0)).await.is_err());
+        let failure = group.failure().map(|error| error.to_string());
+        assert!(failure.as_ref().is_some_and(|it| it.contains("the disk is full")), "{failure:?}");
+        assert_eq!(group.leader(), None);
+        group.shutdown().await;
+    });
+}
+
+#[test]
+fn member_that_was_shut_down_has_no_failure() {
+    on_node(|env| async move {
+        let group = lead(&env, checkpoints(&env, &disk()).await.expect("empty")).await;
+        group.shutdown().await;
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!((group.failure(), group.leader()), (None, None));
     });
 }
