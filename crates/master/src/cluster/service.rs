@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{FormationId, Kind};
+use runtime::sync::Mutex;
 use runtime::{Env, Instant};
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, Group as GroupName,
@@ -63,6 +64,8 @@ struct ClusterServiceInner {
     expected: Formed,
     configured: Vec<MasterInfo>,
     view: RefCell<Option<(Instant, Rc<ClusterView>)>>,
+    /// Held by the change of the masters that is under way.
+    changing: Mutex<()>,
 }
 
 impl ClusterService {
@@ -87,6 +90,7 @@ impl ClusterService {
             expected,
             configured,
             view: RefCell::default(),
+            changing: Mutex::new(()),
         }))
     }
 
@@ -287,12 +291,27 @@ impl ClusterService {
         }
     }
 
+    /// Fails when this master no longer leads, or the master to be added has been removed: another
+    /// leader may have carried out a removal since.
+    async fn check_wanted(&self, change: &MemberChange) -> Result<(), ControlError> {
+        self.0.host.read_barrier().await?;
+        match change {
+            MemberChange::Add(master) if !self.lists(master.id) => Err(Refusal::MasterLeft.into()),
+            MemberChange::Add(_) | MemberChange::Remove { .. } => Ok(()),
+        }
+    }
+
     /// Every group takes the master in, or lets it go, one after the other. A change that was
-    /// interrupted is completed by asking for it again.
+    /// interrupted is completed by asking for it again. There is one change at a time: a removal that
+    /// overtook an addition would leave votes to a master that has left.
     async fn change_members(&self, change: MemberChange) -> Result<ClusterReply, ControlError> {
         if !self.0.host.leads() {
             return Err(self.0.host.elsewhere(self.0.host.group().leader()));
         }
+        let Ok(_turn) = self.0.changing.try_lock() else {
+            let message = "another change of the masters is under way: retry when it has ended";
+            return Err(ControlError::new(Kind::Retry, message));
+        };
         match &change {
             MemberChange::Add(master) => {
                 self.0.host.read_barrier().await?;
@@ -310,8 +329,10 @@ impl ClusterService {
                 self.0.peers.learn(master);
             }
             MemberChange::Remove { id } => {
-                let masters = self.masters();
-                if masters.len() < 2 || masters.iter().all(|master| master.id != *id) {
+                self.0.host.read_barrier().await?;
+                // One that has left may be removed again: some group may still count its vote.
+                let left = self.0.host.read(|state| state.has_left(*id));
+                if !left && (self.masters().len() < 2 || !self.lists(*id)) {
                     return Err(Refusal::NoMaster.into());
                 }
             }
@@ -323,6 +344,7 @@ impl ClusterService {
         // The cluster group last: who leads it leads this change.
         groups.sort_unstable_by(|a, b| b.cmp(a));
         for group in groups {
+            self.check_wanted(&change).await?;
             let run = self.0.router.run(group, LeaderCall::Members, body.clone(), MEMBERS_TIMEOUT);
             run.await?;
         }
