@@ -158,7 +158,7 @@ impl Namespace {
 
     fn rmdir(&mut self, place: &NameKey) -> Outcome {
         let Entry::Dir { dir, .. } = *self.entry(place)? else { return Err(Refusal::NotDir) };
-        self.check_removable(dir)?;
+        self.check_removable(dir, None)?;
         self.remove(place);
         self.remove_dir(dir);
         Ok(Answer::Done)
@@ -176,7 +176,7 @@ impl Namespace {
         }
         match replaced {
             Some(Entry::Dir { dir, .. }) => {
-                self.check_removable(dir)?;
+                self.check_removable(dir, None)?;
                 self.remove_dir(dir);
             }
             Some(Entry::File(file)) => self.uncount(file, 1),

@@ -236,8 +236,13 @@ impl Namespace {
         Ok(())
     }
 
-    /// Fails unless the directory is there, empty, and free of intents.
-    pub(super) fn check_removable(&self, dir: DirId) -> Result<(), Refusal> {
+    /// Fails unless the directory is there, empty, and free of intents. A name in it that the intent
+    /// `by` takes is there until `by` is over: that directory is not empty.
+    pub(super) fn check_removable(&self, dir: DirId, by: Option<IntentId>) -> Result<(), Refusal> {
+        let names = self.cross.names.get(&dir);
+        if names.is_some_and(|names| names.values().any(|&holder| Some(holder) == by)) {
+            return Err(Refusal::NotEmpty);
+        }
         if self.cross.dirs.contains_key(&dir) || self.cross.names.contains_key(&dir) {
             return Err(Refusal::Locked);
         }
@@ -408,7 +413,7 @@ impl Namespace {
                 self.cross.dirs.insert(*dir, intent);
             }
             Action::EndDir { dir } => {
-                self.check_removable(*dir)?;
+                self.check_removable(*dir, Some(intent))?;
                 self.cross.dirs.insert(*dir, intent);
             }
             Action::Reparent { dir, .. } => {

@@ -656,3 +656,19 @@ fn undecodable_command_of_another_master_is_refused() {
         mkdir(&client, root("still-served")).await;
     });
 }
+
+#[test]
+fn rename_of_a_directory_onto_its_parent_is_refused_at_once() {
+    let sim = Sim::new(8);
+    let cluster = Cluster::new(&sim, 1, 1, 4);
+    let world = sim.clone();
+    with_client(&sim, &cluster, |client| async move {
+        let from = NameKey { parent: mkdir(&client, root("a")).await, name: "b".to_owned() };
+        mkdir(&client, from.clone()).await;
+        let began = world.elapsed();
+        let rename = NamespaceChange::Rename { from, to: root("a"), replace: true };
+        let refused = client.change(rename).await.expect_err("the parent has a name in it");
+        assert_eq!(refused.message, "the directory is not empty");
+        assert!(world.elapsed() - began < Duration::from_secs(1), "the answer is late");
+    });
+}
