@@ -61,6 +61,7 @@ struct CheckpointsInner {
     changing: Mutex<()>,
     merging: Cell<bool>,
     closed: Cell<bool>,
+    /// Runs that no checkpoint has. The next checkpoint removes those without another holder.
     garbage: RefCell<Vec<Rc<Run>>>,
 }
 
@@ -417,7 +418,8 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Ends the run; none when it is empty.
+    /// Ends the run; none when it is empty. A run that no checkpoint takes in is removed once its
+    /// holders have dropped it.
     pub(super) async fn finish(mut self) -> Result<Option<Rc<Run>>, LogError> {
         let (group_store, within) =
             (self.checkpoints.0.group_store.clone(), self.len % RUN_CHUNK_LEN);
@@ -427,7 +429,12 @@ impl RunWriter {
         }
         self.finished = true;
         let facts = self.facts();
-        Ok((facts.len > 0).then(|| Rc::new(Run { facts })))
+        if facts.len == 0 {
+            return Ok(None);
+        }
+        let run = Rc::new(Run { facts });
+        self.checkpoints.0.garbage.borrow_mut().push(run.clone());
+        Ok(Some(run))
     }
 
     fn facts(&self) -> RunFacts {

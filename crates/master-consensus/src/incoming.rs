@@ -81,3 +81,54 @@ impl Incoming {
         (self.vote, self.meta, checkpoints.received(self.done))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::DiskId;
+    use runtime::Class;
+    use runtime::sim::Sim;
+    use testing::chunks::ModelDisk;
+
+    use super::*;
+    use crate::group_store::{GroupStore, Kind};
+    use crate::rows::Rows;
+
+    #[test]
+    fn whole_runs_of_a_snapshot_that_is_not_installed_are_removed_by_the_next_checkpoint() {
+        let sim = Sim::new(1);
+        let env = sim.boot(sim.add_host("master"));
+        let work = env.clone();
+        let done = env.spawn(Class::Foreground, "test", async move {
+            let store = ModelDisk::new(DiskId::new(1)).open(None);
+            let group_store = GroupStore::new(&work, store, 1);
+            let checkpoints = Checkpoints::open(group_store.clone()).await.expect("empty");
+            let bytes = b"a run".to_vec();
+            let run = |id| RunFacts { id, len: 5, crc: codec::crc32c_extend(0, b"a run") };
+            let part = SnapshotPart {
+                vote: openraft::Vote::new(1, 1),
+                meta: SnapshotMeta::default(),
+                runs: vec![run(1), run(2)],
+                offset: 0,
+                bytes: bytes.clone(),
+            };
+            let mut incoming = Incoming::new(&checkpoints, &part).expect("short");
+            assert_eq!(incoming.add(&bytes).await, Ok(true));
+            assert_eq!(incoming.add(&bytes[..2]).await, Ok(true));
+            let checkpoint = async || {
+                let mut rows = Rows::default();
+                rows.put(b"key", Some(b"value"));
+                let (meta, installed) = (SnapshotMeta::default(), checkpoints.installed());
+                checkpoints.add(meta, rows, installed).await.expect("written").expect("added")
+            };
+            let first = checkpoint().await;
+            assert_eq!(incoming.add(&bytes[2..]).await, Ok(true));
+            let (_, _, whole) = incoming.finish(&checkpoints);
+            assert_eq!(whole.piece(5, 5).await, Ok(bytes), "the runs are kept until then");
+            drop(whole);
+            let second = checkpoint().await;
+            let held = group_store.recover(Kind::Run).await.expect("a sound disk").len();
+            assert_eq!((first.runs.len(), second.runs.len(), held), (1, 2, 2));
+        });
+        sim.run(done).expect("timers are set").expect("no crash");
+    }
+}
