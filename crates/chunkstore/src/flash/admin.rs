@@ -154,27 +154,36 @@ impl FlashStoreInner {
                         self.drain(chunk, id.tag).await?;
                     }
                     self.log_room(Room::Admin).await?;
-                    let record = {
+                    let records = {
                         let state = &mut *self.state.borrow_mut();
                         match state.open_mut(chunk, id.tag) {
                             Some(open) if open.logged => {
-                                let (epoch, len) = (open.fence, open.map.len());
+                                let (tag, epoch, len) = (id.tag, open.fence, open.map.len());
                                 open.bound = open.bound.max(len);
                                 if ends {
-                                    open.cap = Some(len.max(open.bound));
+                                    open.cap = Some(len);
                                 }
-                                Some(Record::Fence { chunk, tag: id.tag, epoch, len, ends })
+                                // Recovery searches no sectors behind a fence's length for proof
+                                // of a loss, so that what is proven is on record before it.
+                                let bound = open.bound;
+                                let loss = Record::Bound { chunk, tag, len: bound };
+                                let loss = (bound > len).then_some(loss);
+                                let fence = Record::Fence { chunk, tag, epoch, len, ends };
+                                Some(loss.into_iter().chain([fence]))
                             }
                             Some(_) => None, // Its creation waits for room, so it holds nothing.
                             None => continue,
                         }
                     };
-                    let Some(record) = record else {
+                    let Some(records) = records else {
                         self.drain(chunk, id.tag).await?;
                         continue;
                     };
                     if !Bugs::of(&self.config).has(Planted::FenceUnlogged) {
-                        let lsn = self.push(&record);
+                        let mut lsn = 0;
+                        for record in records {
+                            lsn = self.push(&record);
+                        }
                         self.logged(lsn).await?;
                     }
                     return self.stat(chunk);

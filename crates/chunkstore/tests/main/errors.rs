@@ -5,7 +5,7 @@ use chunkstore::flash::layout::Super;
 use chunkstore::flash::{CheckpointHeader, FlashStore, MountError, SyncMode};
 use chunkstore::{ChunkStore, StoreError};
 use runtime::sim::{CrashMode, DiskError, DiskFaults, Sim};
-use runtime::{Duration, Env, OpenOptions, Rng};
+use runtime::{Duration, Env, OpenOptions, Rng, WriteMode};
 
 use crate::conformance::seeds;
 use crate::engine::{Engine, Flash, append_of, data_of, store_path};
@@ -248,6 +248,57 @@ fn an_unreadable_tail_is_damage_and_no_shorter_replica() {
             let append = append_of(chunk, EPOCH, end, &data_of(chunk, end, 10, 1));
             let refused = store.append(append).await;
             assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "{refused:?}");
+        };
+        sim.run(run).unwrap();
+    }
+}
+
+/// A fence of a replica with proven loss is followed by a second crash. The replica has no vote for
+/// a shorter length, also when the medium gives the sector again.
+#[test]
+fn a_fenced_replica_with_an_unreadable_tail_has_no_vote_after_a_second_crash() {
+    for seed in seeds(0..40) {
+        let sim = Sim::new(seed);
+        let mut engine = Flash::planted(&sim, None, SyncMode::PerWrite);
+        let run = async {
+            let store = engine.boot().await.unwrap();
+            let chunk = ChunkId::new(7);
+            let len = 3 * 4048;
+            let append = append_of(chunk, EPOCH, 0, &data_of(chunk, 0, len, 0));
+            store.append(append).await.unwrap();
+            drop(store);
+            // Before its length is on record.
+            engine.crash(CrashMode::Power);
+            let env = sim.boot(engine.host);
+            let at = superblock(&env).await.unit_at(0) + sim.with_rng(|rng| rng.below(2)) * 4096;
+            let file = env.open_file(&store_path(), OpenOptions::READ).await.unwrap();
+            let (count, sector) = file.read_at(at, env.pool().alloc(4096).unwrap()).await;
+            assert_eq!(count.unwrap(), 4096);
+            let sector = sector.to_vec();
+            drop(file);
+            engine.crash(CrashMode::Process);
+            sim.make_unreadable(engine.host, &store_path(), at);
+            let store = engine.boot().await.unwrap();
+            let stat = store.fence(chunk, Epoch::new(EPOCH + 1)).await.unwrap();
+            assert!(stat.len < stat.durable_bound, "seed {seed}: {stat:?} may vote");
+            if seed % 2 == 1 {
+                store.checkpoint().await.unwrap();
+            }
+            drop(store);
+            engine.crash(CrashMode::Process);
+            if seed % 4 > 1 {
+                let env = sim.boot(engine.host);
+                let options = OpenOptions { write: true, ..OpenOptions::READ };
+                let file = env.open_file(&store_path(), options).await.unwrap();
+                let sector = env.pool().copy_of(&sector).unwrap();
+                file.write_at(at, sector, WriteMode::Durable).await.unwrap();
+                drop(file);
+                engine.crash(CrashMode::Process);
+            }
+            let store = engine.boot().await.unwrap();
+            let stat = store.stat(chunk).unwrap();
+            let lost = stat.len < len && stat.len >= stat.durable_bound;
+            assert!(!lost, "seed {seed}: {stat:?} votes for less than {len}");
         };
         sim.run(run).unwrap();
     }
