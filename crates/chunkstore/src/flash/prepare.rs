@@ -76,7 +76,9 @@ impl FlashStoreInner {
         let refused = state.grow_refused && self.env.now() < state.grow_after;
         let usable = self.usable(&state.alloc, Purpose::Data);
         let low = usable < state.ready_goal.max(self.ready_low());
-        low && state.alloc.can_grow() && !refused && !state.failed && !state.closed
+        // Appends that were accepted end before the store closes.
+        let closes = state.closed && state.ready_waiters == 0;
+        low && state.alloc.can_grow() && !refused && !state.failed && !closes
     }
 
     /// Sets the goal for ready units: doubled when appends used up most of the last round's units

@@ -379,6 +379,40 @@ fn append_uses_ready_units_only() {
     sim.run(run).unwrap();
 }
 
+/// Eight appends of 1 MiB are accepted, then the store is closed.
+fn close_with_queued_appends() {
+    let sim = Sim::new(2);
+    let mut engine = Flash::new(&sim, small(), Config::default());
+    let run = async {
+        let store = engine.boot().await.unwrap();
+        let chunk = ChunkId::new(1);
+        let len = 256 * 4048;
+        let appends = (0..8).map(|index| {
+            let at = index * len;
+            store.append(append_of(chunk, EPOCH, at, &data_of(chunk, at, len, 0)))
+        });
+        let mut appends = futures_util::future::join_all(appends);
+        assert!(futures_util::poll!(&mut appends).is_pending());
+        assert_eq!(store.close().await, Ok(()));
+        for append in appends.await {
+            append.unwrap();
+        }
+    };
+    sim.run(run).unwrap();
+}
+
+#[test]
+fn close_of_a_store_with_appends_that_need_more_units_ends() {
+    // Tasks that wake each other for ever let no simulated time pass.
+    let (ended, end) = std::sync::mpsc::channel();
+    let work = move || {
+        close_with_queued_appends();
+        ended.send(()).unwrap();
+    };
+    std::thread::Builder::new().spawn(work).unwrap();
+    end.recv_timeout(Duration::from_secs(20)).expect("the store closes");
+}
+
 #[test]
 fn a_raw_device_needs_no_growing() {
     let sim = Sim::new(5);
