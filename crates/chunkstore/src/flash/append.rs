@@ -66,6 +66,7 @@ impl FlashStoreInner {
         let (chunk, offset, repair) = (append.chunk, append.offset, append.repair);
         if repair {
             self.uncap(chunk).await?;
+            self.check_open()?; // No append is ended for a failure that came before it.
         }
         match self.accept(append, len)? {
             Accepted::Queued(waiter, start) => {

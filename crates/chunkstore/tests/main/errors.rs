@@ -3,7 +3,7 @@
 use base::{ChunkId, Epoch};
 use chunkstore::flash::layout::Super;
 use chunkstore::flash::{CheckpointHeader, FlashStore, MountError, SyncMode};
-use chunkstore::{ChunkStore, StoreError};
+use chunkstore::{Append, ChunkStore, StoreError};
 use runtime::sim::{CrashMode, DiskError, DiskFaults, Sim};
 use runtime::{Duration, Env, OpenOptions, Rng, WriteMode};
 
@@ -302,4 +302,29 @@ fn a_fenced_replica_with_an_unreadable_tail_has_no_vote_after_a_second_crash() {
         };
         sim.run(run).unwrap();
     }
+}
+
+/// The store fails between the record that lets repair complete a replica and the first append.
+#[test]
+fn repair_append_to_a_store_that_fails_during_its_record_ends() {
+    let sim = Sim::new(1);
+    let mut engine = Flash::planted(&sim, None, SyncMode::PerWrite);
+    let run = async {
+        let store = engine.boot().await.unwrap();
+        let (fenced, other) = (ChunkId::new(1), ChunkId::new(2));
+        let append = append_of(fenced, EPOCH, 0, &data_of(fenced, 0, 10_000, 0));
+        store.append(append).await.unwrap();
+        store.fence(fenced, Epoch::new(EPOCH + 1)).await.unwrap();
+        let append = append_of(fenced, EPOCH, 10_000, &data_of(fenced, 10_000, 100, 0));
+        let mut repair = Box::pin(store.append(Append { repair: true, ..append }));
+        assert!(futures_util::poll!(&mut repair).is_pending());
+        sim.sleep(Duration::from_millis(5)).await;
+        sim.with_disk_faults(engine.host, |faults| faults.write_fails_one_in = 1);
+        let append = append_of(other, EPOCH, 0, &data_of(other, 0, 100, 0));
+        assert_eq!(store.append(append).await, Err(StoreError::Failed));
+        let env = sim.env(engine.host).unwrap();
+        let ended = env.timeout(Duration::from_secs(1), repair).await;
+        assert_eq!(ended, Ok(Err(StoreError::Failed)), "the repair append ends");
+    };
+    sim.run(run).unwrap();
 }
