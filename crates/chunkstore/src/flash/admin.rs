@@ -401,7 +401,6 @@ impl FlashStoreInner {
         state.cache.remove(chunk);
         state.damage.remove(&chunk);
         state.table.tombstones.insert(chunk, DELETED);
-        state.grow_refused = false;
         self.signals.ready.notify_waiters();
     }
 

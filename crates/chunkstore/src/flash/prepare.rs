@@ -74,11 +74,16 @@ impl FlashStoreInner {
     fn wants_ready(&self) -> bool {
         let state = self.state.borrow();
         let refused = state.grow_refused && self.env.now() < state.grow_after;
-        let usable = self.usable(&state.alloc, Purpose::Data);
-        let low = usable < state.ready_goal.max(self.ready_low());
+        // After a refusal a step is tried also when units are left: capacity goes by its success.
+        let wanted = self.is_low(&state) || state.grow_refused;
         // Appends that were accepted end before the store closes.
         let closes = state.closed && state.ready_waiters == 0;
-        low && state.alloc.can_grow() && !refused && !state.failed && !closes
+        wanted && state.alloc.can_grow() && !refused && !state.failed && !closes
+    }
+
+    /// Whether fewer units are ready than are to be kept.
+    fn is_low(&self, state: &FlashStoreState) -> bool {
+        self.usable(&state.alloc, Purpose::Data) < state.ready_goal.max(self.ready_low())
     }
 
     /// Sets the goal for ready units: doubled when appends used up most of the last round's units
@@ -102,18 +107,19 @@ impl FlashStoreInner {
 
     /// Makes one step's units ready, in pieces: waiters get each piece as soon as it is there.
     async fn make_ready(&self) -> Result<(), StoreError> {
-        let (ready, mut units) = {
+        let (low, ready, mut units) = {
             let state = &mut *self.state.borrow_mut();
+            let low = self.is_low(state);
             self.set_goal(state);
             let ready = state.alloc.ready();
             let step = (self.sb.grow_step / u64::from(self.sb.unit)).max(1) as u32;
-            (ready, step.max(state.ready_goal).min(self.sb.units - ready))
+            (low, ready, step.max(state.ready_goal).min(self.sb.units - ready))
         };
         let file = self.file().map_err(|_| StoreError::Failed)?;
         loop {
             match self.allocate_units(&file, ready, units).await {
                 Ok(()) => break,
-                Err(error) if is_full(&error) && units > 1 => units /= 2,
+                Err(error) if is_full(&error) && units > 1 && low => units /= 2,
                 Err(error) => return self.not_ready(&error),
             }
         }

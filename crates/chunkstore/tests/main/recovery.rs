@@ -475,7 +475,7 @@ fn a_full_store_has_a_reserve_for_metadata() {
     for medium in [u64::MAX, 48 << 20] {
         let sim = Sim::new(5);
         let options = FormatOptions { capacity: 64 << 20, unit: 64 << 10, ..small() };
-        let mut engine = Flash::new(&sim, options, Config::default());
+        let mut engine = Flash::new(&sim, options.clone(), Config::default());
         let run = async {
             sim.with_disk_faults(engine.host, |faults| faults.capacity = medium);
             let store = engine.boot().await.unwrap();
@@ -499,7 +499,17 @@ fn a_full_store_has_a_reserve_for_metadata() {
             for chunk in 1..=reserve + 2 {
                 store.delete(ChunkId::new(chunk)).await.unwrap();
             }
+            assert!(store.info().capacity <= medium, "{:?}", store.info());
             assert_eq!(until_full(&store, &mut next, Purpose::Data, &mut acked).await, 2);
+            // It need not grow, but it sees that it could.
+            for chunk in reserve + 3..reserve + 40 {
+                store.delete(ChunkId::new(chunk)).await.unwrap();
+            }
+            sim.sleep(Duration::from_secs(3)).await;
+            assert!(store.info().capacity <= medium, "{:?}", store.info());
+            sim.with_disk_faults(engine.host, |faults| faults.capacity = u64::MAX);
+            sim.sleep(Duration::from_secs(3)).await;
+            assert_eq!(store.info().capacity, options.capacity);
         };
         sim.run(run).unwrap();
     }
