@@ -80,6 +80,8 @@ pub(crate) struct Link {
     pub(crate) writable: Notify,
     /// Notified when the queue has become shorter.
     room: Notify,
+    /// Less is to be sent than before, and requests wait for that.
+    deferred_due: Notify,
     next_request: Cell<u64>,
     calls: RefCell<Map<u64, Rc<CallState>>>,
     serving: RefCell<Map<u64, Weak<Serving>>>,
@@ -149,6 +151,7 @@ impl Link {
             queue: RefCell::default(),
             writable: Notify::new(),
             room: Notify::new(),
+            deferred_due: Notify::new(),
             next_request: Cell::new(1),
             calls: RefCell::default(),
             serving: RefCell::default(),
@@ -237,6 +240,9 @@ impl Link {
         }
         // Also when only cancelled messages went.
         self.room.notify_waiters();
+        if self.deferred.borrow().len() > 0 {
+            self.deferred_due.notify_one();
+        }
         piece
     }
 
@@ -636,7 +642,7 @@ async fn serve_deferred(link: Rc<Link>, handler: Rc<dyn Handler>) {
                 link.serve(service, request, &handler);
             }
         }
-        link.room.notified().await;
+        link.deferred_due.notified().await;
     }
 }
 
