@@ -712,7 +712,7 @@ impl Cluster {
                 let since = *whole_since.get_or_insert(self.0.sim.elapsed());
                 if self.0.sim.elapsed() - since >= SCANNED {
                     self.0.sim.crash(host, CrashMode::Process);
-                    return Ok(());
+                    return self.violations().first().map_or(Ok(()), |first| Err(first.clone()));
                 }
             } else {
                 whole_since = None;

@@ -25,6 +25,8 @@ use crate::time::UnixTime;
 const START_NANOS: u64 = 1_000_000_000;
 /// Wall-clock time at the start of every world: 2026-01-01.
 const START_UNIX_NANOS: u64 = 1_767_225_600_000_000_000;
+/// Polls at one instant: tasks that wake each other for ever are a failure, and no run without an end.
+const POLLS_AT_ONCE_MAX: u64 = 5_000_000;
 /// Buffers of one simulated node: small, so that exhaustion happens.
 const POOL_BYTES: usize = 256 << 20;
 
@@ -191,6 +193,8 @@ pub(crate) struct World {
     hash: Cell<u64>,
     events: Cell<u64>,
     marks: RefCell<BTreeMap<&'static str, u64>>,
+    /// The last instant at which a task was polled, and the polls at it.
+    polls: Cell<(u64, u64)>,
 }
 
 /// Seed and fault control of one simulated world. Clones share it.
@@ -295,7 +299,14 @@ impl Driver for SimDriver {
                 return false;
             }
         }
-        world.note(u64::from(node) << 32 | u64::from(slot), world.now.get());
+        let now = world.now.get();
+        let polls = match world.polls.get() {
+            (at, polls) if at == now => polls + 1,
+            _ => 1,
+        };
+        assert!(polls <= POLLS_AT_ONCE_MAX, "tasks wake each other, and no time passes");
+        world.polls.set((now, polls));
+        world.note(u64::from(node) << 32 | u64::from(slot), now);
         true
     }
 
@@ -320,6 +331,7 @@ impl Sim {
             hash: Cell::new(seed),
             events: Cell::new(0),
             marks: RefCell::default(),
+            polls: Cell::new((0, 0)),
         });
         core.set_driver(Rc::new(SimDriver(Rc::downgrade(&world))));
         Sim(world)

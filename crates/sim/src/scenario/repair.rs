@@ -171,6 +171,8 @@ impl Act {
         // Scrub finds some first, copies find others.
         self.sim.sleep(Duration::from_millis(self.draw(0, 8_000))).await;
         self.cluster.crash_server(dead, CrashMode::Power);
+        // Before anything is repaired: all bytes are there, a sector here and a sector there.
+        check_content(&self.cluster, &self.oracle).await?;
         // Four servers are there: enough for three copies of all that there is.
         self.sim.sleep(Duration::from_secs(20)).await;
         self.cluster.until_whole(TIMEOUT).await?;

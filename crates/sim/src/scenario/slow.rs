@@ -1,6 +1,7 @@
-//! Segments that begin cuts at different times, as those of a busy cluster do; perhaps with a bug
-//! in how they cut, remember or ask.
+//! Segments that begin cuts at different times, as those of a busy cluster do, and in some runs stop by
+//! themselves; perhaps with a bug in how they cut, remember or ask.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use block_server::ownership::OwnedSegment;
 use block_server::{Devices, ServedSegment};
 use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
-use block_volume::figures::SegmentUsage;
+use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
 use futures_util::FutureExt;
@@ -26,18 +27,25 @@ const DELAY: Duration = Duration::from_millis(25);
 /// The same of one segment of so many: clients write to the others many times in that time.
 const DELAY_LATE: Duration = Duration::from_millis(300);
 const LATE_ONE_IN: u64 = 4;
+/// Processes of so many of which one has segments that stop.
+const STOPS_ONE_IN: u64 = 4;
+/// Life of such a segment: least, and what is drawn beside it.
+const STOP_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(4));
 
 /// One link of so many fails: the snapshot is given up, whatever its other segments have done.
 const LINKS_FAIL: u64 = 16;
 
 /// The devices, which begin cuts at different times.
 pub(super) fn slow(env: &Env, devices: Rc<dyn Devices>) -> Rc<dyn Devices> {
-    Rc::new(Slow { env: env.clone(), devices })
+    let stops = env.random_below(STOPS_ONE_IN) == 0;
+    Rc::new(Slow { env: env.clone(), devices, stops })
 }
 
 struct Slow {
     env: Env,
     devices: Rc<dyn Devices>,
+    /// Segments stop, as when a batch of a TxnFile could not be written.
+    stops: bool,
 }
 
 impl Devices for Slow {
@@ -45,7 +53,8 @@ impl Devices for Slow {
         async move {
             let hosted = self.devices.open(segment, held).await?;
             let env = self.env.clone();
-            Ok(Rc::new(SlowSegment { env, hosted }) as Rc<dyn ServedSegment>)
+            let (stops, has_stopped) = (self.stops, Rc::default());
+            Ok(Rc::new(SlowSegment { env, hosted, stops, has_stopped }) as Rc<dyn ServedSegment>)
         }
         .boxed_local()
     }
@@ -54,6 +63,22 @@ impl Devices for Slow {
 struct SlowSegment {
     env: Env,
     hosted: Rc<dyn ServedSegment>,
+    stops: bool,
+    has_stopped: Rc<Cell<bool>>,
+}
+
+impl SlowSegment {
+    /// A segment that has stopped takes no changes.
+    fn takes_changes(&self) -> Result<(), Fault> {
+        match self.has_stopped.get() {
+            true => Err(stop()),
+            false => Ok(()),
+        }
+    }
+}
+
+fn stop() -> Fault {
+    Fault::new(Kind::Retry, "the segment has stopped")
 }
 
 impl Device for SlowSegment {
@@ -82,6 +107,7 @@ impl Owned for SlowSegment {
     fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
         // When it is polled: a change that the session knows as done never is.
         async move {
+            self.takes_changes()?;
             match acts(Planted::ForgetChanges) {
                 true => self.hosted.write(offset, data).await,
                 false => self.hosted.write_dedup(request, offset, data).await,
@@ -92,6 +118,7 @@ impl Owned for SlowSegment {
 
     fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
         async move {
+            self.takes_changes()?;
             match acts(Planted::ForgetChanges) {
                 true => self.hosted.clear(extent, how).await,
                 false => self.hosted.clear_dedup(request, extent, how).await,
@@ -126,7 +153,26 @@ impl Owned for SlowSegment {
 
 impl ServedSegment for SlowSegment {
     fn stopped(&self) -> LocalBoxFuture<'static, Fault> {
-        self.hosted.stopped()
+        let stopped = self.hosted.stopped();
+        if !self.stops {
+            return stopped;
+        }
+        let (env, hosted) = (self.env.clone(), self.hosted.clone());
+        let has_stopped = self.has_stopped.clone();
+        async move {
+            let spread = env.random_below(STOP_AFTER.1.as_micros() as u64);
+            let life = STOP_AFTER.0 + Duration::from_micros(spread);
+            match env.timeout(life, stopped).await {
+                Ok(fault) => fault,
+                Err(_) => {
+                    env.mark("slow: a segment stops by itself");
+                    has_stopped.set(true);
+                    hosted.close().await;
+                    stop()
+                }
+            }
+        }
+        .boxed_local()
     }
 
     fn close(&self) -> LocalBoxFuture<'static, ()> {
@@ -175,5 +221,13 @@ impl ServedSegment for SlowSegment {
 
     fn usage(&self) -> SegmentUsage {
         self.hosted.usage()
+    }
+
+    fn check(&self, from: u64) -> Answer<'_, SegmentCheck> {
+        self.hosted.check(from)
+    }
+
+    fn scrub(&self) -> SegmentScrub {
+        self.hosted.scrub()
     }
 }
