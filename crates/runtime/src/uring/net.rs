@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::addr::RawAddr;
 use super::op::{Work, owned_fd};
@@ -21,6 +22,14 @@ use crate::buf::{Buf, BufMut};
 use crate::io::{ReadHalf, Stream, WriteHalf};
 use crate::limits::LISTEN_BACKLOG;
 use crate::sync::Mutex;
+
+/// A connection without traffic for this long is probed, this often, and given up after this many
+/// probes without an answer. A peer that has died is noticed after a minute.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+/// See [`KEEPALIVE_IDLE`].
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(10);
+/// See [`KEEPALIVE_IDLE`].
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// The address that stands for a process on this machine.
 const NEARBY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -92,7 +101,7 @@ pub(crate) async fn connect(ring: Rc<Ring>, addr: SocketAddr) -> io::Result<Stre
     let Done { result, work } = ring.start(work).await;
     drop(work);
     result?;
-    set_nodelay(&socket)?;
+    set_options(&socket)?;
     Ok(stream(ring, socket, addr))
 }
 
@@ -102,15 +111,37 @@ fn stream(ring: Rc<Ring>, socket: Rc<OwnedFd>, peer: SocketAddr) -> Stream {
     Stream { read: ReadHalf::Real(read), write: WriteHalf::Real(write), peer }
 }
 
-fn set_nodelay(socket: &OwnedFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
+/// Sets the options of a TCP stream. Its reads and writes fail a minute after its peer's host has
+/// died without a word.
+fn set_options(socket: &OwnedFd) -> io::Result<()> {
+    let seconds = |span: Duration| span.as_secs() as libc::c_int;
+    let user_timeout = (KEEPALIVE_IDLE + KEEPALIVE_PAUSE * KEEPALIVE_PROBES).as_millis();
+    for (level, option, value) in [
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY, 1),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds(KEEPALIVE_IDLE)),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds(KEEPALIVE_PAUSE)),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES as libc::c_int),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, user_timeout as libc::c_int),
+    ] {
+        set_option(socket, level, option, value)?;
+    }
+    Ok(())
+}
+
+fn set_option(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the option's value is an int, and lives across the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            (&raw const on).cast(),
+            level,
+            option,
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
@@ -167,7 +198,7 @@ impl RealListener {
             return Ok(stream(self.ring.clone(), socket, NEARBY));
         }
         let peer = peer.get().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        set_nodelay(&socket)?;
+        set_options(&socket)?;
         Ok(stream(self.ring.clone(), socket, peer))
     }
 
@@ -262,5 +293,45 @@ impl Drop for RealWriteHalf {
 impl fmt::Debug for RealWriteHalf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RealWriteHalf({})", self.socket.as_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Runtime, RuntimeConfig};
+
+    fn option(stream: &Stream, level: libc::c_int, option: libc::c_int) -> libc::c_int {
+        let ReadHalf::Real(RealReadHalf { socket, .. }) = &stream.read else {
+            unreachable!("it is no simulated one")
+        };
+        let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: value and length live across the call, and the length is the value's.
+        let result = unsafe {
+            let value = (&raw mut value).cast();
+            libc::getsockopt(socket.as_raw_fd(), level, option, value, &raw mut len)
+        };
+        assert_eq!(result, 0);
+        value
+    }
+
+    #[test]
+    fn tcp_streams_probe_a_peer_that_is_silent() {
+        let runtime = Runtime::new(RuntimeConfig::named("test")).expect("a ring");
+        let env = runtime.env().clone();
+        runtime.block_on(async {
+            let listener = env.listen("127.0.0.1:0".parse().expect("valid")).await;
+            let listener = listener.expect("a free port");
+            let client = env.connect(listener.local_addr()).await.expect("it listens");
+            let server = listener.accept().await.expect("it has come");
+            for stream in [&client, &server] {
+                let of_tcp = |name| option(stream, libc::IPPROTO_TCP, name);
+                assert_ne!(option(stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 0);
+                assert_eq!(of_tcp(libc::TCP_KEEPIDLE), 30);
+                assert_eq!(of_tcp(libc::TCP_KEEPINTVL), 10);
+                assert_eq!(of_tcp(libc::TCP_KEEPCNT), 3);
+                assert_eq!(of_tcp(libc::TCP_USER_TIMEOUT), 60_000);
+            }
+        });
     }
 }
